@@ -1,0 +1,47 @@
+# Two commands do all set-up on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export LUCID_SHARED ?= $(abspath ../shared)
+
+.PHONY: help install demo check test nightly bench lint types fast clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (first time: about a minute)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+install: $(STAMP) ## create .venv with everything
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+fast: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly"
+
+check: lint types fast ## the inner loop: ruff, mypy, import-linter, fast tests (under 2 minutes)
+
+test: lint types ## everything CI runs
+	$(BIN)/python -m pytest -n 2 -m "not nightly"
+
+nightly: $(STAMP) ## large randomised safety runs
+	LUCID_NIGHTLY=1 $(BIN)/python -m pytest -m nightly
+
+bench: $(STAMP) ## figures of speed and quality, as README names them
+	$(BIN)/python -m benchmarks
+
+demo: $(STAMP) ## simulate a synthetic month under four policies; table, one explanation, report page
+	@$(BIN)/lucidctl demo --out out/demo
+
+clean: ## remove what make created
+	rm -rf $(VENV) out build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

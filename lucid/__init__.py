@@ -1,0 +1,2 @@
+"""Lucid: non-intrusive, explainable scheduling of deep-learning jobs on GPU clusters."""
+

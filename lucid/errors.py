@@ -1,0 +1,72 @@
+"""The one tree of errors; every message names what is wrong, where, and what to do next."""
+
+from __future__ import annotations
+
+__all__ = [
+    "ActionRefused",
+    "ClusterError",
+    "ClusterUnavailable",
+    "ConfigError",
+    "LucidError",
+    "MetricsError",
+    "ModelError",
+    "StoreError",
+    "TraceError",
+    "UnsafePlan",
+]
+
+
+class LucidError(Exception):
+    """Base of all errors that Lucid raises on purpose; anything else is a bug."""
+
+    exit_code = 1
+
+
+class ConfigError(LucidError):
+    """A setting, option or name is wrong; nothing was changed."""
+
+    exit_code = 2
+
+
+class TraceError(LucidError):
+    """A trace cannot be read; the message names file, line, column, value and remedy."""
+
+    exit_code = 3
+
+
+class ClusterError(LucidError):
+    """The cluster (Slurm or the simulated one) could not do what was asked."""
+
+    exit_code = 4
+
+
+class ClusterUnavailable(ClusterError):
+    """The cluster does not answer at present; the same call may succeed later."""
+
+
+class ActionRefused(ClusterError):
+    """The cluster answered and declined one action; record it and go on."""
+
+
+class MetricsError(LucidError):
+    """GPU readings could not be taken."""
+
+    exit_code = 5
+
+
+class StoreError(LucidError):
+    """Lucid's own state could not be read or written."""
+
+    exit_code = 6
+
+
+class ModelError(LucidError):
+    """A model cannot be trained, loaded or applied."""
+
+    exit_code = 7
+
+
+class UnsafePlan(LucidError):
+    """A policy proposed something that breaks a safety rule: a bug. Nothing of the plan is applied."""
+
+    exit_code = 70
