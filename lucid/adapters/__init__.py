@@ -1,0 +1,1 @@
+"""Ways to reach what is outside: clocks, stores, Slurm."""

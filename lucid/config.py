@@ -1,0 +1,153 @@
+"""Settings: frozen, typed, from TOML. An unknown key is an error that lists the known ones."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lucid.errors import ConfigError
+
+__all__ = [
+    "OverheadSettings",
+    "PackingSettings",
+    "PolicySettings",
+    "ProfilingSettings",
+    "ReservationSettings",
+    "Settings",
+    "TiresiasSettings",
+    "load_settings",
+    "settings_from",
+]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ProfilingSettings(_Frozen):
+    """The profiling stage (acceptance rows L2, L4, L6, L7)."""
+
+    enabled: bool = True
+    t_prof_s: float = Field(80.0, gt=0)
+    """T_prof: longest profiling run, s. The published setting for a Philly-like cluster."""
+    cold_start_factor: float = Field(3.0, ge=1)
+    """T_prof is longer by this factor for a job marked 'long cold start'."""
+    n_prof: int = Field(4, ge=0)
+    """N_prof: jobs above this many GPUs skip profiling and are measured in place."""
+    carry_on_gpus: int = Field(4, ge=0)
+    """Most GPUs of the profiling partition that jobs which carried on in place may hold together."""
+
+
+class PackingSettings(_Frozen):
+    """Packing pairs of jobs on the same GPUs (rows L11-L19)."""
+
+    gss: int = Field(2, ge=0, le=4)
+    """GPU sharing capacity: the most that the share scores of a pair may add up to; 0 turns sharing off."""
+    partner: Literal["first", "best"] = "best"
+    """Take the first partner that passes every rule, or the one with the best expected pair speed."""
+    least_pair_speed: float = Field(0.0, ge=0, le=1)
+    """Refuse pairs in which either job is expected to run slower than this (1 = as fast as alone)."""
+    least_partner_remaining_s: float = Field(300.0, ge=0)
+    """Pairs are avoided where the partner is expected to end within this time (L19)."""
+    priority_ratio: float | None = Field(2.0, gt=0)
+    """A guest's priority value may be at most this many times its partner's (L30); unset: no such rule."""
+    before_free_gpus: bool = True
+    """Look for a partner before looking for free GPUs: packing early keeps room for what comes next."""
+
+
+class ReservationSettings(_Frozen):
+    """Reserving nodes for large jobs that would starve behind small ones."""
+
+    enabled: bool = True
+    above_gpus: int | None = Field(None, ge=0)
+    """Jobs above this many GPUs may hold a reservation; unset: those larger than one node."""
+    after_wait_s: float = Field(0.0, ge=0)
+    """A reservation is made once the job has waited this long."""
+
+
+class TiresiasSettings(_Frozen):
+    """Discretised 2D-LAS, two queues."""
+
+    threshold_gpu_s: float = Field(18000.0, gt=0)
+    interval_s: float = Field(60.0, gt=0)
+
+
+class OverheadSettings(_Frozen):
+    """What changes of state cost a job, in seconds of its run time. The preemption figures are those the
+    published simulator charges (after Tiresias' measured 62 s per preemption)."""
+
+    preempt_small_s: float = Field(40.0, ge=0)
+    """Checkpoint and restart of a job of at most 8 GPUs."""
+    preempt_large_s: float = Field(60.0, ge=0)
+    requeue_s: float = Field(10.0, ge=0)
+    """Slurm's COMPLETING state and a second start-up, for a job that starts over."""
+
+
+class PolicySettings(_Frozen):
+    """All that a policy may be told."""
+
+    profiling: ProfilingSettings = ProfilingSettings()
+    packing: PackingSettings = PackingSettings()
+    reservation: ReservationSettings = ReservationSettings()
+    tiresias: TiresiasSettings = TiresiasSettings()
+    restart_overhead_s: float = Field(40.0, ge=0)
+    """What srtf assumes that one preemption costs."""
+
+
+class Settings(_Frozen):
+    """The whole of ``lucid.toml``."""
+
+    policy: PolicySettings = PolicySettings()
+    overheads: OverheadSettings = OverheadSettings()
+
+
+def settings_from(data: dict[str, Any], where: str) -> Settings:
+    """Settings from a mapping; ``where`` names its source in errors.
+
+    Raises:
+        ConfigError: naming the key, the value, what was expected, and for an unknown key the known ones.
+    """
+    try:
+        return Settings.model_validate(data)
+    except ValidationError as error:
+        lines = [_explain(dict(item)) for item in error.errors()]
+        raise ConfigError(f"{where}: " + "; ".join(lines)) from None
+
+
+def _explain(item: dict[str, Any]) -> str:
+    path = [str(part) for part in item["loc"]]
+    if item["type"] == "extra_forbidden":
+        known = _keys_at(path[:-1])
+        near = difflib.get_close_matches(path[-1], known, n=1)
+        hint = f", did you mean {near[0]!r}?" if near else ""
+        return f"unknown key {'.'.join(path)!r}{hint} (known here: {', '.join(known)})"
+    return f"{'.'.join(path)} = {item['input']!r}: {item['msg']}"
+
+
+def _keys_at(path: list[str]) -> list[str]:
+    model: type[BaseModel] = Settings
+    for part in path:
+        inner = model.model_fields[part].annotation
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return list(model.model_fields)
+
+
+def load_settings(path: Path) -> Settings:
+    """Read ``lucid.toml``.
+
+    Raises:
+        ConfigError: the file cannot be read, is not TOML, or holds a wrong or unknown key.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give --config an existing file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    return settings_from(data, str(path))

@@ -1,0 +1,1 @@
+"""The nouns of scheduling, and nothing that acts: jobs, nodes, snapshots, predictions, reasons, decisions."""

@@ -1,0 +1,101 @@
+"""What a policy decides: one decision for each pending job, and for running ones where it wants a change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lucid.core.placement import Placement
+from lucid.core.reason import Reason
+
+__all__ = ["Action", "Decision", "Hold", "Keep", "PartitionPlan", "Plan", "Release", "Requeue", "Start"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a pending job on exactly these GPUs. In the profiling partition this starts its profiling run."""
+
+    placement: Placement
+    reasons: tuple[Reason, ...]
+    beside: str | None = None
+    """The job that already runs on these GPUs and from now on shares them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Leave a pending job waiting. One object may stand for many jobs that wait for the same reasons."""
+
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Take a running job off its GPUs and put it back among the pending ones of its partition: a preemption,
+    or (``part``) a packed job parted from its partner, which is then not packed again."""
+
+    reasons: tuple[Reason, ...]
+    part: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Take a profiled job off its profiling node and let it wait in its own VC, with its profile."""
+
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Let a profiled job carry on where it is, as a running job like any other."""
+
+    reasons: tuple[Reason, ...]
+
+
+Decision = Start | Hold | Requeue | Release | Keep
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A decision that changes something, addressed to its job."""
+
+    job_id: str
+    partition: str
+    decision: Start | Requeue | Release | Keep
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartitionPlan:
+    """Decisions for one partition. ``decisions`` has every pending job (in queue order) and the running jobs
+    that something happens to; ``actions`` are those that are not ``Hold``, in the order to apply them.
+    ``wake_s``: when this plan should be made anew although nothing has changed by then; ``None``: never."""
+
+    decisions: Mapping[str, Decision]
+    actions: tuple[Action, ...] = ()
+    wake_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """All decisions of one cycle, by partition name."""
+
+    now_s: float
+    partitions: Mapping[str, PartitionPlan] = field(default_factory=dict)
+
+    @property
+    def actions(self) -> list[Action]:
+        """Everything to apply, in order."""
+        return [action for part in self.partitions.values() for action in part.actions]
+
+    @property
+    def wake_s(self) -> float | None:
+        """The earliest wake of any partition."""
+        wakes = [part.wake_s for part in self.partitions.values() if part.wake_s is not None]
+        return min(wakes, default=None)
+
+    def decision_of(self, job_id: str) -> Decision | None:
+        """The decision for one job, or ``None`` if the plan says nothing of it."""
+        for part in self.partitions.values():
+            found = part.decisions.get(job_id)
+            if found is not None:
+                return found
+        return None

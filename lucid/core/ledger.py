@@ -1,0 +1,144 @@
+"""Scratch book of one partition's resources while a plan is being made. Never outlives the plan."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable
+
+from lucid.core.job import Job, Running
+from lucid.core.placement import NodeGpus, Placement
+from lucid.core.snapshot import Partition
+
+__all__ = ["Ledger", "host_share"]
+
+
+def host_share(total: int, gpus_here: int, gpus_all: int) -> int:
+    """CPUs or MiB that a job needs on a node where it holds ``gpus_here`` of its ``gpus_all`` GPUs, rounded up."""
+    if not total or not gpus_all:
+        return total
+    return -(-total * gpus_here // gpus_all)
+
+
+class Ledger:
+    """Free GPUs, CPUs and host memory by node, and who holds what.
+
+    Nodes are known by their index in ``partition.nodes``; nodes that are not available have nothing free.
+    Nodes with the same number of free GPUs stand in one bucket, in index order, so that the tightest fit is
+    found without looking at every node.
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self.nodes = partition.nodes
+        self.index = {node.name: i for i, node in enumerate(partition.nodes)}
+        self.gpus_per_node = max((node.gpus for node in partition.nodes), default=0)
+        self.free_mask = [(1 << node.gpus) - 1 if node.available else 0 for node in partition.nodes]
+        self.host_limits = any(node.cpus or node.mem_mib for node in partition.nodes)
+        self.free_cpus = [node.cpus for node in partition.nodes]
+        self.free_mem_mib = [node.mem_mib for node in partition.nodes]
+        self.holders: dict[Placement, Running] = {}
+        """The first job on each set of GPUs in use."""
+        self.pairs: set[Placement] = set()
+        free_mask, index, holders = self.free_mask, self.index, self.holders
+        for running in partition.running:
+            placement = running.placement
+            if placement in holders:
+                self.pairs.add(placement)
+            else:
+                holders[placement] = running
+                for name, mask in placement:
+                    free_mask[index[name]] &= ~mask
+            if self.host_limits:
+                self._host(running.job, placement, -1)
+        self.free_count = [mask.bit_count() for mask in free_mask]
+        self.free = sum(self.free_count)
+        self.buckets: list[list[int]] = [[] for _ in range(self.gpus_per_node + 1)]
+        for i, count in enumerate(self.free_count):
+            self.buckets[count].append(i)
+
+    @property
+    def largest(self) -> int:
+        """Most free GPUs on any one node."""
+        for count in range(self.gpus_per_node, 0, -1):
+            if self.buckets[count]:
+                return count
+        return 0
+
+    def tightest(self, gpus: int, allowed: Callable[[int], bool] | None = None) -> int | None:
+        """Index of the node with the fewest free GPUs that still has ``gpus``; lowest index among equals.
+        ``allowed`` may rule nodes out. ``None`` where there is none."""
+        for count in range(gpus, self.gpus_per_node + 1):
+            bucket = self.buckets[count]
+            if allowed is None:
+                if bucket:
+                    return bucket[0]
+            else:
+                for i in bucket:
+                    if allowed(i):
+                        return i
+        return None
+
+    def host_fits(self, i: int, job: Job, gpus_here: int) -> bool:
+        """Has node ``i`` the CPUs and the host memory for that part of the job?"""
+        node = self.nodes[i]
+        return not (
+            (node.cpus and host_share(job.cpus, gpus_here, job.gpus) > self.free_cpus[i])
+            or (node.mem_mib and host_share(job.mem_mib, gpus_here, job.gpus) > self.free_mem_mib[i])
+        )
+
+    def lowest(self, i: int, gpus: int) -> NodeGpus:
+        """The ``gpus`` lowest free GPUs of node ``i``."""
+        free = self.free_mask[i]
+        mask = 0
+        for _ in range(gpus):
+            bit = free & -free
+            mask |= bit
+            free ^= bit
+        return NodeGpus(self.nodes[i].name, mask)
+
+    def take(self, job: Job, placement: Placement) -> None:
+        """Note that free GPUs, CPUs and memory are now the job's."""
+        for name, mask in placement:
+            i = self.index[name]
+            self._set_free(i, self.free_mask[i] & ~mask)
+        if self.host_limits:
+            self._host(job, placement, -1)
+
+    def join(self, job: Job, placement: Placement) -> None:
+        """Note that the job now stands beside the holder of these GPUs."""
+        self.pairs.add(placement)
+        if self.host_limits:
+            self._host(job, placement, -1)
+
+    def give_back(self, runnings: Iterable[Running]) -> None:
+        """Note that these jobs are gone; GPUs come free when the last job on them goes."""
+        for running in runnings:
+            placement = running.placement
+            if self.host_limits:
+                self._host(running.job, placement, 1)
+            if placement in self.pairs:
+                self.pairs.discard(placement)
+                continue
+            self.holders.pop(placement, None)
+            for name, mask in placement:
+                i = self.index[name]
+                if self.nodes[i].available:
+                    self._set_free(i, self.free_mask[i] | mask)
+
+    def _set_free(self, i: int, mask: int) -> None:
+        before, after = self.free_count[i], mask.bit_count()
+        self.free_mask[i] = mask
+        if before != after:
+            bucket = self.buckets[before]
+            del bucket[bisect_left(bucket, i)]
+            insort(self.buckets[after], i)
+            self.free_count[i] = after
+            self.free += after - before
+
+    def _host(self, job: Job, placement: Placement, sign: int) -> None:
+        if not (job.cpus or job.mem_mib):
+            return
+        for name, mask in placement:
+            i = self.index[name]
+            here = mask.bit_count()
+            self.free_cpus[i] += sign * host_share(job.cpus, here, job.gpus)
+            self.free_mem_mib[i] += sign * host_share(job.mem_mib, here, job.gpus)

@@ -1,0 +1,23 @@
+"""Nodes of the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Node"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine. ``cpus`` or ``mem_mib`` of 0 means that nobody limits them (a trace without host sizes).
+
+    ``gpu_mem_mib`` is the memory of each of its GPUs, in MiB.
+    """
+
+    name: str
+    gpus: int
+    gpu_mem_mib: int = 24576
+    cpus: int = 0
+    mem_mib: int = 0
+    available: bool = True
+    """False while down or draining: nothing new is placed here."""

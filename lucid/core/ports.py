@@ -1,0 +1,94 @@
+"""What the deciding half needs from the rest of the world, as protocols. Adapters and models implement them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from lucid.core.decision import Action, Plan
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.prediction import Prediction
+from lucid.core.snapshot import Snapshot
+
+__all__ = ["Applied", "Capability", "Clock", "Cluster", "Predictor", "Recorder"]
+
+
+class Capability(StrEnum):
+    """What a cluster can do beyond starting a pending job; a policy names those it needs."""
+
+    PREEMPT = "preempt"
+    SHARE = "share"
+    PROFILE = "profile"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of one action: ``refused`` holds the cluster's words when it declined."""
+
+    action: Action
+    refused: str | None = None
+
+
+class Clock(Protocol):
+    """Where the time comes from; the deciding half never asks the machine."""
+
+    def now_s(self) -> float:
+        """Seconds since the clock's own epoch (Unix time for a live one, trace time for a simulated one)."""
+        ...
+
+
+class Cluster(Protocol):
+    """Slurm, or the simulator."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What this cluster can do."""
+        ...
+
+    def observe(self) -> Snapshot:
+        """The present state.
+
+        Raises:
+            ClusterUnavailable: it does not answer at present.
+        """
+        ...
+
+    def apply(self, actions: Sequence[Action]) -> list[Applied]:
+        """Carry the actions out, in order. A refused one is reported, and the rest goes on.
+
+        Raises:
+            ClusterUnavailable: it stopped answering; what was not applied heals in the next cycle.
+        """
+        ...
+
+
+class Predictor(Protocol):
+    """Models, estimates from a file, or an oracle."""
+
+    @property
+    def name(self) -> str:
+        """As it shows in explanations."""
+        ...
+
+    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
+        """Duration and share score of one job from what is known of it at ``now_s``."""
+        ...
+
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+        """Expected normalised speeds of *a* and *b* when they share GPUs (1.0 = as fast as alone), or ``None``
+        where the predictor has no opinion."""
+        ...
+
+    def learn(self, ended: Sequence[Ended]) -> None:
+        """Take in jobs that have ended. Called once for each."""
+        ...
+
+
+class Recorder(Protocol):
+    """Where decisions and their results go: a run's folder, or the daemon's store."""
+
+    def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
+        """Note one cycle."""
+        ...

@@ -1,0 +1,30 @@
+"""What the models say of a job. Knowledge, never truth: an oracle is a predictor too, and says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["JUMBO", "MEDIUM", "TINY", "Prediction"]
+
+TINY, MEDIUM, JUMBO = 0, 1, 2
+"""Share scores (acceptance row L8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """``duration_s``: expected run time alone on its GPUs, from start to end. ``share_score``: 0, 1, 2, or
+    ``None`` as long as nobody has measured the job. The sources name the predictor, for explanations."""
+
+    duration_s: float
+    duration_source: str
+    share_score: int | None = None
+    share_source: str = ""
+
+    def remaining_s(self, ran_s: float) -> float:
+        """Expected remaining seconds of a job that has already run ``ran_s``.
+
+        Inside the estimate the rest of it; a job that has outlived its estimate is expected to go on for as
+        long again as it has run (durations are heavy-tailed: for a Pareto tail with index 2 the mean residual
+        life equals the age).
+        """
+        return max(self.duration_s - ran_s, ran_s if ran_s > self.duration_s else 0.0)

@@ -1,0 +1,347 @@
+"""Reasons: the very comparisons that a policy branched on, kept with the decision.
+
+Each class is one question, its fields the values compared, its truth the answer. A policy writes
+``fits = FreeGpus(...)`` and ``if fits:``, then stores ``fits``; nothing is explained afterwards.
+``lucid.cli.render`` turns them into words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+__all__ = [
+    "REASONS",
+    "BehindHead",
+    "BestPartner",
+    "DistributedAlone",
+    "FairOrder",
+    "FreeGpus",
+    "GpuMemory",
+    "HostFits",
+    "NextRound",
+    "NobodyWaits",
+    "NotMeasured",
+    "PairSpeed",
+    "PartnerLeaves",
+    "PartnerOutlasts",
+    "Preempted",
+    "Priority",
+    "ProfileTime",
+    "Reason",
+    "Reserved",
+    "SameGpus",
+    "ShareScores",
+    "Shareable",
+    "SkipsProfiling",
+    "Stable",
+    "TooLarge",
+    "UserAllows",
+    "reason_from_dict",
+    "reason_to_dict",
+]
+
+REASONS: dict[str, type[Reason]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Base of all. ``bool(reason)`` is the outcome of the comparison."""
+
+    kind: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        # slots=True makes dataclass build the class twice; the second, final one wins
+        cls.kind = cls.__name__
+        REASONS[cls.__name__] = cls
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def reason_to_dict(reason: Reason) -> dict[str, Any]:
+    """JSON form: the kind, the compared values, and the outcome."""
+    values = {f.name: getattr(reason, f.name) for f in fields(reason)}
+    return {"kind": reason.kind, **values, "holds": bool(reason)}
+
+
+def reason_from_dict(data: dict[str, Any]) -> Reason:
+    """The inverse of ``reason_to_dict``.
+
+    Raises:
+        KeyError: the kind is unknown.
+    """
+    cls = REASONS[data["kind"]]
+    return cls(**{f.name: data[f.name] for f in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True)
+class Priority(Reason):
+    """The sort key of the queue: ``value`` (smaller first), made from an estimate and a GPU count."""
+
+    rule: str
+    value: float
+    estimate_s: float
+    gpus: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class FairOrder(Reason):
+    """The place in line of policies that need no estimate: by time of submission."""
+
+    submit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FreeGpus(Reason):
+    """Is there a consolidated place? ``largest`` is the most free GPUs on one node, ``free`` all free ones."""
+
+    needed: int
+    largest: int
+    free: int
+    found: bool
+
+    def __bool__(self) -> bool:
+        return self.found
+
+
+@dataclass(frozen=True, slots=True)
+class HostFits(Reason):
+    """Do the nodes with enough free GPUs also have the CPUs and the host memory that the job asks for?"""
+
+    cpus: int
+    mem_mib: int
+    found: bool
+
+    def __bool__(self) -> bool:
+        return self.found
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge(Reason):
+    """Could the job ever run here? It asks for more GPUs than the partition has."""
+
+    gpus: int
+    partition_gpus: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > self.partition_gpus
+
+
+@dataclass(frozen=True, slots=True)
+class BehindHead(Reason):
+    """This policy stops at the first job that does not fit; ``head`` is that job."""
+
+    head: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextRound(Reason):
+    """This policy decides at fixed times only; the next one is ``at_s``."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted(Reason):
+    """Jobs of higher priority fill the partition's GPUs: this one got none of the ``quota`` left over."""
+
+    gpus: int
+    quota: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > self.quota
+
+
+@dataclass(frozen=True, slots=True)
+class Shareable(Reason):
+    """May this job share its GPUs at all? Sharing capacity (GSS) 0 means that sharing is off."""
+
+    score: int
+    gss: int
+
+    def __bool__(self) -> bool:
+        return self.score <= self.gss and self.gss > 0
+
+
+@dataclass(frozen=True, slots=True)
+class UserAllows(Reason):
+    """Has the user, or an earlier parting, ruled sharing out for this job?"""
+
+    shareable: bool
+    parted_before: bool
+
+    def __bool__(self) -> bool:
+        return self.shareable and not self.parted_before
+
+
+@dataclass(frozen=True, slots=True)
+class NotMeasured(Reason):
+    """Has the job a profile? Without one nobody knows what it would do to a partner."""
+
+    measured: bool
+
+    def __bool__(self) -> bool:
+        return self.measured
+
+
+@dataclass(frozen=True, slots=True)
+class SameGpus(Reason):
+    """Packing rule 2 (L13): is there a running job with the same GPU demand that is alone on its GPUs?"""
+
+    gpus: int
+    candidates: int
+
+    def __bool__(self) -> bool:
+        return self.candidates > 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShareScores(Reason):
+    """GPU sharing capacity (L11): do the share scores of the pair stay within GSS?"""
+
+    partner: str
+    own: int
+    other: int
+    gss: int
+
+    def __bool__(self) -> bool:
+        return self.own + self.other <= self.gss
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory(Reason):
+    """Packing rule 1 (L12): do both memory peaks fit on each GPU?"""
+
+    partner: str
+    own_mib: float
+    other_mib: float
+    capacity_mib: float
+
+    def __bool__(self) -> bool:
+        return self.own_mib + self.other_mib < self.capacity_mib
+
+
+@dataclass(frozen=True, slots=True)
+class Stable(Reason):
+    """Packing rule 4 (L15): is the utilisation pattern of the job steady enough to stand beside another?"""
+
+    job: str
+    unstable: bool
+
+    def __bool__(self) -> bool:
+        return not self.unstable
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedAlone(Reason):
+    """Packing rule 5 (L16): jobs over several nodes keep their GPUs to themselves."""
+
+    gpus: int
+    gpus_per_node: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerOutlasts(Reason):
+    """Pairs are avoided where one is nearly done (L19): has the partner enough time left to be worth it?"""
+
+    partner: str
+    remaining_s: float
+    least_s: float
+
+    def __bool__(self) -> bool:
+        return self.remaining_s >= self.least_s
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerLeaves(Reason):
+    """Would the guest end before the partner does, or does it gain enough by starting now?
+
+    The published rule: own priority value at most ``ratio`` times the partner's.
+    """
+
+    partner: str
+    own: float
+    other: float
+    ratio: float
+
+    def __bool__(self) -> bool:
+        return self.own <= self.ratio * self.other
+
+
+@dataclass(frozen=True, slots=True)
+class PairSpeed(Reason):
+    """Expected normalised speeds of the pair, against the least that either may fall to."""
+
+    partner: str
+    own: float
+    other: float
+    floor: float
+    source: str
+
+    def __bool__(self) -> bool:
+        return min(self.own, self.other) >= self.floor
+
+
+@dataclass(frozen=True, slots=True)
+class BestPartner(Reason):
+    """Of ``candidates`` partners that pass every rule this one has the highest ``score``."""
+
+    partner: str
+    score: float
+    candidates: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved(Reason):
+    """A large job has waited past the bound; nodes are kept for it. Does this job end before they are needed?
+
+    ``ends_s`` is the expected end of the job that asks, ``until_s`` when the reservation is expected to start.
+    """
+
+    holder: str
+    ends_s: float
+    until_s: float
+    nodes: int
+
+    def __bool__(self) -> bool:
+        return self.ends_s <= self.until_s
+
+
+@dataclass(frozen=True, slots=True)
+class SkipsProfiling(Reason):
+    """Is the job above the profiling scale limit N_prof (L2)? Then it goes straight to its VC."""
+
+    gpus: int
+    n_prof: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > self.n_prof
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileTime(Reason):
+    """Has the profiling run reached its limit T_prof (L2)?"""
+
+    ran_s: float
+    t_prof_s: float
+
+    def __bool__(self) -> bool:
+        return self.ran_s >= self.t_prof_s
+
+
+@dataclass(frozen=True, slots=True)
+class NobodyWaits(Reason):
+    """May a profiled job carry on in place? ``waiting`` jobs want profiling nodes; ``carried`` GPUs of
+    ``limit`` are already held by jobs that carried on."""
+
+    waiting: int
+    carried: int
+    limit: int
+
+    def __bool__(self) -> bool:
+        return self.waiting == 0 and self.carried <= self.limit

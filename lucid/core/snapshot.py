@@ -1,0 +1,55 @@
+"""The whole state of the cluster at one instant, frozen: what policies look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lucid.core.job import Ended, Pending, Running
+from lucid.core.node import Node
+from lucid.core.prediction import Prediction
+
+__all__ = ["Partition", "Snapshot"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """A Slurm partition: a VC, or the profiling partition. Every node stands in exactly one.
+
+    Compared by identity: an adapter hands out the same object as long as nothing in it has changed, so that
+    a policy may keep what it derived from it. ``pending`` is in order of (since_s, submit_s, rank), ``running``
+    in order of start.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    pending: tuple[Pending, ...] = ()
+    running: tuple[Running, ...] = ()
+    profiling: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all its nodes, available or not."""
+        return sum(node.gpus for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """What ``Cluster.observe`` saw, and what the models said of it.
+
+    ``ended``: jobs that ended since the snapshot before. ``predictions``: by job id, filled in by
+    ``orchestrator.annotate``; an adapter leaves it empty.
+    """
+
+    now_s: float
+    partitions: Mapping[str, Partition]
+    ended: tuple[Ended, ...] = ()
+    predictions: Mapping[str, Prediction] = field(default_factory=dict)
+
+    @property
+    def profiling(self) -> Partition | None:
+        """The profiling partition, if the cluster has one."""
+        for partition in self.partitions.values():
+            if partition.profiling:
+                return partition
+        return None

@@ -1,0 +1,1 @@
+"""Predictors of run time, share score, pair speed and cluster throughput."""

@@ -1,0 +1,1 @@
+"""Decides: annotates snapshots, plans, checks plans for safety, and runs the cycle."""

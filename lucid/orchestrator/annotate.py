@@ -1,0 +1,49 @@
+"""Joins what the models say to what the cluster shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from lucid.core.job import JobProfile, Pending, Running
+from lucid.core.ports import Predictor
+from lucid.core.prediction import Prediction
+from lucid.core.snapshot import Partition, Snapshot
+
+__all__ = ["Annotator"]
+
+
+class Annotator:
+    """Fills in ``Snapshot.predictions``. A job is predicted when first seen and again when its profile comes;
+    partitions handed out unchanged are not looked at again, and jobs that ended are forgotten."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+        self._predictions: dict[str, Prediction] = {}
+        self._seen_with: dict[str, JobProfile | None] = {}
+        self._partitions: dict[str, Partition] = {}
+
+    def __call__(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with a prediction for each pending and running job."""
+        if snapshot.ended:
+            self._predictor.learn(snapshot.ended)
+            for ended in snapshot.ended:
+                self._predictions.pop(ended.job.id, None)
+                self._seen_with.pop(ended.job.id, None)
+        for name, partition in snapshot.partitions.items():
+            if self._partitions.get(name) is not partition:
+                self._partitions[name] = partition
+                self._predict(partition.pending, snapshot.now_s)
+                self._predict(partition.running, snapshot.now_s)
+        return replace(snapshot, predictions=self._predictions)
+
+    def _predict(self, entries: Iterable[Pending | Running], now_s: float) -> None:
+        seen, missing = self._seen_with, _MISSING
+        for entry in entries:
+            job_id, profile = entry.job.id, entry.profile
+            if seen.get(job_id, missing) is not profile:
+                seen[job_id] = profile
+                self._predictions[job_id] = self._predictor.predict(entry.job, profile, now_s)
+
+
+_MISSING = JobProfile(-1.0, -1.0, -1.0)

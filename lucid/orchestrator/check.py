@@ -1,0 +1,186 @@
+"""Safety rules that every plan must pass before anything of it is applied, whatever policy made it."""
+
+from __future__ import annotations
+
+from lucid.core.decision import Action, Keep, PartitionPlan, Plan, Release, Requeue, Start
+from lucid.core.job import Job, JobProfile, Running, Stage
+from lucid.core.ledger import host_share
+from lucid.core.placement import placement_gpus
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.errors import UnsafePlan
+
+__all__ = ["SafetyCheck", "check_partition"]
+
+
+class SafetyCheck:
+    """Checks plans. A partition's plan that was checked against the same partition before is not checked
+    again (policies hand unchanged plans out anew)."""
+
+    def __init__(self) -> None:
+        self._passed: dict[str, tuple[Partition, PartitionPlan]] = {}
+
+    def __call__(self, snapshot: Snapshot, plan: Plan) -> None:
+        """Pass in silence, or raise.
+
+        Raises:
+            UnsafePlan: naming the rule, the job and the resource.
+        """
+        for name in plan.partitions:
+            if name not in snapshot.partitions:
+                raise UnsafePlan(f"plan for partition {name!r}, which the cluster does not have")
+        for name, partition in snapshot.partitions.items():
+            part = plan.partitions.get(name)
+            if part is None:
+                if partition.pending:
+                    raise UnsafePlan(f"partition {name!r}: {len(partition.pending)} pending jobs undecided")
+                continue
+            passed = self._passed.get(name)
+            if passed is not None and passed[0] is partition and passed[1] is part:
+                continue
+            check_partition(partition, part)
+            self._passed[name] = (partition, part)
+        _once(plan)
+
+
+def _once(plan: Plan) -> None:
+    seen: set[str] = set()
+    for part in plan.partitions.values():
+        for action in part.actions:
+            if action.job_id in seen:
+                raise UnsafePlan(f"job {action.job_id}: two actions in one plan")
+            seen.add(action.job_id)
+
+
+def check_partition(partition: Partition, plan: PartitionPlan) -> None:
+    """Check one partition's decisions against its state.
+
+    The rules: every pending job is decided; only pending jobs start and only running ones are requeued,
+    released or kept; GPUs named exist on available nodes and are as many as the job asked for; a GPU holds
+    at most two jobs, both on exactly the same GPUs (so of equal count), both measured, their memory peaks
+    within the card's; CPUs and host memory of a node are not exceeded by what the plan starts.
+
+    Raises:
+        UnsafePlan: naming the rule, the job and the resource.
+    """
+    decisions = plan.decisions
+    for entry in partition.pending:
+        if entry.job.id not in decisions:
+            raise UnsafePlan(f"job {entry.job.id}: pending in {partition.name!r} and not decided")
+    if not plan.actions:
+        return
+    pending = {entry.job.id: entry for entry in partition.pending}
+    running = {entry.job.id: entry for entry in partition.running}
+    book = _Book(partition)
+    for action in plan.actions:  # what leaves makes room first, as the cluster will apply it
+        _known(action, partition, decisions.get(action.job_id), pending, running)
+        if isinstance(action.decision, Requeue | Release):
+            book.remove(running[action.job_id])
+    for action in plan.actions:
+        decision = action.decision
+        if isinstance(decision, Start):
+            entry = pending[action.job_id]
+            book.add(entry.job, entry.profile, decision)
+
+
+def _known(
+    action: Action,
+    partition: Partition,
+    decision: object,
+    pending: dict[str, object] | object,
+    running: object,
+) -> None:
+    job_id = action.job_id
+    if action.partition != partition.name or decision is not action.decision:
+        raise UnsafePlan(f"job {job_id}: its action is not its decision in partition {partition.name!r}")
+    where = pending if isinstance(action.decision, Start) else running
+    if job_id not in where:  # type: ignore[operator]
+        what = "start" if isinstance(action.decision, Start) else type(action.decision).__name__.lower()
+        raise UnsafePlan(f"job {job_id}: cannot {what} it, it is not in the state for that")
+    if isinstance(action.decision, Release | Keep):
+        entry: Running = running[job_id]  # type: ignore[index]
+        if entry.stage is not Stage.PROFILE:
+            raise UnsafePlan(f"job {job_id}: released from profiling, but it is not being profiled")
+
+
+class _Book:
+    """Who holds which GPU, and what hosts have left."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.nodes = {node.name: node for node in partition.nodes}
+        self.on_gpu: dict[tuple[str, int], list[str]] = {}
+        self.jobs: dict[str, tuple[Job, JobProfile | None, int]] = {}
+        self.masks: dict[str, tuple[tuple[str, int], ...]] = {}
+        self.cpus = {node.name: node.cpus for node in partition.nodes}
+        self.mem = {node.name: node.mem_mib for node in partition.nodes}
+        for entry in partition.running:
+            self._put(entry.job, entry.profile, entry.placement)
+
+    def _put(self, job: Job, profile: JobProfile | None, placement: tuple[tuple[str, int], ...]) -> None:
+        self.jobs[job.id] = (job, profile, len(placement))
+        self.masks[job.id] = tuple(sorted(placement))
+        for name, mask in placement:
+            here = mask.bit_count()
+            self.cpus[name] -= host_share(job.cpus, here, job.gpus)
+            self.mem[name] -= host_share(job.mem_mib, here, job.gpus)
+            while mask:
+                bit = mask & -mask
+                mask ^= bit
+                self.on_gpu.setdefault((name, bit), []).append(job.id)
+
+    def remove(self, entry: Running) -> None:
+        for name, mask in entry.placement:
+            here = mask.bit_count()
+            self.cpus[name] += host_share(entry.job.cpus, here, entry.job.gpus)
+            self.mem[name] += host_share(entry.job.mem_mib, here, entry.job.gpus)
+            while mask:
+                bit = mask & -mask
+                mask ^= bit
+                self.on_gpu[name, bit].remove(entry.job.id)
+
+    def add(self, job: Job, profile: JobProfile | None, start: Start) -> None:
+        if placement_gpus(start.placement) != job.gpus:
+            raise UnsafePlan(
+                f"job {job.id}: asked for {job.gpus} GPUs, would get {placement_gpus(start.placement)}"
+            )
+        if len({part.node for part in start.placement}) != len(start.placement):
+            raise UnsafePlan(f"job {job.id}: one node named twice in its placement")
+        others: set[str] = set()
+        for name, mask in start.placement:
+            node = self.nodes.get(name)
+            if node is None or not node.available or mask >> node.gpus or not mask:
+                raise UnsafePlan(f"job {job.id}: GPUs {mask:#b} of node {name!r} are not there to be had")
+            bits = mask
+            while bits:
+                bit = bits & -bits
+                bits ^= bit
+                others.update(self.on_gpu.get((name, bit), ()))
+        if start.beside is None and others:
+            raise UnsafePlan(f"job {job.id}: its GPUs are held by {sorted(others)}, and no sharing was decided")
+        if start.beside is not None:
+            self._pair(job, profile, start, others)
+        self._put(job, profile, start.placement)
+        for name, _ in start.placement:
+            node = self.nodes[name]
+            if (node.cpus and self.cpus[name] < 0 and job.cpus) or (
+                node.mem_mib and self.mem[name] < 0 and job.mem_mib
+            ):
+                raise UnsafePlan(f"job {job.id}: node {name!r} has not the CPUs or the host memory for it")
+
+    def _pair(self, job: Job, profile: JobProfile | None, start: Start, others: set[str]) -> None:
+        if others != {start.beside}:
+            raise UnsafePlan(
+                f"job {job.id}: would stand beside {sorted(others)}, decided was {start.beside!r}: "
+                "at most two jobs a GPU, and both on the same GPUs"
+            )
+        partner, other, _ = self.jobs[next(iter(others))]
+        if self.masks[partner.id] != tuple(sorted(start.placement)) or partner.gpus != job.gpus:
+            raise UnsafePlan(f"job {job.id}: pair with {partner.id} on different GPUs")
+        if profile is None or other is None:
+            unknown = job.id if profile is None else partner.id
+            raise UnsafePlan(f"job {unknown}: packed, but nobody has measured its GPU memory")
+        for name, _ in start.placement:
+            if profile.gpu_mem_mib + other.gpu_mem_mib > self.nodes[name].gpu_mem_mib:
+                raise UnsafePlan(
+                    f"jobs {job.id} and {partner.id}: {profile.gpu_mem_mib:g} + {other.gpu_mem_mib:g} MiB do "
+                    f"not fit on a GPU of {name!r} with {self.nodes[name].gpu_mem_mib} MiB"
+                )

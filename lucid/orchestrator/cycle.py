@@ -1,0 +1,65 @@
+"""The one cycle, live and simulated: observe, annotate, plan, check, apply, record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lucid.core.decision import Plan
+from lucid.core.ports import Applied, Cluster, Predictor, Recorder
+from lucid.core.snapshot import Snapshot
+from lucid.errors import ConfigError
+from lucid.orchestrator.annotate import Annotator
+from lucid.orchestrator.check import SafetyCheck
+from lucid.orchestrator.policy import Policy
+
+__all__ = ["Cycle", "CycleResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class CycleResult:
+    """What one cycle saw, decided and did."""
+
+    snapshot: Snapshot
+    plan: Plan
+    applied: Sequence[Applied]
+
+
+class Cycle:
+    """Joins a cluster, a predictor, a policy and a recorder.
+
+    Raises:
+        ConfigError: the policy needs something that this cluster cannot do.
+    """
+
+    def __init__(
+        self, cluster: Cluster, predictor: Predictor, policy: Policy, recorder: Recorder | None = None
+    ) -> None:
+        lacking = policy.needs - cluster.capabilities
+        if lacking:
+            raise ConfigError(
+                f"policy {policy.name!r} needs {', '.join(sorted(lacking))}, which this cluster does not offer "
+                f"(it offers {', '.join(sorted(cluster.capabilities)) or 'nothing beyond starting jobs'}); "
+                "choose another policy or enable it"
+            )
+        self._cluster = cluster
+        self._policy = policy
+        self._annotate = Annotator(predictor)
+        self._check = SafetyCheck()
+        self._recorder = recorder
+
+    def run(self) -> CycleResult:
+        """One turn.
+
+        Raises:
+            ClusterUnavailable: nothing, or not everything, was applied; the next turn starts from what is.
+            UnsafePlan: the policy broke a safety rule; nothing was applied.
+        """
+        snapshot = self._annotate(self._cluster.observe())
+        plan = self._policy.plan(snapshot)
+        self._check(snapshot, plan)
+        actions = plan.actions
+        applied = self._cluster.apply(actions) if actions else []
+        if self._recorder is not None:
+            self._recorder.record(snapshot, plan, applied)
+        return CycleResult(snapshot, plan, applied)

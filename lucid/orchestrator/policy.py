@@ -1,0 +1,123 @@
+"""What a policy is, and how policies are found by name."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Protocol
+
+from lucid.config import PolicySettings
+from lucid.core.decision import PartitionPlan, Plan
+from lucid.core.job import Job
+from lucid.core.ports import Capability, Predictor
+from lucid.core.prediction import Prediction
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.errors import ConfigError
+
+__all__ = ["PartitionPolicy", "Policy", "PolicyFactory", "known_policies", "make_policy"]
+
+ENTRY_POINT_GROUP = "lucid.policies"
+
+
+class Policy(Protocol):
+    """Turns a snapshot into a plan. ``plan`` is a function of the snapshot alone: no clock, no chance, and
+    what is kept between calls only saves work."""
+
+    @property
+    def name(self) -> str:
+        """As it is called on the command line."""
+        ...
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        """What the cluster must be able to do."""
+        ...
+
+    def profiled(self, job: Job) -> bool:
+        """Does a new job go through the profiling partition first? The same rule that job_submit applies."""
+        ...
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Decide every pending job."""
+        ...
+
+
+PolicyFactory = Callable[[PolicySettings, Predictor], Policy]
+"""Makes a policy from the settings; the predictor is for questions about pairs."""
+
+
+class PartitionPolicy(ABC):
+    """Base of policies that plan each partition by itself.
+
+    A partition's plan is kept and handed out again as long as the adapter hands out the same partition and
+    the plan's wake time has not come.
+    """
+
+    name: str
+    needs: frozenset[Capability] = frozenset()
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Partition, PartitionPlan]] = {}
+
+    def profiled(self, job: Job) -> bool:  # noqa: ARG002 - part of the protocol
+        """Most policies profile nothing."""
+        return False
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Plan every partition that has changed or is due."""
+        parts: dict[str, PartitionPlan] = {}
+        now_s = snapshot.now_s
+        for name, partition in snapshot.partitions.items():
+            kept = self._kept.get(name)
+            if (
+                kept is not None
+                and kept[0] is partition
+                and not kept[1].actions
+                and (kept[1].wake_s is None or now_s < kept[1].wake_s)
+            ):
+                parts[name] = kept[1]
+                continue
+            part = self.plan_partition(partition, now_s, snapshot.predictions)
+            self._kept[name] = (partition, part)
+            parts[name] = part
+        return Plan(now_s, parts)
+
+    @abstractmethod
+    def plan_partition(
+        self, partition: Partition, now_s: float, predictions: Mapping[str, Prediction]
+    ) -> PartitionPlan:
+        """Decide one partition."""
+
+
+def known_policies() -> dict[str, PolicyFactory]:
+    """Every policy by name: those that come with Lucid, then those that installed packages add under the
+    entry point group ``lucid.policies`` (they cannot replace ours)."""
+    from lucid.orchestrator.policies import BUILT_IN
+
+    found: dict[str, PolicyFactory] = {}
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        found[entry.name] = _lazy(entry.load)
+    return {**found, **BUILT_IN}
+
+
+def _lazy(load: Callable[[], PolicyFactory]) -> PolicyFactory:
+    def make(settings: PolicySettings, predictor: Predictor) -> Policy:
+        return load()(settings, predictor)
+
+    return make
+
+
+def make_policy(name: str, settings: PolicySettings, predictor: Predictor) -> Policy:
+    """The policy called ``name``.
+
+    Raises:
+        ConfigError: there is none; the message lists those there are.
+    """
+    known = known_policies()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"no policy {name!r}{hint} Known: {', '.join(sorted(known))}")
+    return known[name](settings, predictor)

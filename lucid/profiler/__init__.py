@@ -1,0 +1,1 @@
+"""The profiling stage: which jobs are profiled, where, for how long, and what the samples mean."""

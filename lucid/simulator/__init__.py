@@ -1,0 +1,1 @@
+"""Replays job traces through the same cycle that drives a live cluster."""

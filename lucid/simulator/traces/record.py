@@ -1,0 +1,44 @@
+"""One trace in memory, whatever format it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lucid.core.job import Job, JobProfile
+
+__all__ = ["Trace", "TraceJob"]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """A job with the truth about it that only a replay knows.
+
+    ``duration_s``: run time alone on its GPUs. ``profile``: what sampling it would show, where the trace says.
+    ``share_label``: a published share score for it. ``state``: as accounting reports it (COMPLETED, FAILED,
+    CANCELLED, TIMEOUT, ...), empty where unknown.
+    """
+
+    job: Job
+    duration_s: float
+    state: str = ""
+    profile: JobProfile | None = None
+    share_label: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Jobs sorted by (submit_s, rank), submit times in seconds from the first job.
+
+    ``epoch_s``: Unix time of second 0 where the trace has calendar dates (so that rhythms can be read).
+    ``skipped``: rows left out by ``--skip-bad`` or because they asked for no GPU, by reason.
+    """
+
+    name: str
+    jobs: tuple[TraceJob, ...]
+    epoch_s: float | None = None
+    skipped: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def vcs(self) -> tuple[str, ...]:
+        """Names of the virtual clusters, sorted."""
+        return tuple(sorted({item.job.vc for item in self.jobs}))
