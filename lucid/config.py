@@ -36,8 +36,10 @@ class ProfilingSettings(_Frozen):
     """T_prof: longest profiling run, s. The published setting for a Philly-like cluster."""
     cold_start_factor: float = Field(3.0, ge=1)
     """T_prof is longer by this factor for a job marked 'long cold start'."""
-    n_prof: int = Field(4, ge=0)
+    n_prof: int = Field(8, ge=0)
     """N_prof: jobs above this many GPUs skip profiling and are measured in place."""
+    max_wait_s: float = Field(1800.0, ge=0)
+    """A job that waited this long for a profiling node goes to its VC unprofiled."""
     carry_on_gpus: int = Field(4, ge=0)
     """Most GPUs of the profiling partition that jobs which carried on in place may hold together."""
 
@@ -67,6 +69,10 @@ class ReservationSettings(_Frozen):
     """Jobs above this many GPUs may hold a reservation; unset: those larger than one node."""
     after_wait_s: float = Field(0.0, ge=0)
     """A reservation is made once the job has waited this long."""
+    strict_after_s: float = Field(7200.0, ge=0)
+    """Once it has waited this long, no other job is started on the nodes kept for it."""
+    safety: float = Field(2.0, ge=0)
+    """Until then a job may start there if this many times its estimate ends before the nodes are needed."""
 
 
 class TiresiasSettings(_Frozen):

@@ -28,7 +28,9 @@ __all__ = [
     "Preempted",
     "Priority",
     "ProfileTime",
+    "ProfilingFits",
     "Reason",
+    "Requeueable",
     "Reserved",
     "SameGpus",
     "ShareScores",
@@ -37,6 +39,7 @@ __all__ = [
     "Stable",
     "TooLarge",
     "UserAllows",
+    "WaitedForProfiling",
     "reason_from_dict",
     "reason_to_dict",
 ]
@@ -331,7 +334,8 @@ class ProfileTime(Reason):
     t_prof_s: float
 
     def __bool__(self) -> bool:
-        return self.ran_s >= self.t_prof_s
+        # a wake at start + T_prof may come out a rounding error early
+        return self.ran_s >= self.t_prof_s - 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,3 +349,35 @@ class NobodyWaits(Reason):
 
     def __bool__(self) -> bool:
         return self.waiting == 0 and self.carried <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Requeueable(Reason):
+    """May the job be requeued at all? One submitted with ``--no-requeue``, or interactive, may not."""
+
+    requeueable: bool
+
+    def __bool__(self) -> bool:
+        return self.requeueable
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingFits(Reason):
+    """Could any profiling node that is up hold the job?"""
+
+    gpus: int
+    possible: bool
+
+    def __bool__(self) -> bool:
+        return self.possible
+
+
+@dataclass(frozen=True, slots=True)
+class WaitedForProfiling(Reason):
+    """Has the job waited for a profiling node longer than it should? Fewest-GPUs-first could starve it."""
+
+    waited_s: float
+    most_s: float
+
+    def __bool__(self) -> bool:
+        return self.waited_s >= self.most_s - 1e-6

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from lucid.core.decision import Action, Keep, PartitionPlan, Plan, Release, Requeue, Start
-from lucid.core.job import Job, JobProfile, Running, Stage
+from collections.abc import Mapping
+
+from lucid.core.decision import Action, Decision, PartitionPlan, Plan, Release, Requeue, Start
+from lucid.core.job import Job, JobProfile, Pending, Running, Stage
 from lucid.core.ledger import host_share
 from lucid.core.placement import placement_gpus
 from lucid.core.snapshot import Partition, Snapshot
@@ -73,7 +75,7 @@ def check_partition(partition: Partition, plan: PartitionPlan) -> None:
     book = _Book(partition)
     for action in plan.actions:  # what leaves makes room first, as the cluster will apply it
         _known(action, partition, decisions.get(action.job_id), pending, running)
-        if isinstance(action.decision, Requeue | Release):
+        if isinstance(action.decision, Requeue | Release) and action.job_id in running:
             book.remove(running[action.job_id])
     for action in plan.actions:
         decision = action.decision
@@ -85,21 +87,27 @@ def check_partition(partition: Partition, plan: PartitionPlan) -> None:
 def _known(
     action: Action,
     partition: Partition,
-    decision: object,
-    pending: dict[str, object] | object,
-    running: object,
+    decision: Decision | None,
+    pending: Mapping[str, Pending],
+    running: Mapping[str, Running],
 ) -> None:
-    job_id = action.job_id
-    if action.partition != partition.name or decision is not action.decision:
+    job_id, wanted = action.job_id, action.decision
+    if action.partition != partition.name or decision is not wanted:
         raise UnsafePlan(f"job {job_id}: its action is not its decision in partition {partition.name!r}")
-    where = pending if isinstance(action.decision, Start) else running
-    if job_id not in where:  # type: ignore[operator]
-        what = "start" if isinstance(action.decision, Start) else type(action.decision).__name__.lower()
-        raise UnsafePlan(f"job {job_id}: cannot {what} it, it is not in the state for that")
-    if isinstance(action.decision, Release | Keep):
-        entry: Running = running[job_id]  # type: ignore[index]
-        if entry.stage is not Stage.PROFILE:
-            raise UnsafePlan(f"job {job_id}: released from profiling, but it is not being profiled")
+    if isinstance(wanted, Start):
+        possible = job_id in pending
+    elif isinstance(wanted, Requeue):
+        possible = job_id in running
+    else:
+        possible = partition.profiling and (
+            (job_id in pending and isinstance(wanted, Release))
+            or (job_id in running and running[job_id].stage is Stage.PROFILE)
+        )
+    if not possible:
+        raise UnsafePlan(
+            f"job {job_id}: cannot {type(wanted).__name__.lower()} it in partition {partition.name!r}, "
+            "it is not in the state for that"
+        )
 
 
 class _Book:

@@ -1,0 +1,69 @@
+"""Predictions from means over past jobs (acceptance row L20): no model, nothing to train, always available."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.prediction import JUMBO, Prediction
+
+__all__ = ["HistoryPredictor"]
+
+
+class _Mean:
+    __slots__ = ("count", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.total += value
+
+    @property
+    def value(self) -> float:
+        return self.total / self.count
+
+
+class HistoryPredictor:
+    """Mean run time of the finished jobs most like this one: same user and name, else same user and GPU
+    demand, else same user, else same VC and GPU demand, else same GPU demand, else all; before any job has
+    ended, ``first_guess_s``. No opinion on pairs or share scores: an unmodelled job counts as Jumbo."""
+
+    name = "history"
+
+    def __init__(self, first_guess_s: float = 3600.0) -> None:
+        self._first_guess_s = first_guess_s
+        self._means: dict[tuple[str, ...], _Mean] = defaultdict(_Mean)
+
+    @staticmethod
+    def _keys(job: Job) -> list[tuple[str, ...]]:
+        gpus = str(job.gpus)
+        keys: list[tuple[str, ...]] = []
+        if job.user:
+            if job.name:
+                keys.append(("user and name", job.user, job.name))
+            keys += [("user and GPUs", job.user, gpus), ("user", job.user)]
+        return [*keys, ("VC and GPUs", job.vc, gpus), ("GPUs", gpus), ("all jobs",)]
+
+    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:  # noqa: ARG002
+        """Mean over the most specific group that has a finished job."""
+        score = None if profile is None else JUMBO
+        for key in self._keys(job):
+            mean = self._means.get(key)
+            if mean is not None:
+                source = f"{self.name}: mean of {mean.count} by {key[0]}"
+                return Prediction(mean.value, source, score, self.name)
+        return Prediction(self._first_guess_s, f"{self.name}: no job has ended yet", score, self.name)
+
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:  # noqa: ARG002
+        """No opinion."""
+        return None
+
+    def learn(self, ended: Sequence[Ended]) -> None:
+        """Add finished jobs to every group that they belong to."""
+        for item in ended:
+            for key in self._keys(item.job):
+                self._means[key].add(item.ran_s)

@@ -1,0 +1,182 @@
+"""fifo, sjf, srtf, qssf: sort keys and a flag on one queue.
+
+All stop at the first job that does not fit (head-of-line), as the published baselines do; srtf also preempts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Requeue, Start
+from lucid.core.job import Pending, Running
+from lucid.core.ledger import Ledger
+from lucid.core.ports import Capability
+from lucid.core.prediction import Prediction
+from lucid.core.reason import BehindHead, FairOrder, FreeGpus, HostFits, Preempted, Priority, Reason, TooLarge
+from lucid.core.snapshot import Partition
+from lucid.orchestrator.placement import consolidated
+from lucid.orchestrator.policy import PartitionPolicy
+
+__all__ = [
+    "PreemptiveQueuePolicy",
+    "QueueKey",
+    "QueuePolicy",
+    "attained_s",
+    "fill_quota",
+    "no_place",
+    "too_large",
+]
+
+SETTLE_S = 1.0
+"""After a preemption the plan is looked at again this much later, when the GPUs have come free."""
+
+QueueKey = Callable[[Pending | Running, Prediction | None, float], float]
+"""Sort value of a job (smaller first) from its state, its prediction and the time."""
+
+
+def attained_s(entry: Pending | Running, now_s: float) -> float:
+    """Wall seconds that a job has run so far, all its runs together."""
+    if isinstance(entry, Running):
+        return entry.ran_s + now_s - entry.start_s
+    return entry.ran_s
+
+
+def too_large(entry: Pending, partition: Partition) -> TooLarge:
+    """The question whether the partition could ever run the job."""
+    return TooLarge(entry.job.gpus, partition.gpus)
+
+
+def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
+    """Why ``consolidated`` found nothing for a job."""
+    job = entry.job
+    free = FreeGpus(job.gpus, ledger.largest, ledger.free, False)
+    if ledger.host_limits and (job.cpus or job.mem_mib) and ledger.largest >= min(job.gpus, ledger.gpus_per_node):
+        return (free, HostFits(job.cpus, job.mem_mib, False))
+    return (free,)
+
+
+class QueuePolicy(PartitionPolicy):
+    """Sort, start from the front, stop at the first job that does not fit.
+
+    Without a prediction a job's key is infinite: it comes last, never out.
+    """
+
+    def __init__(self, name: str, rule: str, key: QueueKey) -> None:
+        super().__init__()
+        self.name = name
+        self._rule = rule
+        self._key = key
+
+    def _sorted(
+        self, entries: Iterable[Pending], now_s: float, predictions: Mapping[str, Prediction]
+    ) -> list[tuple[float, Pending]]:
+        key = self._key
+        keyed = [(key(entry, predictions.get(entry.job.id), now_s), entry) for entry in entries]
+        keyed.sort(key=lambda item: item[0])
+        return keyed
+
+    def _why(self, value: float, entry: Pending, prediction: Prediction | None) -> Reason:
+        if prediction is None or self._rule == "submission":
+            return FairOrder(entry.job.submit_s)
+        return Priority(self._rule, value, prediction.duration_s, entry.job.gpus, prediction.duration_source)
+
+    def plan_partition(
+        self, partition: Partition, now_s: float, predictions: Mapping[str, Prediction]
+    ) -> PartitionPlan:
+        """Start jobs in order until one does not fit."""
+        decisions: dict[str, Decision] = {}
+        actions: list[Action] = []
+        if not partition.pending:
+            return PartitionPlan(decisions)
+        ledger = Ledger(partition)
+        queue = self._sorted(partition.pending, now_s, predictions)
+        for at, (value, entry) in enumerate(queue):
+            job = entry.job
+            hopeless = too_large(entry, partition)
+            if hopeless:
+                decisions[job.id] = Hold((hopeless,))
+                continue
+            placement = consolidated(ledger, job, remainder_on_emptiest=True)
+            if placement is None:
+                decisions[job.id] = Hold(
+                    (self._why(value, entry, predictions.get(job.id)), *no_place(ledger, entry))
+                )
+                behind = Hold((BehindHead(job.id),))
+                decisions.update(dict.fromkeys((e.job.id for _, e in queue[at + 1 :]), behind))
+                break
+            start = Start(
+                placement,
+                (
+                    self._why(value, entry, predictions.get(job.id)),
+                    FreeGpus(job.gpus, ledger.largest, ledger.free, True),
+                ),
+            )
+            ledger.take(job, placement)
+            decisions[job.id] = start
+            actions.append(Action(job.id, partition.name, start))
+        return PartitionPlan(decisions, tuple(actions))
+
+
+def fill_quota(
+    partition: Partition, order: Sequence[tuple[Pending | Running, Reason]]
+) -> tuple[dict[str, Decision], list[Action]]:
+    """Give the partition's GPUs out in ``order`` over running and pending jobs together: running jobs left
+    over are preempted, pending ones that got a share start where a consolidated place is free."""
+    quota = partition.gpus
+    decisions: dict[str, Decision] = {}
+    actions: list[Action] = []
+    chosen: list[tuple[Pending, Reason]] = []
+    preempted: list[Running] = []
+    for entry, why in order:
+        test = Preempted(entry.job.gpus, quota)
+        if not test:
+            quota -= entry.job.gpus
+            if isinstance(entry, Pending):
+                chosen.append((entry, why))
+            continue
+        decision: Decision
+        if isinstance(entry, Running):
+            decision = Requeue((why, test))
+            preempted.append(entry)
+            actions.append(Action(entry.job.id, partition.name, decision))
+        else:
+            decision = Hold((why, test))
+        decisions[entry.job.id] = decision
+    if chosen:
+        ledger = Ledger(partition)
+        ledger.give_back(preempted)
+        for pending, why in chosen:
+            placement = consolidated(ledger, pending.job, remainder_on_emptiest=True)
+            if placement is None:
+                decisions[pending.job.id] = Hold((why, *no_place(ledger, pending)))
+                continue
+            start = Start(placement, (why, FreeGpus(pending.job.gpus, ledger.largest, ledger.free, True)))
+            ledger.take(pending.job, placement)
+            decisions[pending.job.id] = start
+            actions.append(Action(pending.job.id, partition.name, start))
+    return decisions, actions
+
+
+class PreemptiveQueuePolicy(QueuePolicy):
+    """The same with a preempt flag: the quota of GPUs goes to running and queued jobs together, in order."""
+
+    needs = frozenset({Capability.PREEMPT})
+
+    def plan_partition(
+        self, partition: Partition, now_s: float, predictions: Mapping[str, Prediction]
+    ) -> PartitionPlan:
+        """Fill the quota; look again shortly after a preemption."""
+        if not partition.pending:
+            return PartitionPlan({})
+        key, rule = self._key, self._rule
+        both: list[Pending | Running] = [*partition.pending, *partition.running]
+        keyed = [(key(entry, predictions.get(entry.job.id), now_s), entry) for entry in both]
+        keyed.sort(key=lambda item: item[0])
+        order: list[tuple[Pending | Running, Reason]] = []
+        for value, entry in keyed:
+            found = predictions.get(entry.job.id)
+            estimate, source = (found.duration_s, found.duration_source) if found else (value, "none")
+            order.append((entry, Priority(rule, value, estimate, entry.job.gpus, source)))
+        decisions, actions = fill_quota(partition, order)
+        preempts = any(isinstance(action.decision, Requeue) for action in actions)
+        return PartitionPlan(decisions, tuple(actions), now_s + SETTLE_S if preempts else None)

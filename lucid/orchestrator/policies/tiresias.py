@@ -1,0 +1,68 @@
+"""Tiresias: discretised two-dimensional least attained service (2D-LAS), two queues, preemptive."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from lucid.config import TiresiasSettings
+from lucid.core.decision import Decision, Hold, PartitionPlan
+from lucid.core.job import Pending, Running
+from lucid.core.ports import Capability
+from lucid.core.prediction import Prediction
+from lucid.core.reason import NextRound, Priority, Reason
+from lucid.core.snapshot import Partition
+from lucid.orchestrator.policies.queue import attained_s, fill_quota
+from lucid.orchestrator.policy import PartitionPolicy
+
+__all__ = ["TiresiasPolicy"]
+
+
+class TiresiasPolicy(PartitionPolicy):
+    """Jobs that have had at most ``threshold_gpu_s`` GPU-seconds come before the rest; by submission within
+    each queue. Decides at multiples of ``interval_s`` only. Needs no estimate."""
+
+    name = "tiresias"
+    needs = frozenset({Capability.PREEMPT})
+
+    def __init__(self, settings: TiresiasSettings) -> None:
+        super().__init__()
+        self._threshold = settings.threshold_gpu_s
+        self._interval_s = settings.interval_s
+
+    def plan_partition(
+        self, partition: Partition, now_s: float, predictions: Mapping[str, Prediction]
+    ) -> PartitionPlan:
+        """Fill the quota of GPUs at a round, wait for it between rounds."""
+        if not partition.pending:
+            return PartitionPlan({})
+        rounds = now_s / self._interval_s
+        if rounds != int(rounds):
+            at_s = math.ceil(rounds) * self._interval_s
+            hold = Hold((NextRound(at_s),))
+            decisions: dict[str, Decision] = dict.fromkeys((e.job.id for e in partition.pending), hold)
+            return PartitionPlan(decisions, wake_s=at_s)
+        both: list[Running | Pending] = [*partition.running, *partition.pending]
+        keyed = [(attained_s(entry, now_s) * entry.job.gpus, entry) for entry in both]
+        keyed.sort(key=lambda item: (item[0] > self._threshold, item[1].job.submit_s))
+        order: list[tuple[Pending | Running, Reason]] = [
+            (entry, Priority("attained GPU-seconds", value, 0.0, entry.job.gpus, "attained service"))
+            for value, entry in keyed
+        ]
+        decided, actions = fill_quota(partition, order)
+        return PartitionPlan(decided, tuple(actions), self._next_s(partition, now_s, bool(actions)))
+
+    def _next_s(self, partition: Partition, now_s: float, acted: bool) -> float | None:
+        """The next round that could decide otherwise: the very next after an action, else the first at which
+        a running job has crossed the threshold (arrivals and ends change the partition by themselves)."""
+        if acted:
+            return now_s + self._interval_s
+        crossings = [
+            now_s + (self._threshold / e.job.gpus - attained_s(e, now_s))
+            for e in partition.running
+            if e.job.gpus and attained_s(e, now_s) * e.job.gpus <= self._threshold
+        ]
+        if not crossings:
+            return None
+        # strictly past the threshold: at the crossing itself the job still counts as low
+        return (math.floor(min(crossings) / self._interval_s) + 1) * self._interval_s

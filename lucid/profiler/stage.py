@@ -1,0 +1,126 @@
+"""The profiling stage (acceptance rows L2-L7): decisions for the profiling partition."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from lucid.config import ProfilingSettings
+from lucid.core.decision import Action, Decision, Hold, Keep, PartitionPlan, Release, Start
+from lucid.core.job import Job, Pending, Running, Stage
+from lucid.core.ledger import Ledger, host_share
+from lucid.core.placement import NodeGpus
+from lucid.core.reason import (
+    BehindHead,
+    FreeGpus,
+    NobodyWaits,
+    ProfileTime,
+    ProfilingFits,
+    Requeueable,
+    SkipsProfiling,
+    WaitedForProfiling,
+)
+from lucid.core.snapshot import Partition
+
+__all__ = ["goes_through_profiling", "plan_profiling", "t_prof_s"]
+
+
+def goes_through_profiling(job: Job, settings: ProfilingSettings) -> bool:
+    """Is a new job profiled before it may enter its VC? Jobs above N_prof are not: they are measured where
+    they run (L2); nor are jobs that hold no GPU."""
+    return settings.enabled and job.gpus > 0 and not SkipsProfiling(job.gpus, settings.n_prof)
+
+
+def t_prof_s(job: Job, settings: ProfilingSettings) -> float:
+    """Longest profiling run of this job: T_prof, longer where the user marked a long cold start (L7)."""
+    return settings.t_prof_s * (settings.cold_start_factor if job.long_cold_start else 1.0)
+
+
+def plan_profiling(partition: Partition, now_s: float, settings: ProfilingSettings) -> PartitionPlan:
+    """Start profiling runs fewest GPUs first, and end those that have reached T_prof.
+
+    A job whose time is up is released to its own VC, or carries on in place: when nobody waits for profiling
+    nodes and few enough have done so before, or when it may not be requeued. A job that ended within T_prof
+    is simply gone (L6). Queue order: GPU demand ascending, then time of arrival (L4); placement is exclusive
+    and consolidated on one node. A job that no profiling node could ever hold, or that has waited too long
+    behind smaller ones, is released unprofiled: it will be measured where it runs.
+    """
+    decisions: dict[str, Decision] = {}
+    actions: list[Action] = []
+    waiting = len(partition.pending)
+    carried = sum(e.job.gpus for e in partition.running if e.stage is Stage.MAIN)
+    wakes: list[float] = []
+    leaving: list[Running] = []
+    for entry in partition.running:
+        if entry.stage is not Stage.PROFILE:
+            continue
+        limit_s = t_prof_s(entry.job, settings)
+        time_up = ProfileTime(entry.elapsed_s(now_s), limit_s)
+        if not time_up:
+            wakes.append(entry.start_s + limit_s)
+            continue
+        decision: Keep | Release
+        may_requeue = Requeueable(entry.job.requeueable)
+        unwanted = NobodyWaits(waiting, carried + entry.job.gpus, settings.carry_on_gpus)
+        if not may_requeue:
+            decision = Keep((time_up, may_requeue))
+        elif unwanted:
+            decision = Keep((time_up, unwanted))
+            carried += entry.job.gpus
+        else:
+            decision = Release((time_up, unwanted))
+            leaving.append(entry)
+        decisions[entry.job.id] = decision
+        actions.append(Action(entry.job.id, partition.name, decision))
+    if waiting:
+        ledger = Ledger(partition)
+        ledger.give_back(leaving)
+        queue: list[Pending] = []
+        for pending in sorted(partition.pending, key=lambda e: e.job.gpus):
+            skips = _skips(partition, pending, now_s, settings)
+            if skips is None:
+                queue.append(pending)
+                wakes.append(pending.since_s + settings.max_wait_s)
+            else:
+                release = Release((skips,))
+                decisions[pending.job.id] = release
+                actions.append(Action(pending.job.id, partition.name, release))
+        for at, pending in enumerate(queue):
+            job = pending.job
+            node = ledger.tightest(job.gpus, partial(_host_fits, ledger, job))
+            if node is None:
+                decisions[job.id] = Hold((FreeGpus(job.gpus, ledger.largest, ledger.free, False),))
+                behind = Hold((BehindHead(job.id),))
+                decisions.update(dict.fromkeys((e.job.id for e in queue[at + 1 :]), behind))
+                break
+            placement: tuple[NodeGpus, ...] = (ledger.lowest(node, job.gpus),)
+            start = Start(placement, (FreeGpus(job.gpus, ledger.largest, ledger.free, True),))
+            ledger.take(job, placement)
+            decisions[job.id] = start
+            actions.append(Action(job.id, partition.name, start))
+            wakes.append(now_s + t_prof_s(job, settings))
+    return PartitionPlan(decisions, tuple(actions), min(wakes, default=None))
+
+
+def _host_fits(ledger: Ledger, job: Job, i: int) -> bool:
+    return ledger.host_fits(i, job, job.gpus)
+
+
+def _skips(
+    partition: Partition, pending: Pending, now_s: float, settings: ProfilingSettings
+) -> ProfilingFits | WaitedForProfiling | None:
+    """Why a pending job should not be profiled after all, or ``None``."""
+    job = pending.job
+    fits = ProfilingFits(
+        job.gpus,
+        any(
+            node.available
+            and node.gpus >= job.gpus
+            and (not node.cpus or host_share(job.cpus, job.gpus, job.gpus) <= node.cpus)
+            and (not node.mem_mib or host_share(job.mem_mib, job.gpus, job.gpus) <= node.mem_mib)
+            for node in partition.nodes
+        ),
+    )
+    if not fits:
+        return fits
+    waited = WaitedForProfiling(now_s - pending.since_s, settings.max_wait_s)
+    return waited if waited else None

@@ -1,0 +1,398 @@
+"""The simulated cluster: one more ``Cluster`` adapter, event-driven, with its own clock.
+
+What happens between two cycles is computed exactly: a job's end follows from the work left and its speed, and
+moves when a partner comes or goes. Policies see only what Slurm and a sampler could show them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+from lucid.config import OverheadSettings, ProfilingSettings
+from lucid.core.decision import Action, Keep, Release, Requeue, Start
+from lucid.core.job import Ended, Job, Pending, Running, Stage
+from lucid.core.node import Node
+from lucid.core.placement import Placement
+from lucid.core.ports import Applied, Capability
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.errors import ConfigError
+from lucid.profiler.stage import t_prof_s
+from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.simulator.truth import Interference
+
+__all__ = ["PROFILING", "JobOutcome", "Layout", "SimulatedCluster"]
+
+PROFILING = "profiling"
+"""Name of the simulated profiling partition."""
+
+Layout = Mapping[str, Sequence[Node]]
+"""Nodes by VC."""
+
+_WORK_DONE = 1e-6
+"""Seconds of work that count as none: what rounding leaves."""
+
+
+class _Event(IntEnum):
+    """In the order in which things at the same instant happen; arrivals come after both."""
+
+    END = 0
+    MEASURED = 1
+
+
+@dataclass(slots=True)
+class JobOutcome:
+    """What became of one job. Times in seconds of the trace; ``queue_s`` is all time spent pending."""
+
+    job: Job
+    duration_s: float
+    start_s: float = -1.0
+    end_s: float = -1.0
+    queue_s: float = 0.0
+    profiled_s: float = 0.0
+    ended_in_profiling: bool = False
+    packed: bool = False
+    packed_s: float = 0.0
+    preemptions: int = 0
+    placement: Placement = ()
+
+    @property
+    def jct_s(self) -> float:
+        """Job completion time: from submission to end."""
+        return self.end_s - self.job.submit_s
+
+
+@dataclass(slots=True)
+class _Live:
+    """The truth about a job in the system."""
+
+    item: TraceJob
+    outcome: JobOutcome
+    work_s: float
+    """What is left to do, in seconds alone on its GPUs."""
+    partition: str
+    speed: float = 1.0
+    since_s: float = 0.0
+    """When ``work_s`` was last brought up to date."""
+    epoch: int = 0
+    """Raised whenever the end in the heap becomes void."""
+    run: int = 0
+    """Raised whenever the job leaves its GPUs: a reading still in the heap becomes void."""
+    view: Pending | Running | None = None
+
+
+@dataclass(slots=True)
+class _Room:
+    """A partition and its members, views by job id in order."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    profiling: bool
+    pending: dict[str, Pending] = field(default_factory=dict)
+    running: dict[str, Running] = field(default_factory=dict)
+    shown: Partition | None = None
+
+
+class SimulatedCluster:
+    """Replays a trace on a layout of nodes.
+
+    ``profiled`` says which new jobs enter through the profiling partition (job_submit's rule). With
+    ``mend_survivors=False`` the survivor of a pair whose first-placed job ends first keeps its slowed speed
+    and its place in the pair for ever, as the published simulator has it; for parity only.
+
+    Raises:
+        ConfigError: a VC of the trace has no nodes.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        layout: Layout,
+        interference: Interference,
+        overheads: OverheadSettings,
+        profiling: ProfilingSettings,
+        profiled: Callable[[Job], bool],
+        *,
+        profiling_nodes: Sequence[Node] = (),
+        mend_survivors: bool = True,
+    ) -> None:
+        missing = [vc for vc in trace.vcs if vc not in layout]
+        if missing:
+            raise ConfigError(
+                f"trace {trace.name!r} has jobs of VC {', '.join(missing)}, for which there are no nodes "
+                f"(nodes are given for: {', '.join(layout) or 'none'}); add them to the --vcs file"
+            )
+        self._now_s = 0.0
+        self._interference = interference
+        self._overheads = overheads
+        self._profiling = profiling
+        self._profiled = profiled
+        self._mend_survivors = mend_survivors
+        self._rooms = {name: _Room(name, tuple(nodes), False) for name, nodes in layout.items()}
+        if profiling_nodes:
+            self._rooms[PROFILING] = _Room(PROFILING, tuple(profiling_nodes), True)
+        self._live: dict[str, _Live] = {}
+        self._ended: list[Ended] = []
+        self._events: list[tuple[float, int, int, str, int]] = []
+        self._seq = 0
+        self._to_come = list(reversed(trace.jobs))
+        """Arrivals, the next one last: a sorted list needs no heap."""
+        self.outcomes: dict[str, JobOutcome] = {}
+        self.busy_gpus = 0
+        self.shared_gpus = 0
+        self.pending_gpus = 0
+        self.moved = False
+        """A job changed partition in the last ``apply``: plan again at once."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Everything, except profiling where no nodes are set aside for it."""
+        able = {Capability.PREEMPT, Capability.SHARE}
+        if PROFILING in self._rooms:
+            able.add(Capability.PROFILE)
+        return frozenset(able)
+
+    @property
+    def total_gpus(self) -> int:
+        """GPUs of all nodes."""
+        return sum(node.gpus for room in self._rooms.values() for node in room.nodes)
+
+    def pending_by_vc(self) -> dict[str, int]:
+        """How many jobs wait, by partition."""
+        return {name: len(room.pending) for name, room in self._rooms.items()}
+
+    # -- clock ---------------------------------------------------------------------------------------------
+
+    def now_s(self) -> float:
+        """Trace time."""
+        return self._now_s
+
+    def next_event_s(self) -> float | None:
+        """When something next happens by itself; ``None`` when nothing is left to happen."""
+        events = self._events
+        while events and self._void(events[0]):
+            heapq.heappop(events)
+        times = []
+        if events:
+            times.append(events[0][0])
+        if self._to_come:
+            times.append(self._to_come[-1].job.submit_s)
+        return min(times, default=None)
+
+    def _void(self, event: tuple[float, int, int, str, int]) -> bool:
+        live = self._live.get(event[3])
+        return live is None or event[4] != (live.epoch if event[1] == _Event.END else live.run)
+
+    def advance(self, to_s: float) -> None:
+        """Let everything up to and including ``to_s`` happen: ends first, then readings, then arrivals."""
+        self._now_s = to_s
+        events = self._events
+        while events and events[0][0] <= to_s:
+            event = heapq.heappop(events)
+            if self._void(event):
+                continue
+            live = self._live[event[3]]
+            if event[1] == _Event.END:
+                self._end(live)
+            else:
+                self._measured(live)
+        while self._to_come and self._to_come[-1].job.submit_s <= to_s:
+            self._arrive(self._to_come.pop())
+
+    def _push(self, at_s: float, kind: _Event, live: _Live) -> None:
+        self._seq += 1
+        stamp = live.epoch if kind is _Event.END else live.run
+        heapq.heappush(self._events, (at_s, int(kind), self._seq, live.item.job.id, stamp))
+
+    # -- what happens by itself ----------------------------------------------------------------------------
+
+    def _arrive(self, item: TraceJob) -> None:
+        job = item.job
+        room = PROFILING if PROFILING in self._rooms and self._profiled(job) else job.vc
+        outcome = JobOutcome(job, item.duration_s)
+        self.outcomes[job.id] = outcome
+        live = _Live(item, outcome, item.duration_s, room)
+        self._live[job.id] = live
+        self._wait(live, Pending(job, self._now_s))
+
+    def _wait(self, live: _Live, view: Pending) -> None:
+        live.view = view
+        room = self._rooms[live.partition]
+        room.pending[view.job.id] = view
+        room.shown = None
+        self.pending_gpus += view.job.gpus
+
+    def _end(self, live: _Live) -> None:
+        view = live.view
+        assert isinstance(view, Running)
+        outcome = live.outcome
+        outcome.end_s = self._now_s
+        outcome.ended_in_profiling = view.stage is Stage.PROFILE
+        self._leave(live, view)
+        del self._live[view.job.id]
+        ran_s = view.ran_s + view.elapsed_s(self._now_s)
+        self._ended.append(Ended(view.job, self._now_s, ran_s, live.item.state or "COMPLETED"))
+
+    def _measured(self, live: _Live) -> None:
+        view = live.view
+        assert isinstance(view, Running)
+        self._show(live, replace(view, profile=live.item.profile))
+
+    def _show(self, live: _Live, view: Running) -> None:
+        live.view = view
+        room = self._rooms[live.partition]
+        room.running[view.job.id] = view
+        room.shown = None
+
+    def _leave(self, live: _Live, view: Running) -> None:
+        """Take a job off its GPUs."""
+        room = self._rooms[live.partition]
+        del room.running[view.job.id]
+        room.shown = None
+        outcome = live.outcome
+        elapsed_s = view.elapsed_s(self._now_s)
+        if view.stage is Stage.PROFILE:
+            outcome.profiled_s += elapsed_s
+        live.epoch += 1
+        live.run += 1
+        gpus = view.job.gpus
+        partner = None if view.partner is None else self._live.get(view.partner)
+        if partner is None:
+            self.busy_gpus -= gpus
+            return
+        self.shared_gpus -= gpus
+        shown = partner.view
+        assert isinstance(shown, Running)
+        if not self._mend_survivors and shown.start_s >= view.start_s:
+            return  # the published slip: the survivor stays slow, and in a pair with nobody, for ever
+        self._catch_up(partner)
+        partner.speed = 1.0
+        self._schedule_end(partner)
+        self._show(partner, replace(shown, partner=None))
+
+    def _catch_up(self, live: _Live) -> None:
+        """Bring the work left of a running job up to now."""
+        done_s = (self._now_s - live.since_s) * live.speed
+        live.work_s -= done_s
+        view = live.view
+        if isinstance(view, Running) and view.partner is not None:
+            live.outcome.packed_s += self._now_s - live.since_s
+        live.since_s = self._now_s
+
+    def _schedule_end(self, live: _Live) -> None:
+        live.epoch += 1
+        left_s = max(live.work_s, 0.0) / live.speed
+        self._push(self._now_s + (left_s if left_s > _WORK_DONE else 0.0), _Event.END, live)
+
+    # -- what a policy makes happen ------------------------------------------------------------------------
+
+    def observe(self) -> Snapshot:
+        """The present state; partitions in which nothing changed are the same objects as before."""
+        partitions: dict[str, Partition] = {}
+        for name, room in self._rooms.items():
+            if room.shown is None:
+                room.shown = Partition(
+                    name, room.nodes, tuple(room.pending.values()), tuple(room.running.values()), room.profiling
+                )
+            partitions[name] = room.shown
+        ended, self._ended = tuple(self._ended), []
+        return Snapshot(self._now_s, partitions, ended)
+
+    def apply(self, actions: Sequence[Action]) -> list[Applied]:
+        """Carry out what leaves first, then what starts, each in order."""
+        self.moved = False
+        for action in actions:
+            decision = action.decision
+            if isinstance(decision, Requeue):
+                self._requeue(self._live[action.job_id], decision)
+            elif isinstance(decision, Release):
+                self._release(self._live[action.job_id])
+                self.moved = True
+            elif isinstance(decision, Keep):
+                self._keep(self._live[action.job_id])
+        for action in actions:
+            if isinstance(action.decision, Start):
+                self._start(self._live[action.job_id], action.decision)
+        return [Applied(action) for action in actions]
+
+    def _start(self, live: _Live, start: Start) -> None:
+        view = live.view
+        assert isinstance(view, Pending)
+        job, room, now_s = view.job, self._rooms[live.partition], self._now_s
+        del room.pending[job.id]
+        self.pending_gpus -= job.gpus
+        outcome = live.outcome
+        outcome.queue_s += now_s - view.since_s
+        if outcome.start_s < 0:
+            outcome.start_s = now_s
+        outcome.placement = start.placement
+        live.since_s, live.speed = now_s, 1.0
+        stage = Stage.PROFILE if room.profiling else Stage.MAIN
+        running = Running(
+            job, now_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside, view.alone
+        )
+        if start.beside is None:
+            self.busy_gpus += job.gpus
+        else:
+            self._pair(live, running, self._live[start.beside])
+        self._show(live, running)
+        self._schedule_end(live)
+        if running.profile is None and live.item.profile is not None:
+            self._push(now_s + t_prof_s(job, self._profiling), _Event.MEASURED, live)
+
+    def _pair(self, live: _Live, running: Running, partner: _Live) -> None:
+        shown = partner.view
+        assert isinstance(shown, Running)
+        assert running.profile is not None
+        assert shown.profile is not None
+        self._catch_up(partner)
+        live.speed, partner.speed = self._interference.speeds(running.profile, shown.profile)
+        live.outcome.packed = partner.outcome.packed = True
+        self.shared_gpus += running.job.gpus
+        self._schedule_end(partner)
+        self._show(partner, replace(shown, partner=running.job.id))
+
+    def _requeue(self, live: _Live, decision: Requeue) -> None:
+        """A preempted job was checkpointed and keeps its work; a parted one starts over, since nobody asked
+        its program to save anything."""
+        view = live.view
+        assert isinstance(view, Running)
+        self._catch_up(live)
+        self._leave(live, view)
+        costs = self._overheads
+        if decision.part:
+            live.work_s = live.item.duration_s + costs.requeue_s
+        else:
+            live.work_s += costs.preempt_small_s if view.job.gpus <= 8 else costs.preempt_large_s
+            live.outcome.preemptions += 1
+        ran_s = view.ran_s + view.elapsed_s(self._now_s)
+        self._wait(
+            live,
+            Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, view.alone or decision.part),
+        )
+
+    def _release(self, live: _Live) -> None:
+        """From the profiling partition to the job's own VC: after its profiling run it starts over."""
+        view = live.view
+        assert view is not None
+        if isinstance(view, Pending):
+            del self._rooms[live.partition].pending[view.job.id]
+            self._rooms[live.partition].shown = None
+            self.pending_gpus -= view.job.gpus
+            live.outcome.queue_s += self._now_s - view.since_s
+            waiting = replace(view, since_s=self._now_s)
+        else:
+            self._leave(live, view)
+            live.work_s = live.item.duration_s + self._overheads.requeue_s
+            ran_s = view.ran_s + view.elapsed_s(self._now_s)
+            waiting = Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1)
+        live.partition = view.job.vc
+        self._wait(live, waiting)
+
+    def _keep(self, live: _Live) -> None:
+        view = live.view
+        assert isinstance(view, Running)
+        live.outcome.profiled_s += view.elapsed_s(self._now_s)
+        self._show(live, replace(view, stage=Stage.MAIN))

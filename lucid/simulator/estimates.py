@@ -1,0 +1,89 @@
+"""Predictions given from outside: durations from a file, share scores from the trace."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lucid.binder.contention import contention_score, contention_speeds
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.ports import Predictor
+from lucid.core.prediction import Prediction
+from lucid.errors import TraceError
+from lucid.simulator.traces.record import Trace
+
+__all__ = ["GivenPredictor", "read_estimates"]
+
+
+class GivenPredictor:
+    """Durations as given by job id, else by another predictor. Share scores as the trace gives them, else by
+    the contention model; either is known only once the job has a profile. Pair speeds by the contention model."""
+
+    def __init__(self, name: str, durations_s: Mapping[str, float], trace: Trace, otherwise: Predictor) -> None:
+        self.name = name
+        self._durations_s = durations_s
+        self._labels = {item.job.id: item.share_label for item in trace.jobs if item.share_label is not None}
+        self._otherwise = otherwise
+
+    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
+        """What is given, completed by the other predictor."""
+        given = self._durations_s.get(job.id)
+        if given is None:
+            other = self._otherwise.predict(job, profile, now_s)
+            given, source = other.duration_s, other.duration_source
+        else:
+            source = self.name
+        if profile is None:
+            return Prediction(given, source)
+        label = self._labels.get(job.id)
+        if label is None:
+            return Prediction(given, source, contention_score(profile), "contention model")
+        return Prediction(given, source, label, "trace")
+
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+        """By the contention model, from both profiles."""
+        return contention_speeds(a, b)
+
+    def learn(self, ended: Sequence[Ended]) -> None:
+        """The other predictor learns."""
+        self._otherwise.learn(ended)
+
+
+def read_estimates(path: Path, trace: Trace) -> dict[str, float]:
+    """Estimated durations in seconds by job id, from a CSV with the columns ``job_id`` and ``priority`` (the
+    published packs' name for it) or ``duration_s``. Estimates below a second count as one.
+
+    Raises:
+        TraceError: naming file, line, column and value; also if no row belongs to a job of the trace.
+    """
+    estimates: dict[str, float] = {}
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            names = reader.fieldnames or ()
+            column = next((name for name in ("duration_s", "priority") if name in names), None)
+            if "job_id" not in names or column is None:
+                raise TraceError(
+                    f"{path}: line 1: needs the columns job_id and duration_s (or priority), found: "
+                    f"{', '.join(names) or 'nothing'}"
+                )
+            for row in reader:
+                try:
+                    value = float(row[column])
+                except (TypeError, ValueError):
+                    value = math.nan
+                if not math.isfinite(value):
+                    raise TraceError(
+                        f"{path}: line {reader.line_num}: column {column}: {row[column]!r} is not a number of "
+                        "seconds; correct or delete the row"
+                    )
+                estimates[row["job_id"]] = max(value, 1.0)
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: cannot be read: {error}; give --estimates a CSV file") from None
+    if not any(item.job.id in estimates for item in trace.jobs):
+        raise TraceError(
+            f"{path}: none of its {len(estimates)} job ids is in trace {trace.name!r}; are the two from the same run?"
+        )
+    return estimates
