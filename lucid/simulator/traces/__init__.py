@@ -1,1 +1,8 @@
 """Readers, writers and generators of job traces."""
+
+from __future__ import annotations
+
+from lucid.simulator.traces.read import FORMATS, read_trace, sniff
+from lucid.simulator.traces.record import Trace, TraceJob
+
+__all__ = ["FORMATS", "Trace", "TraceJob", "read_trace", "sniff"]
