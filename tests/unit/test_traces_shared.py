@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from lucid.errors import TraceError
 from lucid.simulator.traces import read_trace
 
 DATA = Path(os.environ.get("LUCID_SHARED", Path(__file__).parents[3] / "shared")) / "data"

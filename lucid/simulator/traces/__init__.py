@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lucid.simulator.traces.read import FORMATS, read_trace, sniff
+from lucid.simulator.traces.own import write_trace
+from lucid.simulator.traces.read import FORMATS, convert, read_trace, sniff
 from lucid.simulator.traces.record import Trace, TraceJob
 
-__all__ = ["FORMATS", "Trace", "TraceJob", "read_trace", "sniff"]
+__all__ = ["FORMATS", "Trace", "TraceJob", "convert", "read_trace", "sniff", "write_trace"]

@@ -33,10 +33,15 @@ class Draft:
     mem_mib: int = 0
     time_limit_s: float | None = None
     amp: bool | None = None
+    requeueable: bool = True
+    long_cold_start: bool = False
+    shareable: bool = True
     state: str = ""
     profile: JobProfile | None = None
     share_label: int | None = None
     id_column: str = "job_id"
+    rank: int | None = None
+    """Place among jobs with the same submit time, where the file fixes it; else the order of the rows."""
 
 
 def collect(
@@ -46,6 +51,7 @@ def collect(
     parse: Callable[[Row], Draft],
     options: ReadOptions,
     epoch: Callable[[float], float | None],
+    rebase: bool = True,
 ) -> Trace:
     """Parse all rows into a trace that begins at second 0.
 
@@ -56,6 +62,7 @@ def collect(
         parse: makes a draft of it; raises ``BadCell`` or ``Drop``.
         options: how to treat bad rows.
         epoch: Unix time of the trace's second 0, given the first submit time as the file counts it.
+        rebase: count submit times from the first job; else they stay as they are.
 
     Raises:
         TraceError: a bad row (unless they are skipped), or no job is left.
@@ -85,15 +92,15 @@ def collect(
                 raise source.fail(row.line, bad) from None
             counts["duplicate job id" if "already" in bad.problem else bad.reason] += 1
         else:
-            drafts.append((draft.submit_s, row.number, draft))
+            drafts.append((draft.submit_s, row.number if draft.rank is None else draft.rank, draft))
     if options.progress:
         options.progress(total, total)
     skipped = tuple(sorted(counts.items()))
     if not drafts:
         raise TraceError(f"{source.path}: no job in it that could be replayed ({show_skipped(skipped)})")
     drafts.sort(key=lambda item: item[:2])
-    first_s = drafts[0][0]
-    jobs = tuple(_finish(draft, submit_s - first_s, number) for submit_s, number, draft in drafts)
+    first_s = drafts[0][0] if rebase else 0.0
+    jobs = tuple(_finish(draft, submit_s - first_s, rank) for submit_s, rank, draft in drafts)
     return Trace(source.path.stem, jobs, epoch(first_s), skipped)
 
 
@@ -116,5 +123,8 @@ def _finish(draft: Draft, submit_s: float, rank: int) -> TraceJob:
         draft.mem_mib,
         draft.time_limit_s,
         draft.amp,
+        draft.requeueable,
+        draft.long_cold_start,
+        draft.shareable,
     )
     return TraceJob(job, draft.duration_s, draft.state, draft.profile, draft.share_label)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lucid.errors import ConfigError, TraceError
-from lucid.simulator.traces import helios, pack, philly
+from lucid.simulator.traces import helios, own, pack, philly, sacct, swf
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.rows import ReadOptions, Source, load
 
-__all__ = ["FORMATS", "read_trace", "sniff"]
+__all__ = ["FORMATS", "convert", "read_trace", "sniff"]
 
 Reader = Callable[[Source, list[str], int, ReadOptions], Trace]
 
@@ -26,9 +26,12 @@ class Format:
 
 
 FORMATS: dict[str, Format] = {
+    "lucid": Format(own.ABOUT, own.read),
     "pack": Format(pack.ABOUT, pack.read),
     "philly": Format(philly.ABOUT, philly.read),
     "helios": Format(helios.ABOUT, helios.read),
+    "sacct": Format(sacct.ABOUT, sacct.read),
+    "swf": Format(swf.ABOUT, swf.read),
 }
 """Known formats by name."""
 
@@ -68,6 +71,18 @@ def read_trace(
     return FORMATS[name].read(source, _split(first), line, options)
 
 
+def convert(path: str | Path, out: str | Path, format: str | None = None, *, skip_bad: bool = False) -> Trace:
+    """Read a trace of any format and write it in our own; returns it.
+
+    Raises:
+        ConfigError: no such format.
+        TraceError: reading or writing fails.
+    """
+    trace = read_trace(path, format, skip_bad=skip_bad)
+    own.write_trace(trace, out)
+    return trace
+
+
 def sniff(path: str | Path) -> str:
     """Name of the format of a file.
 
@@ -97,8 +112,14 @@ def _split(first: str) -> list[str]:
 
 
 def _sniff(source: Source, first: str, line: int) -> str:
+    if first.startswith(own.MAGIC):
+        return "lucid"
+    if swf.looks_like(first):
+        return "swf"
     cells = _split(first)
     names = set(cells)
+    if sacct.looks_like(cells) or sacct.headless(first):
+        return "sacct"
     if {"timestamp", "num_gpus"} <= names:
         return "philly"
     if {"job_id", "gpu_num"} <= names:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lucid.errors import TraceError
 
-__all__ = ["BadCell", "Drop", "ReadOptions", "Row", "Source", "csv_rows", "fit_header", "load"]
+__all__ = ["BadCell", "Drop", "ReadOptions", "Row", "Source", "csv_rows", "fit_header", "load", "split_rows"]
 
 _SKIP_HINT = "correct the row, or leave bad rows out with --skip-bad"
 _TRUE = frozenset({"1", "true", "1.0", "yes"})
@@ -264,6 +264,25 @@ def csv_rows(
         row.cells = cells
         row.number = number
         yield None if len(cells) == columns and source.sound else _shape(source, cells, columns, names)
+
+
+def split_rows(
+    source: Source, row: Row, names: Sequence[str], skip_lines: int, split: Callable[[str], list[str] | None]
+) -> Iterator[BadCell | None]:
+    """As ``csv_rows``, for files without quotes: one line, one record.
+
+    ``split`` makes cells of a line, or ``None`` where the line is no record (a comment).
+    """
+    for index, text in enumerate(source.text.split("\n")):
+        if index < skip_lines or not text.strip():
+            continue
+        cells = split(text.rstrip("\r"))
+        if cells is None:
+            continue
+        row.line = index + 1
+        row.cells = cells
+        yield None if len(cells) == len(names) and source.sound else _shape(source, cells, len(names), names)
+        row.number += 1
 
 
 def _shape(source: Source, cells: list[str], columns: int, names: Sequence[str]) -> BadCell | None:
