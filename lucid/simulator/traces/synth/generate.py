@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -41,21 +42,21 @@ class _Run:
         limit_s: float | None = None
         if template.generous is not None:
             wish_s = template.median_s * scale * template.generous
-            limit_s = next((limit for limit in LIMITS_S if limit >= wish_s), LIMITS_S[-1])
+            limit_s = min(next((limit for limit in LIMITS_S if limit >= wish_s), LIMITS_S[-1]), most_s)
         duration_s, state = natural_s * self.part, self.state
-        if limit_s is not None and duration_s > limit_s:
-            duration_s, state = limit_s, "TIMEOUT"
-        if duration_s > most_s:
-            duration_s, state = most_s, "CANCELLED"
+        bound_s = most_s if limit_s is None else limit_s
+        if duration_s > bound_s:
+            duration_s, state = bound_s, "TIMEOUT"
         return float(max(1, round(duration_s))), limit_s, state
 
 
-def synthesise(settings: SynthSettings, seed: int = 1) -> Trace:
+def synthesise(settings: SynthSettings, seed: int = 1, progress: Callable[[int, int], None] | None = None) -> Trace:
     """Make a synthetic cluster history. The same settings and seed give the same trace, everywhere.
 
     Args:
         settings: what the cluster and its people are like.
         seed: any number; another one is another history of the same kind.
+        progress: called now and then with (jobs done, jobs in all).
 
     Raises:
         ConfigError: so few jobs cannot make the load that is asked for.
@@ -72,13 +73,18 @@ def synthesise(settings: SynthSettings, seed: int = 1) -> Trace:
         first += vc.users
     weights = [vc.users * math.sqrt(vc.nodes) for vc in settings.vcs]
     made = 0
+    batches: list[list[_Run]] = []
     while made < settings.jobs:
         vc = rng.choices(settings.vcs, weights)[0]
         users, sums = people[vc.name]
         user = rng.choices(users, cum_weights=sums)[0]
         batch = _submission(settings, user, rhythm.draw(rng), rng)[: settings.jobs - made]
         runs[vc.name].extend(batch)
+        batches.append(batch)
         made += len(batch)
+        if progress is not None and made % 500 < len(batch):
+            progress(made, settings.jobs)
+    _number_versions(batches)
     items: list[tuple[_Run, float, float | None, str]] = []
     for vc in settings.vcs:
         scale = _fit(settings, vc, runs[vc.name])
@@ -89,10 +95,18 @@ def synthesise(settings: SynthSettings, seed: int = 1) -> Trace:
     return Trace(f"{settings.name}-seed{seed}", jobs, MONDAY_S + start_s)
 
 
+def _number_versions(batches: list[list[_Run]]) -> None:
+    """Submissions are drawn in no order of time; versions of a project's name count up with it."""
+    for batch in sorted(batches, key=lambda batch: batch[0].submit_s):
+        batch[0].template.version += 1
+        for run in batch:
+            run.name = run.name.replace("@", str(run.template.version))
+
+
 def _submission(settings: SynthSettings, user: User, at_s: float, rng: Random) -> list[_Run]:
     template = user.pick(at_s, rng)
-    template.version += 1
     runs = []
+    first = rng.randrange(len(template.knobs))
     if rng.random() < (settings.debug if working_hour(at_s) else settings.debug_at_night):
         for _ in range(rng.choice((1, 1, 2, 3))):
             runs.append(_debug(settings, user, template, at_s, rng))
@@ -102,8 +116,7 @@ def _submission(settings: SynthSettings, user: User, at_s: float, rng: Random) -
         # two at the least; sweeps of large jobs are short, since nobody has the GPUs for long ones
         count = min(2 + int(rng.expovariate(math.sqrt(template.gpus) / settings.sweep_jobs)), 40)
     for k in range(count):
-        knob = template.knobs[(template.version + k) % len(template.knobs)]
-        name = f"{template.name}-{knob}-v{template.version}"
+        name = f"{template.name}-{template.knobs[(first + k) % len(template.knobs)]}-v@"
         runs.append(_full(settings, user, template, name, at_s, rng))
         at_s += rng.expovariate(1 / 8.0)
     for run in runs:
@@ -116,7 +129,7 @@ def _debug(settings: SynthSettings, user: User, template: Template, at_s: float,
     length_s = min(rng.lognormvariate(math.log(settings.debug_median_s), 0.9), 1200.0)
     state = rng.choices(("FAILED", "COMPLETED", "CANCELLED"), (0.5, 0.3, 0.2))[0]
     # half of them go by the project's own name, so that a name alone does not tell a test from a full run
-    own = f"{template.name}-{template.knobs[0]}-v{template.version}"
+    own = f"{template.name}-{rng.choice(template.knobs)}-v@"
     name = own if rng.random() < 0.5 else f"debug-{template.name}"
     return _Run(at_s, user, template, name, gpus, length_s, 1.0, state, stretch=False)
 

@@ -53,7 +53,14 @@ class SynthSettings:
     """Activity of the k-th busiest user of a VC goes as k to the minus this."""
     templates: tuple[int, int] = (2, 6)
     """Fewest and most projects of one user."""
-    gpu_shares: tuple[tuple[int, float], ...] = ((1, 0.50), (2, 0.19), (4, 0.15), (8, 0.12), (16, 0.025), (32, 0.015))
+    gpu_shares: tuple[tuple[int, float], ...] = (
+        (1, 0.50),
+        (2, 0.19),
+        (4, 0.15),
+        (8, 0.12),
+        (16, 0.025),
+        (32, 0.015),
+    )
     """How often a project other than a user's main one asks for so many GPUs."""
     sweep: float = 0.22
     """Submissions that are a sweep of several like jobs, instead of one."""
@@ -68,7 +75,7 @@ class SynthSettings:
     cancelled: float = 0.16
     """Full runs that their user stops part of the way."""
     most_s: float = 7 * 86400.0
-    """No job runs longer than this."""
+    """No job runs longer than this: the longest time limit of the cluster."""
     storm: Storm | None = None
 
     def __post_init__(self) -> None:
