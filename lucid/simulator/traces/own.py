@@ -155,7 +155,7 @@ def _about(source: Source, line: str, number: int) -> dict[str, Any]:
         skipped = tuple((str(reason), int(count)) for reason, count in about["skipped"])
         if not isinstance(name, str) or not (epoch_s is None or math.isfinite(epoch_s)):
             raise TypeError
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise TraceError(
             f"{where}: {text[:60]!r} is not the JSON that belongs here; "
             'write {"name": "...", "epoch_s": null, "skipped": []}'

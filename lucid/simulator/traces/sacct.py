@@ -214,7 +214,7 @@ def _tres_count(row: Row, of: tuple[str, dict[str, str]] | None, name: str) -> i
     if of is None or name not in of[1]:
         return 0
     column, counts = of
-    if not (counts[name].isascii() and counts[name].isdigit()):
+    if not (counts[name].isascii() and counts[name].isdigit() and len(counts[name]) < 19):
         problem = f"gives no whole number for {name}"
         raise BadCell(column, row.text(column), problem, _HINT, f"{column}: gives no whole number")
     return int(counts[name])

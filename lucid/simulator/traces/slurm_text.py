@@ -7,22 +7,23 @@ import re
 
 __all__ = ["elapsed_s", "mem_mib", "tres"]
 
-_ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
-_DAYS_HOURS = re.compile(r"(\d+)-(\d+)(?::(\d+))?")
-_SIZE = re.compile(r"(\d+(?:\.\d*)?)([KMGTP]?)([nc]?)", re.IGNORECASE)
+_NUMBER = "([0-9]{1,12})"
+_ELAPSED = re.compile(rf"(?:{_NUMBER}-)?(?:{_NUMBER}:)?{_NUMBER}:{_NUMBER}(?:\.[0-9]+)?")
+_DAYS_HOURS = re.compile(rf"{_NUMBER}-{_NUMBER}(?::{_NUMBER})?")
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]*)?)([KMGTP]?)([nc]?)", re.IGNORECASE)
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 
 
 def elapsed_s(text: str) -> float | None:
     """Seconds of ``[days-][hours:]minutes:seconds`` or ``days-hours[:minutes]``; ``None`` if it is neither."""
-    found = _ELAPSED.fullmatch(text)
-    if found:
-        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-        return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
     found = _DAYS_HOURS.fullmatch(text)
     if found:
         days, hours, minutes = (int(part or 0) for part in found.groups())
         return ((days * 24 + hours) * 60 + minutes) * 60.0
+    found = _ELAPSED.fullmatch(text)
+    if found:
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
     return None
 
 
