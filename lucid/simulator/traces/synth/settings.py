@@ -98,10 +98,8 @@ class SynthSettings:
                 raise ConfigError(f"synth {self.name}: {name} = {value}: must be from {least:g} to {most:g}")
         if not self.vcs:
             raise ConfigError(f"synth {self.name}: it needs at least one VC")
-        if self.failed + self.cancelled > 1:
-            raise ConfigError(
-                f"synth {self.name}: failed + cancelled = {self.failed + self.cancelled}: more than 1"
-            )
+        if 1.5 * self.failed + self.cancelled > 1:  # projects crash up to half as often again as the mean
+            raise ConfigError(f"synth {self.name}: 1.5 failed + cancelled is above 1: no run would complete")
 
     @property
     def nodes(self) -> int:
