@@ -1,0 +1,130 @@
+"""From rows to a trace: one loop for all formats, so that bad rows are treated the same everywhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from lucid.core.job import Job, JobProfile
+from lucid.errors import TraceError
+from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.simulator.traces.rows import BadCell, Drop, ReadOptions, Row, Source
+
+__all__ = ["NO_GPU", "Draft", "collect"]
+
+NO_GPU = "asked for no GPU"
+_PROGRESS_EVERY = 5000
+
+
+@dataclass(slots=True)
+class Draft:
+    """A job as its row says; ``submit_s`` still counts from wherever the file counts."""
+
+    id: str
+    vc: str
+    gpus: int
+    submit_s: float
+    duration_s: float
+    user: str = ""
+    account: str = ""
+    name: str = ""
+    cpus: int = 0
+    mem_mib: int = 0
+    time_limit_s: float | None = None
+    amp: bool | None = None
+    requeueable: bool = True
+    long_cold_start: bool = False
+    shareable: bool = True
+    state: str = ""
+    profile: JobProfile | None = None
+    share_label: int | None = None
+    id_column: str = "job_id"
+    rank: int | None = None
+    """Place among jobs with the same submit time, where the file fixes it; else the order of the rows."""
+
+
+def collect(
+    source: Source,
+    rows: Iterator[BadCell | None],
+    row: Row,
+    parse: Callable[[Row], Draft],
+    options: ReadOptions,
+    epoch: Callable[[float], float | None],
+    rebase: bool = True,
+) -> Trace:
+    """Parse all rows into a trace that begins at second 0.
+
+    Args:
+        source: the file.
+        rows: fills ``row``; yields what is wrong with its shape, or ``None``.
+        row: the row now being read.
+        parse: makes a draft of it; raises ``BadCell`` or ``Drop``.
+        options: how to treat bad rows.
+        epoch: Unix time of the trace's second 0, given the first submit time as the file counts it.
+        rebase: count submit times from the first job; else they stay as they are.
+
+    Raises:
+        TraceError: a bad row (unless they are skipped), or no job is left.
+    """
+    drafts: list[tuple[float, int, Draft]] = []
+    ids: dict[str, int] = {}
+    counts: Counter[str] = Counter()
+    total = source.lines if options.progress else 0
+    for shape in rows:
+        if options.progress and row.number % _PROGRESS_EVERY == 0:
+            options.progress(row.line, total)
+        try:
+            if shape is not None:
+                raise shape
+            draft = parse(row)
+            if draft.id in ids:
+                problem = f"is a job id that line {ids[draft.id]} has already"
+                raise row.bad(draft.id_column, draft.id, problem)
+            ids[draft.id] = row.line
+            if draft.gpus == 0 and not options.keep_cpu_jobs:
+                raise Drop(NO_GPU)
+        except Drop as drop:
+            if drop.reason:
+                counts[drop.reason] += 1
+        except BadCell as bad:
+            if not options.skip_bad:
+                raise source.fail(row.line, bad) from None
+            counts["duplicate job id" if "already" in bad.problem else bad.reason] += 1
+        else:
+            drafts.append((draft.submit_s, row.number if draft.rank is None else draft.rank, draft))
+    if options.progress:
+        options.progress(total, total)
+    skipped = tuple(sorted(counts.items()))
+    if not drafts:
+        raise TraceError(f"{source.path}: no job in it that could be replayed ({show_skipped(skipped)})")
+    drafts.sort(key=lambda item: item[:2])
+    first_s = drafts[0][0] if rebase else 0.0
+    jobs = tuple(_finish(draft, submit_s - first_s, rank) for submit_s, rank, draft in drafts)
+    return Trace(source.path.stem, jobs, epoch(first_s), skipped)
+
+
+def show_skipped(skipped: tuple[tuple[str, int], ...]) -> str:
+    """As ``3 asked for no GPU, 1 short row``."""
+    return ", ".join(f"{count} {reason}" for reason, count in skipped) or "it has no rows"
+
+
+def _finish(draft: Draft, submit_s: float, rank: int) -> TraceJob:
+    job = Job(
+        draft.id,
+        draft.vc,
+        draft.gpus,
+        submit_s,
+        rank,
+        draft.user,
+        draft.account,
+        draft.name,
+        draft.cpus,
+        draft.mem_mib,
+        draft.time_limit_s,
+        draft.amp,
+        draft.requeueable,
+        draft.long_cold_start,
+        draft.shareable,
+    )
+    return TraceJob(job, draft.duration_s, draft.state, draft.profile, draft.share_label)

@@ -1,0 +1,48 @@
+"""Helios ``cluster_log.csv``, and its "full" variant with a measured workload per job.
+
+Dates carry no zone and are read as the cluster's own clock. ``duration`` (seconds) is taken as it stands:
+``end_time - start_time`` would be off by an hour where daylight saving changes in between.
+"""
+
+from __future__ import annotations
+
+from lucid.simulator.traces.collect import Draft, collect
+from lucid.simulator.traces.record import Trace
+from lucid.simulator.traces.rows import ReadOptions, Row, Source, csv_rows, fit_header
+from lucid.simulator.traces.workload import profile_of
+
+__all__ = ["ABOUT", "NEEDED", "read"]
+
+ABOUT = "a Helios cluster_log.csv"
+NEEDED = ("job_id", "vc", "gpu_num", "submit_time", "duration")
+_PROFILE = ("gpu_util", "gmem_util", "gmem")
+
+
+def read(source: Source, header: list[str], header_line: int, options: ReadOptions) -> Trace:
+    """Read a Helios log.
+
+    Raises:
+        TraceError: a missing column, or a bad row that is not to be skipped.
+    """
+    has_profile = any(column in header for column in _PROFILE)
+    fit_header(source, header_line, header, NEEDED + (_PROFILE if has_profile else ()), ABOUT)
+    row = Row(header)
+    rows = csv_rows(source, row, len(header), header, header_line)
+    return collect(source, rows, row, _parse, options, lambda first_s: first_s)
+
+
+def _parse(row: Row) -> Draft:
+    return Draft(
+        id=row.name("job_id"),
+        vc=row.name("vc"),
+        gpus=row.whole("gpu_num"),
+        submit_s=row.date_s("submit_time"),
+        duration_s=row.real("duration"),
+        user=row.text("user"),
+        name=row.text("jobname"),
+        cpus=row.whole_or_none("cpu_num") or 0,
+        amp=row.flag_or_none("amp"),
+        state=row.text("state").upper(),
+        profile=profile_of(row),
+        share_label=row.whole_or_none("share_label", most=2),
+    )

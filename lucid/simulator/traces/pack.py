@@ -1,0 +1,44 @@
+"""Packs: traces with a measured workload per job, as the published Lucid simulator reads them.
+
+Submit times are seconds from the first job, durations seconds; rows stand in the order in which equal
+submit times are served.
+"""
+
+from __future__ import annotations
+
+from lucid.simulator.traces.collect import Draft, collect
+from lucid.simulator.traces.record import Trace
+from lucid.simulator.traces.rows import ReadOptions, Row, Source, csv_rows, fit_header
+from lucid.simulator.traces.workload import profile_of
+
+__all__ = ["ABOUT", "NEEDED", "read"]
+
+ABOUT = "a pack CSV with measured workloads"
+NEEDED = ("job_id", "vc", "gpu_num", "submit_time", "duration", "gpu_util", "gmem_util", "gmem")
+
+
+def read(source: Source, header: list[str], header_line: int, options: ReadOptions) -> Trace:
+    """Read a pack.
+
+    Raises:
+        TraceError: a missing column, or a bad row that is not to be skipped.
+    """
+    fit_header(source, header_line, header, NEEDED, ABOUT)
+    row = Row(header)
+    rows = csv_rows(source, row, len(header), header, header_line)
+    return collect(source, rows, row, _parse, options, lambda _: None)
+
+
+def _parse(row: Row) -> Draft:
+    return Draft(
+        id=row.name("job_id"),
+        vc=row.name("vc"),
+        gpus=row.whole("gpu_num"),
+        submit_s=row.real("submit_time"),
+        duration_s=row.real("duration"),
+        user=row.text("user"),
+        amp=row.flag_or_none("amp"),
+        state=row.text("state").upper(),
+        profile=profile_of(row),
+        share_label=row.whole_or_none("share_label", most=2),
+    )

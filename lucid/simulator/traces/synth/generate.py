@@ -1,0 +1,191 @@
+"""From settings and a seed to a trace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from lucid.core.job import Job
+from lucid.errors import ConfigError
+from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.simulator.traces.synth.people import LIMITS_S, Template, User, people_of
+from lucid.simulator.traces.synth.rhythm import Rhythm, working_hour
+from lucid.simulator.traces.synth.settings import MONDAY_S, SynthSettings, Vc
+
+__all__ = ["synthesise"]
+
+_FIRST_ID = 100001
+_SLACK = 1e-3
+"""How far the fitted load may be from the target, as a share of it."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """One job to be. ``part`` is how much of its natural length it lives; ``stretch`` is false for debugging."""
+
+    submit_s: float
+    user: User
+    template: Template
+    name: str
+    gpus: int
+    natural_s: float
+    part: float
+    state: str
+    stretch: bool
+
+    def lived(self, scale: float, most_s: float) -> tuple[float, float | None, str]:
+        """Duration and time limit in seconds, and state, once natural run times are stretched by ``scale``."""
+        template = self.template
+        natural_s = self.natural_s * scale if self.stretch else self.natural_s
+        limit_s: float | None = None
+        if template.generous is not None:
+            wish_s = template.median_s * scale * template.generous
+            limit_s = min(next((limit for limit in LIMITS_S if limit >= wish_s), LIMITS_S[-1]), most_s)
+        duration_s, state = natural_s * self.part, self.state
+        bound_s = most_s if limit_s is None else limit_s
+        if duration_s > bound_s:
+            duration_s, state = bound_s, "TIMEOUT"
+        return float(max(1, round(duration_s))), limit_s, state
+
+
+def synthesise(settings: SynthSettings, seed: int = 1, progress: Callable[[int, int], None] | None = None) -> Trace:
+    """Make a synthetic cluster history. The same settings and seed give the same trace, everywhere.
+
+    Args:
+        settings: what the cluster and its people are like.
+        seed: any number; another one is another history of the same kind.
+        progress: called now and then with (jobs done, jobs in all).
+
+    Raises:
+        ConfigError: so few jobs cannot make the load that is asked for.
+    """
+    # one stream of chance per matter: changing how many jobs there are leaves the people as they were
+    rng = Random(f"{settings.name}/{seed}/jobs")
+    rhythm = Rhythm(settings, Random(f"{settings.name}/{seed}/rhythm"))
+    runs: dict[str, list[_Run]] = {}
+    people = {}
+    first = 1
+    for vc in settings.vcs:
+        people[vc.name] = people_of(vc, settings, first, Random(f"{settings.name}/{seed}/people/{vc.name}"))
+        runs[vc.name] = []
+        first += vc.users
+    weights = [vc.users * math.sqrt(vc.nodes) for vc in settings.vcs]
+    made = 0
+    batches: list[list[_Run]] = []
+    while made < settings.jobs:
+        vc = rng.choices(settings.vcs, weights)[0]
+        users, sums = people[vc.name]
+        user = rng.choices(users, cum_weights=sums)[0]
+        batch = _submission(settings, user, rhythm.draw(rng), rng)[: settings.jobs - made]
+        runs[vc.name].extend(batch)
+        batches.append(batch)
+        made += len(batch)
+        if progress is not None and made % 500 < len(batch):
+            progress(made, settings.jobs)
+    _number_versions(batches)
+    items: list[tuple[_Run, float, float | None, str]] = []
+    for vc in settings.vcs:
+        scale = _fit(settings, vc, runs[vc.name])
+        items.extend((run, *run.lived(scale, settings.most_s)) for run in runs[vc.name])
+    items.sort(key=lambda item: (item[0].submit_s, item[0].user.name, item[0].name))
+    start_s = items[0][0].submit_s
+    jobs = tuple(_job(number, start_s, *item) for number, item in enumerate(items))
+    return Trace(f"{settings.name}-seed{seed}", jobs, MONDAY_S + start_s)
+
+
+def _number_versions(batches: list[list[_Run]]) -> None:
+    """Submissions are drawn in no order of time; versions of a project's name count up with it."""
+    for batch in sorted(batches, key=lambda batch: batch[0].submit_s):
+        batch[0].template.version += 1
+        for run in batch:
+            run.name = run.name.replace("@", str(run.template.version))
+
+
+def _submission(settings: SynthSettings, user: User, at_s: float, rng: Random) -> list[_Run]:
+    template = user.pick(at_s, rng)
+    runs = []
+    first = rng.randrange(len(template.knobs))
+    if rng.random() < (settings.debug if working_hour(at_s) else settings.debug_at_night):
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            runs.append(_debug(settings, user, template, at_s, rng))
+            at_s += runs[-1].natural_s + rng.uniform(20.0, 400.0)
+    count = 1
+    if rng.random() < settings.sweep:
+        # two at the least; sweeps of large jobs are short, since nobody has the GPUs for long ones
+        count = min(2 + int(rng.expovariate(math.sqrt(template.gpus) / settings.sweep_jobs)), 40)
+    for k in range(count):
+        name = f"{template.name}-{template.knobs[(first + k) % len(template.knobs)]}-v@"
+        runs.append(_full(settings, user, template, name, at_s, rng))
+        at_s += rng.expovariate(1 / 8.0)
+    for run in runs:
+        run.submit_s = float(round(min(run.submit_s, settings.days * 86400.0)))
+    return runs
+
+
+def _debug(settings: SynthSettings, user: User, template: Template, at_s: float, rng: Random) -> _Run:
+    gpus = template.gpus if rng.random() < 0.3 else 1
+    length_s = min(rng.lognormvariate(math.log(settings.debug_median_s), 0.9), 1200.0)
+    state = rng.choices(("FAILED", "COMPLETED", "CANCELLED"), (0.5, 0.3, 0.2))[0]
+    # half of them go by the project's own name, so that a name alone does not tell a test from a full run
+    own = f"{template.name}-{rng.choice(template.knobs)}-v@"
+    name = own if rng.random() < 0.5 else f"debug-{template.name}"
+    return _Run(at_s, user, template, name, gpus, length_s, 1.0, state, stretch=False)
+
+
+def _full(settings: SynthSettings, user: User, template: Template, name: str, at_s: float, rng: Random) -> _Run:
+    natural_s = template.median_s * rng.lognormvariate(0.0, template.sigma)
+    chance = rng.random()
+    crash = settings.failed * template.crash
+    if chance < crash:
+        part, state = rng.random() ** 3, "FAILED"
+    elif chance < crash + settings.cancelled:
+        part, state = rng.uniform(0.05, 0.95), "CANCELLED"
+    else:
+        part, state = 1.0, "COMPLETED"
+    return _Run(at_s, user, template, name, template.gpus, natural_s, part, state, stretch=True)
+
+
+def _fit(settings: SynthSettings, vc: Vc, runs: list[_Run]) -> float:
+    """The stretch of run times at which the VC's jobs ask for its share of GPU-hours, by halving an interval."""
+    target = vc.utilisation * vc.nodes * settings.gpus_per_node * settings.days * 86400.0
+
+    def load(scale: float) -> float:
+        return sum(run.gpus * run.lived(scale, settings.most_s)[0] for run in runs)
+
+    low, high = 0.0, 1.0
+    while load(high) < target:
+        low, high = high, high * 2.0
+        if high > 1e6:
+            raise ConfigError(
+                f"synth {settings.name}: {len(runs)} jobs cannot make a load of {vc.utilisation:.0%} in VC "
+                f"{vc.name} ({vc.nodes} nodes, {settings.days:g} days); ask for more jobs, fewer days, or less load"
+            )
+    middle = high
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        off = load(middle) - target
+        if abs(off) <= _SLACK * target:
+            break
+        low, high = (low, middle) if off > 0 else (middle, high)
+    return middle
+
+
+def _job(number: int, start_s: float, run: _Run, duration_s: float, limit_s: float | None, state: str) -> TraceJob:
+    template = run.template
+    job = Job(
+        id=str(_FIRST_ID + number),
+        vc=run.user.vc,
+        gpus=run.gpus,
+        submit_s=run.submit_s - start_s,
+        rank=number,
+        user=run.user.name,
+        account=run.user.account,
+        name=run.name,
+        cpus=template.cpus // template.gpus * run.gpus,
+        mem_mib=template.mem_mib // template.gpus * run.gpus,
+        time_limit_s=limit_s,
+        amp=template.workload.profile.amp,
+    )
+    return TraceJob(job, duration_s, state, template.workload.profile)
