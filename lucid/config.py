@@ -40,8 +40,8 @@ class ProfilingSettings(_Frozen):
     """N_prof: jobs above this many GPUs skip profiling and are measured in place."""
     max_wait_s: float = Field(1800.0, ge=0)
     """A job that waited this long for a profiling node goes to its VC unprofiled."""
-    carry_on_gpus: int = Field(4, ge=0)
-    """Most GPUs of the profiling partition that jobs which carried on in place may hold together."""
+    carry_on_share: float = Field(0.5, ge=0, le=1)
+    """Jobs which carry on in place may hold at most this share of the profiling partition's GPUs."""
 
 
 class PackingSettings(_Frozen):
@@ -51,14 +51,13 @@ class PackingSettings(_Frozen):
     """GPU sharing capacity: the most that the share scores of a pair may add up to; 0 turns sharing off."""
     partner: Literal["first", "best"] = "best"
     """Take the first partner that passes every rule, or the one with the best expected pair speed."""
-    least_pair_speed: float = Field(0.0, ge=0, le=1)
-    """Refuse pairs in which either job is expected to run slower than this (1 = as fast as alone)."""
+    least_pair_speed: float = Field(0.85, ge=0, le=1)
+    """Refuse pairs in which either job is expected to run slower than this (1 = as fast as alone); the paper
+    counts a pair as free of interference from 0.85."""
     least_partner_remaining_s: float = Field(300.0, ge=0)
     """Pairs are avoided where the partner is expected to end within this time (L19)."""
-    priority_ratio: float | None = Field(2.0, gt=0)
+    priority_ratio: float | None = Field(None, gt=0)
     """A guest's priority value may be at most this many times its partner's (L30); unset: no such rule."""
-    before_free_gpus: bool = True
-    """Look for a partner before looking for free GPUs: packing early keeps room for what comes next."""
 
 
 class ReservationSettings(_Frozen):
@@ -69,9 +68,9 @@ class ReservationSettings(_Frozen):
     """Jobs above this many GPUs may hold a reservation; unset: those larger than one node."""
     after_wait_s: float = Field(0.0, ge=0)
     """A reservation is made once the job has waited this long."""
-    strict_after_s: float = Field(7200.0, ge=0)
+    strict_after_s: float = Field(43200.0, ge=0)
     """Once it has waited this long, no other job is started on the nodes kept for it."""
-    safety: float = Field(2.0, ge=0)
+    safety: float = Field(1.0, gt=0)
     """Until then a job may start there if this many times its estimate ends before the nodes are needed."""
 
 
@@ -99,6 +98,9 @@ class PolicySettings(_Frozen):
     profiling: ProfilingSettings = ProfilingSettings()
     packing: PackingSettings = PackingSettings()
     reservation: ReservationSettings = ReservationSettings()
+    remainder_on_emptiest: bool = False
+    """Where a job of more than one node leaves a remainder, put it on the emptiest node (as the published
+    simulator does) instead of the tightest that fits."""
     tiresias: TiresiasSettings = TiresiasSettings()
     restart_overhead_s: float = Field(40.0, ge=0)
     """What srtf assumes that one preemption costs."""

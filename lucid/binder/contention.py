@@ -28,9 +28,7 @@ _TINY_ABOVE, _MEDIUM_ABOVE = 0.95, 0.85
 
 def contention_speeds(a: JobProfile, b: JobProfile) -> tuple[float, float]:
     """Expected normalised speeds of both; the model is symmetric, so they are equal."""
-    speed = 1.0 / (
-        1.0 + SM_COST * a.gpu_util * b.gpu_util * 1e-4 + BANDWIDTH_COST * a.mem_util * b.mem_util * 1e-4
-    )
+    speed = 1.0 / (1.0 + SM_COST * a.gpu_util * b.gpu_util * 1e-4 + BANDWIDTH_COST * a.mem_util * b.mem_util * 1e-4)
     return speed, speed
 
 

@@ -1,9 +1,9 @@
-"""Who may stand beside whom: the five packing rules, share scores within GSS, and the choice of partner."""
+"""Who may stand beside whom: the packing rules, share scores within GSS, and the choice of partner."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from lucid.config import PackingSettings
 from lucid.core.job import Pending, Running
@@ -12,9 +12,12 @@ from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.reason import (
+    BestPartner,
     DistributedAlone,
     GpuMemory,
+    HostFits,
     NotMeasured,
+    PairSpeed,
     PartnerLeaves,
     PartnerOutlasts,
     Reason,
@@ -27,6 +30,10 @@ from lucid.core.reason import (
 from lucid.core.snapshot import Partition
 
 __all__ = ["Binder"]
+
+_SCAN_LIMIT = 256
+"""Candidates looked at for one job, oldest first: what bounds a plan on a cluster of thousands of GPUs. By the
+time hundreds of partners qualify, the best of them is hardly better than the best of these."""
 
 
 class Binder:
@@ -46,93 +53,128 @@ class Binder:
         self._predictor = predictor
         self._settings = settings
         self._now_s = now_s
-        self._open: dict[int, dict[str, Running]] = defaultdict(dict)
-        """Jobs that may be joined, by GPU count and id, in order of start."""
-        for entry in partition.running:
-            self._offer(entry)
+        self._open: dict[int, dict[str, tuple[int, Running]]] = defaultdict(dict)
+        """Jobs that may be joined with their share scores, by GPU count, then by id in order of start."""
+        if settings.gss:
+            for entry in partition.running:
+                self.offer(entry)
 
-    def _offer(self, entry: Running) -> None:
-        if (
-            entry.partner is None
-            and entry.profile is not None
-            and entry.job.shareable
-            and not entry.alone
-            and not entry.profile.unstable
-            and len(entry.placement) == 1
-        ):
-            self._open[entry.job.gpus][entry.job.id] = entry
+    def offer(self, entry: Running) -> None:
+        """Let others join this job, if every rule that concerns it alone holds: measured, stable, alone on
+        its GPUs, not distributed, willing."""
+        profile = entry.profile
+        if entry.partner is not None or profile is None or profile.unstable or len(entry.placement) != 1:
+            return
+        score = self._predictions[entry.job.id].share_score
+        if score is not None and score <= self._settings.gss and entry.job.shareable and not entry.alone:
+            self._open[entry.job.gpus][entry.job.id] = (score, entry)
 
-    def partner(self, entry: Pending, value: float, fenced=None) -> tuple[Running | None, list[Reason]]:
-        """The job to stand beside, with the comparisons that chose it; or ``None`` with those that failed."""
-        settings, job, profile = self._settings, entry.job, entry.profile
-        distributed = DistributedAlone(job.gpus, self._ledger.gpus_per_node)
-        if distributed:
-            return None, [distributed]
-        allowed = UserAllows(job.shareable, entry.alone)
-        if not allowed:
-            return None, [allowed]
-        score = self._predictions[job.id].share_score
+    def bars(self, entry: Pending, score: int | None) -> Reason | None:
+        """The rule that keeps this job from sharing with anybody, whoever it is; ``None`` if there is none."""
+        job, profile = entry.job, entry.profile
+        test: Reason = DistributedAlone(job.gpus, self._ledger.gpus_per_node)
+        if test:
+            return test
+        test = UserAllows(job.shareable, entry.alone)
+        if not test:
+            return test
         if profile is None or score is None:
-            return None, [NotMeasured(False)]
-        shareable = Shareable(score, settings.gss)
-        if not shareable:
-            return None, [shareable]
-        stable = Stable(job.id, profile.unstable)
-        if not stable:
-            return None, [stable]
-        candidates = self._open[job.gpus]
-        same = SameGpus(job.gpus, len(candidates))
-        if not same:
-            return None, [same]
-        refused: list[Reason] = []
-        best: tuple[float, Running, list[Reason]] | None = None
-        for other in candidates.values():
-            assert other.profile is not None
-            if fenced is not None and fenced.touches(other.placement):
+            return NotMeasured(False)
+        test = Shareable(score, self._settings.gss)
+        if not test:
+            return test
+        test = Stable(job.id, profile.unstable)
+        return None if test else test
+
+    def partner(
+        self, entry: Pending, value: float, score: int, fenced: Container[str] = ()
+    ) -> tuple[Running | None, tuple[Reason, ...]]:
+        """The job to stand beside, with the comparisons that chose it; or ``None`` with the count of candidates
+        and the comparison that the one which came furthest failed.
+
+        ``value`` is the priority value, ``fenced`` names nodes that this job must keep off.
+        """
+        gpus, gss = entry.job.gpus, self._settings.gss
+        candidates = self._open[gpus]
+        same = SameGpus(gpus, len(candidates))
+        furthest = -1
+        failed: Reason | None = None
+        best: tuple[float, Running, tuple[Reason, ...]] | None = None
+        qualified = looked_at = 0
+        for other_score, other in candidates.values():
+            if score + other_score > gss:
+                if furthest < 0:
+                    furthest, failed = 0, ShareScores(score, other_score, gss)
                 continue
-            found = self._predictions[other.job.id]
-            scores = ShareScores(other.job.id, score, found.share_score if found.share_score is not None else 99, settings.gss)
-            if not scores:
-                refused = [scores]
+            if other.placement[0].node in fenced:
                 continue
-            memory = GpuMemory(other.job.id, profile.gpu_mem_mib, other.profile.gpu_mem_mib, self._capacity_mib(other))
-            if not memory:
-                refused = [memory]
+            looked_at += 1
+            if looked_at > _SCAN_LIMIT:
+                break
+            passed, reasons = self._rules(entry, value, other)
+            if passed < _ALL_RULES:
+                if passed > furthest:
+                    furthest, failed = passed, reasons[-1]
                 continue
-            reasons: list[Reason] = [same, scores, memory]
-            if settings.least_partner_remaining_s:
-                outlasts = PartnerOutlasts(
-                    other.job.id, found.remaining_s(other.elapsed_s(self._now_s)), settings.least_partner_remaining_s
-                )
-                if not outlasts:
-                    refused = [outlasts]
-                    continue
-                reasons.append(outlasts)
-            if settings.priority_ratio is not None:
-                leaves = PartnerLeaves(other.job.id, value, found.duration_s * other.job.gpus, settings.priority_ratio)
-                if not leaves:
-                    refused = [leaves]
-                    continue
-                reasons.append(leaves)
-            if settings.partner == "first":
-                return other, reasons
-            speeds = self._predictor.pair_speed(profile, other.profile)
-            total = sum(speeds) if speeds else 0.0
+            reasons = (ShareScores(score, other_score, gss), *reasons)
+            if self._settings.partner == "first":
+                return other, (same, *reasons)
+            qualified += 1
+            speed = reasons[-1]
+            total = speed.own + speed.other if isinstance(speed, PairSpeed) else 0.0
             if best is None or total > best[0]:
                 best = (total, other, reasons)
         if best is not None:
-            return best[1], best[2]
-        return None, [same, *refused]
+            total, other, reasons = best
+            return other, (same, *reasons, BestPartner(other.job.id, total, qualified))
+        return None, (same,) if failed is None else (same, failed)
 
-    def _capacity_mib(self, other: Running) -> float:
-        return min(self._ledger.nodes[self._ledger.index[part.node]].gpu_mem_mib for part in other.placement)
+    def _rules(self, entry: Pending, value: float, other: Running) -> tuple[int, tuple[Reason, ...]]:
+        """How many of the rules between two jobs hold, in order, and the comparisons made; the last one is
+        the one that failed, if any did."""
+        settings, own, theirs = self._settings, entry.profile, other.profile
+        assert own is not None
+        assert theirs is not None
+        other_id, found = other.job.id, self._predictions[other.job.id]
+        node = self._ledger.index[other.placement[0].node]
+        memory = GpuMemory(other_id, own.gpu_mem_mib, theirs.gpu_mem_mib, self._ledger.nodes[node].gpu_mem_mib)
+        if not memory:
+            return 1, (memory,)
+        outlasts = PartnerOutlasts(
+            other_id, found.remaining_s(other.elapsed_s(self._now_s)), settings.least_partner_remaining_s
+        )
+        if not outlasts:
+            return 2, (outlasts,)
+        reasons: tuple[Reason, ...] = (memory, outlasts)
+        if self._ledger.host_limits and (entry.job.cpus or entry.job.mem_mib):
+            host = HostFits(
+                entry.job.cpus, entry.job.mem_mib, self._ledger.host_fits(node, entry.job, entry.job.gpus)
+            )
+            if not host:
+                return 3, (host,)
+            reasons = (*reasons, host)
+        if settings.priority_ratio is not None:
+            leaves = PartnerLeaves(other_id, value, found.duration_s * other.job.gpus, settings.priority_ratio)
+            if not leaves:
+                return 4, (leaves,)
+            reasons = (*reasons, leaves)
+        speeds = self._predictor.pair_speed(own, theirs)
+        if speeds is not None:
+            speed = PairSpeed(other_id, speeds[0], speeds[1], settings.least_pair_speed, self._predictor.name)
+            if not speed:
+                return 5, (speed,)
+            reasons = (*reasons, speed)
+        return _ALL_RULES, reasons
 
-    def joined(self, entry: Pending, other: Running, now_s: float) -> None:
+    def joined(self, entry: Pending, other: Running) -> None:
         """Note a pair."""
-        del self._open[entry.job.gpus][other.job.id]
+        self._open[entry.job.gpus].pop(other.job.id, None)
         self._ledger.join(entry.job, other.placement)
 
-    def started(self, entry: Pending, placement: Placement, now_s: float) -> None:
+    def started(self, entry: Pending, placement: Placement) -> None:
         """Note a job that started alone: it may be joined in the same plan."""
         self._ledger.take(entry.job, placement)
-        self._offer(Running(entry.job, now_s, placement, profile=entry.profile, alone=entry.alone))
+        self.offer(Running(entry.job, self._now_s, placement, profile=entry.profile, alone=entry.alone))
+
+
+_ALL_RULES = 6

@@ -18,6 +18,7 @@ __all__ = [
     "FairOrder",
     "FreeGpus",
     "GpuMemory",
+    "HomeWaits",
     "HostFits",
     "NextRound",
     "NobodyWaits",
@@ -204,7 +205,6 @@ class SameGpus(Reason):
 class ShareScores(Reason):
     """GPU sharing capacity (L11): do the share scores of the pair stay within GSS?"""
 
-    partner: str
     own: int
     other: int
     gss: int
@@ -301,18 +301,20 @@ class BestPartner(Reason):
 
 @dataclass(frozen=True, slots=True)
 class Reserved(Reason):
-    """A large job has waited past the bound; nodes are kept for it. Does this job end before they are needed?
+    """Nodes are kept for a large job that has waited long. May others start there meanwhile?
 
-    ``ends_s`` is the expected end of the job that asks, ``until_s`` when the reservation is expected to start.
+    Those may that are expected to end by ``until_s``, when the nodes are expected to have drained; with
+    ``strict`` none may. Compared is the longest time that such a job may take, ``room_s``; 0 when strict.
     """
 
     holder: str
-    ends_s: float
     until_s: float
+    room_s: float
     nodes: int
+    strict: bool
 
     def __bool__(self) -> bool:
-        return self.ends_s <= self.until_s
+        return self.room_s > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +351,17 @@ class NobodyWaits(Reason):
 
     def __bool__(self) -> bool:
         return self.waiting == 0 and self.carried <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class HomeWaits(Reason):
+    """Do jobs already wait in the job's own VC? Only then is carrying on better than making room."""
+
+    vc: str
+    waiting: int
+
+    def __bool__(self) -> bool:
+        return self.waiting > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,11 +39,9 @@ class Annotator:
 
     def _predict(self, entries: Iterable[Pending | Running], now_s: float) -> None:
         seen, missing = self._seen_with, _MISSING
-        for entry in entries:
-            job_id, profile = entry.job.id, entry.profile
-            if seen.get(job_id, missing) is not profile:
-                seen[job_id] = profile
-                self._predictions[job_id] = self._predictor.predict(entry.job, profile, now_s)
+        for entry in [e for e in entries if seen.get(e.job.id, missing) is not e.profile]:
+            seen[entry.job.id] = entry.profile
+            self._predictions[entry.job.id] = self._predictor.predict(entry.job, entry.profile, now_s)
 
 
 _MISSING = JobProfile(-1.0, -1.0, -1.0)

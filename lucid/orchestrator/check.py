@@ -72,7 +72,13 @@ def check_partition(partition: Partition, plan: PartitionPlan) -> None:
         return
     pending = {entry.job.id: entry for entry in partition.pending}
     running = {entry.job.id: entry for entry in partition.running}
-    book = _Book(partition)
+    touched = {
+        part.node
+        for action in plan.actions
+        if isinstance(action.decision, Start)
+        for part in action.decision.placement
+    }
+    book = _Book(partition, touched)
     for action in plan.actions:  # what leaves makes room first, as the cluster will apply it
         _known(action, partition, decisions.get(action.job_id), pending, running)
         if isinstance(action.decision, Requeue | Release) and action.job_id in running:
@@ -113,7 +119,9 @@ def _known(
 class _Book:
     """Who holds which GPU, and what hosts have left."""
 
-    def __init__(self, partition: Partition) -> None:
+    """``touched`` names the nodes that the plan starts something on; jobs elsewhere are of no concern."""
+
+    def __init__(self, partition: Partition, touched: set[str]) -> None:
         self.nodes = {node.name: node for node in partition.nodes}
         self.on_gpu: dict[tuple[str, int], list[str]] = {}
         self.jobs: dict[str, tuple[Job, JobProfile | None, int]] = {}
@@ -121,7 +129,8 @@ class _Book:
         self.cpus = {node.name: node.cpus for node in partition.nodes}
         self.mem = {node.name: node.mem_mib for node in partition.nodes}
         for entry in partition.running:
-            self._put(entry.job, entry.profile, entry.placement)
+            if any(part.node in touched for part in entry.placement):
+                self._put(entry.job, entry.profile, entry.placement)
 
     def _put(self, job: Job, profile: JobProfile | None, placement: tuple[tuple[str, int], ...]) -> None:
         self.jobs[job.id] = (job, profile, len(placement))
@@ -136,6 +145,8 @@ class _Book:
                 self.on_gpu.setdefault((name, bit), []).append(job.id)
 
     def remove(self, entry: Running) -> None:
+        if entry.job.id not in self.jobs:
+            return
         for name, mask in entry.placement:
             here = mask.bit_count()
             self.cpus[name] += host_share(entry.job.cpus, here, entry.job.gpus)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Protocol
 
@@ -12,7 +12,6 @@ from lucid.config import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Job
 from lucid.core.ports import Capability, Predictor
-from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 
@@ -79,16 +78,14 @@ class PartitionPolicy(ABC):
             ):
                 parts[name] = kept[1]
                 continue
-            part = self.plan_partition(partition, now_s, snapshot.predictions)
+            part = self.plan_partition(partition, snapshot)
             self._kept[name] = (partition, part)
             parts[name] = part
         return Plan(now_s, parts)
 
     @abstractmethod
-    def plan_partition(
-        self, partition: Partition, now_s: float, predictions: Mapping[str, Prediction]
-    ) -> PartitionPlan:
-        """Decide one partition."""
+    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
+        """Decide one partition; the rest of the snapshot is there to look at."""
 
 
 def known_policies() -> dict[str, PolicyFactory]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from lucid.config import ReservationSettings
 from lucid.core.job import Pending
 from lucid.core.ledger import Ledger
-from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Reserved
 from lucid.core.snapshot import Partition
@@ -33,14 +32,10 @@ class Reservation:
     strict: bool
     safety: float
 
-    def admits(self, now_s: float, duration_s: float) -> Reserved:
-        """Would a job started now be gone in time?"""
-        ends_s = float("inf") if self.strict else now_s + self.safety * duration_s
-        return Reserved(self.holder.job.id, ends_s, self.until_s, len(self.nodes))
-
-    def touches(self, placement: Placement) -> bool:
-        """Does a placement use a reserved node?"""
-        return any(part.node in self.names for part in placement)
+    def room(self, now_s: float) -> Reserved:
+        """How long a job may be expected to take that starts on these nodes now."""
+        room_s = 0.0 if self.strict else max(self.until_s - now_s, 0.0) / self.safety
+        return Reserved(self.holder.job.id, self.until_s, room_s, len(self.nodes), self.strict)
 
 
 def next_holder(

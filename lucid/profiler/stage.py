@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from lucid.config import ProfilingSettings
 from lucid.core.decision import Action, Decision, Hold, Keep, PartitionPlan, Release, Start
 from lucid.core.job import Job, Pending, Running, Stage
-from lucid.core.ledger import Ledger, host_share
+from lucid.core.ledger import Ledger
 from lucid.core.placement import NodeGpus
 from lucid.core.reason import (
     BehindHead,
     FreeGpus,
+    HomeWaits,
     NobodyWaits,
     ProfileTime,
     ProfilingFits,
@@ -26,8 +28,8 @@ __all__ = ["goes_through_profiling", "plan_profiling", "t_prof_s"]
 
 def goes_through_profiling(job: Job, settings: ProfilingSettings) -> bool:
     """Is a new job profiled before it may enter its VC? Jobs above N_prof are not: they are measured where
-    they run (L2); nor are jobs that hold no GPU."""
-    return settings.enabled and job.gpus > 0 and not SkipsProfiling(job.gpus, settings.n_prof)
+    they run (L2); nor are jobs that hold no GPU, or that may not be requeued."""
+    return settings.enabled and job.gpus > 0 and job.requeueable and not SkipsProfiling(job.gpus, settings.n_prof)
 
 
 def t_prof_s(job: Job, settings: ProfilingSettings) -> float:
@@ -35,18 +37,22 @@ def t_prof_s(job: Job, settings: ProfilingSettings) -> float:
     return settings.t_prof_s * (settings.cold_start_factor if job.long_cold_start else 1.0)
 
 
-def plan_profiling(partition: Partition, now_s: float, settings: ProfilingSettings) -> PartitionPlan:
+def plan_profiling(
+    partition: Partition, now_s: float, settings: ProfilingSettings, waiting_at_home: Mapping[str, int]
+) -> PartitionPlan:
     """Start profiling runs fewest GPUs first, and end those that have reached T_prof.
 
-    A job whose time is up is released to its own VC, or carries on in place: when nobody waits for profiling
-    nodes and few enough have done so before, or when it may not be requeued. A job that ended within T_prof
-    is simply gone (L6). Queue order: GPU demand ascending, then time of arrival (L4); placement is exclusive
-    and consolidated on one node. A job that no profiling node could ever hold, or that has waited too long
-    behind smaller ones, is released unprofiled: it will be measured where it runs.
+    A job whose time is up is released to its own VC, or carries on in place: where jobs already wait in its VC
+    (``waiting_at_home``: how many, by VC), nobody waits for profiling nodes and few enough GPUs are held by
+    jobs that did so before; or where it may not be requeued. A job that ended within T_prof is simply gone
+    (L6). Queue order: GPU demand ascending, then time of arrival (L4); placement is exclusive and consolidated
+    on one node. A job that no profiling node could ever hold, or that has waited too long behind smaller ones,
+    is released unprofiled: it will be measured where it runs.
     """
     decisions: dict[str, Decision] = {}
     actions: list[Action] = []
     waiting = len(partition.pending)
+    limit = int(settings.carry_on_share * partition.gpus)
     carried = sum(e.job.gpus for e in partition.running if e.stage is Stage.MAIN)
     wakes: list[float] = []
     leaving: list[Running] = []
@@ -60,14 +66,15 @@ def plan_profiling(partition: Partition, now_s: float, settings: ProfilingSettin
             continue
         decision: Keep | Release
         may_requeue = Requeueable(entry.job.requeueable)
-        unwanted = NobodyWaits(waiting, carried + entry.job.gpus, settings.carry_on_gpus)
+        unwanted = NobodyWaits(waiting, carried + entry.job.gpus, limit)
+        home = HomeWaits(entry.job.vc, waiting_at_home.get(entry.job.vc, 0))
         if not may_requeue:
             decision = Keep((time_up, may_requeue))
-        elif unwanted:
-            decision = Keep((time_up, unwanted))
+        elif home and unwanted:
+            decision = Keep((time_up, home, unwanted))
             carried += entry.job.gpus
         else:
-            decision = Release((time_up, unwanted))
+            decision = Release((time_up, home, unwanted))
             leaving.append(entry)
         decisions[entry.job.id] = decision
         actions.append(Action(entry.job.id, partition.name, decision))
@@ -75,8 +82,9 @@ def plan_profiling(partition: Partition, now_s: float, settings: ProfilingSettin
         ledger = Ledger(partition)
         ledger.give_back(leaving)
         queue: list[Pending] = []
+        fits: dict[tuple[int, int, int], ProfilingFits] = {}
         for pending in sorted(partition.pending, key=lambda e: e.job.gpus):
-            skips = _skips(partition, pending, now_s, settings)
+            skips = _skips(partition, pending, now_s, settings, fits)
             if skips is None:
                 queue.append(pending)
                 wakes.append(pending.since_s + settings.max_wait_s)
@@ -106,20 +114,25 @@ def _host_fits(ledger: Ledger, job: Job, i: int) -> bool:
 
 
 def _skips(
-    partition: Partition, pending: Pending, now_s: float, settings: ProfilingSettings
+    partition: Partition,
+    pending: Pending,
+    now_s: float,
+    settings: ProfilingSettings,
+    known: dict[tuple[int, int, int], ProfilingFits],
 ) -> ProfilingFits | WaitedForProfiling | None:
-    """Why a pending job should not be profiled after all, or ``None``."""
+    """Why a pending job should not be profiled after all, or ``None``. ``known`` saves answers by shape."""
     job = pending.job
-    fits = ProfilingFits(
-        job.gpus,
-        any(
+    shape = (job.gpus, job.cpus, job.mem_mib)
+    fits = known.get(shape)
+    if fits is None:
+        possible = any(
             node.available
             and node.gpus >= job.gpus
-            and (not node.cpus or host_share(job.cpus, job.gpus, job.gpus) <= node.cpus)
-            and (not node.mem_mib or host_share(job.mem_mib, job.gpus, job.gpus) <= node.mem_mib)
+            and (not node.cpus or job.cpus <= node.cpus)
+            and (not node.mem_mib or job.mem_mib <= node.mem_mib)
             for node in partition.nodes
-        ),
-    )
+        )
+        fits = known[shape] = ProfilingFits(job.gpus, possible)
     if not fits:
         return fits
     waited = WaitedForProfiling(now_s - pending.since_s, settings.max_wait_s)

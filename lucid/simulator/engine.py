@@ -25,7 +25,9 @@ class RunResult:
     cpu_s: float
 
 
-def run(cluster: SimulatedCluster, policy: Policy, predictor: Predictor, recorder: Recorder | None = None) -> RunResult:
+def run(
+    cluster: SimulatedCluster, policy: Policy, predictor: Predictor, recorder: Recorder | None = None
+) -> RunResult:
     began, began_cpu = time.perf_counter(), time.process_time()
     cycle = Cycle(cluster, predictor, policy, recorder)
     wake_s: float | None = None
@@ -42,4 +44,6 @@ def run(cluster: SimulatedCluster, policy: Policy, predictor: Predictor, recorde
             if not cluster.moved or not result.applied:
                 break
         wake_s = result.plan.wake_s
-    return RunResult(list(cluster.outcomes.values()), cycles, time.perf_counter() - began, time.process_time() - began_cpu)
+    return RunResult(
+        list(cluster.outcomes.values()), cycles, time.perf_counter() - began, time.process_time() - began_cpu
+    )

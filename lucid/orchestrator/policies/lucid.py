@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from lucid.binder.pairing import Binder
+from lucid.binder.unpack import partings
 from lucid.config import PolicySettings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start
 from lucid.core.job import Job, Pending
 from lucid.core.ledger import Ledger
+from lucid.core.placement import Placement
 from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.reason import FreeGpus, Priority, Reason
-from lucid.core.snapshot import Partition
+from lucid.core.reason import FreeGpus, Priority, Reason, Reserved, TooLarge
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import consolidated
-from lucid.orchestrator.policies.queue import no_place, too_large
+from lucid.orchestrator.policies.queue import SETTLE_S, no_place
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.reservation import Reservation, next_holder, reserve
 from lucid.profiler.stage import goes_through_profiling, plan_profiling
@@ -23,7 +23,7 @@ __all__ = ["LucidPolicy"]
 
 
 class LucidPolicy(PartitionPolicy):
-    """Algorithm 2 of the paper, plus a reservation for large jobs.
+    """Algorithm 2 of the paper, with a reservation for large jobs beside it (docs/decisions/0004).
 
     Not blocking at the head: a job that finds no place lets the next one try.
     """
@@ -47,57 +47,136 @@ class LucidPolicy(PartitionPolicy):
         return cls(settings, predictor)
 
     def profiled(self, job: Job) -> bool:
-        """All but jobs above N_prof."""
+        """All but jobs above N_prof and those that may not be requeued."""
         return goes_through_profiling(job, self._settings.profiling)
 
-    def plan_partition(
-        self, partition: Partition, now_s: float, predictions: Mapping[str, Prediction]
-    ) -> PartitionPlan:
+    def _waiting_at_home(self, snapshot: Snapshot) -> dict[str, int]:
+        return {name: len(p.pending) for name, p in snapshot.partitions.items() if not p.profiling}
+
+    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Profile, or order and place."""
         if partition.profiling:
-            return plan_profiling(partition, now_s, self._settings.profiling)
-        return self._plan_vc(partition, now_s, predictions)
+            return plan_profiling(
+                partition, snapshot.now_s, self._settings.profiling, self._waiting_at_home(snapshot)
+            )
+        return _VcPlan(partition, snapshot, self._settings, self._predictor).make()
 
-    def _plan_vc(self, partition: Partition, now_s: float, predictions: Mapping[str, Prediction]) -> PartitionPlan:
-        decisions: dict[str, Decision] = {}
-        actions: list[Action] = []
+
+class _VcPlan:
+    """One plan of one VC in the making."""
+
+    def __init__(
+        self, partition: Partition, snapshot: Snapshot, settings: PolicySettings, predictor: Predictor
+    ) -> None:
+        self._partition = partition
+        self._now_s = snapshot.now_s
+        self._predictions = snapshot.predictions
+        self._settings = settings
+        self._ledger = Ledger(partition)
+        self._binder = Binder(partition, self._ledger, self._predictions, predictor, settings.packing, self._now_s)
+        self._decisions: dict[str, Decision] = {}
+        self._actions: list[Action] = []
+        self._blocked: dict[tuple[object, ...], tuple[float, Hold]] = {}
+        """Holds by shape of job, with the GPU memory of the job that was held: what stopped it stops every
+        later job of that shape which needs no less memory, because a plan only ever uses room up, and later
+        jobs have higher priority values."""
+        self._kept: Reservation | None = None
+        self._room: Reserved | None = None
+
+    def make(self) -> PartitionPlan:
+        """Part unstable pairs; then serve the reservation's holder; then everybody by estimate x GPUs."""
+        partition, predictions = self._partition, self._predictions
+        for parting in partings({e.job.id: e for e in partition.running if e.partner is not None}):
+            self._decisions[parting.entry.job.id] = parting.requeue
+            self._actions.append(Action(parting.entry.job.id, partition.name, parting.requeue))
+        parted = bool(self._actions)
         if not partition.pending:
-            return PartitionPlan(decisions)
-        ledger = Ledger(partition)
-        binder = Binder(partition, ledger, predictions, self._predictor, self._settings.packing, now_s)
-        queue = [(predictions[e.job.id].duration_s * e.job.gpus, e) for e in partition.pending]
-        queue.sort(key=lambda item: item[0])
-        holder, wake_s = next_holder(partition, ledger.gpus_per_node, now_s, self._settings.reservation)
-        kept: Reservation | None = None
+            return self._plan(self._now_s + SETTLE_S if parted else None)
+        holder, due_s = next_holder(partition, self._ledger.gpus_per_node, self._now_s, self._settings.reservation)
         if holder is not None:
-            at = next(i for i, item in enumerate(queue) if item[1] is holder)
-            queue.insert(0, queue.pop(at))
+            self._serve(holder)
+            due_s = self._strict_from_s(holder)
+        queue = [(predictions[e.job.id].duration_s * e.job.gpus, e) for e in partition.pending if e is not holder]
+        queue.sort(key=_by_value)
         for value, entry in queue:
-            job, prediction = entry.job, predictions[entry.job.id]
-            why: list[Reason] = [
-                Priority("estimate x GPUs", value, prediction.duration_s, job.gpus, prediction.duration_source)
-            ]
-            hopeless = too_large(entry, partition)
-            if hopeless:
-                decisions[job.id] = Hold((hopeless,))
-                continue
-            admits = None if kept is None else kept.admits(now_s, prediction.duration_s)
-            fenced = None if admits is None or admits else kept
-            beside, reasons = binder.partner(entry, value, fenced)
+            self._decide(value, entry)
+        return self._plan(self._now_s + SETTLE_S if parted else due_s)
+
+    def _plan(self, wake_s: float | None) -> PartitionPlan:
+        return PartitionPlan(self._decisions, tuple(self._actions), wake_s)
+
+    def _strict_from_s(self, holder: Pending) -> float | None:
+        at_s = holder.job.submit_s + self._settings.reservation.strict_after_s
+        return at_s if at_s > self._now_s else None
+
+    def _serve(self, holder: Pending) -> None:
+        """The large job that has waited longest starts before anybody else, or gets nodes kept for it."""
+        job, prediction = holder.job, self._predictions[holder.job.id]
+        placement = consolidated(self._ledger, job, None, self._settings.remainder_on_emptiest)
+        if placement is not None:
+            self._start_alone(holder, prediction.duration_s * job.gpus, placement)
+            return
+        settings = self._settings.reservation
+        kept = reserve(holder, self._partition, self._ledger, self._predictions, self._now_s, settings)
+        self._kept, self._room = kept, kept.room(self._now_s)
+        self._decisions[job.id] = Hold((self._room, *no_place(self._ledger, holder)))
+
+    def _decide(self, value: float, entry: Pending) -> None:
+        job = entry.job
+        prediction = self._predictions[job.id]
+        score, profile = prediction.share_score, entry.profile
+        kept, room = self._kept, self._room
+        fenced = room is not None and prediction.duration_s > room.room_s
+        mem_mib = 0.0 if profile is None else profile.gpu_mem_mib
+        steady = profile is None or not profile.unstable
+        shape = (job.gpus, score, fenced, job.shareable, entry.alone, steady, job.cpus, job.mem_mib)
+        known = self._blocked.get(shape)
+        if known is not None and known[0] <= mem_mib:
+            self._decisions[job.id] = known[1]
+            return
+        bar = self._binder.bars(entry, score)
+        why: tuple[Reason, ...]
+        if bar is not None:
+            why = (bar,)
+        else:
+            assert score is not None
+            beside, why = self._binder.partner(entry, value, score, kept.names if fenced and kept else ())
             if beside is not None:
-                start = Start(beside.placement, (*why, *reasons), beside.job.id)
-                binder.joined(entry, beside, now_s)
-            else:
-                allowed = None if fenced is None else (lambda i, f=fenced: i not in f.nodes)
-                placement = consolidated(ledger, job, allowed)
-                if placement is None:
-                    if entry is holder:
-                        kept = reserve(entry, partition, ledger, predictions, now_s, self._settings.reservation)
-                    blocked = no_place(ledger, entry) if fenced is None else (admits, *no_place(ledger, entry))
-                    decisions[job.id] = Hold((*why, *reasons, *blocked))
-                    continue
-                start = Start(placement, (*why, FreeGpus(job.gpus, ledger.largest, ledger.free, True)))
-                binder.started(entry, placement, now_s)
-            decisions[job.id] = start
-            actions.append(Action(job.id, partition.name, start))
-        return PartitionPlan(decisions, tuple(actions), wake_s)
+                start = Start(beside.placement, (self._priority(value, prediction, job), *why), beside.job.id)
+                self._binder.joined(entry, beside)
+                self._act(job, start)
+                return
+        nodes = kept.nodes if fenced and kept else None
+        allowed = None if nodes is None else (lambda i: i not in nodes)
+        placement = consolidated(self._ledger, job, allowed, self._settings.remainder_on_emptiest)
+        if placement is not None:
+            self._start_alone(entry, value, placement, why)
+            return
+        hopeless = TooLarge(job.gpus, self._partition.gpus)
+        reasons: tuple[Reason, ...] = (hopeless,) if hopeless else (*why, *no_place(self._ledger, entry))
+        hold = Hold((room, *reasons) if fenced and room is not None else reasons)
+        self._blocked[shape] = (mem_mib, hold)
+        self._decisions[job.id] = hold
+
+    def _priority(self, value: float, prediction: Prediction, job: Job) -> Priority:
+        return Priority("estimate x GPUs", value, prediction.duration_s, job.gpus, prediction.duration_source)
+
+    def _start_alone(
+        self, entry: Pending, value: float, placement: Placement, why: tuple[Reason, ...] = ()
+    ) -> None:
+        job = entry.job
+        free = FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, True)
+        start = Start(placement, (self._priority(value, self._predictions[job.id], job), *why, free))
+        self._binder.started(entry, start.placement)
+        if self._blocked:  # a job that may be joined could unblock its own kind
+            for shape in [shape for shape in self._blocked if shape[0] == job.gpus]:
+                del self._blocked[shape]
+        self._act(job, start)
+
+    def _act(self, job: Job, start: Start) -> None:
+        self._decisions[job.id] = start
+        self._actions.append(Action(job.id, self._partition.name, start))
+
+
+def _by_value(item: tuple[float, Pending]) -> float:
+    return item[0]

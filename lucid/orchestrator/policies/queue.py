@@ -13,7 +13,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
 from lucid.core.reason import BehindHead, FairOrder, FreeGpus, HostFits, Preempted, Priority, Reason, TooLarge
-from lucid.core.snapshot import Partition
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policy import PartitionPolicy
 
@@ -24,7 +24,6 @@ __all__ = [
     "attained_s",
     "fill_quota",
     "no_place",
-    "too_large",
 ]
 
 SETTLE_S = 1.0
@@ -39,11 +38,6 @@ def attained_s(entry: Pending | Running, now_s: float) -> float:
     if isinstance(entry, Running):
         return entry.ran_s + now_s - entry.start_s
     return entry.ran_s
-
-
-def too_large(entry: Pending, partition: Partition) -> TooLarge:
-    """The question whether the partition could ever run the job."""
-    return TooLarge(entry.job.gpus, partition.gpus)
 
 
 def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
@@ -80,19 +74,18 @@ class QueuePolicy(PartitionPolicy):
             return FairOrder(entry.job.submit_s)
         return Priority(self._rule, value, prediction.duration_s, entry.job.gpus, prediction.duration_source)
 
-    def plan_partition(
-        self, partition: Partition, now_s: float, predictions: Mapping[str, Prediction]
-    ) -> PartitionPlan:
+    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Start jobs in order until one does not fit."""
         decisions: dict[str, Decision] = {}
         actions: list[Action] = []
         if not partition.pending:
             return PartitionPlan(decisions)
-        ledger = Ledger(partition)
+        now_s, predictions = snapshot.now_s, snapshot.predictions
+        ledger, gpus = Ledger(partition), partition.gpus
         queue = self._sorted(partition.pending, now_s, predictions)
         for at, (value, entry) in enumerate(queue):
             job = entry.job
-            hopeless = too_large(entry, partition)
+            hopeless = TooLarge(job.gpus, gpus)
             if hopeless:
                 decisions[job.id] = Hold((hopeless,))
                 continue
@@ -162,13 +155,12 @@ class PreemptiveQueuePolicy(QueuePolicy):
 
     needs = frozenset({Capability.PREEMPT})
 
-    def plan_partition(
-        self, partition: Partition, now_s: float, predictions: Mapping[str, Prediction]
-    ) -> PartitionPlan:
+    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Fill the quota; look again shortly after a preemption."""
         if not partition.pending:
             return PartitionPlan({})
         key, rule = self._key, self._rule
+        now_s, predictions = snapshot.now_s, snapshot.predictions
         both: list[Pending | Running] = [*partition.pending, *partition.running]
         keyed = [(key(entry, predictions.get(entry.job.id), now_s), entry) for entry in both]
         keyed.sort(key=lambda item: item[0])

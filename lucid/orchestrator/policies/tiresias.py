@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from lucid.config import TiresiasSettings
 from lucid.core.decision import Decision, Hold, PartitionPlan
 from lucid.core.job import Pending, Running
 from lucid.core.ports import Capability
-from lucid.core.prediction import Prediction
 from lucid.core.reason import NextRound, Priority, Reason
-from lucid.core.snapshot import Partition
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policies.queue import attained_s, fill_quota
 from lucid.orchestrator.policy import PartitionPolicy
 
@@ -30,12 +28,11 @@ class TiresiasPolicy(PartitionPolicy):
         self._threshold = settings.threshold_gpu_s
         self._interval_s = settings.interval_s
 
-    def plan_partition(
-        self, partition: Partition, now_s: float, predictions: Mapping[str, Prediction]
-    ) -> PartitionPlan:
+    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Fill the quota of GPUs at a round, wait for it between rounds."""
         if not partition.pending:
             return PartitionPlan({})
+        now_s = snapshot.now_s
         rounds = now_s / self._interval_s
         if rounds != int(rounds):
             at_s = math.ceil(rounds) * self._interval_s
