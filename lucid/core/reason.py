@@ -15,6 +15,7 @@ __all__ = [
     "BehindHead",
     "BestPartner",
     "DistributedAlone",
+    "EverFits",
     "FairOrder",
     "FreeGpus",
     "GpuMemory",
@@ -131,6 +132,20 @@ class TooLarge(Reason):
 
     def __bool__(self) -> bool:
         return self.gpus > self.partition_gpus
+
+
+@dataclass(frozen=True, slots=True)
+class EverFits(Reason):
+    """Could the nodes of the partition hold the job if all were up and empty? Where nodes differ in size, or have
+    limits of CPUs and host memory, enough GPUs in all may still be no place for it."""
+
+    gpus: int
+    cpus: int
+    mem_mib: int
+    possible: bool
+
+    def __bool__(self) -> bool:
+        return self.possible
 
 
 @dataclass(frozen=True, slots=True)

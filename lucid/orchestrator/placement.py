@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from lucid.core.job import Job
 from lucid.core.ledger import Ledger
 from lucid.core.placement import NodeGpus, Placement
+from lucid.core.reason import EverFits, TooLarge
+from lucid.core.snapshot import Partition
 
-__all__ = ["consolidated"]
+__all__ = ["Feasibility", "consolidated"]
 
 
 def consolidated(
@@ -67,3 +70,37 @@ def _remainder(ledger: Ledger, gpus: int, allowed: Callable[[int], bool], on_emp
             if allowed(i):
                 return i
     return None
+
+
+class Feasibility:
+    """Could a job ever run in this partition, on nodes that are empty? Asked before a job may block others.
+
+    With ``up_only`` the nodes that are not available at present do not count.
+    """
+
+    def __init__(self, partition: Partition, up_only: bool = False) -> None:
+        nodes = [node for node in partition.nodes if node.available or not up_only]
+        self._partition = partition
+        self._nodes = nodes
+        self._gpus = sum(node.gpus for node in nodes)
+        self._plain = len({node.gpus for node in nodes}) <= 1 and not any(n.cpus or n.mem_mib for n in nodes)
+        self._known: dict[tuple[int, int, int], bool] = {}
+        self._empty: Ledger | None = None
+
+    def bar(self, job: Job) -> TooLarge | EverFits | None:
+        """Why the job can never run here; ``None`` if it can."""
+        if job.gpus > self._gpus:
+            return TooLarge(job.gpus, self._gpus)
+        if self._plain:
+            return None
+        shape = (job.gpus, job.cpus, job.mem_mib)
+        possible = self._known.get(shape)
+        if possible is None:
+            possible = self._known[shape] = self._try(job)
+        return None if possible else EverFits(job.gpus, job.cpus, job.mem_mib, False)
+
+    def _try(self, job: Job) -> bool:
+        if self._empty is None:
+            up = tuple(replace(node, available=True) for node in self._nodes)
+            self._empty = Ledger(Partition(self._partition.name, up))
+        return consolidated(self._empty, job) is not None

@@ -17,6 +17,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Reserved
 from lucid.core.snapshot import Partition
+from lucid.orchestrator.placement import Feasibility
 
 __all__ = ["Reservation", "next_holder", "reserve"]
 
@@ -46,7 +47,8 @@ def next_holder(
     if not settings.enabled:
         return None, None
     above = gpus_per_node if settings.above_gpus is None else settings.above_gpus
-    large = [e for e in partition.pending if above < e.job.gpus <= partition.gpus]
+    feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
+    large = [e for e in partition.pending if e.job.gpus > above and feasible.bar(e.job) is None]
     if not large:
         return None, None
     oldest = min(large, key=lambda e: (e.job.submit_s, e.job.rank))

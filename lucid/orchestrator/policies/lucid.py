@@ -11,9 +11,9 @@ from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.reason import FreeGpus, Priority, Reason, Reserved, TooLarge
+from lucid.core.reason import FreeGpus, Priority, Reason, Reserved
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.placement import consolidated
+from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import SETTLE_S, no_place
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.reservation import Reservation, next_holder, reserve
@@ -73,6 +73,7 @@ class _VcPlan:
         self._predictions = snapshot.predictions
         self._settings = settings
         self._ledger = Ledger(partition)
+        self._feasible = Feasibility(partition)
         self._binder = Binder(partition, self._ledger, self._predictions, predictor, settings.packing, self._now_s)
         self._decisions: dict[str, Decision] = {}
         self._actions: list[Action] = []
@@ -92,7 +93,8 @@ class _VcPlan:
         parted = bool(self._actions)
         if not partition.pending:
             return self._plan(self._now_s + SETTLE_S if parted else None)
-        holder, due_s = next_holder(partition, self._ledger.gpus_per_node, self._now_s, self._settings.reservation)
+        settings = self._settings.reservation
+        holder, due_s = next_holder(partition, self._ledger.gpus_per_node, self._now_s, settings)
         if holder is not None:
             self._serve(holder)
             due_s = self._strict_from_s(holder)
@@ -152,9 +154,13 @@ class _VcPlan:
         if placement is not None:
             self._start_alone(entry, value, placement, why)
             return
-        hopeless = TooLarge(job.gpus, self._partition.gpus)
-        reasons: tuple[Reason, ...] = (hopeless,) if hopeless else (*why, *no_place(self._ledger, entry))
-        hold = Hold((room, *reasons) if fenced and room is not None else reasons)
+        hopeless = self._feasible.bar(job)
+        if hopeless is not None:
+            hold = Hold((hopeless,))
+        elif fenced and room is not None:
+            hold = Hold((room, *why, *no_place(self._ledger, entry)))
+        else:
+            hold = Hold((*why, *no_place(self._ledger, entry)))
         self._blocked[shape] = (mem_mib, hold)
         self._decisions[job.id] = hold
 

@@ -12,9 +12,9 @@ from lucid.core.job import Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
-from lucid.core.reason import BehindHead, FairOrder, FreeGpus, HostFits, Preempted, Priority, Reason, TooLarge
+from lucid.core.reason import BehindHead, FairOrder, FreeGpus, HostFits, Preempted, Priority, Reason
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.placement import consolidated
+from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policy import PartitionPolicy
 
 __all__ = [
@@ -81,12 +81,12 @@ class QueuePolicy(PartitionPolicy):
         if not partition.pending:
             return PartitionPlan(decisions)
         now_s, predictions = snapshot.now_s, snapshot.predictions
-        ledger, gpus = Ledger(partition), partition.gpus
+        ledger, feasible = Ledger(partition), Feasibility(partition)
         queue = self._sorted(partition.pending, now_s, predictions)
         for at, (value, entry) in enumerate(queue):
             job = entry.job
-            hopeless = TooLarge(job.gpus, gpus)
-            if hopeless:
+            hopeless = feasible.bar(job)
+            if hopeless is not None:
                 decisions[job.id] = Hold((hopeless,))
                 continue
             placement = consolidated(ledger, job, remainder_on_emptiest=True)
@@ -120,7 +120,12 @@ def fill_quota(
     actions: list[Action] = []
     chosen: list[tuple[Pending, Reason]] = []
     preempted: list[Running] = []
+    feasible = Feasibility(partition)
     for entry, why in order:
+        hopeless = feasible.bar(entry.job) if isinstance(entry, Pending) else None
+        if hopeless is not None:
+            decisions[entry.job.id] = Hold((hopeless,))
+            continue
         test = Preempted(entry.job.gpus, quota)
         if not test:
             quota -= entry.job.gpus

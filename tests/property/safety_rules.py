@@ -1,0 +1,216 @@
+"""The safety rules once more, written from the acceptance rows and not from the code that they judge."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lucid.config import PolicySettings
+from lucid.core.decision import Decision, Hold, Keep, Plan, Release, Requeue, Start
+from lucid.core.job import Ended, Job, Pending, Running
+from lucid.core.node import Node
+from lucid.core.ports import Applied, Predictor
+from lucid.core.prediction import Prediction
+from lucid.core.reason import Reason
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.policy import Policy, make_policy
+
+PREEMPTIVE = {"srtf", "tiresias"}
+
+
+def gpu_set(entry: Running) -> frozenset[tuple[str, int]]:
+    """The GPUs of a running job, one by one."""
+    return frozenset((part.node, gpu) for part in entry.placement for gpu in range(64) if part.mask >> gpu & 1)
+
+
+def on_host(total: int, here: int, gpus: int) -> float:
+    """The least that a job can need of a host resource on one node: its part by GPUs."""
+    return total * here / gpus
+
+
+def could_run(job: Job, machines: Sequence[Node]) -> bool:
+    """Do these nodes, all empty, hold the job in a consolidated place: one node, or whole nodes of the largest
+    size and a remainder?"""
+    size = max((m.gpus for m in machines), default=0)
+
+    def holds(machine: Node, gpus: int) -> bool:
+        cpus, mem = -(-job.cpus * gpus // job.gpus), -(-job.mem_mib * gpus // job.gpus)
+        return (
+            machine.available
+            and machine.gpus >= gpus
+            and (not machine.cpus or cpus <= machine.cpus)
+            and (not machine.mem_mib or mem <= machine.mem_mib)
+        )
+
+    if job.gpus <= size:
+        return any(holds(m, job.gpus) for m in machines)
+    whole, rest = divmod(job.gpus, size)
+    full = [m for m in machines if m.gpus == size and holds(m, size)]
+    if len(full) < whole or not rest:
+        return len(full) >= whole
+    small = [m for m in machines if m.gpus != size and holds(m, rest)]
+    return bool(small) or len(full) > whole
+
+
+def check_state(
+    partitions: Mapping[str, Partition], predictions: Mapping[str, Prediction], settings: PolicySettings
+) -> None:
+    """What must hold of every state that a policy brings about."""
+    seen: set[str] = set()
+    for partition in partitions.values():
+        machines = {m.name: m for m in partition.nodes}
+        on_gpu: dict[tuple[str, int], list[Running]] = defaultdict(list)
+        cpus: dict[str, float] = defaultdict(float)
+        mem: dict[str, float] = defaultdict(float)
+        for entry in (*partition.pending, *partition.running):
+            assert entry.job.id not in seen, f"{entry.job.id} is in two places"
+            seen.add(entry.job.id)
+        for entry in partition.running:
+            gpus = gpu_set(entry)
+            assert len(gpus) == entry.job.gpus, f"{entry.job.id} holds {len(gpus)} GPUs"
+            for name, gpu in gpus:
+                assert machines[name].available, f"{entry.job.id} on {name}, which is down"
+                assert gpu < machines[name].gpus
+                on_gpu[name, gpu].append(entry)
+                cpus[name] += on_host(entry.job.cpus, 1, entry.job.gpus)
+                mem[name] += on_host(entry.job.mem_mib, 1, entry.job.gpus)
+        for (name, gpu), entries in on_gpu.items():
+            assert len(entries) <= 2, f"{len(entries)} jobs on {name}:{gpu}"
+            if len(entries) == 2:
+                check_pair(entries[0], entries[1], machines[name], predictions, settings)
+            else:
+                assert entries[0].partner is None
+        for name, machine in machines.items():
+            assert not machine.cpus or cpus[name] <= machine.cpus + 1e-6, f"CPUs of {name}"
+            assert not machine.mem_mib or mem[name] <= machine.mem_mib + 1e-6, f"host memory of {name}"
+
+
+def check_pair(
+    a: Running, b: Running, machine: Node, predictions: Mapping[str, Prediction], settings: PolicySettings
+) -> None:
+    """The packing rules, of two jobs on one GPU."""
+    names = f"{a.job.id} and {b.job.id}"
+    assert gpu_set(a) == gpu_set(b), f"{names}: other GPUs"
+    assert a.job.gpus == b.job.gpus, f"{names}: other GPU counts"
+    assert (a.partner, b.partner) == (b.job.id, a.job.id), f"{names}: do not know of each other"
+    assert len({part.node for part in a.placement}) == 1, f"{names}: distributed"
+    scores = []
+    for entry in (a, b):
+        assert entry.profile is not None, f"{names}: unmeasured"
+        assert not entry.profile.unstable, f"{names}: unstable"
+        assert entry.job.shareable, f"{names}: not shareable"
+        assert not entry.alone, f"{names}: parted before"
+        score = predictions[entry.job.id].share_score
+        assert score is not None
+        scores.append(score)
+    assert a.profile is not None
+    assert b.profile is not None
+    assert a.profile.gpu_mem_mib + b.profile.gpu_mem_mib <= machine.gpu_mem_mib, f"{names}: GPU memory"
+    assert settings.packing.gss > 0, f"{names}: sharing is off"
+    assert sum(scores) <= settings.packing.gss, f"{names}: GSS"
+
+
+def check_decision(entry: Pending | Running, decision: Decision) -> None:
+    """The decision fits the state of the job, and its reasons agree with it."""
+    assert decision.reasons, f"{entry.job.id}: no reason"
+    verdicts: dict[str, bool] = {item.kind: bool(item) for item in decision.reasons}
+    waiting = isinstance(entry, Pending)
+    if isinstance(decision, Start):
+        assert waiting
+        if decision.beside is None:
+            assert verdicts["FreeGpus"]
+        else:
+            assert all(verdicts.values()), f"{entry.job.id} packed although {verdicts}"
+            assert {"ShareScores", "GpuMemory", "PartnerOutlasts", "SameGpus"} <= verdicts.keys()
+    elif isinstance(decision, Hold):
+        assert waiting
+        assert any(holds_back(item) for item in decision.reasons), f"{entry.job.id} held although {verdicts}"
+    elif isinstance(decision, Release):
+        assert verdicts.get("ProfileTime", False) != waiting
+        assert not waiting or verdicts.get("WaitedForProfiling") or not verdicts.get("ProfilingFits", True)
+    elif isinstance(decision, Keep):
+        assert not waiting
+        assert verdicts["ProfileTime"]
+        assert not verdicts.get("Requeueable", True) or (verdicts["HomeWaits"] and verdicts["NobodyWaits"])
+    else:
+        assert not waiting
+        assert verdicts["Requeueable"] and not verdicts["Stable"] if decision.part else verdicts["Preempted"]
+
+
+def holds_back(item: Reason) -> bool:
+    """Is this comparison, as it came out, one that keeps a job from starting?"""
+    if item.kind in {"FreeGpus", "HostFits", "EverFits"}:
+        return not item
+    return item.kind in {"TooLarge", "Preempted", "BehindHead", "NextRound"} and bool(item)
+
+
+def outline(plan: Plan) -> dict[str, object]:
+    """A plan without its reasons and without its order of decisions: what will happen."""
+    return {
+        name: (
+            {
+                job_id: (type(d), getattr(d, "placement", None), getattr(d, "beside", None))
+                for job_id, d in part.decisions.items()
+            },
+            [(a.job_id, type(a.decision)) for a in part.actions],
+        )
+        for name, part in plan.partitions.items()
+    }
+
+
+@dataclass
+class Watcher:
+    """A recorder that judges every cycle."""
+
+    policy: str
+    settings: PolicySettings
+    predictor: Predictor
+    compare_cold: bool = True
+    cycles: int = 0
+    packed: int = 0
+    ended: dict[str, Ended] = field(default_factory=dict)
+    starts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    outlines: list[object] = field(default_factory=list)
+
+    def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
+        self.cycles += 1
+        check_state(snapshot.partitions, snapshot.predictions, self.settings)
+        for item in snapshot.ended:
+            assert item.job.id not in self.ended, f"{item.job.id} ended twice"
+            self.ended[item.job.id] = item
+        assert [item.action for item in applied] == plan.actions
+        assert not [item for item in applied if item.refused]
+        for name, partition in snapshot.partitions.items():
+            self._partition(partition, plan, name)
+        ids = [action.job_id for action in plan.actions]
+        assert len(ids) == len(set(ids)), "two actions on one job"
+        self.outlines.append(outline(plan))
+        if self.compare_cold:
+            cold = self.fresh().plan(snapshot)
+            assert outline(plan) == outline(cold), "a kept plan differs from a fresh one"
+
+    def fresh(self) -> Policy:
+        """The same policy without memory."""
+        return make_policy(self.policy, self.settings, self.predictor)
+
+    def _partition(self, partition: Partition, plan: Plan, name: str) -> None:
+        made = plan.partitions[name]
+        members: dict[str, Pending | Running] = {
+            e.job.id: e for e in (*partition.pending, *partition.running)
+        }
+        for pending in partition.pending:
+            assert pending.job.id in made.decisions, f"{pending.job.id} undecided"
+        acting = {a.job_id for a in made.actions}
+        for job_id, decision in made.decisions.items():
+            entry = members[job_id]
+            check_decision(entry, decision)
+            assert isinstance(decision, Hold) != (job_id in acting), f"{job_id}: decision and action differ"
+            if isinstance(decision, Start):
+                self.starts[job_id] += 1
+                self.packed += decision.beside is not None
+            if entry.job.gpus > partition.gpus and not partition.profiling:
+                assert isinstance(decision, Hold)
+                assert [r.kind for r in decision.reasons] in (["TooLarge"], ["BehindHead"], ["NextRound"])
+            if isinstance(decision, Requeue) and not decision.part:
+                assert self.policy in PREEMPTIVE, f"{self.policy} preempted {job_id}"

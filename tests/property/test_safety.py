@@ -1,0 +1,249 @@
+"""Random clusters and random streams of jobs, every policy, every cycle judged by rules of the tests' own."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from builders import VC, a_cluster, a_trace
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lucid.config import OverheadSettings, PolicySettings
+from lucid.core.job import Job, JobProfile
+from lucid.core.node import Node
+from lucid.core.ports import Capability, Predictor
+from lucid.models.history import HistoryPredictor
+from lucid.orchestrator.policy import make_policy
+from lucid.simulator.cluster import JobOutcome, SimulatedCluster
+from lucid.simulator.engine import run
+from lucid.simulator.estimates import GivenPredictor
+from lucid.simulator.traces import Trace, TraceJob
+from lucid.simulator.truth import ContentionTruth, OraclePredictor
+
+from safety_rules import Watcher, could_run  # isort: skip
+
+VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "fifo": ("fifo", {}),
+    "sjf": ("sjf", {}),
+    "srtf": ("srtf", {}),
+    "qssf": ("qssf", {}),
+    "tiresias": ("tiresias", {"tiresias": {"threshold_gpu_s": 600.0, "interval_s": 60.0}}),
+    "lucid": ("lucid", {}),
+    "lucid, gss 0": ("lucid", {"packing": {"gss": 0}}),
+    "lucid, gss 1": ("lucid", {"packing": {"gss": 1}}),
+    "lucid, gss 4, anything goes": (
+        "lucid",
+        {"packing": {"gss": 4, "least_pair_speed": 0.0, "least_partner_remaining_s": 0.0}},
+    ),
+    "lucid, first partner": ("lucid", {"packing": {"partner": "first", "priority_ratio": 2.0}}),
+    "lucid, no reservations": ("lucid", {"reservation": {"enabled": False}}),
+    "lucid, strict reservations": (
+        "lucid",
+        {"reservation": {"above_gpus": 2, "after_wait_s": 50.0, "strict_after_s": 400.0, "safety": 1.5}},
+    ),
+    "lucid, no profiling": ("lucid", {"profiling": {"enabled": False}}),
+    "lucid, short patience": (
+        "lucid",
+        {"profiling": {"max_wait_s": 100.0, "carry_on_share": 1.0, "n_prof": 4}},
+    ),
+}
+
+HEAD_OF_LINE = {"fifo", "sjf", "srtf", "qssf", "tiresias"}
+"""One job that waits for a node to come back may hold up everybody behind it."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One random cluster and its jobs."""
+
+    layout: Mapping[str, tuple[Node, ...]]
+    profiling_nodes: tuple[Node, ...]
+    trace: Trace
+    estimates_s: Mapping[str, float]
+    oracle: bool
+
+    def predictor(self) -> Predictor:
+        if self.oracle:
+            return OraclePredictor(self.trace, ContentionTruth())
+        return GivenPredictor("given", self.estimates_s, self.trace, HistoryPredictor(500.0))
+
+    def cluster(self, policy: Any, rules: PolicySettings) -> SimulatedCluster:
+        return a_cluster(
+            self.trace,
+            self.layout,
+            profiling_nodes=self.profiling_nodes if rules.profiling.enabled else (),
+            profiled=policy.profiled,
+            profiling=rules.profiling,
+            overheads=OverheadSettings(),
+        )
+
+
+def some_nodes(rng: random.Random, prefix: str, most: int) -> tuple[Node, ...]:
+    size, mixed = rng.choice([1, 2, 4, 8, 8]), rng.random() < 0.25
+    cpus, mem = rng.choice([0, 0, 8, 32]), rng.choice([0, 0, 64000])
+    return tuple(
+        Node(
+            f"{prefix}{i}",
+            rng.choice([1, 2, 4, 8]) if mixed else size,
+            rng.choice([24576, 24576, 11000]) if mixed else 24576,
+            cpus,
+            mem,
+            available=rng.random() > 0.1,
+        )
+        for i in range(rng.randint(1, most))
+    )
+
+
+def some_profile(rng: random.Random) -> JobProfile | None:
+    if rng.random() < 0.15:
+        return None
+    return JobProfile(
+        gpu_util=rng.choice([0.0, 5.0, 20.0, 60.0, 100.0]),
+        mem_util=rng.choice([0.0, 5.0, 30.0, 100.0]),
+        gpu_mem_mib=rng.choice([0.0, 3000.0, 10000.0, 12288.0, 24000.0, 90000.0]),
+        unstable=rng.random() < 0.15,
+    )
+
+
+def some_item(rng: random.Random, number: int, submit_s: float, layout: Mapping[str, tuple[Node, ...]]) -> TraceJob:
+    vc = rng.choice(list(layout))
+    have = sum(node.gpus for node in layout[vc])
+    gpus = rng.choice([1, 1, 1, 1, 2, 2, 4, 8, rng.randint(1, 20), have, have + 1])
+    limited = rng.random() < 0.5
+    job = Job(
+        f"j{number}",
+        vc,
+        gpus,
+        submit_s,
+        rank=number,
+        user=rng.choice(["ann", "bob", ""]),
+        name=rng.choice(["train", "debug", ""]),
+        cpus=gpus * rng.choice([1, 2, 4]) if limited else 0,
+        mem_mib=gpus * rng.choice([1000, 8000, 40000]) if limited else 0,
+        requeueable=rng.random() > 0.15,
+        long_cold_start=rng.random() < 0.1,
+        shareable=rng.random() > 0.1,
+    )
+    duration_s = rng.choice([0.0, 1.0, 30.0, 80.0, 90.0, 300.0, 1000.0, rng.randint(0, 3000) + 0.5])
+    label = rng.choice([None, 0, 0, 1, 2])
+    return TraceJob(job, duration_s, "", some_profile(rng), label)
+
+
+def some_scene(rng: random.Random, most_jobs: int = 14, most_nodes: int = 3) -> Scene:
+    layout = {
+        name: some_nodes(rng, f"{name}-", most_nodes) for name in [VC, "other", "third"][: rng.randint(1, 3)]
+    }
+    profiling_nodes = () if rng.random() < 0.2 else some_nodes(rng, "prof-", 2)
+    items = []
+    submit_s = 0.0
+    for number in range(rng.randint(1, most_jobs)):
+        submit_s += rng.choice([0.0, 0.0, 0.0, 1.0, 10.0, 60.0, 333.3])
+        items.append(some_item(rng, number, submit_s, layout))
+    estimates = {
+        item.job.id: rng.choice([1.0, 60.0, item.duration_s + 1.0, 5000.0]) for item in items if rng.random() < 0.8
+    }
+    return Scene(layout, profiling_nodes, a_trace(*items), estimates, rng.random() < 0.3)
+
+
+def play(scene: Scene, variant: str, compare_cold: bool = True) -> tuple[Watcher, dict[str, JobOutcome]]:
+    name, sections = VARIANTS[variant]
+    sections = dict(sections)
+    if not scene.profiling_nodes:
+        sections["profiling"] = {**sections.get("profiling", {}), "enabled": False}
+    rules = PolicySettings.model_validate(sections)
+    predictor = scene.predictor()
+    policy = make_policy(name, rules, predictor)
+    cluster = scene.cluster(policy, rules)
+    assert policy.needs <= cluster.capabilities | {Capability.PROFILE}
+    watcher = Watcher(name, rules, predictor, compare_cold)
+    result = run(cluster, policy, predictor, watcher)
+    return watcher, {outcome.job.id: outcome for outcome in result.outcomes}
+
+
+def check_end(scene: Scene, variant: str, watcher: Watcher, outcomes: Mapping[str, JobOutcome]) -> None:
+    """Nothing was lost, all that could run did, and the books balance."""
+    assert outcomes.keys() == {item.job.id for item in scene.trace.jobs}
+    for item in scene.trace.jobs:
+        job, outcome = item.job, outcomes[item.job.id]
+        machines = scene.layout[job.vc]
+        ended = watcher.ended.get(job.id)
+        assert (ended is None) == (outcome.end_s < 0)
+        if ended is None:
+            assert not could_run(job, machines) or waits_for_repair(scene, variant, job.vc), f"{job.id} starved"
+            continue
+        assert outcome.end_s == ended.end_s
+        assert watcher.starts[job.id] >= 1
+        assert outcome.queue_s >= 0
+        # all of a job's time is either waiting or running
+        assert outcome.queue_s + ended.ran_s == pytest.approx(outcome.jct_s, abs=1e-4)
+        # no pair is faster than alone, so nobody does his work in less time than it takes
+        assert ended.ran_s >= item.duration_s - 1e-4
+        assert outcome.profiled_s <= ended.ran_s + 1e-6
+        assert outcome.packed_s <= ended.ran_s + 1e-6
+        assert outcome.packed or outcome.packed_s == 0
+        if variant.startswith("lucid"):
+            assert outcome.preemptions == 0, "Lucid never preempts"
+
+
+def waits_for_repair(scene: Scene, variant: str, vc: str) -> bool:
+    """Head-of-line policies may wait for a job that needs a node which is down."""
+    return VARIANTS[variant][0] in HEAD_OF_LINE and any(
+        not could_run(item.job, scene.layout[vc])
+        and could_run(item.job, [Node(n.name, n.gpus, n.gpu_mem_mib, n.cpus, n.mem_mib) for n in scene.layout[vc]])
+        for item in scene.trace.jobs
+        if item.job.vc == vc
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@settings(
+    max_examples=int(os.environ.get("LUCID_EXAMPLES", "40")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(rng=st.randoms(use_true_random=False))
+def test_every_cycle_of_every_policy_is_safe(variant: str, rng: random.Random) -> None:
+    scene = some_scene(rng)
+    watcher, outcomes = play(scene, variant)
+    check_end(scene, variant, watcher, outcomes)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_same_input_gives_the_same_run(variant: str) -> None:
+    for seed in range(3):
+        first, second = (play(some_scene(random.Random(seed), 30), variant, False) for _ in range(2))
+        assert first[0].outlines == second[0].outlines
+        assert first[1] == second[1]
+
+
+def test_the_random_scenes_reach_what_they_are_for() -> None:
+    packed = multi = down = hosts = 0
+    for seed in range(30):
+        scene = some_scene(random.Random(seed), 30)
+        watcher, outcomes = play(scene, "lucid", False)
+        packed += watcher.packed
+        multi += sum(len(o.placement) > 1 for o in outcomes.values())
+        down += any(not n.available for m in scene.layout.values() for n in m)
+        hosts += any(n.cpus for m in scene.layout.values() for n in m)
+    assert packed > 20
+    assert multi > 5
+    assert down > 5
+    assert hosts > 5
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not os.environ.get("LUCID_NIGHTLY"), reason="set LUCID_NIGHTLY=1")
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_twenty_thousand_random_cycles_are_safe(variant: str) -> None:
+    cycles, seed = 0, 0
+    while cycles < 20_000:
+        seed += 1
+        scene = some_scene(random.Random(f"{variant} {seed}"), most_jobs=60, most_nodes=6)
+        watcher, outcomes = play(scene, variant, compare_cold=seed % 4 == 0)
+        check_end(scene, variant, watcher, outcomes)
+        cycles += watcher.cycles
