@@ -53,6 +53,9 @@ class Binder:
         self._predictor = predictor
         self._settings = settings
         self._now_s = now_s
+        self.changes_s: float | None = None
+        """When the next partner that was refused as nearly done will have outlived its estimate: it is then
+        expected to go on for long (``Prediction.remaining_s``), and the same question gets another answer."""
         self._open: dict[int, dict[str, tuple[int, Running]]] = defaultdict(dict)
         """Jobs that may be joined with their share scores, by GPU count, then by id in order of start."""
         if settings.gss:
@@ -144,6 +147,7 @@ class Binder:
             other_id, found.remaining_s(other.elapsed_s(self._now_s)), settings.least_partner_remaining_s
         )
         if not outlasts:
+            self._changes(other.start_s + max(found.duration_s, settings.least_partner_remaining_s))
             return 2, (outlasts,)
         reasons: tuple[Reason, ...] = (memory, outlasts)
         if self._ledger.host_limits and (entry.job.cpus or entry.job.mem_mib):
@@ -165,6 +169,10 @@ class Binder:
                 return 5, (speed,)
             reasons = (*reasons, speed)
         return _ALL_RULES, reasons
+
+    def _changes(self, at_s: float) -> None:
+        if self.changes_s is None or at_s < self.changes_s:
+            self.changes_s = at_s
 
     def joined(self, entry: Pending, other: Running) -> None:
         """Note a pair."""

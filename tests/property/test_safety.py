@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -63,9 +63,10 @@ class Scene:
 
     layout: Mapping[str, tuple[Node, ...]]
     profiling_nodes: tuple[Node, ...]
-    trace: Trace
-    estimates_s: Mapping[str, float]
+    crowded: bool
     oracle: bool
+    trace: Trace = field(default_factory=a_trace)
+    estimates_s: Mapping[str, float] = field(default_factory=dict)
 
     def predictor(self) -> Predictor:
         if self.oracle:
@@ -84,7 +85,7 @@ class Scene:
 
 
 def some_nodes(rng: random.Random, prefix: str, most: int) -> tuple[Node, ...]:
-    size, mixed = rng.choice([1, 2, 4, 8, 8]), rng.random() < 0.25
+    size, mixed = rng.choice([1, 2, 4, 8]), rng.random() < 0.25
     cpus, mem = rng.choice([0, 0, 8, 32]), rng.choice([0, 0, 64000])
     return tuple(
         Node(
@@ -99,7 +100,9 @@ def some_nodes(rng: random.Random, prefix: str, most: int) -> tuple[Node, ...]:
     )
 
 
-def some_profile(rng: random.Random) -> JobProfile | None:
+def some_profile(rng: random.Random, crowded: bool) -> JobProfile | None:
+    if crowded:
+        return JobProfile(rng.choice([0.0, 20.0, 60.0]), 5.0, rng.choice([3000.0, 10000.0, 16000.0]))
     if rng.random() < 0.15:
         return None
     return JobProfile(
@@ -110,11 +113,12 @@ def some_profile(rng: random.Random) -> JobProfile | None:
     )
 
 
-def some_item(rng: random.Random, number: int, submit_s: float, layout: Mapping[str, tuple[Node, ...]]) -> TraceJob:
-    vc = rng.choice(list(layout))
-    have = sum(node.gpus for node in layout[vc])
-    gpus = rng.choice([1, 1, 1, 1, 2, 2, 4, 8, rng.randint(1, 20), have, have + 1])
-    limited = rng.random() < 0.5
+def some_item(rng: random.Random, number: int, submit_s: float, scene: Scene) -> TraceJob:
+    vc = rng.choice(list(scene.layout))
+    have = sum(node.gpus for node in scene.layout[vc])
+    crowded = scene.crowded
+    gpus = rng.choice([1, 1, 1, 1, 2, 2, 2, 4] if crowded else [1, 1, 1, 2, 4, 8, rng.randint(1, 20), have, have + 1])
+    limited = rng.random() < (0.2 if crowded else 0.5)
     job = Job(
         f"j{number}",
         vc,
@@ -127,27 +131,33 @@ def some_item(rng: random.Random, number: int, submit_s: float, layout: Mapping[
         mem_mib=gpus * rng.choice([1000, 8000, 40000]) if limited else 0,
         requeueable=rng.random() > 0.15,
         long_cold_start=rng.random() < 0.1,
-        shareable=rng.random() > 0.1,
+        shareable=crowded or rng.random() > 0.1,
     )
-    duration_s = rng.choice([0.0, 1.0, 30.0, 80.0, 90.0, 300.0, 1000.0, rng.randint(0, 3000) + 0.5])
+    long_s = rng.randint(600, 3000) + 0.5
+    short_s = rng.choice([0.0, 1.0, 30.0, 80.0, 90.0, 300.0])
     label = rng.choice([None, 0, 0, 1, 2])
-    return TraceJob(job, duration_s, "", some_profile(rng), label)
+    duration_s = long_s if rng.random() < (0.8 if crowded else 0.4) else short_s
+    return TraceJob(job, duration_s, "", some_profile(rng, crowded), label)
 
 
 def some_scene(rng: random.Random, most_jobs: int = 14, most_nodes: int = 3) -> Scene:
-    layout = {
-        name: some_nodes(rng, f"{name}-", most_nodes) for name in [VC, "other", "third"][: rng.randint(1, 3)]
-    }
+    """Half of the scenes are crowded with jobs that could share, half are as odd as possible."""
+    crowded = rng.random() < 0.5
+    names = [VC, "other", "third"][: rng.randint(1, 2 if crowded else 3)]
+    layout = {name: some_nodes(rng, f"{name}-", 1 if crowded else most_nodes) for name in names}
     profiling_nodes = () if rng.random() < 0.2 else some_nodes(rng, "prof-", 2)
+    scene = Scene(layout, profiling_nodes, crowded, oracle=rng.random() < 0.3)
     items = []
     submit_s = 0.0
-    for number in range(rng.randint(1, most_jobs)):
+    for number in range(rng.randint(most_jobs // 2 if crowded else 1, most_jobs)):
         submit_s += rng.choice([0.0, 0.0, 0.0, 1.0, 10.0, 60.0, 333.3])
-        items.append(some_item(rng, number, submit_s, layout))
+        items.append(some_item(rng, number, submit_s, scene))
     estimates = {
-        item.job.id: rng.choice([1.0, 60.0, item.duration_s + 1.0, 5000.0]) for item in items if rng.random() < 0.8
+        item.job.id: rng.choice([1.0, 60.0, item.duration_s + 1.0, item.duration_s + 1.0, 5000.0])
+        for item in items
+        if rng.random() < 0.8
     }
-    return Scene(layout, profiling_nodes, a_trace(*items), estimates, rng.random() < 0.3)
+    return replace(scene, trace=a_trace(*items), estimates_s=estimates)
 
 
 def play(scene: Scene, variant: str, compare_cold: bool = True) -> tuple[Watcher, dict[str, JobOutcome]]:

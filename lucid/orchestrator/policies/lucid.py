@@ -105,6 +105,9 @@ class _VcPlan:
         return self._plan(self._now_s + SETTLE_S if parted else due_s)
 
     def _plan(self, wake_s: float | None) -> PartitionPlan:
+        changes_s = self._binder.changes_s
+        if changes_s is not None and (wake_s is None or changes_s < wake_s):
+            wake_s = changes_s
         return PartitionPlan(self._decisions, tuple(self._actions), wake_s)
 
     def _strict_from_s(self, holder: Pending) -> float | None:
