@@ -230,6 +230,7 @@ class SimulatedCluster:
         outcome = live.outcome
         outcome.end_s = self._now_s
         outcome.ended_in_profiling = view.stage is Stage.PROFILE
+        self._catch_up(live)
         self._leave(live, view)
         del self._live[view.job.id]
         ran_s = view.ran_s + view.elapsed_s(self._now_s)
