@@ -11,7 +11,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.reason import FreeGpus, Priority, Reason, Reserved
+from lucid.core.reason import FreeGpus, PairSpeed, Priority, Reason, Reserved
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import SETTLE_S, no_place
@@ -77,10 +77,10 @@ class _VcPlan:
         self._binder = Binder(partition, self._ledger, self._predictions, predictor, settings.packing, self._now_s)
         self._decisions: dict[str, Decision] = {}
         self._actions: list[Action] = []
-        self._blocked: dict[tuple[object, ...], tuple[float, Hold]] = {}
-        """Holds by shape of job, with the GPU memory of the job that was held: what stopped it stops every
-        later job of that shape which needs no less memory, because a plan only ever uses room up, and later
-        jobs have higher priority values."""
+        self._blocked: dict[tuple[object, ...], list[tuple[tuple[float, float, float], Hold]]] = {}
+        """Holds by shape of job, with the GPU memory and the two utilisations of the job that was held: what
+        stopped it stops every later job of that shape which uses no less of each, because a plan only ever
+        uses room up, later jobs have higher priority values, and a heavier job makes no pair faster."""
         self._kept: Reservation | None = None
         self._room: Reserved | None = None
 
@@ -132,13 +132,13 @@ class _VcPlan:
         score, profile = prediction.share_score, entry.profile
         kept, room = self._kept, self._room
         fenced = room is not None and prediction.duration_s > room.room_s
-        mem_mib = 0.0 if profile is None else profile.gpu_mem_mib
+        load = (0.0, 0.0, 0.0) if profile is None else (profile.gpu_mem_mib, profile.gpu_util, profile.mem_util)
         steady = profile is None or not profile.unstable
         shape = (job.gpus, score, fenced, job.shareable, entry.alone, steady, job.cpus, job.mem_mib)
-        known = self._blocked.get(shape)
-        if known is not None and known[0] <= mem_mib:
-            self._decisions[job.id] = known[1]
-            return
+        for least, held in self._blocked.get(shape, ()):
+            if _no_less(load, least):
+                self._decisions[job.id] = held
+                return
         bar = self._binder.bars(entry, score)
         why: tuple[Reason, ...]
         if bar is not None:
@@ -164,7 +164,11 @@ class _VcPlan:
             hold = Hold((room, *why, *no_place(self._ledger, entry)))
         else:
             hold = Hold((*why, *no_place(self._ledger, entry)))
-        self._blocked[shape] = (mem_mib, hold)
+        if steady:  # the reason of an unsteady job names it, and is nobody else's
+            if not (why and isinstance(why[-1], PairSpeed)):
+                load = (load[0], 0.0, 0.0)
+            others = [item for item in self._blocked.get(shape, ()) if not _no_less(item[0], load)]
+            self._blocked[shape] = [*others, (load, hold)]
         self._decisions[job.id] = hold
 
     def _priority(self, value: float, prediction: Prediction, job: Job) -> Priority:
@@ -185,6 +189,10 @@ class _VcPlan:
     def _act(self, job: Job, start: Start) -> None:
         self._decisions[job.id] = start
         self._actions.append(Action(job.id, self._partition.name, start))
+
+
+def _no_less(load: tuple[float, float, float], least: tuple[float, float, float]) -> bool:
+    return load[0] >= least[0] and load[1] >= least[1] and load[2] >= least[2]
 
 
 def _by_value(item: tuple[float, Pending]) -> float:
