@@ -116,5 +116,5 @@ def make_policy(name: str, settings: PolicySettings, predictor: Predictor) -> Po
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"no policy {name!r}{hint} Known: {', '.join(sorted(known))}")
+        raise ConfigError(f"no policy {name!r}{hint}; known: {', '.join(sorted(known))}")
     return known[name](settings, predictor)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from builders import VC, a_cluster, a_trace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builders import VC, a_cluster, a_trace
 from lucid.config import OverheadSettings, PolicySettings
 from lucid.core.job import Job, JobProfile
 from lucid.core.node import Node
@@ -24,8 +24,7 @@ from lucid.simulator.engine import run
 from lucid.simulator.estimates import GivenPredictor
 from lucid.simulator.traces import Trace, TraceJob
 from lucid.simulator.truth import ContentionTruth, OraclePredictor
-
-from safety_rules import Watcher, could_run  # isort: skip
+from safety_rules import Watcher, could_run
 
 VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "fifo": ("fifo", {}),
@@ -117,7 +116,9 @@ def some_item(rng: random.Random, number: int, submit_s: float, scene: Scene) ->
     vc = rng.choice(list(scene.layout))
     have = sum(node.gpus for node in scene.layout[vc])
     crowded = scene.crowded
-    gpus = rng.choice([1, 1, 1, 1, 2, 2, 2, 4] if crowded else [1, 1, 1, 2, 4, 8, rng.randint(1, 20), have, have + 1])
+    gpus = rng.choice(
+        [1, 1, 1, 1, 2, 2, 2, 4] if crowded else [1, 1, 1, 2, 4, 8, rng.randint(1, 20), have, have + 1]
+    )
     limited = rng.random() < (0.2 if crowded else 0.5)
     job = Job(
         f"j{number}",

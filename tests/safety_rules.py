@@ -196,9 +196,7 @@ class Watcher:
 
     def _partition(self, partition: Partition, plan: Plan, name: str) -> None:
         made = plan.partitions[name]
-        members: dict[str, Pending | Running] = {
-            e.job.id: e for e in (*partition.pending, *partition.running)
-        }
+        members: dict[str, Pending | Running] = {e.job.id: e for e in (*partition.pending, *partition.running)}
         for pending in partition.pending:
             assert pending.job.id in made.decisions, f"{pending.job.id} undecided"
         acting = {a.job_id for a in made.actions}
