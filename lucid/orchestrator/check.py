@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lucid.core.decision import Action, Decision, PartitionPlan, Plan, Release, Requeue, Start
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Release, Requeue, Start
 from lucid.core.job import Job, JobProfile, Pending, Running, Stage
 from lucid.core.ledger import host_share
 from lucid.core.placement import placement_gpus
@@ -56,7 +56,7 @@ def _once(plan: Plan) -> None:
 def check_partition(partition: Partition, plan: PartitionPlan) -> None:
     """Check one partition's decisions against its state.
 
-    The rules: every pending job is decided; only pending jobs start and only running ones are requeued,
+    The rules: every pending job is decided; what is decided is also done; only pending jobs start and only running ones are requeued,
     released or kept; GPUs named exist on available nodes and are as many as the job asked for; a GPU holds
     at most two jobs, both on exactly the same GPUs (so of equal count), both measured, their memory peaks
     within the card's; CPUs and host memory of a node are not exceeded by what the plan starts.
@@ -68,6 +68,11 @@ def check_partition(partition: Partition, plan: PartitionPlan) -> None:
     for entry in partition.pending:
         if entry.job.id not in decisions:
             raise UnsafePlan(f"job {entry.job.id}: pending in {partition.name!r} and not decided")
+    if sum(type(decision) is not Hold for decision in decisions.values()) > len(plan.actions):
+        acting = {action.job_id for action in plan.actions}
+        idle = next(i for i, d in decisions.items() if not isinstance(d, Hold) and i not in acting)
+        kind = type(decisions[idle]).__name__.lower()
+        raise UnsafePlan(f"job {idle}: decided to {kind}, but no action of the plan does it")
     if not plan.actions:
         return
     pending = {entry.job.id: entry for entry in partition.pending}

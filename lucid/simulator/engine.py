@@ -19,6 +19,8 @@ Progress = Callable[[float, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
+    """What became of every job, and what finding out took."""
+
     outcomes: list[JobOutcome]
     cycles: int
     wall_s: float
@@ -28,6 +30,8 @@ class RunResult:
 def run(
     cluster: SimulatedCluster, policy: Policy, predictor: Predictor, recorder: Recorder | None = None
 ) -> RunResult:
+    """Go from event to event until nothing is left to happen, one cycle at each (and one more at once whenever
+    a job changed partition)."""
     began, began_cpu = time.perf_counter(), time.process_time()
     cycle = Cycle(cluster, predictor, policy, recorder)
     wake_s: float | None = None

@@ -1,0 +1,233 @@
+"""Every safety rule, broken once in a plan that was good: the check names the job and the resource."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from builders import LIGHT, VC, FixedPredictor, a_cluster, a_trace, at, by, nodes, part, runs, snap, waits
+
+from lucid.core.decision import Action, Decision, Hold, Keep, PartitionPlan, Plan, Release, Requeue, Start
+from lucid.core.job import Stage
+from lucid.core.ports import Capability
+from lucid.core.reason import FairOrder
+from lucid.core.snapshot import Snapshot
+from lucid.errors import UnsafePlan
+from lucid.orchestrator.check import SafetyCheck
+from lucid.orchestrator.cycle import Cycle
+
+WHY = (FairOrder(0.0),)
+BIG = replace(LIGHT, gpu_mem_mib=13000.0)
+
+MACHINES = (*nodes(2, 4, cpus=8, mem_mib=64000), *nodes(1, 4, prefix="down", available=False))
+WAITING = (
+    waits("p1", profile=LIGHT, cpus=1),
+    waits("p2", 2, profile=LIGHT),
+    waits("p3", profile=LIGHT),
+    waits("p4", profile=BIG),
+    waits("p5"),
+    waits("p6", cpus=9),
+    waits("p7", mem_mib=65000),
+)
+ON_GPUS = (
+    runs("r1", "n1:0", profile=LIGHT),
+    runs("r2", "n1:1-2", profile=LIGHT),
+    runs("r3", "n2:0", profile=LIGHT, partner="r4"),
+    runs("r4", "n2:0", profile=LIGHT, partner="r3"),
+    runs("r5", "n2:1", profile=BIG),
+    runs("r6", "n2:2"),
+)
+
+
+def start(where: str, beside: str | None = None) -> Start:
+    return Start(at(where), WHY, beside)
+
+
+def of(name: str, changes: dict[str, Decision]) -> PartitionPlan:
+    """A plan that holds every job but those for which it is told otherwise."""
+    decisions: dict[str, Decision] = {e.job.id: Hold(WHY) for e in WAITING} | changes
+    actions = [Action(job_id, name, d) for job_id, d in decisions.items() if not isinstance(d, Hold)]
+    return PartitionPlan(decisions, tuple(actions))
+
+
+def state(**rest: Any) -> Snapshot:
+    return snap(0.0, part(MACHINES, WAITING, ON_GPUS, **rest))
+
+
+def check(**changes: Decision) -> None:
+    SafetyCheck()(state(), Plan(0.0, {VC: of(VC, changes)}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"p1": start("n1:3"), "p3": start("n2:3")},
+        {"p2": start("n1:1-2", beside="r2")},
+        {"p1": start("n1:0", beside="r1")},
+        {"p1": start("n1:3"), "p3": start("n1:3", beside="p1")},
+        {"r1": Requeue(WHY), "p5": start("n1:0")},
+        {"r3": Requeue(WHY, part=True), "p1": start("n2:0", beside="r4")},
+        {"r3": Requeue(WHY), "r4": Requeue(WHY), "p5": start("n2:0")},
+    ],
+    ids=lambda changes: " ".join(changes) or "nothing",
+)
+def test_good_plans_pass(changes: dict[str, Decision]) -> None:
+    check(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "job", "about"),
+    [
+        ({"p5": start("n1:0")}, "p5", "held by ['r1']"),
+        ({"p1": start("n1:3"), "p5": start("n1:3")}, "p5", "held by ['p1']"),
+        ({"p1": start("n2:0", beside="r3")}, "p1", "at most two jobs a GPU"),
+        ({"p1": start("n1:0", beside="r1"), "p3": start("n1:0", beside="r1")}, "p3", "at most two jobs a GPU"),
+        ({"p1": start("n1:3", beside="r1")}, "p1", "decided was 'r1'"),
+        ({"p1": start("n1:1", beside="r2")}, "p1", "different GPUs"),
+        ({"p2": start("n1:0-1", beside="r1")}, "p2", "at most two jobs a GPU"),
+        ({"p2": start("n1:2-3", beside="r2")}, "p2", "different GPUs"),
+        ({"p4": start("n2:1", beside="r5")}, "p4", "do not fit on a GPU of 'n2'"),
+        ({"p5": start("n1:0", beside="r1")}, "p5", "nobody has measured"),
+        ({"p1": start("n2:2", beside="r6")}, "r6", "nobody has measured"),
+        ({"p6": start("n1:3")}, "p6", "CPUs"),
+        ({"p7": start("n1:3")}, "p7", "host memory"),
+        ({"p1": start("nowhere:0")}, "p1", "'nowhere'"),
+        ({"p1": start("down1:0")}, "p1", "'down1'"),
+        ({"p1": start("n1:4")}, "p1", "'n1'"),
+        ({"p1": start("n1:3 n2:3")}, "p1", "asked for 1 GPUs, would get 2"),
+        ({"p2": start("n1:3")}, "p2", "asked for 2 GPUs, would get 1"),
+        ({"p2": Start(at("n2:3") + at("n2:3"), WHY)}, "p2", "one node named twice"),
+        ({"r1": start("n1:3")}, "r1", "cannot start"),
+        ({"p1": Requeue(WHY)}, "p1", "cannot requeue"),
+        ({"r1": Release(WHY)}, "r1", "cannot release"),
+        ({"p1": Release(WHY)}, "p1", "cannot release"),
+        ({"r1": Keep(WHY)}, "r1", "cannot keep"),
+        ({"ghost": start("n1:3")}, "ghost", "cannot start"),
+        ({"ghost": Requeue(WHY)}, "ghost", "cannot requeue"),
+    ],
+)
+def test_a_bad_plan_is_refused_by_job_and_resource(changes: dict[str, Decision], job: str, about: str) -> None:
+    with pytest.raises(UnsafePlan) as caught:
+        check(**changes)
+    assert job in str(caught.value)
+    assert about in str(caught.value)
+
+
+def test_an_undecided_job_is_refused() -> None:
+    plan = of(VC, {})
+    decisions = {job_id: d for job_id, d in plan.decisions.items() if job_id != "p3"}
+    with pytest.raises(UnsafePlan, match="p3: pending in 'vc' and not decided"):
+        SafetyCheck()(state(), Plan(0.0, {VC: PartitionPlan(decisions)}))
+
+
+def test_a_partition_left_out_is_refused_if_jobs_wait_there() -> None:
+    with pytest.raises(UnsafePlan, match="'vc': 7 pending jobs undecided"):
+        SafetyCheck()(state(), Plan(0.0, {}))
+    SafetyCheck()(snap(0.0, part(MACHINES, (), ON_GPUS)), Plan(0.0, {}))
+
+
+def test_a_plan_for_an_unknown_partition_is_refused() -> None:
+    with pytest.raises(UnsafePlan, match="'elsewhere'"):
+        SafetyCheck()(state(), Plan(0.0, {VC: of(VC, {}), "elsewhere": PartitionPlan({})}))
+
+
+def test_two_actions_on_one_job_are_refused() -> None:
+    plan = of(VC, {"r1": Requeue(WHY)})
+    twice = PartitionPlan(plan.decisions, plan.actions * 2)
+    with pytest.raises(UnsafePlan, match="job r1: two actions"):
+        SafetyCheck()(state(), Plan(0.0, {VC: twice}))
+
+
+def test_a_job_started_in_two_partitions_is_refused() -> None:
+    there = part(nodes(1, prefix="o"), [waits("p1", profile=LIGHT)], name="other")
+    here = part(MACHINES, WAITING, ON_GPUS)
+    plans = {
+        VC: of(VC, {"p1": start("n1:3")}),
+        "other": PartitionPlan({"p1": (d := start("o1:0"))}, (Action("p1", "other", d),)),
+    }
+    with pytest.raises(UnsafePlan, match="job p1: two actions"):
+        SafetyCheck()(snap(0.0, here, there), Plan(0.0, plans))
+
+
+def test_an_action_that_is_not_the_decision_is_refused() -> None:
+    plan = of(VC, {"p1": start("n1:3")})
+    other = (Action("p1", VC, start("n2:3")),)
+    with pytest.raises(UnsafePlan, match="p1: its action is not its decision"):
+        SafetyCheck()(state(), Plan(0.0, {VC: PartitionPlan(plan.decisions, other)}))
+
+
+def test_an_action_addressed_to_another_partition_is_refused() -> None:
+    d = start("n1:3")
+    plan = PartitionPlan({**of(VC, {}).decisions, "p1": d}, (Action("p1", "other", d),))
+    with pytest.raises(UnsafePlan, match="p1: its action is not its decision"):
+        SafetyCheck()(state(), Plan(0.0, {VC: plan}))
+
+
+def test_a_decision_to_start_that_no_action_carries_out_is_refused() -> None:
+    plan = of(VC, {"p1": start("n1:3")})
+    with pytest.raises(UnsafePlan, match="p1: decided to start, but no action"):
+        SafetyCheck()(state(), Plan(0.0, {VC: PartitionPlan(plan.decisions)}))
+
+
+@pytest.mark.parametrize("decision", [Release(WHY), Keep(WHY)], ids=["release", "keep"])
+def test_only_jobs_in_their_profiling_run_are_released_or_kept(decision: Release | Keep) -> None:
+    def profiling_room(stage: Stage) -> tuple[Snapshot, Plan]:
+        room = part(nodes(1), (), [runs("r1", "n1:0", stage=stage)], profiling=True)
+        plan = PartitionPlan({"r1": decision}, (Action("r1", VC, decision),))
+        return snap(0.0, room), Plan(0.0, {VC: plan})
+
+    SafetyCheck()(*profiling_room(Stage.PROFILE))
+    with pytest.raises(UnsafePlan, match="r1: cannot"):
+        SafetyCheck()(*profiling_room(Stage.MAIN))
+
+
+def test_a_pending_job_may_be_released_unprofiled() -> None:
+    room = part(nodes(1), [waits("p1")], (), profiling=True)
+    release = Release(WHY)
+    plan = PartitionPlan({"p1": release}, (Action("p1", VC, release),))
+    SafetyCheck()(snap(0.0, room), Plan(0.0, {VC: plan}))
+
+
+def test_what_was_overcommitted_before_stops_nobody_who_asks_for_none_of_it() -> None:
+    tight = nodes(1, 4, cpus=4)
+    held = [runs("r1", "n1:0", job={"cpus": 6})]
+    SafetyCheck()(
+        snap(0.0, part(tight, [waits("p1")], held)),
+        Plan(0.0, {VC: PartitionPlan({"p1": (d := start("n1:1"))}, (Action("p1", VC, d),))}),
+    )
+
+
+def test_a_plan_that_passed_is_not_checked_again_but_a_new_one_is() -> None:
+    check, snapshot = SafetyCheck(), state()
+    good = of(VC, {})
+    check(snapshot, Plan(0.0, {VC: good}))
+    check(snapshot, Plan(1.0, {VC: good}))
+    with pytest.raises(UnsafePlan):
+        check(snapshot, Plan(2.0, {VC: of(VC, {"p5": start("n1:0")})}))
+
+
+class Reckless:
+    """Starts every job on the same GPU."""
+
+    name = "reckless"
+    needs: frozenset[Capability] = frozenset()
+    profiled: Callable[..., bool] = staticmethod(lambda job: False)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        same = start("vc-1:0")
+        waiting = [e.job.id for e in snapshot.partitions[VC].pending]
+        actions = tuple(Action(job_id, VC, same) for job_id in waiting)
+        return Plan(snapshot.now_s, {VC: PartitionPlan(dict.fromkeys(waiting, same), actions)})
+
+
+def test_nothing_of_an_unsafe_plan_is_applied() -> None:
+    cluster = a_cluster(a_trace(by("a"), by("b")), profiled=lambda job: False)
+    cluster.advance(0.0)
+    with pytest.raises(UnsafePlan, match="job b"):
+        Cycle(cluster, FixedPredictor(), Reckless()).run()
+    left = cluster.observe().partitions[VC]
+    assert [e.job.id for e in left.pending] == ["a", "b"]
+    assert not left.running
