@@ -64,10 +64,12 @@ class Binder:
 
     def offer(self, entry: Running) -> None:
         """Let others join this job, if every rule that concerns it alone holds: measured, stable, alone on
-        its GPUs, not distributed, willing."""
+        its GPUs, not distributed, on a node that is up, willing."""
         profile = entry.profile
         if entry.partner is not None or profile is None or profile.unstable or len(entry.placement) != 1:
             return
+        if not self._ledger.nodes[self._ledger.index[entry.placement[0].node]].available:
+            return  # down or draining: nothing new may start there
         score = self._predictions[entry.job.id].share_score
         if score is not None and score <= self._settings.gss and entry.job.shareable and not entry.alone:
             self._open[entry.job.gpus][entry.job.id] = (score, entry)
