@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import LIGHT, VC, FixedPredictor, a_cluster, a_trace, at, by, nodes, part, runs, snap, waits
 
+from builders import LIGHT, VC, FixedPredictor, a_cluster, a_trace, at, by, nodes, part, runs, snap, waits
 from lucid.core.decision import Action, Decision, Hold, Keep, PartitionPlan, Plan, Release, Requeue, Start
 from lucid.core.job import Stage
 from lucid.core.ports import Capability

@@ -1,0 +1,180 @@
+"""The profiling stage: rows L2, L4, L6 and L7, and who may carry on in place."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import LIGHT, a_job, a_trace, at, by, decide, nodes, part, reason, replay, runs, settings, snap, waits
+from lucid.core.decision import Decision, Hold, Keep, PartitionPlan, Release, Start
+from lucid.core.job import Pending, Running, Stage
+from lucid.core.node import Node
+from lucid.core.reason import HomeWaits, ProfileTime, ProfilingFits, Requeueable, WaitedForProfiling
+from lucid.profiler.stage import goes_through_profiling, plan_profiling, t_prof_s
+from lucid.simulator.cluster import PROFILING
+
+LAYOUT = {"vc": nodes(1, 8)}
+
+
+def stage(
+    pending: list[Pending] | None = None,
+    running: list[Running] | None = None,
+    now_s: float = 0.0,
+    machines: tuple[Node, ...] = nodes(2, 8),
+    home: int = 0,
+    **profiling: object,
+) -> PartitionPlan:
+    room = part(machines, pending or (), running or (), name=PROFILING, profiling=True)
+    return plan_profiling(room, now_s, settings(profiling=profiling).profiling, {"vc": home})
+
+
+def profiling_run(name: str, where: str = "n1:0", **job: object) -> Running:
+    return runs(name, where, stage=Stage.PROFILE, job=job)
+
+
+@pytest.mark.parametrize(("gpus", "n_prof", "profiled"), [(1, 8, True), (8, 8, True), (9, 8, False), (1, 0, False)])
+def test_L2_jobs_above_n_prof_skip_profiling(gpus: int, n_prof: int, profiled: bool) -> None:
+    rules = settings(profiling={"n_prof": n_prof}).profiling
+    assert goes_through_profiling(a_job("j", gpus), rules) == profiled
+
+
+def test_jobs_that_may_not_be_requeued_skip_profiling() -> None:
+    assert not goes_through_profiling(a_job("j", requeueable=False), settings().profiling)
+
+
+def test_nobody_is_profiled_where_profiling_is_off() -> None:
+    assert not goes_through_profiling(a_job("j"), settings(profiling={"enabled": False}).profiling)
+
+
+@pytest.mark.parametrize(("now_s", "ends"), [(79.9, False), (80.0, True), (200.0, True)])
+def test_L2_a_profiling_run_ends_at_t_prof(now_s: float, ends: bool) -> None:
+    plan = stage(running=[profiling_run("j")], now_s=now_s, t_prof_s=80.0)
+    assert bool(plan.actions) == ends
+    if ends:
+        assert reason(plan.decisions["j"], ProfileTime) == ProfileTime(now_s, 80.0)
+    else:
+        assert plan.wake_s == 80.0
+
+
+def test_L2_a_job_above_n_prof_is_measured_where_it_runs() -> None:
+    trace = a_trace(by("big", 4, 500.0, profile=LIGHT))
+    _, tape = replay(
+        "lucid", trace, LAYOUT, profiling_nodes=nodes(1, 8, prefix="p"), profiling={"n_prof": 2, "t_prof_s": 80.0}
+    )
+    assert [a.partition for _, a in tape.actions("big")] == ["vc"]
+    seen = [(s.now_s, r.profile) for s, _, _ in tape.cycles for r in s.partitions["vc"].running]
+    assert (80.0, LIGHT) in seen
+
+
+def test_L4_fewest_gpus_first_then_first_come() -> None:
+    jobs = [waits("four", 4), waits("one", 1), waits("two", 2), waits("uno", 1, 5.0)]
+    assert [a.job_id for a in stage(jobs).actions] == ["one", "uno", "two", "four"]
+
+
+def test_L4_a_larger_job_waits_behind_a_smaller_one() -> None:
+    plan = stage([waits("b", 8), waits("a", 2)], [profiling_run("r", "n1:0-6")], machines=nodes(1, 8))
+    assert isinstance(plan.decisions["a"], Hold)
+    assert isinstance(plan.decisions["b"], Hold)
+
+
+def test_L4_profiling_is_exclusive_and_on_the_tightest_node() -> None:
+    plan = stage([waits("j", 2, profile=LIGHT)], [profiling_run("r", "n2:0-3")])
+    decision = plan.decisions["j"]
+    assert isinstance(decision, Start)
+    assert (decision.placement, decision.beside) == (at("n2:4-5"), None)
+
+
+def test_L4_a_profiling_run_never_spans_nodes() -> None:
+    plan = stage([waits("j", 9)])
+    assert reason(plan.decisions["j"], ProfilingFits) == ProfilingFits(9, False)
+    assert isinstance(plan.decisions["j"], Release)
+
+
+def test_profiling_keeps_within_cpus_and_host_memory() -> None:
+    machines = nodes(1, 8, cpus=8)
+    plan = stage([waits("a", cpus=6), waits("b", cpus=6), waits("c", cpus=9)], machines=machines)
+    kinds = {job_id: type(d) for job_id, d in plan.decisions.items()}
+    assert kinds == {"a": Start, "b": Hold, "c": Release}
+
+
+def test_gpus_that_are_given_up_are_given_out_in_the_same_plan() -> None:
+    plan = stage(
+        [waits("next", 8)], [profiling_run("j", "n1:0-7")], now_s=80.0, machines=nodes(1, 8), t_prof_s=80.0
+    )
+    assert [(a.job_id, type(a.decision)) for a in plan.actions] == [("j", Release), ("next", Start)]
+
+
+def test_L6_a_job_that_ends_within_t_prof_leaves_the_system() -> None:
+    outcomes, tape = replay("lucid", a_trace(by("debug", 1, 30.0)), LAYOUT, profiling_nodes=nodes(1, prefix="p"))
+    assert outcomes["debug"].ended_in_profiling
+    assert outcomes["debug"].jct_s == 30.0
+    assert [a.partition for _, a in tape.actions("debug")] == [PROFILING]
+
+
+def test_L7_a_long_cold_start_lengthens_t_prof() -> None:
+    rules = settings(profiling={"t_prof_s": 80.0, "cold_start_factor": 3.0}).profiling
+    assert t_prof_s(a_job("j"), rules) == 80.0
+    assert t_prof_s(a_job("j", long_cold_start=True), rules) == 240.0
+    plan = stage(running=[profiling_run("j", long_cold_start=True)], now_s=100.0, t_prof_s=80.0)
+    assert not plan.actions
+    assert plan.wake_s == 240.0
+
+
+@pytest.mark.parametrize(("waited_s", "released"), [(599.0, False), (600.0, True)])
+def test_a_job_that_waited_too_long_goes_home_unprofiled(waited_s: float, released: bool) -> None:
+    full = [profiling_run("r", "n1:0-7")]
+    full = [runs("r", "n1:0-7", waited_s, stage=Stage.PROFILE)]
+    plan = stage([waits("j", 1, 0.0)], full, now_s=waited_s, machines=nodes(1, 8), max_wait_s=600.0)
+    assert isinstance(plan.decisions["j"], Release) == released
+    if released:
+        assert reason(plan.decisions["j"], WaitedForProfiling).waited_s == 600.0
+    else:
+        assert plan.wake_s == 600.0
+
+
+def carry(
+    waiting: int = 0, home: int = 1, now_s: float = 80.0, share: float = 0.5, where: str = "n1:0", **job: object
+) -> Decision:
+    pending = [waits(f"w{i}", 8) for i in range(waiting)]
+    plan = stage(pending, [profiling_run("j", where, **job)], now_s, home=home, t_prof_s=80.0, carry_on_share=share)
+    return plan.decisions["j"]
+
+
+def test_a_profiled_job_carries_on_where_its_home_is_full_and_nobody_waits() -> None:
+    assert isinstance(carry(), Keep)
+
+
+def test_a_profiled_job_goes_home_where_nobody_waits_there() -> None:
+    decision = carry(home=0)
+    assert isinstance(decision, Release)
+    assert reason(decision, HomeWaits) == HomeWaits("vc", 0)
+
+
+def test_a_profiled_job_makes_room_for_those_who_wait_for_profiling() -> None:
+    assert isinstance(carry(waiting=1), Release)
+
+
+def test_no_job_carries_on_beyond_the_share_of_the_partition() -> None:
+    assert isinstance(carry(share=0.0), Release)
+
+
+def test_the_share_counts_those_who_carry_on_already() -> None:
+    held = runs("before", "n1:0-7", stage=Stage.MAIN)
+    plan = stage((), [held, profiling_run("j", "n2:0")], 80.0, home=1, t_prof_s=80.0, carry_on_share=0.5)  # type: ignore[arg-type]
+    assert isinstance(plan.decisions["j"], Release)
+
+
+def test_a_job_that_may_not_be_requeued_carries_on_whoever_waits() -> None:
+    decision = carry(waiting=3, home=0, requeueable=False)
+    assert isinstance(decision, Keep)
+    assert reason(decision, Requeueable) == Requeueable(False)
+
+
+def test_a_job_that_carries_on_is_let_be() -> None:
+    plan = stage(running=[runs("j", "n1:0", stage=Stage.MAIN)], now_s=1000.0)
+    assert not plan.decisions
+
+
+def test_lucid_plans_the_profiling_partition_by_the_stage() -> None:
+    room = part(nodes(1, 8, prefix="p"), [waits("j")], name=PROFILING, profiling=True)
+    home = part(nodes(1, 8), [waits("h")])
+    assert isinstance(decide("lucid", snap(0.0, room, home)).decisions["h"], Start)
