@@ -33,13 +33,14 @@ def nodes(count: int, gpus: int = 8, prefix: str = "n", **rest: Any) -> tuple[No
     return tuple(Node(f"{prefix}{i + 1}", gpus, **rest) for i in range(count))
 
 
-def a_job(name: str, gpus: int = 1, submit_s: float = 0.0, vc: str = VC, **rest: Any) -> Job:
+def a_job(name: str, /, gpus: int = 1, submit_s: float = 0.0, vc: str = VC, **rest: Any) -> Job:
     """A job whose id is ``name``."""
     return Job(name, vc, gpus, submit_s, **rest)
 
 
 def waits(
     name: str,
+    /,
     gpus: int = 1,
     submit_s: float = 0.0,
     *,
@@ -68,6 +69,7 @@ def at(text: str) -> Placement:
 def runs(
     name: str,
     where: str,
+    /,
     start_s: float = 0.0,
     *,
     submit_s: float = 0.0,
@@ -163,6 +165,7 @@ def kinds(decision: Decision | None) -> list[str]:
 
 def by(
     name: str,
+    /,
     gpus: int = 1,
     duration_s: float = 100.0,
     submit_s: float = 0.0,

@@ -57,9 +57,9 @@ def check_partition(partition: Partition, plan: PartitionPlan) -> None:
     """Check one partition's decisions against its state.
 
     The rules: every pending job is decided; what is decided is also done; only pending jobs start and only
-    running ones are requeued, released or kept; GPUs named exist on available nodes and are as many as the job asked for; a GPU holds
-    at most two jobs, both on exactly the same GPUs (so of equal count), both measured, their memory peaks
-    within the card's; CPUs and host memory of a node are not exceeded by what the plan starts.
+    running ones are requeued, released or kept; GPUs named exist on available nodes and are as many as the job
+    asked for; a GPU holds at most two jobs, both on exactly the same GPUs (so of equal count), both measured,
+    their memory peaks within the card's; CPUs and host memory of a node are not exceeded by what the plan starts.
 
     Raises:
         UnsafePlan: naming the rule, the job and the resource.

@@ -1,0 +1,89 @@
+"""The ledger against counting by hand, over random histories."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import a_job, part
+from lucid.core.job import Running
+from lucid.core.ledger import Ledger, host_share
+from lucid.core.node import Node
+from lucid.core.placement import Placement
+
+
+@pytest.mark.parametrize(
+    ("total", "here", "of", "share"), [(0, 1, 4, 0), (8, 2, 4, 4), (7, 2, 4, 4), (1, 1, 4, 1), (9, 0, 0, 9)]
+)
+def test_a_job_needs_its_part_of_host_resources_rounded_up(total: int, here: int, of: int, share: int) -> None:
+    assert host_share(total, here, of) == share
+
+
+def free_by_hand(machines: list[Node], held: list[Running]) -> list[set[int]]:
+    left = [set(range(m.gpus)) if m.available else set() for m in machines]
+    index = {m.name: i for i, m in enumerate(machines)}
+    for entry in held:
+        for node, mask in entry.placement:
+            left[index[node]] -= {g for g in range(m_gpus(machines, node)) if mask >> g & 1}
+    return left
+
+
+def m_gpus(machines: list[Node], name: str) -> int:
+    return next(m.gpus for m in machines if m.name == name)
+
+
+def same(ledger: Ledger, machines: list[Node], held: list[Running]) -> None:
+    left = free_by_hand(machines, held)
+    assert [{g for g in range(8) if m >> g & 1} for m in ledger.free_mask] == left
+    assert ledger.free_count == [len(s) for s in left]
+    assert ledger.free == sum(map(len, left))
+    assert ledger.largest == max(map(len, left))
+    for gpus in range(1, 9):
+        fitting = [(len(s), i) for i, s in enumerate(left) if len(s) >= gpus]
+        assert ledger.tightest(gpus) == (min(fitting)[1] if fitting else None)
+        even = [(n, i) for n, i in fitting if i % 2 == 0]
+        assert ledger.tightest(gpus, lambda i: i % 2 == 0) == (min(even)[1] if even else None)
+    for i, machine in enumerate(machines):
+        cpus = sum(
+            host_share(e.job.cpus, mask.bit_count(), e.job.gpus)
+            for e in held
+            for node, mask in e.placement
+            if node == machine.name
+        )
+        assert ledger.free_cpus[i] == machine.cpus - cpus or not ledger.host_limits
+
+
+@settings(max_examples=60, deadline=None)
+@given(rng=st.randoms(use_true_random=False))
+def test_the_ledger_agrees_with_counting_by_hand(rng: random.Random) -> None:
+    machines = [
+        Node(f"n{i}", rng.randint(1, 8), cpus=rng.choice([0, 64]), available=rng.random() > 0.2)
+        for i in range(rng.randint(1, 4))
+    ]
+    ledger = Ledger(part(machines))
+    held: list[Running] = []
+    for step in range(rng.randint(1, 12)):
+        alone = [e for e in held if e.placement not in ledger.pairs]
+        choice = rng.random()
+        gpus = rng.randint(1, 8)
+        job = a_job(f"j{step}", gpus, cpus=rng.choice([0, 8]))
+        if choice < 0.5:
+            node = ledger.tightest(gpus)
+            if node is not None:
+                placement: Placement = (ledger.lowest(node, gpus),)
+                assert placement[0].mask & ~ledger.free_mask[node] == 0
+                ledger.take(job, placement)
+                held.append(Running(job, 0.0, placement))
+        elif choice < 0.7 and alone:
+            placement = rng.choice(alone).placement
+            ledger.join(job, placement)
+            held.append(Running(job, 0.0, placement))
+        elif held:
+            entry = held.pop(rng.randrange(len(held)))
+            ledger.give_back([entry])
+        same(ledger, machines, held)
+    # one made from what runs now agrees with the one that saw it come about
+    same(Ledger(part(machines, (), held)), machines, held)

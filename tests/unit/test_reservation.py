@@ -1,0 +1,133 @@
+"""Reservations: for whom, on which nodes, and who may start there meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from builders import LIGHT, decide, guess, nodes, part, reason, runs, snap, waits
+from lucid.config import ReservationSettings
+from lucid.core.decision import Hold, PartitionPlan, Start
+from lucid.core.job import Pending, Running
+from lucid.core.ledger import Ledger
+from lucid.core.node import Node
+from lucid.core.prediction import Prediction
+from lucid.core.reason import Reserved
+from lucid.orchestrator.reservation import next_holder, reserve
+
+MACHINES = nodes(3, 4)
+HELD = [runs("r1", "n1:0-3"), runs("r2", "n2:0-3"), runs("r3", "n3:0-1")]
+ENDS = {"r1": guess(500.0), "r2": guess(900.0), "r3": guess(700.0)}
+
+
+def plan(
+    *waiting: Pending,
+    now_s: float = 0.0,
+    held: list[Running] = HELD,
+    machines: tuple[Node, ...] = MACHINES,
+    estimates: Mapping[str, Prediction] | None = None,
+    **reservation: object,
+) -> PartitionPlan:
+    snapshot = snap(now_s, part(machines, waiting, held), predictions={**ENDS, **(estimates or {})})
+    return decide("lucid", snapshot, reservation=reservation)
+
+
+def test_the_holder_gets_the_nodes_that_drain_soonest() -> None:
+    room = reason(plan(waits("big", 8)).decisions["big"], Reserved)
+    assert room == Reserved("big", 700.0, 700.0, 2, False)
+
+
+def test_the_nodes_are_those_of_the_right_size_that_are_up() -> None:
+    machines = (Node("n1", 4), Node("n2", 4, available=False), Node("n3", 4), Node("n4", 2), Node("n5", 4))
+    found = reserve(
+        waits("big", 8),
+        part(machines, (), [runs("r1", "n1:0-3")]),
+        Ledger(part(machines)),
+        {"r1": guess(500.0)},
+        0.0,
+        ReservationSettings(),
+    )
+    assert found.names == {"n3", "n5"}
+
+
+@pytest.mark.parametrize(("estimate_s", "starts"), [(700.0, True), (701.0, False)])
+def test_a_job_may_start_there_if_it_is_expected_to_end_in_time(estimate_s: float, starts: bool) -> None:
+    made = plan(waits("big", 8), waits("small"), estimates={"small": guess(estimate_s)})
+    decision = made.decisions["small"]
+    assert isinstance(decision, Start) == starts
+    if not starts:
+        assert reason(decision, Reserved).holder == "big"
+
+
+def test_safety_lengthens_the_estimate() -> None:
+    for estimate_s, starts in ((350.0, True), (351.0, False)):
+        made = plan(waits("big", 8), waits("small"), estimates={"small": guess(estimate_s)}, safety=2.0)
+        assert isinstance(made.decisions["small"], Start) == starts
+
+
+def test_a_long_job_starts_on_nodes_that_are_not_kept() -> None:
+    held = [runs("r1", "n1:0-3"), runs("r2", "n2:0-1"), runs("r3", "n3:0-3")]
+    decision = plan(waits("big", 8), waits("small"), held=held, estimates={"small": guess(9e9)}).decisions["small"]
+    assert isinstance(decision, Start)
+    assert decision.placement[0].node == "n2"
+
+
+def test_a_long_job_does_not_join_a_job_on_nodes_that_are_kept() -> None:
+    held = [runs("r1", "n1:0-3", profile=LIGHT), runs("r2", "n2:0-3"), runs("r3", "n3:0-3")]
+    for estimate_s, starts in ((600.0, True), (9e9, False)):
+        estimates = {"guest": guess(estimate_s, 0), "r1": guess(500.0, 0)}
+        made = plan(waits("big", 8), waits("guest", 4, profile=LIGHT), held=held, estimates=estimates)
+        assert isinstance(made.decisions["guest"], Start) == starts
+
+
+@pytest.mark.parametrize(("now_s", "starts"), [(99.0, True), (100.0, False)])
+def test_past_the_bound_nothing_starts_there(now_s: float, starts: bool) -> None:
+    made = plan(
+        waits("big", 8),
+        waits("small", submit_s=1.0),
+        now_s=now_s,
+        estimates={"small": guess(1.0)},
+        strict_after_s=100.0,
+    )
+    assert isinstance(made.decisions["small"], Start) == starts
+    assert made.wake_s == (100.0 if starts else None)
+
+
+def test_the_holder_starts_before_anybody_else() -> None:
+    made = plan(waits("small"), waits("big", 8), held=[], machines=nodes(2, 4), estimates={"small": guess(1.0)})
+    assert [a.job_id for a in made.actions] == ["big"]
+    assert isinstance(made.decisions["small"], Hold)
+
+
+def test_the_holder_is_the_job_that_was_submitted_first() -> None:
+    room = part(MACHINES, [waits("b", 8, 5.0), waits("c", 12, 3.0, rank=2), waits("a", 8, 3.0, rank=1)])
+    holder, _ = next_holder(room, 4, 10.0, ReservationSettings())
+    assert holder is not None
+    assert holder.job.id == "a"
+
+
+def test_a_reservation_waits_for_its_time() -> None:
+    room = part(MACHINES, [waits("big", 8, 5.0)])
+    rules = ReservationSettings(after_wait_s=100.0)
+    assert next_holder(room, 4, 104.0, rules) == (None, 105.0)
+    assert next_holder(room, 4, 105.0, rules) == (room.pending[0], None)
+
+
+@pytest.mark.parametrize(
+    ("above", "gpus", "holds"), [(None, 4, False), (None, 5, True), (2, 3, True), (2, 2, False)]
+)
+def test_only_large_jobs_hold_reservations(above: int | None, gpus: int, holds: bool) -> None:
+    room = part(MACHINES, [waits("j", gpus)])
+    holder, _ = next_holder(room, 4, 0.0, ReservationSettings(above_gpus=above))
+    assert (holder is not None) == holds
+
+
+def test_reservations_may_be_off() -> None:
+    assert next_holder(part(MACHINES, [waits("j", 8)]), 4, 0.0, ReservationSettings(enabled=False)) == (None, None)
+
+
+def test_no_nodes_stand_idle_for_a_job_that_cannot_come() -> None:
+    one_down = (Node("n1", 4), Node("n2", 4, available=False))
+    made = plan(waits("big", 8), waits("small"), held=[], machines=one_down, now_s=1e6)
+    assert isinstance(made.decisions["small"], Start)
