@@ -302,21 +302,48 @@ class SimulatedCluster:
         return Snapshot(self._now_s, partitions, ended)
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
-        """Carry out what leaves first, then what starts, each in order."""
+        """Carry out what leaves first, then what starts, each in order. As Slurm does, it refuses what does not
+        fit the state of the job; whether a plan is safe is not asked here."""
         self.moved = False
-        for action in actions:
-            decision = action.decision
-            if isinstance(decision, Requeue):
-                self._requeue(self._live[action.job_id], decision)
-            elif isinstance(decision, Release):
-                self._release(self._live[action.job_id])
-                self.moved = True
-            elif isinstance(decision, Keep):
-                self._keep(self._live[action.job_id])
-        for action in actions:
-            if isinstance(action.decision, Start):
-                self._start(self._live[action.job_id], action.decision)
-        return [Applied(action) for action in actions]
+        refused: dict[int, str] = {}
+        for starts in (False, True):
+            for i, action in enumerate(actions):
+                if isinstance(action.decision, Start) is not starts:
+                    continue
+                words = self._refusal(action)
+                if words is None:
+                    self._carry_out(self._live[action.job_id], action.decision)
+                else:
+                    refused[i] = words
+        return [Applied(action, refused.get(i)) for i, action in enumerate(actions)]
+
+    def _refusal(self, action: Action) -> str | None:
+        job_id, decision = action.job_id, action.decision
+        live = self._live.get(job_id)
+        if live is None or live.partition != action.partition:
+            return f"job {job_id} is not in partition {action.partition!r} (any more)"
+        runs = isinstance(live.view, Running)
+        if isinstance(decision, Release):
+            return None if self._rooms[live.partition].profiling else f"job {job_id} is not in profiling"
+        if runs is isinstance(decision, Start):
+            return f"job {job_id} is {'running' if runs else 'pending'}"
+        if isinstance(decision, Start) and decision.beside is not None:
+            partner = self._live.get(decision.beside)
+            shown = None if partner is None else partner.view
+            if not isinstance(shown, Running) or shown.placement != decision.placement:
+                return f"job {job_id}: {decision.beside} does not run on these GPUs"
+        return None
+
+    def _carry_out(self, live: _Live, decision: Start | Requeue | Release | Keep) -> None:
+        if isinstance(decision, Start):
+            self._start(live, decision)
+        elif isinstance(decision, Requeue):
+            self._requeue(live, decision)
+        elif isinstance(decision, Release):
+            self._release(live)
+            self.moved = True
+        else:
+            self._keep(live)
 
     def _start(self, live: _Live, start: Start) -> None:
         view = live.view

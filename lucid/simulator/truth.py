@@ -17,7 +17,7 @@ from lucid.core.prediction import JUMBO, Prediction
 from lucid.errors import TraceError
 from lucid.simulator.traces.record import Trace
 
-__all__ = ["ContentionTruth", "Interference", "OraclePredictor", "PairsTable", "read_pairs"]
+__all__ = ["ContentionTruth", "Interference", "OraclePredictor", "PairsTable", "read_pairs", "workload_label"]
 
 
 class Interference(Protocol):

@@ -11,7 +11,7 @@ from lucid.errors import TraceError
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.rows import BadCell, Drop, ReadOptions, Row, Source
 
-__all__ = ["NO_GPU", "Draft", "collect"]
+__all__ = ["NO_GPU", "Draft", "collect", "show_skipped"]
 
 NO_GPU = "asked for no GPU"
 _PROGRESS_EVERY = 5000

@@ -12,7 +12,7 @@ from lucid.simulator.traces import helios, own, pack, philly, sacct, swf
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.rows import ReadOptions, Source, load
 
-__all__ = ["FORMATS", "convert", "read_trace", "sniff"]
+__all__ = ["FORMATS", "Format", "convert", "read_trace", "sniff"]
 
 Reader = Callable[[Source, list[str], int, ReadOptions], Trace]
 

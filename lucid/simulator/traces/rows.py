@@ -12,7 +12,18 @@ from pathlib import Path
 
 from lucid.errors import TraceError
 
-__all__ = ["BadCell", "Drop", "ReadOptions", "Row", "Source", "csv_rows", "fit_header", "load", "split_rows"]
+__all__ = [
+    "BadCell",
+    "Drop",
+    "ReadOptions",
+    "Row",
+    "Source",
+    "bad_encoding",
+    "csv_rows",
+    "fit_header",
+    "load",
+    "split_rows",
+]
 
 _SKIP_HINT = "correct the row, or leave bad rows out with --skip-bad"
 _TRUE = frozenset({"1", "true", "1.0", "yes"})

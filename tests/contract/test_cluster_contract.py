@@ -1,0 +1,206 @@
+"""What every ``Cluster`` keeps to, simulated or live. A new adapter joins by adding its stage to ``STAGES``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import pytest
+
+from builders import LIGHT, VC, a_cluster, a_trace, at, by, nodes
+from lucid.core.decision import Action, Keep, Release, Requeue, Start
+from lucid.core.job import Stage
+from lucid.core.ports import Applied, Capability, Cluster
+from lucid.core.reason import FairOrder
+from lucid.core.snapshot import Partition
+
+WHY = (FairOrder(0.0),)
+
+
+class Scene(Protocol):
+    """A cluster with VC ``vc`` (nodes n1 and n2 of 4 GPUs) and VC ``other`` (node o1), the profiling partition
+    (node p1), and pending: a and b (1 GPU) and c (2 GPUs) in vc, o in other, d in profiling. All of a, b and c
+    have a profile by the time that they have run 100 s."""
+
+    cluster: Cluster
+    profiling: str
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass."""
+        ...
+
+
+class Simulated:
+    """The simulated cluster."""
+
+    def __init__(self) -> None:
+        jobs = [
+            by("a", 1, 5000.0, profile=LIGHT),
+            by("b", 1, 5000.0, profile=LIGHT),
+            by("c", 2, 5000.0, profile=LIGHT),
+        ]
+        simulated = a_cluster(
+            a_trace(*jobs, by("o", vc="other"), by("d", 1, 5000.0, profile=LIGHT)),
+            {VC: nodes(2, 4), "other": nodes(1, 4, prefix="o")},
+            profiled=lambda job: job.id == "d",
+            profiling_nodes=nodes(1, 4, prefix="p"),
+        )
+        simulated.advance(0.0)
+        self.profiling = "profiling"
+        self.cluster: Cluster = simulated
+        self.pass_time = lambda seconds: simulated.advance(simulated.now_s() + seconds)
+
+
+STAGES: list[Callable[[], Scene]] = [Simulated]
+
+
+@pytest.fixture(params=STAGES, ids=lambda factory: factory.__name__)
+def scene(request: pytest.FixtureRequest) -> Scene:
+    return request.param()  # type: ignore[no-any-return]
+
+
+def room(scene: Scene, name: str = VC) -> Partition:
+    return scene.cluster.observe().partitions[name]
+
+
+def waiting(scene: Scene, name: str = VC) -> list[str]:
+    return [e.job.id for e in room(scene, name).pending]
+
+
+def at_work(scene: Scene, name: str = VC) -> list[str]:
+    return [e.job.id for e in room(scene, name).running]
+
+
+def start(scene: Scene, job_id: str, where: str, beside: str | None = None, name: str = VC) -> Applied:
+    (done,) = scene.cluster.apply([Action(job_id, name, Start(at(where), WHY, beside))])
+    return done
+
+
+def test_it_says_what_it_can_do(scene: Scene) -> None:
+    assert scene.cluster.capabilities <= set(Capability)
+
+
+def test_looking_changes_nothing(scene: Scene) -> None:
+    first, second = scene.cluster.observe(), scene.cluster.observe()
+    assert first.now_s == second.now_s
+    assert dict(first.partitions) == dict(second.partitions)
+    assert not second.ended
+
+
+def test_pending_jobs_come_in_order(scene: Scene) -> None:
+    assert waiting(scene) == ["a", "b", "c"]
+
+
+def test_every_node_stands_in_one_partition(scene: Scene) -> None:
+    names = [n.name for p in scene.cluster.observe().partitions.values() for n in p.nodes]
+    assert len(names) == len(set(names))
+
+
+def test_a_started_job_runs_on_exactly_those_gpus(scene: Scene) -> None:
+    done = start(scene, "c", "n2:1,3")
+    assert done.refused is None
+    (entry,) = room(scene).running
+    assert (entry.job.id, entry.placement, entry.stage, entry.partner) == ("c", at("n2:1,3"), Stage.MAIN, None)
+    assert waiting(scene) == ["a", "b"]
+
+
+def test_what_did_not_change_is_the_same_object(scene: Scene) -> None:
+    before = scene.cluster.observe().partitions
+    start(scene, "a", "n1:0")
+    after = scene.cluster.observe().partitions
+    assert after["other"] is before["other"]
+    assert after[scene.profiling] is before[scene.profiling]
+    assert after[VC] is not before[VC]
+
+
+def test_a_frozen_view_does_not_change_later(scene: Scene) -> None:
+    before = room(scene)
+    start(scene, "a", "n1:0")
+    assert [e.job.id for e in before.pending] == ["a", "b", "c"]
+    assert not before.running
+
+
+def test_a_requeued_job_waits_again(scene: Scene) -> None:
+    start(scene, "a", "n1:0")
+    scene.pass_time(50.0)
+    (done,) = scene.cluster.apply([Action("a", VC, Requeue(WHY))])
+    assert done.refused is None
+    entry = room(scene).pending[-1]
+    assert (entry.job.id, entry.ran_s, entry.restarts, entry.alone) == ("a", 50.0, 1, False)
+    assert not at_work(scene)
+
+
+def packed(scene: Scene) -> None:
+    """Measures a and b, then packs them."""
+    start(scene, "a", "n1:0")
+    start(scene, "b", "n1:1")
+    scene.pass_time(100.0)
+    scene.cluster.apply([Action("b", VC, Requeue(WHY))])
+    assert start(scene, "b", "n1:0", beside="a").refused is None
+
+
+def test_both_jobs_of_a_pair_know_of_each_other(scene: Scene) -> None:
+    packed(scene)
+    assert {e.job.id: e.partner for e in room(scene).running} == {"a": "b", "b": "a"}
+
+
+def test_a_parted_job_is_marked_and_its_partner_is_alone_again(scene: Scene) -> None:
+    packed(scene)
+    scene.cluster.apply([Action("b", VC, Requeue(WHY, part=True))])
+    assert [e.partner for e in room(scene).running] == [None]
+    assert room(scene).pending[-1].alone
+
+
+def test_a_profiled_job_is_released_to_its_vc_with_its_profile(scene: Scene) -> None:
+    start(scene, "d", "p1:0", name=scene.profiling)
+    assert room(scene, scene.profiling).running[0].stage is Stage.PROFILE
+    scene.pass_time(100.0)
+    scene.cluster.apply([Action("d", scene.profiling, Release(WHY))])
+    assert room(scene).pending[-1].profile is not None
+    assert waiting(scene)[-1] == "d"
+
+
+def test_a_job_that_waits_for_profiling_may_be_released(scene: Scene) -> None:
+    scene.cluster.apply([Action("d", scene.profiling, Release(WHY))])
+    assert waiting(scene)[-1] == "d"
+    assert not waiting(scene, scene.profiling)
+
+
+def test_a_kept_job_goes_on_in_place(scene: Scene) -> None:
+    start(scene, "d", "p1:0", name=scene.profiling)
+    scene.pass_time(100.0)
+    scene.cluster.apply([Action("d", scene.profiling, Keep(WHY))])
+    (entry,) = room(scene, scene.profiling).running
+    assert (entry.job.id, entry.stage) == ("d", Stage.MAIN)
+
+
+def test_what_leaves_makes_room_for_what_starts_in_the_same_call(scene: Scene) -> None:
+    start(scene, "a", "n1:0")
+    done = scene.cluster.apply([Action("b", VC, Start(at("n1:0"), WHY)), Action("a", VC, Requeue(WHY))])
+    assert [item.refused for item in done] == [None, None]
+    assert at_work(scene) == ["b"]
+
+
+REFUSED = {
+    "start a job that is not there": Action("ghost", VC, Start(at("n1:0"), WHY)),
+    "requeue a job that is not there": Action("ghost", VC, Requeue(WHY)),
+    "start a job that runs": Action("c", VC, Start(at("n1:0-1"), WHY)),
+    "requeue a job that waits": Action("a", VC, Requeue(WHY)),
+    "keep a job that waits": Action("a", VC, Keep(WHY)),
+    "release a job that is at home": Action("a", VC, Release(WHY)),
+    "start beside a job that is not there": Action("a", VC, Start(at("n1:0"), WHY, "ghost")),
+    "start beside a job that waits": Action("a", VC, Start(at("n1:0"), WHY, "b")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_done_is_reported_and_the_rest_goes_on(scene: Scene, name: str) -> None:
+    start(scene, "c", "n2:0-1")
+    rest = Action("o", "other", Start(at("o1:0"), WHY))
+    done = scene.cluster.apply([REFUSED[name], rest])
+    assert [item.action for item in done] == [REFUSED[name], rest]
+    assert done[0].refused
+    assert REFUSED[name].job_id in done[0].refused
+    assert done[1].refused is None
+    assert at_work(scene, "other") == ["o"]
+    assert (waiting(scene), at_work(scene)) == (["a", "b"], ["c"])

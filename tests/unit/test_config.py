@@ -1,0 +1,72 @@
+"""Settings: what is wrong, where, and what would have been right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lucid.config import Settings, load_settings, settings_from
+from lucid.errors import ConfigError
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "lucid.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_nothing_written_means_the_defaults(tmp_path: Path) -> None:
+    assert load_settings(written(tmp_path, "")) == Settings()
+
+
+def test_what_is_written_counts(tmp_path: Path) -> None:
+    found = load_settings(written(tmp_path, "[policy.packing]\ngss = 1\n[overheads]\nrequeue_s = 5\n"))
+    assert (found.policy.packing.gss, found.overheads.requeue_s) == (1, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[policy.packing]\ngsss = 1", ["'policy.packing.gsss'", "did you mean 'gss'?", "least_pair_speed"]),
+        ("[polcy]\nx = 1", ["'polcy'", "did you mean 'policy'?", "known here: policy, overheads"]),
+        ("[policy]\nzzzz = 1", ["'policy.zzzz' (known here: profiling, packing"]),
+        ("[policy.packing]\ngss = 'many'", ["policy.packing.gss = 'many'", "integer"]),
+        ("[policy.packing]\ngss = 9", ["policy.packing.gss = 9", "less than or equal to 4"]),
+        ("[policy.packing]\npartner = 'any'", ["policy.packing.partner = 'any'", "'first' or 'best'"]),
+        ("[policy.profiling]\nt_prof_s = 0", ["policy.profiling.t_prof_s = 0", "greater than 0"]),
+        ("policy = 3", ["policy = 3"]),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_with_what_would_be_right(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"'a'.*; .*'b'"):
+        settings_from({"a": 1, "b": 2}, "here")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be read \(No such file.*--config"):
+        load_settings(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("data", [b"[policy", b"\xff\xfe"])
+def test_a_file_that_is_not_toml(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "lucid.toml"
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_settings(path)
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().policy.packing.gss = 1  # type: ignore[misc]
