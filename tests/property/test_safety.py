@@ -213,7 +213,7 @@ def waits_for_repair(scene: Scene, variant: str, vc: str) -> bool:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @settings(
-    max_examples=int(os.environ.get("LUCID_EXAMPLES", "40")),
+    max_examples=int(os.environ.get("LUCID_EXAMPLES", "25")),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
