@@ -143,6 +143,7 @@ class SimulatedCluster:
         self.busy_gpus = 0
         self.shared_gpus = 0
         self.pending_gpus = 0
+        self.ended = 0
         self.moved = False
         """A job changed partition in the last ``apply``: plan again at once."""
 
@@ -232,6 +233,7 @@ class SimulatedCluster:
         outcome.ended_in_profiling = view.stage is Stage.PROFILE
         self._leave(live, view)
         del self._live[view.job.id]
+        self.ended += 1
         ran_s = view.ran_s + view.elapsed_s(self._now_s)
         self._ended.append(Ended(view.job, self._now_s, ran_s, live.item.state or "COMPLETED"))
 
