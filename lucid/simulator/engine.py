@@ -14,8 +14,8 @@ from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 
 __all__ = ["Progress", "Run", "Series", "run"]
 
-Progress = Callable[[float, int, int], None]
-"""Called now and then with (trace time in s, jobs ended, jobs in all)."""
+Progress = Callable[[int, int], None]
+"""Called now and then with (jobs ended, jobs in all)."""
 
 _SAMPLE_S = 600.0
 _PROGRESS_CYCLES = 500
@@ -98,7 +98,7 @@ def run(
                 break
         wake_s = result.plan.wake_s
         if progress is not None and cycles % _PROGRESS_CYCLES == 0:
-            progress(now_s, cluster.ended, jobs)
+            progress(cluster.ended, jobs)
     return Run(
         policy.name,
         predictor.name,

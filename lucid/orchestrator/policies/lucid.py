@@ -161,9 +161,7 @@ class _VcPlan:
     def _priority(self, value: float, prediction: Prediction, job: Job) -> Priority:
         return Priority("estimate x GPUs", value, prediction.duration_s, job.gpus, prediction.duration_source)
 
-    def _start_alone(
-        self, entry: Pending, value: float, placement: Placement, why: tuple[Reason, ...] = ()
-    ) -> None:
+    def _start_alone(self, entry: Pending, value: float, placement: Placement, why: tuple[Reason, ...] = ()) -> None:
         job = entry.job
         free = FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, True)
         start = Start(placement, (self._priority(value, self._predictions[job.id], job), *why, free))
