@@ -46,7 +46,8 @@ def next_holder(
     if not settings.enabled:
         return None, None
     above = gpus_per_node if settings.above_gpus is None else settings.above_gpus
-    large = [e for e in partition.pending if above < e.job.gpus <= partition.gpus]
+    most = partition.gpus
+    large = [e for e in partition.pending if above < e.job.gpus <= most]
     if not large:
         return None, None
     oldest = min(large, key=lambda e: (e.job.submit_s, e.job.rank))

@@ -69,6 +69,7 @@ class _VcPlan:
         self, partition: Partition, snapshot: Snapshot, settings: PolicySettings, predictor: Predictor
     ) -> None:
         self._partition = partition
+        self._gpus = partition.gpus
         self._now_s = snapshot.now_s
         self._predictions = snapshot.predictions
         self._settings = settings
@@ -86,7 +87,7 @@ class _VcPlan:
     def make(self) -> PartitionPlan:
         """Part unstable pairs; then serve the reservation's holder; then everybody by estimate x GPUs."""
         partition, predictions = self._partition, self._predictions
-        for parting in partings({e.job.id: e for e in partition.running if e.partner is not None}):
+        for parting in partings(partition.running):
             self._decisions[parting.entry.job.id] = parting.requeue
             self._actions.append(Action(parting.entry.job.id, partition.name, parting.requeue))
         parted = bool(self._actions)
@@ -152,7 +153,7 @@ class _VcPlan:
         if placement is not None:
             self._start_alone(entry, value, placement, why)
             return
-        hopeless = TooLarge(job.gpus, self._partition.gpus)
+        hopeless = TooLarge(job.gpus, self._gpus)
         reasons: tuple[Reason, ...] = (hopeless,) if hopeless else (*why, *no_place(self._ledger, entry))
         hold = Hold((room, *reasons) if fenced and room is not None else reasons)
         self._blocked[shape] = (mem_mib, hold)
