@@ -38,10 +38,10 @@ class ProfilingSettings(_Frozen):
     """T_prof is longer by this factor for a job marked 'long cold start'."""
     n_prof: int = Field(8, ge=0)
     """N_prof: jobs above this many GPUs skip profiling and are measured in place."""
-    max_wait_s: float = Field(1800.0, ge=0)
+    max_wait_s: float = Field(14400.0, ge=0)
     """A job that waited this long for a profiling node goes to its VC unprofiled."""
     carry_on_share: float = Field(0.5, ge=0, le=1)
-    """Jobs which carry on in place may hold at most this share of the profiling partition's GPUs."""
+    """On this share of the profiling nodes (rounded down) profiled jobs may carry on in place."""
 
 
 class PackingSettings(_Frozen):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Mapping
+from dataclasses import dataclass
 
 from lucid.config import PackingSettings
-from lucid.core.job import Pending, Running
+from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
@@ -30,6 +31,23 @@ from lucid.core.reason import (
 from lucid.core.snapshot import Partition
 
 __all__ = ["Binder"]
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A running job that may be joined, with what the rules between two jobs compare."""
+
+    entry: Running
+    score: int
+    mem_mib: float
+    capacity_mib: float
+    remaining_s: float
+    value: float
+    node: str
+
+
+_ROUNDING_S = 1e-6
+"""A look again at the time when a partner becomes eligible may come out a rounding error early."""
 
 _SCAN_LIMIT = 256
 """Candidates looked at for one job, oldest first: what bounds a plan on a cluster of thousands of GPUs. By the
@@ -56,8 +74,8 @@ class Binder:
         self.changes_s: float | None = None
         """When the next partner that was refused as nearly done will have outlived its estimate: it is then
         expected to go on for long (``Prediction.remaining_s``), and the same question gets another answer."""
-        self._open: dict[int, dict[str, tuple[int, Running]]] = defaultdict(dict)
-        """Jobs that may be joined with their share scores, by GPU count, then by id in order of start."""
+        self._open: dict[int, dict[str, _Candidate]] = defaultdict(dict)
+        """Jobs that may be joined, by GPU count, then by id in order of start."""
         if settings.gss:
             for entry in partition.running:
                 self.offer(entry)
@@ -65,14 +83,25 @@ class Binder:
     def offer(self, entry: Running) -> None:
         """Let others join this job, if every rule that concerns it alone holds: measured, stable, alone on
         its GPUs, not distributed, on a node that is up, willing."""
-        profile = entry.profile
+        profile, job = entry.profile, entry.job
         if entry.partner is not None or profile is None or profile.unstable or len(entry.placement) != 1:
             return
-        if not self._ledger.nodes[self._ledger.index[entry.placement[0].node]].available:
+        found = self._predictions[job.id]
+        score = found.share_score
+        if score is None or score > self._settings.gss or not job.shareable or entry.alone:
+            return
+        node = entry.placement[0].node
+        if not self._ledger.nodes[self._ledger.index[node]].available:
             return  # down or draining: nothing new may start there
-        score = self._predictions[entry.job.id].share_score
-        if score is not None and score <= self._settings.gss and entry.job.shareable and not entry.alone:
-            self._open[entry.job.gpus][entry.job.id] = (score, entry)
+        self._open[job.gpus][job.id] = _Candidate(
+            entry,
+            score,
+            profile.gpu_mem_mib,
+            self._ledger.nodes[self._ledger.index[node]].gpu_mem_mib,
+            found.remaining_s(entry.elapsed_s(self._now_s)),
+            found.duration_s * job.gpus,
+            node,
+        )
 
     def bars(self, entry: Pending, score: int | None) -> Reason | None:
         """The rule that keeps this job from sharing with anybody, whoever it is; ``None`` if there is none."""
@@ -99,80 +128,87 @@ class Binder:
 
         ``value`` is the priority value, ``fenced`` names nodes that this job must keep off.
         """
-        gpus, gss = entry.job.gpus, self._settings.gss
-        candidates = self._open[gpus]
-        same = SameGpus(gpus, len(candidates))
-        furthest = -1
-        failed: Reason | None = None
-        best: tuple[float, Running, tuple[Reason, ...]] | None = None
+        settings, profile, job = self._settings, entry.profile, entry.job
+        assert profile is not None
+        room = settings.gss - score
+        mem_mib, least_s, floor = profile.gpu_mem_mib, settings.least_partner_remaining_s, settings.least_pair_speed
+        ratio = settings.priority_ratio if settings.priority_ratio is not None else float("inf")
+        needs_host = self._ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0)
+        candidates = self._open[job.gpus]
+        furthest: tuple[int, _Candidate] | None = None
+        best: tuple[float, _Candidate] | None = None
         qualified = looked_at = 0
-        for other_score, other in candidates.values():
-            if score + other_score > gss:
-                if furthest < 0:
-                    furthest, failed = 0, ShareScores(score, other_score, gss)
+        for other in candidates.values():
+            # the loop runs once for each candidate of each job: bare numbers here, reasons made of the same
+            # numbers for the one that is chosen and the one that came furthest
+            if other.node in fenced:
                 continue
-            if other.placement[0].node in fenced:
-                continue
-            looked_at += 1
-            if looked_at > _SCAN_LIMIT:
-                break
-            passed, reasons = self._rules(entry, value, other)
+            passed, speed = 0, 0.0
+            if other.score <= room:
+                looked_at += 1
+                if looked_at > _SCAN_LIMIT:
+                    break
+                passed = 1
+                if mem_mib + other.mem_mib < other.capacity_mib:
+                    passed = 2
+                    if other.remaining_s < least_s - _ROUNDING_S:
+                        self._changes(other)
+                    else:
+                        passed = 3
+                        if not needs_host or self._host_fits(entry, other):
+                            passed = 4
+                            if value <= ratio * other.value:
+                                passed = 5
+                                speeds = self._speeds(profile, other)
+                                if min(speeds) >= floor:
+                                    passed = _ALL_RULES
+                                    speed = speeds[0] + speeds[1]
             if passed < _ALL_RULES:
-                if passed > furthest:
-                    furthest, failed = passed, reasons[-1]
+                if furthest is None or passed > furthest[0]:
+                    furthest = (passed, other)
                 continue
-            reasons = (ShareScores(score, other_score, gss), *reasons)
-            if self._settings.partner == "first":
-                return other, (same, *reasons)
             qualified += 1
-            speed = reasons[-1]
-            total = speed.own + speed.other if isinstance(speed, PairSpeed) else 0.0
-            if best is None or total > best[0]:
-                best = (total, other, reasons)
+            if best is None or speed > best[0]:
+                best = (speed, other)
+            if settings.partner == "first":
+                break
+        same = SameGpus(job.gpus, len(candidates))
         if best is not None:
-            total, other, reasons = best
-            return other, (same, *reasons, BestPartner(other.job.id, total, qualified))
-        return None, (same,) if failed is None else (same, failed)
+            chosen = best[1]
+            reasons = self._compared(entry, value, score, chosen)
+            return chosen.entry, (same, *reasons, BestPartner(chosen.entry.job.id, best[0], qualified))
+        if furthest is None:
+            return None, (same,)
+        return None, (same, self._compared(entry, value, score, furthest[1])[furthest[0]])
 
-    def _rules(self, entry: Pending, value: float, other: Running) -> tuple[int, tuple[Reason, ...]]:
-        """How many of the rules between two jobs hold, in order, and the comparisons made; the last one is
-        the one that failed, if any did."""
-        settings, own, theirs = self._settings, entry.profile, other.profile
-        assert own is not None
-        assert theirs is not None
-        other_id, found = other.job.id, self._predictions[other.job.id]
-        node = self._ledger.index[other.placement[0].node]
-        memory = GpuMemory(other_id, own.gpu_mem_mib, theirs.gpu_mem_mib, self._ledger.nodes[node].gpu_mem_mib)
-        if not memory:
-            return 1, (memory,)
-        outlasts = PartnerOutlasts(
-            other_id, found.remaining_s(other.elapsed_s(self._now_s)), settings.least_partner_remaining_s
+    def _speeds(self, profile: JobProfile, other: _Candidate) -> tuple[float, float]:
+        """Expected speeds of the pair; full speed where the predictor has no opinion."""
+        assert other.entry.profile is not None
+        return self._predictor.pair_speed(profile, other.entry.profile) or (1.0, 1.0)
+
+    def _host_fits(self, entry: Pending, other: _Candidate) -> bool:
+        return self._ledger.host_fits(self._ledger.index[other.node], entry.job, entry.job.gpus)
+
+    def _compared(self, entry: Pending, value: float, score: int, other: _Candidate) -> tuple[Reason, ...]:
+        """The comparisons between two jobs, in the order of ``partner``."""
+        settings, job, profile = self._settings, entry.job, entry.profile
+        assert profile is not None
+        other_id = other.entry.job.id
+        ratio = settings.priority_ratio
+        own_speed, other_speed = self._speeds(profile, other)
+        return (
+            ShareScores(score, other.score, settings.gss),
+            GpuMemory(other_id, profile.gpu_mem_mib, other.mem_mib, other.capacity_mib),
+            PartnerOutlasts(other_id, other.remaining_s, settings.least_partner_remaining_s),
+            HostFits(job.cpus, job.mem_mib, not self._ledger.host_limits or self._host_fits(entry, other)),
+            PartnerLeaves(other_id, value, other.value, ratio if ratio is not None else float("inf")),
+            PairSpeed(other_id, own_speed, other_speed, settings.least_pair_speed, self._predictor.name),
         )
-        if not outlasts:
-            self._changes(other.start_s + max(found.duration_s, settings.least_partner_remaining_s))
-            return 2, (outlasts,)
-        reasons: tuple[Reason, ...] = (memory, outlasts)
-        if self._ledger.host_limits and (entry.job.cpus or entry.job.mem_mib):
-            host = HostFits(
-                entry.job.cpus, entry.job.mem_mib, self._ledger.host_fits(node, entry.job, entry.job.gpus)
-            )
-            if not host:
-                return 3, (host,)
-            reasons = (*reasons, host)
-        if settings.priority_ratio is not None:
-            leaves = PartnerLeaves(other_id, value, found.duration_s * other.job.gpus, settings.priority_ratio)
-            if not leaves:
-                return 4, (leaves,)
-            reasons = (*reasons, leaves)
-        speeds = self._predictor.pair_speed(own, theirs)
-        if speeds is not None:
-            speed = PairSpeed(other_id, speeds[0], speeds[1], settings.least_pair_speed, self._predictor.name)
-            if not speed:
-                return 5, (speed,)
-            reasons = (*reasons, speed)
-        return _ALL_RULES, reasons
 
-    def _changes(self, at_s: float) -> None:
+    def _changes(self, other: _Candidate) -> None:
+        """Note when a partner that is nearly done would no longer be, should it outlive its estimate."""
+        found = self._predictions[other.entry.job.id]
+        at_s = other.entry.start_s + max(found.duration_s, self._settings.least_partner_remaining_s)
         if self.changes_s is None or at_s < self.changes_s:
             self.changes_s = at_s
 

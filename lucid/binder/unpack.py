@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lucid.core.decision import Requeue
@@ -20,21 +20,23 @@ class Parting:
     requeue: Requeue
 
 
-def partings(running: Mapping[str, Running]) -> list[Parting]:
+def partings(running: Sequence[Running]) -> list[Parting]:
     """One for each pair in which a job has shown an unstable pattern.
 
     The unstable job leaves (it will run alone from then on), or its partner where the unstable one may not be
     requeued; a pair of two such jobs stays, because nobody's job is killed for another's comfort.
     """
     found: list[Parting] = []
+    restless = [e for e in running if e.partner is not None and e.profile is not None and e.profile.unstable]
+    if not restless:
+        return found
+    by_id = {entry.job.id: entry for entry in running}
     done: set[str] = set()
-    for entry in running.values():
-        if entry.partner is None or entry.profile is None or entry.job.id in done:
+    for entry in restless:
+        if entry.partner is None or entry.job.id in done:
             continue
-        stable = Stable(entry.job.id, entry.profile.unstable)
-        if stable:
-            continue
-        partner = running.get(entry.partner)
+        stable = Stable(entry.job.id, True)
+        partner = by_id.get(entry.partner)
         for leaver in (entry, partner):
             if leaver is None:
                 continue

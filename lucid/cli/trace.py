@@ -5,60 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import json
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from lucid.cli.progress import progress
 from lucid.errors import TraceError
 from lucid.simulator.traces import FORMATS, Trace, describe, read_trace, write_trace
 from lucid.simulator.traces.synth import PRESETS, preset, synthesise
 
 __all__ = ["trace"]
 
-_QUIET_S = 2.0
-"""Progress shows only on what takes longer than this."""
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-
-
-class _Report(Protocol):
-    def __call__(self, done: int, total: int) -> None: ...
-
-
-@contextmanager
-def _progress(words: str) -> Iterator[_Report]:
-    """A progress bar on stderr that appears once the work has taken two seconds."""
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    task = bar.add_task(words, total=None)
-    began = time.monotonic()
-    shown = False
-
-    def report(done: int, total: int) -> None:
-        nonlocal shown
-        if not shown and time.monotonic() - began >= _QUIET_S:
-            bar.start()
-            shown = True
-        if shown:
-            bar.update(task, completed=done, total=total)
-
-    try:
-        yield report
-    finally:
-        if shown:
-            bar.stop()
 
 
 def _format_option(about: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -80,7 +42,7 @@ _per_gpu = click.option(
 
 
 def _read(path: Path, fmt: str | None, skip_bad: bool, per_gpu: int) -> Trace:
-    with _progress(f"reading {path.name}") as report:
+    with progress(f"reading {path.name}") as report:
         return read_trace(path, fmt, skip_bad=skip_bad, swf_procs_per_gpu=per_gpu, progress=report)
 
 
@@ -144,7 +106,7 @@ def synth_command(
     Exit status: 0, or 2 for a wrong preset or option, 3 if a file cannot be written.
     """
     settings = preset(name).resized(jobs, days)
-    with _progress(f"making {name}") as report:
+    with progress(f"making {name}") as report:
         made = synthesise(settings, seed, progress=report)
     write_trace(made, out)
     if vcs_out is not None:

@@ -14,6 +14,7 @@ __all__ = [
     "REASONS",
     "BehindHead",
     "BestPartner",
+    "CarryNode",
     "DistributedAlone",
     "EverFits",
     "FairOrder",
@@ -358,15 +359,24 @@ class ProfileTime(Reason):
 
 @dataclass(frozen=True, slots=True)
 class NobodyWaits(Reason):
-    """May a profiled job carry on in place? ``waiting`` jobs want profiling nodes; ``carried`` GPUs of
-    ``limit`` are already held by jobs that carried on."""
+    """May a profiled job keep its profiling node? ``waiting`` jobs want one."""
 
     waiting: int
-    carried: int
-    limit: int
 
     def __bool__(self) -> bool:
-        return self.waiting == 0 and self.carried <= self.limit
+        return self.waiting == 0
+
+
+@dataclass(frozen=True, slots=True)
+class CarryNode(Reason):
+    """Is this one of the profiling nodes on which jobs may carry on? The others stay clear for profiling, so
+    that a job which wants a whole node never waits for one that carries on."""
+
+    node: str
+    may: bool
+
+    def __bool__(self) -> bool:
+        return self.may
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,9 +163,7 @@ class _Book:
 
     def add(self, job: Job, profile: JobProfile | None, start: Start) -> None:
         if placement_gpus(start.placement) != job.gpus:
-            raise UnsafePlan(
-                f"job {job.id}: asked for {job.gpus} GPUs, would get {placement_gpus(start.placement)}"
-            )
+            raise UnsafePlan(f"job {job.id}: asked for {job.gpus} GPUs, would get {placement_gpus(start.placement)}")
         if len({part.node for part in start.placement}) != len(start.placement):
             raise UnsafePlan(f"job {job.id}: one node named twice in its placement")
         others: set[str] = set()

@@ -12,6 +12,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.placement import NodeGpus
 from lucid.core.reason import (
     BehindHead,
+    CarryNode,
     FreeGpus,
     HomeWaits,
     NobodyWaits,
@@ -43,8 +44,8 @@ def plan_profiling(
     """Start profiling runs fewest GPUs first, and end those that have reached T_prof.
 
     A job whose time is up is released to its own VC, or carries on in place: where jobs already wait in its VC
-    (``waiting_at_home``: how many, by VC), nobody waits for profiling nodes and few enough GPUs are held by
-    jobs that did so before; or where it may not be requeued. A job that ended within T_prof is simply gone
+    (``waiting_at_home``: how many, by VC), nobody waits for profiling nodes, and it stands on one of the nodes
+    set aside for that; or where it may not be requeued. A job that ended within T_prof is simply gone
     (L6). Queue order: GPU demand ascending, then time of arrival (L4); placement is exclusive and consolidated
     on one node. A job that no profiling node could ever hold, or that has waited too long behind smaller ones,
     is released unprofiled: it will be measured where it runs.
@@ -52,8 +53,7 @@ def plan_profiling(
     decisions: dict[str, Decision] = {}
     actions: list[Action] = []
     waiting = len(partition.pending)
-    limit = int(settings.carry_on_share * partition.gpus)
-    carried = sum(e.job.gpus for e in partition.running if e.stage is Stage.MAIN)
+    carry_nodes = {node.name for node in partition.nodes[: int(settings.carry_on_share * len(partition.nodes))]}
     wakes: list[float] = []
     leaving: list[Running] = []
     for entry in partition.running:
@@ -66,15 +66,15 @@ def plan_profiling(
             continue
         decision: Keep | Release
         may_requeue = Requeueable(entry.job.requeueable)
-        unwanted = NobodyWaits(waiting, carried + entry.job.gpus, limit)
+        unwanted = NobodyWaits(waiting)
+        place = CarryNode(entry.placement[0].node, entry.placement[0].node in carry_nodes)
         home = HomeWaits(entry.job.vc, waiting_at_home.get(entry.job.vc, 0))
         if not may_requeue:
             decision = Keep((time_up, may_requeue))
-        elif home and unwanted:
-            decision = Keep((time_up, home, unwanted))
-            carried += entry.job.gpus
+        elif home and unwanted and place:
+            decision = Keep((time_up, home, unwanted, place))
         else:
-            decision = Release((time_up, home, unwanted))
+            decision = Release((time_up, *[test for test in (home, unwanted, place) if not test]))
             leaving.append(entry)
         decisions[entry.job.id] = decision
         actions.append(Action(entry.job.id, partition.name, decision))

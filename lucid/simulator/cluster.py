@@ -31,6 +31,9 @@ PROFILING = "profiling"
 Layout = Mapping[str, Sequence[Node]]
 """Nodes by VC."""
 
+_INSTABILITY_SHOWS_S = 600.0
+"""An unstable utilisation pattern shows only after so long a run, not in a profiling run of a minute or two."""
+
 _WORK_DONE = 1e-6
 """Seconds of work that count as none: what rounding leaves."""
 
@@ -98,9 +101,10 @@ class _Room:
 class SimulatedCluster:
     """Replays a trace on a layout of nodes.
 
-    ``profiled`` says which new jobs enter through the profiling partition (job_submit's rule). With
+    ``profiled`` says which new jobs enter through the profiling partition (job_submit's rule). For parity with
+    the published simulator only: with ``measured_before`` every job brings its profile; with
     ``mend_survivors=False`` the survivor of a pair whose first-placed job ends first keeps its slowed speed
-    and its place in the pair for ever, as the published simulator has it; for parity only.
+    and its place in the pair for ever.
 
     Raises:
         ConfigError: a VC of the trace has no nodes.
@@ -116,6 +120,7 @@ class SimulatedCluster:
         profiled: Callable[[Job], bool],
         *,
         profiling_nodes: Sequence[Node] = (),
+        measured_before: bool = False,
         mend_survivors: bool = True,
     ) -> None:
         missing = [vc for vc in trace.vcs if vc not in layout]
@@ -129,6 +134,7 @@ class SimulatedCluster:
         self._overheads = overheads
         self._profiling = profiling
         self._profiled = profiled
+        self._measured_before = measured_before
         self._mend_survivors = mend_survivors
         self._rooms = {name: _Room(name, tuple(nodes), False) for name, nodes in layout.items()}
         if profiling_nodes:
@@ -143,6 +149,7 @@ class SimulatedCluster:
         self.busy_gpus = 0
         self.shared_gpus = 0
         self.pending_gpus = 0
+        self.ended = 0
         self.moved = False
         """A job changed partition in the last ``apply``: plan again at once."""
 
@@ -215,7 +222,7 @@ class SimulatedCluster:
         self.outcomes[job.id] = outcome
         live = _Live(item, outcome, item.duration_s, room)
         self._live[job.id] = live
-        self._wait(live, Pending(job, self._now_s))
+        self._wait(live, Pending(job, self._now_s, item.profile if self._measured_before else None))
 
     def _wait(self, live: _Live, view: Pending) -> None:
         live.view = view
@@ -233,13 +240,30 @@ class SimulatedCluster:
         self._catch_up(live)
         self._leave(live, view)
         del self._live[view.job.id]
+        self.ended += 1
         ran_s = view.ran_s + view.elapsed_s(self._now_s)
         self._ended.append(Ended(view.job, self._now_s, ran_s, live.item.state or "COMPLETED"))
 
     def _measured(self, live: _Live) -> None:
-        view = live.view
+        """A reading comes in: at T_prof the profile; an unstable pattern shows only some time later."""
+        view, profile = live.view, live.item.profile
         assert isinstance(view, Running)
-        self._show(live, replace(view, profile=live.item.profile))
+        assert profile is not None
+        if view.profile is None and profile.unstable:
+            profile = replace(profile, unstable=False)
+        self._show(live, replace(view, profile=profile))
+        self._watch(live)
+
+    def _watch(self, live: _Live) -> None:
+        """When will the next reading of a running job tell something new?"""
+        view, truth = live.view, live.item.profile
+        assert isinstance(view, Running)
+        if truth is None:
+            return
+        if view.profile is None:
+            self._push(view.start_s + t_prof_s(view.job, self._profiling), _Event.MEASURED, live)
+        elif truth.unstable and not view.profile.unstable:
+            self._push(max(self._now_s, view.start_s + _INSTABILITY_SHOWS_S), _Event.MEASURED, live)
 
     def _show(self, live: _Live, view: Running) -> None:
         live.view = view
@@ -367,8 +391,7 @@ class SimulatedCluster:
             self._pair(live, running, self._live[start.beside])
         self._show(live, running)
         self._schedule_end(live)
-        if running.profile is None and live.item.profile is not None:
-            self._push(now_s + t_prof_s(job, self._profiling), _Event.MEASURED, live)
+        self._watch(live)
 
     def _pair(self, live: _Live, running: Running, partner: _Live) -> None:
         shown = partner.view

@@ -3,51 +3,109 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lucid.core.ports import Predictor, Recorder
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.policy import Policy
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 
-__all__ = ["Progress", "RunResult", "run"]
+__all__ = ["Progress", "Run", "Series", "run"]
 
-Progress = Callable[[float, int, int], None]
-"""Called now and then with (trace time s, jobs ended, jobs in all)."""
+Progress = Callable[[int, int], None]
+"""Called now and then with (jobs ended, jobs in all)."""
+
+_SAMPLE_S = 600.0
+_PROGRESS_CYCLES = 500
+
+
+@dataclass(slots=True)
+class Series:
+    """State of the cluster every ``step_s`` seconds from trace time 0, and exact integrals over time."""
+
+    step_s: float = _SAMPLE_S
+    busy_gpus: array[int] = field(default_factory=lambda: array("l"))
+    shared_gpus: array[int] = field(default_factory=lambda: array("l"))
+    pending_gpus: array[int] = field(default_factory=lambda: array("l"))
+    pending_jobs: dict[str, array[int]] = field(default_factory=dict)
+    """By partition, the profiling partition included."""
+    busy_gpu_s: float = 0.0
+    shared_gpu_s: float = 0.0
+
+    def hold(self, cluster: SimulatedCluster, from_s: float, to_s: float) -> None:
+        """Note that the state was what it is from ``from_s`` up to ``to_s``."""
+        self.busy_gpu_s += cluster.busy_gpus * (to_s - from_s)
+        self.shared_gpu_s += cluster.shared_gpus * (to_s - from_s)
+        due = len(self.busy_gpus)
+        times = int(-(-to_s // self.step_s)) - due
+        if times <= 0:
+            return
+        self.busy_gpus.extend([cluster.busy_gpus] * times)
+        self.shared_gpus.extend([cluster.shared_gpus] * times)
+        self.pending_gpus.extend([cluster.pending_gpus] * times)
+        for name, count in cluster.pending_by_vc().items():
+            self.pending_jobs.setdefault(name, array("l", [0] * due)).extend([count] * times)
 
 
 @dataclass(frozen=True, slots=True)
-class RunResult:
-    """What became of every job, and what finding out took."""
+class Run:
+    """One policy's replay of one trace. ``outcomes`` in order of arrival; a job that no node could ever hold
+    has ``end_s`` -1. ``wall_s`` and ``cpu_s`` are the replay's own cost."""
 
+    policy: str
+    predictor: str
     outcomes: list[JobOutcome]
+    series: Series
+    total_gpus: int
     cycles: int
     wall_s: float
     cpu_s: float
 
 
 def run(
-    cluster: SimulatedCluster, policy: Policy, predictor: Predictor, recorder: Recorder | None = None
-) -> RunResult:
-    """Go from event to event until nothing is left to happen, one cycle at each (and one more at once whenever
-    a job changed partition)."""
-    began, began_cpu = time.perf_counter(), time.process_time()
+    cluster: SimulatedCluster,
+    policy: Policy,
+    predictor: Predictor,
+    recorder: Recorder | None = None,
+    progress: Progress | None = None,
+    jobs: int = 0,
+) -> Run:
+    """Replay until nothing more happens.
+
+    Raises:
+        ConfigError: the policy needs what this cluster does not offer.
+        UnsafePlan: the policy broke a safety rule.
+    """
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
     cycle = Cycle(cluster, predictor, policy, recorder)
+    series = Series()
     wake_s: float | None = None
-    cycles = 0
+    now_s, cycles = 0.0, 0
     while True:
-        event_s = cluster.next_event_s()
-        if event_s is None and wake_s is None:
+        times = [t for t in (cluster.next_event_s(), wake_s) if t is not None]
+        if not times:
             break
-        at_s = min(t for t in (event_s, wake_s) if t is not None)
+        at_s = min(times)
+        series.hold(cluster, now_s, at_s)
+        now_s = at_s
         cluster.advance(at_s)
-        while True:
+        while True:  # again at the same instant while jobs move from one partition to another
             result = cycle.run()
             cycles += 1
-            if not cluster.moved or not result.applied:
+            if not result.applied or not cluster.moved:
                 break
         wake_s = result.plan.wake_s
-    return RunResult(
-        list(cluster.outcomes.values()), cycles, time.perf_counter() - began, time.process_time() - began_cpu
+        if progress is not None and cycles % _PROGRESS_CYCLES == 0:
+            progress(cluster.ended, jobs)
+    return Run(
+        policy.name,
+        predictor.name,
+        list(cluster.outcomes.values()),
+        series,
+        cluster.total_gpus,
+        cycles,
+        time.perf_counter() - began_s,
+        time.process_time() - began_cpu_s,
     )

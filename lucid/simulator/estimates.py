@@ -84,6 +84,6 @@ def read_estimates(path: Path, trace: Trace) -> dict[str, float]:
         raise TraceError(f"{path}: cannot be read: {error}; give --estimates a CSV file") from None
     if not any(item.job.id in estimates for item in trace.jobs):
         raise TraceError(
-            f"{path}: none of its {len(estimates)} job ids is in trace {trace.name!r}; are both of the same run?"
+            f"{path}: none of its {len(estimates)} job ids is in trace {trace.name!r}; do the two belong together?"
         )
     return estimates

@@ -116,9 +116,7 @@ def some_item(rng: random.Random, number: int, submit_s: float, scene: Scene) ->
     vc = rng.choice(list(scene.layout))
     have = sum(node.gpus for node in scene.layout[vc])
     crowded = scene.crowded
-    gpus = rng.choice(
-        [1, 1, 1, 1, 2, 2, 2, 4] if crowded else [1, 1, 1, 2, 4, 8, rng.randint(1, 20), have, have + 1]
-    )
+    gpus = rng.choice([1, 1, 1, 1, 2, 2, 2, 4] if crowded else [1, 1, 1, 2, 4, 8, rng.randint(1, 20), have, have + 1])
     limited = rng.random() < (0.2 if crowded else 0.5)
     job = Job(
         f"j{number}",

@@ -38,9 +38,7 @@ def test_what_is_written_counts(tmp_path: Path) -> None:
         ("policy = 3", ["policy = 3"]),
     ],
 )
-def test_a_wrong_key_or_value_is_named_with_what_would_be_right(
-    tmp_path: Path, text: str, words: list[str]
-) -> None:
+def test_a_wrong_key_or_value_is_named_with_what_would_be_right(tmp_path: Path, text: str, words: list[str]) -> None:
     path = written(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         load_settings(path)

@@ -13,9 +13,7 @@ import lucid
 
 
 def every_module() -> list[str]:
-    return sorted(
-        m.name for m in pkgutil.walk_packages(lucid.__path__, "lucid.") if not m.name.endswith("__main__")
-    )
+    return sorted(m.name for m in pkgutil.walk_packages(lucid.__path__, "lucid.") if not m.name.endswith("__main__"))
 
 
 def load(name: str) -> ModuleType:

@@ -12,9 +12,7 @@ from lucid.core.reason import EverFits, TooLarge
 from lucid.orchestrator.placement import Feasibility, consolidated
 
 
-def place(
-    gpus: int, machines: tuple[Node, ...], *busy: str, emptiest: bool = False, **host: int
-) -> Placement | None:
+def place(gpus: int, machines: tuple[Node, ...], *busy: str, emptiest: bool = False, **host: int) -> Placement | None:
     held = [runs(f"r{i}", where) for i, where in enumerate(busy)]
     return consolidated(Ledger(part(machines, (), held)), a_job("j", gpus, **host), None, emptiest)
 

@@ -114,9 +114,7 @@ def test_a_reservation_waits_for_its_time() -> None:
     assert next_holder(room, 4, 105.0, rules) == (room.pending[0], None)
 
 
-@pytest.mark.parametrize(
-    ("above", "gpus", "holds"), [(None, 4, False), (None, 5, True), (2, 3, True), (2, 2, False)]
-)
+@pytest.mark.parametrize(("above", "gpus", "holds"), [(None, 4, False), (None, 5, True), (2, 3, True), (2, 2, False)])
 def test_only_large_jobs_hold_reservations(above: int | None, gpus: int, holds: bool) -> None:
     room = part(MACHINES, [waits("j", gpus)])
     holder, _ = next_holder(room, 4, 0.0, ReservationSettings(above_gpus=above))

@@ -97,9 +97,7 @@ def test_profiling_keeps_within_cpus_and_host_memory() -> None:
 
 
 def test_gpus_that_are_given_up_are_given_out_in_the_same_plan() -> None:
-    plan = stage(
-        [waits("next", 8)], [profiling_run("j", "n1:0-7")], now_s=80.0, machines=nodes(1, 8), t_prof_s=80.0
-    )
+    plan = stage([waits("next", 8)], [profiling_run("j", "n1:0-7")], now_s=80.0, machines=nodes(1, 8), t_prof_s=80.0)
     assert [(a.job_id, type(a.decision)) for a in plan.actions] == [("j", Release), ("next", Start)]
 
 

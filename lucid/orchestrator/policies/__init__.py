@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from lucid.config import PolicySettings
 from lucid.core.job import Pending, Running
 from lucid.core.ports import Predictor
@@ -11,7 +13,7 @@ from lucid.orchestrator.policies.queue import PreemptiveQueuePolicy, QueuePolicy
 from lucid.orchestrator.policies.tiresias import TiresiasPolicy
 from lucid.orchestrator.policy import Policy, PolicyFactory
 
-__all__ = ["BUILT_IN", "NEEDS_DURATIONS"]
+__all__ = ["BUILT_IN", "ESTIMATES", "Estimates"]
 
 _LAST = float("inf")
 
@@ -66,5 +68,22 @@ BUILT_IN: dict[str, PolicyFactory] = {
     "lucid": LucidPolicy.make,
 }
 
-NEEDS_DURATIONS = frozenset({"sjf", "srtf"})
-"""Policies defined on true durations, which only a replay has."""
+
+class Estimates(StrEnum):
+    """What a policy needs to know of durations."""
+
+    NONE = "none"
+    GIVEN = "given"
+    """Estimates, as good as they are."""
+    TRUE = "true"
+    """It is defined on true durations, which only a replay has."""
+
+
+ESTIMATES: dict[str, Estimates] = {
+    "fifo": Estimates.NONE,
+    "tiresias": Estimates.NONE,
+    "sjf": Estimates.TRUE,
+    "srtf": Estimates.TRUE,
+    "qssf": Estimates.GIVEN,
+    "lucid": Estimates.GIVEN,
+}

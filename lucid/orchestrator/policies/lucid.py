@@ -11,7 +11,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.reason import FreeGpus, PairSpeed, Priority, Reason, Reserved
+from lucid.core.reason import FreeGpus, Priority, Reason, Reserved
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import SETTLE_S, no_place
@@ -77,24 +77,24 @@ class _VcPlan:
         self._binder = Binder(partition, self._ledger, self._predictions, predictor, settings.packing, self._now_s)
         self._decisions: dict[str, Decision] = {}
         self._actions: list[Action] = []
-        self._blocked: dict[tuple[object, ...], list[tuple[tuple[float, float, float], Hold]]] = {}
-        """Holds by shape of job, with the GPU memory and the two utilisations of the job that was held: what
-        stopped it stops every later job of that shape which uses no less of each, because a plan only ever
-        uses room up, later jobs have higher priority values, and a heavier job makes no pair faster."""
+        self._blocked: dict[tuple[object, ...], tuple[float, Hold]] = {}
+        """Holds by shape of job, with the GPU memory of the job that was held: what stopped it stops every
+        later job of that shape which needs no less memory, because a plan only ever uses room up, and later
+        jobs have higher priority values. The speed of a pair is not part of the shape: a lighter job of the
+        same share score waits with the heavier one before it, until the next plan."""
         self._kept: Reservation | None = None
         self._room: Reserved | None = None
 
     def make(self) -> PartitionPlan:
         """Part unstable pairs; then serve the reservation's holder; then everybody by estimate x GPUs."""
         partition, predictions = self._partition, self._predictions
-        for parting in partings({e.job.id: e for e in partition.running if e.partner is not None}):
+        for parting in partings(partition.running):
             self._decisions[parting.entry.job.id] = parting.requeue
             self._actions.append(Action(parting.entry.job.id, partition.name, parting.requeue))
         parted = bool(self._actions)
         if not partition.pending:
             return self._plan(self._now_s + SETTLE_S if parted else None)
-        settings = self._settings.reservation
-        holder, due_s = next_holder(partition, self._ledger.gpus_per_node, self._now_s, settings)
+        holder, due_s = next_holder(partition, self._ledger.gpus_per_node, self._now_s, self._settings.reservation)
         if holder is not None:
             self._serve(holder)
             due_s = self._strict_from_s(holder)
@@ -132,13 +132,13 @@ class _VcPlan:
         score, profile = prediction.share_score, entry.profile
         kept, room = self._kept, self._room
         fenced = room is not None and prediction.duration_s > room.room_s
-        load = (0.0, 0.0, 0.0) if profile is None else (profile.gpu_mem_mib, profile.gpu_util, profile.mem_util)
+        mem_mib = 0.0 if profile is None else profile.gpu_mem_mib
         steady = profile is None or not profile.unstable
         shape = (job.gpus, score, fenced, job.shareable, entry.alone, steady, job.cpus, job.mem_mib)
-        for least, held in self._blocked.get(shape, ()):
-            if _no_less(load, least):
-                self._decisions[job.id] = held
-                return
+        known = self._blocked.get(shape)
+        if known is not None and known[0] <= mem_mib:
+            self._decisions[job.id] = known[1]
+            return
         bar = self._binder.bars(entry, score)
         why: tuple[Reason, ...]
         if bar is not None:
@@ -165,18 +165,13 @@ class _VcPlan:
         else:
             hold = Hold((*why, *no_place(self._ledger, entry)))
         if steady:  # the reason of an unsteady job names it, and is nobody else's
-            if not (why and isinstance(why[-1], PairSpeed)):
-                load = (load[0], 0.0, 0.0)
-            others = [item for item in self._blocked.get(shape, ()) if not _no_less(item[0], load)]
-            self._blocked[shape] = [*others, (load, hold)]
+            self._blocked[shape] = (mem_mib, hold)
         self._decisions[job.id] = hold
 
     def _priority(self, value: float, prediction: Prediction, job: Job) -> Priority:
         return Priority("estimate x GPUs", value, prediction.duration_s, job.gpus, prediction.duration_source)
 
-    def _start_alone(
-        self, entry: Pending, value: float, placement: Placement, why: tuple[Reason, ...] = ()
-    ) -> None:
+    def _start_alone(self, entry: Pending, value: float, placement: Placement, why: tuple[Reason, ...] = ()) -> None:
         job = entry.job
         free = FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, True)
         start = Start(placement, (self._priority(value, self._predictions[job.id], job), *why, free))
@@ -189,10 +184,6 @@ class _VcPlan:
     def _act(self, job: Job, start: Start) -> None:
         self._decisions[job.id] = start
         self._actions.append(Action(job.id, self._partition.name, start))
-
-
-def _no_less(load: tuple[float, float, float], least: tuple[float, float, float]) -> bool:
-    return load[0] >= least[0] and load[1] >= least[1] and load[2] >= least[2]
 
 
 def _by_value(item: tuple[float, Pending]) -> float:

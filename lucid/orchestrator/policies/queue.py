@@ -91,9 +91,7 @@ class QueuePolicy(PartitionPolicy):
                 continue
             placement = consolidated(ledger, job, remainder_on_emptiest=True)
             if placement is None:
-                decisions[job.id] = Hold(
-                    (self._why(value, entry, predictions.get(job.id)), *no_place(ledger, entry))
-                )
+                decisions[job.id] = Hold((self._why(value, entry, predictions.get(job.id)), *no_place(ledger, entry)))
                 behind = Hold((BehindHead(job.id),))
                 decisions.update(dict.fromkeys((e.job.id for _, e in queue[at + 1 :]), behind))
                 break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lucid.simulator.traces.synth.generate import synthesise
 from lucid.simulator.traces.synth.settings import PRESETS, Storm, SynthSettings, Vc, preset, vc_layout
-from lucid.simulator.traces.synth.workloads import WORKLOADS, Workload
+from lucid.simulator.traces.synth.workloads import WORKLOADS, Workload, with_workloads
 
 __all__ = [
     "PRESETS",
@@ -16,4 +16,5 @@ __all__ = [
     "preset",
     "synthesise",
     "vc_layout",
+    "with_workloads",
 ]

@@ -15,11 +15,13 @@ between phases, so that an average hides what a partner on the same GPU would me
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 
 from lucid.core.job import JobProfile
+from lucid.simulator.traces.record import Trace, TraceJob
 
-__all__ = ["WORKLOADS", "Family", "Workload"]
+__all__ = ["WORKLOADS", "Family", "Workload", "with_workloads"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +76,19 @@ WORKLOADS: tuple[Workload, ...] = tuple(
     for amp in (False, True)
 )
 """All 40 configurations."""
+
+
+def with_workloads(trace: Trace, seed: int) -> tuple[Trace, int]:
+    """The trace with a synthetic workload, drawn uniformly, for each job without GPU readings; and how many
+    jobs that were. Says nothing of durations: readings drawn so are no help in predicting them."""
+    rng = Random(f"workloads of {seed}")
+    given = 0
+    jobs: list[TraceJob] = []
+    for item in trace.jobs:
+        if item.profile is None:
+            profile = rng.choice(WORKLOADS).profile
+            jobs.append(replace(item, profile=profile, job=replace(item.job, amp=profile.amp)))
+            given += 1
+        else:
+            jobs.append(item)
+    return replace(trace, jobs=tuple(jobs)), given

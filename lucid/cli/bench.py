@@ -1,0 +1,62 @@
+"""``lucidctl bench``: how fast decisions are made."""
+
+from __future__ import annotations
+
+import json
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from lucid.cli.progress import progress
+from lucid.errors import ConfigError
+from lucid.simulator.bench import PLAN_SIZES, bench_plan
+
+__all__ = ["bench"]
+
+
+@click.group()
+def bench() -> None:
+    """Measure this machine."""
+
+
+@bench.command("plan")
+@click.option("--policy", "policies", multiple=True, default=("lucid",), show_default=True)
+@click.option("--size", "sizes", multiple=True, metavar="PENDING:GPUS", help="Default: the sizes of the README.")
+@click.option("--repeat", type=click.IntRange(min=3), default=15, show_default=True)
+@click.option("--json", "as_json", is_flag=True)
+def plan(policies: tuple[str, ...], sizes: tuple[str, ...], repeat: int, as_json: bool) -> None:
+    """Time one plan() over a busy VC: PENDING jobs wait for GPUS that are almost all held, some in pairs."""
+    wanted = [_size(text) for text in sizes] or list(PLAN_SIZES)
+    results = []
+    with progress("timing plans") as report:
+        todo = len(wanted) * len(policies)
+        for policy in policies:
+            for pending, gpus in wanted:
+                results.append(bench_plan(policy, pending, gpus, repeat))
+                report(len(results), todo)
+    if as_json:
+        click.echo(json.dumps({"results": results}, indent=1))
+        return
+    table = Table(title="one plan(), cold, milliseconds")
+    for name in ("policy", "pending", "GPUs", "running", "starts", "median", "p99", "µs per pending job"):
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for r in results:
+        table.add_row(
+            str(r["policy"]),
+            f"{r['pending']:,}",
+            f"{r['gpus']:,}",
+            f"{r['running']:,}",
+            f"{r['starts']:,}",
+            f"{r['median_ms']:.1f}",
+            f"{r['p99_ms']:.1f}",
+            f"{1000 * float(r['median_ms']) / int(r['pending']):.1f}",
+        )
+    Console().print(table)
+
+
+def _size(text: str) -> tuple[int, int]:
+    pending, _, gpus = text.partition(":")
+    if not (pending.isdigit() and gpus.isdigit() and int(pending) and int(gpus)):
+        raise ConfigError(f"--size {text!r}: write PENDING:GPUS, as in 2048:1024")
+    return int(pending), int(gpus)

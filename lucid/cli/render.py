@@ -1,0 +1,152 @@
+"""Reasons and decisions in words. The only prose about decisions; it adds nothing that a reason does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lucid.core import reason as why
+from lucid.core.reason import Reason
+from lucid.simulator.record import LoggedDecision
+
+__all__ = ["decision_text", "duration", "reason_text", "when"]
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: ``42 s``, ``12 min``, ``3.4 h``, ``5.2 d``."""
+    for unit, size, digits in (("d", 86400.0, 1), ("h", 3600.0, 1), ("min", 60.0, 0)):
+        if abs(seconds) >= size * (2 if unit == "d" else 1):
+            return f"{seconds / size:.{digits}f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def when(at_s: float) -> str:
+    """A moment of trace time: day, hours, minutes and seconds since its start."""
+    days, rest = divmod(round(at_s), 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, seconds = divmod(rest, 60)
+    return f"day {days} {hours:02}:{minutes:02}:{seconds:02}"
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+
+
+def _free(r: why.FreeGpus) -> str:
+    if r.found:
+        return f"{_gpus(r.needed)} free in one place ({r.free} free in all)"
+    if r.free < r.needed:
+        return f"needs {_gpus(r.needed)}, {r.free} free"
+    return f"needs {_gpus(r.needed)} together; {r.free} free, but at most {r.largest} on one node"
+
+
+def _priority(r: why.Priority) -> str:
+    if r.rule == "attained GPU-seconds":
+        return f"has had {r.value:,.0f} GPU-seconds of service"
+    made = f"estimate {duration(r.estimate_s)} by {r.source}, {_gpus(r.gpus)}"
+    return f"priority value {r.value:,.0f} ({r.rule}): {made}"
+
+
+def _reserved(r: why.Reserved) -> str:
+    nodes = f"{r.nodes} node{'s' if r.nodes != 1 else ''} kept for job {r.holder}"
+    if r.strict:
+        return f"{nodes}, which has waited past the bound: nothing else starts there"
+    meanwhile = f"only jobs expected to take at most {duration(r.room_s)} start there"
+    return f"{nodes} until about {when(r.until_s)}: {meanwhile}"
+
+
+_WORDS: dict[str, Callable[[Any], str]] = {
+    "Priority": _priority,
+    "FairOrder": lambda r: f"in order of submission ({when(r.submit_s)})",
+    "FreeGpus": _free,
+    "HostFits": lambda r: (
+        f"{r.cpus} CPUs and {r.mem_mib} MiB of host memory " + ("fit" if r.found else "do not fit on such a node")
+    ),
+    "TooLarge": lambda r: (
+        f"asks for {_gpus(r.gpus)}, the partition has {r.partition_gpus}: it can never run here; ask for fewer "
+        "GPUs or another partition"
+    ),
+    "BehindHead": lambda r: f"behind job {r.head}, which does not fit; this policy lets nobody pass",
+    "NextRound": lambda r: f"decided at the next round, {when(r.at_s)}",
+    "Preempted": lambda r: (
+        f"jobs before it leave {r.quota} of the GPUs in quota, it needs {r.gpus}"
+        if r
+        else f"{_gpus(r.gpus)} within the quota of {r.quota}"
+    ),
+    "Shareable": lambda r: (
+        f"sharing is off (GSS {r.gss})"
+        if r.gss == 0
+        else f"share score {r.score} " + ("within" if r else "above") + f" GSS {r.gss}"
+    ),
+    "UserAllows": lambda r: (
+        "was parted from a partner before: runs alone" if r.parted_before else "its user asked not to share"
+    ),
+    "NotMeasured": lambda r: "not measured yet, so it shares with nobody" if not r else "measured",
+    "SameGpus": lambda r: (
+        f"{r.candidates} running job{'s' if r.candidates != 1 else ''} with {_gpus(r.gpus)} could be joined"
+        if r
+        else f"no running job with {_gpus(r.gpus)} that may be joined"
+    ),
+    "ShareScores": lambda r: f"share scores {r.own} + {r.other} " + ("within" if r else "exceed") + f" GSS {r.gss}",
+    "GpuMemory": lambda r: (
+        f"GPU memory {r.own_mib:,.0f} + {r.other_mib:,.0f} MiB "
+        + ("fits" if r else "does not fit")
+        + f" in {r.capacity_mib:,.0f} MiB"
+        + ("" if r else f" beside job {r.partner}")
+    ),
+    "Stable": lambda r: f"job {r.job} has " + ("an unstable" if r.unstable else "a steady") + " utilisation pattern",
+    "DistributedAlone": lambda r: f"{_gpus(r.gpus)} span nodes of {r.gpus_per_node}: distributed jobs are not packed",
+    "PartnerOutlasts": lambda r: (
+        f"job {r.partner} is expected to run {duration(r.remaining_s)} more"
+        + ("" if r else f", less than {duration(r.least_s)}: not worth joining")
+    ),
+    "PartnerLeaves": lambda r: (
+        f"priority value {r.own:,.0f} "
+        + ("at most" if r else "above")
+        + f" {r.ratio:g} x {r.other:,.0f} of job {r.partner}"
+    ),
+    "PairSpeed": lambda r: (
+        f"beside job {r.partner} expected at {r.own:.0%} and {r.other:.0%} of full speed"
+        + ("" if r else f", below {r.floor:.0%}")
+    ),
+    "BestPartner": lambda r: f"job {r.partner} is the best of {r.candidates} partners that qualify",
+    "Reserved": _reserved,
+    "SkipsProfiling": lambda r: f"{_gpus(r.gpus)}, profiling takes jobs of at most {r.n_prof}",
+    "ProfileTime": lambda r: f"profiled for {duration(r.ran_s)} (limit {duration(r.t_prof_s)})",
+    "NobodyWaits": lambda r: "nobody waits for profiling nodes" if r else f"{r.waiting} wait for profiling nodes",
+    "CarryNode": lambda r: (
+        f"node {r.node} is " + ("one on which jobs may carry on" if r else "kept clear for profiling")
+    ),
+    "HomeWaits": lambda r: (
+        f"{r.waiting} jobs already wait in VC {r.vc}" if r else f"nobody waits in its own VC {r.vc}"
+    ),
+    "ProfilingFits": lambda r: f"no profiling node could hold {_gpus(r.gpus)}" if not r else "a profiling node fits",
+    "WaitedForProfiling": lambda r: (
+        f"has waited {duration(r.waited_s)} for a profiling node, at most {duration(r.most_s)} is allowed"
+    ),
+    "Requeueable": lambda r: "may be requeued" if r.requeueable else "may not be requeued",
+}
+
+
+def reason_text(reason: Reason) -> str:
+    """One comparison in words; a kind that has none is shown as its values."""
+    words = _WORDS.get(reason.kind)
+    return words(reason) if words else repr(reason)
+
+
+_VERBS = {
+    "hold": "waits",
+    "requeue": "is preempted",
+    "part": "is parted from its partner, and will run alone",
+    "release": "moves on to its VC",
+    "keep": "carries on in place",
+}
+
+
+def decision_text(entry: LoggedDecision, profiling: bool) -> str:
+    """The headline of one logged decision."""
+    if entry.verb != "start":
+        return f"{_VERBS[entry.verb]} ({entry.partition})"
+    what = "starts its profiling run" if profiling else "starts"
+    beside = f", beside job {entry.beside}" if entry.beside else ""
+    return f"{what} on {entry.placement}{beside}"

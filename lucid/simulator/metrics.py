@@ -1,0 +1,83 @@
+"""Figures of a run, in the field's terms: JCT, queueing delay, makespan, GPU use. All times in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from lucid.simulator.cluster import JobOutcome
+from lucid.simulator.engine import Run
+
+__all__ = ["LARGE_GPUS", "SIZES", "group_metrics", "run_metrics"]
+
+LARGE_GPUS = 8
+"""Jobs above this many GPUs count as large."""
+
+SIZES: tuple[tuple[str, Callable[[int], bool]], ...] = (
+    ("1", lambda gpus: gpus <= 1),
+    ("2-4", lambda gpus: 2 <= gpus <= 4),
+    ("5-8", lambda gpus: 5 <= gpus <= 8),
+    (">8", lambda gpus: gpus > 8),
+)
+"""Size classes of the tables."""
+
+
+def group_metrics(outcomes: Sequence[JobOutcome]) -> dict[str, Any]:
+    """Count, JCT and queueing delay (mean, median, 90th, 99.9th percentile) of some ended jobs."""
+    if not outcomes:
+        return {"jobs": 0}
+    jct = np.array([o.jct_s for o in outcomes])
+    queue = np.array([o.queue_s for o in outcomes])
+    found: dict[str, Any] = {"jobs": len(outcomes)}
+    for name, values in (("jct", jct), ("queue", queue)):
+        found[f"avg_{name}_s"] = float(values.mean())
+        for label, q in (("median", 50), ("p90", 90), ("p999", 99.9)):
+            found[f"{label}_{name}_s"] = float(np.percentile(values, q))
+    found["packed_jobs"] = sum(o.packed for o in outcomes)
+    return found
+
+
+def run_metrics(run: Run) -> dict[str, Any]:
+    """Everything about one run that the table, the JSON and the report show.
+
+    ``gpu_use``: GPU-seconds held over GPU-seconds there were until the last end; ``packed_share``: share of
+    jobs that ever stood beside another. Jobs that could never run are left out and counted as ``impossible_jobs``.
+    """
+    done = [o for o in run.outcomes if o.end_s >= 0]
+    found = group_metrics(done)
+    large = [o for o in done if o.job.gpus > LARGE_GPUS]
+    makespan_s = max((o.end_s for o in done), default=0.0) - min((o.job.submit_s for o in done), default=0.0)
+    there_s = run.total_gpus * makespan_s
+    found |= {
+        "large_jobs": len(large),
+        "avg_jct_large_s": _mean(o.jct_s for o in large),
+        "makespan_s": makespan_s,
+        "gpu_use": run.series.busy_gpu_s / there_s if there_s else 0.0,
+        "shared_gpu_use": run.series.shared_gpu_s / there_s if there_s else 0.0,
+        "packed_share": found.get("packed_jobs", 0) / len(done) if done else 0.0,
+        "preemptions": sum(o.preemptions for o in done),
+        "ended_in_profiling": sum(o.ended_in_profiling for o in done),
+        "impossible_jobs": len(run.outcomes) - len(done),
+        "total_gpus": run.total_gpus,
+        "predictor": run.predictor,
+        "cycles": run.cycles,
+        "wall_s": run.wall_s,
+        "cpu_s": run.cpu_s,
+        "by_vc": {vc: group_metrics(members) for vc, members in _grouped(done).items()},
+        "by_size": {label: group_metrics([o for o in done if inside(o.job.gpus)]) for label, inside in SIZES},
+    }
+    return found
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else None
+
+
+def _grouped(outcomes: Iterable[JobOutcome]) -> dict[str, list[JobOutcome]]:
+    groups: dict[str, list[JobOutcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(outcome.job.vc, []).append(outcome)
+    return dict(sorted(groups.items()))

@@ -1,0 +1,177 @@
+"""What a run leaves behind: per-job CSV, the decisions on each job, and how to read them again."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lucid.core.decision import Decision, Hold, Keep, PartitionPlan, Plan, Release, Requeue, Start
+from lucid.core.placement import show_placement
+from lucid.core.ports import Applied
+from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
+from lucid.core.snapshot import Snapshot
+from lucid.errors import TraceError
+from lucid.simulator.engine import Run
+
+__all__ = ["DecisionLog", "LoggedDecision", "load_decisions", "write_decisions", "write_jobs"]
+
+_MOST_HOLDS = 40
+"""Changes of reason kept for one job; the first half and the last are, those between are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedDecision:
+    """One decision on one job, as it was made. ``times``: how many cycles came to the same, the first at
+    ``at_s``; for a ``Hold`` only a change of the kinds of reason makes a new entry."""
+
+    at_s: float
+    partition: str
+    verb: str
+    reasons: tuple[Reason, ...]
+    times: int = 1
+    placement: str = ""
+    beside: str | None = None
+
+
+class DecisionLog:
+    """A ``Recorder`` that keeps every decision on every job, holds only when their reasons change."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, list[LoggedDecision]] = {}
+        self._last: dict[str, tuple[tuple[object, ...], int]] = {}
+        self._seen: dict[str, PartitionPlan] = {}
+        self._signatures: dict[int, tuple[Hold, tuple[object, ...]]] = {}
+
+    def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:  # noqa: ARG002
+        """Take in one cycle; partitions whose plan was merely handed out again are passed over."""
+        for name, part in plan.partitions.items():
+            if self._seen.get(name) is part:
+                continue
+            self._seen[name] = part
+            self._signatures.clear()
+            for job_id, decision in part.decisions.items():
+                if isinstance(decision, Hold):
+                    self._hold(job_id, plan.now_s, name, decision)
+                else:
+                    self._last.pop(job_id, None)
+                    self._entries.setdefault(job_id, []).append(_logged(plan.now_s, name, decision))
+
+    def _hold(self, job_id: str, now_s: float, partition: str, hold: Hold) -> None:
+        known = self._signatures.get(id(hold))
+        if known is None:
+            known = self._signatures[id(hold)] = (hold, tuple(r.kind for r in hold.reasons))
+        signature = (partition, *known[1])
+        last = self._last.get(job_id)
+        if last is not None and last[0] == signature:
+            return
+        entries = self._entries.setdefault(job_id, [])
+        count = 1 if last is None else last[1] + 1
+        self._last[job_id] = (signature, count)
+        if count > _MOST_HOLDS:
+            del entries[-_MOST_HOLDS // 2]
+        entries.append(LoggedDecision(now_s, partition, "hold", hold.reasons))
+
+    def of(self, job_id: str) -> list[LoggedDecision]:
+        """The decisions on one job, oldest first."""
+        return self._entries.get(job_id, [])
+
+    @property
+    def jobs(self) -> list[str]:
+        """Ids of all jobs with a decision."""
+        return list(self._entries)
+
+
+_VERBS: dict[type, str] = {Start: "start", Requeue: "requeue", Release: "release", Keep: "keep", Hold: "hold"}
+
+
+def _logged(now_s: float, partition: str, decision: Decision) -> LoggedDecision:
+    placement, beside = "", None
+    if isinstance(decision, Start):
+        placement, beside = show_placement(decision.placement), decision.beside
+    verb = "part" if isinstance(decision, Requeue) and decision.part else _VERBS[type(decision)]
+    return LoggedDecision(now_s, partition, verb, decision.reasons, 1, placement, beside)
+
+
+def write_decisions(path: Path, log: DecisionLog) -> None:
+    """One JSON object a line, one line a job."""
+    with path.open("w", encoding="utf-8") as file:
+        for job_id in log.jobs:
+            line: dict[str, Any] = {
+                "job": job_id,
+                "decisions": [
+                    {
+                        "at_s": entry.at_s,
+                        "partition": entry.partition,
+                        "verb": entry.verb,
+                        **({"placement": entry.placement} if entry.placement else {}),
+                        **({"beside": entry.beside} if entry.beside else {}),
+                        "reasons": [reason_to_dict(reason) for reason in entry.reasons],
+                    }
+                    for entry in log.of(job_id)
+                ],
+            }
+            file.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n")
+
+
+def load_decisions(path: Path, job_id: str) -> list[LoggedDecision]:
+    """The decisions on one job from a file that ``write_decisions`` wrote.
+
+    Raises:
+        TraceError: the file cannot be read, or has no such job.
+    """
+    needle = json.dumps(job_id, ensure_ascii=False)
+    try:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                if not line.startswith(f'{{"job":{needle},'):
+                    continue
+                return [
+                    LoggedDecision(
+                        item["at_s"],
+                        item["partition"],
+                        item["verb"],
+                        tuple(reason_from_dict(reason) for reason in item["reasons"]),
+                        1,
+                        item.get("placement", ""),
+                        item.get("beside"),
+                    )
+                    for item in json.loads(line)["decisions"]
+                ]
+    except OSError as error:
+        raise TraceError(
+            f"{path}: cannot be read ({error.strerror}); give --run the folder that simulate --out wrote"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise TraceError(f"{path}: damaged at job {job_id}: {error}; simulate again") from None
+    raise TraceError(f"{path}: no job {job_id!r}; job ids stand in the first column of jobs.csv beside it")
+
+
+_JOB_COLUMNS = (
+    "job_id", "user", "vc", "name", "gpus", "submit_s", "start_s", "end_s", "duration_s", "jct_s", "queue_s",
+    "profiled_s", "ended_in_profiling", "packed", "packed_s", "preemptions", "placement",
+)  # fmt: skip
+
+
+def write_jobs(path: Path, run: Run) -> None:
+    """What became of each job, one a row; times in seconds of the trace, empty where a job never ran."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(_JOB_COLUMNS)
+        for o in run.outcomes:
+            ran = o.end_s >= 0
+            writer.writerow(
+                [
+                    o.job.id, o.job.user, o.job.vc, o.job.name, o.job.gpus, _s(o.job.submit_s),
+                    _s(o.start_s) if o.start_s >= 0 else "", _s(o.end_s) if ran else "", _s(o.duration_s),
+                    _s(o.jct_s) if ran else "", _s(o.queue_s), _s(o.profiled_s), int(o.ended_in_profiling),
+                    int(o.packed), _s(o.packed_s), o.preemptions, show_placement(o.placement),
+                ]
+            )  # fmt: skip
+
+
+def _s(value: float) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".")

@@ -1,0 +1,205 @@
+"""Everything that one replay is made of, from files and names to a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from lucid.config import PackingSettings, PolicySettings, ReservationSettings, Settings
+from lucid.core.node import Node
+from lucid.core.ports import Capability, Predictor, Recorder
+from lucid.errors import ConfigError
+from lucid.models.history import HistoryPredictor
+from lucid.orchestrator.policies import ESTIMATES, Estimates
+from lucid.orchestrator.policies.queue import QueuePolicy
+from lucid.orchestrator.policy import known_policies, make_policy
+from lucid.simulator.cluster import Layout, SimulatedCluster
+from lucid.simulator.engine import Progress, Run, run
+from lucid.simulator.estimates import GivenPredictor
+from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
+from lucid.simulator.traces.record import Trace
+from lucid.simulator.truth import ContentionTruth, Interference, OraclePredictor
+
+__all__ = ["Scenario", "Semantics", "simulate"]
+
+
+class Semantics(StrEnum):
+    """How a replay treats what the published simulator leaves out."""
+
+    HONEST = "honest"
+    """Profiling takes time and nodes, readings come when a sampler would have them, survivors speed up."""
+    PUBLISHED = "published"
+    """As Lucid's published simulator: profiling beside, and free of charge to, the main queue; a survivor of a
+    pair stays slow; one second more for each job of srtf, tiresias and lucid. For parity only."""
+    PUBLISHED_MENDED = "published-mended"
+    """The same with survivors speeding up."""
+
+
+_PUBLISHED_T_PROF_S = 80.0
+_PUBLISHED_N_PROF = 4
+_PUBLISHED_PROFILING_NODES = 2
+_TICK_S = 1.0
+_TICKED = frozenset({"srtf", "tiresias", "lucid"})
+"""Policies whose published loops notice an end one tick late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A trace, the cluster to replay it on, and what the predictor is told.
+
+    ``vcs``: nodes by VC; ``None`` sizes them to the trace. ``profiling_nodes``: how many of them profile;
+    ``None`` takes 2 %. ``durations_s``: given estimates by policy name, "" standing for all others.
+    ``predictor``: ``history`` or ``oracle``, for what no estimates are given.
+    """
+
+    trace: Trace
+    vcs: Mapping[str, int] | None = None
+    shape: NodeShape = field(default_factory=NodeShape)
+    interference: Interference = field(default_factory=ContentionTruth)
+    settings: Settings = field(default_factory=Settings)
+    profiling_nodes: int | None = None
+    durations_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    estimates_name: str = "estimates"
+    predictor: str = "history"
+    semantics: Semantics = Semantics.HONEST
+
+    def layout(self) -> Layout:
+        """Nodes by VC, profiling nodes included."""
+        vcs = self.vcs if self.vcs is not None else sized_vcs(self.trace, self.shape.gpus)
+        return build_layout(vcs, self.shape)
+
+    def predictor_for(self, policy: str) -> Predictor:
+        """The predictor that a policy is given: policies defined on true durations get the oracle.
+
+        Raises:
+            ConfigError: no predictor of that name.
+        """
+        kind = ESTIMATES.get(policy, Estimates.GIVEN)
+        if kind is Estimates.TRUE:
+            return OraclePredictor(self.trace, self.interference)
+        if kind is Estimates.NONE:
+            return HistoryPredictor()
+        given = self.durations_s.get(policy, self.durations_s.get(""))
+        if given is not None:
+            return GivenPredictor(self.estimates_name, given, self.trace, HistoryPredictor())
+        if self.predictor == "oracle":
+            return OraclePredictor(self.trace, self.interference)
+        if self.predictor == "history":
+            return GivenPredictor("history", {}, self.trace, HistoryPredictor())
+        raise ConfigError(f"no predictor {self.predictor!r} (known: history, oracle)")
+
+
+def simulate(
+    scenario: Scenario, policy: str, recorder: Recorder | None = None, progress: Progress | None = None
+) -> Run:
+    """Replay the scenario's trace under one policy.
+
+    Raises:
+        ConfigError: an unknown policy or predictor, a VC without nodes, or settings the cluster cannot honour.
+    """
+    if policy not in known_policies():
+        make_policy(policy, scenario.settings.policy, HistoryPredictor())  # raises, naming those there are
+    if scenario.semantics is not Semantics.HONEST:
+        return _published(scenario, policy, recorder, progress)
+    predictor = scenario.predictor_for(policy)
+    made = make_policy(policy, scenario.settings.policy, predictor)
+    lent: list[Node] = []
+    layout = scenario.layout()
+    if Capability.PROFILE in made.needs:
+        layout, lent = lend_profiling_nodes(layout, scenario.trace, scenario.profiling_nodes)
+        if not lent:
+            raise ConfigError(
+                f"policy {policy!r} profiles jobs, and no VC can spare a node for that; add nodes, or set "
+                "policy.profiling.enabled = false in the configuration"
+            )
+    cluster = SimulatedCluster(
+        scenario.trace,
+        layout,
+        scenario.interference,
+        scenario.settings.overheads,
+        scenario.settings.policy.profiling,
+        made.profiled,
+        profiling_nodes=lent,
+    )
+    return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs))
+
+
+# -- the published simulator's semantics, for parity -------------------------------------------------------------
+
+
+def _published(scenario: Scenario, policy: str, recorder: Recorder | None, progress: Progress | None) -> Run:
+    if policy in _TICKED:
+        longer = tuple(replace(item, duration_s=item.duration_s + _TICK_S) for item in scenario.trace.jobs)
+        ticked = replace(scenario.trace, jobs=longer)
+    else:
+        ticked = scenario.trace
+    honest = replace(scenario, trace=ticked, semantics=Semantics.HONEST)
+    if policy != "lucid":
+        return simulate(honest, policy, recorder, progress)
+    return _published_lucid(scenario, honest, recorder, progress)
+
+
+def _published_lucid(
+    scenario: Scenario, honest: Scenario, recorder: Recorder | None, progress: Progress | None
+) -> Run:
+    """Profiling first, by itself, over the whole trace; what ended there has left, everything else enters its
+    VC at submission. The delay in the profiler's queue counts as queueing, but delays nothing."""
+    layout, lent = lend_profiling_nodes(honest.layout(), honest.trace, _PUBLISHED_PROFILING_NODES)
+    profiled = [
+        replace(item, job=replace(item.job, vc="profiler"), duration_s=min(item.duration_s, _PUBLISHED_T_PROF_S))
+        for item in scenario.trace.jobs
+        if item.job.gpus <= _PUBLISHED_N_PROF
+    ]
+    settings = honest.settings
+    fewest_gpus_first = QueuePolicy("profiler", "GPUs", lambda entry, _prediction, _now: entry.job.gpus)
+    before = run(
+        SimulatedCluster(
+            Trace(scenario.trace.name, tuple(profiled)),
+            {"profiler": lent},
+            honest.interference,
+            settings.overheads,
+            settings.policy.profiling,
+            lambda _job: False,
+        ),
+        fewest_gpus_first,
+        HistoryPredictor(),
+    )
+    true_s = {item.job.id: item.duration_s for item in scenario.trace.jobs}
+    over = {o.job.id: o for o in before.outcomes if true_s[o.job.id] <= _PUBLISHED_T_PROF_S}
+    delay_s = {o.job.id: o.queue_s for o in before.outcomes}
+    rest = replace(honest.trace, jobs=tuple(item for item in honest.trace.jobs if item.job.id not in over))
+    policy_settings = PolicySettings(
+        profiling=settings.policy.profiling.model_copy(update={"enabled": False}),
+        packing=PackingSettings(
+            partner="first", least_pair_speed=0.0, least_partner_remaining_s=0.0, priority_ratio=2.0
+        ),
+        reservation=ReservationSettings(enabled=False),
+        remainder_on_emptiest=True,
+    )
+    predictor = honest.predictor_for("lucid")
+    made = make_policy("lucid", policy_settings, predictor)
+    cluster = SimulatedCluster(
+        rest,
+        layout,
+        honest.interference,
+        settings.overheads,
+        settings.policy.profiling,
+        made.profiled,
+        measured_before=True,
+        mend_survivors=scenario.semantics is Semantics.PUBLISHED_MENDED,
+    )
+    main = run(cluster, made, predictor, recorder, progress, len(rest.jobs))
+    jobs = {item.job.id: item.job for item in scenario.trace.jobs}
+    for outcome in main.outcomes:
+        outcome.queue_s += delay_s.get(outcome.job.id, 0.0)
+    for outcome in over.values():
+        outcome.job = jobs[outcome.job.id]
+        outcome.ended_in_profiling = True
+    return replace(
+        main,
+        outcomes=[*main.outcomes, *over.values()],
+        wall_s=main.wall_s + before.wall_s,
+        cpu_s=main.cpu_s + before.cpu_s,
+        total_gpus=main.total_gpus + before.total_gpus,
+    )
