@@ -98,7 +98,6 @@ def check_pair(
     scores = []
     for entry in (a, b):
         assert entry.profile is not None, f"{names}: unmeasured"
-        assert not entry.profile.unstable, f"{names}: unstable"
         assert entry.job.shareable, f"{names}: not shareable"
         assert not entry.alone, f"{names}: parted before"
         score = predictions[entry.job.id].share_score
@@ -211,10 +210,19 @@ class Watcher:
         for pending in partition.pending:
             assert pending.job.id in made.decisions, f"{pending.job.id} undecided"
         acting = {a.job_id for a in made.actions}
+        for running in partition.running:
+            if running.partner is not None and running.profile is not None and running.profile.unstable:
+                pair = (running, members[running.partner])
+                assert any(e.job.id in acting for e in pair) or not any(e.job.requeueable for e in pair), "not parted"
         for job_id, decision in made.decisions.items():
             entry = members[job_id]
             check_decision(entry, decision)
             assert isinstance(decision, Hold) != (job_id in acting), f"{job_id}: decision and action differ"
+            if isinstance(decision, Start) and decision.beside is not None:
+                partner = members[decision.beside]
+                assert not any(e.profile is None or e.profile.unstable for e in (entry, partner)), (
+                    f"{job_id}: unstable"
+                )
             if isinstance(decision, Start):
                 self.starts[job_id] += 1
                 self.packed += decision.beside is not None
