@@ -1,0 +1,298 @@
+"""Charts as geometry: what the template draws as SVG, and what the script needs to read values off them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lucid.simulator.report.scales import (
+    Scale,
+    Tick,
+    duration_ticks,
+    even_ticks,
+    log_duration_ticks,
+    time_ticks,
+    time_unit,
+)
+from lucid.simulator.report.series import Floats, TimeLines
+from lucid.simulator.report.units import show_count, show_duration
+
+__all__ = ["Bar", "BarChart", "BarGroup", "Line", "LineChart", "bar_chart", "completion_chart", "occupancy_chart", "queue_chart"]
+
+_WIDTH, _HEIGHT = 600, 320
+_PANEL_HEIGHT = 190
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 10, 42
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line, or the edge of a filled area where ``area`` is set."""
+
+    style: int
+    name: str
+    path: str
+    area: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LineChart:
+    """Lines over a common x axis. ``readout``: pixels, values and units for the script."""
+
+    height: int
+    title: str
+    description: str
+    x_label: str
+    x_ticks: list[Tick]
+    y_label: str
+    y_ticks: list[Tick]
+    lines: list[Line]
+    readout: dict[str, Any]
+    mark: Tick | None = None
+    """A vertical line with a word."""
+    width: int = _WIDTH
+    left: int = _LEFT
+    right: int = _WIDTH - _RIGHT
+    top: int = _TOP
+
+    @property
+    def bottom(self) -> int:
+        """Where the x axis lies."""
+        return self.height - _BOTTOM
+
+
+def _path(xs: Sequence[float], ys: Sequence[float]) -> str:
+    """Straight lines from point to point; points in the middle of a level stretch are left out."""
+    kept = [
+        i
+        for i in range(len(ys))
+        if i in (0, len(ys) - 1) or ys[i] != ys[i - 1] or ys[i] != ys[i + 1]
+    ]
+    return "M" + "L".join(f"{xs[i]:g},{ys[i]:g}" for i in kept) if kept else ""
+
+
+def _area(path: str, xs: Sequence[float], floor: float) -> str:
+    return f"{path}L{xs[-1]:g},{floor:g}L{xs[0]:g},{floor:g}Z" if path else ""
+
+
+def _rounded(values: Floats, digits: int) -> list[float]:
+    return [round(float(value), digits) for value in values]
+
+
+def _ticks(scale: Scale, ticks: Sequence[Tick]) -> list[Tick]:
+    """On the pixels of the scale."""
+    return [Tick(scale(tick.at), tick.label) for tick in ticks]
+
+
+def completion_chart(
+    grid: Floats, jcts: Sequence[Floats], policies: Sequence[str], styles: Sequence[int]
+) -> LineChart | None:
+    """Share of jobs completed within each time, logarithmic. ``None`` if no job ended."""
+    if not len(grid):
+        return None
+    x = Scale(float(grid[0]), float(grid[-1]), _LEFT, _WIDTH - _RIGHT, log=True)
+    y = Scale(0, 100, _HEIGHT - _BOTTOM, _TOP)
+    xs = [x(float(value)) for value in grid]
+    lines, series = [], []
+    for policy, style, jct in zip(policies, styles, jcts, strict=True):
+        shares = 100 * jct.searchsorted(grid, side="right") / max(len(jct), 1)
+        values = _rounded(shares, 2)
+        lines.append(Line(style, policy, _path(xs, [y(value) for value in values])))
+        series.append({"p": style, "name": policy, "v": values})
+    return LineChart(
+        _HEIGHT,
+        "Job completion times: share of jobs done within a time, by policy",
+        f"Cumulative distribution of the completion times of {', '.join(policies)}; the time axis is logarithmic. "
+        "The further left and up a line, the sooner jobs are done.",
+        "job completion time (submission to end), logarithmic",
+        _ticks(x, log_duration_ticks(x.low, x.high)),
+        "jobs done",
+        [Tick(y(value), f"{value} %") for value in (0, 25, 50, 75, 100)],
+        lines,
+        _readout(xs, [float(f"{value:.4g}") for value in grid], "within", y, "percent", series),
+    )
+
+
+def _readout(
+    xs: list[float], values: list[float], kind: str, y: Scale, unit: str, series: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "px": xs,
+        "x": values,
+        "kind": kind,
+        "unit": unit,
+        "y": [y.low, y.high, y.start, y.stop],
+        "series": series,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _TimeAxis:
+    """What all charts over trace time have in common."""
+
+    lines: TimeLines
+    last_arrival_s: float
+    scale: Scale = field(init=False)
+    pixels: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        end_s = self.lines.at_s[-1] + self.lines.bucket_s / 2
+        scale = Scale(0.0, end_s, _LEFT, _WIDTH - _RIGHT)
+        object.__setattr__(self, "scale", scale)
+        object.__setattr__(self, "pixels", [scale(value) for value in self.lines.at_s])
+
+    @property
+    def label(self) -> str:
+        return f"{time_unit(self.scale.high).plural} since the first arrival"
+
+    @property
+    def ticks(self) -> list[Tick]:
+        return _ticks(self.scale, time_ticks(self.scale.high))
+
+    @property
+    def mark(self) -> Tick | None:
+        if not 0 < self.last_arrival_s < self.scale.high:
+            return None
+        return Tick(self.scale(self.last_arrival_s), "last arrival")
+
+
+def queue_chart(
+    lines: TimeLines, last_arrival_s: float, policies: Sequence[str], styles: Sequence[int]
+) -> LineChart | None:
+    """Jobs waiting over time. ``None`` if there is no time to show."""
+    if not lines.at_s:
+        return None
+    axis = _TimeAxis(lines, last_arrival_s)
+    levels = even_ticks(max((float(v.max(initial=0.0)) for v in lines.pending), default=0.0), whole=True)
+    y = Scale(0, levels[-1], _HEIGHT - _BOTTOM, _TOP)
+    drawn, series = [], []
+    for policy, style, pending in zip(policies, styles, lines.pending, strict=True):
+        values = _rounded(pending, 1)
+        drawn.append(Line(style, policy, _path(axis.pixels, [y(value) for value in values])))
+        series.append({"p": style, "name": policy, "v": values})
+    return LineChart(
+        _HEIGHT,
+        "Queue length over time, by policy",
+        f"Number of jobs that wait under {', '.join(policies)}, from the first arrival to the last end; the lower, "
+        "the better.",
+        axis.label,
+        axis.ticks,
+        "jobs waiting",
+        [Tick(y(level), show_count(level)) for level in levels],
+        drawn,
+        _readout(axis.pixels, lines.at_s, "at", y, "jobs", series),
+        axis.mark,
+    )
+
+
+def occupancy_chart(
+    lines: TimeLines, last_arrival_s: float, index: int, policy: str, style: int, total_gpus: int
+) -> LineChart | None:
+    """Share of GPUs that are busy, and of those that two jobs share, under one policy."""
+    if not lines.at_s or not total_gpus:
+        return None
+    axis = _TimeAxis(lines, last_arrival_s)
+    y = Scale(0, 100, _PANEL_HEIGHT - _BOTTOM, _TOP)
+    drawn, series = [], []
+    for kind, gpus in (("busy", lines.busy[index]), ("shared", lines.shared[index])):
+        values = _rounded(100 * gpus / total_gpus, 1)
+        path = _path(axis.pixels, [y(value) for value in values])
+        drawn.append(Line(style, policy, path, _area(path, axis.pixels[: len(values)], y.start), kind))
+        series.append({"p": style, "name": kind, "v": values})
+    return LineChart(
+        _PANEL_HEIGHT,
+        f"GPU occupancy over time under {policy}",
+        f"Percentage of the {total_gpus} GPUs that are held by a job, and of those that two jobs share, under {policy}.",
+        axis.label,
+        axis.ticks,
+        "GPUs",
+        [Tick(y(value), f"{value} %") for value in (0, 50, 100)],
+        drawn,
+        _readout(axis.pixels, lines.at_s, "at", y, "percent", series),
+        axis.mark,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar with its value written at the end; ``tip``: what the pointer shows."""
+
+    style: int
+    y: float
+    width: float
+    value: str
+    tip: str
+
+
+@dataclass(frozen=True, slots=True)
+class BarGroup:
+    """The bars of one VC or size. ``label`` is cut to what fits, ``name`` is whole."""
+
+    name: str
+    label: str
+    y: float
+    bars: list[Bar]
+
+
+@dataclass(frozen=True, slots=True)
+class BarChart:
+    """Horizontal bars in groups."""
+
+    height: float
+    title: str
+    description: str
+    x_label: str
+    x_ticks: list[Tick]
+    groups: list[BarGroup]
+    bottom: float
+    left: int
+    width: int = _WIDTH
+    bar_height: int = 12
+
+
+_BAR_STEP, _GROUP_GAP, _BAR_LEFT, _BAR_RIGHT, _LONGEST_LABEL = 14, 12, 118, 66, 16
+
+
+def bar_chart(
+    title: str,
+    names: Sequence[str],
+    policies: Sequence[str],
+    styles: Sequence[int],
+    groups: Sequence[dict[str, dict[str, Any]]],
+) -> BarChart | None:
+    """Average queueing delay of each policy by group. ``groups``: figures by group name, one per policy.
+    ``None`` without groups; a group without jobs says so."""
+    if not names:
+        return None
+    delays = [found[n].get("avg_queue_s") or 0.0 for found in groups for n in names if n in found]
+    ticks = duration_ticks(max(delays, default=0.0) or 1.0)
+    x = Scale(0.0, ticks[-1].at, _BAR_LEFT, _WIDTH - _BAR_RIGHT)
+    y, drawn = float(_TOP), []
+    for name in names:
+        bars = []
+        for policy, style, found in zip(policies, styles, groups, strict=True):
+            figures = found.get(name, {})
+            delay = figures.get("avg_queue_s")
+            if delay is None:
+                continue
+            shown = show_duration(delay)
+            tip = (
+                f"{name}, {policy}: {show_count(figures['jobs'])} jobs wait {shown} on average, "
+                f"{show_duration(figures['median_queue_s'])} in the median, {show_duration(figures['p90_queue_s'])} at p90"
+            )
+            bars.append(Bar(style, y + _BAR_STEP * len(bars), max(x(delay) - x.start, 1.0), shown, tip))
+        label = name if len(name) <= _LONGEST_LABEL else name[: _LONGEST_LABEL - 1] + "…"
+        height = _BAR_STEP * max(len(bars), 1)
+        drawn.append(BarGroup(name, label, y + height / 2, bars))
+        y += height + _GROUP_GAP
+    return BarChart(
+        y + _BOTTOM - _GROUP_GAP + 4,
+        title,
+        f"Average queueing delay of {', '.join(policies)} as bars from zero, one group each for {', '.join(names)}.",
+        "average queueing delay",
+        _ticks(x, ticks),
+        drawn,
+        y - _GROUP_GAP + 4,
+        _BAR_LEFT,
+    )

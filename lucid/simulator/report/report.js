@@ -1,0 +1,123 @@
+"use strict";
+(() => {
+  const readouts = JSON.parse(document.getElementById("readouts").textContent);
+  const tip = document.getElementById("tip");
+  const hidden = new Set();
+
+  // -- words ---------------------------------------------------------------------------------------------
+  const UNITS = [["s", 1], ["min", 60], ["h", 3600], ["d", 86400]];
+  const duration = (seconds) => {
+    const [name, size] = UNITS.find(([, size]) => seconds < 100 * size) || UNITS[3];
+    const value = seconds / size;
+    return value.toFixed(name === "s" || value >= 100 ? 0 : value >= 10 ? 1 : 2) + " " + name;
+  };
+  const heading = { within: (s) => "within " + duration(s), at: (s) => moment(s) };
+  const moment = (seconds) => {
+    const day = Math.floor(seconds / 86400);
+    const minutes = Math.floor((seconds - day * 86400) / 60);
+    const clock = [Math.floor(minutes / 60), minutes % 60].map((n) => String(n).padStart(2, "0")).join(":");
+    return "day " + day + ", " + clock + " h in";
+  };
+  const shown = { percent: (v) => v.toFixed(1) + " %", jobs: (v) => v.toFixed(v < 10 ? 1 : 0) };
+
+  // -- the box beside the pointer ------------------------------------------------------------------------
+  const place = (x, y) => {
+    tip.hidden = false;
+    const box = tip.getBoundingClientRect();
+    const left = x + 16 + box.width > innerWidth ? x - 16 - box.width : x + 16;
+    tip.style.left = Math.max(4, left) + "px";
+    tip.style.top = Math.max(4, Math.min(y + 12, innerHeight - box.height - 4)) + "px";
+  };
+  const element = (name, text, className) => {
+    const made = document.createElement(name);
+    made.textContent = text;
+    if (className) made.className = className;
+    return made;
+  };
+
+  // -- line charts ---------------------------------------------------------------------------------------
+  const nearest = (places, x) => {
+    let low = 0, high = places.length - 1;
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (places[middle] < x) low = middle; else high = middle;
+    }
+    return x - places[low] < places[high] - x ? low : high;
+  };
+  const drawn = (name, attributes) => {
+    const made = document.createElementNS(document.querySelector("svg").namespaceURI, name);
+    for (const key in attributes) made.setAttribute(key, attributes[key]);
+    return made;
+  };
+
+  document.querySelectorAll("svg[data-chart]").forEach((svg) => {
+    const data = readouts[svg.dataset.chart];
+    const [low, high, bottom, top] = data.y;
+    const overlay = svg.appendChild(drawn("g", {}));
+    let index = -1;
+
+    const clear = () => { overlay.replaceChildren(); tip.hidden = true; index = -1; };
+    const show = (at, clientX, clientY) => {
+      index = Math.max(0, Math.min(at, data.px.length - 1));
+      const x = data.px[index];
+      overlay.replaceChildren(drawn("line", { class: "cursor", x1: x, x2: x, y1: top, y2: bottom }));
+      tip.replaceChildren(element("b", heading[data.kind](data.x[index])));
+      for (const series of data.series) {
+        if (hidden.has(series.p)) continue;
+        const value = series.v[index];
+        const row = document.createElement("div");
+        row.append(element("span", series.name, "of p" + series.p));
+        row.append(element("span", value === undefined ? "over" : shown[data.unit](value)));
+        tip.append(row);
+        if (value === undefined) continue;
+        const y = bottom + (value - low) / (high - low) * (top - bottom);
+        overlay.append(drawn("circle", { class: "dot p" + series.p, cx: x, cy: y, r: 4 }));
+      }
+      const box = svg.getBoundingClientRect();
+      const scale = box.width / svg.viewBox.baseVal.width;
+      place(clientX ?? box.left + x * scale, clientY ?? box.top + top * scale);
+    };
+    svg.addEventListener("pointermove", (event) => {
+      const box = svg.getBoundingClientRect();
+      const x = (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width;
+      show(nearest(data.px, x), event.clientX, event.clientY);
+    });
+    svg.addEventListener("pointerleave", clear);
+    svg.addEventListener("blur", clear);
+    svg.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20 }[event.key];
+      if (event.key === "Escape") clear();
+      if (step === undefined) return;
+      event.preventDefault();
+      show(index < 0 ? 0 : index + step);
+    });
+  });
+
+  // -- bars ----------------------------------------------------------------------------------------------
+  document.querySelectorAll("[data-tip]").forEach((bar) => {
+    bar.addEventListener("pointermove", (event) => {
+      tip.replaceChildren(element("span", bar.dataset.tip));
+      place(event.clientX, event.clientY);
+    });
+    bar.addEventListener("pointerleave", () => { tip.hidden = true; });
+  });
+
+  // -- legends -------------------------------------------------------------------------------------------
+  document.querySelectorAll("[data-key-of]").forEach((key) => {
+    key.addEventListener("click", () => {
+      const policy = Number(key.dataset.keyOf);
+      const off = !hidden.delete(policy) && Boolean(hidden.add(policy));
+      document.querySelectorAll(`[data-p="${policy}"]`).forEach((part) => part.classList.toggle("off", off));
+      document.querySelectorAll(`[data-key-of="${policy}"]`).forEach((k) => k.setAttribute("aria-pressed", String(!off)));
+    });
+  });
+
+  // A title element would pop up over our own box; the same words as a label do not.
+  document.querySelectorAll("svg.chart").forEach((svg) => {
+    const title = svg.querySelector("title");
+    const description = svg.querySelector("desc");
+    svg.setAttribute("aria-label", title.textContent + ". " + description.textContent);
+    svg.removeAttribute("aria-labelledby");
+    title.remove();
+  });
+})();
