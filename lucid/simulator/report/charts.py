@@ -181,7 +181,7 @@ def queue_chart(
         "jobs waiting",
         [Tick(y(level), show_count(level)) for level in levels],
         drawn,
-        _readout(axis.pixels, lines.at_s, "at", y, "jobs", series),
+        _readout(axis.pixels, lines.at_s, "at", y, "jobs", series) | {"fit": True},
         axis.mark,
     )
 

@@ -88,7 +88,7 @@ def _context(
         "notes": notes,
         "facts": _facts(runs),
         "warnings": _warnings(names, figures),
-        "headline": _headline(names, figures),
+        "headline": _headline(names, figures) + _caveat(runs, figures),
         "changes": _changes(names, figures),
         "ran": [
             {
@@ -237,6 +237,14 @@ def _headline(names: Sequence[str], figures: Sequence[dict[str, Any]]) -> str:
         f"{best} has the shortest average job completion time: {show_duration(best_s)}, "
         f"{change} {than} {names[0]} ({show_duration(first)})."
     )
+
+
+def _caveat(runs: Sequence[Run], figures: Sequence[dict[str, Any]]) -> str:
+    """What the reader must know of the best policy."""
+    known = [(found["avg_jct_s"], i) for i, found in enumerate(figures) if "avg_jct_s" in found]
+    if not known or not policies.knows_truth(runs[min(known)[1]]):
+        return ""
+    return " It was given the true run times, which no real scheduler knows."
 
 
 def _bracket(text: str) -> str:

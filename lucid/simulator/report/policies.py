@@ -7,8 +7,9 @@ from typing import Any
 
 from lucid.simulator.engine import Run
 from lucid.simulator.report.units import show_count
+from lucid.simulator.truth import OraclePredictor
 
-__all__ = ["about", "estimates", "habits", "styles"]
+__all__ = ["about", "estimates", "habits", "knows_truth", "styles"]
 
 _STYLES = 8
 """Classes p0 to p7 of the style sheet: a colour and a dash each."""
@@ -22,6 +23,7 @@ _ABOUT = {
     "tiresias": "least GPU time received first, in two queues",
     "lucid": "profiles, orders by estimate × GPUs, packs pairs",
 }
+_ORACLE = OraclePredictor.name
 _WITHOUT_ESTIMATES = frozenset({"fifo", "tiresias"})
 
 
@@ -44,9 +46,14 @@ def estimates(policy: str, predictor: str) -> str:
     """Where its estimates of run times come from."""
     if policy in _WITHOUT_ESTIMATES:
         return "none used"
-    if predictor == "oracle":
+    if predictor == _ORACLE:
         return "oracle: the true run times, which no real scheduler knows"
     return predictor
+
+
+def knows_truth(run: Run) -> bool:
+    """Did the policy decide by run times that only a replay has?"""
+    return run.predictor == _ORACLE and run.policy not in _WITHOUT_ESTIMATES
 
 
 def habits(run: Run, metrics: dict[str, Any]) -> list[str]:

@@ -5,19 +5,17 @@
   const hidden = new Set();
 
   // -- words ---------------------------------------------------------------------------------------------
-  const UNITS = [["s", 1], ["min", 60], ["h", 3600], ["d", 86400]];
+  const UNITS = [["s", 1, 100], ["min", 60, 100], ["h", 3600, 240], ["d", 86400, Infinity]];
   const duration = (seconds) => {
-    const [name, size] = UNITS.find(([, size]) => seconds < 100 * size) || UNITS[3];
+    const [name, size] = UNITS.find(([, size, most]) => seconds < most * size);
     const value = seconds / size;
     return value.toFixed(name === "s" || value >= 100 ? 0 : value >= 10 ? 1 : 2) + " " + name;
   };
-  const heading = { within: (s) => "within " + duration(s), at: (s) => moment(s) };
   const moment = (seconds) => {
-    const day = Math.floor(seconds / 86400);
-    const minutes = Math.floor((seconds - day * 86400) / 60);
-    const clock = [Math.floor(minutes / 60), minutes % 60].map((n) => String(n).padStart(2, "0")).join(":");
-    return "day " + day + ", " + clock + " h in";
+    const minutes = Math.round(seconds / 60), hours = Math.floor(minutes / 60), days = Math.floor(hours / 24);
+    return days ? days + " d " + hours % 24 + " h" : hours ? hours + " h " + minutes % 60 + " min" : minutes + " min";
   };
+  const heading = { within: (s) => "within " + duration(s), at: (s) => "after " + moment(s) };
   const shown = { percent: (v) => v.toFixed(1) + " %", jobs: (v) => v.toFixed(v < 10 ? 1 : 0) };
 
   // -- the box beside the pointer ------------------------------------------------------------------------
@@ -50,11 +48,30 @@
     return made;
   };
 
+  const refits = [];
   document.querySelectorAll("svg[data-chart]").forEach((svg) => {
     const data = readouts[svg.dataset.chart];
-    const [low, high, bottom, top] = data.y;
+    const [low, full, bottom, top] = data.y;
+    let high = full;
     const overlay = svg.appendChild(drawn("g", {}));
     let index = -1;
+
+    const height = (value) => bottom + (value - low) / (high - low) * (top - bottom);
+
+    // Hide the policy with the longest queue, and the others get the room.
+    if (data.fit) refits.push(() => {
+      const labels = svg.querySelectorAll("text.y");
+      const seen = data.series.filter((series) => !hidden.has(series.p));
+      const least = Math.max(0, ...seen.flatMap((series) => series.v)) / (labels.length - 1) || 1;
+      const power = 10 ** Math.floor(Math.log10(least));
+      const step = Math.max(1, [1, 2, 5, 10].find((n) => n * power >= least * (1 - 1e-9)) * power);
+      high = step * (labels.length - 1);
+      labels.forEach((label, i) => { label.textContent = (i * step).toLocaleString("en"); });
+      for (const series of seen) {
+        const path = series.v.map((value, i) => data.px[i] + "," + height(value).toFixed(1)).join("L");
+        svg.querySelector(`[data-p="${series.p}"] > .line`).setAttribute("d", path && "M" + path);
+      }
+    });
 
     const clear = () => { overlay.replaceChildren(); tip.hidden = true; index = -1; };
     const show = (at, clientX, clientY) => {
@@ -70,8 +87,7 @@
         row.append(element("span", value === undefined ? "over" : shown[data.unit](value)));
         tip.append(row);
         if (value === undefined) continue;
-        const y = bottom + (value - low) / (high - low) * (top - bottom);
-        overlay.append(drawn("circle", { class: "dot p" + series.p, cx: x, cy: y, r: 4 }));
+        overlay.append(drawn("circle", { class: "dot p" + series.p, cx: x, cy: height(value), r: 4 }));
       }
       const box = svg.getBoundingClientRect();
       const scale = box.width / svg.viewBox.baseVal.width;
@@ -109,6 +125,7 @@
       const off = !hidden.delete(policy) && Boolean(hidden.add(policy));
       document.querySelectorAll(`[data-p="${policy}"]`).forEach((part) => part.classList.toggle("off", off));
       document.querySelectorAll(`[data-key-of="${policy}"]`).forEach((k) => k.setAttribute("aria-pressed", String(!off)));
+      refits.forEach((refit) => refit());
     });
   });
 

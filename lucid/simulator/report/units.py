@@ -24,18 +24,15 @@ HOUR = Unit("h", 3600.0, "hours")
 DAY = Unit("d", 86400.0, "days")
 
 _MISSING = "–"
-_MOST_IN_UNIT = 100.0
-"""From this many on, the next larger unit reads better."""
+_FROM_NEXT_UNIT = ((SECOND, 100.0), (MINUTE, 100.0), (HOUR, 240.0))
+"""From this many on, the next larger unit reads better; hours are what the field reports, so they go further."""
 _LEAST_IN_UNIT = 0.1
 """Below this many of a column's unit, a cell is shown in a unit of its own."""
 
 
 def unit_of(seconds: float) -> Unit:
-    """The smallest unit in which a duration has at most two digits before the point; days at most."""
-    for unit in (SECOND, MINUTE, HOUR):
-        if seconds < _MOST_IN_UNIT * unit.seconds:
-            return unit
-    return DAY
+    """The unit in which a duration reads best; days at most."""
+    return next((unit for unit, most in _FROM_NEXT_UNIT if seconds < most * unit.seconds), DAY)
 
 
 def show_duration(seconds: float | None, unit: Unit | None = None) -> str:
