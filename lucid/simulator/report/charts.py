@@ -22,7 +22,7 @@ __all__ = ["Bar", "BarChart", "BarGroup", "Line", "LineChart", "bar_chart", "com
 
 _WIDTH, _HEIGHT = 600, 320
 _PANEL_HEIGHT = 190
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 10, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 10, 42
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@
       const seen = data.series.filter((series) => !hidden.has(series.p));
       const least = Math.max(0, ...seen.flatMap((series) => series.v)) / (labels.length - 1) || 1;
       const power = 10 ** Math.floor(Math.log10(least));
-      const step = Math.max(1, [1, 2, 5, 10].find((n) => n * power >= least * (1 - 1e-9)) * power);
+      const step = Math.ceil([1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].find((n) => n * power >= least * (1 - 1e-9)) * power);
       high = step * (labels.length - 1);
       labels.forEach((label, i) => { label.textContent = (i * step).toLocaleString("en"); });
       for (const series of seen) {
