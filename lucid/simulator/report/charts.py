@@ -6,19 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lucid.simulator.report.scales import (
-    Scale,
-    Tick,
-    duration_ticks,
-    even_ticks,
-    log_duration_ticks,
-    time_ticks,
-    time_unit,
-)
+from lucid.simulator.report.scales import Scale, Tick, even_ticks, log_duration_ticks, placed, time_ticks, time_unit
 from lucid.simulator.report.series import Floats, TimeLines
-from lucid.simulator.report.units import show_count, show_duration
+from lucid.simulator.report.units import show_count
 
-__all__ = ["Bar", "BarChart", "BarGroup", "Line", "LineChart", "bar_chart", "completion_chart", "occupancy_chart", "queue_chart"]
+__all__ = ["Line", "LineChart", "completion_chart", "occupancy_chart", "queue_chart"]
 
 _WIDTH, _HEIGHT = 600, 320
 _PANEL_HEIGHT = 190
@@ -64,11 +56,7 @@ class LineChart:
 
 def _path(xs: Sequence[float], ys: Sequence[float]) -> str:
     """Straight lines from point to point; points in the middle of a level stretch are left out."""
-    kept = [
-        i
-        for i in range(len(ys))
-        if i in (0, len(ys) - 1) or ys[i] != ys[i - 1] or ys[i] != ys[i + 1]
-    ]
+    kept = [i for i in range(len(ys)) if i in (0, len(ys) - 1) or ys[i] != ys[i - 1] or ys[i] != ys[i + 1]]
     return "M" + "L".join(f"{xs[i]:g},{ys[i]:g}" for i in kept) if kept else ""
 
 
@@ -78,11 +66,6 @@ def _area(path: str, xs: Sequence[float], floor: float) -> str:
 
 def _rounded(values: Floats, digits: int) -> list[float]:
     return [round(float(value), digits) for value in values]
-
-
-def _ticks(scale: Scale, ticks: Sequence[Tick]) -> list[Tick]:
-    """On the pixels of the scale."""
-    return [Tick(scale(tick.at), tick.label) for tick in ticks]
 
 
 def completion_chart(
@@ -106,7 +89,7 @@ def completion_chart(
         f"Cumulative distribution of the completion times of {', '.join(policies)}; the time axis is logarithmic. "
         "The further left and up a line, the sooner jobs are done.",
         "job completion time (submission to end), logarithmic",
-        _ticks(x, log_duration_ticks(x.low, x.high)),
+        placed(x, log_duration_ticks(x.low, x.high)),
         "jobs done",
         [Tick(y(value), f"{value} %") for value in (0, 25, 50, 75, 100)],
         lines,
@@ -148,7 +131,7 @@ class _TimeAxis:
 
     @property
     def ticks(self) -> list[Tick]:
-        return _ticks(self.scale, time_ticks(self.scale.high))
+        return placed(self.scale, time_ticks(self.scale.high))
 
     @property
     def mark(self) -> Tick | None:
@@ -203,7 +186,7 @@ def occupancy_chart(
     return LineChart(
         _PANEL_HEIGHT,
         f"GPU occupancy over time under {policy}",
-        f"Percentage of the {total_gpus} GPUs that are held by a job, and of those that two jobs share, under {policy}.",
+        f"Percentage of the {total_gpus} GPUs that a job holds, and of those that two jobs share, under {policy}.",
         axis.label,
         axis.ticks,
         "GPUs",
@@ -211,88 +194,4 @@ def occupancy_chart(
         drawn,
         _readout(axis.pixels, lines.at_s, "at", y, "percent", series),
         axis.mark,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar with its value written at the end; ``tip``: what the pointer shows."""
-
-    style: int
-    y: float
-    width: float
-    value: str
-    tip: str
-
-
-@dataclass(frozen=True, slots=True)
-class BarGroup:
-    """The bars of one VC or size. ``label`` is cut to what fits, ``name`` is whole."""
-
-    name: str
-    label: str
-    y: float
-    bars: list[Bar]
-
-
-@dataclass(frozen=True, slots=True)
-class BarChart:
-    """Horizontal bars in groups."""
-
-    height: float
-    title: str
-    description: str
-    x_label: str
-    x_ticks: list[Tick]
-    groups: list[BarGroup]
-    bottom: float
-    left: int
-    width: int = _WIDTH
-    bar_height: int = 12
-
-
-_BAR_STEP, _GROUP_GAP, _BAR_LEFT, _BAR_RIGHT, _LONGEST_LABEL = 14, 12, 118, 66, 16
-
-
-def bar_chart(
-    title: str,
-    names: Sequence[str],
-    policies: Sequence[str],
-    styles: Sequence[int],
-    groups: Sequence[dict[str, dict[str, Any]]],
-) -> BarChart | None:
-    """Average queueing delay of each policy by group. ``groups``: figures by group name, one per policy.
-    ``None`` without groups; a group without jobs says so."""
-    if not names:
-        return None
-    delays = [found[n].get("avg_queue_s") or 0.0 for found in groups for n in names if n in found]
-    ticks = duration_ticks(max(delays, default=0.0) or 1.0)
-    x = Scale(0.0, ticks[-1].at, _BAR_LEFT, _WIDTH - _BAR_RIGHT)
-    y, drawn = float(_TOP), []
-    for name in names:
-        bars = []
-        for policy, style, found in zip(policies, styles, groups, strict=True):
-            figures = found.get(name, {})
-            delay = figures.get("avg_queue_s")
-            if delay is None:
-                continue
-            shown = show_duration(delay)
-            tip = (
-                f"{name}, {policy}: {show_count(figures['jobs'])} jobs wait {shown} on average, "
-                f"{show_duration(figures['median_queue_s'])} in the median, {show_duration(figures['p90_queue_s'])} at p90"
-            )
-            bars.append(Bar(style, y + _BAR_STEP * len(bars), max(x(delay) - x.start, 1.0), shown, tip))
-        label = name if len(name) <= _LONGEST_LABEL else name[: _LONGEST_LABEL - 1] + "…"
-        height = _BAR_STEP * max(len(bars), 1)
-        drawn.append(BarGroup(name, label, y + height / 2, bars))
-        y += height + _GROUP_GAP
-    return BarChart(
-        y + _BOTTOM - _GROUP_GAP + 4,
-        title,
-        f"Average queueing delay of {', '.join(policies)} as bars from zero, one group each for {', '.join(names)}.",
-        "average queueing delay",
-        _ticks(x, ticks),
-        drawn,
-        y - _GROUP_GAP + 4,
-        _BAR_LEFT,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -16,14 +15,15 @@ from markupsafe import Markup
 
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import LARGE_GPUS, SIZES
-from lucid.simulator.report import charts, policies, tables
-from lucid.simulator.report.series import completion_grid, jct_of, time_lines
-from lucid.simulator.report.units import DAY, show_change, show_count, show_duration, show_share
+from lucid.simulator.report import charts, policies, summary, tables
+from lucid.simulator.report.bars import bar_chart
+from lucid.simulator.report.series import TimeLines, completion_grid, jct_of, time_lines
+from lucid.simulator.report.units import show_count, show_duration, show_share
 
 __all__ = ["write_report"]
 
-_MOST_BARS = 16
-"""VCs that get bars, those with the most jobs first; the table beside the chart has more."""
+_MOST_BARS, _LEAST_GROUPS = 96, 6
+"""How many bars one chart takes; VCs with the most jobs come first, and the table beside the chart has more."""
 _MOST_ROWS = 200
 
 
@@ -84,12 +84,12 @@ def _context(
     readouts = {key: chart.readout for key, chart in sections["lines"].items() if chart is not None}
     return {
         "trace_name": trace_name,
-        "synthetic": _synthetic(notes),
+        "synthetic": summary.synthetic(notes),
         "notes": notes,
-        "facts": _facts(runs),
-        "warnings": _warnings(names, figures),
-        "headline": _headline(names, figures) + _caveat(runs, figures),
-        "changes": _changes(names, figures),
+        "facts": summary.facts(runs),
+        "warnings": summary.warnings(names, figures),
+        "headline": summary.headline(names, figures) + summary.caveat(runs, figures),
+        "changes": summary.changes(names, figures),
         "ran": [
             {
                 "policy": run.policy,
@@ -126,7 +126,7 @@ def _charts(
     ]
     by_vc = [found.get("by_vc", {}) for found in figures]
     by_size = [{_size_name(k): v for k, v in found.get("by_size", {}).items()} for found in figures]
-    vcs = _by_jobs(by_vc)
+    vcs, most = _by_jobs(by_vc), max(_LEAST_GROUPS, _MOST_BARS // len(runs))
     sizes = [_size_name(label) for label, _ in SIZES]
     shares = [busy / max(run.total_gpus, 1) for run, busy in zip(runs, lines.busy, strict=True)]
     return {
@@ -136,12 +136,12 @@ def _charts(
             **{f"gpus{i}": chart for i, chart in enumerate(occupancy)},
         },
         "panels": [(f"gpus{i}", name, style) for i, (name, style) in enumerate(zip(names, styles, strict=True))],
-        "bucket": show_duration(lines.bucket_s),
+        "sampled": _sampled(lines),
         "bars": {
-            "vc": charts.bar_chart("Queueing delay by VC", vcs[:_MOST_BARS], names, styles, by_vc),
-            "size": charts.bar_chart("Queueing delay by size of job", sizes, names, styles, by_size),
+            "vc": bar_chart("Queueing delay by VC", vcs[:most], names, styles, by_vc),
+            "size": bar_chart("Queueing delay by size of job", sizes, names, styles, by_size),
         },
-        "more_vcs": max(0, len(vcs) - _MOST_BARS),
+        "more_vcs": max(0, len(vcs) - most),
         "tables": {
             "jct": tables.completion_table(names, jcts),
             "queue": tables.time_table(
@@ -168,6 +168,14 @@ def _charts(
     }
 
 
+def _sampled(lines: TimeLines) -> str:
+    """How the points of the charts over time came about."""
+    each = show_duration(lines.step_s)
+    if lines.bucket_s == lines.step_s:
+        return f"One sample every {each}."
+    return f"Each point is the mean over {show_duration(lines.bucket_s)}, sampled every {each}."
+
+
 def _size_name(label: str) -> str:
     return f"{label} GPU" if label == "1" else f"{label} GPUs"
 
@@ -179,106 +187,3 @@ def _by_jobs(by_vc: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[str]:
         for name, found in groups.items():
             jobs[name] = max(jobs.get(name, 0), found.get("jobs", 0))
     return sorted(jobs, key=lambda name: (-jobs[name], name))
-
-
-def _synthetic(notes: Sequence[str]) -> bool:
-    return any(re.search(r"(?<!not )(?<!not a )\bsynthetic\b", note, re.IGNORECASE) for note in notes)
-
-
-def _facts(runs: Sequence[Run]) -> list[str]:
-    """What was replayed, in a few words each."""
-    jobs = [outcome.job for outcome in runs[0].outcomes]
-    gpus = " or ".join(show_count(count) for count in sorted({run.total_gpus for run in runs}))
-    vcs = len({job.vc for job in jobs})
-    span_s = max((job.submit_s for job in jobs), default=0.0) - min((job.submit_s for job in jobs), default=0.0)
-    return [
-        _many(len(jobs), "job"),
-        f"arriving over {show_duration(span_s, DAY)}",
-        f"{gpus} GPUs",
-        _many(vcs, "VC"),
-        _many(len(runs), "policy", "policies"),
-    ]
-
-
-def _many(count: int, one: str, more: str = "") -> str:
-    return f"{show_count(count)} {one if count == 1 else more or one + 's'}"
-
-
-def _warnings(names: Sequence[str], figures: Sequence[dict[str, Any]]) -> list[str]:
-    return [
-        f"{name}: {_many(found['impossible_jobs'], 'job')} could never run on these nodes and "
-        f"{'is' if found['impossible_jobs'] == 1 else 'are'} left out of every figure."
-        for name, found in zip(names, figures, strict=True)
-        if found.get("impossible_jobs")
-    ]
-
-
-def _headline(names: Sequence[str], figures: Sequence[dict[str, Any]]) -> str:
-    """The comparison in one sentence."""
-    known = [(found["avg_jct_s"], name) for name, found in zip(names, figures, strict=True) if "avg_jct_s" in found]
-    if not known:
-        return "No job ended under any policy."
-    best_s, best = min(known, key=lambda item: item[0])
-    if len(names) == 1:
-        return f"{best} completes a job in {show_duration(best_s)} on average."
-    first = figures[0].get("avg_jct_s")
-    if best == names[0] or first is None:
-        others = [item for item in known if item[1] != best]
-        if not others:
-            return f"{best} alone ended any job: {show_duration(best_s)} on average."
-        next_s, following = min(others, key=lambda item: item[0])
-        return (
-            f"{best} has the shortest average job completion time: {show_duration(best_s)}; "
-            f"{following} follows with {show_duration(next_s)}{_bracket(show_change(next_s, best_s))}."
-        )
-    change = show_change(best_s, first)
-    than = "as" if change == "the same" else "than"
-    return (
-        f"{best} has the shortest average job completion time: {show_duration(best_s)}, "
-        f"{change} {than} {names[0]} ({show_duration(first)})."
-    )
-
-
-def _caveat(runs: Sequence[Run], figures: Sequence[dict[str, Any]]) -> str:
-    """What the reader must know of the best policy."""
-    known = [(found["avg_jct_s"], i) for i, found in enumerate(figures) if "avg_jct_s" in found]
-    if not known or not policies.knows_truth(runs[min(known)[1]]):
-        return ""
-    return " It was given the true run times, which no real scheduler knows."
-
-
-def _bracket(text: str) -> str:
-    return f" ({text})" if text else ""
-
-
-_HEADLINE_FIGURES = (
-    ("average JCT", "avg_jct_s"),
-    ("average queueing delay", "avg_queue_s"),
-    ("p99.9 queueing delay", "p999_queue_s"),
-    ("average JCT of large jobs", "avg_jct_large_s"),
-)
-
-
-def _changes(names: Sequence[str], figures: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The policy of the shortest average JCT against the first one, where they differ: for better and for worse."""
-    known = [found for found in figures if "avg_jct_s" in found]
-    if not known or known[0] is not figures[0]:
-        return None
-    best = min(known, key=lambda found: found["avg_jct_s"])
-    if best is figures[0]:
-        return None
-    cards = []
-    for title, key in _HEADLINE_FIGURES:
-        value, reference = best.get(key), figures[0].get(key)
-        if value is None or reference is None:
-            continue
-        cards.append(
-            {
-                "title": title,
-                "value": show_duration(value),
-                "reference": show_duration(reference),
-                "change": show_change(value, reference),
-                "verdict": "better" if value < reference else "worse" if value > reference else "equal",
-            }
-        )
-    return {"policy": names[figures.index(best)], "first": names[0], "cards": cards}

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from lucid.simulator.report.units import DAY, HOUR, MINUTE, SECOND, Unit, unit_of
 
-__all__ = ["Scale", "Tick", "duration_ticks", "even_ticks", "log_duration_ticks", "time_ticks", "time_unit"]
+__all__ = [
+    "Scale",
+    "Tick",
+    "duration_ticks",
+    "even_ticks",
+    "log_duration_ticks",
+    "placed",
+    "time_ticks",
+    "time_unit",
+]
+
+_LEAST_GAP = 40
+"""Pixels between two labels of an axis."""
 
 
 class Tick(NamedTuple):
@@ -37,6 +50,16 @@ class Scale:
         return round(self.start + share * (self.stop - self.start), 1)
 
 
+def placed(scale: Scale, ticks: Sequence[Tick]) -> list[Tick]:
+    """On the pixels of the scale, without those that would touch the one before."""
+    kept: list[Tick] = []
+    for tick in ticks:
+        at = scale(tick.at)
+        if not kept or at - kept[-1].at >= _LEAST_GAP:
+            kept.append(Tick(at, tick.label))
+    return kept
+
+
 def _nice_step(span: float, most: int) -> float:
     """The least of 1, 2, 5 times a power of ten that cuts the span into at most so many parts."""
     raw = span / most
@@ -57,7 +80,9 @@ def even_ticks(high: float, most: int = 5, whole: bool = False) -> list[float]:
 def duration_ticks(high_s: float, most: int = 5) -> list[Tick]:
     """An axis of durations from 0, all in one unit; ``at`` in seconds."""
     unit = unit_of(high_s)
-    return [Tick(v * unit.seconds, f"{v:g} {unit.name}" if v else "0") for v in even_ticks(high_s / unit.seconds, most)]
+    return [
+        Tick(v * unit.seconds, f"{v:g} {unit.name}" if v else "0") for v in even_ticks(high_s / unit.seconds, most)
+    ]
 
 
 _ROUND_DURATIONS = (

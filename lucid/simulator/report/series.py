@@ -23,6 +23,7 @@ Floats = npt.NDArray[np.float64]
 class TimeLines:
     """State over time, by run. Each point is the mean over ``bucket_s``; a run that is over has fewer points."""
 
+    step_s: float
     bucket_s: float
     at_s: list[float]
     pending: list[Floats]
@@ -57,6 +58,7 @@ def time_lines(runs: Sequence[Run]) -> TimeLines:
     step_s = max((run.series.step_s for run in runs), default=1.0)
     pending = [_pending(run) for run in runs]
     return TimeLines(
+        step_s=step_s,
         bucket_s=width * step_s,
         at_s=[(i * width + (width - 1) / 2) * step_s for i in range(-(-longest // width))],
         pending=[_means(values, width) for values in pending],

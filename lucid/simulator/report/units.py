@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 __all__ = [
-    "DAY", "HOUR", "MINUTE", "SECOND", "Unit", "show_change", "show_count", "show_duration", "show_share",
+    "DAY",
+    "HOUR",
+    "MINUTE",
+    "SECOND",
+    "Unit",
+    "show_change",
+    "show_count",
+    "show_duration",
+    "show_share",
     "unit_of",
 ]
 
@@ -66,4 +74,3 @@ def show_change(value: float, reference: float) -> str:
     if abs(percent) < 0.05:
         return "the same"
     return f"{abs(percent):,.1f} % {'more' if percent > 0 else 'less'}"
-
