@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lucid.simulator.report.scales import Scale, Tick, duration_ticks, placed
-from lucid.simulator.report.units import show_count, show_duration
+from lucid.simulator.report.units import show_duration, show_many
 
 __all__ = ["Bar", "BarChart", "BarGroup", "bar_chart"]
 
@@ -60,8 +60,8 @@ def _shortened(name: str) -> str:
 
 def _tip(whose: str, figures: dict[str, Any]) -> str:
     average, median, p90 = (show_duration(figures[f"{key}_queue_s"]) for key in ("avg", "median", "p90"))
-    jobs = show_count(figures["jobs"])
-    return f"{whose}: {jobs} jobs wait {average} on average, {median} in the median, {p90} at p90"
+    jobs = show_many(figures["jobs"], "job")
+    return f"{whose}: {jobs}, waiting {average} on average, {median} in the median, {p90} at p90"
 
 
 def bar_chart(

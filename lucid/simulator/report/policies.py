@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lucid.simulator.engine import Run
-from lucid.simulator.report.units import show_count
+from lucid.simulator.report.units import show_count, show_many
 from lucid.simulator.truth import OraclePredictor
 
 __all__ = ["about", "estimates", "habits", "knows_truth", "styles"]
@@ -62,7 +62,7 @@ def habits(run: Run, metrics: dict[str, Any]) -> list[str]:
     packed = metrics.get("packed_jobs") or 0
     profiled = sum(o.profiled_s > 0 for o in run.outcomes)
     return [
-        f"yes: {show_count(metrics['preemptions'])} times, {show_count(preempted)} jobs" if preempted else "no",
-        f"yes: {show_count(packed)} jobs" if packed else "no",
-        f"yes: {show_count(profiled)} jobs" if profiled else "no",
+        f"yes: {show_count(metrics['preemptions'])} times, {show_many(preempted, 'job')}" if preempted else "no",
+        f"yes: {show_many(packed, 'job')}" if packed else "no",
+        f"yes: {show_many(profiled, 'job')}" if profiled else "no",
     ]

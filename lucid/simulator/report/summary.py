@@ -8,7 +8,7 @@ from typing import Any
 
 from lucid.simulator.engine import Run
 from lucid.simulator.report.policies import knows_truth
-from lucid.simulator.report.units import DAY, show_change, show_count, show_duration
+from lucid.simulator.report.units import DAY, show_change, show_count, show_duration, show_many
 
 __all__ = ["caveat", "changes", "facts", "headline", "synthetic", "warnings"]
 
@@ -25,22 +25,18 @@ def facts(runs: Sequence[Run]) -> list[str]:
     vcs = len({job.vc for job in jobs})
     span_s = max((job.submit_s for job in jobs), default=0.0) - min((job.submit_s for job in jobs), default=0.0)
     return [
-        _many(len(jobs), "job"),
+        show_many(len(jobs), "job"),
         f"arriving over {show_duration(span_s, DAY)}",
         f"{gpus} GPUs",
-        _many(vcs, "VC"),
-        _many(len(runs), "policy", "policies"),
+        show_many(vcs, "VC"),
+        show_many(len(runs), "policy", "policies"),
     ]
-
-
-def _many(count: int, one: str, more: str = "") -> str:
-    return f"{show_count(count)} {one if count == 1 else more or one + 's'}"
 
 
 def warnings(names: Sequence[str], figures: Sequence[dict[str, Any]]) -> list[str]:
     """Jobs that are in no figure."""
     return [
-        f"{name}: {_many(found['impossible_jobs'], 'job')} could never run on these nodes and "
+        f"{name}: {show_many(found['impossible_jobs'], 'job')} could never run on these nodes and "
         f"{'is' if found['impossible_jobs'] == 1 else 'are'} left out of every figure."
         for name, found in zip(names, figures, strict=True)
         if found.get("impossible_jobs")

@@ -13,6 +13,7 @@ __all__ = [
     "show_change",
     "show_count",
     "show_duration",
+    "show_many",
     "show_share",
     "unit_of",
 ]
@@ -64,6 +65,11 @@ def show_share(share: float | None) -> str:
 def show_count(count: float | None) -> str:
     """A whole number with separators."""
     return _MISSING if count is None else f"{count:,.0f}"
+
+
+def show_many(count: int, one: str, more: str = "") -> str:
+    """A count and what is counted."""
+    return f"{show_count(count)} {one if count == 1 else more or one + 's'}"
 
 
 def show_change(value: float, reference: float) -> str:
