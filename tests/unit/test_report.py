@@ -246,7 +246,13 @@ def test_readouts_say_what_happened(tmp_path: Path, four: list[Run]) -> None:
     queue = readouts["queue"]["series"]
     pending = four[0].series.pending_jobs["alpha"]
     assert sum(queue[0]["v"]) / len(queue[0]["v"]) == pytest.approx(2 * sum(pending) / len(pending), rel=0.02)
-    assert [series["name"] for series in readouts["gpus0"]["series"]] == ["busy", "shared"]
+    state = four[0].series
+    for series, name, gpus in zip(
+        readouts["gpus0"]["series"], ("busy", "shared"), (state.busy_gpus, state.shared_gpus), strict=True
+    ):
+        assert series["name"] == name
+        mean = sum(series["v"]) / len(series["v"])
+        assert mean == pytest.approx(100 * sum(gpus) / len(gpus) / 64, rel=0.01)
 
 
 def test_a_policy_looks_the_same_in_every_report(tmp_path: Path, four: list[Run]) -> None:
