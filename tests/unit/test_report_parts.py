@@ -168,5 +168,5 @@ def test_long_names_are_shortened_in_the_middle() -> None:
     assert chart is not None
     labels = [group.label for group in chart.groups]
     assert len(set(labels)) == 2
-    assert all(len(label) <= 16 for label in labels)
+    assert all(len(label) <= 15 for label in labels)
     assert [group.name for group in chart.groups] == names

@@ -12,7 +12,7 @@ from lucid.simulator.report.units import show_duration, show_many
 __all__ = ["Bar", "BarChart", "BarGroup", "bar_chart"]
 
 _WIDTH, _TOP, _BOTTOM = 600, 10, 42
-_BAR_STEP, _GROUP_GAP, _BAR_LEFT, _BAR_RIGHT, _LONGEST_LABEL = 14, 12, 118, 66, 16
+_BAR_STEP, _GROUP_GAP, _BAR_LEFT, _BAR_RIGHT, _LONGEST_LABEL = 14, 12, 122, 66, 15
 
 
 @dataclass(frozen=True, slots=True)
