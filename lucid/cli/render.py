@@ -66,6 +66,11 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         f"asks for {_gpus(r.gpus)}, the partition has {r.partition_gpus}: it can never run here; ask for fewer "
         "GPUs or another partition"
     ),
+    "EverFits": lambda r: (
+        "a node could hold it"
+        if r
+        else "no node that is up could ever hold it: ask for fewer GPUs, CPUs or less memory"
+    ),
     "BehindHead": lambda r: f"behind job {r.head}, which does not fit; this policy lets nobody pass",
     "NextRound": lambda r: f"decided at the next round, {when(r.at_s)}",
     "Preempted": lambda r: (

@@ -1,7 +1,5 @@
-"""The report page; to be written."""
+"""``report.html``: one self-contained page that compares the runs of a simulation."""
+
+from lucid.simulator.report.page import write_report
 
 __all__ = ["write_report"]
-
-
-def write_report(*a: object, **k: object) -> None:
-    """Nothing yet."""

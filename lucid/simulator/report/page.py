@@ -1,0 +1,189 @@
+"""Puts the page together and writes it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from lucid.simulator.engine import Run
+from lucid.simulator.metrics import LARGE_GPUS, SIZES
+from lucid.simulator.report import charts, policies, summary, tables
+from lucid.simulator.report.bars import bar_chart
+from lucid.simulator.report.series import TimeLines, completion_grid, jct_of, time_lines
+from lucid.simulator.report.units import show_count, show_duration, show_share
+
+__all__ = ["write_report"]
+
+_MOST_BARS, _LEAST_GROUPS = 96, 6
+"""How many bars one chart takes; VCs with the most jobs come first, and the table beside the chart has more."""
+_MOST_ROWS = 200
+
+
+def write_report(
+    path: Path,
+    trace_name: str,
+    runs: Sequence[Run],
+    metrics: Mapping[str, dict[str, Any]],
+    notes: Sequence[str] = (),
+) -> None:
+    """Write one HTML page that needs nothing beside itself, the same bytes for the same runs.
+
+    ``metrics``: what ``run_metrics`` says of each run, by policy. ``notes`` stand near the top; where one says
+    that the trace is synthetic, so does the page's title. The first run is what the others are measured against.
+
+    Raises:
+        ValueError: there are no runs.
+        OSError: the file cannot be written.
+    """
+    if not runs:
+        raise ValueError("a report needs at least one run")
+    page = _environment().get_template("report.html.j2").render(**_context(trace_name, runs, metrics, notes))
+    path.write_text(page, encoding="utf-8", errors="replace", newline="\n")
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("lucid.simulator.report", "."),
+        autoescape=True,  # whatever the file is called: names of traces and VCs are anybody's text
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asset:
+    """Text of ours that goes into the page as it stands, and the hash under which the page admits it."""
+
+    text: Markup
+    digest: str
+
+
+def _asset(name: str) -> _Asset:
+    text = files("lucid.simulator.report").joinpath(name).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return _Asset(Markup(text), f"sha256-{digest}")
+
+
+def _context(
+    trace_name: str, runs: Sequence[Run], metrics: Mapping[str, dict[str, Any]], notes: Sequence[str]
+) -> dict[str, Any]:
+    names = [run.policy for run in runs]
+    styles = policies.styles(names)
+    figures = [metrics[name] for name in names]
+    sections = _charts(runs, names, styles, figures)
+    readouts = {key: chart.readout for key, chart in sections["lines"].items() if chart is not None}
+    return {
+        "trace_name": trace_name,
+        "synthetic": summary.synthetic(notes),
+        "notes": notes,
+        "facts": summary.facts(runs),
+        "warnings": summary.warnings(names, figures),
+        "headline": summary.headline(names, figures) + summary.caveat(runs, figures),
+        "changes": summary.changes(names, figures),
+        "ran": [
+            {
+                "policy": run.policy,
+                "style": style,
+                "cells": [
+                    policies.about(run.policy),
+                    policies.estimates(run.policy, run.predictor),
+                    *policies.habits(run, found),
+                ],
+            }
+            for run, style, found in zip(runs, styles, figures, strict=True)
+        ],
+        "keys": list(zip(names, styles, strict=True)),
+        "comparison": tables.compare(names, metrics),
+        "large_gpus": LARGE_GPUS,
+        "large_jobs": show_count(max(found.get("large_jobs", 0) for found in figures)),
+        "readouts": readouts,
+        "style": _asset("report.css"),
+        "script": _asset("report.js"),
+        **sections,
+    }
+
+
+def _charts(
+    runs: Sequence[Run], names: Sequence[str], styles: Sequence[int], figures: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Every chart and the table that stands in for it."""
+    jcts = [jct_of(run) for run in runs]
+    lines = time_lines(runs)
+    last_s = max((o.job.submit_s for run in runs for o in run.outcomes), default=0.0)
+    occupancy = [
+        charts.occupancy_chart(lines, last_s, i, run.policy, style, run.total_gpus)
+        for i, (run, style) in enumerate(zip(runs, styles, strict=True))
+    ]
+    by_vc = [found.get("by_vc", {}) for found in figures]
+    by_size = [{_size_name(k): v for k, v in found.get("by_size", {}).items()} for found in figures]
+    vcs, most = _by_jobs(by_vc), max(_LEAST_GROUPS, _MOST_BARS // len(runs))
+    sizes = [_size_name(label) for label, _ in SIZES]
+    shares = [busy / max(run.total_gpus, 1) for run, busy in zip(runs, lines.busy, strict=True)]
+    return {
+        "lines": {
+            "jct": charts.completion_chart(completion_grid(jcts), jcts, names, styles),
+            "queue": charts.queue_chart(lines, last_s, names, styles),
+            **{f"gpus{i}": chart for i, chart in enumerate(occupancy)},
+        },
+        "panels": [(f"gpus{i}", name, style) for i, (name, style) in enumerate(zip(names, styles, strict=True))],
+        "sampled": _sampled(lines),
+        "bars": {
+            "vc": bar_chart("Queueing delay by VC", vcs[:most], names, styles, by_vc),
+            "size": bar_chart("Queueing delay by size of job", sizes, names, styles, by_size),
+        },
+        "more_vcs": max(0, len(vcs) - most),
+        "tables": {
+            "jct": tables.completion_table(names, jcts),
+            "queue": tables.time_table(
+                "Jobs waiting",
+                names,
+                lines,
+                lines.pending,
+                lambda jobs: f"{jobs:,.1f}",
+                [("peak", [show_count(peak) for peak in lines.peak_pending])],
+            ),
+            "gpus": tables.time_table(
+                "Share of GPUs that are busy",
+                names,
+                lines,
+                shares,
+                show_share,
+                [("shared, until the last end", [show_share(found.get("shared_gpu_use")) for found in figures])],
+            ),
+            "vc": tables.groups_table("Average queueing delay by VC", "VC", vcs, names, by_vc, _MOST_ROWS),
+            "size": tables.groups_table(
+                "Average queueing delay by size of job", "size", sizes, names, by_size, _MOST_ROWS
+            ),
+        },
+    }
+
+
+def _sampled(lines: TimeLines) -> str:
+    """How the points of the charts over time came about."""
+    each = show_duration(lines.step_s)
+    if lines.bucket_s == lines.step_s:
+        return f"One sample every {each}."
+    return f"Each point is the mean over {show_duration(lines.bucket_s)}, sampled every {each}."
+
+
+def _size_name(label: str) -> str:
+    return f"{label} GPU" if label == "1" else f"{label} GPUs"
+
+
+def _by_jobs(by_vc: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """All VCs, those with the most jobs first."""
+    jobs: dict[str, int] = {}
+    for groups in by_vc:
+        for name, found in groups.items():
+            jobs[name] = max(jobs.get(name, 0), found.get("jobs", 0))
+    return sorted(jobs, key=lambda name: (-jobs[name], name))

@@ -1,0 +1,141 @@
+"""The tables of the page: the comparison of policies, and the figures behind each chart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lucid.simulator.report.scales import time_unit
+from lucid.simulator.report.series import Floats, TimeLines
+from lucid.simulator.report.units import show_count, show_duration, show_share, unit_of
+
+__all__ = ["Cell", "Column", "Comparison", "Plain", "compare", "completion_table", "groups_table", "time_table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is shown, and the value itself."""
+
+    text: str
+    value: float | None
+    best: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the comparison. ``better``: is there a better direction to mark (less, in every case)?"""
+
+    group: str
+    title: str
+    key: str
+    show: Callable[[float | None], str] | None = None
+    """``None``: a duration, in a unit common to the column."""
+    better: bool = True
+
+
+_COLUMNS = (
+    *(
+        Column(group, title, f"{key}_{name}_s")
+        for group, name in (("Job completion time (JCT)", "jct"), ("Queueing delay", "queue"))
+        for key, title in (("avg", "average"), ("median", "median"), ("p90", "p90"), ("p999", "p99.9"))
+    ),
+    Column("Large jobs", "average JCT", "avg_jct_large_s"),
+    Column("Cluster", "makespan", "makespan_s"),
+    Column("Cluster", "GPU use", "gpu_use", show_share, better=False),
+    Column("Cluster", "packed jobs", "packed_share", show_share, better=False),
+    Column("Cluster", "preemptions", "preemptions", show_count),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One row a policy. ``spans``: groups of columns with how many each has."""
+
+    spans: list[tuple[str, int]]
+    columns: list[Column]
+    rows: list[list[Cell]]
+
+
+def compare(policies: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) -> Comparison:
+    """The table of all policies; the best of a column is marked unless all are alike."""
+    columns = [_cells(column, [metrics[policy].get(column.key) for policy in policies]) for column in _COLUMNS]
+    groups = [column.group for column in _COLUMNS]
+    return Comparison(
+        [(group, groups.count(group)) for group in dict.fromkeys(groups)],
+        list(_COLUMNS),
+        [list(row) for row in zip(*columns, strict=True)],
+    )
+
+
+def _cells(column: Column, values: Sequence[float | None]) -> list[Cell]:
+    known = [value for value in values if value is not None]
+    best = min(known, default=None) if column.better and len(set(known)) > 1 else None
+    if column.show is not None:
+        return [Cell(column.show(value), value, value is not None and value == best) for value in values]
+    unit = unit_of(max(known, default=0.0))
+    return [Cell(show_duration(value, unit), value, value is not None and value == best) for value in values]
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A table that stands in for a chart."""
+
+    caption: str
+    head: list[str]
+    rows: list[list[str]]
+    more: str = ""
+    """What was left out, if anything."""
+
+
+def completion_table(policies: Sequence[str], jcts: Sequence[Floats]) -> Plain:
+    """Within what time which share of jobs is done."""
+    rows = []
+    for percent in (10, 25, 50, 75, 90, 95, 99, 99.9):
+        times = [show_duration(float(np.percentile(jct, percent))) if len(jct) else "–" for jct in jcts]
+        rows.append([f"{percent:g} %", *times])
+    return Plain("Time within which a share of the jobs is done", ["jobs done", *policies], rows)
+
+
+_PERIODS = 12
+
+
+def time_table(
+    caption: str,
+    policies: Sequence[str],
+    lines: TimeLines,
+    values: Sequence[Floats],
+    show: Callable[[float], str],
+    last: Sequence[tuple[str, list[str]]] = (),
+) -> Plain:
+    """Means over about a dozen periods of equal length, then the rows given."""
+    width = max(1, -(-len(lines.at_s) // _PERIODS))
+    unit = time_unit(len(lines.at_s) * lines.bucket_s)
+    per_bucket = lines.bucket_s / unit.seconds
+    rows = []
+    for start in range(0, len(lines.at_s), width):
+        stop = min(start + width, len(lines.at_s))
+        means = [show(float(v[start:stop].mean())) if len(v) > start else "over" for v in values]
+        rows.append([f"{start * per_bucket:.1f} to {stop * per_bucket:.1f} {unit.name}", *means])
+    return Plain(caption, ["mean over", *policies], [*rows, *([name, *cells] for name, cells in last)])
+
+
+def groups_table(
+    caption: str,
+    first: str,
+    names: Sequence[str],
+    policies: Sequence[str],
+    groups: Sequence[Mapping[str, Mapping[str, Any]]],
+    most: int,
+) -> Plain:
+    """Average queueing delay of each group under each policy, with the number of jobs."""
+    rows = []
+    for name in names[:most]:
+        found = [group.get(name, {}) for group in groups]
+        jobs = max((figures.get("jobs", 0) for figures in found), default=0)
+        delays = [show_duration(figures.get("avg_queue_s")) for figures in found]
+        rows.append([name, show_count(jobs), *delays])
+    left = len(names) - len(rows)
+    return Plain(caption, [first, "jobs", *policies], rows, f"and {show_count(left)} more" if left > 0 else "")

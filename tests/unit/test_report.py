@@ -1,0 +1,348 @@
+"""The page as a whole: what it says, what it does not let in, how large it gets."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import random
+import re
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lucid.core.job import Job
+from lucid.simulator.cluster import JobOutcome
+from lucid.simulator.engine import Run, Series
+from lucid.simulator.metrics import run_metrics
+from lucid.simulator.report import write_report
+
+HOSTILE = "</script><script>alert(1)</script>\"><img src=x onerror=alert(2)>'{{ 7*7 }}"
+
+
+def make_run(
+    policy: str,
+    *,
+    jobs: int = 200,
+    days: float = 3.0,
+    slower: float = 1.0,
+    gpus: Sequence[int] = (1, 1, 1, 2, 8, 16),
+    vcs: Sequence[str] = ("alpha", "beta"),
+    predictor: str = "history",
+    seed: int = 1,
+) -> Run:
+    """A run made up from chance: every policy has the same jobs, the queueing delay ``slower`` times as long."""
+    chance = random.Random(seed)
+    outcomes = []
+    for i in range(jobs):
+        submit_s = round(i * days * 86400 * 0.8 / jobs, 3)
+        duration_s, queue_s = chance.lognormvariate(7, 2), slower * chance.lognormvariate(6, 2)
+        job = Job(f"j{i}", vcs[i % len(vcs)], gpus[i % len(gpus)], submit_s)
+        outcomes.append(JobOutcome(job, duration_s, submit_s + queue_s, submit_s + queue_s + duration_s, queue_s))
+    samples = int(days * 144)
+    series = Series(
+        busy_gpus=array("l", [40 + i % 20 for i in range(samples)]),
+        shared_gpus=array("l", [i % 10 for i in range(samples)]),
+        pending_gpus=array("l", [i % 7 for i in range(samples)]),
+        pending_jobs={vc: array("l", [int(slower * (i % 30)) for i in range(samples)]) for vc in vcs},
+        busy_gpu_s=50 * days * 86400,
+    )
+    return Run(policy, predictor, outcomes, series, 64, 1000, 1.5, 1.5)
+
+
+class Page(HTMLParser):
+    """What a browser would make of the file."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: dict[str, list[str]] = {}
+        self.cells: dict[tuple[str, str], tuple[str, str, bool]] = {}
+        self._open: list[str] = []
+        self._policy = ""
+        self._cell: dict[str, str | None] | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.elements.append((tag, found))
+        if tag not in ("meta", "line", "path", "rect", "img", "link"):
+            self._open.append(tag)
+        if "data-policy" in found:
+            self._policy = found["data-policy"] or ""
+        self._cell = found if "data-key" in found else self._cell
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag, f"</{tag}> closes something else"
+        if tag == "td":
+            self._cell = None
+
+    def handle_data(self, data: str) -> None:
+        if not self._open:
+            return
+        self.words.setdefault(self._open[-1], []).append(data)
+        if self._cell is not None and self._open[-1] == "td":
+            key = (self._policy, self._cell["data-key"] or "")
+            self.cells[key] = (data, self._cell["data-value"] or "", self._cell.get("class") == "best")
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [found for name, found in self.elements if name == tag]
+
+    @property
+    def seen(self) -> str:
+        """All that a reader sees."""
+        return " ".join(" ".join(words) for tag, words in self.words.items() if tag not in ("script", "style"))
+
+    @property
+    def readouts(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.words["script"][0])
+        return found
+
+
+def report(tmp_path: Path, runs: Sequence[Run], name: str = "a-trace", notes: Sequence[str] = ()) -> Page:
+    path = tmp_path / "report.html"
+    write_report(path, name, runs, {run.policy: run_metrics(run) for run in runs}, notes)
+    return Page(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def four() -> list[Run]:
+    return [
+        make_run("fifo", slower=9.0),
+        make_run("sjf", slower=2.0, predictor="oracle"),
+        make_run("tiresias", slower=3.0),
+        make_run("lucid", slower=1.0),
+    ]
+
+
+_KEYS = (
+    *(f"{key}_{name}_s" for name in ("jct", "queue") for key in ("avg", "median", "p90", "p999")),
+    *("avg_jct_large_s", "makespan_s", "gpu_use", "packed_share", "preemptions"),
+)
+
+
+def test_table_holds_the_figures_of_the_metrics(tmp_path: Path, four: list[Run]) -> None:
+    page = report(tmp_path, four)
+    assert set(page.cells) == {(run.policy, key) for run in four for key in _KEYS}
+    for run in four:
+        figures = run_metrics(run)
+        for key in _KEYS:
+            assert float(page.cells[run.policy, key][1]) == figures[key]
+
+
+def test_best_of_each_column_is_marked_and_only_that(tmp_path: Path, four: list[Run]) -> None:
+    cells = report(tmp_path, four).cells
+    for key in _KEYS:
+        values = {run.policy: float(cells[run.policy, key][1]) for run in four}
+        alike = len(set(values.values())) == 1 or key in ("gpu_use", "packed_share")
+        best = set() if alike else {name for name, value in values.items() if value == min(values.values())}
+        assert {run.policy for run in four if cells[run.policy, key][2]} == best, key
+
+
+def test_headline_says_who_is_best_and_by_how_much(tmp_path: Path, four: list[Run]) -> None:
+    page = report(tmp_path, four)
+    first, best = (run_metrics(four[i])["avg_jct_s"] for i in (0, 3))
+    assert f"{100 * (1 - best / first):.1f} % less than fifo" in page.seen
+    assert "lucid has the shortest average job completion time" in page.seen
+
+
+def test_headline_names_the_next_where_the_first_is_best(tmp_path: Path, four: list[Run]) -> None:
+    page = report(tmp_path, four[::-1])
+    assert "lucid has the shortest average job completion time" in page.seen
+    assert "sjf follows with" in page.seen
+    assert "lucid against" not in page.seen
+
+
+def test_headline_admits_a_winner_that_knew_the_truth(tmp_path: Path) -> None:
+    slow, oracle = make_run("fifo", slower=5), make_run("sjf", predictor="oracle")
+    assert "It was given the true run times" in report(tmp_path, [slow, oracle]).seen
+    assert "It was given the true run times" not in report(tmp_path, [slow, replace(oracle, predictor="gbm")]).seen
+
+
+def test_what_got_worse_is_said(tmp_path: Path) -> None:
+    """Best on average, yet slower for large jobs."""
+    first, best = make_run("fifo", slower=3), make_run("lucid")
+    for outcome in best.outcomes:
+        if outcome.job.gpus > 8:
+            outcome.end_s += 20_000
+    page = report(tmp_path, [first, best])
+    assert run_metrics(best)["avg_jct_s"] < run_metrics(first)["avg_jct_s"]
+    assert {found.get("class") for found in page.of("li")} >= {"better", "worse"}
+    assert "worse" in page.seen
+
+
+def test_assumptions_are_on_the_page(tmp_path: Path, four: list[Run]) -> None:
+    four[2].outcomes[0].preemptions = 3
+    four[3].outcomes[0].packed = True
+    four[3].outcomes[5].profiled_s = 40.0
+    page = report(tmp_path, four, notes=["A preemption costs 40 s."])
+    for words in (
+        "oracle: the true run times",
+        "history",
+        "yes: 3 times, 1 job",
+        "yes: 1 job",
+        "A preemption costs 40 s.",
+        "200 jobs",
+        "64 GPUs",
+        "2 VCs",
+        "4 policies",
+    ):
+        assert words in page.seen, words
+
+
+@pytest.mark.parametrize(
+    ("note", "said"),
+    [
+        ("The trace is synthetic: preset month-small, seed 1.", True),
+        ("Synthetic trace.", True),
+        ("This is a real trace, not a synthetic one.", False),
+        ("Pairs as measured.", False),
+    ],
+)
+def test_synthetic_traces_are_called_so(tmp_path: Path, note: str, said: bool) -> None:
+    page = report(tmp_path, [make_run("fifo")], notes=[note])
+    assert ("synthetic trace" in "".join(page.words["h1"] + page.words.get("span", []))) is said
+    assert ("(synthetic trace)" in page.words["title"][0]) is said
+    assert note in page.seen
+
+
+def test_every_chart_is_there_with_words_and_a_table(tmp_path: Path, four: list[Run]) -> None:
+    page = report(tmp_path, four)
+    drawn = [found for found in page.of("svg") if found.get("role") == "img"]
+    assert len(drawn) == 2 + len(four) + 2
+    ids = {found.get("id") for tag in ("title", "desc") for found in page.of(tag)}
+    for found in drawn:
+        assert set((found["aria-labelledby"] or "").split()) <= ids
+    assert len(page.of("details")) == 5
+    for figure in (
+        "Job completion times",
+        "Queue length over time",
+        "GPU occupancy over time",
+        "Queueing delay by VC",
+    ):
+        assert figure in page.seen
+    assert len([found for found in page.of("rect") if found.get("class") == "bar"]) == (2 + 4) * len(four)
+
+
+def test_readouts_say_what_happened(tmp_path: Path, four: list[Run]) -> None:
+    readouts = report(tmp_path, four).readouts
+    assert set(readouts) == {"jct", "queue", "gpus0", "gpus1", "gpus2", "gpus3"}
+    jct = readouts["jct"]
+    for run, series in zip(four, jct["series"], strict=True):
+        assert series["name"] == run.policy
+        assert series["v"][-1] == 100
+        for at_s, share in list(zip(jct["x"], series["v"], strict=True))[::40]:
+            below = [100 * sum(o.jct_s <= at_s * f for o in run.outcomes) / 200 for f in (0.999, 1.001)]
+            assert below[0] - 0.01 <= share <= below[1] + 0.01
+    queue = readouts["queue"]["series"]
+    pending = four[0].series.pending_jobs["alpha"]
+    assert sum(queue[0]["v"]) / len(queue[0]["v"]) == pytest.approx(2 * sum(pending) / len(pending), rel=0.02)
+    state = four[0].series
+    for series, name, gpus in zip(
+        readouts["gpus0"]["series"], ("busy", "shared"), (state.busy_gpus, state.shared_gpus), strict=True
+    ):
+        assert series["name"] == name
+        mean = sum(series["v"]) / len(series["v"])
+        assert mean == pytest.approx(100 * sum(gpus) / len(gpus) / 64, rel=0.01)
+
+
+def test_a_policy_looks_the_same_in_every_report(tmp_path: Path, four: list[Run]) -> None:
+    together = {series["name"]: series["p"] for series in report(tmp_path, four).readouts["jct"]["series"]}
+    assert len(set(together.values())) == len(four)
+    for run in four:
+        assert report(tmp_path, [run]).readouts["jct"]["series"][0]["p"] == together[run.policy]
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    tame = report(tmp_path, [make_run("fifo"), make_run("lucid")], notes=["n"])
+    runs = [make_run(name, vcs=(HOSTILE, "beta")) for name in ("fifo", f"lucid {HOSTILE}")]
+    page = report(tmp_path, runs, HOSTILE, [HOSTILE])
+    assert [tag for tag, _ in page.elements] == [tag for tag, _ in tame.elements]
+    attributes = {key for _, found in page.elements for key in found}
+    assert attributes == {key for _, found in tame.elements for key in found}
+    assert not any(key.startswith("on") for key in attributes)
+    assert HOSTILE in page.seen
+    assert "49" not in page.words["h1"][0]
+    assert page.readouts["jct"]["series"][1]["name"] == f"lucid {HOSTILE}"
+
+
+def test_page_needs_nothing_from_outside(tmp_path: Path, four: list[Run]) -> None:
+    page = report(tmp_path, four)
+    assert not re.search(r"(?i)https?:|url\(|@import|\bfetch\(|XMLHttpRequest|\bimport\(", page.text)
+    assert not re.search(r"(?i)\s(src|href|srcset|action|data|poster)=", page.text)
+    assert not {"link", "iframe", "img", "object", "embed", "base"} & {tag for tag, _ in page.elements}
+    assert not re.search(r'\sstyle="', page.text), "the page's own policy forbids style attributes"
+
+
+def test_page_runs_no_script_but_ours(tmp_path: Path, four: list[Run]) -> None:
+    page = report(tmp_path, four)
+    policy = next(found["content"] or "" for found in page.of("meta") if "http-equiv" in found)
+    assert policy.startswith("default-src 'none'")
+    for tag, text in (("script", page.words["script"][-1]), ("style", page.words["style"][0])):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+
+
+def test_page_stays_small(tmp_path: Path) -> None:
+    """71,000 jobs, seven policies, four months, twenty VCs."""
+    runs = [
+        make_run(policy, jobs=71_000 if policy == "fifo" else 5_000, days=120, vcs=[f"vc-{i}" for i in range(20)])
+        for policy in ("fifo", "sjf", "srtf", "qssf", "tiresias", "lucid", "another")
+    ]
+    assert len(report(tmp_path, runs).text.encode()) < 1_000_000
+
+
+def test_page_is_the_same_for_the_same_runs(tmp_path: Path, four: list[Run]) -> None:
+    again = [replace(run, wall_s=run.wall_s * 3, cpu_s=0.1) for run in four]
+    assert report(tmp_path, four).text == report(tmp_path, again).text
+
+
+def test_one_policy_is_compared_with_nothing(tmp_path: Path) -> None:
+    page = report(tmp_path, [make_run("lucid")])
+    assert "lucid completes a job in" in page.seen
+    assert not any(best for _, _, best in page.cells.values())
+    for words in ("compared", "against", "The best of a column"):
+        assert words not in page.seen
+
+
+def test_without_large_jobs_there_is_no_figure_for_them(tmp_path: Path) -> None:
+    page = report(tmp_path, [make_run("fifo", gpus=(1, 2), slower=2), make_run("lucid", gpus=(1, 2))])
+    assert page.cells["fifo", "avg_jct_large_s"] == ("–", "", False)
+    assert "average JCT of large jobs" not in page.seen
+    assert page.seen.count("no jobs") == 2  # the bars of 5-8 and of more than 8 GPUs
+
+
+def test_jobs_that_could_never_run_are_owned_up_to(tmp_path: Path) -> None:
+    run = make_run("fifo")
+    run.outcomes[0].end_s = run.outcomes[1].end_s = -1
+    assert "fifo: 2 jobs could never run" in report(tmp_path, [run]).seen
+    assert "could never run" not in report(tmp_path, [make_run("fifo")]).seen
+
+
+def test_a_run_without_jobs_still_gives_a_page(tmp_path: Path) -> None:
+    page = report(tmp_path, [Run("fifo", "history", [], Series(), 8, 0, 0.0, 0.0)])
+    assert "No job ended" in page.seen
+    assert page.seen.count("Nothing to show") == 5
+
+
+def test_no_runs_no_report(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least one run"):
+        write_report(tmp_path / "report.html", "t", [], {})
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_vcs_beyond_what_a_chart_takes_are_in_the_table(tmp_path: Path) -> None:
+    page = report(tmp_path, [make_run("fifo", jobs=400, vcs=[f"vc-{i:03}" for i in range(130)])])
+    bars = [found for found in page.of("rect") if found.get("class") == "bar"]
+    assert len(bars) == 96 + 4
+    assert "34 more are in the table" in page.seen
+    assert "vc-129" in page.words["th"]
