@@ -127,7 +127,7 @@ def simulate(
         Semantics(semantics),
     )
     if vcs is None and nodes is None:
-        notes.append("no --vcs or --nodes: VCs were sized to the trace, for 80 % load over its span")
+        notes.append("no --vcs or --nodes: VCs were sized to run all jobs at once for 95 % of the time")
     if pairs is None:
         notes.append("no --pairs: interference is the contention model's, not measured")
     metrics, runs, logs = compare(scenario, policies or ("fifo", "lucid"), keep_decisions=out is not None)

@@ -15,8 +15,9 @@ from lucid.simulator.traces.record import Trace
 
 __all__ = ["NodeShape", "build_layout", "lend_profiling_nodes", "read_vcs", "sized_vcs"]
 
-_DEFAULT_LOAD = 0.8
-"""Where nothing says how many nodes there were, each VC gets as many as its jobs keep busy to this share."""
+_SERVED = 0.95
+"""Where nothing says how many nodes there were, a VC's GPUs would serve its jobs without a queue for this share of
+the time: bursts queue, ordinary days do not."""
 _PROFILING_SHARE = 0.02
 """Share of the nodes set aside for profiling unless told otherwise (the published set-up: 2 of 96)."""
 
@@ -62,22 +63,22 @@ def read_vcs(path: Path) -> dict[str, int]:
 
 
 def sized_vcs(trace: Trace, gpus_per_node: int, nodes: int | None = None) -> dict[str, int]:
-    """Nodes by VC for a trace that came without: enough for the largest job, and for its GPU-hours at 80 %
-    load over the span of arrivals; or, where ``nodes`` is given, that many shared out by GPU-hours.
+    """Nodes by VC for a trace that came without: enough for the largest job, and for all jobs to run at once
+    on submission during 95 % of the time in which jobs arrive; or, where ``nodes`` is given, that many shared
+    out by GPU-hours.
 
     Raises:
         ConfigError: ``nodes`` are too few to hold each VC's largest job.
     """
-    span_s = max((item.job.submit_s for item in trace.jobs), default=0.0) or 1.0
     work: dict[str, float] = defaultdict(float)
     least: dict[str, int] = defaultdict(lambda: 1)
     for item in trace.jobs:
         vc = item.job.vc
         work[vc] += item.duration_s * item.job.gpus
         least[vc] = max(least[vc], math.ceil(item.job.gpus / gpus_per_node))
-    per_node_s = span_s * gpus_per_node
     if nodes is None:
-        return {vc: max(least[vc], math.ceil(work[vc] / per_node_s / _DEFAULT_LOAD)) for vc in sorted(work)}
+        demand = _demand_quantiles(trace, _SERVED)
+        return {vc: max(least[vc], math.ceil(demand[vc] / gpus_per_node)) for vc in sorted(work)}
     if sum(least[vc] for vc in work) > nodes:
         raise ConfigError(
             f"{nodes} nodes of {gpus_per_node} GPUs cannot hold the largest job of each of the {len(work)} VCs "
@@ -132,3 +133,29 @@ def lend_profiling_nodes(
 
 def _can_lend(nodes: Sequence[Node], largest_gpus: int) -> bool:
     return len(nodes) > 1 and sum(node.gpus for node in nodes[:-1]) >= largest_gpus
+
+
+def _demand_quantiles(trace: Trace, share: float) -> dict[str, int]:
+    """By VC: the number of GPUs that jobs started on submission would hold at most, for ``share`` of the time
+    from the first submission of the trace to the last."""
+    steps: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for item in trace.jobs:
+        job = item.job
+        steps[job.vc] += [(job.submit_s, job.gpus), (job.submit_s + item.duration_s, -job.gpus)]
+    end_s = max((item.job.submit_s for item in trace.jobs), default=0.0)
+    found: dict[str, int] = {}
+    for vc, changes in steps.items():
+        held_s: dict[int, float] = defaultdict(float)
+        held, since_s = 0, 0.0
+        for at_s, change in sorted(changes):
+            until_s = min(at_s, end_s)
+            held_s[held] += max(until_s - since_s, 0.0)
+            held, since_s = held + change, max(since_s, until_s)
+        left_s = share * sum(held_s.values())
+        level = 0
+        for level in sorted(held_s):
+            left_s -= held_s[level]
+            if left_s <= 0:
+                break
+        found[vc] = level
+    return found
