@@ -1,0 +1,127 @@
+"""Efficiencies of merged groups, each computed once: jobs of one model have one profile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucid.systems.muri.interleave import Ordering, Overhead, efficiencies
+from lucid.systems.muri.stages import MuriJob
+
+__all__ = ["GammaTable"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+_MOST_GROUPS = 4096  # the table is a square of this side (128 MiB) at most; then it starts anew
+
+
+class GammaTable:
+    """Remembers gamma by the profiles of the jobs merged, whoever they are (M9).
+
+    A group counts by the multiset of its members' profiles, for the best and the worst ordering do not
+    depend on the order in which the members stand.
+
+    Args:
+        k: number of resources.
+        ordering: "best" or "worst".
+        overhead: factors on the period.
+
+    Raises:
+        ValueError: the ordering is "given", which does depend on the order.
+    """
+
+    def __init__(self, k: int, ordering: Ordering, overhead: Overhead) -> None:
+        if ordering == "given":
+            raise ValueError("weights need ordering 'best' or 'worst'")
+        self.k, self.ordering, self.overhead = k, ordering, overhead
+        self._clear()
+
+    def _clear(self) -> None:
+        self._profile_ids: dict[tuple[tuple[float, ...], float], int] = {}
+        self._profiles: list[tuple[float, ...]] = []
+        self._solo: list[float] = []
+        self._group_ids: dict[tuple[int, ...], int] = {}
+        self._groups: list[tuple[int, ...]] = []
+        self._gamma: Floats = np.full((0, 0), np.nan)
+
+    def group_id(self, jobs: Sequence[MuriJob]) -> int:
+        """A number for the multiset of the jobs' profiles."""
+        key = []
+        for job in jobs:
+            profile = (job.stages, job.solo_s)
+            number = self._profile_ids.get(profile)
+            if number is None:
+                number = self._profile_ids[profile] = len(self._profiles)
+                self._profiles.append(job.stages)
+                self._solo.append(job.solo_s)
+            key.append(number)
+        key.sort()
+        known = tuple(key)
+        group = self._group_ids.get(known)
+        if group is None:
+            group = self._group_ids[known] = len(self._groups)
+            self._groups.append(known)
+        return group
+
+    def trim(self) -> None:
+        """Forget everything if the table has grown large; ids given out before are void."""
+        if len(self._groups) > _MOST_GROUPS:
+            self._clear()
+
+    def own(self, groups: Ints) -> Floats:
+        """(n,) gamma of each group by itself."""
+        out = np.empty(len(groups))
+        members = [self._groups[g] for g in groups]
+        sizes = np.array([len(m) for m in members])
+        for size in np.unique(sizes):
+            rows = np.flatnonzero(sizes == size)
+            out[rows] = self._evaluate([members[r] for r in rows])
+        return out
+
+    def merged(self, groups: Ints, limit: int) -> Floats:
+        """(n, n) gamma of each two groups merged; 0 where they would hold more than ``limit`` jobs."""
+        return self.between(groups, groups, limit)
+
+    def between(self, rows: Ints, columns: Ints, limit: int) -> Floats:
+        """(n, m) gamma of each row's group merged with each column's; 0 beyond ``limit`` jobs."""
+        self._grow()
+        gamma = self._gamma[np.ix_(rows, columns)]
+        size = np.array([len(g) for g in self._groups])
+        total = size[rows][:, None] + size[columns][None, :]
+        missing = np.isnan(gamma) & (total <= limit)
+        if missing.any():
+            self._fill(rows, columns, missing, total)
+            gamma = self._gamma[np.ix_(rows, columns)]
+        return np.where(total <= limit, gamma, 0.0)
+
+    def _fill(self, rows: Ints, columns: Ints, missing: NDArray[np.bool_], total: Ints) -> None:
+        r, c = np.nonzero(missing)
+        sums = total[r, c]
+        a, b = rows[r], columns[c]
+        for size in np.unique(sums):
+            mine = sums == size
+            # Each unordered pair once.
+            pairs = np.unique(np.sort(np.stack([a[mine], b[mine]], axis=1), axis=1), axis=0)
+            gamma = self._evaluate([self._groups[i] + self._groups[j] for i, j in pairs.tolist()])
+            self._gamma[pairs[:, 0], pairs[:, 1]] = gamma
+            self._gamma[pairs[:, 1], pairs[:, 0]] = gamma
+
+    def _evaluate(self, members: list[tuple[int, ...]]) -> Floats:
+        profiles = np.array(self._profiles, dtype=np.float64)
+        index = np.array(members, dtype=np.intp)
+        # Equal multisets must give equal floats whichever way they were merged.
+        index.sort(axis=1)
+        solo = np.array(self._solo)[index[:, 0]] if index.shape[1] == 1 else None
+        return efficiencies(
+            profiles[index], self.k, ordering=self.ordering, overhead=self.overhead, solo_s=solo
+        )
+
+    def _grow(self) -> None:
+        n, had = len(self._groups), len(self._gamma)
+        if n > had:
+            grown = np.full((max(n, 2 * had), max(n, 2 * had)), np.nan)
+            grown[:had, :had] = self._gamma
+            self._gamma = grown
