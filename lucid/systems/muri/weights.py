@@ -78,7 +78,7 @@ class GammaTable:
         sizes = np.array([len(m) for m in members])
         for size in np.unique(sizes):
             rows = np.flatnonzero(sizes == size)
-            out[rows] = self._evaluate([members[r] for r in rows])
+            out[rows] = self._evaluate(np.array([members[r] for r in rows], dtype=np.intp))
         return out
 
     def merged(self, groups: Ints, limit: int) -> Floats:
@@ -93,30 +93,33 @@ class GammaTable:
         total = size[rows][:, None] + size[columns][None, :]
         missing = np.isnan(gamma) & (total <= limit)
         if missing.any():
-            self._fill(rows, columns, missing, total)
+            self._fill(rows, columns, missing)
             gamma = self._gamma[np.ix_(rows, columns)]
         return np.where(total <= limit, gamma, 0.0)
 
-    def _fill(self, rows: Ints, columns: Ints, missing: NDArray[np.bool_], total: Ints) -> None:
+    def _fill(self, rows: Ints, columns: Ints, missing: NDArray[np.bool_]) -> None:
         r, c = np.nonzero(missing)
-        sums = total[r, c]
-        a, b = rows[r], columns[c]
-        for size in np.unique(sums):
-            mine = sums == size
-            # Each unordered pair once.
-            pairs = np.unique(np.sort(np.stack([a[mine], b[mine]], axis=1), axis=1), axis=0)
-            gamma = self._evaluate([self._groups[i] + self._groups[j] for i, j in pairs.tolist()])
-            self._gamma[pairs[:, 0], pairs[:, 1]] = gamma
-            self._gamma[pairs[:, 1], pairs[:, 0]] = gamma
+        low, high = np.minimum(rows[r], columns[c]), np.maximum(rows[r], columns[c])
+        if rows is columns:  # each unordered pair once
+            low, high = low[r <= c], high[r <= c]
+        size = np.array([len(g) for g in self._groups])
+        padded = np.full((len(size), int(size.max())), -1, dtype=np.intp)
+        for number, group in enumerate(self._groups):
+            padded[number, : len(group)] = group
+        sizes = size[low] * 16 + size[high]
+        for both in np.unique(sizes).tolist():
+            m, n = divmod(both, 16)
+            i, j = low[sizes == both], high[sizes == both]
+            gamma = self._evaluate(np.concatenate([padded[i, :m], padded[j, :n]], axis=1))
+            self._gamma[i, j] = gamma
+            self._gamma[j, i] = gamma
 
-    def _evaluate(self, members: list[tuple[int, ...]]) -> Floats:
+    def _evaluate(self, members: Ints) -> Floats:
+        """Gamma of groups of one size, given as rows of profile numbers."""
         profiles = np.array(self._profiles, dtype=np.float64)
-        index = np.array(members, dtype=np.intp)
-        # Equal multisets must give equal floats whichever way they were merged.
-        index.sort(axis=1)
-        solo = np.array(self._solo)[index[:, 0]] if index.shape[1] == 1 else None
+        solo = np.array(self._solo)[members[:, 0]] if members.shape[1] == 1 else None
         return efficiencies(
-            profiles[index], self.k, ordering=self.ordering, overhead=self.overhead, solo_s=solo
+            profiles[members], self.k, ordering=self.ordering, overhead=self.overhead, solo_s=solo
         )
 
     def _grow(self) -> None:
