@@ -273,7 +273,5 @@ def group_efficiency(group: Group, options: GroupingOptions) -> float:
     """Gamma of one group as it will run (M4, M5, M8)."""
     stages = [[job.stages for job in group.jobs]]
     solo = [group.jobs[0].solo_s]
-    gamma = efficiencies(
-        stages, options.k, ordering=options.ordering, overhead=options.overhead, solo_s=solo
-    )
+    gamma = efficiencies(stages, options.k, ordering=options.ordering, overhead=options.overhead, solo_s=solo)
     return float(gamma[0])
