@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from lucid.systems.pollux.goodput import PerfParams, log_step_time, sync_time
 
-__all__ = ["FitResult", "Observations", "fit_perf_params", "fit_objective"]
+__all__ = ["FitResult", "Observations", "fit_objective", "fit_perf_params"]
 
 Floats = NDArray[np.float64]
 
@@ -180,7 +180,9 @@ def fit_perf_params(
     def search(x: Floats, smooth: float, options: dict[str, float]) -> Floats:
         bounds = list(zip(lower[free], upper[free], strict=True))
         x = np.clip(x, lower[free], upper[free])
-        found = minimize(value, x, args=(smooth,), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        found = minimize(
+            value, x, args=(smooth,), jac=True, method="L-BFGS-B", bounds=bounds, options=options
+        )
         return np.asarray(found.x)
 
     candidates = []

@@ -131,9 +131,7 @@ class GoodputModel(NamedTuple):
         gain = np.where(some, (var + sqr) / np.where(some, denominator, 1.0), 1.0)
         return np.asarray(gain / ratio)
 
-    def goodput(
-        self, nodes: ArrayLike, replicas: ArrayLike, atomic: ArrayLike, accum: ArrayLike
-    ) -> Floats:
+    def goodput(self, nodes: ArrayLike, replicas: ArrayLike, atomic: ArrayLike, accum: ArrayLike) -> Floats:
         """THROUGHPUT x EFFICIENCY, samples a second; NaN where the batch is below M0 (P3, P4)."""
         batch = np.asarray(replicas) * np.asarray(atomic) * (np.asarray(accum) + 1)
         value = self.throughput(nodes, replicas, atomic, accum) * self.efficiency(batch)
