@@ -1,4 +1,4 @@
-"""What a job's agent does: noise scale from gradients, learning rate for a batch, report (P6, P9, P22, P23)."""
+"""What a job's agent does: noise scale, learning rate for a batch, report (P6, P9, P22, P23)."""
 
 from __future__ import annotations
 

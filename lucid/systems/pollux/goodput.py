@@ -99,7 +99,7 @@ class GoodputModel(NamedTuple):
 
     perf: PerfParams
     grad: GradParams
-    init: ArrayLike
+    init: float | Floats
 
     def throughput(
         self, nodes: ArrayLike, replicas: ArrayLike, atomic: ArrayLike, accum: ArrayLike
@@ -163,7 +163,8 @@ class GoodputModel(NamedTuple):
             np.full(n.size, limits.atomic_max or limits.most),
             np.full(n.size, limits.accumulation),
         )
-        return BatchChoice(*(part.reshape(n.shape) for part in flat))
+        goodput, atomic, accum = flat
+        return BatchChoice(goodput.reshape(n.shape), atomic.reshape(n.shape), accum.reshape(n.shape))
 
 
 def sync_time(p: PerfParams, nodes: Floats, replicas: Floats) -> Floats:
@@ -174,7 +175,7 @@ def sync_time(p: PerfParams, nodes: Floats, replicas: Floats) -> Floats:
     return np.asarray(alpha + beta * np.maximum(replicas - 2, _TINY))
 
 
-def log_step_time(compute: Floats, sync: Floats, gamma: ArrayLike) -> Floats:
+def log_step_time(compute: Floats, sync: Floats, gamma: float | Floats) -> Floats:
     """log of (T_grad^gamma + T_sync^gamma)^(1/gamma), the last pass of a step (P13)."""
     # The larger one is taken out of the power, which then cannot overflow.
     high, low = np.maximum(compute, sync), np.minimum(compute, sync)

@@ -62,7 +62,7 @@ class SearchOptions:
 
     population: int = 100
     generations: int = 100
-    patience: int = 30
+    patience: int = 50
     reset: float = 0.1
     drop: float = 0.1
     seeds: bool = True

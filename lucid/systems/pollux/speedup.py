@@ -96,14 +96,15 @@ class SpeedupTable:
         self._base = np.where(base_goodput > 0, base_goodput, self._goodput(everyone, one, one))
 
     def _columns(self) -> None:
-        rows = [
-            (*map(float, j.model.perf), float(j.model.grad.sqr), float(j.model.grad.var))
-            + (j.limits.init, j.limits.most, j.limits.atomic_min, j.limits.atomic_max or j.limits.most)
-            + (j.limits.accumulation,)
-            if j.model is not None and j.limits is not None
-            else (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1, 1, 1, 1, True)
-            for j in self.jobs
-        ]
+        rows: list[tuple[float, ...]] = []
+        for job in self.jobs:
+            m, b = job.model, job.limits
+            if m is None or b is None:
+                rows.append((1.0,) * 14)
+                continue
+            most_atomic = b.atomic_max or b.most
+            limits = (b.init, b.most, b.atomic_min, most_atomic, b.accumulation)
+            rows.append((*m.perf, m.grad.sqr, m.grad.var, *limits))
         self._table = np.array(rows, dtype=np.float64).reshape(len(rows), 14).T
 
     def _goodput(self, job: Ints, nodes: Ints, replicas: Ints) -> Floats:
