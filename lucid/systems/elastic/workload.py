@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lucid.errors import ConfigError
+
 __all__ = ["CLASSES", "MIXES", "MODELS", "ElasticModel", "ElasticRequest", "draw_set"]
 
 Floats = NDArray[np.float64]
@@ -89,10 +91,10 @@ def draw_set(mix: str, mean_min: float, seed: int, jobs: int = 20) -> list[Elast
         The requests by arrival.
 
     Raises:
-        ValueError: the mix is not known.
+        ConfigError: the mix is not known.
     """
     if mix not in MIXES:
-        raise ValueError(f"mix {mix!r} is not known; known are {', '.join(MIXES)}")
+        raise ConfigError(f"mix {mix!r} is not known; known are {', '.join(MIXES)}")
     rng = np.random.default_rng(seed)
     names = list(MIXES[mix])
     arrivals = np.concatenate([[0.0], np.cumsum(rng.exponential(60.0 * mean_min, jobs - 1))])

@@ -65,7 +65,7 @@ def fit_loss(epochs: ArrayLike, losses: ArrayLike) -> LossModel | None:
         with np.errstate(divide="ignore"):
             return np.asarray(1 / (a * k + b) + c)
 
-    def slope(k: Floats, a: float, b: float, c: float) -> Floats:
+    def slope(k: Floats, a: float, b: float, _: float) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
             square = -1 / (a * k + b) ** 2
         return np.nan_to_num(np.stack([square * k, square, np.ones_like(k)], axis=1))
