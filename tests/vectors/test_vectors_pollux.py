@@ -100,7 +100,6 @@ def test_synthetic_fits_are_no_worse(vectors: Path) -> None:
         assert objective <= case["objective"] * (1 + 1e-6) + 1e-4, number
 
 
-@pytest.mark.slow
 @files("pollux_fit")
 def test_fits_of_real_profiles_are_no_worse(vectors: Path) -> None:
     for case in load(vectors)["real_profile_fits"]:

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import curve_fit
 
+from lucid.systems.threads import one_thread
+
 __all__ = [
     "Kind",
     "LossModel",
@@ -142,9 +144,17 @@ def fit_speed(kind: Kind, points: Mapping[tuple[int, int], float], batch: float)
 def _fit(curve: object, slope: object, x: Floats, y: Floats, count: int, sigma: Floats) -> list[float] | None:
     """Least squares within bounds >= 0 from a start of ones, as the authors call it."""
     try:
-        found, _ = curve_fit(
-            curve, x, y, p0=np.ones(count), sigma=sigma, absolute_sigma=True, bounds=(0, np.inf), jac=slope
-        )
+        with one_thread():
+            found, _ = curve_fit(
+                curve,
+                x,
+                y,
+                p0=np.ones(count),
+                sigma=sigma,
+                absolute_sigma=True,
+                bounds=(0, np.inf),
+                jac=slope,
+            )
     except (RuntimeError, ValueError):
         return None
     return [float(value) for value in found]

@@ -88,7 +88,7 @@ def gradient_statistics(gradients: ArrayLike, scale: float) -> GradParams:
     count = len(rows)
     local = float((rows**2).sum(axis=1).mean())
     total = float((rows.mean(axis=0) ** 2).sum())
-    return GradParams((count * total - local) / (count - 1), (local - total) * scale * count / (count - 1))
+    return GradParams((count * total - local) / (count - 1), (local - total) * scale / (count - 1))
 
 
 class GradientMean(NamedTuple):

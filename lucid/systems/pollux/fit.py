@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 
 from lucid.systems.pollux.goodput import PerfParams, log_step_time, sync_time
+from lucid.systems.threads import one_thread
 
 __all__ = ["FitResult", "Observations", "fit_objective", "fit_perf_params"]
 
@@ -20,7 +21,7 @@ _RATIO_WEIGHT = 1e-2
 _MOST_GAMMA = 10.0
 _ACROSS = 1.1  # an untried network across nodes is this much slower than the one within
 _PUBLISHED = {"ftol": 2.22e-9, "gtol": 1e-5, "maxiter": 15000}
-_EXACT = {"ftol": 1e-12, "gtol": 1e-8, "maxiter": 500}
+_EXACT = {"ftol": 1e-12, "gtol": 1e-8, "maxiter": 150}
 _FAST = {"ftol": 1e-6, "gtol": 1e-5, "maxiter": 60}
 
 
@@ -186,17 +187,18 @@ def fit_perf_params(
         return np.asarray(found.x)
 
     candidates = []
-    if warm is not None:
-        candidates.append(search(np.array(warm)[free], 0.0, _FAST))
-    else:
-        for number, start in enumerate(_starts(seen) if multi_start else _starts(seen)[:1]):
-            x = start[free]
-            if number == 0:
-                x = search(x, 0.0, _PUBLISHED)  # with noiseless data, going on from there can do harm
+    with one_thread():
+        if warm is not None:
+            candidates.append(search(np.array(warm)[free], 0.0, _FAST))
+        else:
+            for number, start in enumerate(_starts(seen) if multi_start else _starts(seen)[:1]):
+                x = start[free]
+                if number == 0:
+                    x = search(x, 0.0, _PUBLISHED)  # with noiseless data, going on from there can do harm
+                    candidates.append(x)
+                for smooth in (0.0,) if number == 0 else (3e-2, 1e-3, 0.0):
+                    x = search(x, smooth, _EXACT)
                 candidates.append(x)
-            for smooth in (0.0,) if number == 0 else (3e-2, 1e-3, 0.0):
-                x = search(x, smooth, _EXACT)
-            candidates.append(x)
     results = []
     for x in candidates:
         whole_x = complete(x)
