@@ -11,6 +11,7 @@ from lucid.systems.elastic.allocation import (
 )
 from lucid.systems.elastic.dp import expand, reclaimable, reduce
 from lucid.systems.elastic.placement import NotEnoughGpus, best_fit
+from lucid.systems.elastic.replay import Outcome, Rule, replay
 from lucid.systems.elastic.speed import EpochTimes
 from lucid.systems.elastic.workload import CLASSES, MIXES, MODELS, ElasticModel, ElasticRequest, draw_set
 
@@ -25,7 +26,9 @@ __all__ = [
     "ElasticRequest",
     "EpochTimes",
     "NotEnoughGpus",
+    "Outcome",
     "Resize",
+    "Rule",
     "best_fit",
     "draw_set",
     "ef_gpus",
@@ -33,5 +36,6 @@ __all__ = [
     "fcfs_admissions",
     "reclaimable",
     "reduce",
+    "replay",
     "rescale",
 ]

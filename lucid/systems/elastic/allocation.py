@@ -65,8 +65,8 @@ def rescale(running: Sequence[ElasticJob], waiting: int, total_gpus: int, restar
 
     Waiting requests come before expansion (principle 3): idle GPUs go to them first, one each. If some
     still wait, running jobs shrink by K' = min(K, P - m) GPUs, one for each further request
-    (principle 5); the rest wait. If none waits, idle GPUs expand running jobs, the newly admitted ones
-    from the next event on, for they have no running speed yet.
+    (principle 5); the rest wait. If none waits, idle GPUs expand running jobs; to expand the newly
+    admitted ones too, call again with them among the running.
 
     Args:
         running: jobs that have GPUs.

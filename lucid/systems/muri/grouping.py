@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -149,6 +150,7 @@ def group_jobs(
     if chosen.matching == "by_priority":
         return _by_priority(buckets, required, cluster_gpus, chosen.limit)
     gammas = table if table is not None else GammaTable(chosen.k, chosen.ordering, chosen.overhead)
+    gammas.trim()
     for _ in range(chosen.limit):
         if required <= cluster_gpus:
             break
@@ -185,23 +187,25 @@ def _one_round(
     table: GammaTable,
 ) -> tuple[int, int]:
     """Match once in every bucket and merge; returns merges made and GPUs now required."""
-    ready: list[tuple[float, int, list[int]]] = []  # wasted GPUs, bucket, the one or two groups
+    ready: list[tuple[float, int, list[int]]] = []  # GPUs wasted by a merge, bucket, one or two groups
     for gpus, groups in buckets.items():
-        ids = np.array([table.group_id(g.jobs) for g in groups], dtype=np.intp)
-        kinds, kind_of = np.unique(ids, return_inverse=True)
-        weights = table.merged(kinds, options.limit)
+        least = min((len(g.jobs) for g in groups), default=0)
+        able = [i for i, g in enumerate(groups) if len(g.jobs) + least <= options.limit]
+        kinds, kind_of = np.unique([table.group_id(groups[i].jobs) for i in able], return_inverse=True)
+        weights = table.merged(kinds.astype(np.intp), options.limit)
         partner = {}
-        for i, j in match_by_kind(weights, kind_of, options.rel_gap):
+        gain = {}
+        for a, b in match_by_kind(weights, kind_of, options.rel_gap):
+            i, j = able[a], able[b]
             partner[i], partner[j] = j, i
+            gain[j] = float(weights[kind_of[a], kind_of[b]])
         # As published: each pair stands where its later member stood.
         for index in range(len(groups)):
             mate = partner.get(index)
             if mate is None:
-                gamma = float(table.own(ids[index : index + 1])[0]) if options.merge_by_efficiency else 0.0
-                ready.append(((1 - gamma) * gpus, gpus, [index]))
+                ready.append((0.0, gpus, [index]))
             elif mate < index:
-                gamma = float(weights[kind_of[mate], kind_of[index]])
-                ready.append(((1 - gamma) * gpus, gpus, [mate, index]))
+                ready.append(((1 - gain[index]) * gpus, gpus, [mate, index]))
     if options.merge_by_efficiency:
         ready.sort(key=lambda item: item[0])
     old = {gpus: list(groups) for gpus, groups in buckets.items()}
@@ -261,12 +265,17 @@ def unpack(groups: Iterable[Group], options: GroupingOptions) -> list[Group]:
     for group in groups:
         size = len(group.jobs)
         if size > 1:
-            period, _ = best_ordering([j.stages for j in group.jobs], options.k, options.ordering)
+            period = _period(tuple(j.stages for j in group.jobs), options.k, options.ordering)
             if period * options.overhead.factor(size) > sum(j.solo_s for j in group.jobs):
                 out += [Group(group.gpus, (job,)) for job in group.jobs]
                 continue
         out.append(group)
     return out
+
+
+@lru_cache(maxsize=65536)  # the same models meet again and again
+def _period(stages: tuple[tuple[float, ...], ...], k: int, ordering: Ordering) -> float:
+    return best_ordering(stages, k, ordering)[0]
 
 
 def group_efficiency(group: Group, options: GroupingOptions) -> float:

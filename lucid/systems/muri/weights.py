@@ -15,7 +15,7 @@ __all__ = ["GammaTable"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-_MOST_GROUPS = 4096  # the table is a square of this side (128 MiB) at most; then it starts anew
+_MOST_GROUPS = 2048  # kinds of groups from which the table, a square of this side, starts anew
 
 
 class GammaTable:
@@ -89,22 +89,27 @@ class GammaTable:
         """(n, m) gamma of each row's group merged with each column's; 0 beyond ``limit`` jobs."""
         self._grow()
         gamma = self._gamma[np.ix_(rows, columns)]
-        size = np.array([len(g) for g in self._groups])
-        total = size[rows][:, None] + size[columns][None, :]
+        total = self._sizes(rows)[:, None] + self._sizes(columns)[None, :]
         missing = np.isnan(gamma) & (total <= limit)
         if missing.any():
             self._fill(rows, columns, missing)
             gamma = self._gamma[np.ix_(rows, columns)]
         return np.where(total <= limit, gamma, 0.0)
 
+    def _sizes(self, groups: Ints) -> Ints:
+        return np.array([len(self._groups[g]) for g in groups.tolist()], dtype=np.intp)
+
     def _fill(self, rows: Ints, columns: Ints, missing: NDArray[np.bool_]) -> None:
         r, c = np.nonzero(missing)
         low, high = np.minimum(rows[r], columns[c]), np.maximum(rows[r], columns[c])
         if rows is columns:  # each unordered pair once
             low, high = low[r <= c], high[r <= c]
-        size = np.array([len(g) for g in self._groups])
+        used = np.unique(np.concatenate([low, high]))
+        size = np.zeros(len(self._groups), dtype=np.intp)
+        size[used] = self._sizes(used)
         padded = np.full((len(size), int(size.max())), -1, dtype=np.intp)
-        for number, group in enumerate(self._groups):
+        for number in used.tolist():
+            group = self._groups[number]
             padded[number, : len(group)] = group
         sizes = size[low] * 16 + size[high]
         for both in np.unique(sizes).tolist():

@@ -14,8 +14,11 @@ from lucid.systems.elastic import (
     CLASSES,
     MIXES,
     ElasticJob,
+    ElasticModel,
+    ElasticRequest,
     EpochTimes,
     NotEnoughGpus,
+    Outcome,
     best_fit,
     draw_set,
     ef_gpus,
@@ -23,6 +26,7 @@ from lucid.systems.elastic import (
     fcfs_admissions,
     reclaimable,
     reduce,
+    replay,
     rescale,
 )
 
@@ -167,3 +171,27 @@ def test_sets_of_requests(mix: str) -> None:  # E17, E18
     assert draw_set(mix, 15, seed=1) == requests
     with pytest.raises(ConfigError, match="workload1"):
         draw_set("workload9", 15, seed=1)
+
+
+def test_replay_by_hand() -> None:  # E14-E16, E20
+    model = ElasticModel("m", 10.0, 0.0)  # ten minutes an epoch, perfect scaling
+    two = [ElasticRequest(0.0, model, 6, "small"), ElasticRequest(600.0, model, 6, "small")]
+    assert replay(two, "fcfs", 2).jct_s == 3600
+    # Serial, both GPUs each: 1,800 s, then from there to 3,600 s.
+    assert replay(two, "ef", 2) == Outcome((1800 + 3000) / 2, 3600, 0)
+    # Both GPUs until 600 s (2 epochs done), then one each; the second does 2,410 s of its 6 epochs alone.
+    elastic = replay(two, "elastic", 2)
+    assert elastic.rescales == 2
+    assert elastic.makespan_s == pytest.approx(600 + 10 + 2400 + 10 + 595)
+    assert replay(two, "elastic", 2, rescale_s=0).makespan_s == pytest.approx(3600)
+
+
+def test_the_published_margins_appear() -> None:  # E18
+    jct: dict[str, list[float]] = {"fcfs": [], "ef": [], "elastic": []}
+    for mix in MIXES:
+        sets = [draw_set(mix, 15, seed) for seed in range(10)]
+        for rule, values in jct.items():
+            values.append(float(np.mean([replay(s, rule).jct_s for s in sets])))  # type: ignore[arg-type]
+    ours, fcfs, ef = (np.array(jct[rule]) for rule in ("elastic", "fcfs", "ef"))
+    assert (ours / fcfs).mean() < 0.65
+    assert (ours / ef).mean() < 0.5
