@@ -249,8 +249,10 @@ class _Search:
 
         lot = np.ones((count, idle + 1), dtype=np.float32)
         lot[:, :idle] = rng.random((count, idle), dtype=np.float32)
-        reset = lot < self.effort.reset
-        losing = lot > 1 - self.effort.drop
+        # Most children change little, some a lot: early on the latter lead, later the former.
+        strength = rng.random((count, 1), dtype=np.float32) ** 2
+        reset = lot < self.effort.reset * strength
+        losing = lot > 1 - self.effort.drop * strength
         losing[:, idle] = False
         gone = reset[rows, slots]
         gone |= losing[rows, slots] & (rng.random(slots.shape, dtype=np.float32) < 0.5)
@@ -263,10 +265,11 @@ class _Search:
         there = slots[rows[..., 0], np.arange(nodes), rng.integers(width, size=(count, nodes))]
         gains = np.where((rng.random((count, nodes)) < 0.5) & (there < idle), there, any_job)
         chance = rng.random((count, nodes))
-        active = chance < self._rate(nodes)
+        rate = self._rate(nodes) * strength
+        active = chance < rate
         number = np.where(active, rng.integers(1, width + 1, size=(count, nodes)), 0)
         new = np.where(np.arange(width) < number[..., None], gains[..., None], idle)
-        pushy = (chance < 0.5 * self._rate(nodes))[..., None]
+        pushy = (chance < 0.5 * rate)[..., None]
         front, behind = np.where(pushy, new, idle), np.where(pushy, idle, new)
         merged = np.concatenate([front, back, left, behind], axis=2).astype(np.int32)
         order = np.argsort(merged == idle, axis=2, kind="stable")[..., :width]
@@ -274,4 +277,4 @@ class _Search:
 
     def _rate(self, nodes: int) -> float:
         # Enough to move on, few enough that a child of a good parent is not ruined on a large cluster.
-        return min(0.5, 4.0 / nodes)
+        return min(0.5, 8.0 / nodes)
