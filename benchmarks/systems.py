@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from lucid.systems.elastic import MIXES, draw_set, expand, replay
+from lucid.systems.elastic import CLASSES, MIXES, MODELS, draw_set, expand, replay
 from lucid.systems.muri import PUBLISHED, GroupingOptions, MuriJob, group_jobs
 from lucid.systems.optimus import OptimusJob, SpeedModel, allocate
 from lucid.systems.pollux import (
@@ -85,6 +86,8 @@ def pollux_decisions(count: int, nodes: int, target: str) -> None:
     base = decide(np.zeros((count, nodes), dtype=int))[1]
     base[::10] = 0  # a tenth of the jobs is new
     timed(f"Pollux: decide for {count} jobs on {nodes} x 4 GPUs", target, lambda: f"{decide(base)[0]:.5f}")
+    unseeded = SearchOptions(seeds=False, patience=100)
+    print(f"{'':58s} without greedy beginnings {decide(base, unseeded)[0]:.5f}")
     if count <= 160:
         long = SearchOptions(population=200, generations=2000, patience=2000)
         print(f"{'':58s} a search 40 times as long finds {decide(base, long)[0]:.5f}")
@@ -146,8 +149,27 @@ def elastic_experiment() -> None:
             )
 
 
+def elastic_sensitivity() -> None:
+    print("\nWhat the margins rest on: JCT to FCFS / to EF, mean over the mixes, mean interval 15 min")
+    for part in (1, 2, 4, 6):
+        models = [replace(m, sync=0.00125 * part * (2 if m.epoch_min >= 10 else 1)) for m in MODELS]
+        worth = [m.epoch_s(12)[0] / m.epoch_s(12)[11] for m in (models[-1], models[0])]
+        row = f"  12 GPUs are worth {worth[0]:.1f} / {worth[1]:.1f}:"
+        for hours in (4, 8, 12):
+            classes = CLASSES | {"large": (121.0, 60.0 * hours)}
+            margins = []
+            for mix in MIXES:
+                sets = [draw_set(mix, 15, seed, models=models, classes=classes) for seed in range(10)]
+                jct = [np.mean([replay(s, rule).jct_s for s in sets]) for rule in ("elastic", "fcfs", "ef")]  # type: ignore[arg-type]
+                margins.append([jct[0] / jct[1] - 1, jct[0] / jct[2] - 1])
+            to_fcfs, to_ef = 100 * np.mean(margins, axis=0)
+            row += f"  to {hours} h {to_fcfs:.0f} / {to_ef:.0f} %"
+        print(row)
+
+
 if __name__ == "__main__":
     muri()
     pollux()
     others()
     elastic_experiment()
+    elastic_sensitivity()

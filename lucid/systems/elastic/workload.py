@@ -9,6 +9,7 @@ either; here twelve are worth 4.6 to 6.7. The gain over EF rests on this: see ``
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,7 +76,15 @@ class ElasticRequest:
     size: str
 
 
-def draw_set(mix: str, mean_min: float, seed: int, jobs: int = 20) -> list[ElasticRequest]:
+def draw_set(
+    mix: str,
+    mean_min: float,
+    seed: int,
+    jobs: int = 20,
+    *,
+    models: Sequence[ElasticModel] = MODELS,
+    classes: Mapping[str, tuple[float, float]] = CLASSES,
+) -> list[ElasticRequest]:
     """A random set of requests (E18).
 
     A class is drawn from the mix, a model of which at least one whole number of epochs falls into the
@@ -87,6 +96,8 @@ def draw_set(mix: str, mean_min: float, seed: int, jobs: int = 20) -> list[Elast
         mean_min: mean interval, minutes (the document: 10, 15, 20).
         seed: of the random draw.
         jobs: requests in the set.
+        models: models to draw from.
+        classes: minutes of a whole training on one GPU, by class.
 
     Returns:
         The requests by arrival.
@@ -103,9 +114,9 @@ def draw_set(mix: str, mean_min: float, seed: int, jobs: int = 20) -> list[Elast
     for arrival, name in zip(
         arrivals.tolist(), rng.choice(names, size=jobs, p=list(MIXES[mix].values())).tolist(), strict=True
     ):
-        low, high = CLASSES[name]
+        low, high = classes[name]
         ranges = [
-            (model, int(np.ceil(low / model.epoch_min)), int(high // model.epoch_min)) for model in MODELS
+            (model, int(np.ceil(low / model.epoch_min)), int(high // model.epoch_min)) for model in models
         ]
         model, first, last = [r for r in ranges if r[1] <= r[2]][
             int(rng.integers(sum(r[1] <= r[2] for r in ranges)))
