@@ -1,0 +1,175 @@
+"""Speed and quality of the other published schedulers: ``python -m benchmarks.systems``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from lucid.systems.elastic import CLASSES, MIXES, MODELS, draw_set, expand, replay
+from lucid.systems.muri import PUBLISHED, GroupingOptions, MuriJob, group_jobs
+from lucid.systems.optimus import OptimusJob, SpeedModel, allocate
+from lucid.systems.pollux import (
+    BatchLimits,
+    GoodputModel,
+    GradParams,
+    Objective,
+    Observations,
+    PerfParams,
+    PolluxJob,
+    SearchOptions,
+    SpeedupTable,
+    fit_perf_params,
+    restart_factors,
+    search,
+)
+
+PERF = (
+    PerfParams(0.169, 0.0586, 1.352, 0.0142, 0.287, 0.0112, 1.90),
+    PerfParams(0.0173, 0.0007, 0.121, 0.0024, 0.0325, 1e-7, 2.0),
+    PerfParams(0.0645, 0.0045, 0.299, 0.0056, 1.6e-4, 1e-8, 2.49),
+    PerfParams(0.183, 0.026, 0.699, 0.0234, 0.139, 0.0215, 1.16),
+)
+
+
+def timed(what: str, target: str, run: Callable[[], str], repeats: int = 3) -> None:
+    best, note = float("inf"), ""
+    for _ in range(repeats):
+        start = time.perf_counter()
+        note = run()
+        best = min(best, time.perf_counter() - start)
+    print(f"{what:58s} {best:8.3f} s   {target:12s} {note}")
+
+
+def muri() -> None:
+    for kinds, times, one_bucket in ((40, 3, False), (40, 3, True), (1000, 4, False), (1000, 4, True)):
+        rng = np.random.default_rng(0)
+        profiles = rng.random((kinds, times)) * 100
+        jobs = [
+            MuriJob(i, 1 if one_bucket else int(2 ** rng.integers(4)), tuple(profiles[i % kinds].tolist()))
+            for i in range(1000)
+        ]
+        options = GroupingOptions(k=4, overhead=PUBLISHED)
+
+        def run(jobs: list[MuriJob] = jobs, options: GroupingOptions = options) -> str:
+            return f"{len(group_jobs(jobs, 0, options))} groups"
+
+        buckets = "one GPU count" if one_bucket else "4 GPU counts"
+        timed(f"Muri: group 1,000 jobs, {kinds} profiles, {buckets}", "<= 1 s", run)
+
+
+def pollux_jobs(count: int, rng: np.random.Generator) -> list[PolluxJob]:
+    out = []
+    for number in range(count):
+        init = int(2 ** rng.integers(4, 8))
+        grad = GradParams(1.0, float(np.exp(rng.normal(1, 2))))
+        model = GoodputModel(PERF[number % len(PERF)], grad, init)
+        limits = BatchLimits(init, 32 * init, 8, 128)
+        age, restarts = float(rng.integers(60, 20000)), int(rng.integers(5))
+        out.append(PolluxJob(number, model, limits, min(64, limits.max_replicas), age, restarts))
+    return out
+
+
+def pollux_decisions(count: int, nodes: int, target: str) -> None:
+    jobs = pollux_jobs(count, np.random.default_rng(0))
+    restart = restart_factors([j.age_s for j in jobs], [j.restarts for j in jobs])
+    goal = Objective(scale=1 / 4)
+
+    def decide(base: np.ndarray, options: SearchOptions | None = None) -> tuple[float, np.ndarray]:
+        table = SpeedupTable(jobs, nodes * 4)
+        chance = np.random.default_rng(1)
+        found = search(table, [4] * nodes, base, restart, chance, objective=goal, options=options)
+        return found.fitness, found.allocation
+
+    base = decide(np.zeros((count, nodes), dtype=int))[1]
+    base[::10] = 0  # a tenth of the jobs is new
+    timed(f"Pollux: decide for {count} jobs on {nodes} x 4 GPUs", target, lambda: f"{decide(base)[0]:.5f}")
+    unseeded = SearchOptions(seeds=False, patience=100)
+    print(f"{'':58s} without greedy beginnings {decide(base, unseeded)[0]:.5f}")
+    if count <= 160:
+        long = SearchOptions(population=200, generations=2000, patience=2000)
+        print(f"{'':58s} a search 40 times as long finds {decide(base, long)[0]:.5f}")
+
+
+def pollux() -> None:
+    for count, nodes, target in ((160, 16, "<= 0.5 s"), (40, 16, ""), (20, 16, ""), (1000, 256, "<= 10 s")):
+        pollux_decisions(count, nodes, target)
+    rng = np.random.default_rng(0)
+    nodes_, gpus, atomic = (rng.integers(1, 5, 540), np.zeros(540, dtype=int), rng.integers(8, 128, 540))
+    gpus[:] = nodes_ * rng.integers(1, 5, 540)
+    model = GoodputModel(PERF[0], GradParams(1, 1), 1)
+    step = gpus * atomic / model.throughput(nodes_, gpus, atomic, 0) * np.exp(rng.normal(0, 0.05, 540))
+    seen = Observations.of(nodes_, gpus, atomic, PERF[0].alpha_c + PERF[0].beta_c * atomic, step)
+    cold = fit_perf_params(seen)
+    timed("Pollux: fit 540 observations", "", lambda: f"objective {fit_perf_params(seen).objective:.4f}")
+    timed(
+        "Pollux: refit from the last parameters",
+        "",
+        lambda: f"{fit_perf_params(seen, warm=cold.params).objective:.4f}",
+    )
+
+
+def others() -> None:
+    rng = np.random.default_rng(0)
+    f = rng.uniform(60, 600, (200, 1)) / np.arange(1, 1001)
+    epochs = rng.integers(1, 50, 200)
+    timed(
+        "Elastic: expand 200 jobs into 800 idle GPUs",
+        "",
+        lambda: f"{expand(f, np.ones(200, dtype=int), epochs, 800)[0].sum()} GPUs given",
+    )
+    speeds = [SpeedModel("sync", tuple(rng.uniform(0.001, 0.3, 5)), 128) for _ in range(200)]
+    jobs = [
+        OptimusJob(i, (1, 4, 0, 0), (2, 8, 0, 1), 50.0, lambda p, w, m=m: float(m.speed(p, w)))  # type: ignore[misc]
+        for i, m in enumerate(speeds)
+    ]
+    timed(
+        "Optimus: allocate 1,024 GPUs to 200 jobs",
+        "",
+        lambda: f"{sum(w for _, w in allocate(jobs, (8192, 32768, 1, 1024)).tasks.values())} workers",
+    )
+
+
+def elastic_experiment() -> None:
+    print("\nElastic platform, 20 jobs x 10 sets: JCT and makespan against FCFS and EF")
+    for mean in (10, 15, 20):
+        for mix in MIXES if mean == 15 else ("workload2", "workload4"):
+            sets = [draw_set(mix, mean, seed) for seed in range(10)]
+            jct, span = {}, {}
+            for rule in ("fcfs", "ef", "elastic"):
+                outcomes = [replay(requests, rule) for requests in sets]  # type: ignore[arg-type]
+                jct[rule] = np.mean([o.jct_s for o in outcomes])
+                span[rule] = np.mean([o.makespan_s for o in outcomes])
+            change = [100 * (x["elastic"] / x[b] - 1) for x in (jct, span) for b in ("fcfs", "ef")]
+            print(
+                f"  {mix}, mean {mean} min: JCT {change[0]:+.0f} %, {change[1]:+.0f} %; "
+                f"makespan {change[2]:+.0f} %, {change[3]:+.0f} %"
+            )
+
+
+def elastic_sensitivity() -> None:
+    print("\nWhat the margins rest on: JCT to FCFS / to EF, mean over the mixes, mean interval 15 min")
+    for part in (1, 2, 4, 6):
+        models = [replace(m, sync=0.00125 * part * (2 if m.epoch_min >= 10 else 1)) for m in MODELS]
+        worth = [m.epoch_s(12)[0] / m.epoch_s(12)[11] for m in (models[-1], models[0])]
+        row = f"  12 GPUs are worth {worth[0]:.1f} / {worth[1]:.1f}:"
+        for hours in (4, 8, 12):
+            classes = CLASSES | {"large": (121.0, 60.0 * hours)}
+            margins = []
+            for mix in MIXES:
+                sets = [draw_set(mix, 15, seed, models=models, classes=classes) for seed in range(10)]
+                jct = [np.mean([replay(s, rule).jct_s for s in sets]) for rule in ("elastic", "fcfs", "ef")]  # type: ignore[arg-type]
+                margins.append([jct[0] / jct[1] - 1, jct[0] / jct[2] - 1])
+            to_fcfs, to_ef = 100 * np.mean(margins, axis=0)
+            row += f"  to {hours} h {to_fcfs:.0f} / {to_ef:.0f} %"
+        print(row)
+
+
+if __name__ == "__main__":
+    muri()
+    pollux()
+    others()
+    elastic_experiment()
+    elastic_sensitivity()

@@ -1,0 +1,56 @@
+"""Muri: jobs take turns on storage, CPU, GPU and network, grouped by maximum-weight matching."""
+
+from lucid.systems.muri.grouping import (
+    Group,
+    GroupingOptions,
+    choose_candidates,
+    group_efficiency,
+    group_jobs,
+    priority_2dlas,
+    priority_srsf,
+    unpack,
+)
+from lucid.systems.muri.interleave import (
+    NO_OVERHEAD,
+    PUBLISHED,
+    PUBLISHED_UNMATCHED,
+    START_OVERHEAD_S,
+    Ordering,
+    Overhead,
+    best_ordering,
+    efficiencies,
+    periods,
+    start_overhead_s,
+)
+from lucid.systems.muri.matching import match_by_kind, max_weight_matching
+from lucid.systems.muri.stages import RESOURCES, MuriJob, ProfileCache, check_stages, stage_times
+from lucid.systems.muri.weights import GammaTable
+
+__all__ = [
+    "NO_OVERHEAD",
+    "PUBLISHED",
+    "PUBLISHED_UNMATCHED",
+    "RESOURCES",
+    "START_OVERHEAD_S",
+    "GammaTable",
+    "Group",
+    "GroupingOptions",
+    "MuriJob",
+    "Ordering",
+    "Overhead",
+    "ProfileCache",
+    "best_ordering",
+    "check_stages",
+    "choose_candidates",
+    "efficiencies",
+    "group_efficiency",
+    "group_jobs",
+    "match_by_kind",
+    "max_weight_matching",
+    "periods",
+    "priority_2dlas",
+    "priority_srsf",
+    "stage_times",
+    "start_overhead_s",
+    "unpack",
+]

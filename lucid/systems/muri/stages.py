@@ -1,0 +1,100 @@
+"""Muri's resource stages: what one iteration of a job asks of storage, CPU, GPU and network (M1-M3)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["RESOURCES", "MuriJob", "ProfileCache", "check_stages", "stage_times"]
+
+Floats = NDArray[np.float64]
+
+RESOURCES = ("storage", "cpu", "gpu", "network")
+"""The four resources, in the order in which an iteration passes them (M3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MuriJob:
+    """What Muri knows of a job.
+
+    Attributes:
+        job_id: the job's name; only compared.
+        gpus: GPUs that the job occupies; only jobs of the same count share a group (M12).
+        stages: time per iteration on each resource, in one unit of time: k values, or the three values
+            (data, GPU, network) of the published traces.
+        iteration_s: time of one iteration alone, same unit; None takes the sum of ``stages``.
+    """
+
+    job_id: Hashable
+    gpus: int
+    stages: tuple[float, ...]
+    iteration_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_stages(self.stages)
+        if self.gpus < 1:
+            raise ValueError(f"job {self.job_id!r}: gpus is {self.gpus}; a job needs at least one")
+
+    @property
+    def solo_s(self) -> float:
+        """Time of one iteration when the job runs alone."""
+        return sum(self.stages) if self.iteration_s is None else self.iteration_s
+
+
+def check_stages(stages: Sequence[float]) -> None:
+    """Refuse stage times that no profile can have.
+
+    Raises:
+        ValueError: a time is negative or not finite, or all are zero (the job would use nothing).
+    """
+    if not stages or any(not 0 <= t < float("inf") for t in stages) or not any(stages):
+        raise ValueError(f"stage times {tuple(stages)}: need finite times >= 0, at least one above 0")
+
+
+def stage_times(utilisation: ArrayLike, step_s: float, threshold: float = 0.05) -> Floats:
+    """Stage times from a profile of utilisation (M2).
+
+    At any instant a job counts as using the one resource with its highest utilisation; below
+    ``threshold`` it counts as using none.
+
+    Args:
+        utilisation: (instants, resources), fractions in 0..1, of one iteration.
+        step_s: seconds between instants.
+        threshold: fraction below which a resource counts as idle.
+
+    Returns:
+        (resources,) seconds on each resource.
+
+    Raises:
+        ValueError: ``utilisation`` is not a two-dimensional array of instants by resources.
+    """
+    u = np.asarray(utilisation, dtype=np.float64)
+    if u.ndim != 2 or u.shape[1] == 0:
+        raise ValueError(f"utilisation has shape {u.shape}; need (instants, resources)")
+    heard = np.where(u >= threshold, u, 0.0)
+    busiest = heard.argmax(axis=1)
+    busy = heard.max(axis=1, initial=0.0) > 0
+    return np.bincount(busiest[busy], minlength=u.shape[1]).astype(np.float64) * step_s
+
+
+class ProfileCache:
+    """Profiles by model: the first job of a model is profiled, later ones reuse it (M1)."""
+
+    def __init__(self) -> None:
+        self._by_model: dict[Hashable, tuple[float, ...]] = {}
+
+    def get(self, model: Hashable) -> tuple[float, ...] | None:
+        """The stage times known for ``model``, or None if it was never profiled."""
+        return self._by_model.get(model)
+
+    def put(self, model: Hashable, stages: Sequence[float]) -> tuple[float, ...]:
+        """Record a dry run; the first profile of a model stays.
+
+        Raises:
+            ValueError: the stage times cannot be a profile.
+        """
+        check_stages(stages)
+        return self._by_model.setdefault(model, tuple(float(t) for t in stages))

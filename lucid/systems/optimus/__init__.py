@@ -1,0 +1,38 @@
+"""Optimus: fitted loss and speed curves, marginal gains, and an even spread on few nodes."""
+
+from lucid.systems.optimus.allocate import RESOURCES, Allocation, OptimusJob, allocate
+from lucid.systems.optimus.epochs import converged_at, end_epoch, published_converged_at
+from lucid.systems.optimus.fit import (
+    Kind,
+    LossModel,
+    SpeedEstimator,
+    SpeedModel,
+    fit_loss,
+    fit_speed,
+    loss_sigma,
+)
+from lucid.systems.optimus.place import Placed, PlacementRequest, place
+from lucid.systems.optimus.probe import POINTS, merge_points, next_probe
+
+__all__ = [
+    "POINTS",
+    "RESOURCES",
+    "Allocation",
+    "Kind",
+    "LossModel",
+    "OptimusJob",
+    "Placed",
+    "PlacementRequest",
+    "SpeedEstimator",
+    "SpeedModel",
+    "allocate",
+    "converged_at",
+    "end_epoch",
+    "fit_loss",
+    "fit_speed",
+    "loss_sigma",
+    "merge_points",
+    "next_probe",
+    "place",
+    "published_converged_at",
+]

@@ -1,0 +1,280 @@
+"""The genetic search for the allocation that suits all jobs best (P24, P27-P28)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lucid.systems.pollux.population import Layout, Slots
+from lucid.systems.pollux.seeds import greedy_allocation, keep_and_fill
+from lucid.systems.pollux.speedup import SpeedupTable
+
+__all__ = ["Objective", "SearchOptions", "SearchResult", "carry_over", "search"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """FITNESS_p: the power mean of the jobs' scaled speedups (P24).
+
+    Attributes:
+        p: fairness: 1 is the mean, 0 the geometric mean, ever more negative looks at the worst job.
+        offset: added to each speedup, so that a job without GPUs does not decide alone.
+        scale: factor on the speedups; the published code takes nodes / GPUs.
+    """
+
+    p: float = -1.0
+    offset: float = 1e-3
+    scale: float = 1.0
+
+    def utility(self, speedup: Floats) -> Floats:
+        """A job's part of the sum, growing in its speedup."""
+        x = speedup * self.scale
+        if self.p == 0:
+            return np.asarray(np.log(np.maximum(x, max(self.offset, 1e-300))))
+        return np.asarray(np.sign(self.p) * (x + self.offset) ** self.p)
+
+    def fitness(self, speedup: Floats) -> Floats:
+        """(P,) fitness of speedups (P, J): ((1/J) sum x^p)^(1/p)."""
+        mean = self.utility(speedup).mean(axis=1)
+        if self.p == 0:
+            return np.asarray(np.exp(mean))
+        return np.asarray((np.sign(self.p) * mean) ** (1 / self.p))
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """How long and how the search looks.
+
+    Attributes:
+        population: individuals (P27: 100).
+        generations: at most so many (P27: 100).
+        patience: stop after so many generations without a better allocation.
+        reset: part of a child's jobs that return to their present GPUs.
+        drop: part of a child's jobs that lose GPUs.
+        seeds: begin also with a greedy allocation, and with the present one filled up; the published
+            search begins with the present one alone.
+    """
+
+    population: int = 100
+    generations: int = 100
+    patience: int = 50
+    reset: float = 0.1
+    drop: float = 0.1
+    seeds: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The best allocation found.
+
+    Attributes:
+        allocation: (J, N) GPUs of each job on each node.
+        fitness: its fitness.
+        speedups: (J,) its speedups, restart factor included.
+        population: (P, N, width) the last population, best first, to begin the next search with.
+        generations: generations that were run.
+    """
+
+    allocation: Ints
+    fitness: float
+    speedups: Floats
+    population: Slots
+    generations: int
+
+
+def carry_over(population: Slots, old_jobs: int, index: ArrayLike, jobs: int) -> Slots:
+    """The last population in terms of the jobs that there are now (P27: "previous population reused").
+
+    Args:
+        population: (P, N, width) of the last search.
+        old_jobs: number of jobs then.
+        index: (old_jobs,) each old job's index now, -1 if it is gone.
+        jobs: number of jobs now.
+    """
+    new = np.append(np.asarray(index, dtype=np.int32), -1)
+    mapped = new[np.minimum(population, old_jobs)]
+    return np.where(mapped < 0, jobs, mapped).astype(np.int32)
+
+
+def search(
+    speedups: SpeedupTable,
+    capacity: ArrayLike,
+    base: ArrayLike,
+    restart: ArrayLike,
+    rng: np.random.Generator,
+    *,
+    objective: Objective | None = None,
+    options: SearchOptions | None = None,
+    previous: Slots | None = None,
+    avoid_interference: bool = True,
+    blocked: ArrayLike | None = None,
+) -> SearchResult:
+    """Allocations for all jobs, by genetic search (P27, P28).
+
+    One replica takes one GPU. Jobs that must stay as they are do not take part: leave them out of the
+    arguments, their GPUs out of ``capacity``, and mark in ``blocked`` the nodes of those on several.
+
+    Args:
+        speedups: the jobs' speedups; also knows the most GPUs of each.
+        capacity: (N,) GPUs that each node can give.
+        base: (J, N) present allocation.
+        restart: (J,) factor on a job's speedup if its row changes (P26).
+        rng: all chance.
+        objective: what is maximised.
+        options: effort.
+        previous: the last population, carried over to the present jobs; nodes must be the same.
+        avoid_interference: at most one job on several nodes uses a node (P28).
+        blocked: (N,) nodes that no job on several nodes may use.
+
+    Returns:
+        The best allocation found; never worse than ``base``, if that obeys the rules.
+
+    Raises:
+        ValueError: shapes do not agree.
+    """
+    goal = objective if objective is not None else Objective()
+    effort = options if options is not None else SearchOptions()
+    room = np.asarray(capacity, dtype=np.intp)
+    present = np.asarray(base, dtype=np.intp)
+    penalty = np.asarray(restart, dtype=np.float64)
+    jobs = len(speedups.jobs)
+    if present.shape != (jobs, len(room)) or penalty.shape != (jobs,):
+        raise ValueError(
+            f"{jobs} jobs on {len(room)} nodes: base has shape {present.shape}, restart {penalty.shape}"
+        )
+    shut = np.zeros(len(room), dtype=bool) if blocked is None else np.asarray(blocked, dtype=bool)
+    layout = Layout(room, present, speedups.most, avoid_interference, shut)
+    if jobs == 0 or not room.any():
+        return SearchResult(present * 0, 0.0, np.zeros(jobs), layout.slots_of(present * 0)[None], 0)
+    search_ = _Search(layout, speedups, penalty, goal, effort, rng)
+    return search_.run(previous)
+
+
+class _Search:
+    def __init__(
+        self,
+        layout: Layout,
+        speedups: SpeedupTable,
+        penalty: Floats,
+        goal: Objective,
+        effort: SearchOptions,
+        rng: np.random.Generator,
+    ) -> None:
+        self.layout, self.speedups, self.penalty = layout, speedups, penalty
+        self.goal, self.effort, self.rng = goal, effort, rng
+        self.base_slots = layout.slots_of(layout.base)
+        self.size = max(4, effort.population - effort.population % 2)
+        self.hash = rng.integers(1, 2**62, size=self.base_slots.shape, dtype=np.int64)
+
+    def worth(self, slots: Slots) -> Floats:
+        """(P, J) speedups, restart factor included."""
+        counts = self.layout.count(slots)
+        value = self.speedups(np.arange(self.layout.jobs)[None, :], counts.across, counts.replicas)
+        return np.where(counts.changed, value * self.penalty, value)
+
+    def run(self, previous: Slots | None) -> SearchResult:
+        population, fitness = self._best(self._begin(previous))
+        stale = generation = 0
+        while generation < self.effort.generations and stale < self.effort.patience:
+            generation += 1
+            before = fitness[0]
+            children = self._children(population)
+            population, fitness = self._best(
+                np.concatenate([population, children]), (len(population), fitness)
+            )
+            stale = 0 if fitness[0] > before * (1 + 1e-12) else stale + 1
+        return SearchResult(
+            self.layout.allocation_of(population[0]),
+            float(fitness[0]),
+            self.worth(population[:1])[0],
+            population,
+            generation,
+        )
+
+    def _begin(self, previous: Slots | None) -> Slots:
+        first = [self.base_slots[None]]
+        if self.effort.seeds:
+            first.append(greedy_allocation(self.layout, self.speedups, self.goal.utility)[None])
+            first.append(keep_and_fill(self.layout, self.speedups, self.goal.utility, self.penalty)[None])
+        if previous is not None and previous.shape[1:] == self.base_slots.shape:
+            first.append(previous)
+        known = self.layout.repair(np.concatenate(first), self.rng)
+        missing = max(0, 2 * self.size - len(known))
+        copies = known[self.rng.integers(len(known), size=missing)]
+        return np.concatenate([known, self._mutate(copies)])
+
+    def _best(self, slots: Slots, known: tuple[int, Floats] | None = None) -> tuple[Slots, Floats]:
+        """The best different individuals, best first, and their fitness."""
+        start, fitness = known if known is not None else (0, np.zeros(0))
+        fitness = np.concatenate([fitness, self.goal.fitness(self.worth(slots[start:]))])
+        digest = (slots.astype(np.int64) * self.hash).sum(axis=(1, 2))
+        _, different = np.unique(digest, return_index=True)
+        different.sort()
+        order = different[np.argsort(-fitness[different], kind="stable")][: self.size]
+        return slots[order], fitness[order]
+
+    def _children(self, population: Slots) -> Slots:
+        """As many children: parents by tournament, crossover at one point of the jobs, mutation."""
+        # The population is sorted, so the smaller index wins.
+        parents = self.rng.integers(len(population), size=(self.size, 2)).min(axis=1)
+        a, b = population[parents[::2]], population[parents[1::2]]
+        point = self.rng.integers(self.layout.jobs + 1, size=len(a))[:, None, None]
+        return self._mutate(np.concatenate([self._cross(a, b, point, 1), self._cross(b, a, point, -1)]))
+
+    def _cross(self, low: Slots, high: Slots, point: Ints, sign: int) -> Slots:
+        """Jobs below the point from one parent, the others from the other.
+
+        Where a node is then too small, early jobs go first in one child (``sign`` 1), late jobs in the
+        other.
+        """
+        idle = self.layout.jobs
+        both = np.concatenate([np.where(low < point, low, idle), np.where(high >= point, high, idle)], axis=2)
+        if sign < 0:
+            both = np.where(both == idle, idle, idle - 1 - both)
+        both.sort(axis=2)
+        kept = both[..., : self.layout.width]
+        return kept if sign > 0 else np.where(kept == idle, idle, idle - 1 - kept).astype(np.int32)
+
+    def _mutate(self, slots: Slots) -> Slots:
+        """Some jobs return to their present GPUs, some lose GPUs, some gain; then repair."""
+        idle, width = self.layout.jobs, self.layout.width
+        count, nodes = slots.shape[:2]
+        rng = self.rng
+        rows = np.arange(count)[:, None, None]
+
+        lot = np.ones((count, idle + 1), dtype=np.float32)
+        lot[:, :idle] = rng.random((count, idle), dtype=np.float32)
+        # Most children change little, some a lot: early on the latter lead, later the former.
+        strength = rng.random((count, 1), dtype=np.float32) ** 2
+        reset = lot < self.effort.reset * strength
+        losing = lot > 1 - self.effort.drop * strength
+        losing[:, idle] = False
+        gone = reset[rows, slots]
+        gone |= losing[rows, slots] & (rng.random(slots.shape, dtype=np.float32) < 0.5)
+        left = np.where(gone, idle, slots)
+        back = np.where(reset[rows, self.base_slots], self.base_slots, idle)
+
+        # On about one node in two, one job gets 1..width GPUs: any job, or one that is there already.
+        # The new entries go before the old ones on half of these nodes, else they take idle GPUs only.
+        any_job = rng.integers(idle, size=(count, nodes), dtype=np.int32)
+        there = slots[rows[..., 0], np.arange(nodes), rng.integers(width, size=(count, nodes))]
+        gains = np.where((rng.random((count, nodes)) < 0.5) & (there < idle), there, any_job)
+        chance = rng.random((count, nodes))
+        rate = self._rate(nodes) * strength
+        active = chance < rate
+        number = np.where(active, rng.integers(1, width + 1, size=(count, nodes)), 0)
+        new = np.where(np.arange(width) < number[..., None], gains[..., None], idle)
+        pushy = (chance < 0.5 * rate)[..., None]
+        front, behind = np.where(pushy, new, idle), np.where(pushy, idle, new)
+        merged = np.concatenate([front, back, left, behind], axis=2).astype(np.int32)
+        order = np.argsort(merged == idle, axis=2, kind="stable")[..., :width]
+        return self.layout.repair(np.take_along_axis(merged, order, axis=2), rng)
+
+    def _rate(self, nodes: int) -> float:
+        # Enough to move on, few enough that a child of a good parent is not ruined on a large cluster.
+        return min(0.5, 8.0 / nodes)

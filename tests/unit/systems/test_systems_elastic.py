@@ -1,0 +1,197 @@
+"""The elastic platform's principles and decisions."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lucid.errors import ConfigError
+from lucid.systems.elastic import (
+    CLASSES,
+    MIXES,
+    ElasticJob,
+    ElasticModel,
+    ElasticRequest,
+    EpochTimes,
+    NotEnoughGpus,
+    Outcome,
+    best_fit,
+    draw_set,
+    ef_gpus,
+    expand,
+    fcfs_admissions,
+    reclaimable,
+    reduce,
+    replay,
+    rescale,
+)
+
+P = 6
+
+
+def problem(seed: int, jobs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    g = np.arange(1, P + 1)
+    f = rng.uniform(1, 10, (jobs, 1)) * (1 / g + rng.uniform(0, 0.2, (jobs, 1)) * (g - 1))
+    return f, rng.integers(1, 3, jobs), rng.integers(1, 30, jobs).astype(float)
+
+
+def saved(f: np.ndarray, s: np.ndarray, left: np.ndarray, change: tuple[int, ...]) -> float:
+    return sum((f[i, s[i] - 1] - f[i, s[i] + d - 1]) * left[i] for i, d in enumerate(change))
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(0, 4))
+def test_expansion_equals_enumeration(seed: int, jobs: int, idle: int) -> None:  # E6, E9
+    f, s, left = problem(seed, jobs)
+    ways = [
+        change
+        for change in product(range(idle + 1), repeat=jobs)
+        if sum(change) <= idle and (s + change <= P).all()
+    ]
+    gained, total = expand(f, s, left, idle)
+    assert total == pytest.approx(max(saved(f, s, left, w) for w in ways))
+    assert saved(f, s, left, tuple(gained)) == pytest.approx(total)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(0, 3))
+def test_reduction_equals_enumeration(seed: int, jobs: int, reclaim: int) -> None:  # E7, E10
+    f, s, left = problem(seed, jobs)
+    s = s + 1
+    ways = [c for c in product(*(range(have) for have in s)) if sum(c) == min(reclaim, (s - 1).sum())]
+    lost, total = reduce(f, s, left, min(reclaim, int((s - 1).sum())))
+    assert total == pytest.approx(min(-saved(f, s, left, tuple(-x for x in w)) for w in ways))
+    assert (s - lost >= 1).all()
+
+
+def test_gpus_that_slow_a_job_down_stay_idle() -> None:
+    gained, total = expand([[10.0, 6.0, 7.0, 8.0]], [2], [5.0], 2)
+    assert gained.tolist() == [0]
+    assert total == 0.0
+
+
+def test_a_restart_that_costs_more_than_it_saves_is_not_made() -> None:
+    f = [[10.0, 9.0]]
+    assert expand(f, [1], [3.0], 1)[0].tolist() == [1]
+    assert expand(f, [1], [3.0], 1, restart_s=5.0)[0].tolist() == [0]
+
+
+def test_reduction_refuses_to_take_the_last_gpu() -> None:  # E4
+    with pytest.raises(ValueError, match="can spare 1"):
+        reduce([[2.0, 1.0]], [2], [1.0], 2)
+    assert reclaimable(5, 4, 3) == 1  # E8
+    assert reclaimable(1, 4, 6) == 0
+
+
+def job(name: str, gpus: int, epochs: float = 10.0) -> ElasticJob:
+    return ElasticJob(name, gpus, epochs, 60.0 / np.arange(1, 5))
+
+
+def test_idle_gpus_go_to_waiting_requests_first() -> None:  # E3
+    assert rescale([job("a", 1)], 2, 4).admit == 2
+    assert rescale([job("a", 1)], 3, 4).gpus == {}
+    assert rescale([job("a", 1)], 2, 4).gpus == {"a": 2}  # what then is left expands
+
+
+def test_running_jobs_shrink_for_new_requests_but_keep_one_gpu() -> None:  # E4, E5
+    plan = rescale([job("a", 3), job("b", 1)], 5, 4)
+    assert plan.admit == 2
+    assert plan.gpus == {"a": 1}
+    assert rescale([job("a", 1)] * 4, 1, 4).admit == 0
+
+
+def test_running_jobs_grow_into_idle_gpus() -> None:  # E5
+    plan = rescale([job("long", 1, 100.0), job("short", 1, 1.0)], 0, 4)
+    assert plan.gpus == {"long": 3}
+    with pytest.raises(ValueError, match="hold 5"):
+        rescale([job("a", 5)], 0, 4)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.lists(st.integers(1, 8), max_size=6))
+def test_placement_gives_each_job_its_gpus_and_oversubscribes_none(free: list[int], need: list[int]) -> None:
+    nodes, jobs = dict(enumerate(free)), list(enumerate(need))
+    if sum(need) > sum(free):
+        with pytest.raises(NotEnoughGpus):
+            best_fit(nodes, jobs)
+        return
+    placed = best_fit(nodes, jobs)
+    assert {j: sum(n for _, n in parts) for j, parts in placed.items()} == dict(jobs)
+    for node, room in nodes.items():
+        assert sum(n for parts in placed.values() for where, n in parts if where == node) <= room
+
+
+def test_placement_prefers_the_tightest_node_then_the_emptiest() -> None:  # E11, E12
+    assert best_fit({"a": 4, "b": 2, "c": 3}, [("j", 2)]) == {"j": [("b", 2)]}
+    assert best_fit({"a": 4, "b": 2, "c": 3}, [("j", 6)]) == {"j": [("a", 4), ("b", 2)]}
+    assert best_fit({"a": 2, "b": 3}, [("small", 1), ("large", 3)]) == {
+        "large": [("b", 3)],
+        "small": [("a", 1)],
+    }
+
+
+def test_preset_then_recorded_then_fitted() -> None:  # E13
+    true = 100.0 / np.arange(1, 9) + 5.0
+    speeds = EpochTimes([200.0] * 8)
+    assert speeds.times().tolist() == [200.0] * 8
+    speeds.record(1, 105.0)
+    speeds.record(2, 60.0)
+    assert speeds.times()[:3].tolist() == [105.0, 60.0, 200.0]
+    speeds.record(2, 50.0)
+    speeds.record(4, 30.0)
+    assert speeds.times()[1] == 55.0
+    assert speeds.times() == pytest.approx(true, rel=1e-6)
+    with pytest.raises(ValueError, match=r"1\.\.8"):
+        speeds.record(9, 1.0)
+
+
+def test_baselines() -> None:  # E14, E15
+    assert fcfs_admissions(3, 5) == 3
+    times = [8.0, 4.0, 3.0, 5.0]
+    assert ef_gpus(times, 4, 4) == 4
+    assert ef_gpus(times, 3, 4) == 0
+    assert ef_gpus(times, 2, 4, "free") == 2
+    assert ef_gpus(times, 3, 4, "earliest") == 3
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_sets_of_requests(mix: str) -> None:  # E17, E18
+    requests = draw_set(mix, 15, seed=1)
+    assert len(requests) == 20
+    assert requests[0].arrival_s == 0
+    for request in requests:
+        low, high = CLASSES[request.size]
+        assert request.size in MIXES[mix]
+        assert low <= request.epochs * request.model.epoch_min <= high
+    assert draw_set(mix, 15, seed=1) == requests
+    with pytest.raises(ConfigError, match="workload1"):
+        draw_set("workload9", 15, seed=1)
+
+
+def test_replay_by_hand() -> None:  # E14-E16, E20
+    model = ElasticModel("m", 10.0, 0.0)  # ten minutes an epoch, perfect scaling
+    two = [ElasticRequest(0.0, model, 6, "small"), ElasticRequest(600.0, model, 6, "small")]
+    assert replay(two, "fcfs", 2).jct_s == 3600
+    # Serial, both GPUs each: 1,800 s, then from there to 3,600 s.
+    assert replay(two, "ef", 2) == Outcome((1800 + 3000) / 2, 3600, 0)
+    # Both GPUs until 600 s (2 epochs done), then one each; the second does 2,410 s of its 6 epochs alone.
+    elastic = replay(two, "elastic", 2)
+    assert elastic.rescales == 2
+    assert elastic.makespan_s == pytest.approx(600 + 10 + 2400 + 10 + 595)
+    assert replay(two, "elastic", 2, rescale_s=0).makespan_s == pytest.approx(3600)
+
+
+def test_the_published_margins_appear() -> None:  # E18
+    jct: dict[str, list[float]] = {"fcfs": [], "ef": [], "elastic": []}
+    for mix in MIXES:
+        sets = [draw_set(mix, 15, seed) for seed in range(10)]
+        for rule, values in jct.items():
+            values.append(float(np.mean([replay(s, rule).jct_s for s in sets])))  # type: ignore[arg-type]
+    ours, fcfs, ef = (np.array(jct[rule]) for rule in ("elastic", "fcfs", "ef"))
+    assert (ours / fcfs).mean() < 0.65
+    assert (ours / ef).mean() < 0.5

@@ -1,0 +1,186 @@
+"""Optimus's curves, allocation and placement, rule by rule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lucid.systems.optimus import (
+    POINTS,
+    LossModel,
+    OptimusJob,
+    PlacementRequest,
+    SpeedEstimator,
+    SpeedModel,
+    allocate,
+    converged_at,
+    end_epoch,
+    fit_loss,
+    fit_speed,
+    loss_sigma,
+    merge_points,
+    next_probe,
+    place,
+)
+
+SERVER = (1.0, 2.0, 0.0, 0.0)
+WORKER = (2.0, 4.0, 0.0, 1.0)
+SYNC = SpeedModel("sync", (0.02, 0.3, 0.1, 0.02, 0.03), 128)
+ASYNC = SpeedModel("async", (1.0, 0.2, 0.05, 0.03), 128)
+
+
+def test_formulas() -> None:  # O2, O6, O7
+    assert float(LossModel(0.5, 1.0, 0.1).loss(2)) == pytest.approx(0.6)
+    assert float(ASYNC.speed(2, 4)) == pytest.approx(4 / (1 + 0.2 * 2 + 0.05 * 4 + 0.03 * 2))
+    assert float(SYNC.speed(2, 4)) == pytest.approx(1 / (0.02 * 32 + 0.3 + 0.1 * 2 + 0.02 * 4 + 0.03 * 2))
+
+
+def test_late_losses_weigh_more() -> None:  # O3
+    assert loss_sigma(7).tolist() == [1, 1, 1, 0.25, 0.25, 0.25, 0.0625]
+
+
+def test_loss_fit_needs_three_points() -> None:
+    true = LossModel(0.2, 0.5, 0.3)
+    assert fit_loss([0, 1], true.loss([0, 1])) is None
+    fitted = fit_loss(range(9), true.loss(np.arange(9)))
+    assert fitted is not None
+    assert [fitted.a, fitted.b, fitted.c] == pytest.approx([0.2, 0.5, 0.3], abs=1e-5)
+
+
+@pytest.mark.parametrize(("model", "least"), [(ASYNC, 4), (SYNC, 5)])
+def test_speed_fit_off_the_diagonal_predicts_everywhere(model: SpeedModel, least: int) -> None:
+    places = [(1, 1), (2, 1), (1, 3), (4, 2), (3, 5), (6, 6)]
+    points = {(p, w): float(model.speed(p, w)) for p, w in places}
+    assert fit_speed(model.kind, dict(list(points.items())[: least - 1]), 128) is None
+    fitted = fit_speed(model.kind, points, 128)
+    assert fitted is not None
+    assert float(fitted.speed(5, 8)) == pytest.approx(float(model.speed(5, 8)), rel=1e-4)
+
+
+def test_measured_speeds_come_first() -> None:  # O8
+    estimate = SpeedEstimator("async", 128, {(1, 1): 9.0})
+    assert estimate(1, 1) == 9.0
+    assert estimate(2, 2) is None
+
+
+@settings(max_examples=50)
+@given(st.floats(0.01, 2), st.floats(0.05, 2), st.integers(0, 95))
+def test_convergence_by_the_window(a: float, b: float, progress: int) -> None:  # O4
+    model = LossModel(a, b, 0.1)
+    start = max(0, progress - 10)
+
+    def still(e: int) -> bool:
+        return all(float(model.loss(e - i)) - float(model.loss(e)) <= 0.05 for i in range(10))
+
+    expected = next((e for e in range(start + 9, 101) if still(e)), None)
+    assert converged_at(model, progress) == expected
+
+
+def test_epochs_specified_then_alike_then_fitted_then_guessed() -> None:  # O5
+    assert end_epoch(3, specified=50, same_type=[9]) == 50
+    assert end_epoch(3, same_type=[10, 13]) == 11
+    assert end_epoch(3, epochs=range(9), losses=LossModel(0.5, 1, 0.1).loss(np.arange(9))) == 22
+    assert end_epoch(60, epochs=range(9), losses=LossModel(0.5, 1, 0.1).loss(np.arange(9))) == 60
+    assert end_epoch(3, epochs=[1], losses=[1.0]) == 23
+
+
+def test_probing() -> None:  # O9
+    rng = np.random.default_rng(0)
+    known: list[tuple[int, int]] = []
+    while (point := next_probe(known, rng)) is not None:
+        assert point not in known
+        known.append(point)
+    assert len(known) == POINTS
+    assert any(p != w for p, w in known)
+    p, w = next_probe([], rng, diagonal=True) or (0, 1)
+    assert p == w
+    assert merge_points([{(1, 1): 2.0}, {(1, 1): 4.0, (2, 2): 1.0}]) == {(1, 1): 3.0, (2, 2): 1.0}
+
+
+def job(name: int, epochs: float = 10.0, model: SpeedModel = SYNC) -> OptimusJob:
+    return OptimusJob(name, SERVER, WORKER, epochs, lambda p, w: float(model.speed(p, w)))
+
+
+def test_every_job_starts_with_a_pair_in_order() -> None:  # O10
+    capacity = (100, 100, 10, 2)
+    tasks = allocate([job(i) for i in range(4)], capacity).tasks
+    assert tasks.keys() == {0, 1}
+
+
+def test_a_job_offers_its_better_task_a_server_on_ties() -> None:  # O11, O12
+    flat = OptimusJob(0, (1, 0, 0, 0), (1, 0, 0, 0), 10.0, lambda p, w: float(p + w))
+    assert allocate([flat], (5, 1, 1, 1)).tasks == {0: (4, 1)}
+
+
+def test_the_best_gain_is_served_first() -> None:  # O11, O12
+    tasks = allocate([job(0, 1.0), job(1, 100.0)], (60, 200, 10, 4)).tasks
+    assert tasks[1][1] > tasks[0][1]
+
+
+def test_published_stop_leaves_cores_idle_that_exhausted_uses() -> None:  # O12
+    jobs = [job(i, 20.0 + i) for i in range(3)]
+    capacity = (48, 128, 10, 5)
+
+    def total(stop: str) -> float:
+        tasks = allocate(jobs, capacity, stop=stop).tasks  # type: ignore[arg-type]
+        return sum(j.epochs / (j.speed(*tasks[j.job_id]) or 0) for j in jobs)
+
+    assert total("exhausted") < total("published")
+
+
+def test_a_job_that_only_slows_down_gets_no_more() -> None:
+    slow = OptimusJob(0, SERVER, WORKER, 10.0, lambda p, w: 1.0 / (p + w))
+    for stop in ("published", "exhausted"):
+        assert allocate([slow], (99, 99, 9, 9), stop=stop).tasks == {0: (1, 1)}  # type: ignore[arg-type]
+
+
+def test_unknown_speeds_and_finished_jobs_keep_their_pair() -> None:
+    unknown = OptimusJob(0, SERVER, WORKER, 10.0, lambda *_: None)
+    allocation = allocate([unknown, job(1, -3.0)], (99, 99, 9, 9))
+    assert allocation.tasks == {0: (1, 1), 1: (1, 1)}
+    assert allocation.unknown == (0,)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=8),
+    st.integers(1, 5),
+    st.booleans(),
+)
+def test_placement_never_oversubscribes(sizes: list[tuple[int, int]], nodes: int, small: bool) -> None:
+    requests = [PlacementRequest(i, p, w, SERVER, WORKER) for i, (p, w) in enumerate(sizes)]
+    capacity = np.tile([8.0, 24.0, 10.0, 2.0 if small else 4.0], (nodes, 1))
+    used = np.zeros_like(capacity)
+    for index, placed in place(requests, capacity).items():
+        assert 1 <= len(placed.servers) <= sizes[index][0]  # type: ignore[call-overload]
+        assert 1 <= len(placed.workers) <= sizes[index][1]  # type: ignore[call-overload]
+        np.add.at(used, list(placed.servers), SERVER)
+        np.add.at(used, list(placed.workers), WORKER)
+    assert (used <= capacity).all()
+
+
+def test_fewest_nodes_even_spread_small_jobs_first() -> None:  # O14-O17
+    capacity = np.tile([8.0, 100.0, 10.0, 4.0], (3, 1))
+    requests = [
+        PlacementRequest("big", 2, 4, SERVER, WORKER),
+        PlacementRequest("small", 1, 1, SERVER, WORKER),
+    ]
+    placed = place(requests, capacity)
+    assert placed["small"].workers == (0,)
+    # Ten cores need two nodes; the two least used come first.
+    assert placed["big"].servers == (1, 2)
+    assert placed["big"].workers == (1, 2, 1, 2)
+
+
+def test_a_job_that_fits_nowhere_is_trimmed_and_the_next_is_still_placed() -> None:  # O18
+    capacity = np.array([[8.0, 100.0, 10.0, 1.0], [8.0, 100.0, 10.0, 1.0]])
+    wide = PlacementRequest("wide", 2, 3, SERVER, WORKER)
+    wider = PlacementRequest("only-servers-left", 3, 3, SERVER, WORKER)
+    placed = place([wide, wider], capacity)
+    assert len(placed["wide"].workers) == 2
+    assert "only-servers-left" not in placed
+    cpu_only = PlacementRequest("cpu", 3, 4, SERVER, (1.0, 1.0, 0.0, 0.0))
+    assert "cpu" in place([wide, cpu_only], capacity)
+    assert "cpu" not in place([wide, cpu_only], capacity, as_published=True) or capacity[0, 2] >= 3

@@ -1,0 +1,302 @@
+"""Pollux's model, fit and search, rule by rule."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lucid.errors import ConfigError
+from lucid.systems.pollux import (
+    BatchLimits,
+    GoodputModel,
+    GradientMean,
+    GradParams,
+    Objective,
+    Observations,
+    PerfParams,
+    PolluxJob,
+    SearchOptions,
+    SpeedupTable,
+    carry_over,
+    fit_objective,
+    fit_perf_params,
+    gradient_statistics,
+    growth_cap,
+    learning_rate_factor,
+    noise_scale,
+    read_hints,
+    restart_factors,
+    search,
+)
+
+PERF = PerfParams(0.1, 0.005, 0.3, 0.02, 0.05, 0.004, 2.0)
+MODEL = GoodputModel(PERF, GradParams(1.0, 10.0), 64)
+LIMITS = BatchLimits(64, 2048, 8, 128)
+
+
+def test_step_time_is_made_of_compute_sync_and_overlap() -> None:  # P1, P10-P14
+    compute, sync = 0.1 + 0.005 * 32, 0.3 + 0.02 * (8 - 2)
+    step = 3 * compute + math.sqrt(compute**2 + sync**2)
+    assert float(MODEL.throughput(2, 8, 32, 3)) == pytest.approx(8 * 32 * 4 / step)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "replicas", "sync"), [(1, 1, 0.0), (1, 2, 0.05), (1, 4, 0.058), (2, 2, 0.3)]
+)
+def test_sync_by_the_slowest_link(nodes: int, replicas: int, sync: float) -> None:  # P12
+    compute = 0.1 + 0.005 * 16
+    expected = replicas * 16 / math.hypot(compute, sync)
+    assert float(MODEL.throughput(nodes, replicas, 16, 0)) == pytest.approx(expected, rel=1e-6)
+
+
+@given(st.floats(1.0, 10.0))
+def test_overlap_lies_between_sum_and_maximum(gamma: float) -> None:  # P13
+    model = MODEL._replace(perf=PERF._replace(gamma=gamma))
+    step = 4 * 16 / float(model.throughput(1, 4, 16, 0))
+    assert max(0.18, 0.058) - 1e-9 <= step <= 0.18 + 0.058 + 1e-9
+
+
+@given(st.floats(0, 10), st.floats(0, 1e4), st.integers(64, 10**6))
+def test_efficiency_is_the_noise_scale_form(sqr: float, var: float, batch: int) -> None:  # P7, P8
+    grad = GradParams(sqr, var)
+    value = float(GoodputModel(PERF, grad, 64).efficiency(batch))
+    assert 0 < value <= 1 + 1e-12 or sqr == var == 0
+    phi = noise_scale(grad, 64)
+    if sqr > 1e-6 and phi < 1e12:
+        assert value == pytest.approx((phi + 64) / (phi + batch))
+
+
+def test_goodput_below_the_initial_batch_is_not_defined() -> None:  # P3
+    assert math.isnan(float(MODEL.goodput(1, 1, 32, 0)))
+    assert float(MODEL.goodput(1, 1, 64, 0)) == pytest.approx(float(MODEL.throughput(1, 1, 64, 0)))
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 32), st.booleans())
+def test_batch_choice_keeps_the_limits(replicas: int, accumulation: bool) -> None:  # P21
+    limits = BatchLimits(64, 2048, 8, 128, accumulation)
+    choice = MODEL.optimize(1, replicas, limits)
+    batch = replicas * int(choice.atomic) * (int(choice.accum) + 1)
+    assert batch >= 64
+    assert 8 <= int(choice.atomic) <= 128
+    assert accumulation or int(choice.accum) == 0
+    if replicas == 1 and batch > 64:
+        assert int(choice.accum) >= 1
+    assert float(choice.goodput) == pytest.approx(
+        float(MODEL.goodput(1, replicas, int(choice.atomic), int(choice.accum)))
+    )
+
+
+def test_a_fixed_batch_stays() -> None:  # P29
+    choice = MODEL.optimize(np.ones(3), np.array([1, 2, 4]), BatchLimits(64, 64))
+    assert (np.array([1, 2, 4]) * choice.atomic * (choice.accum + 1)).tolist() == [64, 64, 64]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 <= N <= K"):
+        MODEL.optimize(2, 1, LIMITS)
+    with pytest.raises(ValueError, match="init <= most"):
+        BatchLimits(64, 32)
+    with pytest.raises(ValueError, match="equal"):
+        Observations.of([1], [1, 2], [1], [1], [1])
+    with pytest.raises(ValueError, match="above 0"):
+        Observations.of([1], [1], [1], [0.0], [1])
+
+
+def observe(
+    perf: PerfParams, places: list[tuple[int, int]], sizes: tuple[int, ...] = (16, 32, 64)
+) -> Observations:
+    rows = [(n, k, m) for n, k in places for m in sizes]
+    nodes, replicas, atomic = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    step = replicas * atomic / GoodputModel(perf, GradParams(1, 1), 1).throughput(nodes, replicas, atomic, 0)
+    return Observations.of(nodes, replicas, atomic, perf.alpha_c + perf.beta_c * atomic, step)
+
+
+def test_the_gradient_is_that_of_the_objective() -> None:  # P16
+    seen = observe(PERF, [(1, 1), (1, 4), (2, 4), (4, 16)])
+    at = np.array([0.12, 0.004, 0.2, 0.03, 0.06, 0.01, 1.7])
+    value, gradient = fit_objective(at, seen)
+    for index in range(7):
+        up = at.copy()
+        up[index] += 1e-6
+        assert gradient[index] == pytest.approx(
+            (fit_objective(up, seen)[0] - value) / 1e-6, rel=1e-3, abs=1e-5
+        )
+
+
+def test_a_noiseless_fit_predicts_what_was_not_seen() -> None:
+    fit = fit_perf_params(observe(PERF, [(1, 1), (1, 2), (1, 4), (2, 4), (2, 8), (4, 16)]))
+    assert fit.objective < 0.01
+    far = GoodputModel(fit.params, GradParams(1, 1), 1).throughput(8, 32, 48, 0)
+    assert float(far) == pytest.approx(float(MODEL.throughput(8, 32, 48, 0)), rel=0.05)
+
+
+def test_priors_hold_what_was_not_seen() -> None:  # P17-P19
+    alone = fit_perf_params(observe(PERF, [(1, 1)])).params
+    assert max(alone.alpha_n, alone.beta_n, alone.alpha_r, alone.beta_r) <= 1.2e-8
+    two = fit_perf_params(observe(PERF, [(1, 1), (1, 2), (2, 2)])).params
+    assert max(two.beta_n, two.beta_r) <= 1.2e-8
+    assert two.alpha_r > 1e-3
+    one_node = fit_perf_params(observe(PERF, [(1, 1), (1, 2), (1, 4)])).params
+    assert one_node.alpha_n == pytest.approx(1.1 * one_node.alpha_r)
+    assert one_node.beta_n == pytest.approx(1.1 * one_node.beta_r)
+    one_size = fit_perf_params(observe(PERF, [(1, 1), (1, 2)], (32,))).params
+    assert one_size.alpha_c == pytest.approx((0.1 + 0.005 * 32) / 2)
+
+
+def test_a_warm_start_reaches_the_same_fit() -> None:
+    seen = observe(PERF, [(1, 1), (1, 2), (1, 4), (2, 8)])
+    cold = fit_perf_params(seen)
+    warm = fit_perf_params(seen, warm=PerfParams(*(1.1 * np.array(cold.params))))
+    assert warm.objective <= cold.objective + 0.01
+
+
+@pytest.mark.parametrize(
+    ("rule", "factor"), [("linear", 4.0), ("sqrt", 2.0), ("adascale", 11 / (10 / 4 + 1))]
+)
+def test_learning_rate_rules(rule: str, factor: float) -> None:  # P9, P22
+    assert learning_rate_factor(rule, 64, 256, GradParams(1.0, 10.0)) == pytest.approx(factor)
+
+
+def test_unknown_rules_and_hints_are_refused() -> None:  # P23
+    with pytest.raises(ConfigError, match="adascale"):
+        learning_rate_factor("legw", 64, 128)
+    with pytest.raises(ConfigError, match="speed"):
+        read_hints({"speed": 1})
+    assert read_hints({"initBatchSize": 64}) is None
+    hints = {"initBatchSize": 64, "perfParams": PERF._asdict(), "gradParams": {"norm": 1.0, "var": 10.0}}
+    assert read_hints(hints) == MODEL
+
+
+def test_gradient_statistics_are_unbiased() -> None:  # P6
+    rng = np.random.default_rng(0)
+    mean, steps = np.array([1.0, 2.0]), 4000
+    total = [gradient_statistics(mean + rng.normal(0, 3, (4, 2)), scale=4.0) for _ in range(steps)]
+    # Each of the 4 parts is one M0: norm 5, variance 2 x 9.
+    assert np.mean([g.sqr for g in total]) == pytest.approx(5, abs=0.5)
+    assert np.mean([g.var for g in total]) == pytest.approx(18, abs=0.8)
+    running = GradientMean()
+    for grad in total[:200]:
+        running = running.add(grad, 4.0)
+    assert running.value().var == pytest.approx(18, rel=0.2)
+    assert GradientMean().value() == GradParams(1.0, 0.0)
+
+
+def test_growth_and_restarts() -> None:  # P20, P26
+    assert [growth_cap(n) for n in (0, 1, 3)] == [1, 2, 6]
+    assert growth_cap(200, LIMITS) == LIMITS.max_replicas == 256
+    assert restart_factors([600.0, 10.0], [2, 1]).tolist() == [pytest.approx(540 / 630), 0.0]
+
+
+def table(jobs: int, most: int, gpus: int, **kind: str) -> SpeedupTable:
+    models = [MODEL._replace(grad=GradParams(1.0, 2.0 * 4.0**i)) for i in range(jobs)]
+    return SpeedupTable([PolluxJob(i, m, LIMITS, most) for i, m in enumerate(models)], gpus, **kind)  # type: ignore[arg-type]
+
+
+def test_speedup_is_one_at_the_fair_share() -> None:  # P25
+    t = table(2, 8, 8)
+    assert t(np.arange(2), np.zeros(2, dtype=int), np.full(2, 4)).tolist() == [1.0, 1.0]
+    assert t(np.arange(2), np.zeros(2, dtype=int), np.zeros(2, dtype=int)).tolist() == [0.0, 0.0]
+    new = SpeedupTable([PolluxJob(0, None, None, 8)] * 4, 8)
+    assert new(np.array([0]), np.array([0]), np.array([3])).tolist() == [1.5]
+
+
+def test_power_mean() -> None:  # P24
+    x = np.array([[1.0, 4.0]])
+    assert Objective(p=1, offset=0).fitness(x)[0] == 2.5
+    assert Objective(p=-1, offset=0).fitness(x)[0] == pytest.approx(1.6)
+    assert Objective(p=0).fitness(x)[0] == pytest.approx(2.0)
+    assert Objective(p=-20, offset=0).fitness(x)[0] == pytest.approx(1.0, rel=0.1)
+
+
+def legal(allocation: np.ndarray, capacity: list[int], most: np.ndarray) -> bool:
+    across = (allocation > 0).sum(axis=1) > 1
+    return bool(
+        (allocation >= 0).all()
+        and (allocation.sum(axis=0) <= capacity).all()
+        and (allocation.sum(axis=1) <= most).all()
+        and (((allocation > 0) & across[:, None]).sum(axis=0) <= 1).all()
+    )
+
+
+def every_allocation(jobs: int, capacity: list[int]) -> list[np.ndarray]:
+    columns = [[c for c in product(range(room + 1), repeat=jobs) if sum(c) <= room] for room in capacity]
+    return [np.array(way).T for way in product(*columns)]
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([-1.0, 0.0, 1.0]))
+def test_search_finds_the_exhaustive_optimum(seed: int, p: float) -> None:  # P24, P27, P28
+    rng = np.random.default_rng(seed)
+    capacity, most = [2, 3, 2], 4
+    t, goal = table(3, most, 7), Objective(p=p)
+    ways = every_allocation(3, capacity)
+    base = ways[int(rng.integers(len(ways)))]
+    restart = rng.uniform(0.5, 1.0, 3)
+
+    def fitness(a: np.ndarray) -> float:
+        value = t(np.arange(3), ((a > 0).sum(axis=1) > 1).astype(int), a.sum(axis=1))
+        return float(goal.fitness(np.where((a != base).any(axis=1), value * restart, value)[None])[0])
+
+    best = max(fitness(a) for a in ways if legal(a, capacity, t.most))
+    found = search(t, capacity, base, restart, rng, objective=goal)
+    assert legal(found.allocation, capacity, t.most)
+    assert fitness(found.allocation) == pytest.approx(found.fitness)
+    assert found.fitness >= 0.99 * best
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 12),
+    st.lists(st.integers(0, 8), min_size=1, max_size=5),
+    st.booleans(),
+)
+def test_every_individual_obeys_the_rules(seed: int, jobs: int, capacity: list[int], seeds: bool) -> None:
+    rng = np.random.default_rng(seed)
+    t = table(min(jobs, 6), 5, max(1, sum(capacity)))
+    n = len(t.jobs)
+    options = SearchOptions(population=10, generations=4, seeds=seeds)
+    found = search(t, capacity, np.zeros((n, len(capacity))), np.ones(n), rng, options=options)
+    assert legal(found.allocation, capacity, t.most)
+    for individual in found.population:
+        allocation = np.array([[(row == j).sum() for row in individual] for j in range(n)])
+        assert legal(allocation, capacity, t.most)
+
+
+def test_a_node_of_a_pinned_distributed_job_takes_no_other() -> None:  # P28
+    t = table(1, 4, 4)
+    blocked = [True, False]
+    found = search(t, [2, 2], np.zeros((1, 2)), np.ones(1), np.random.default_rng(0), blocked=blocked)
+    assert (found.allocation > 0).sum() == 1
+
+
+def test_a_costly_restart_leaves_the_allocation() -> None:  # P26
+    t = table(2, 4, 4)
+    base = np.array([[2, 0], [0, 1]])
+    found = search(t, [2, 2], base, np.zeros(2), np.random.default_rng(0))
+    assert found.allocation.tolist() == base.tolist()
+
+
+def test_the_same_seed_finds_the_same_and_the_population_carries_over() -> None:
+    t, base = table(4, 8, 8), np.zeros((4, 2))
+    first, second = (search(t, [4, 4], base, np.ones(4), np.random.default_rng(7)) for _ in range(2))
+    assert first.allocation.tolist() == second.allocation.tolist()
+    moved = carry_over(first.population, 4, [1, -1, 0, 2], 3)
+    assert moved.shape == first.population.shape
+    assert moved.max() <= 3
+    assert (moved[0] == 1).sum() == (first.population[0] == 0).sum()
+    again = search(table(3, 8, 8), [4, 4], base[:3], np.ones(3), np.random.default_rng(7), previous=moved)
+    assert again.fitness > 0
+
+
+def test_no_jobs_and_wrong_shapes() -> None:
+    nothing = search(SpeedupTable([], 4), [4], np.zeros((0, 1)), np.zeros(0), np.random.default_rng(0))
+    assert nothing.allocation.shape == (0, 1)
+    with pytest.raises(ValueError, match="2 jobs on 1 nodes"):
+        search(table(2, 2, 4), [4], np.zeros((1, 1)), np.ones(2), np.random.default_rng(0))

@@ -1,0 +1,126 @@
+"""Optimus against the authors' code, its two unusable fits repaired."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from vector_files import files, load
+
+from lucid.systems.optimus import (
+    OptimusJob,
+    PlacementRequest,
+    SpeedEstimator,
+    SpeedModel,
+    allocate,
+    converged_at,
+    fit_loss,
+    loss_sigma,
+    place,
+    published_converged_at,
+)
+
+pytestmark = pytest.mark.vectors
+
+
+@files("optimus_fit")
+def test_loss_fits(vectors: Path) -> None:
+    for number, case in enumerate(load(vectors)["loss_fit"]):
+        model = fit_loss(case["epochs"], case["losses"])
+        assert model is not None, number
+        sigma = loss_sigma(len(case["epochs"]))
+        assert sigma == pytest.approx(np.array(case["sigma"]))
+        assert [model.a, model.b, model.c] == pytest.approx(case["fitted_abc"], rel=1e-4, abs=1e-4), number
+        error = (((model.loss(case["epochs"]) - case["losses"]) / sigma) ** 2).sum()
+        assert error <= case["weighted_sse"] * (1 + 1e-6) + 1e-12, number
+        for epoch, loss in case["predicted_loss_at"].items():
+            assert float(model.loss(float(epoch))) == pytest.approx(loss, rel=1e-4, abs=1e-4), number
+        progress = len(case["epochs"])
+        end = converged_at(model, progress)
+        assert (-1 if end is None else end) == case["est_epoch_full_window"], number
+        assert published_converged_at(progress) == case["est_epoch_code_after_self_fix"], number
+
+
+@files("optimus_fit")
+def test_speed_fits(vectors: Path) -> None:
+    for number, case in enumerate(load(vectors)["speed_fit"]):
+        points = {(p, w): speed for p, w, speed in case["points"]}
+        estimate = SpeedEstimator(case["kind"], case["tot_batch_size"], points)
+        for (p, w), speed in points.items():
+            assert estimate(p, w) == speed  # O8: measured as measured
+        if estimate.model is None:
+            assert all(predicted == -1 for _, _, predicted, _ in case["predictions"]), number
+            continue
+        error = sum((float(estimate.model.speed(p, w)) - speed) ** 2 for (p, w), speed in points.items())
+        assert error <= case["fit_sse"] * (1 + 1e-6) + 1e-8, number
+        if not _identifiable(case, list(points)):
+            continue  # many parameters explain the points equally well
+        for p, w, predicted, _ in case["predictions"]:
+            assert estimate(p, w) == pytest.approx(predicted, rel=1e-4, abs=1e-4), (number, p, w)
+
+
+def _identifiable(case: dict[str, Any], points: list[tuple[int, int]]) -> bool:
+    batch = case["tot_batch_size"]
+    rows = [[1, w / p, w, p] if case["kind"] == "async" else [batch / w, 1, w / p, w, p] for p, w in points]
+    return bool(np.linalg.matrix_rank(np.array(rows)) == len(rows[0]))
+
+
+def _jobs(case: dict[str, Any]) -> list[OptimusJob]:
+    out = []
+    for job in case["jobs"]:
+        model = SpeedModel(job["kind"], tuple(job["speed_params"]), job["tot_batch_size"])
+        out.append(
+            OptimusJob(
+                job["id"],
+                (job["ps_cpu"], job["ps_mem"], job["ps_bw"], 0),
+                (job["worker_cpu"], job["worker_mem"], job["worker_bw"], job["worker_gpu"]),
+                job["end_epoch"] - job["progress"],
+                lambda p, w, model=model: float(model.speed(p, w)),  # type: ignore[misc]
+            )
+        )
+    return out
+
+
+def _node(case: dict[str, Any]) -> np.ndarray:
+    return np.array([case[f"{what}_per_node"] for what in ("cpu", "mem", "bw", "gpu")], dtype=float)
+
+
+def _time(jobs: list[OptimusJob], tasks: dict[Any, tuple[int, int]]) -> float:
+    return sum(j.epochs / (j.speed(*tasks[j.job_id]) or 0) for j in jobs if j.job_id in tasks)
+
+
+@files("optimus_alloc")
+def test_allocations_are_the_published_ones_or_better(vectors: Path) -> None:
+    for number, case in enumerate(load(vectors)["cases"]):
+        jobs, total = _jobs(case), _node(case) * case["nodes"]
+        tasks = allocate(jobs, total).tasks
+        published = {int(job): tuple(t) for job, t in case["greedy_alloc_ps_worker"].items() if any(t)}
+        assert tasks == published, number
+        further = allocate(jobs, total, stop="exhausted").tasks
+        best = _time(jobs, further)
+        assert best <= case["sum_remaining_time_greedy_started_jobs"] * (1 + 1e-9), number
+        if case.get("sum_remaining_time_exhaustive"):
+            assert best <= case["sum_remaining_time_exhaustive"] * 1.05, number
+
+
+@files("optimus_alloc")
+def test_placements(vectors: Path) -> None:
+    for number, case in enumerate(load(vectors)["cases"]):
+        jobs = {job.job_id: job for job in _jobs(case)}
+        requests = [
+            PlacementRequest(int(job), *tasks, jobs[int(job)].server, jobs[int(job)].worker)
+            for job, tasks in case["greedy_alloc_ps_worker"].items()
+        ]
+        capacity = np.tile(_node(case), (case["nodes"], 1))
+        published = place(requests, capacity, as_published=True)
+        ours = {str(job): [f"n{node}" for node in placed.workers] for job, placed in published.items()}
+        assert ours == {job: nodes for job, nodes in case["placement_worker"].items() if nodes}, number
+        ours = {str(job): [f"n{node}" for node in placed.servers] for job, placed in published.items()}
+        assert ours == {job: nodes for job, nodes in case["placement_ps"].items() if nodes}, number
+        used = np.zeros_like(capacity)
+        for job, placed in place(requests, capacity).items():
+            np.add.at(used, list(placed.servers), jobs[job].server)
+            np.add.at(used, list(placed.workers), jobs[job].worker)
+        assert (used <= capacity).all(), number
