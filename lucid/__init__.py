@@ -1,2 +1,1 @@
 """Lucid: non-intrusive, explainable scheduling of deep-learning jobs on GPU clusters."""
-

@@ -1,0 +1,1 @@
+"""Models learned from finished jobs: readable tables, scored with numpy alone."""
