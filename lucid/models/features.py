@@ -23,7 +23,10 @@ import numpy.typing as npt
 from lucid.models.jobtable import FloatArray, JobTable
 
 __all__ = [
+    "FACT_NAMES",
+    "HABIT_FEATURES",
     "LOG_OFFSET_S",
+    "REQUEST_FEATURES",
     "DurationHistory",
     "feature_columns",
     "feature_types",
@@ -38,7 +41,13 @@ LOG_OFFSET_S: Final = 10.0
 # Oldest durations beyond this many per key are forgotten: bounds memory and insertion on years of history.
 _WINDOW: Final = 20_000
 _RECENT: Final = 11
-_STAT_NAMES: Final = ("count", "median", "last", "median3", "median11", "spread", "last_end_s")
+# Weight of the newest duration in the two running means of log durations: some 50 and some 10 jobs of memory.
+_SLOW: Final = 0.02
+_FAST: Final = 0.1
+_STAT_NAMES: Final = (
+    *("count", "median", "upper", "spread", "last", "median3", "median11", "slow_mean", "fast_mean"),
+    "last_end_s",
+)
 _LEVELS: Final = ("user", "request", "name")
 _EMPTY: Final = (0.0, *([math.nan] * (len(_STAT_NAMES) - 1)))
 _DIGITS: Final = re.compile(r"\d+", re.ASCII)
@@ -53,7 +62,8 @@ def to_log(seconds: npt.ArrayLike) -> FloatArray:
 
 def from_log(value: npt.ArrayLike) -> FloatArray:
     """Inverse of `to_log`, never below zero; same shape."""
-    return np.maximum(np.exp(np.asarray(value, dtype=np.float64)) - LOG_OFFSET_S, 0.0)
+    # Rounded to microseconds, so that whole seconds survive the way there and back.
+    return np.maximum(np.round(np.exp(np.asarray(value, dtype=np.float64)) - LOG_OFFSET_S, 6), 0.0)
 
 
 def name_stem(name: str | None) -> str | None:
@@ -64,12 +74,13 @@ def name_stem(name: str | None) -> str | None:
 class _Running:
     """Statistics of one key's log durations; `stats` is recomputed only after an addition."""
 
-    __slots__ = ("_last_end_s", "_order", "_recent", "_sorted", "_stats")
+    __slots__ = ("_fast", "_last_end_s", "_order", "_recent", "_slow", "_sorted", "_stats")
 
     def __init__(self) -> None:
         self._order: deque[float] = deque()
         self._sorted: list[float] = []
         self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._slow = self._fast = math.nan
         self._last_end_s = math.nan
         self._stats: tuple[float, ...] | None = None
 
@@ -77,6 +88,9 @@ class _Running:
         self._order.append(value)
         insort(self._sorted, value)
         self._recent.append(value)
+        first = len(self._order) == 1
+        self._slow = value if first else self._slow + _SLOW * (value - self._slow)
+        self._fast = value if first else self._fast + _FAST * (value - self._fast)
         self._last_end_s = end_s
         self._stats = None
         if len(self._order) > _WINDOW:
@@ -87,14 +101,17 @@ class _Running:
         if self._stats is None:
             recent = list(self._recent)
             ordered = self._sorted
-            spread = _quantile(ordered, 0.75) - _quantile(ordered, 0.25)
+            upper = _quantile(ordered, 0.75)
             self._stats = (
                 float(len(ordered)),
                 _median(ordered),
+                upper,
+                upper - _quantile(ordered, 0.25),
                 recent[-1],
                 _median(sorted(recent[-3:])),
                 _median(sorted(recent)),
-                spread,
+                self._slow,
+                self._fast,
                 self._last_end_s,
             )
         return self._stats
@@ -195,7 +212,9 @@ def feature_types(jobs: JobTable) -> dict[str, str]:
     """Feature name to interpret's feature type, in the order a model is trained with."""
     return {
         **dict.fromkeys(_CATEGORICAL, "nominal"),
-        **dict.fromkeys((*_REQUEST, *_TIME, *_HISTORY, *jobs.profile), "continuous"),
+        **dict.fromkeys(
+            (*REQUEST_FEATURES[3:], *_TIME, *_HISTORY, *HABIT_FEATURES, *jobs.profile), "continuous"
+        ),
     }
 
 
@@ -213,7 +232,7 @@ def feature_columns(
         "account": jobs.account,
         "partition": jobs.partition,
         "qos": jobs.qos,
-        "name": bucket,
+        "name": np.array(bucket, dtype=object),
         "gpus": jobs.gpus,
         "cpus": jobs.cpus,
         "nodes": jobs.nodes,
@@ -227,12 +246,14 @@ def feature_columns(
         "user_last": fact["user_last"] - anchor,
         "user_last_3": fact["user_median3"] - anchor,
         "user_last_11": fact["user_median11"] - anchor,
+        "user_trend": fact["user_slow_mean"] - anchor,
+        "user_upper": fact["user_upper"] - anchor,
         "same_request_jobs": fact["request_count"],
         "same_request": fact["request_median"] - anchor,
+        "same_request_recent": fact["request_fast_mean"] - anchor,
         "same_request_last": fact["request_last"] - anchor,
         "same_name_jobs": fact["name_count"],
         "same_name": fact["name_median"] - anchor,
-        "same_demand": fact["demand_mean"] - anchor,
         "limit_ratio": to_log(jobs.limit_s) - anchor,
         **jobs.profile,
     }
@@ -240,13 +261,17 @@ def feature_columns(
 
 _Keys = tuple[Hashable, ...]
 FACT_NAMES: Final = (*(f"{level}_{name}" for level in _LEVELS for name in _STAT_NAMES), "demand_mean")
+# How the user's jobs ran of late and how the most similar ones ran, each relative to the anchor.
+HABIT_FEATURES: Final = (
+    *("user_last_11", "user_trend", "user_upper", "same_request", "same_request_recent", "same_name"),
+)
+# What is known of a job whose user has no history.
+REQUEST_FEATURES: Final = ("partition", "qos", "name", "gpus", "cpus", "nodes", "memory_mib", "limit_s")
 _CATEGORICAL: Final = ("user", "account", "partition", "qos", "name")
-_REQUEST: Final = ("gpus", "cpus", "nodes", "memory_mib", "limit_s")
 _TIME: Final = ("hour", "weekday")
 _HISTORY: Final = (
-    *("user_jobs", "user_spread", "user_idle_s", "user_last", "user_last_3", "user_last_11"),
-    *("same_request_jobs", "same_request", "same_request_last", "same_name_jobs", "same_name"),
-    *("same_demand", "limit_ratio"),
+    *("user_jobs", "user_spread", "user_idle_s", "user_last", "user_last_3"),
+    *("same_request_jobs", "same_request_last", "same_name_jobs", "limit_ratio"),
 )
 
 
