@@ -38,8 +38,7 @@ FORMAT: Final = "lucid-duration/1"
 MOST_LOG: Final = 3.0
 _MEDIAN: Final = FACT_NAMES.index("user_median")
 _COUNT: Final = FACT_NAMES.index("user_count")
-_TREND: Final = FACT_NAMES.index("user_slow_mean")
-_SPREAD: Final = FACT_NAMES.index("user_spread")
+_DECILES: Final = (FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile"))
 _DEMAND: Final = FACT_NAMES.index("demand_mean")
 _REMEDY: Final = "train the model again or restore an earlier version"
 
@@ -57,22 +56,24 @@ class FitSettings:
 
 @dataclass(frozen=True)
 class Choice:
-    """What stands behind the estimates of users with a history, and how the candidates did when it was chosen.
+    """What stands behind the estimates of users with a history, and how every candidate did in validation.
 
-    `trend` is the weight of the running mean of the user's latest jobs, `weight` that of the additive model.
+    `weight` is that of the additive model (0: the running median alone).
     `scores` maps each candidate to its validation score relative to the running median: the mean of the
-    ratios of log error, absolute error and lost rank correlation; below 1 is better.
+    ratios of log error and absolute error; below 1 is better.
     """
 
     name: str
-    trend: float = 0.0
     weight: float = 0.0
     scores: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """Per job, arrays of shape (n,): seconds, and where the estimate comes from (`source`)."""
+    """Per job, arrays of shape (n,): seconds, and where the estimate comes from (`source`).
+
+    `scale`, shape (n, 2), is how far the user's jobs range below and above the estimate, in logs.
+    """
 
     point_s: FloatArray
     low_s: FloatArray
@@ -135,7 +136,7 @@ class DurationModel:
     def predict_facts(self, jobs: JobTable, facts: FloatArray) -> Estimates:
         """Estimate from facts looked up before (`DurationHistory.facts` or `replay`), shape (n, facts)."""
         point = self.point_log(jobs, facts)
-        scale = scale_of(facts[:, _SPREAD])
+        scale = scale_of(point, facts[:, _DECILES[0]], facts[:, _DECILES[1]])
         low, high = self.interval.bounds(point, scale, jobs.limit_s)
         point_s = np.fmin(from_log(point), jobs.limit_s)
         return Estimates(
@@ -170,11 +171,8 @@ class DurationModel:
         source = str(self._source(facts)[0])
         what = f"{facts[0, _COUNT]:.0f} jobs" if known else f"{job.gpus[0]:.0f} GPUs"
         terms = [TermScore("user median" if known else source.split(",")[0], what, anchor)]
-        tables, weight, trend = self._parts(bool(known))
-        intercept, total = 0.0, anchor
-        if known and trend:
-            drift = float(facts[0, _TREND])
-            terms.append(TermScore("user trend", f"{float(from_log(drift)):.4g} s", trend * (drift - anchor)))
+        tables, weight = self._parts(bool(known))
+        intercept = 0.0
         if tables is not None and weight:
             columns = feature_columns(job, facts, np.array([anchor]), self.names(job.name.tolist()))
             intercept = weight * tables.intercept
@@ -199,7 +197,6 @@ class DurationModel:
             "default_log": self.default_log,
             "choice": {
                 "name": self.choice.name,
-                "trend": self.choice.trend,
                 "weight": self.choice.weight,
                 "scores": dict(self.choice.scores),
             },
@@ -224,12 +221,12 @@ class DurationModel:
                 f"{source}: format is {data['format']!r}, this version reads {FORMAT!r}; {_REMEDY}"
             )
         choice = data["choice"]
-        if not isinstance(choice, dict) or set(choice) != {"name", "trend", "weight", "scores"}:
-            raise ModelError(f"{source}: choice must have name, trend, weight and scores; {_REMEDY}")
+        if not isinstance(choice, dict) or set(choice) != {"name", "weight", "scores"}:
+            raise ModelError(f"{source}: choice must have name, weight and scores; {_REMEDY}")
         if not isinstance(choice["name"], str) or not isinstance(choice["scores"], dict):
             raise ModelError(f"{source}: choice.name must be text and choice.scores an object; {_REMEDY}")
         for where, value in (
-            *(("choice.trend", choice["trend"]), ("choice.weight", choice["weight"])),
+            ("choice.weight", choice["weight"]),
             *(("new_user_weight", data["new_user_weight"]), ("default_log", data["default_log"])),
             *((f"choice.scores[{name!r}]", score) for name, score in choice["scores"].items()),
             ("trained_jobs", data["trained_jobs"]),
@@ -237,7 +234,7 @@ class DurationModel:
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise ModelError(f"{source}: {where} is {value!r}, not a finite number; {_REMEDY}")
         return cls(
-            Choice(choice["name"], choice["trend"], choice["weight"], dict(choice["scores"])),
+            Choice(choice["name"], choice["weight"], dict(choice["scores"])),
             _tables(data["tables"], f"{source}: tables"),
             _tables(data["new_user_tables"], f"{source}: new_user_tables"),
             float(data["new_user_weight"]),
@@ -264,10 +261,10 @@ class DurationModel:
             raise ModelError(f"{path}: cannot be read as JSON ({error}); {_REMEDY}") from error
         return cls.from_json(data, source=str(path))
 
-    def _parts(self, known: bool) -> tuple[AdditiveModel | None, float, float]:
+    def _parts(self, known: bool) -> tuple[AdditiveModel | None, float]:
         if known:
-            return self.tables, self.choice.weight, self.choice.trend
-        return self.new_user_tables, self.new_user_weight, 0.0
+            return self.tables, self.choice.weight
+        return self.new_user_tables, self.new_user_weight
 
     def _anchor(self, facts: FloatArray) -> FloatArray:
         return anchor_log(facts, self.default_log)
@@ -278,14 +275,10 @@ class DurationModel:
         columns = feature_columns(jobs, facts, anchor, bucket)
         known = facts[:, _COUNT] > 0
         for which, rows in ((True, known), (False, ~known)):
-            tables, weight, trend = self._parts(which)
-            if not rows.any():
-                continue
-            if which and trend:
-                correction[rows] += trend * (facts[rows, _TREND] - anchor[rows])
-            if tables is not None and weight:
+            tables, weight = self._parts(which)
+            if tables is not None and weight and rows.any():
                 some = {name: columns[name][rows] for name in tables.features}
-                correction[rows] += weight * tables.score(some)
+                correction[rows] = weight * tables.score(some)
         return np.clip(correction, -MOST_LOG, MOST_LOG)
 
     def _source(self, facts: FloatArray) -> TextArray:

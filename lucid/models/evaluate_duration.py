@@ -3,7 +3,7 @@
 Every test job is estimated from jobs that had ended when it was submitted, by a model trained on such jobs
 only; the model is refitted several times over the test part. Intervals adapt as test jobs end.
 
-Metrics: mean absolute error in seconds; the share of estimates within a factor of two, where 10 s are added to
+Metrics: mean absolute error in seconds; the share of estimates within a factor of two, 10 s being added to
 both sides, so that a job that ended at once has a ratio at all; Spearman's rank correlation; the share of
 durations inside their 80 % interval. Jobs without a duration are not scored.
 """
@@ -23,14 +23,13 @@ from lucid.errors import LucidError, TraceError
 from lucid.models.duration import DurationModel, FitSettings, anchor_log
 from lucid.models.duration_fit import rank_correlation
 from lucid.models.features import FACT_NAMES, LOG_OFFSET_S, from_log, replay, to_log
-from lucid.models.intervals import IntervalTracker, scale_of
+from lucid.models.intervals import IntervalTracker, residual, scale_of
 from lucid.models.jobtable import FloatArray, JobTable, TextArray, read_jobs
 
 __all__ = ["REFITS", "WalkForward", "evaluate_duration", "metrics", "walk_forward"]
 
 REFITS: Final = 12
-_COUNT: Final = FACT_NAMES.index("user_count")
-_SPREAD: Final = FACT_NAMES.index("user_spread")
+_DECILES: Final = [FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile")]
 
 
 @dataclass(frozen=True)
@@ -89,15 +88,14 @@ def metrics(point_s: FloatArray, truth_s: FloatArray) -> dict[str, float]:
 def walk_forward(
     jobs: JobTable, test_from: int, *, refits: int = REFITS, settings: FitSettings | None = None
 ) -> WalkForward:
-    """Estimate rows `test_from` and on of `jobs` (ordered by submission), refitting before each of `refits` blocks."""
+    """Estimate the rows of `jobs` (ordered by submission) from `test_from`, refitting before each block."""
     facts = replay(jobs)
     starts = np.unique(np.linspace(test_from, len(jobs), refits + 1).astype(int)[:-1])
     rows = np.arange(test_from, len(jobs))
-    point, scale = np.empty(len(rows)), scale_of(facts[rows, _SPREAD])
+    point, default = np.empty(len(rows)), np.empty(len(rows))
     source = np.empty(len(rows), dtype=object)
     choices = []
     tracker = IntervalTracker()
-    default = np.empty(len(rows))
     for start, end in zip(starts, [*starts[1:], len(jobs)], strict=True):
         # Only the past goes in: ended by now. (What had not ended has no duration to learn from.)
         past = np.flatnonzero(jobs.end_s <= jobs.submit_s[start])
@@ -112,19 +110,15 @@ def walk_forward(
         default[here] = model.default_log
         if start == starts[0]:
             tracker = model.interval
+    deciles = facts[rows][:, _DECILES]
+    scale = scale_of(point, deciles[:, 0], deciles[:, 1])
     low, high = _intervals(jobs, test_from, point, scale, tracker)
     point_s = np.fmin(from_log(point), jobs.limit_s[rows])
-    median_s = np.fmin(
-        from_log(anchor_log(facts[rows], 0.0) + np.where(_blank(facts[rows]), default, 0.0)),
-        jobs.limit_s[rows],
-    )
+    median = np.where(np.isnan(anchor_log(facts[rows], np.nan)), default, anchor_log(facts[rows], np.nan))
+    median_s = np.fmin(from_log(median), jobs.limit_s[rows])
     return WalkForward(
         point_s, np.minimum(low, point_s), np.maximum(high, point_s), median_s, source, tuple(choices)
     )
-
-
-def _blank(facts: FloatArray) -> Any:
-    return np.isnan(facts[:, -1])
 
 
 def _intervals(
@@ -133,6 +127,7 @@ def _intervals(
     """Bounds of every test job from residuals of those that had ended at its submission."""
     low, high = np.empty(len(point)), np.empty(len(point))
     truth = to_log(jobs.duration_s[test_from:])
+    residuals = residual(truth, point, scale)
     ends, submits = jobs.end_s[test_from:], jobs.submit_s[test_from:]
     finishing = [
         int(i) for i in np.argsort(ends, kind="stable") if np.isfinite(ends[i]) and np.isfinite(truth[i])
@@ -142,7 +137,7 @@ def _intervals(
         while done < len(finishing) and ends[finishing[done]] <= submits[row]:
             ended = finishing[done]
             tracker.add(
-                float((truth[ended] - point[ended]) / scale[ended]),
+                float(residuals[ended]),
                 below=bool(jobs.duration_s[test_from + ended] < low[ended]),
                 above=bool(jobs.duration_s[test_from + ended] > high[ended]),
             )

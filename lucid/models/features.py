@@ -46,7 +46,7 @@ _SLOW: Final = 0.02
 _FAST: Final = 0.1
 _STAT_NAMES: Final = (
     *("count", "median", "upper", "spread", "last", "median3", "median11", "slow_mean", "fast_mean"),
-    "last_end_s",
+    *("low_decile", "high_decile", "last_end_s"),
 )
 _LEVELS: Final = ("user", "request", "name")
 _EMPTY: Final = (0.0, *([math.nan] * (len(_STAT_NAMES) - 1)))
@@ -112,6 +112,8 @@ class _Running:
                 _median(sorted(recent)),
                 self._slow,
                 self._fast,
+                _quantile(ordered, 0.1),
+                _quantile(ordered, 0.9),
                 self._last_end_s,
             )
         return self._stats

@@ -1,11 +1,13 @@
 """How far a duration may lie from its estimate: conformal intervals, and the time left of a running job.
 
-A residual is ``(log(true + 10) - log(estimate + 10)) / scale``; the scale is how much the user's own
-durations vary, so that a steady user gets a narrow interval. The interval spans two quantiles of past
-residuals (split conformal prediction). Which quantiles is adapted online, after Gibbs and Candès, "Adaptive
-conformal inference under distribution shift" (2021): each miss below the interval lowers the lower level a
-little, each job that is not below raises it, in proportions that settle at the wanted share of misses;
-likewise above.
+A residual is ``(log(true + 10) - log(estimate + 10)) / scale``; the scale is the distance from the estimate
+to the lowest tenth of the user's own durations, or to the highest tenth, whichever side the truth lies on. A
+steady user thus gets a narrow interval, and one whose jobs often fail at once a lower bound of nothing.
+
+The interval spans two quantiles of past residuals (split conformal prediction). Which quantiles is adapted
+online, after Gibbs and Candès, "Adaptive conformal inference under distribution shift" (2021): each miss below
+the interval lowers the lower level a little, each job that is not below raises it, in proportions that settle
+at the wanted share of misses; likewise above.
 """
 
 from __future__ import annotations
@@ -17,18 +19,19 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from lucid.errors import ModelError
-from lucid.models.features import from_log, to_log
+from lucid.models.features import LOG_OFFSET_S, from_log, to_log
 from lucid.models.jobtable import FloatArray
 
-__all__ = ["COVERAGE", "IntervalTracker", "scale_of"]
+__all__ = ["COVERAGE", "IntervalTracker", "residual", "scale_of"]
 
 COVERAGE: Final = 0.80
 _WINDOW: Final = 1000
 _RATE: Final = 0.02
 _FEWEST: Final = 10
+_LEAST_SCALE: Final = 0.1
+_UNKNOWN_SCALE: Final = 1.5
 
 
 class IntervalTracker:
@@ -50,18 +53,18 @@ class IntervalTracker:
     def bounds(
         self, point: FloatArray, scale: FloatArray, limit_s: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Lower and upper bounds in seconds of estimates given as logs; arrays of shape (n,).
+        """Lower and upper bounds in seconds, shape (n,), of estimates given as logs (n,); `scale` is (n, 2).
 
-        With fewer than ten residuals it knows nothing: zero to the limit (or infinity).
+        A lower bound under ten seconds is given as zero: at that length nothing tells jobs apart. With fewer
+        than ten residuals it knows nothing: zero to the limit (or infinity).
         """
         limit = np.where(np.isnan(limit_s), np.inf, limit_s)
         if len(self._sorted) < _FEWEST:
             return np.zeros(len(point)), limit
-        low, high = self._quantile(self.low), self._quantile(self.high)
-        return (
-            np.minimum(from_log(point + low * scale), limit),
-            np.minimum(from_log(point + high * scale), limit),
+        low, high = (
+            from_log(point + _scaled(self._quantile(level), scale)) for level in (self.low, self.high)
         )
+        return np.minimum(np.where(low < LOG_OFFSET_S, 0.0, low), limit), np.minimum(high, limit)
 
     def add(self, residual: float, *, below: bool, above: bool) -> None:
         """Learn from a job that ended: its residual, and whether it lay below or above its own interval."""
@@ -82,7 +85,8 @@ class IntervalTracker:
         levels = np.array([self._quantile(level) for level in np.linspace(0.005, 0.995, 100)])
         if len(self._sorted) < _FEWEST:
             levels = np.zeros(1)
-        outcomes = np.minimum(from_log(to_log(point_s)[:, None] + levels * scale[:, None]), limit[:, None])
+        shift = np.where(levels < 0, scale[:, :1], scale[:, 1:]) * levels
+        outcomes = np.minimum(from_log(to_log(point_s)[:, None] + shift), limit[:, None])
         left = np.where(outcomes > ran_s[:, None], outcomes - ran_s[:, None], np.nan)
         none = np.isnan(left).all(axis=1)
         left[none] = np.minimum(ran_s, limit - ran_s)[none, None]
@@ -136,6 +140,17 @@ def _finite(number: Any) -> bool:
     return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
 
 
-def scale_of(spread: npt.ArrayLike) -> FloatArray:
-    """Residual scale from the interquartile range of the user's log durations; unknown spread counts as 1."""
-    return np.asarray(0.1 + np.nan_to_num(np.asarray(spread, dtype=np.float64), nan=1.0), dtype=np.float64)
+def scale_of(point: FloatArray, low_decile: FloatArray, high_decile: FloatArray) -> FloatArray:
+    """Scales below and above each estimate, shape (n, 2), from the user's deciles (logs; NaN: none)."""
+    below = np.nan_to_num(point - low_decile, nan=_UNKNOWN_SCALE)
+    above = np.nan_to_num(high_decile - point, nan=_UNKNOWN_SCALE)
+    return np.maximum(np.stack([below, above], axis=1), _LEAST_SCALE)
+
+
+def residual(truth: FloatArray, point: FloatArray, scale: FloatArray) -> FloatArray:
+    """Scaled residuals of log durations, shape (n,); negative where the job was shorter than estimated."""
+    return (truth - point) / np.where(truth < point, scale[:, 0], scale[:, 1])
+
+
+def _scaled(level: float, scale: FloatArray) -> FloatArray:
+    return level * scale[:, 0 if level < 0 else 1]
