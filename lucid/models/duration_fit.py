@@ -7,9 +7,9 @@ and checked on the last. No job is judged by a model that learned from it, nor s
 submission.
 
 The habit model at full weight is what is used unless the evidence speaks for another candidate (half the
-weight, none at all, or the wide model): its loss must be lower over the checked stretches by three standard
-errors of the paired differences. Choosing the lowest loss outright follows each passing regime of a cluster and did
-worse than any fixed choice, since the regime had usually changed by the time it was chosen.
+weight, none at all, or the wide model at half): its loss must be lower over the checked stretches by three
+standard errors of the paired differences. Choosing the lowest loss outright follows each passing regime of a
+cluster and did worse than any fixed choice, since the regime had usually changed by the time it was chosen.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FOLDS: Final = ((0.5, 0.75), (0.75, 1.0))
 _STRETCHES: Final = 10
 _FEWEST_IN_STRETCH: Final = 5
 _STANDARD_ERRORS: Final = 3.0
-_CANDIDATES: Final = (("habit", 1.0), ("habit", 0.5), ("", 0.0), ("wide", 0.5), ("wide", 1.0))
+_CANDIDATES: Final = (("habit", 1.0), ("habit", 0.5), ("", 0.0), ("wide", 0.5))
 _NEW_USER_WEIGHT: Final = 0.5
 _NEW_USER_FOLDS: Final = 3
 _NEW_USER_JOBS: Final = 200

@@ -98,7 +98,7 @@ def walk_forward(
     tracker = IntervalTracker()
     for start, end in zip(starts, [*starts[1:], len(jobs)], strict=True):
         # Only the past goes in: ended by now. (What had not ended has no duration to learn from.)
-        past = np.flatnonzero(jobs.end_s <= jobs.submit_s[start])
+        past = np.flatnonzero(jobs.end_s < jobs.submit_s[start])
         model = DurationModel.fit(jobs.take(past), settings)
         choices.append(model.choice.name)
         block = np.arange(start, end)
@@ -134,7 +134,7 @@ def _intervals(
     ]
     done = 0
     for row in range(len(point)):
-        while done < len(finishing) and ends[finishing[done]] <= submits[row]:
+        while done < len(finishing) and ends[finishing[done]] < submits[row]:
             ended = finishing[done]
             tracker.add(
                 float(residuals[ended]),

@@ -193,7 +193,8 @@ class DurationHistory:
 def replay(jobs: JobTable, history: DurationHistory | None = None) -> FloatArray:
     """Facts for every row as they stood when it was submitted, shape (n, len(FACT_NAMES)).
 
-    A job is added to the (given or fresh) history once its end is at or before the submission looked at.
+    A job is added to the (given or fresh) history once its end is before the submission looked at: strictly,
+    so that a job which ended in its first second does not see itself.
     """
     history = DurationHistory() if history is None else history
     keys, gpus, values = _keys(jobs), jobs.gpus.tolist(), to_log(jobs.duration_s).tolist()
@@ -202,7 +203,7 @@ def replay(jobs: JobTable, history: DurationHistory | None = None) -> FloatArray
     facts = np.empty((len(jobs), len(FACT_NAMES)), dtype=np.float64)
     done = 0
     for index in np.argsort(jobs.submit_s, kind="stable").tolist():
-        while done < len(finishing) and ends[finishing[done]] <= submits[index]:
+        while done < len(finishing) and ends[finishing[done]] < submits[index]:
             ended = finishing[done]
             history.add_one(keys[ended], gpus[ended], values[ended], ends[ended])
             done += 1

@@ -5,9 +5,9 @@ to the lowest tenth of the user's own durations, or to the highest tenth, whiche
 steady user thus gets a narrow interval, and one whose jobs often fail at once a lower bound of nothing.
 
 The interval spans two quantiles of past residuals (split conformal prediction). Which quantiles is adapted
-online, after Gibbs and Candès, "Adaptive conformal inference under distribution shift" (2021): each miss below
-the interval lowers the lower level a little, each job that is not below raises it, in proportions that settle
-at the wanted share of misses; likewise above.
+online, after Gibbs and Candès, "Adaptive conformal inference under distribution shift" (2021): each miss
+below the interval lowers the lower level a little, each job that is not below raises it, in proportions that
+settle at the wanted share of misses; likewise above.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ __all__ = ["COVERAGE", "IntervalTracker", "residual", "scale_of"]
 
 COVERAGE: Final = 0.80
 _WINDOW: Final = 1000
-_RATE: Final = 0.02
+_RATE: Final = 0.005
 _FEWEST: Final = 10
+# The interval never ends inside the user's own middle 80 %, which stand at residuals of -1 and 1: quantiles
+# over everybody's latest jobs forget what one user's jobs do only now and then.
+_OWN_DECILE: Final = 1.0
 _LEAST_SCALE: Final = 0.1
 _UNKNOWN_SCALE: Final = 1.5
 
@@ -61,9 +64,8 @@ class IntervalTracker:
         limit = np.where(np.isnan(limit_s), np.inf, limit_s)
         if len(self._sorted) < _FEWEST:
             return np.zeros(len(point)), limit
-        low, high = (
-            from_log(point + _scaled(self._quantile(level), scale)) for level in (self.low, self.high)
-        )
+        low = from_log(point + scale[:, 0] * min(self._quantile(self.low), -_OWN_DECILE))
+        high = from_log(point + scale[:, 1] * max(self._quantile(self.high), _OWN_DECILE))
         return np.minimum(np.where(low < LOG_OFFSET_S, 0.0, low), limit), np.minimum(high, limit)
 
     def add(self, residual: float, *, below: bool, above: bool) -> None:
@@ -150,7 +152,3 @@ def scale_of(point: FloatArray, low_decile: FloatArray, high_decile: FloatArray)
 def residual(truth: FloatArray, point: FloatArray, scale: FloatArray) -> FloatArray:
     """Scaled residuals of log durations, shape (n,); negative where the job was shorter than estimated."""
     return (truth - point) / np.where(truth < point, scale[:, 0], scale[:, 1])
-
-
-def _scaled(level: float, scale: FloatArray) -> FloatArray:
-    return level * scale[:, 0 if level < 0 else 1]

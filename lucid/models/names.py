@@ -92,7 +92,12 @@ def _exemplars(stems: Sequence[str]) -> list[str]:
             _similarity(stems, stems)
         )
     centres = fitted.cluster_centers_indices_
-    return [stems[int(index)] for index in centres] if len(centres) else list(stems)
+    exemplars = [stems[int(index)] for index in centres]
+    if not exemplars:
+        return list(stems)
+    # A frequent stem that is like none of the exemplars is a bucket of its own.
+    alone = _similarity(stems, exemplars).max(axis=1) < CLOSE
+    return exemplars + [stem for stem, is_alone in zip(stems, alone.tolist(), strict=True) if is_alone]
 
 
 def _nearest(stems: Sequence[str], exemplars: Sequence[str]) -> dict[str, str]:
