@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, TermScore
@@ -32,6 +33,8 @@ from lucid.models.jobtable import FloatArray, JobTable, TextArray
 from lucid.models.names import NameBuckets
 
 __all__ = ["Choice", "DurationModel", "Estimates", "Explanation", "FitSettings"]
+
+BoolArray = npt.NDArray[np.bool_]
 
 FORMAT: Final = "lucid-duration/1"
 # A correction multiplies or divides an anchor by at most this (e^3 is some twenty-fold).
@@ -49,7 +52,7 @@ class FitSettings:
 
     pairs: int = 0
     monotone: Mapping[str, int] = field(default_factory=dict)
-    most_jobs: int = 50_000
+    most_jobs: int = 100_000
     seed: int = 0
     n_jobs: int = 1
 
@@ -101,7 +104,11 @@ class Explanation:
 
 @dataclass(frozen=True)
 class DurationModel:
-    """A fitted model; `default_log` stands in while nothing at all has finished."""
+    """A fitted model; `default_log` stands in while nothing at all has finished.
+
+    `users` are those whom the tables know well enough: what was learned from others' habits made estimates of
+    a newcomer's jobs worse than the newcomer's own median, so anybody else is estimated by that alone.
+    """
 
     choice: Choice
     tables: AdditiveModel | None
@@ -111,6 +118,7 @@ class DurationModel:
     interval: IntervalTracker
     default_log: float
     trained_jobs: int
+    users: frozenset[str] = frozenset()
 
     @classmethod
     def untrained(cls) -> DurationModel:
@@ -143,7 +151,7 @@ class DurationModel:
             point_s,
             np.minimum(low, point_s),
             np.maximum(high, point_s),
-            self._source(facts),
+            self._source(jobs, facts),
             scale,
             jobs.limit_s,
         )
@@ -168,10 +176,12 @@ class DurationModel:
         facts = history.facts(job)
         anchor = float(self._anchor(facts)[0])
         known = facts[0, _COUNT] > 0
-        source = str(self._source(facts)[0])
+        source = str(self._source(job, facts)[0])
         what = f"{facts[0, _COUNT]:.0f} jobs" if known else f"{job.gpus[0]:.0f} GPUs"
         terms = [TermScore("user median" if known else source.split(",")[0], what, anchor)]
         tables, weight = self._parts(bool(known))
+        if known and not self._trained(job)[0]:
+            tables = None
         intercept = 0.0
         if tables is not None and weight:
             columns = feature_columns(job, facts, np.array([anchor]), self.names(job.name.tolist()))
@@ -195,6 +205,7 @@ class DurationModel:
             "log_offset_s": LOG_OFFSET_S,
             "trained_jobs": self.trained_jobs,
             "default_log": self.default_log,
+            "users": sorted(self.users),
             "choice": {
                 "name": self.choice.name,
                 "weight": self.choice.weight,
@@ -220,6 +231,8 @@ class DurationModel:
             raise ModelError(
                 f"{source}: format is {data['format']!r}, this version reads {FORMAT!r}; {_REMEDY}"
             )
+        if not isinstance(data["users"], list) or not all(isinstance(name, str) for name in data["users"]):
+            raise ModelError(f"{source}: users is not a list of names; {_REMEDY}")
         choice = data["choice"]
         if not isinstance(choice, dict) or set(choice) != {"name", "weight", "scores"}:
             raise ModelError(f"{source}: choice must have name, weight and scores; {_REMEDY}")
@@ -242,6 +255,7 @@ class DurationModel:
             IntervalTracker.from_json(data["interval"], source=source),
             float(data["default_log"]),
             int(data["trained_jobs"]),
+            frozenset(data["users"]),
         )
 
     def save(self, path: Path) -> None:
@@ -274,19 +288,23 @@ class DurationModel:
         bucket = self.names(jobs.name.tolist())
         columns = feature_columns(jobs, facts, anchor, bucket)
         known = facts[:, _COUNT] > 0
-        for which, rows in ((True, known), (False, ~known)):
+        for which, rows in ((True, known & self._trained(jobs)), (False, ~known)):
             tables, weight = self._parts(which)
             if tables is not None and weight and rows.any():
                 some = {name: columns[name][rows] for name in tables.features}
                 correction[rows] = weight * tables.score(some)
         return np.clip(correction, -MOST_LOG, MOST_LOG)
 
-    def _source(self, facts: FloatArray) -> TextArray:
+    def _source(self, jobs: JobTable, facts: FloatArray) -> TextArray:
         known = facts[:, _COUNT] > 0
         anchored = np.where(np.isnan(facts[:, _DEMAND]), "default", "demand mean").astype(object)
         if self.new_user_weight and self.new_user_tables is not None:
             anchored = anchored + ", corrected by request"
-        return np.where(known, self.choice.name, anchored).astype(object)
+        own = np.where(self._trained(jobs), self.choice.name, "user median")
+        return np.where(known, own, anchored).astype(object)
+
+    def _trained(self, jobs: JobTable) -> BoolArray:
+        return np.array([user in self.users for user in jobs.user.tolist()], dtype=np.bool_)
 
 
 def anchor_log(facts: FloatArray, default_log: float) -> FloatArray:

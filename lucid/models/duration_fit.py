@@ -15,6 +15,7 @@ cluster and did worse than any fixed choice, since the regime had usually change
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ _COUNT: Final = FACT_NAMES.index("user_count")
 _DECILES: Final = [FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile")]
 _DEMAND: Final = FACT_NAMES.index("demand_mean")
 FEWEST_JOBS: Final = 100
+FEWEST_OF_USER: Final = 20
 # Shares of the finished jobs: trained on up to the first, checked up to the second.
 FOLDS: Final = ((0.5, 0.75), (0.75, 1.0))
 _STRETCHES: Final = 10
@@ -85,7 +87,7 @@ def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
     choice, tables = Choice("user median"), None
     checked, point = np.empty(0, dtype=np.intp), anchor
     if len(known) >= FEWEST_JOBS:
-        choice, checked, corrections = _choose(train, known, anchor, truth, jobs.limit_s)
+        choice, checked, corrections = _choose(train, known, anchor, truth, jobs)
         point = anchor.copy()
         point[checked] += corrections
         if choice.weight:
@@ -105,6 +107,7 @@ def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
         interval=IntervalTracker(residuals.tolist()),
         default_log=default,
         trained_jobs=len(jobs),
+        users=_well_known(jobs, known),
     )
 
 
@@ -165,7 +168,7 @@ class _Trainer:
         ebm = ExplainableBoostingRegressor(
             feature_types=[self._types[name] for name in columns],
             interactions=self._settings.pairs if wide and not wanted else 0,
-            outer_bags=2,
+            outer_bags=4,
             max_bins=32,
             max_interaction_bins=16,
             max_rounds=150,
@@ -185,7 +188,7 @@ class _Trainer:
 
 
 def _choose(
-    train: _Trainer, known: IntArray, anchor: FloatArray, truth: FloatArray, limit_s: FloatArray
+    train: _Trainer, known: IntArray, anchor: FloatArray, truth: FloatArray, jobs: JobTable
 ) -> tuple[Choice, IntArray, FloatArray]:
     """What to use, the rows it was checked on, and its corrections there."""
     losses: dict[str, list[float]] = {_label(*candidate): [] for candidate in _CANDIDATES}
@@ -194,13 +197,15 @@ def _choose(
         cut, end = int(len(known) * trained_to), int(len(known) * checked_to)
         learn, check = known[:cut], known[cut:end]
         scores = {"": np.zeros(len(check))}
+        trusted = _well_known(jobs, learn)
         for name, features in train.features.items():
             scores[name] = train.score(train(learn, features), check)
+            scores[name][[user not in trusted for user in jobs.user[check].tolist()]] = 0.0
         for name, weight in _CANDIDATES:
             shift = np.clip(weight * scores[name], -MOST_LOG, MOST_LOG)
             corrections[_label(name, weight)].append(shift)
             losses[_label(name, weight)] += [
-                _relative_loss(anchor[rows], shift[part], truth[rows], limit_s[rows])
+                _relative_loss(anchor[rows], shift[part], truth[rows], jobs.limit_s[rows])
                 for part in np.array_split(np.arange(len(check)), _STRETCHES)
                 if len(part) >= _FEWEST_IN_STRETCH
                 for rows in (check[part],)
@@ -211,6 +216,12 @@ def _choose(
     choice = Choice(chosen, weights[chosen], {label: round(float(v.mean()), 6) for label, v in table.items()})
     rows = np.concatenate([known[int(len(known) * low) : int(len(known) * high)] for low, high in FOLDS])
     return choice, rows, np.concatenate(corrections[chosen])
+
+
+def _well_known(jobs: JobTable, rows: IntArray) -> frozenset[str]:
+    """Users with enough jobs among `rows` for tables trained on these to be used on them."""
+    counts = Counter(jobs.user[rows].tolist())
+    return frozenset(user for user, count in counts.items() if user is not None and count >= FEWEST_OF_USER)
 
 
 def _evident(table: Mapping[str, FloatArray]) -> str:
