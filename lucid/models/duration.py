@@ -7,8 +7,8 @@ The estimate of a job, on the scale ``log(seconds + 10)``, is a sum that can be 
 The anchor is the median of the user's finished jobs; for a user without any, the mean (of logs, so a
 geometric mean) of jobs with the same GPU demand. What the additive model learns is only the log-ratio to that
 anchor, with an absolute-error loss, and with how much weight, if any, is decided on finished jobs that it was
-not trained on (`lucid.models.duration_fit`). Where it does not help there, the estimate IS the anchor, and
-says so.
+not trained on (`lucid.models.duration_fit`). Where it does not help there, and for users it was not trained
+on, the estimate IS the anchor, and says so.
 
 This module imports neither sklearn nor interpret; loading and predicting are numpy and JSON.
 """

@@ -134,6 +134,20 @@ def test_new_name_falls_back_on_the_users_history(
     assert median / 3 <= estimate.point_s[0] <= median * 3
 
 
+def test_a_newcomer_with_a_little_history_is_given_the_own_median_and_told_so(model: DurationModel) -> None:
+    table = JobTable.of(
+        user=["newcomer"] * 3,
+        submit_s=[0.0, 1.0, 2.0],
+        end_s=[50.0, 60.0, 90.0],
+        duration_s=[40.0, 50.0, 80.0],
+    )
+    history = DurationHistory.of(table)
+    estimate = model.predict(table.take([0]), history)
+    assert estimate.point_s[0] == pytest.approx(50.0)
+    assert estimate.source[0] == "user median"
+    assert [term.term for term in model.explain(table.take([0]), history).terms] == ["user median"]
+
+
 def test_too_few_jobs_train_nothing(jobs: JobTable) -> None:
     assert DurationModel.fit(jobs.take(np.arange(50))).choice.name == "user median"
 
@@ -185,6 +199,7 @@ def test_files_round_trip_exactly(
         (("choice",), []),
         (("default_log",), None),
         (("names",), [1]),
+        (("users",), [1]),
         (("interval", "low"), 0.9),
         (("interval", "residuals"), ["a"]),
         (("tables",), {"format": "?"}),
