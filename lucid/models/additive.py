@@ -1,0 +1,390 @@
+"""Additive term tables: a generalised additive model as plain data, scored with numpy alone.
+
+A GA²M is ``score = intercept + sum f_i(x_i) + sum f_ij(x_i, x_j)``; a fitted one is nothing but tables.
+`from_ebm` copies them out of interpret's ``ExplainableBoostingRegressor`` once, after training; the daemon
+then loads JSON and predicts without importing sklearn or interpret (together more than a second of start-up),
+and nothing is ever unpickled.
+
+Every axis of a table has one bin for "missing" in front and one for "unknown" (a category or text never
+seen in training) behind, so a table over a categorical axis of n bins has length n + 2.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from lucid.errors import ModelError
+
+__all__ = ["AdditiveModel", "Axis", "Term", "TermScore", "from_ebm"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
+
+FORMAT: Final = "lucid-additive/1"
+_LINKS: Final = ("identity", "log")
+_KINDS: Final = ("continuous", "categorical")
+_MISSING: Final = 0
+
+
+class TermScore(NamedTuple):
+    """What one term adds to one row's score: the term's name, the row's value(s), the addend (link space)."""
+
+    term: str
+    value: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One feature as one term bins it.
+
+    Continuous: `cuts` ascending; x falls into bin ``1 + #(cuts <= x)``, so a cut belongs to the bin above.
+    Categorical: `categories` maps a name to its bin (1 and up; several names may share one).
+    """
+
+    feature: str
+    kind: str
+    cuts: tuple[float, ...] = ()
+    categories: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bins including the missing one (index 0) and the unknown one (the last index)."""
+        if self.kind == "continuous":
+            return len(self.cuts) + 3
+        return max(self.categories.values(), default=0) + 2
+
+    def bins(self, column: Sequence[Any] | npt.NDArray[Any]) -> IntArray:
+        """Bin index of every value of `column`, shape (n,)."""
+        if self.kind == "continuous":
+            return self._continuous(column)
+        return self._categorical(column)
+
+    def _continuous(self, column: Sequence[Any] | npt.NDArray[Any]) -> IntArray:
+        try:
+            values = np.asarray(column, dtype=np.float64)
+        except (TypeError, ValueError):
+            return self._unparsed(column)
+        found = np.searchsorted(np.asarray(self.cuts, dtype=np.float64), values, side="right") + 1
+        found[np.isnan(values)] = _MISSING
+        return found
+
+    def _unparsed(self, column: Sequence[Any] | npt.NDArray[Any]) -> IntArray:
+        # Only for a column that holds text somewhere: text that is no number is an unknown value.
+        found = np.empty(len(column), dtype=np.intp)
+        for row, value in enumerate(column):
+            try:
+                number = math.nan if value is None else float(value)
+            except (TypeError, ValueError):
+                found[row] = self.size - 1
+            else:
+                found[row] = self._continuous([number])[0]
+        return found
+
+    def _categorical(self, column: Sequence[Any] | npt.NDArray[Any]) -> IntArray:
+        known: dict[Any, int] = {None: _MISSING, **self.categories}
+        get, unknown = known.get, self.size - 1
+        values = column.tolist() if isinstance(column, np.ndarray) else column
+        found = np.fromiter((get(value, -1) for value in values), dtype=np.intp, count=len(values))
+        for row in np.flatnonzero(found < 0).tolist():
+            value = values[row]
+            if isinstance(value, str):
+                found[row] = unknown
+            elif isinstance(value, float) and math.isnan(value):
+                found[row] = _MISSING
+            else:
+                raise ModelError(
+                    f"feature {self.feature!r}, row {row}: {value!r} is a {type(value).__name__}, but the "
+                    "feature is categorical; give text, or None where it is missing"
+                )
+        return found
+
+
+@dataclass(frozen=True)
+class Term:
+    """A main effect (one axis) or a pairwise effect (two).
+
+    `scores` has one dimension per axis, of that axis's size; `weights` (same shape) is how much training data
+    fell into each bin, for importances and plots; it does not enter a prediction.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    scores: FloatArray
+    weights: FloatArray
+
+    @property
+    def importance(self) -> float:
+        """Mean absolute score over the training data (interpret's ``avg_weight``)."""
+        total = float(self.weights.sum())
+        return float(np.vdot(np.abs(self.scores), self.weights) / total) if total > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class AdditiveModel:
+    """Intercept plus terms; `link` says how a score becomes a prediction (identity, or exp for log)."""
+
+    intercept: float
+    link: str
+    terms: tuple[Term, ...]
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the columns a prediction needs, in order of first use."""
+        return tuple(dict.fromkeys(axis.feature for term in self.terms for axis in term.axes))
+
+    def score_terms(self, columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> FloatArray:
+        """Every term's addend for every row, shape (rows, terms).
+
+        Raises:
+            ModelError: a needed column is absent, or the columns differ in length.
+        """
+        rows = self._rows(columns)
+        binned: dict[int, IntArray] = {}
+        out = np.empty((rows, len(self.terms)), dtype=np.float64)
+        for number, term in enumerate(self.terms):
+            index = tuple(self._bins(axis, columns, binned) for axis in term.axes)
+            out[:, number] = term.scores[index]
+        return out
+
+    def score(self, columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> FloatArray:
+        """Intercept plus all addends per row (link space), shape (rows,)."""
+        return np.asarray(self.intercept + self.score_terms(columns).sum(axis=1), dtype=np.float64)
+
+    def predict(self, columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> FloatArray:
+        """Predictions in the target's own unit, shape (rows,)."""
+        score = self.score(columns)
+        return np.exp(score) if self.link == "log" else score
+
+    def explain_one(self, row: Mapping[str, Any]) -> list[TermScore]:
+        """The addends of one row in term order; they and the intercept sum to `score` of that row."""
+        addends = self.score_terms({name: [row[name]] for name in self.features if name in row})[0]
+        return [
+            TermScore(term.name, ", ".join(_shown(row[axis.feature]) for axis in term.axes), float(addend))
+            for term, addend in zip(self.terms, addends, strict=True)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The model as JSON-ready data; `from_json` gives an equal model back (floats survive exactly)."""
+        return {
+            "format": FORMAT,
+            "intercept": self.intercept,
+            "link": self.link,
+            "terms": [_term_json(term) for term in self.terms],
+        }
+
+    @classmethod
+    def from_json(cls, data: object, *, source: str = "additive model") -> AdditiveModel:
+        """Check and build; `source` is the file or place that messages name.
+
+        Raises:
+            ModelError: anything that does not make a consistent model, naming where and what to do.
+        """
+        return _Reader(source).model(data)
+
+    @classmethod
+    def load(cls, path: Path) -> AdditiveModel:
+        """Read a model written by `save`.
+
+        Raises:
+            ModelError: the file is absent, is not JSON or is not a consistent model.
+        """
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ModelError(f"{path}: cannot be read ({error}); train the model again") from error
+        except ValueError as error:
+            raise ModelError(f"{path}: is not JSON ({error}); train the model again") from error
+        return cls.from_json(data, source=str(path))
+
+    def save(self, path: Path) -> None:
+        """Write the model as JSON text."""
+        path.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+
+    def _rows(self, columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> int:
+        absent = [name for name in self.features if name not in columns]
+        if absent:
+            raise ModelError(
+                f"columns {absent} are needed by the model but were not given; got {sorted(columns)}"
+            )
+        lengths = {len(columns[name]) for name in self.features} or {len(c) for c in columns.values()} or {0}
+        if len(lengths) > 1:
+            raise ModelError(f"columns differ in length: {sorted(lengths)}; give one value per row in each")
+        return lengths.pop()
+
+    @staticmethod
+    def _bins(
+        axis: Axis, columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]], binned: dict[int, IntArray]
+    ) -> IntArray:
+        # Pair terms share axis objects, so one prediction bins each feature at each resolution once.
+        if id(axis) not in binned:
+            binned[id(axis)] = axis.bins(columns[axis.feature])
+        return binned[id(axis)]
+
+
+def from_ebm(ebm: Any) -> AdditiveModel:
+    """Copy the tables out of a fitted ``interpret.glassbox.ExplainableBoostingRegressor`` (0.7).
+
+    Interpret bins a feature by ``bins_[feature][resolution]``, resolution 0 for main effects and 1 (or the
+    last there is) for pairs; a list holds cut points or a name-to-bin mapping; tensors keep missing at 0 and
+    unknown last.
+
+    Raises:
+        ModelError: not a fitted regressor, a link other than identity or log, or a term of more than
+            two features.
+    """
+    link = getattr(ebm, "link_", None)
+    if link not in _LINKS or not isinstance(ebm.intercept_, float):
+        raise ModelError(
+            f"cannot take tables from this estimator (link {link!r}); give a fitted regressor with "
+            f"link {' or '.join(_LINKS)}"
+        )
+    axes: dict[tuple[int, int], Axis] = {}
+    terms = []
+    for features, name, scores, weights in zip(
+        ebm.term_features_, ebm.term_names_, ebm.term_scores_, ebm.bin_weights_, strict=True
+    ):
+        if len(features) > 2:
+            raise ModelError(f"term {name!r} joins {len(features)} features; only one or two can be read")
+        used = []
+        for feature in features:
+            level = min(len(ebm.bins_[feature]), len(features)) - 1
+            if (feature, level) not in axes:
+                axes[feature, level] = _axis(str(ebm.feature_names_in_[feature]), ebm.bins_[feature][level])
+            used.append(axes[feature, level])
+        terms.append(Term(str(name), tuple(used), _frozen(scores), _frozen(weights)))
+    return AdditiveModel(float(ebm.intercept_), str(link), tuple(terms))
+
+
+def _axis(feature: str, bins: Any) -> Axis:
+    if isinstance(bins, dict):
+        return Axis(
+            feature, "categorical", categories={str(name): int(index) for name, index in bins.items()}
+        )
+    return Axis(feature, "continuous", cuts=tuple(float(cut) for cut in bins))
+
+
+def _frozen(values: Any) -> FloatArray:
+    array = np.array(values, dtype=np.float64)
+    array.setflags(write=False)
+    return array
+
+
+def _shown(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "missing"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _term_json(term: Term) -> dict[str, Any]:
+    axes = [
+        {"feature": axis.feature, "kind": axis.kind}
+        | ({"cuts": list(axis.cuts)} if axis.kind == "continuous" else {"categories": dict(axis.categories)})
+        for axis in term.axes
+    ]
+    return {"name": term.name, "axes": axes, "scores": term.scores.tolist(), "weights": term.weights.tolist()}
+
+
+class _Reader:
+    """Checks a model's JSON piece by piece; every refusal names the source and the place in it."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._axes: dict[tuple[Any, ...], Axis] = {}
+
+    def model(self, data: object) -> AdditiveModel:
+        top = self._object(data, "top level", {"format", "intercept", "link", "terms"})
+        if top["format"] != FORMAT:
+            self._refuse("format", f"is {top['format']!r}, this version reads {FORMAT!r}")
+        if top["link"] not in _LINKS:
+            self._refuse("link", f"is {top['link']!r}, known links are {', '.join(_LINKS)}")
+        if not isinstance(top["terms"], list):
+            self._refuse("terms", "is not a list")
+        terms = tuple(self._term(item, f"terms[{number}]") for number, item in enumerate(top["terms"]))
+        return AdditiveModel(self._number(top["intercept"], "intercept"), top["link"], terms)
+
+    def _term(self, data: object, where: str) -> Term:
+        item = self._object(data, where, {"name", "axes", "scores", "weights"})
+        if not isinstance(item["name"], str):
+            self._refuse(f"{where}.name", "is not text")
+        if not isinstance(item["axes"], list) or len(item["axes"]) not in (1, 2):
+            self._refuse(f"{where}.axes", "must list one or two axes")
+        axes = tuple(self._axis(axis, f"{where}.axes[{number}]") for number, axis in enumerate(item["axes"]))
+        shape = tuple(axis.size for axis in axes)
+        scores = self._table(item["scores"], f"{where}.scores", shape)
+        weights = self._table(item["weights"], f"{where}.weights", shape)
+        if (weights < 0).any():
+            self._refuse(f"{where}.weights", "has a negative weight")
+        return Term(item["name"], axes, scores, weights)
+
+    def _axis(self, data: object, where: str) -> Axis:
+        kind = data.get("kind") if isinstance(data, dict) else None
+        if kind not in _KINDS:
+            self._refuse(f"{where}.kind", f"is {kind!r}, known kinds are {', '.join(_KINDS)}")
+        item = self._object(
+            data, where, {"feature", "kind", "cuts" if kind == "continuous" else "categories"}
+        )
+        if not isinstance(item["feature"], str):
+            self._refuse(f"{where}.feature", "is not text")
+        axis = (
+            Axis(item["feature"], kind, cuts=self._cuts(item["cuts"], f"{where}.cuts"))
+            if kind == "continuous"
+            else Axis(
+                item["feature"], kind, categories=self._names(item["categories"], f"{where}.categories")
+            )
+        )
+        # Equal axes become one object again, so that a prediction bins each of them once.
+        return self._axes.setdefault((axis.feature, kind, axis.cuts, tuple(axis.categories.items())), axis)
+
+    def _cuts(self, data: object, where: str) -> tuple[float, ...]:
+        if not isinstance(data, list):
+            self._refuse(where, "is not a list")
+        cuts = tuple(self._number(cut, f"{where}[{number}]") for number, cut in enumerate(data))
+        if any(low >= high for low, high in itertools.pairwise(cuts)):
+            self._refuse(where, "does not ascend strictly")
+        return cuts
+
+    def _names(self, data: object, where: str) -> dict[str, int]:
+        if not isinstance(data, dict):
+            self._refuse(where, "is not an object of name to bin")
+        for name, index in data.items():
+            if isinstance(index, bool) or not isinstance(index, int) or not 1 <= index <= len(data):
+                self._refuse(f"{where}[{name!r}]", f"is {index!r}, not a bin from 1 to {len(data)}")
+        return dict(data)
+
+    def _table(self, data: object, where: str, shape: tuple[int, ...]) -> FloatArray:
+        try:
+            table = np.array(data, dtype=np.float64) if isinstance(data, list) else np.zeros(())
+        except (TypeError, ValueError):
+            self._refuse(where, "is not a table of numbers")
+        if table.shape != shape:
+            self._refuse(where, f"has shape {table.shape}, its axes say {shape}")
+        if not np.isfinite(table).all():
+            self._refuse(where, "has a value that is not finite")
+        return _frozen(table)
+
+    def _number(self, value: object, where: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            self._refuse(where, f"is {value!r}, not a finite number")
+        return float(value)
+
+    def _object(self, data: object, where: str, keys: set[str]) -> dict[str, Any]:
+        if not isinstance(data, dict):
+            self._refuse(where, "is not an object")
+        if set(data) != keys:
+            self._refuse(where, f"has keys {sorted(data)}, must have {sorted(keys)}")
+        return data
+
+    def _refuse(self, where: str, what: str) -> NoReturn:
+        raise ModelError(
+            f"{self._source}: {where} {what}; train the model again or restore an earlier version"
+        )
