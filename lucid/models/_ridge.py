@@ -1,7 +1,7 @@
 """Penalised least squares with a block held non-positive, refitted fast when rows are left out.
 
-Leaving a workload or a configuration out hundreds of times (nested cross-validation) must not cost hundreds of
-passes over the data: the normal equations are summed once and the left-out rows subtracted.
+Leaving a workload or a configuration out hundreds of times (nested cross-validation) must not cost hundreds
+of passes over the data: the normal equations are summed once and the left-out rows subtracted.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _INTERCEPT_PENALTY = 1e-9  # keeps the system regular when every row is left out
 class FallingRidge:
     """min ||y - b0 - F b - X c||^2 + sum_j p_j b_j^2 + sum_k q_k c_k^2 subject to b <= 0.
 
-    `falling` is F, shape (n, j); `free` is X, shape (n, k); `falling_penalty` (j,) and `free_penalty` (k,) are
-    p and q. The intercept b0 is not penalised.
+    `falling` is F, shape (n, j); `free` is X, shape (n, k); `falling_penalty` (j,) and `free_penalty` (k,)
+    are p and q. The intercept b0 is not penalised.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class FallingRidge:
         self._moment = self._design.T @ target
 
     def fit(self, left_out: BoolArray | None = None) -> FloatArray:
-        """Coefficients (j + k + 1,): falling, free, intercept; rows marked in `left_out` (n,) play no part."""
+        """Coefficients (j + k + 1,): falling, free, intercept; rows marked in `left_out` (n,) do not count."""
         gram, moment = self._gram + self._penalty, self._moment
         if left_out is not None:
             rows = self._design[left_out]
@@ -77,4 +77,4 @@ def _nonnegative(gram: FloatArray, moment: FloatArray) -> FloatArray:
                 largest = max(largest, abs(step))
         if largest < _TOLERANCE:
             break
-    return beta
+    return np.asarray(beta, dtype=np.float64)

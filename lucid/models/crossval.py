@@ -107,7 +107,7 @@ _Cell = tuple[tuple[int, ...], IntArray]
 
 def _both(sides: IntArray, absent: Sequence[int]) -> list[_Cell]:
     present = [g for g in np.unique(sides).tolist() if g not in absent]
-    cells = []
+    cells: list[_Cell] = []
     for one, other in itertools.combinations_with_replacement(present, 2):
         inside = (sides.min(axis=1) == one) & (sides.max(axis=1) == other)
         if inside.any():
@@ -117,7 +117,7 @@ def _both(sides: IntArray, absent: Sequence[int]) -> list[_Cell]:
 
 def _one(sides: IntArray, absent: Sequence[int]) -> list[_Cell]:
     allowed = ~_touching(sides, absent)
-    cells = []
+    cells: list[_Cell] = []
     for group in np.unique(sides).tolist():
         inside = allowed & _touching(sides, (group,))
         if group not in absent and inside.any():

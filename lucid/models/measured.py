@@ -2,9 +2,9 @@
 
 The two CSV files are what an administrator measures once (or Lucid collects from packed jobs over time).
 `read_profiles` wants the columns model, dataset, batchsize, amp, gpu_util (%), gmem_util (%), gmem (MiB) and
-optionally label (0 Tiny, 1 Medium, 2 Jumbo); `read_pairs` wants model1, dataset1, batchsize1, amp1, speed1 and the
-same for side 2, speeds normalised by the speed alone. Other columns are ignored: readings of a pair together
-are unknown when the decision is taken.
+optionally label (0 Tiny, 1 Medium, 2 Jumbo); `read_pairs` wants model1, dataset1, batchsize1, amp1, speed1 and
+the same for side 2, speeds normalised by the speed alone. Other columns are ignored: readings of a pair
+together are unknown when the decision is taken.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _T = TypeVar("_T")
 class Usage:
     """What a job used of its GPUs while it ran alone: all that is known when packing is decided.
 
-    `workload` is the family whose jobs behave alike (a model's name, a bucket of job names), `config` the exact
-    configuration; both may be None or unknown to a model, which then says nothing about them.
+    `workload` is the family whose jobs behave alike (a model's name, a bucket of job names), `config` the
+    exact configuration; both may be None or unknown to a model, which then says nothing about them.
     """
 
     gpu_util: float  # %, 0 to 100: share of time in which a kernel ran

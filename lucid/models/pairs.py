@@ -7,8 +7,8 @@ For one side, its expected normalised speed (1 = as fast as alone) is
 
 where ``overlap = gpu_util_own * gpu_util_partner`` (as fractions): the share of time in which both would hold
 the GPU if neither knew of the other. f may only fall: more contention never helps. This one physical term is
-what carries over to workloads never seen; everything that names a workload or a configuration is shrunk to zero
-as a random effect (ridge) and stays at exactly zero for names that were not measured.
+what carries over to workloads never seen; everything that names a workload or a configuration is shrunk to
+zero as a random effect (ridge) and stays at exactly zero for names that were not measured.
 
 A pair is worth packing when the slower side is expected to reach `PairModel.threshold`, set so that about
 `RECALL_GOAL` of the interference-free pairs (both speeds >= `FREE_SPEED`) are found in cross-validation.
@@ -256,7 +256,7 @@ def _one_hot(axis: Axis, columns: Mapping[str, Any]) -> FloatArray:
 
 
 def _bin_levels(overlap: FloatArray, bins: IntArray, size: int) -> FloatArray:
-    """Mean overlap of every bin minus the mean of all rows: what slopes are multiplied with, shape (size,)."""
+    """Mean overlap of every bin minus that of all rows: what slopes are multiplied with, shape (size,)."""
     rows = np.bincount(bins, minlength=size)
     sums = np.bincount(bins, weights=overlap, minlength=size)
     levels = np.where(rows > 0, sums / np.maximum(rows, 1) - overlap.mean(), 0.0)

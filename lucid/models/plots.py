@@ -81,8 +81,16 @@ def draw_tree(tree: ShareTree, title: str = "Share score") -> Figure:
         for child, word in ((node.below, "yes"), (node.above, "no")):
             cx, cy = places[child]
             axes.plot([x, cx], [-y, -cy], color=_GREY, linewidth=1.2, zorder=1)
-            axes.text((x + cx) / 2, -(y + cy) / 2, word, ha="center", va="center", fontsize=9, zorder=2,
-                      bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})
+            axes.text(
+                (x + cx) / 2,
+                -(y + cy) / 2,
+                word,
+                ha="center",
+                va="center",
+                fontsize=9,
+                zorder=2,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+            )
         unit = {"gmem_mib": " MiB", "amp": ""}.get(node.feature, " %")
         _box(axes, x, -y, f"{node.feature}\n<= {node.threshold:g}{unit}?", "#eef1f6")
     xs = [x for x, _ in places.values()]
@@ -103,13 +111,13 @@ def draw_tradeoff(honest: Mapping[str, Honest], path: Path) -> None:
         axes.plot([decisions.recall], [decisions.precision], "o", color=colour, markersize=7)
     base = next(iter(honest.values())).free.mean()
     axes.axhline(base, color="black", linewidth=0.8, linestyle=":")
-    axes.text(0.005, base + 0.006, "packing every pair", fontsize=9)
+    axes.text(0.005, base - 0.008, "packing every pair", fontsize=9, va="top")
     axes.set_xlim(0, 1)
     axes.set_ylim(max(0.0, base - 0.05), 1.005)
     axes.set_xlabel("recall: share of the interference-free pairs that are packed")
     axes.set_ylabel("precision: share of the packed pairs\nthat are interference-free")
     axes.set_title("Pair model on pairs left out (dots: bar set in training)", loc="left", fontsize=11)
-    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 0.08))
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 0.16))
     axes.grid(color="#e4e6ea", linewidth=0.7)
     _plain(axes)
     save_figure(figure, path)
@@ -174,7 +182,9 @@ def _steps(term: Term, unit: str) -> Figure:
     scores, weights = term.scores[1:-1], term.weights[1:-1]
     # The outermost bins have no outer edge: draw them a little beyond the last cuts.
     margin = 0.04 * (cuts[-1] - cuts[0]) if len(cuts) > 1 else 1.0
-    edges = np.concatenate([[cuts[0] - margin], cuts, [cuts[-1] + margin]]) if len(cuts) else np.array([0.0, 1.0])
+    edges = (
+        np.concatenate([[cuts[0] - margin], cuts, [cuts[-1] + margin]]) if len(cuts) else np.array([0.0, 1.0])
+    )
     if len(cuts) > 1 and cuts[0] >= 0 and cuts[-1] > 50 * max(float(np.median(cuts)), 1.0):
         # Heavy tails (GPU counts, seconds) leave everything squeezed to the left on a linear axis.
         below.set_xscale("symlog", linthresh=max(float(np.median(cuts)), 1.0))
@@ -191,13 +201,18 @@ def _steps(term: Term, unit: str) -> Figure:
 
 def _bars(term: Term, unit: str) -> Figure:
     names = _bin_names(term.axes[0])
-    order = sorted(names, key=lambda index: -abs(float(term.scores[index])) * float(term.weights[index]))[:_SHOWN]
+    order = sorted(names, key=lambda index: -abs(float(term.scores[index])) * float(term.weights[index]))[
+        :_SHOWN
+    ]
     order.sort(key=lambda index: float(term.scores[index]))
     figure = _figure(7.5, 1.3 + 0.27 * max(1, len(order)))
     axes = figure.add_subplot()
     values = [float(term.scores[index]) for index in order]
     axes.barh(
-        [names[index] for index in order], values, height=0.7, color=[_RED if v < 0 else _BLUE for v in values]
+        [names[index] for index in order],
+        values,
+        height=0.7,
+        color=[_RED if v < 0 else _BLUE for v in values],
     )
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_xlabel(f"contribution{_in(unit)}")

@@ -188,6 +188,9 @@ def throughput_columns(bins: Bins, age: int) -> dict[str, FloatArray]:
         around = _rolling(counts, 5, "mean")
         for label, days in (("day", 1), ("week", 7)):
             columns[f"{name}_{label}_ago"] = _shift(around, days * day - 2 - age)
+        typical = _rolling(counts, 5, "median")
+        weeks = [_shift(typical, week * 7 * day - 2 - age) for week in (1, 2, 3)]
+        columns[f"{name}_weeks"] = np.mean(weeks, axis=0)
     return columns
 
 
@@ -212,7 +215,9 @@ def fit_throughput(bins: Bins, age: int, *, jobs_parallel: int = 1) -> Throughpu
     for name, root in (("jobs", False), ("gpus", True)):
         counts: FloatArray = getattr(bins, name)
         forecasters.append(
-            _fit_one(table[whole], counts[:-age][whole], counts[age:][whole], list(columns), root, jobs_parallel)
+            _fit_one(
+                table[whole], counts[:-age][whole], counts[age:][whole], list(columns), root, jobs_parallel
+            )
         )
     return ThroughputModel(age, bins.width.total_seconds(), *forecasters)
 
@@ -278,7 +283,9 @@ def read_bins(path: Path) -> Bins:
                 jobs, gpus = (_count(row, name, where) for name in ("submit_gpu_job", "submit_gpu_num"))
                 counts.append((jobs, gpus))
                 if len(start) > 2 and start[-1] - start[-2] != start[1] - start[0]:
-                    raise ModelError(f"{where}: bin {start[-1]} is not one step after {start[-2]}; fill the gap")
+                    raise ModelError(
+                        f"{where}: bin {start[-1]} is not one step after {start[-2]}; fill the gap"
+                    )
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ModelError(f"{path}: cannot be read ({error}); check the path and that it is CSV") from error
     if len(start) < 2 or start[1] <= start[0]:
@@ -339,7 +346,9 @@ def _read_forecaster(data: object, where: str) -> Forecaster:
         raise ModelError(f"{where}: is no forecaster; train the model again")
     rate = _number(data.get("persistence"), f"{where}.persistence", low=0.0)
     cap = _number(data.get("cap"), f"{where}.cap", low=0.0)
-    return Forecaster(AdditiveModel.from_json(data.get("model"), source=f"{where}.model"), data["root"], cap, rate)
+    return Forecaster(
+        AdditiveModel.from_json(data.get("model"), source=f"{where}.model"), data["root"], cap, rate
+    )
 
 
 def _number(value: object, where: str, *, low: float) -> float:
