@@ -43,7 +43,7 @@ class FallingRidge:
         self._moment = self._design.T @ target
 
     def fit(self, left_out: BoolArray | None = None) -> FloatArray:
-        """Coefficients (j + k + 1,): falling, free, intercept; rows marked in `left_out` (n,) do not count."""
+        """Coefficients (j + k + 1,): falling, free, intercept; marked rows (n,) do not count."""
         gram, moment = self._gram + self._penalty, self._moment
         if left_out is not None:
             rows = self._design[left_out]

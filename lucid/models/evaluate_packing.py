@@ -2,8 +2,10 @@
 
 ``python -m lucid.models.evaluate_packing --profiles profiles.csv --pairs pairs.csv --json [--curve out.png]``
 
-- ``accuracy_lomo``: share score, the configuration's whole workload ("model" in the files) left out, against the
-  label column of the profiles; ``accuracy_lomo_computed``: trained on and judged by labels computed from pairs.
+- ``accuracy_lomo``: share score, the configuration's whole workload ("model" in the files) left out, against
+the
+  label column of the profiles; ``accuracy_lomo_computed``: trained on and judged by labels computed from
+  pairs.
 - ``pair_*_lomo``: packing decisions with both sides' workloads left out of training.
 - ``pair_*_loco``: only one side's configuration is new, its partner is known; every pair is judged once for
   each of its sides. ``pair_*_loco_both`` is harder: both configurations are new (and with them the seventh of
@@ -65,7 +67,7 @@ def evaluate(
 
 
 def leave_workload_out(usages: Sequence[Usage], labels: Sequence[int]) -> list[int]:
-    """Share score of every configuration by a tree trained without its workload; alpha chosen without it too."""
+    """Share score of every configuration by a tree grown and pruned without its workload."""
     predicted = [0] * len(usages)
     for workload in sorted({usage.workload or "" for usage in usages}):
         out = [number for number, usage in enumerate(usages) if (usage.workload or "") == workload]

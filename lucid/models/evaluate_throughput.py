@@ -1,8 +1,8 @@
 """How well throughput is forecast on later data.
 
-``python -m lucid.models.evaluate_throughput bins.csv --train-until 2020-09-01 --newest-bin 1 --json``: trains on the
-bins before the date and prints the mean absolute errors over all later bins: ``mae_jobs``, ``mae_gpus``. The
-newest bin's age is how many bins before the predicted one the newest known bin lies.
+``python -m lucid.models.evaluate_throughput bins.csv --train-until 2020-09-01 --newest-bin 1 --json``:
+trains on the bins before the date and prints the mean absolute errors over all later bins: ``mae_jobs``,
+``mae_gpus``. The newest bin's age is how many bins before the predicted one the newest known bin lies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lucid.models.throughput import Bins, fit_throughput, read_bins
 __all__ = ["evaluate", "main"]
 
 
-def evaluate(bins: Bins, train_until: datetime, age: int, *, jobs_parallel: int = 2) -> dict[str, Any]:
+def evaluate(bins: Bins, train_until: datetime, age: int, *, parallel: int = 2) -> dict[str, Any]:
     """Train before the date, forecast every bin from it on, report errors and the time training took.
 
     Raises:
@@ -35,7 +35,7 @@ def evaluate(bins: Bins, train_until: datetime, age: int, *, jobs_parallel: int 
     if first == len(bins.start):
         raise ModelError(f"no bin starts at or after {train_until}; choose an earlier date")
     began = time.perf_counter()
-    model = fit_throughput(past, age, jobs_parallel=jobs_parallel)
+    model = fit_throughput(past, age, parallel=parallel)
     seconds = time.perf_counter() - began
     forecast = model.predict(bins)[first - age : len(bins.start) - age]
     truth = np.stack([bins.jobs, bins.gpus], axis=1)[first:]

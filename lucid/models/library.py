@@ -8,8 +8,8 @@
     <root>/train.lock           held while a training runs
 
 Every file is written whole or not at all (temporary file, fsync, rename, fsync of the folder), in an order in
-which a crash between any two steps leaves the model in service as it was: a version first, then its promotion,
-then the audit line. Nothing is pickled; a file that does not check is refused, never half used.
+which a crash between any two steps leaves the model in service as it was: a version first, then its
+promotion, then the audit line. Nothing is pickled; a file that does not check is refused, never half used.
 """
 
 from __future__ import annotations

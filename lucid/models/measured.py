@@ -2,8 +2,8 @@
 
 The two CSV files are what an administrator measures once (or Lucid collects from packed jobs over time).
 `read_profiles` wants the columns model, dataset, batchsize, amp, gpu_util (%), gmem_util (%), gmem (MiB) and
-optionally label (0 Tiny, 1 Medium, 2 Jumbo); `read_pairs` wants model1, dataset1, batchsize1, amp1, speed1 and
-the same for side 2, speeds normalised by the speed alone. Other columns are ignored: readings of a pair
+optionally label (0 Tiny, 1 Medium, 2 Jumbo); `read_pairs` wants model1, dataset1, batchsize1, amp1, speed1
+and the same for side 2, speeds normalised by the speed alone. Other columns are ignored: readings of a pair
 together are unknown when the decision is taken.
 """
 

@@ -1,14 +1,14 @@
 """Share score: how much of a GPU a job leaves to others, by a decision tree small enough to print.
 
-Labels (Lucid, row L9): a configuration is Tiny (0) if the normalised speed, averaged over both sides of all its
-pairings, exceeds 0.95, Medium (1) from the medium threshold upwards, else Jumbo (2). Both sides count because
-a share score speaks of harm done as well as harm taken; this reading also agrees best with the published
-labels (`lucid.models.evaluate_packing` prints how well). The tree sees only what is known when packing is
-decided: GPU utilisation, GPU memory utilisation, GPU memory and, if wished, the AMP flag.
+Labels (Lucid, row L9): a configuration is Tiny (0) if the normalised speed, averaged over both sides of all
+its pairings, exceeds 0.95, Medium (1) from the medium threshold upwards, else Jumbo (2). Both sides count
+because a share score speaks of harm done as well as harm taken; this reading also agrees best with the
+published labels (`lucid.models.evaluate_packing` prints how well). The tree sees only what is known when
+packing is decided: GPU utilisation, GPU memory utilisation, GPU memory and, if wished, the AMP flag.
 
-Pruning is minimal cost-complexity pruning (Breiman et al. 1984, chapter 3); its alpha is chosen by leaving every
-two workloads out (`choose_alpha`), since configurations of one workload resemble each other and would flatter a
-plain cross-validation. sklearn grows the tree; `ShareTree` predicts without it.
+Pruning is minimal cost-complexity pruning (Breiman et al. 1984, chapter 3); its alpha is chosen by leaving
+every two workloads out (`choose_alpha`), since configurations of one workload resemble each other and would
+flatter a plain cross-validation. sklearn grows the tree; `ShareTree` predicts without it.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ def fit_share(
 ) -> ShareTree:
     """Grow and prune the tree; without `alpha` it is chosen by `choose_alpha`.
 
-    Thresholds are rounded to whole units where no training value lies between: drivers report whole percent and
-    MiB, so finer ones would pretend a precision nobody can measure.
+    Thresholds are rounded to whole units where no training value lies between: drivers report whole percent
+    and MiB, so finer ones would pretend a precision nobody can measure.
 
     Raises:
         ModelError: no data, labels outside 0, 1, 2, or a feature that is missing.

@@ -1,7 +1,7 @@
 """Pictures of models: importances, shape functions, the share tree, the packing trade-off; one HTML page.
 
-Everything is drawn without a display (matplotlib's Agg canvas, no pyplot state) and returned or written as PNG or
-SVG; the page embeds its pictures, so one file can be mailed or served as it is.
+Everything is drawn without a display (matplotlib's Agg canvas, no pyplot state) and returned or written as
+PNG or SVG; the page embeds its pictures, so one file can be mailed or served as it is.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ _PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{{ title }}</title>
 <style>
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: #1c2026; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1rem; margin: 0 0 .3rem; overflow-wrap: anywhere; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color:
+#1c2026; } h1 { font-size: 1.5rem; } h2 { font-size: 1rem; margin: 0 0 .3rem; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; }
 dt { color: #5b6270; } dd { margin: 0; }
 main { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(34rem, 100%), 1fr)); gap: 1.5rem; }

@@ -6,10 +6,10 @@ just closed a bin, age 1 is the bin now beginning, age 2 the next. Per target
     score = intercept + sum f_i(x_i) + sum f_ij(x_i, x_j) + persistence * max(0, u(newest) - u(cap))
     prediction = max(0, u^-1(score)),   u(y) = sqrt(y + 1/4) or y
 
-Inputs (Lucid, row L22): hour and weekday of the predicted bin, lags, rolling mean, median and standard deviation,
-weighted soft sum, and the same hour a day and a week ago. The terms are interpret's explainable boosting
-with a pseudo-Huber loss (a smooth absolute error: the forecast is judged by MAE, and counts are heavy-tailed, so
-the mean would be drawn off by bursts); Anscombe's square root evens their variance out.
+Inputs (Lucid, row L22): hour and weekday of the predicted bin, lags, rolling mean, median and standard
+deviation, weighted soft sum, and the same hour a day and a week ago. The terms are interpret's explainable
+boosting with a pseudo-Huber loss (a smooth absolute error: the forecast is judged by MAE, and counts are
+heavy-tailed, so the mean would be drawn off by bursts); Anscombe's square root evens their variance out.
 
 Tables cannot say more than they saw in training, and bursts grow from month to month. The last addend carries
 what exceeds the training data's 99th percentile forward, at the rate (L1 slope) at which such bursts lasted
@@ -22,10 +22,10 @@ import csv
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,20 +47,30 @@ _MEANS: Final = (6, 18, 36, 144)  # bins; 144 bins of 10 minutes are a day
 _MEDIANS: Final = (6, 18)
 _SPREADS: Final = (6, 36)
 _HALF_LIVES: Final = (2, 6)
+_HELD_OUT: Final = 0.2
+_LOSS_BEND: Final = {("jobs", True): 0.5, ("jobs", False): 3.0, ("gpus", True): 1.0}
+_PAIRS: Final = (("hour", "weekday"), ("hour", "{}_soft2"), ("hour", "{}_mean36"))
+_OTHERS: Final = {"started": "start_gpu_job", "ended": "end_gpu_job", "every": "submit_job_all"}
 _SOFT_REACH: Final = 8  # half-lives after which a weight (2^-8) no longer matters
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Consecutive bins of equal width: their starts, and the GPU jobs and GPUs submitted in each, shape (n,)."""
+    """Consecutive bins of equal width: their starts and what was counted in each, shape (n,) all.
+
+    `jobs` and `gpus` are the GPU jobs and GPUs submitted (the targets); `others` are further counts known
+    when a bin closes (GPU jobs started, GPU jobs ended, all jobs), by name: resubmissions follow endings.
+    """
 
     start: tuple[datetime, ...]
     jobs: FloatArray
     gpus: FloatArray
+    others: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not len(self.start) == len(self.jobs) == len(self.gpus) >= 2:
-            raise ModelError("throughput bins: need at least two, and a count of jobs and of GPUs for each")
+        lengths = {len(self.start), len(self.jobs), len(self.gpus), *map(len, self.others.values())}
+        if len(lengths) > 1 or len(self.start) < 2:
+            raise ModelError(f"throughput bins: need at least two, all counts equally many; got {lengths}")
 
     @property
     def width(self) -> timedelta:
@@ -70,7 +80,8 @@ class Bins:
     def upto(self, end: datetime) -> Bins:
         """The bins that start before `end`."""
         keep = sum(start < end for start in self.start)
-        return Bins(self.start[:keep], self.jobs[:keep], self.gpus[:keep])
+        others = {name: counts[:keep] for name, counts in self.others.items()}
+        return Bins(self.start[:keep], self.jobs[:keep], self.gpus[:keep], others)
 
 
 @dataclass(frozen=True)
@@ -117,7 +128,7 @@ class ThroughputModel:
         return np.stack(parts, axis=1)
 
     def explain(self, bins: Bins, target: str) -> list[TermScore]:
-        """Addends of the newest forecast of `target` ('jobs' or 'gpus'); with the intercept they sum to its score."""
+        """Addends of the newest forecast of `target` (jobs, gpus); with the intercept they are its score."""
         if target not in TARGETS:
             raise ModelError(f"throughput has no target {target!r}; known are {', '.join(TARGETS)}")
         forecaster: Forecaster = getattr(self, target)
@@ -191,10 +202,13 @@ def throughput_columns(bins: Bins, age: int) -> dict[str, FloatArray]:
         typical = _rolling(counts, 5, "median")
         weeks = [_shift(typical, week * 7 * day - 2 - age) for week in (1, 2, 3)]
         columns[f"{name}_weeks"] = np.mean(weeks, axis=0)
+    for name, counts in bins.others.items():
+        columns[f"{name}_lag0"] = counts
+        columns[f"{name}_soft2"] = _soft_sum(counts, 2)
     return columns
 
 
-def fit_throughput(bins: Bins, age: int, *, jobs_parallel: int = 1) -> ThroughputModel:
+def fit_throughput(bins: Bins, age: int, *, parallel: int = 1) -> ThroughputModel:
     """Train both targets on all the bins given.
 
     Raises:
@@ -208,49 +222,77 @@ def fit_throughput(bins: Bins, age: int, *, jobs_parallel: int = 1) -> Throughpu
     whole = ~np.isnan(table).any(axis=1)
     if whole.sum() < _LEAST_BINS:
         raise ModelError(
-            f"throughput needs {_LEAST_BINS} bins with a week of history before them, got {int(whole.sum())}; "
-            "collect more before training"
+            f"throughput needs {_LEAST_BINS} bins with three weeks of history before them, got "
+            f"{int(whole.sum())}; collect more before training"
         )
     forecasters = []
-    for name, root in (("jobs", False), ("gpus", True)):
-        counts: FloatArray = getattr(bins, name)
-        forecasters.append(
-            _fit_one(
-                table[whole], counts[:-age][whole], counts[age:][whole], list(columns), root, jobs_parallel
-            )
-        )
+    for target in TARGETS:
+        counts: FloatArray = getattr(bins, target)
+        # The jobs gain nothing from GPU counts, which are the noisier series.
+        names = [name for name in columns if target == "gpus" or not name.startswith("gpus_")]
+        inputs = table[whole][:, [list(columns).index(name) for name in names]]
+        data = _Data(names, inputs, counts[:-age][whole], counts[age:][whole], parallel)
+        forecasters.append(_fit(data, target))
     return ThroughputModel(age, bins.width.total_seconds(), *forecasters)
 
 
-def _fit_one(
-    table: FloatArray, newest: FloatArray, coming: FloatArray, names: Sequence[str], root: bool, parallel: int
-) -> Forecaster:
+class _Data(NamedTuple):
+    """One target's training rows, oldest first: inputs (n, names), newest and coming counts (n,)."""
+
+    names: Sequence[str]
+    inputs: FloatArray
+    newest: FloatArray
+    coming: FloatArray
+    parallel: int
+
+    def rows(self, part: slice) -> _Data:
+        return self._replace(inputs=self.inputs[part], newest=self.newest[part], coming=self.coming[part])
+
+
+def _fit(data: _Data, target: str) -> Forecaster:
+    """Fit in that form (roots or raw counts) which forecast the last fifth better from what was before."""
+    if target == "gpus":
+        return _fit_form(data, target, root=True)  # raw GPU counts are too heavy-tailed to boost
+    split = int(len(data.coming) * (1 - _HELD_OUT))
+    before, later = data.rows(slice(None, split)), data.rows(slice(split, None))
+    columns = dict(zip(data.names, later.inputs.T, strict=True))
+
+    def error(root: bool) -> float:
+        forecast = _fit_form(before, target, root=root).predict(columns, later.newest)
+        return float(np.abs(forecast - later.coming).mean())
+
+    return _fit_form(data, target, root=error(True) < error(False))
+
+
+def _fit_form(data: _Data, target: str, *, root: bool) -> Forecaster:
     # Imported here: predicting must load neither interpret nor sklearn.
     from interpret.glassbox import ExplainableBoostingRegressor
 
-    cap = float(np.quantile(newest, _BURST_QUANTILE))
-    burst = _scale(newest, root) - float(_scale(np.array(cap), root))
-    target = _scale(coming, root)
-    rate = _lasting(burst, target - float(_scale(np.array(cap), root)))
+    cap = float(np.quantile(data.newest, _BURST_QUANTILE))
+    level = float(_scale(np.array(cap), root))
+    burst, coming = _scale(data.newest, root) - level, _scale(data.coming, root)
+    rate = _lasting(burst, coming - level)
     booster = ExplainableBoostingRegressor(
-        feature_names=list(names),
-        feature_types=["continuous"] * len(names),
-        objective="pseudo_huber:delta=1",
-        interactions=0,
+        feature_names=list(data.names),
+        feature_types=["continuous"] * len(data.names),
+        # Where the loss turns from square to absolute, in the score's unit.
+        objective=f"pseudo_huber:delta={_LOSS_BEND[target, root]:g}",
+        interactions=[(first, second.format(target)) for first, second in _PAIRS],
         max_bins=128,
-        outer_bags=4,
+        min_samples_leaf=20,
+        outer_bags=2,
         learning_rate=0.04,
         # Far from the median the pseudo-Huber loss has hardly any curvature, and Newton steps overshoot
         # without bound; both settings keep them short.
-        reg_lambda=20.0,
-        min_hessian=10.0,
-        n_jobs=parallel,
+        reg_lambda=10.0,
+        min_hessian=10.0 if root else 1e-4,
+        n_jobs=data.parallel,
         random_state=0,
     )
     with warnings.catch_warnings():
         # interpret's own use of its dependencies; nothing of ours.
         warnings.simplefilter("ignore", category=FutureWarning)
-        booster.fit(table, target - rate * np.maximum(burst, 0.0))
+        booster.fit(data.inputs, coming - rate * np.maximum(burst, 0.0))
     return Forecaster(from_ebm(booster), root, cap, rate)
 
 
@@ -267,21 +309,24 @@ def _lasting(burst: FloatArray, coming: FloatArray) -> float:
 
 
 def read_bins(path: Path) -> Bins:
-    """Bins from a CSV with the columns time (ISO), submit_gpu_job and submit_gpu_num; others are ignored.
+    """Bins from a CSV with the columns time (ISO), submit_gpu_job and submit_gpu_num.
+
+    start_gpu_job, end_gpu_job and submit_job_all are used where the file has them; others are ignored.
 
     Raises:
         ModelError: the file cannot be read, or a bin is malformed, negative or out of step.
     """
     start: list[datetime] = []
-    counts: list[tuple[float, float]] = []
+    counts: list[list[float]] = []
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
+            others = {name: column for name, column in _OTHERS.items() if column in (reader.fieldnames or ())}
+            wanted = ("submit_gpu_job", "submit_gpu_num", *others.values())
             for row in reader:
                 where = f"{path}, line {reader.line_num}"
                 start.append(_time(row, where))
-                jobs, gpus = (_count(row, name, where) for name in ("submit_gpu_job", "submit_gpu_num"))
-                counts.append((jobs, gpus))
+                counts.append([_count(row, name, where) for name in wanted])
                 if len(start) > 2 and start[-1] - start[-2] != start[1] - start[0]:
                     raise ModelError(
                         f"{where}: bin {start[-1]} is not one step after {start[-2]}; fill the gap"
@@ -291,7 +336,8 @@ def read_bins(path: Path) -> Bins:
     if len(start) < 2 or start[1] <= start[0]:
         raise ModelError(f"{path}: needs at least two bins in ascending order; got {len(start)}")
     table = np.array(counts, dtype=np.float64)
-    return Bins(tuple(start), table[:, 0], table[:, 1])
+    further = {name: table[:, number] for number, name in enumerate(others, start=2)}
+    return Bins(tuple(start), table[:, 0], table[:, 1], further)
 
 
 def _time(row: Mapping[str, str], where: str) -> datetime:

@@ -1,10 +1,10 @@
 """When to train again, and when to trust history instead: pure decisions, and a runner for a timer.
 
 Error drift is prequential (Gama et al. 2013): every prediction is scored when its job ends, before the job is
-learned from. The model's mean absolute error over the recent jobs is held against that of history means over the
-same jobs; above 1 the model is worse than knowing nothing but means.
-Input drift is the population stability index, PSI = sum (p_i - q_i) ln(p_i / q_i) over bins of the training data
-(customary reading: below 0.1 stable, above 0.25 a shift).
+learned from. The model's mean absolute error over the recent jobs is held against that of history means over
+the same jobs; above 1 the model is worse than knowing nothing but means.
+Input drift is the population stability index, PSI = sum (p_i - q_i) ln(p_i / q_i) over bins of the training
+data (customary reading: below 0.1 stable, above 0.25 a shift).
 """
 
 from __future__ import annotations
