@@ -62,8 +62,11 @@ def draw_importances(model: AdditiveModel, title: str, unit: str = "") -> Figure
 def draw_term(term: Term, unit: str = "") -> Figure:
     """One shape function: steps over a continuous feature, bars over categories, a heat map over two."""
     if len(term.axes) == 2:
-        return _heat(term, unit)
-    return _steps(term, unit) if term.axes[0].kind == "continuous" else _bars(term, unit)
+        figure = _heat(term, unit)
+    else:
+        figure = _steps(term, unit) if term.axes[0].kind == "continuous" else _bars(term, unit)
+    figure.suptitle(term.name, x=0.01, ha="left", fontsize=11)
+    return figure
 
 
 def draw_tree(tree: ShareTree, title: str = "Share score") -> Figure:
@@ -185,7 +188,7 @@ def _steps(term: Term, unit: str) -> Figure:
     edges = (
         np.concatenate([[cuts[0] - margin], cuts, [cuts[-1] + margin]]) if len(cuts) else np.array([0.0, 1.0])
     )
-    if len(cuts) > 1 and cuts[0] >= 0 and cuts[-1] > 50 * max(float(np.median(cuts)), 1.0):
+    if len(cuts) > 1 and cuts[0] >= 0 and cuts[-1] > 15 * max(float(np.median(cuts)), 1.0):
         # Heavy tails (GPU counts, seconds) leave everything squeezed to the left on a linear axis.
         below.set_xscale("symlog", linthresh=max(float(np.median(cuts)), 1.0))
     axes.stairs(scores, edges, color=_BLUE, linewidth=1.8, baseline=None)
