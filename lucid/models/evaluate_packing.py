@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import threadpoolctl  # type: ignore[import-untyped]  # comes with sklearn, needed to train
 
 from lucid.errors import ModelError
 from lucid.models.crossval import Honest, judge, sides_by
-from lucid.models.measured import Usage, read_pairs, read_profiles
+from lucid.models.measured import Pairing, Usage, read_pairs, read_profiles
 from lucid.models.packing import Thresholds, fit_share, share_labels
 from lucid.models.pairs import RECALL_GOAL, PairDesign
 
@@ -51,6 +52,18 @@ def evaluate(
     """
     usages = read_profiles(profiles)
     pairings = read_pairs(pairs, usages)
+    # Thousands of small systems: threads would wait for each other longer than they compute.
+    with threadpoolctl.threadpool_limits(1):
+        return _evaluate(usages, pairings, curve, thresholds, recall)
+
+
+def _evaluate(
+    usages: Sequence[Usage],
+    pairings: Sequence[Pairing],
+    curve: Path | None,
+    thresholds: Thresholds | None,
+    recall: float,
+) -> dict[str, Any]:
     judged = _share_figures(usages, share_labels(usages, pairings, thresholds))
     design = PairDesign(pairings)
     honest = {

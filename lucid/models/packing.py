@@ -210,15 +210,25 @@ def choose_alpha(usages: Sequence[Usage], labels: Sequence[int], *, amp: bool = 
     for pair in itertools.combinations(names, 2):
         out = np.isin(groups, pair)
         held = [usage for usage, is_out in zip(usages, out.tolist(), strict=True) if is_out]
-        grown: dict[tuple[Node, ...], float] = {}
+        # The pruned tree changes only at the alphas of this path: as few fits as there are trees.
+        turns = _turns(table[~out], target[~out])
+        losses: dict[int, float] = {}
         for number, alpha in enumerate(_ALPHAS):
-            tree = _grow(table[~out], target[~out], features, alpha)
-            if tree.nodes not in grown:  # many alphas give the same tree
-                grown[tree.nodes] = float(((tree.predict(held) - target[out]) ** 2).sum())
-            loss[number] += grown[tree.nodes]
+            turn = int(np.searchsorted(turns, alpha, side="right"))
+            if turn not in losses:
+                tree = _grow(table[~out], target[~out], features, alpha)
+                losses[turn] = float(((tree.predict(held) - target[out]) ** 2).sum())
+            loss[number] += losses[turn]
     width = 2 * _NEIGHBOURS + 1
     smooth = np.convolve(np.pad(loss, _NEIGHBOURS, mode="edge"), np.full(width, 1 / width), "valid")
     return float(_ALPHAS[np.flatnonzero(smooth <= smooth.min() + 1e-9)[-1]])
+
+
+def _turns(table: FloatArray, target: IntArray) -> FloatArray:
+    from sklearn.tree import DecisionTreeClassifier
+
+    path = DecisionTreeClassifier(random_state=0).cost_complexity_pruning_path(table, target)
+    return np.asarray(path.ccp_alphas, dtype=np.float64)
 
 
 def _grow(table: FloatArray, target: IntArray, features: Sequence[str], alpha: float) -> ShareTree:

@@ -184,13 +184,14 @@ def _steps(term: Term, unit: str) -> Figure:
     figure, axes, below = _with_weights()
     scores, weights = term.scores[1:-1], term.weights[1:-1]
     # The outermost bins have no outer edge: draw them a little beyond the last cuts.
-    margin = 0.04 * (cuts[-1] - cuts[0]) if len(cuts) > 1 else 1.0
-    edges = (
-        np.concatenate([[cuts[0] - margin], cuts, [cuts[-1] + margin]]) if len(cuts) else np.array([0.0, 1.0])
-    )
+    left = right = 0.04 * (cuts[-1] - cuts[0]) if len(cuts) > 1 else 1.0
     if len(cuts) > 1 and cuts[0] >= 0 and cuts[-1] > 15 * max(float(np.median(cuts)), 1.0):
         # Heavy tails (GPU counts, seconds) leave everything squeezed to the left on a linear axis.
         below.set_xscale("symlog", linthresh=max(float(np.median(cuts)), 1.0))
+        left = 2 * (cuts[1] - cuts[0])
+    edges = (
+        np.concatenate([[cuts[0] - left], cuts, [cuts[-1] + right]]) if len(cuts) else np.array([0.0, 1.0])
+    )
     axes.stairs(scores, edges, color=_BLUE, linewidth=1.8, baseline=None)
     share = weights / max(float(weights.sum()), 1e-12)
     below.stairs(100 * share, edges, fill=True, color="#c9cdd4")
