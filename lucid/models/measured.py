@@ -1,0 +1,142 @@
+"""Measured workloads: configurations profiled alone, and pairs of them run together on one GPU set.
+
+The two CSV files are what an administrator measures once (or Lucid collects from packed jobs over time).
+`read_profiles` wants the columns model, dataset, batchsize, amp, gpu_util (%), gmem_util (%), gmem (MiB) and
+optionally label (0 Tiny, 1 Medium, 2 Jumbo); `read_pairs` wants model1, dataset1, batchsize1, amp1, speed1
+and the same for side 2, speeds normalised by the speed alone. Other columns are ignored: readings of a pair
+together are unknown when the decision is taken.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from lucid.errors import ModelError
+
+__all__ = ["Pairing", "Usage", "read_pairs", "read_profiles"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a job used of its GPUs while it ran alone: all that is known when packing is decided.
+
+    `workload` is the family whose jobs behave alike (a model's name, a bucket of job names), `config` the
+    exact configuration; both may be None or unknown to a model, which then says nothing about them.
+    """
+
+    gpu_util: float  # %, 0 to 100: share of time in which a kernel ran
+    gmem_util: float  # %, 0 to 100: share of time in which GPU memory was read or written
+    gmem_mib: float
+    amp: bool | None = None
+    workload: str | None = None
+    config: str | None = None
+    label: int | None = None  # share score given by the measurer, if any
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Two configurations measured together; speeds are relative to running alone (1 = unharmed)."""
+
+    first: Usage
+    second: Usage
+    speed_first: float
+    speed_second: float
+
+    @property
+    def slower(self) -> float:
+        """The normalised speed of the side that suffers more."""
+        return min(self.speed_first, self.speed_second)
+
+
+def read_profiles(path: Path) -> list[Usage]:
+    """Every configuration of a profiles file, in its order.
+
+    Raises:
+        ModelError: the file cannot be read, a column is absent, a value is no number or out of range, or a
+            configuration stands there twice.
+    """
+    usages: list[Usage] = []
+    known: dict[str, int] = {}
+    for line, row in _rows(path, ("model", "dataset", "batchsize", "amp", "gpu_util", "gmem_util", "gmem")):
+        where = f"{path}, line {line}"
+        config = _config(row, "")
+        if config in known:
+            raise ModelError(f"{where}: configuration {config} is already in line {known[config]}; keep one")
+        known[config] = line
+        usages.append(
+            Usage(
+                gpu_util=_number(row, "gpu_util", where, 0.0, 100.0),
+                gmem_util=_number(row, "gmem_util", where, 0.0, 100.0),
+                gmem_mib=_number(row, "gmem", where, 0.0),
+                amp=bool(_number(row, "amp", where, 0.0, 1.0)),
+                workload=row["model"],
+                config=config,
+                label=int(_number(row, "label", where, 0.0, 2.0)) if row.get("label") else None,
+            )
+        )
+    return usages
+
+
+def read_pairs(path: Path, profiles: Iterable[Usage]) -> list[Pairing]:
+    """Every measured pair, its sides joined with their profiles.
+
+    Raises:
+        ModelError: as `read_profiles`, or a side's configuration has no profile.
+    """
+    by_config = {usage.config: usage for usage in profiles}
+    columns = [f"{name}{side}" for side in "12" for name in ("model", "dataset", "batchsize", "amp", "speed")]
+    pairings = []
+    for line, row in _rows(path, columns):
+        where = f"{path}, line {line}"
+        sides = []
+        for side in "12":
+            config = _config(row, side)
+            if config not in by_config:
+                raise ModelError(f"{where}: configuration {config} has no profile; measure it alone first")
+            sides.append(by_config[config])
+        speeds = [_number(row, f"speed{side}", where, 0.0) for side in "12"]
+        pairings.append(Pairing(sides[0], sides[1], speeds[0], speeds[1]))
+    return pairings
+
+
+def _config(row: Mapping[str, str], side: str) -> str:
+    return "/".join(row[name + side] for name in ("model", "dataset", "batchsize", "amp"))
+
+
+def _rows(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    def lines() -> Iterator[tuple[int, dict[str, str]]]:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            absent = [name for name in columns if name not in (reader.fieldnames or ())]
+            if absent:
+                raise ModelError(f"{path}: no column {', '.join(absent)}; it has {reader.fieldnames}")
+            for row in reader:
+                if any(row[name] is None for name in columns):
+                    raise ModelError(f"{path}, line {reader.line_num}: fewer fields than the header names")
+                yield reader.line_num, row
+
+    return iter(_read(path, lambda: list(lines())))
+
+
+def _read(path: Path, read: Callable[[], _T]) -> _T:
+    try:
+        return read()
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ModelError(f"{path}: cannot be read ({error}); check the path and that it is CSV") from error
+
+
+def _number(row: Mapping[str, str], name: str, where: str, low: float, high: float = math.inf) -> float:
+    try:
+        value = float(row[name])
+    except ValueError:
+        raise ModelError(f"{where}: {name} is {row[name]!r}, not a number") from None
+    if not (math.isfinite(value) and low <= value <= high):
+        raise ModelError(f"{where}: {name} is {value:g}, not between {low:g} and {high:g}")
+    return value

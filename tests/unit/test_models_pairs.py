@@ -1,0 +1,236 @@
+"""The pair model: terms sum up, contention never helps, strangers add nothing, held out means held out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lucid.errors import ModelError
+from lucid.models._ridge import FallingRidge
+from lucid.models.crossval import Honest, judge, leave_both_out, leave_one_out, sides_by
+from lucid.models.measured import Pairing, Usage, read_pairs, read_profiles
+from lucid.models.pairs import PairDesign, PairModel, fit_pairs, free_pairs, recall_threshold
+
+
+@cache
+def measured() -> tuple[Pairing, ...]:
+    """Five workloads of three configurations; workload 'e' suffers more than its utilisation tells."""
+    rng = np.random.default_rng(1)
+    usages = [
+        Usage(util, util / 2, 2000.0, False, w, f"{w}{util}")
+        for w, low in zip("abcde", (5, 20, 40, 60, 30), strict=True)
+        for util in (low, low + 15.0, low + 30.0)
+    ]
+
+    def speed(own: Usage, other: Usage) -> float:
+        harm = 0.5 * own.gpu_util * other.gpu_util / 1e4 + (0.1 if own.workload == "e" else 0.0)
+        return float(1 - harm + rng.normal(scale=0.01))
+
+    pairs = itertools.combinations_with_replacement(usages, 2)
+    return tuple(Pairing(a, b, speed(a, b), speed(b, a)) for a, b in pairs)
+
+
+@cache
+def trained() -> PairModel:
+    return fit_pairs(measured())
+
+
+def stranger(util: float) -> Usage:
+    return Usage(util, util / 2, 2000.0, None, "never seen", "never seen/1")
+
+
+def test_tables_are_the_regression_that_was_fitted() -> None:
+    design = PairDesign(measured())
+    coefficients = design.solver.fit()
+    rows = np.arange(2 * design.pairings)
+    fitted = design.solver.predict(coefficients, rows).reshape(2, -1).T
+    model = PairModel(design.tables(coefficients), 0.9)
+    np.testing.assert_allclose(model.speeds([(p.first, p.second) for p in measured()]), fitted, atol=1e-9)
+
+
+def test_speeds_are_near_the_truth() -> None:
+    speeds = trained().speeds([(p.first, p.second) for p in measured()])
+    truth = np.array([[p.speed_first, p.speed_second] for p in measured()])
+    assert np.abs(speeds - np.minimum(truth, 1)).mean() < 0.02
+
+
+@given(st.floats(0, 100), st.floats(0, 100), st.floats(0, 100))
+def test_a_busier_stranger_never_helps(own: float, one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    speeds = trained().speeds([(stranger(own), stranger(low)), (stranger(own), stranger(high))])
+    assert speeds[1, 0] <= speeds[0, 0] + 1e-12
+    assert speeds[1, 1] <= speeds[0, 1] + 1e-12
+
+
+def test_names_never_measured_add_exactly_nothing() -> None:
+    terms = {t.term: t.score for t in trained().explain(stranger(50), stranger(60))}
+    assert {name for name, score in terms.items() if score != 0} == {"overlap"}
+
+
+def test_a_sensitive_workload_is_recognised() -> None:
+    known = next(p.first for p in measured() if p.first.workload == "e")
+    alike = replace(known, workload=None, config=None)
+    speeds = trained().speeds([(known, stranger(50)), (alike, stranger(50))])
+    assert speeds[0, 0] < speeds[1, 0] - 0.05
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 119), st.integers(0, 119))
+def test_terms_and_intercept_are_the_speed(one: int, other: int) -> None:
+    first, second = measured()[one].first, measured()[other].second
+    model = trained()
+    total = model.model.intercept + sum(term.score for term in model.explain(first, second))
+    assert total == pytest.approx(model.verdict(first, second).speed_first, abs=1e-9)
+
+
+def test_the_verdict_does_not_depend_on_who_is_named_first() -> None:
+    for pairing in measured()[::7]:
+        one = trained().verdict(pairing.first, pairing.second)
+        other = trained().verdict(pairing.second, pairing.first)
+        assert (one.speed_first, one.speed_second) == (other.speed_second, other.speed_first)
+        assert one.packs == other.packs == (min(one[:2]) >= one.threshold)
+
+
+def test_the_best_partner_is_the_gentlest_and_none_if_all_are_rough() -> None:
+    job = stranger(50.0)
+    found = trained().best_partner(job, [stranger(90.0), stranger(5.0), stranger(40.0)])
+    assert found is not None
+    assert found[0] == 1
+    assert trained().best_partner(stranger(99.0), [stranger(99.0)]) is None
+    assert trained().best_partner(job, []) is None
+
+
+def test_unknown_utilisation_is_not_a_crash() -> None:
+    blank = Usage(float("nan"), float("nan"), 0.0)
+    assert np.isfinite(trained().speeds([(blank, stranger(10))])).all()
+
+
+def test_json_comes_back_equal_and_damage_is_refused() -> None:
+    data = json.loads(json.dumps(trained().to_json()))
+    again = PairModel.from_json(data)
+    pairs = [(p.first, p.second) for p in measured()]
+    assert (again.speeds(pairs) == trained().speeds(pairs)).all()
+    for key, value in (("format", "x"), ("threshold", "high"), ("threshold", True), ("model", {})):
+        with pytest.raises(ModelError, match="somewhere"):
+            PairModel.from_json({**data, key: value}, source="somewhere")
+
+
+def test_ridge_leaves_rows_out_exactly() -> None:
+    rng = np.random.default_rng(0)
+    falling, free = rng.normal(size=(60, 4)), rng.normal(size=(60, 3))
+    target = -falling[:, 0] + 2 * falling[:, 1] + free[:, 0] + 5
+    out = np.arange(60) % 3 == 0
+    ones, twos = np.ones(4), np.full(3, 2.0)
+    kept = FallingRidge(falling[~out], free[~out], target[~out], ones, twos).fit()
+    np.testing.assert_allclose(FallingRidge(falling, free, target, ones, twos).fit(out), kept, atol=1e-7)
+    assert kept[0] < -0.5
+    assert kept[1] == 0.0  # wants to rise, may not
+
+
+def test_ridge_reaches_the_constrained_optimum() -> None:
+    rng = np.random.default_rng(4)
+    falling = rng.normal(size=(80, 6))
+    target = falling @ np.array([-1, 0.5, -0.2, 1, -2, 0]) + rng.normal(size=80)
+    got = FallingRidge(falling, np.empty((80, 0)), target, np.ones(6), np.empty(0)).fit()
+    beta, slope = got[:6], falling.T @ (falling @ got[:6] + got[6] - target) + got[:6]
+    assert (beta <= 0).all()
+    assert np.abs(slope[beta < 0]).max() < 1e-6  # stationary where free
+    assert (slope[beta == 0] <= 1e-6).all()  # and held back only where it wants to rise
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), min_size=1, max_size=60), st.floats(0.05, 1.0))
+def test_the_bar_finds_the_wanted_share(rows: list[tuple[int, bool]], recall: float) -> None:
+    scores, free = np.array([r[0] for r in rows], dtype=float), np.array([r[1] for r in rows])
+    if not free.any():
+        with pytest.raises(ModelError, match="no measured pair"):
+            recall_threshold(scores, free, recall)
+        return
+    bar = recall_threshold(scores, free, recall)
+    assert (scores[free] >= bar).mean() >= recall - 1e-9
+    higher = scores[scores >= bar].min() + 0.5  # any higher bar finds less than wanted
+    assert (scores[free] >= higher).mean() < recall or not (scores >= bar).any()
+
+
+def test_what_is_left_out_moves_no_prediction() -> None:
+    """Change the speeds of every pairing that touches the held-out group: its predictions must stay."""
+    pairings = measured()
+    sides = sides_by(pairings, "workload")
+    touched = (sides == 2).any(axis=1)
+    changed = [
+        replace(p, speed_first=0.1, speed_second=0.1) if hit else p
+        for p, hit in zip(pairings, touched.tolist(), strict=True)
+    ]
+    one = leave_one_out(PairDesign(pairings), sides)
+    other = leave_one_out(PairDesign(changed), sides)
+    cell = slice(*np.searchsorted(_groups(one.pairs, sides), [2, 3]).tolist())
+    np.testing.assert_allclose(one.scores[cell], other.scores[cell], atol=1e-9)
+    both = [leave_both_out(PairDesign(x), sides) for x in (pairings, changed)]
+    within = touched[both[0].pairs]
+    np.testing.assert_allclose(both[0].scores[within], both[1].scores[within], atol=1e-9)
+    assert np.abs(both[0].scores[~within] - both[1].scores[~within]).max() > 0.01
+
+
+def _groups(pairs: np.ndarray, sides: np.ndarray) -> np.ndarray:
+    """Which held-out group each prediction of `leave_one_out` belongs to: cells come group by group."""
+    sizes = [int((sides == g).any(axis=1).sum()) for g in range(sides.max() + 1)]
+    assert sum(sizes) == len(pairs)
+    return np.repeat(np.arange(len(sizes)), sizes)
+
+
+def test_a_pair_moves_neither_its_score_nor_its_bar() -> None:
+    pairings = list(measured())
+    sides = sides_by(pairings, "workload")
+    cell = (sides.min(axis=1) == 0) & (sides.max(axis=1) == 3)
+    changed = [
+        replace(p, speed_first=0.2) if hit else p for p, hit in zip(pairings, cell.tolist(), strict=True)
+    ]
+    one = judge(PairDesign(pairings), pairings, sides, "both", 0.8)
+    other = judge(PairDesign(changed), changed, sides, "both", 0.8)
+    order = np.concatenate([_cell(sides, a, b) for a in range(5) for b in range(a, 5)])
+    inside = cell[order]
+    np.testing.assert_allclose(one.scores[inside], other.scores[inside], atol=1e-9)
+    np.testing.assert_allclose(one.bars[inside], other.bars[inside], atol=1e-9)
+
+
+def _cell(sides: np.ndarray, one: int, other: int) -> np.ndarray:
+    return np.flatnonzero((sides.min(axis=1) == one) & (sides.max(axis=1) == other))
+
+
+def test_the_curve_ends_at_packing_everything() -> None:
+    free = np.array([True, False, True, True, False])
+    honest = Honest(np.array([0.9, 0.8, 0.8, 0.7, 0.1]), np.full(5, 0.75), free)
+    recall, precision, bars = honest.curve()
+    assert (recall[-1], precision[-1]) == (1.0, 0.6)
+    assert bars.tolist() == [0.9, 0.8, 0.7, 0.1]  # equal scores are one point
+    assert (honest.precision, honest.recall) == (2 / 3, 2 / 3)
+
+
+def test_no_pairs_is_an_error_that_says_so() -> None:
+    with pytest.raises(ModelError, match="measure some pairs"):
+        fit_pairs([])
+
+
+@pytest.mark.parity
+@pytest.mark.slow
+def test_figures_on_measured_pairs() -> None:
+    data = Path(os.environ.get("LUCID_SHARED", "../shared")) / "data"
+    if not (data / "pairs.csv").exists():
+        pytest.skip(f"no measured pairs in {data}; set LUCID_SHARED")
+    pairings = read_pairs(data / "pairs.csv", read_profiles(data / "profiles.csv"))
+    assert free_pairs(pairings).mean() == pytest.approx(0.711, abs=0.001)
+    design = PairDesign(pairings)
+    lomo = judge(design, pairings, sides_by(pairings, "workload"), "both", 0.87)
+    assert lomo.precision >= 0.90
+    assert lomo.recall >= 0.80
+    loco = judge(design, pairings, sides_by(pairings, "config"), "one", 0.87)
+    assert loco.precision >= 0.945
+    assert loco.recall >= 0.86

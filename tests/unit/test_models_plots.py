@@ -1,0 +1,117 @@
+"""Pictures are real pictures, the page stands alone, and names from outside cannot break it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lucid.models.additive import AdditiveModel, Axis, Term
+from lucid.models.crossval import Honest
+from lucid.models.packing import Node, ShareTree
+from lucid.models.plots import (
+    draw_importances,
+    draw_page,
+    draw_pictures,
+    draw_term,
+    draw_tradeoff,
+    draw_tree,
+    save_figure,
+)
+
+PNG = b"\x89PNG\r\n\x1a\n"
+GPUS = Axis("gpus", "continuous", cuts=(1.5, 4.5, 64.0))
+USER = Axis("user", "categorical", categories={"ann": 1, "<b>bob</b>": 2, "cy": 3})
+NONE = Axis("nothing", "continuous")
+
+
+def term(*axes: Axis, seed: int = 0) -> Term:
+    rng = np.random.default_rng(seed)
+    shape = tuple(axis.size for axis in axes)
+    return Term(
+        " & ".join(axis.feature for axis in axes),
+        axes,
+        rng.normal(size=shape),
+        rng.integers(1, 9, shape) * 1.0,
+    )
+
+
+MODEL = AdditiveModel(
+    1.5, "identity", (term(GPUS), term(USER), term(USER, GPUS), term(GPUS, GPUS), term(NONE))
+)
+TREE = ShareTree((Node(0, (1, 1, 1), "gmem_util", 30.0, 1, 2), Node(0, (1, 1, 0)), Node(2, (0, 0, 1))))
+
+
+class Page(HTMLParser):
+    """Collects what a page shows and what it would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.sources: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_every_term_becomes_a_picture(tmp_path: Path) -> None:
+    paths = draw_pictures(MODEL, tmp_path / "plots", "Duration", "s")
+    assert len(paths) == 1 + len(MODEL.terms)
+    assert all(path.read_bytes().startswith(PNG) for path in paths)
+    assert len({path.name for path in paths}) == len(paths)
+
+
+def test_the_page_stands_alone_and_escapes_names(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    draw_page(MODEL, path, "<script>alert(1)</script>", "s", {"rows": 12})
+    text = path.read_text(encoding="utf-8")
+    page = Page()
+    page.feed(text)
+    assert page.tags.count("img") == 1 + len(MODEL.terms)
+    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+    assert base64.b64decode(page.sources[0].split(",")[1]).startswith(PNG)
+    assert "script" not in page.tags
+    assert "<dd>12</dd>" in text
+
+
+def test_the_steps_drawn_are_the_scores() -> None:
+    drawn = draw_term(MODEL.terms[0]).axes[0].patches[0].get_data()
+    np.testing.assert_array_equal(drawn.values, MODEL.terms[0].scores[1:-1])
+    np.testing.assert_array_equal(drawn.edges[1:-1], GPUS.cuts)
+
+
+def test_importances_are_ranked() -> None:
+    axes = draw_importances(MODEL, "x").axes[0]
+    widths = [bar.get_width() for bar in axes.patches]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] == max(term.importance for term in MODEL.terms)
+
+
+def test_many_categories_are_cut_to_what_matters() -> None:
+    many = Axis("user", "categorical", categories={f"user{n}": n for n in range(1, 301)})
+    axes = draw_term(term(many)).axes[0]
+    assert len(axes.patches) == 20
+    assert "20 that matter most of 300" in axes.get_title("left")
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_tree_names_every_node(tmp_path: Path, suffix: str) -> None:
+    figure = draw_tree(TREE)
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert any("gmem_util" in text and "30 %" in text for text in texts)
+    assert any("Jumbo (2)" in text for text in texts)
+    path = tmp_path / f"tree.{suffix}"
+    save_figure(figure, path)
+    assert path.read_bytes().startswith(PNG) or re.search(b"<svg", path.read_bytes())
+
+
+def test_the_tradeoff_is_drawn(tmp_path: Path) -> None:
+    free = np.array([True, True, False, True, False])
+    honest = Honest(np.array([0.9, 0.8, 0.7, 0.6, 0.5]), np.full(5, 0.65), free)
+    draw_tradeoff({"one": honest, "two": honest}, tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
