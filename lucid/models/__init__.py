@@ -1,1 +1,1 @@
-"""Predictors of run time, share score, pair speed and cluster throughput: readable tables, scored with numpy alone."""
+"""Predictors of run time, share score, pair speed and cluster throughput: readable tables, scored by numpy."""

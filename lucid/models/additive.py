@@ -213,9 +213,7 @@ class AdditiveModel:
     def _rows(self, columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> int:
         absent = [name for name in self.features if name not in columns]
         if absent:
-            raise ModelError(
-                f"columns {absent} are needed by the model but were not given; got {sorted(columns)}"
-            )
+            raise ModelError(f"columns {absent} are needed by the model but were not given; got {sorted(columns)}")
         lengths = {len(columns[name]) for name in self.features} or {len(c) for c in columns.values()} or {0}
         if len(lengths) > 1:
             raise ModelError(f"columns differ in length: {sorted(lengths)}; give one value per row in each")
@@ -267,9 +265,7 @@ def from_ebm(ebm: Any) -> AdditiveModel:
 
 def _axis(feature: str, bins: Any) -> Axis:
     if isinstance(bins, dict):
-        return Axis(
-            feature, "categorical", categories={str(name): int(index) for name, index in bins.items()}
-        )
+        return Axis(feature, "categorical", categories={str(name): int(index) for name, index in bins.items()})
     return Axis(feature, "continuous", cuts=tuple(float(cut) for cut in bins))
 
 
@@ -330,17 +326,13 @@ class _Reader:
         kind = data.get("kind") if isinstance(data, dict) else None
         if kind not in _KINDS:
             self._refuse(f"{where}.kind", f"is {kind!r}, known kinds are {', '.join(_KINDS)}")
-        item = self._object(
-            data, where, {"feature", "kind", "cuts" if kind == "continuous" else "categories"}
-        )
+        item = self._object(data, where, {"feature", "kind", "cuts" if kind == "continuous" else "categories"})
         if not isinstance(item["feature"], str):
             self._refuse(f"{where}.feature", "is not text")
         axis = (
             Axis(item["feature"], kind, cuts=self._cuts(item["cuts"], f"{where}.cuts"))
             if kind == "continuous"
-            else Axis(
-                item["feature"], kind, categories=self._names(item["categories"], f"{where}.categories")
-            )
+            else Axis(item["feature"], kind, categories=self._names(item["categories"], f"{where}.categories"))
         )
         # Equal axes become one object again, so that a prediction bins each of them once.
         return self._axes.setdefault((axis.feature, kind, axis.cuts, tuple(axis.categories.items())), axis)
@@ -385,6 +377,4 @@ class _Reader:
         return data
 
     def _refuse(self, where: str, what: str) -> NoReturn:
-        raise ModelError(
-            f"{self._source}: {where} {what}; train the model again or restore an earlier version"
-        )
+        raise ModelError(f"{self._source}: {where} {what}; train the model again or restore an earlier version")

@@ -32,7 +32,7 @@ from lucid.models.intervals import IntervalTracker, scale_of
 from lucid.models.jobtable import FloatArray, JobTable, TextArray
 from lucid.models.names import NameBuckets
 
-__all__ = ["Choice", "DurationModel", "Estimates", "Explanation", "FitSettings"]
+__all__ = ["Choice", "DurationModel", "Estimates", "Explanation", "FitSettings", "anchor_log"]
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -228,9 +228,7 @@ class DurationModel:
         if not isinstance(data, dict) or set(data) != set(cls.untrained().to_json()):
             raise ModelError(f"{source}: is not a duration model with exactly its keys; {_REMEDY}")
         if data["format"] != FORMAT or data["log_offset_s"] != LOG_OFFSET_S:
-            raise ModelError(
-                f"{source}: format is {data['format']!r}, this version reads {FORMAT!r}; {_REMEDY}"
-            )
+            raise ModelError(f"{source}: format is {data['format']!r}, this version reads {FORMAT!r}; {_REMEDY}")
         if not isinstance(data["users"], list) or not all(isinstance(name, str) for name in data["users"]):
             raise ModelError(f"{source}: users is not a list of names; {_REMEDY}")
         choice = data["choice"]

@@ -121,9 +121,7 @@ def rank_correlation(left: FloatArray, right: FloatArray) -> float:
 class _Trainer:
     """Fits additive tables of the log-ratio `target` on chosen rows and features."""
 
-    def __init__(
-        self, columns: Columns, types: Mapping[str, str], target: FloatArray, settings: FitSettings
-    ) -> None:
+    def __init__(self, columns: Columns, types: Mapping[str, str], target: FloatArray, settings: FitSettings) -> None:
         self.columns = columns
         self._types = types
         self._target = np.clip(target, -MOST_LOG, MOST_LOG)
@@ -266,9 +264,7 @@ def _new_users(train: _Trainer, jobs: JobTable, ratio: FloatArray) -> tuple[Addi
     gains = np.zeros(len(users))
     for fold in range(_NEW_USER_FOLDS):
         out = user[rows] % _NEW_USER_FOLDS == fold
-        tables = (
-            train(rows[~out], REQUEST_FEATURES, target, weight) if (~out).sum() >= FEWEST_JOBS // 2 else None
-        )
+        tables = train(rows[~out], REQUEST_FEATURES, target, weight) if (~out).sum() >= FEWEST_JOBS // 2 else None
         if tables is None:
             return None, 0.0
         score = train.score(tables, rows[out])

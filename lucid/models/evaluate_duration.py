@@ -26,7 +26,7 @@ from lucid.models.features import FACT_NAMES, LOG_OFFSET_S, from_log, replay, to
 from lucid.models.intervals import IntervalTracker, residual, scale_of
 from lucid.models.jobtable import FloatArray, JobTable, TextArray, read_jobs
 
-__all__ = ["REFITS", "WalkForward", "evaluate_duration", "metrics", "walk_forward"]
+__all__ = ["REFITS", "WalkForward", "evaluate_duration", "main", "metrics", "walk_forward"]
 
 REFITS: Final = 12
 _DECILES: Final = [FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile")]
@@ -56,9 +56,7 @@ def evaluate_duration(path: Path, test_from: int, *, refits: int = REFITS) -> di
     """
     jobs = read_jobs(path)
     if not 0 < test_from < len(jobs):
-        raise TraceError(
-            f"{path}: has {len(jobs)} jobs, test from {test_from}; give a row from 1 to {len(jobs) - 1}"
-        )
+        raise TraceError(f"{path}: has {len(jobs)} jobs, test from {test_from}; give a row from 1 to {len(jobs) - 1}")
     result = walk_forward(jobs, test_from, refits=refits)
     truth = jobs.duration_s[test_from:]
     scored = np.isfinite(truth)
@@ -116,9 +114,7 @@ def walk_forward(
     point_s = np.fmin(from_log(point), jobs.limit_s[rows])
     median = np.where(np.isnan(anchor_log(facts[rows], np.nan)), default, anchor_log(facts[rows], np.nan))
     median_s = np.fmin(from_log(median), jobs.limit_s[rows])
-    return WalkForward(
-        point_s, np.minimum(low, point_s), np.maximum(high, point_s), median_s, source, tuple(choices)
-    )
+    return WalkForward(point_s, np.minimum(low, point_s), np.maximum(high, point_s), median_s, source, tuple(choices))
 
 
 def _intervals(
@@ -129,9 +125,7 @@ def _intervals(
     truth = to_log(jobs.duration_s[test_from:])
     residuals = residual(truth, point, scale)
     ends, submits = jobs.end_s[test_from:], jobs.submit_s[test_from:]
-    finishing = [
-        int(i) for i in np.argsort(ends, kind="stable") if np.isfinite(ends[i]) and np.isfinite(truth[i])
-    ]
+    finishing = [int(i) for i in np.argsort(ends, kind="stable") if np.isfinite(ends[i]) and np.isfinite(truth[i])]
     done = 0
     for row in range(len(point)):
         while done < len(finishing) and ends[finishing[done]] < submits[row]:

@@ -215,9 +215,7 @@ def feature_types(jobs: JobTable) -> dict[str, str]:
     """Feature name to interpret's feature type, in the order a model is trained with."""
     return {
         **dict.fromkeys(_CATEGORICAL, "nominal"),
-        **dict.fromkeys(
-            (*REQUEST_FEATURES[3:], *_TIME, *_HISTORY, *HABIT_FEATURES, *jobs.profile), "continuous"
-        ),
+        **dict.fromkeys((*REQUEST_FEATURES[3:], *_TIME, *_HISTORY, *HABIT_FEATURES, *jobs.profile), "continuous"),
     }
 
 

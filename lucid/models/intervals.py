@@ -53,9 +53,7 @@ class IntervalTracker:
         """How many residuals it holds."""
         return len(self._order)
 
-    def bounds(
-        self, point: FloatArray, scale: FloatArray, limit_s: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def bounds(self, point: FloatArray, scale: FloatArray, limit_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Lower and upper bounds in seconds, shape (n,), of estimates given as logs (n,); `scale` is (n, 2).
 
         A lower bound under ten seconds is given as zero: at that length nothing tells jobs apart. With fewer
@@ -116,9 +114,7 @@ class IntervalTracker:
         if not all(_finite(number) for number in numbers):
             raise ModelError(f"{source}: interval holds something that is not a finite number; {remedy}")
         if not 0.0 <= data["low"] <= 0.5 <= data["high"] <= 1.0:
-            raise ModelError(
-                f"{source}: interval levels {data['low']}, {data['high']} are out of range; {remedy}"
-            )
+            raise ModelError(f"{source}: interval levels {data['low']}, {data['high']} are out of range; {remedy}")
         tracker = cls(data["residuals"])
         tracker.low, tracker.high = float(data["low"]), float(data["high"])
         return tracker

@@ -74,9 +74,7 @@ class JobTable:
     profile: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, profile: Mapping[str, Sequence[float]] | None = None, /, **columns: Sequence[Any]
-    ) -> JobTable:
+    def of(cls, profile: Mapping[str, Sequence[float]] | None = None, /, **columns: Sequence[Any]) -> JobTable:
         """Build from any of the columns; absent text is None, absent numbers are NaN (`gpus`: 0).
 
         Raises:
@@ -95,9 +93,7 @@ class JobTable:
             if name in _TEXT:
                 made[name] = _text(columns.get(name, [None] * size))
             else:
-                made[name] = np.array(
-                    columns.get(name, [0.0 if name == "gpus" else np.nan] * size), dtype=np.float64
-                )
+                made[name] = np.array(columns.get(name, [0.0 if name == "gpus" else np.nan] * size), dtype=np.float64)
         extra = {name: np.array(values, dtype=np.float64) for name, values in profile.items()}
         return cls(**made, profile=extra)
 
@@ -162,9 +158,7 @@ def _read(
         if not cells or cells == [""]:
             continue
         if len(cells) != len(header):
-            raise TraceError(
-                f"{path}: line {line} has {len(cells)} fields, not {len(header)}; mend or drop the line"
-            )
+            raise TraceError(f"{path}: line {line} has {len(cells)} fields, not {len(header)}; mend or drop the line")
         row = dict(zip(header, cells, strict=True))
         for name, (source, parse) in columns.items():
             try:

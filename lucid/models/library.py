@@ -77,9 +77,7 @@ class Library:
         """Names that have at least one version."""
         if not self.root.is_dir():
             return []
-        return sorted(
-            p.name for p in self.root.iterdir() if _NAME.fullmatch(p.name) and self._numbers(p.name)
-        )
+        return sorted(p.name for p in self.root.iterdir() if _NAME.fullmatch(p.name) and self._numbers(p.name))
 
     def versions(self, name: str) -> list[Version]:
         """All versions of a name, oldest first.
@@ -99,9 +97,7 @@ class Library:
         if number is None:
             number = serving
         if number is None:
-            raise ModelError(
-                f"{self._folder(name)}: no version of {name} is in service; train and promote one"
-            )
+            raise ModelError(f"{self._folder(name)}: no version of {name} is in service; train and promote one")
         path = self._path(name, number)
         content = _read(path)
         return Version(name, number, content["created"], content["facts"], content["data"], number == serving)
@@ -143,9 +139,7 @@ class Library:
         """
         now, before = self._service(name)
         if before is None:
-            raise ModelError(
-                f"{self._folder(name)}: no earlier version of {name} was in service; promote one"
-            )
+            raise ModelError(f"{self._folder(name)}: no earlier version of {name} was in service; promote one")
         self.show(name, before)
         self._serve(name, before, now)
         self._record(name, "rollback", before, f"{why}; was v{now}")
@@ -168,9 +162,7 @@ class Library:
                     entries.append(json.loads(line))
             except ValueError:
                 if number < len(lines):
-                    raise ModelError(
-                        f"{path}, line {number}: is not JSON; repair or remove the line"
-                    ) from None
+                    raise ModelError(f"{path}, line {number}: is not JSON; repair or remove the line") from None
         return entries
 
     def train(
@@ -199,9 +191,7 @@ class Library:
             data = json.loads(json.dumps(dump(model)))
             new = float(loss(load(data)))
             if new != new:
-                raise ModelError(
-                    f"{self._folder(name)}: the new {name} has no loss (nan); nothing was stored"
-                )
+                raise ModelError(f"{self._folder(name)}: the new {name} has no loss (nan); nothing was stored")
             old, trouble = self._loss_in_service(name, load, loss)
             number = self.add(name, data, {**(facts or {}), "loss": new, "loss_in_service": old})
             if old is None:
@@ -294,9 +284,7 @@ class Library:
     def _folder(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
             known = ", ".join(sorted(p.name for p in self.root.glob("*/"))) if self.root.is_dir() else ""
-            raise ModelError(
-                f"{name!r} is no name of a model (small letters, digits, _ and -); known: {known}"
-            )
+            raise ModelError(f"{name!r} is no name of a model (small letters, digits, _ and -); known: {known}")
         return self.root / name
 
 
@@ -343,9 +331,7 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ModelError(
-            f"{path}: there is no such version; `lucidctl models list` shows those there are"
-        ) from None
+        raise ModelError(f"{path}: there is no such version; `lucidctl models list` shows those there are") from None
     except (OSError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read ({error}); restore it, or roll back") from error
     if not isinstance(content, dict):

@@ -265,9 +265,7 @@ def _rounded(values: FloatArray, threshold: float) -> float:
 def _value(usage: Usage, feature: str) -> float:
     value = getattr(usage, feature)
     if value is None:
-        raise ModelError(
-            f"share score needs {feature}, which the profile of {usage.config} lacks; profile it"
-        )
+        raise ModelError(f"share score needs {feature}, which the profile of {usage.config} lacks; profile it")
     return float(value)
 
 
@@ -289,20 +287,14 @@ def _read_node(entry: object, index: int, total: int, source: str) -> Node:
     if not isinstance(entry, dict) or entry.get("label") not in (0, 1, 2):
         raise ModelError(f"{where}: has no label 0, 1 or 2; train the model again")
     counts = entry.get("counts")
-    if (
-        not isinstance(counts, list)
-        or len(counts) != 3
-        or not all(isinstance(n, int) and n >= 0 for n in counts)
-    ):
+    if not isinstance(counts, list) or len(counts) != 3 or not all(isinstance(n, int) and n >= 0 for n in counts):
         raise ModelError(f"{where}: counts is {counts!r}, not three numbers; train the model again")
     kept = (counts[0], counts[1], counts[2])
     feature = entry.get("feature")
     if feature is None:
         return Node(int(entry["label"]), kept)
     if feature not in _UNITS:
-        raise ModelError(
-            f"{where}: splits on {feature!r}; known are {', '.join(_UNITS)}; train the model again"
-        )
+        raise ModelError(f"{where}: splits on {feature!r}; known are {', '.join(_UNITS)}; train the model again")
     children = [entry.get(side) for side in ("below", "above")]
     # Children come after their parent in the list, so every walk ends.
     if not all(isinstance(child, int) and index < child < total for child in children):

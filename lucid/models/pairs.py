@@ -36,6 +36,8 @@ __all__ = [
     "PairModel",
     "PairVerdict",
     "fit_pairs",
+    "free_pairs",
+    "pair_columns",
     "recall_threshold",
 ]
 

@@ -189,9 +189,7 @@ def _steps(term: Term, unit: str) -> Figure:
         # Heavy tails (GPU counts, seconds) leave everything squeezed to the left on a linear axis.
         below.set_xscale("symlog", linthresh=max(float(np.median(cuts)), 1.0))
         left = 2 * (cuts[1] - cuts[0])
-    edges = (
-        np.concatenate([[cuts[0] - left], cuts, [cuts[-1] + right]]) if len(cuts) else np.array([0.0, 1.0])
-    )
+    edges = np.concatenate([[cuts[0] - left], cuts, [cuts[-1] + right]]) if len(cuts) else np.array([0.0, 1.0])
     axes.stairs(scores, edges, color=_BLUE, linewidth=1.8, baseline=None)
     share = weights / max(float(weights.sum()), 1e-12)
     below.stairs(100 * share, edges, fill=True, color="#c9cdd4")
@@ -205,9 +203,7 @@ def _steps(term: Term, unit: str) -> Figure:
 
 def _bars(term: Term, unit: str) -> Figure:
     names = _bin_names(term.axes[0])
-    order = sorted(names, key=lambda index: -abs(float(term.scores[index])) * float(term.weights[index]))[
-        :_SHOWN
-    ]
+    order = sorted(names, key=lambda index: -abs(float(term.scores[index])) * float(term.weights[index]))[:_SHOWN]
     order.sort(key=lambda index: float(term.scores[index]))
     figure = _figure(7.5, 1.3 + 0.27 * max(1, len(order)))
     axes = figure.add_subplot()

@@ -328,9 +328,7 @@ def read_bins(path: Path) -> Bins:
                 start.append(_time(row, where))
                 counts.append([_count(row, name, where) for name in wanted])
                 if len(start) > 2 and start[-1] - start[-2] != start[1] - start[0]:
-                    raise ModelError(
-                        f"{where}: bin {start[-1]} is not one step after {start[-2]}; fill the gap"
-                    )
+                    raise ModelError(f"{where}: bin {start[-1]} is not one step after {start[-2]}; fill the gap")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ModelError(f"{path}: cannot be read ({error}); check the path and that it is CSV") from error
     if len(start) < 2 or start[1] <= start[0]:
@@ -392,9 +390,7 @@ def _read_forecaster(data: object, where: str) -> Forecaster:
         raise ModelError(f"{where}: is no forecaster; train the model again")
     rate = _number(data.get("persistence"), f"{where}.persistence", low=0.0)
     cap = _number(data.get("cap"), f"{where}.cap", low=0.0)
-    return Forecaster(
-        AdditiveModel.from_json(data.get("model"), source=f"{where}.model"), data["root"], cap, rate
-    )
+    return Forecaster(AdditiveModel.from_json(data.get("model"), source=f"{where}.model"), data["root"], cap, rate)
 
 
 def _number(value: object, where: str, *, low: float) -> float:

@@ -116,9 +116,7 @@ def due(evidence: Evidence, rules: Rules | None = None) -> Decision:
     if worst is not None and drift.jobs >= rules.drift_jobs and worst[1] > rules.psi_train:
         reasons.append(f"input {worst[0]} has moved: PSI {worst[1]:.2f}, bound {rules.psi_train:g}")
     if fall_back:
-        return Decision(
-            Action.FALL_BACK, (*reasons, f"beyond {rules.ratio_fall_back:g}: history means answer")
-        )
+        return Decision(Action.FALL_BACK, (*reasons, f"beyond {rules.ratio_fall_back:g}: history means answer"))
     if not reasons:
         return Decision(Action.NOTHING, ("nothing calls for training",))
     if evidence.new_jobs < rules.least_jobs:
@@ -139,9 +137,7 @@ def error_ratio(
     """
     real, model, means = (np.asarray(values, dtype=np.float64) for values in (truth, predicted, history))
     if not real.shape == model.shape == means.shape:
-        raise ModelError(
-            f"error drift: shapes {real.shape}, {model.shape}, {means.shape} differ; give one per job"
-        )
+        raise ModelError(f"error drift: shapes {real.shape}, {model.shape}, {means.shape} differ; give one per job")
     if real.size < max(1, least):
         return None
     own, other = float(np.abs(model - real).mean()), float(np.abs(means - real).mean())
@@ -198,9 +194,7 @@ def run_due(
         return Decision(decision.action, (*decision.reasons, f"skipped: {error}")), None
 
 
-def _numbers_share(
-    values: npt.NDArray[np.float64], edges: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def _numbers_share(values: npt.NDArray[np.float64], edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     place = np.searchsorted(edges, values, side="right") + 1
     place[np.isnan(values)] = 0
     return np.bincount(place, minlength=len(edges) + 2) / len(values)

@@ -83,9 +83,7 @@ def test_cut_points_belong_to_the_bin_above(pair: tuple[Any, AdditiveModel]) -> 
 
 @given(x=number, who=name, z=number)
 @settings(max_examples=50, deadline=None)
-def test_terms_and_intercept_sum_to_the_score(
-    pair: tuple[Any, AdditiveModel], x: Any, who: Any, z: Any
-) -> None:
+def test_terms_and_intercept_sum_to_the_score(pair: tuple[Any, AdditiveModel], x: Any, who: Any, z: Any) -> None:
     model = pair[1]
     row = {"x": x, "who": who, "z": z}
     total = model.intercept + sum(addend.score for addend in model.explain_one(row))

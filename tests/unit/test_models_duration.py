@@ -219,15 +219,14 @@ def test_inconsistent_files_are_refused(model: DurationModel, path: tuple[str, .
 def test_the_limit_caps_the_estimate_and_its_interval(
     model: DurationModel, history: DurationHistory, jobs: JobTable
 ) -> None:
-    job = JobTable.of(
-        user=jobs.user[:50], gpus=np.ones(50), limit_s=np.full(50, 120.0), submit_s=np.full(50, 1e7)
-    )
+    job = JobTable.of(user=jobs.user[:50], gpus=np.ones(50), limit_s=np.full(50, 120.0), submit_s=np.full(50, 1e7))
     estimate = model.predict(job, history)
     assert (estimate.point_s <= 120.0).all()
     assert (estimate.high_s <= 120.0).all()
     assert (estimate.low_s <= estimate.point_s).all()
 
 
+@pytest.mark.slow
 def test_no_leak_changing_the_future_moves_no_earlier_estimate(jobs: JobTable) -> None:
     now = float(jobs.submit_s[700])
     future = jobs.end_s >= now
@@ -307,9 +306,7 @@ def test_evaluation_refuses_rows_out_of_range_and_prints_json(
     assert main([str(tmp_path / "none"), "--test-from", "1"]) == TraceError.exit_code
 
 
-def test_ten_thousand_jobs_within_the_budget(
-    model: DurationModel, history: DurationHistory, jobs: JobTable
-) -> None:
+def test_ten_thousand_jobs_within_the_budget(model: DurationModel, history: DurationHistory, jobs: JobTable) -> None:
     many = jobs.take(np.resize(np.arange(600, 900), 10_000))
     seconds = []
     for _ in range(5):

@@ -24,8 +24,7 @@ def write(path: Path, header: str, rows: list[list[object]]) -> Path:
 def measured(tmp_path: Path) -> tuple[Path, Path]:
     configs = [(w, b, 8.0 * i + 7 * j) for i, w in enumerate("abcdef") for j, b in enumerate((32, 64, 128))]
     profiles = [
-        [w, "data", b, 0, util, util / 2, 2000, 0 if util < 20 else 1 if util < 40 else 2]
-        for w, b, util in configs
+        [w, "data", b, 0, util, util / 2, 2000, 0 if util < 20 else 1 if util < 40 else 2] for w, b, util in configs
     ]
     rng = np.random.default_rng(0)
     pairs = []
@@ -34,9 +33,7 @@ def measured(tmp_path: Path) -> tuple[Path, Path]:
         pairs.append([one[0], "data", one[1], 0, speeds[0], two[0], "data", two[1], 0, speeds[1]])
     sides = ",".join(f"model{s},dataset{s},batchsize{s},amp{s},speed{s}" for s in "12")
     return (
-        write(
-            tmp_path / "profiles.csv", "model,dataset,batchsize,amp,gpu_util,gmem_util,gmem,label", profiles
-        ),
+        write(tmp_path / "profiles.csv", "model,dataset,batchsize,amp,gpu_util,gmem_util,gmem,label", profiles),
         write(tmp_path / "pairs.csv", sides, pairs),
     )
 
@@ -47,10 +44,7 @@ def test_packing_prints_every_figure(
 ) -> None:
     profiles, pairs = map(str, measured)
     curve = tmp_path / "curve.png"
-    assert (
-        evaluate_packing.main(["--profiles", profiles, "--pairs", pairs, "--json", "--curve", str(curve)])
-        == 0
-    )
+    assert evaluate_packing.main(["--profiles", profiles, "--pairs", pairs, "--json", "--curve", str(curve)]) == 0
     figures = json.loads(capsys.readouterr().out)
     for kind, way in itertools.product(("precision", "recall"), ("lomo", "loco", "loco_both")):
         assert 0.7 <= figures[f"pair_{kind}_{way}"] <= 1
@@ -65,9 +59,7 @@ def test_packing_names_the_file_that_is_missing(tmp_path: Path, capsys: pytest.C
     assert "none.csv: cannot be read" in capsys.readouterr().err
 
 
-def test_throughput_trains_only_on_what_was_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_throughput_trains_only_on_what_was_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     hours = [datetime(2024, 1, 1) + timedelta(hours=n) for n in range(1500)]
     counts = [int(rng.poisson(3 + time.hour / 4)) for time in hours]

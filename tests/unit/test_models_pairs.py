@@ -190,9 +190,7 @@ def test_a_pair_moves_neither_its_score_nor_its_bar() -> None:
     pairings = list(measured())
     sides = sides_by(pairings, "workload")
     cell = (sides.min(axis=1) == 0) & (sides.max(axis=1) == 3)
-    changed = [
-        replace(p, speed_first=0.2) if hit else p for p, hit in zip(pairings, cell.tolist(), strict=True)
-    ]
+    changed = [replace(p, speed_first=0.2) if hit else p for p, hit in zip(pairings, cell.tolist(), strict=True)]
     one = judge(PairDesign(pairings), pairings, sides, "both", 0.8)
     other = judge(PairDesign(changed), changed, sides, "both", 0.8)
     order = np.concatenate([_cell(sides, a, b) for a in range(5) for b in range(a, 5)])

@@ -40,9 +40,7 @@ def term(*axes: Axis, seed: int = 0) -> Term:
     )
 
 
-MODEL = AdditiveModel(
-    1.5, "identity", (term(GPUS), term(USER), term(USER, GPUS), term(GPUS, GPUS), term(NONE))
-)
+MODEL = AdditiveModel(1.5, "identity", (term(GPUS), term(USER), term(USER, GPUS), term(GPUS, GPUS), term(NONE)))
 TREE = ShareTree((Node(0, (1, 1, 1), "gmem_util", 30.0, 1, 2), Node(0, (1, 1, 0)), Node(2, (0, 0, 1))))
 
 

@@ -49,9 +49,7 @@ def trained() -> ThroughputModel:
 @pytest.mark.parametrize("age", [1, 3])
 def test_inputs_do_not_move_when_the_future_changes(age: int) -> None:
     bins = some(900)
-    changed = replace(
-        bins, jobs=bins.jobs.copy(), gpus=bins.gpus.copy(), others={"ended": bins.others["ended"] + 0}
-    )
+    changed = replace(bins, jobs=bins.jobs.copy(), gpus=bins.gpus.copy(), others={"ended": bins.others["ended"] + 0})
     changed.jobs[600:] += 100
     changed.gpus[600:] += 100
     changed.others["ended"][600:] += 100
@@ -72,13 +70,9 @@ def test_inputs_are_what_their_names_say() -> None:
     assert columns["jobs_median18"][row] == np.median(x[row - 17 : row + 1])
     assert columns["jobs_std6"][row] == pytest.approx(x[row - 5 : row + 1].std(ddof=1))
     same_time_yesterday = row + 2 - 24
-    assert columns["jobs_day_ago"][row] == pytest.approx(
-        x[same_time_yesterday - 2 : same_time_yesterday + 3].mean()
-    )
+    assert columns["jobs_day_ago"][row] == pytest.approx(x[same_time_yesterday - 2 : same_time_yesterday + 3].mean())
     weights = 0.5 ** (np.arange(16) / 2)
-    assert columns["jobs_soft2"][row] == pytest.approx(
-        (weights * x[row - 15 : row + 1][::-1]).sum() / weights.sum()
-    )
+    assert columns["jobs_soft2"][row] == pytest.approx((weights * x[row - 15 : row + 1][::-1]).sum() / weights.sum())
 
 
 def test_learns_the_day() -> None:

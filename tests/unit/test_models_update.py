@@ -65,9 +65,7 @@ def test_each_reason_alone(changes: dict[str, object], action: Action, reason: s
 
 
 def test_every_reason_is_given() -> None:
-    decision = due(
-        evidence(trained=NOW - timedelta(days=30), new_jobs=5000, drift=Drift(2.0, 900, {"x": 1.0}))
-    )
+    decision = due(evidence(trained=NOW - timedelta(days=30), new_jobs=5000, drift=Drift(2.0, 900, {"x": 1.0})))
     assert decision.action is Action.FALL_BACK
     assert len(decision.reasons) == 5
 
@@ -134,9 +132,7 @@ class Ticks:
     ("drift", "jobs", "expected"),
     [(CALM, 10, []), (CALM, 2000, ["train"]), (Drift(2.0, 500), 10, ["fall back", "train"])],
 )
-def test_the_runner_does_what_was_decided(
-    tmp_path: Path, drift: Drift, jobs: int, expected: list[str]
-) -> None:
+def test_the_runner_does_what_was_decided(tmp_path: Path, drift: Drift, jobs: int, expected: list[str]) -> None:
     ticks = Ticks()
     decision, outcome = run_due(
         Library(tmp_path), evidence(new_jobs=jobs, drift=drift), ticks.train, fall_back=ticks.fall_back

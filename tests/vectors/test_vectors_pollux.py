@@ -29,9 +29,7 @@ EXACT = {"rel": 1e-9}
 
 
 def _model(case: dict[str, Any]) -> GoodputModel:
-    return GoodputModel(
-        PerfParams(*case["perf_params"]), GradParams(*case["grad_params"]), case["init_batch_size"]
-    )
+    return GoodputModel(PerfParams(*case["perf_params"]), GradParams(*case["grad_params"]), case["init_batch_size"])
 
 
 @files("pollux_goodput")
@@ -42,9 +40,7 @@ def test_goodput(vectors: Path) -> None:
         model = models[name]
         batch = replicas * atomic * (accum + 1)
         row = (name, nodes, replicas, atomic, accum)
-        assert float(model.throughput(nodes, replicas, atomic, accum)) == pytest.approx(
-            throughput, **EXACT
-        ), row
+        assert float(model.throughput(nodes, replicas, atomic, accum)) == pytest.approx(throughput, **EXACT), row
         assert float(model.efficiency(batch)) == pytest.approx(efficiency, **EXACT), row
         value = float(model.goodput(nodes, replicas, atomic, accum))
         assert np.isnan(value) if goodput is None else value == pytest.approx(goodput, **EXACT), row
@@ -152,9 +148,7 @@ def _search_case(case: dict[str, Any], sets: dict[str, Any], master: bool, seed:
 
     optimum = case["exhaustive_optimum" if master else "exhaustive_fitness"]
     assert fitness(np.array(case["exhaustive_allocation"])) == pytest.approx(optimum, **EXACT)
-    found = search(
-        table, [width] * nodes, base, restart, np.random.default_rng(seed), objective=goal
-    ).allocation
+    found = search(table, [width] * nodes, base, restart, np.random.default_rng(seed), objective=goal).allocation
     assert (found.sum(axis=0) <= width).all()
     assert (found.sum(axis=1) <= case["max_replicas"]).all()
     across = (found > 0).sum(axis=1) > 1

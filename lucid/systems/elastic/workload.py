@@ -115,11 +115,7 @@ def draw_set(
         arrivals.tolist(), rng.choice(names, size=jobs, p=list(MIXES[mix].values())).tolist(), strict=True
     ):
         low, high = classes[name]
-        ranges = [
-            (model, int(np.ceil(low / model.epoch_min)), int(high // model.epoch_min)) for model in models
-        ]
-        model, first, last = [r for r in ranges if r[1] <= r[2]][
-            int(rng.integers(sum(r[1] <= r[2] for r in ranges)))
-        ]
+        ranges = [(model, int(np.ceil(low / model.epoch_min)), int(high // model.epoch_min)) for model in models]
+        model, first, last = [r for r in ranges if r[1] <= r[2]][int(rng.integers(sum(r[1] <= r[2] for r in ranges)))]
         out.append(ElasticRequest(arrival, model, int(rng.integers(first, last + 1)), name))
     return out

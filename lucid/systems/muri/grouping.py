@@ -20,6 +20,7 @@ __all__ = [
     "Group",
     "GroupingOptions",
     "choose_candidates",
+    "group_efficiency",
     "group_jobs",
     "priority_2dlas",
     "priority_srsf",
@@ -89,9 +90,7 @@ def priority_2dlas(attained_s: float, gpus: int) -> float:
     return attained_s * gpus
 
 
-def choose_candidates(
-    jobs: Sequence[MuriJob], fits: Callable[[MuriJob], bool], group_size: int
-) -> list[MuriJob]:
+def choose_candidates(jobs: Sequence[MuriJob], fits: Callable[[MuriJob], bool], group_size: int) -> list[MuriJob]:
     """The jobs that the next round may run (M17).
 
     Goes through ``jobs`` by priority; each placement that still fits admits the next ``group_size`` jobs
@@ -162,9 +161,7 @@ def group_jobs(
     return [group for groups in buckets.values() for group in groups]
 
 
-def _by_priority(
-    buckets: dict[int, list[Group]], required: int, cluster_gpus: int, limit: int
-) -> list[Group]:
+def _by_priority(buckets: dict[int, list[Group]], required: int, cluster_gpus: int, limit: int) -> list[Group]:
     out: list[Group] = []
     for gpus, singles in buckets.items():
         for start in range(0, len(singles), limit):
@@ -223,9 +220,7 @@ def _one_round(
     return merges, required
 
 
-def _split_pairs(
-    buckets: dict[int, list[Group]], required: int, cluster_gpus: int, table: GammaTable
-) -> None:
+def _split_pairs(buckets: dict[int, list[Group]], required: int, cluster_gpus: int, table: GammaTable) -> None:
     """Take the least efficient pairs apart and give their jobs to other pairs, while GPUs lack (M10)."""
     for gpus, groups in buckets.items():
         if required <= cluster_gpus:

@@ -123,9 +123,7 @@ class GammaTable:
         """Gamma of groups of one size, given as rows of profile numbers."""
         profiles = np.array(self._profiles, dtype=np.float64)
         solo = np.array(self._solo)[members[:, 0]] if members.shape[1] == 1 else None
-        return efficiencies(
-            profiles[members], self.k, ordering=self.ordering, overhead=self.overhead, solo_s=solo
-        )
+        return efficiencies(profiles[members], self.k, ordering=self.ordering, overhead=self.overhead, solo_s=solo)
 
     def _grow(self) -> None:
         n, had = len(self._groups), len(self._gamma)

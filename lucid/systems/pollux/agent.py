@@ -61,9 +61,7 @@ def learning_rate_factor(rule: str, init: float, batch: float, grad: GradParams 
         return math.sqrt(ratio)
     if rule != "adascale" or grad is None:
         known = ", ".join(LR_RULES)
-        raise ConfigError(
-            f"learning-rate rule {rule!r}; known are {known} (adascale needs gradient statistics)"
-        )
+        raise ConfigError(f"learning-rate rule {rule!r}; known are {known} (adascale needs gradient statistics)")
     denominator = grad.var / ratio + grad.sqr
     return (grad.var + grad.sqr) / denominator if denominator > 0 else 1.0
 

@@ -131,9 +131,7 @@ def _starts(seen: Observations) -> list[Floats]:
     return [np.array([0.1, 0.01] * 3 + [1.001])] + [np.array([*read, gamma]) for gamma in (1.2, 3.0)]
 
 
-def fit_perf_params(
-    seen: Observations, *, warm: PerfParams | None = None, multi_start: bool = True
-) -> FitResult:
+def fit_perf_params(seen: Observations, *, warm: PerfParams | None = None, multi_start: bool = True) -> FitResult:
     """theta_sys that explains the observations best (P16-P19).
 
     Bounded quasi-Newton search (L-BFGS-B) with the exact gradient. Parameters about which nothing was
@@ -181,9 +179,7 @@ def fit_perf_params(
     def search(x: Floats, smooth: float, options: dict[str, float]) -> Floats:
         bounds = list(zip(lower[free], upper[free], strict=True))
         x = np.clip(x, lower[free], upper[free])
-        found = minimize(
-            value, x, args=(smooth,), jac=True, method="L-BFGS-B", bounds=bounds, options=options
-        )
+        found = minimize(value, x, args=(smooth,), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         return np.asarray(found.x)
 
     candidates = []

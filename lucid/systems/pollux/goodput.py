@@ -8,7 +8,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["BatchChoice", "BatchLimits", "GoodputModel", "GradParams", "PerfParams"]
+__all__ = [
+    "BatchChoice",
+    "BatchLimits",
+    "GoodputModel",
+    "GradParams",
+    "PerfParams",
+    "best_batches",
+    "log_step_time",
+    "sync_time",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -101,9 +110,7 @@ class GoodputModel(NamedTuple):
     grad: GradParams
     init: float | Floats
 
-    def throughput(
-        self, nodes: ArrayLike, replicas: ArrayLike, atomic: ArrayLike, accum: ArrayLike
-    ) -> Floats:
+    def throughput(self, nodes: ArrayLike, replicas: ArrayLike, atomic: ArrayLike, accum: ArrayLike) -> Floats:
         """Samples a second: M / T_iter (P1, P10-P14).
 
         Args:

@@ -144,9 +144,7 @@ def search(
     penalty = np.asarray(restart, dtype=np.float64)
     jobs = len(speedups.jobs)
     if present.shape != (jobs, len(room)) or penalty.shape != (jobs,):
-        raise ValueError(
-            f"{jobs} jobs on {len(room)} nodes: base has shape {present.shape}, restart {penalty.shape}"
-        )
+        raise ValueError(f"{jobs} jobs on {len(room)} nodes: base has shape {present.shape}, restart {penalty.shape}")
     shut = np.zeros(len(room), dtype=bool) if blocked is None else np.asarray(blocked, dtype=bool)
     layout = Layout(room, present, speedups.most, avoid_interference, shut)
     if jobs == 0 or not room.any():
@@ -184,9 +182,7 @@ class _Search:
             generation += 1
             before = fitness[0]
             children = self._children(population)
-            population, fitness = self._best(
-                np.concatenate([population, children]), (len(population), fitness)
-            )
+            population, fitness = self._best(np.concatenate([population, children]), (len(population), fitness))
             stale = 0 if fitness[0] > before * (1 + 1e-12) else stale + 1
         return SearchResult(
             self.layout.allocation_of(population[0]),

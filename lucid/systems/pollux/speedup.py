@@ -116,9 +116,7 @@ class SpeedupTable:
             c = self._table[:, job[part]]
             model = GoodputModel(PerfParams(*c[:7]), GradParams(c[7], c[8]), c[9])
             most, low, high = (c[i].astype(np.intp) for i in (10, 11, 12))
-            out[part] = best_batches(model, nodes[part], replicas[part], most, low, high, c[13].astype(bool))[
-                0
-            ]
+            out[part] = best_batches(model, nodes[part], replicas[part], most, low, high, c[13].astype(bool))[0]
         return out
 
     def __call__(self, job: Ints, across: Ints, replicas: Ints) -> Floats:

@@ -49,9 +49,7 @@ def saved(f: np.ndarray, s: np.ndarray, left: np.ndarray, change: tuple[int, ...
 def test_expansion_equals_enumeration(seed: int, jobs: int, idle: int) -> None:  # E6, E9
     f, s, left = problem(seed, jobs)
     ways = [
-        change
-        for change in product(range(idle + 1), repeat=jobs)
-        if sum(change) <= idle and (s + change <= P).all()
+        change for change in product(range(idle + 1), repeat=jobs) if sum(change) <= idle and (s + change <= P).all()
     ]
     gained, total = expand(f, s, left, idle)
     assert total == pytest.approx(max(saved(f, s, left, w) for w in ways))

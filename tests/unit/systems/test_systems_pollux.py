@@ -45,9 +45,7 @@ def test_step_time_is_made_of_compute_sync_and_overlap() -> None:  # P1, P10-P14
     assert float(MODEL.throughput(2, 8, 32, 3)) == pytest.approx(8 * 32 * 4 / step)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "replicas", "sync"), [(1, 1, 0.0), (1, 2, 0.05), (1, 4, 0.058), (2, 2, 0.3)]
-)
+@pytest.mark.parametrize(("nodes", "replicas", "sync"), [(1, 1, 0.0), (1, 2, 0.05), (1, 4, 0.058), (2, 2, 0.3)])
 def test_sync_by_the_slowest_link(nodes: int, replicas: int, sync: float) -> None:  # P12
     compute = 0.1 + 0.005 * 16
     expected = replicas * 16 / math.hypot(compute, sync)
@@ -108,9 +106,7 @@ def test_wrong_arguments_are_refused() -> None:
         Observations.of([1], [1], [1], [0.0], [1])
 
 
-def observe(
-    perf: PerfParams, places: list[tuple[int, int]], sizes: tuple[int, ...] = (16, 32, 64)
-) -> Observations:
+def observe(perf: PerfParams, places: list[tuple[int, int]], sizes: tuple[int, ...] = (16, 32, 64)) -> Observations:
     rows = [(n, k, m) for n, k in places for m in sizes]
     nodes, replicas, atomic = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     step = replicas * atomic / GoodputModel(perf, GradParams(1, 1), 1).throughput(nodes, replicas, atomic, 0)
@@ -124,9 +120,7 @@ def test_the_gradient_is_that_of_the_objective() -> None:  # P16
     for index in range(7):
         up = at.copy()
         up[index] += 1e-6
-        assert gradient[index] == pytest.approx(
-            (fit_objective(up, seen)[0] - value) / 1e-6, rel=1e-3, abs=1e-5
-        )
+        assert gradient[index] == pytest.approx((fit_objective(up, seen)[0] - value) / 1e-6, rel=1e-3, abs=1e-5)
 
 
 def test_a_noiseless_fit_predicts_what_was_not_seen() -> None:
@@ -156,9 +150,7 @@ def test_a_warm_start_reaches_the_same_fit() -> None:
     assert warm.objective <= cold.objective + 0.01
 
 
-@pytest.mark.parametrize(
-    ("rule", "factor"), [("linear", 4.0), ("sqrt", 2.0), ("adascale", 11 / (10 / 4 + 1))]
-)
+@pytest.mark.parametrize(("rule", "factor"), [("linear", 4.0), ("sqrt", 2.0), ("adascale", 11 / (10 / 4 + 1))])
 def test_learning_rate_rules(rule: str, factor: float) -> None:  # P9, P22
     assert learning_rate_factor(rule, 64, 256, GradParams(1.0, 10.0)) == pytest.approx(factor)
 
