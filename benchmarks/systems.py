@@ -1,13 +1,14 @@
-"""Speed and quality of the other published schedulers: ``python -m benchmarks.systems``."""
+"""Speed and quality of the other published schedulers: ``python -m benchmarks.systems``, or as a part of
+``python -m benchmarks``."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.figure import Figure, markdown, timed
 from lucid.systems.elastic import CLASSES, MIXES, MODELS, draw_set, expand, replay
 from lucid.systems.muri import PUBLISHED, GroupingOptions, MuriJob, group_jobs
 from lucid.systems.optimus import OptimusJob, SpeedModel, allocate
@@ -34,16 +35,25 @@ PERF = (
 )
 
 
-def timed(what: str, target: str, run: Callable[[], str], repeats: int = 3) -> None:
-    best, note = float("inf"), ""
-    for _ in range(repeats):
-        start = time.perf_counter()
-        note = run()
-        best = min(best, time.perf_counter() - start)
-    print(f"{what:58s} {best:8.3f} s   {target:12s} {note}")
+_PACE = "plain Python loop"
 
 
-def muri() -> None:
+def _time(what: str, run: Callable[[], str], runs: int, at_most: float | None = None) -> Figure:
+    """Median seconds against the machine's own pace: a million steps of plain Python."""
+    took = timed(run, runs)
+    return Figure(
+        what,
+        took.seconds,
+        "s",
+        runs,
+        took.pace_s,
+        _PACE,
+        at_most=at_most,
+        note=f"CPU {took.cpu_s:.3f} s, {took.result}",
+    )
+
+
+def muri(runs: int) -> Iterator[Figure]:
     for kinds, times, one_bucket in ((40, 3, False), (40, 3, True), (1000, 4, False), (1000, 4, True)):
         rng = np.random.default_rng(0)
         profiles = rng.random((kinds, times)) * 100
@@ -57,7 +67,7 @@ def muri() -> None:
             return f"{len(group_jobs(jobs, 0, options))} groups"
 
         buckets = "one GPU count" if one_bucket else "4 GPU counts"
-        timed(f"Muri: group 1,000 jobs, {kinds} profiles, {buckets}", "<= 1 s", run)
+        yield _time(f"Muri: group 1,000 jobs, {kinds} profiles, {buckets}", run, runs, 1.0)
 
 
 def pollux_jobs(count: int, rng: np.random.Generator) -> list[PolluxJob]:
@@ -72,7 +82,7 @@ def pollux_jobs(count: int, rng: np.random.Generator) -> list[PolluxJob]:
     return out
 
 
-def pollux_decisions(count: int, nodes: int, target: str) -> None:
+def pollux_decisions(count: int, nodes: int, at_most: float | None, runs: int) -> Iterator[Figure]:
     jobs = pollux_jobs(count, np.random.default_rng(0))
     restart = restart_factors([j.age_s for j in jobs], [j.restarts for j in jobs])
     goal = Objective(scale=1 / 4)
@@ -85,17 +95,19 @@ def pollux_decisions(count: int, nodes: int, target: str) -> None:
 
     base = decide(np.zeros((count, nodes), dtype=int))[1]
     base[::10] = 0  # a tenth of the jobs is new
-    timed(f"Pollux: decide for {count} jobs on {nodes} x 4 GPUs", target, lambda: f"{decide(base)[0]:.5f}")
-    unseeded = SearchOptions(seeds=False, patience=100)
-    print(f"{'':58s} without greedy beginnings {decide(base, unseeded)[0]:.5f}")
+    what = f"Pollux: {count} jobs on {nodes} x 4 GPUs"
+    yield _time(f"{what}, one decision", lambda: f"fitness {decide(base)[0]:.5f}", runs, at_most)
+    fitness = decide(base)[0]
+    unseeded = decide(base, SearchOptions(seeds=False, patience=100))[0]
+    yield Figure(f"{what}, fitness", fitness, "", 1, unseeded, "without greedy beginnings")
     if count <= 160:
-        long = SearchOptions(population=200, generations=2000, patience=2000)
-        print(f"{'':58s} a search 40 times as long finds {decide(base, long)[0]:.5f}")
+        longer = decide(base, SearchOptions(population=200, generations=2000, patience=2000))[0]
+        yield Figure(f"{what}, fitness", fitness, "", 1, longer, "a search 40 times as long")
 
 
-def pollux() -> None:
-    for count, nodes, target in ((160, 16, "<= 0.5 s"), (40, 16, ""), (20, 16, ""), (1000, 256, "<= 10 s")):
-        pollux_decisions(count, nodes, target)
+def pollux(runs: int) -> Iterator[Figure]:
+    for count, nodes, at_most in ((160, 16, 0.5), (40, 16, None), (20, 16, None), (1000, 256, 10.0)):
+        yield from pollux_decisions(count, nodes, at_most, runs)
     rng = np.random.default_rng(0)
     nodes_, gpus, atomic = (rng.integers(1, 5, 540), np.zeros(540, dtype=int), rng.integers(8, 128, 540))
     gpus[:] = nodes_ * rng.integers(1, 5, 540)
@@ -103,73 +115,76 @@ def pollux() -> None:
     step = gpus * atomic / model.throughput(nodes_, gpus, atomic, 0) * np.exp(rng.normal(0, 0.05, 540))
     seen = Observations.of(nodes_, gpus, atomic, PERF[0].alpha_c + PERF[0].beta_c * atomic, step)
     cold = fit_perf_params(seen)
-    timed("Pollux: fit 540 observations", "", lambda: f"objective {fit_perf_params(seen).objective:.4f}")
-    timed(
+    yield _time("Pollux: fit 540 observations", lambda: f"objective {fit_perf_params(seen).objective:.4f}", runs)
+    yield _time(
         "Pollux: refit from the last parameters",
-        "",
-        lambda: f"{fit_perf_params(seen, warm=cold.params).objective:.4f}",
+        lambda: f"objective {fit_perf_params(seen, warm=cold.params).objective:.4f}",
+        runs,
     )
 
 
-def others() -> None:
+def others(runs: int) -> Iterator[Figure]:
     rng = np.random.default_rng(0)
     f = rng.uniform(60, 600, (200, 1)) / np.arange(1, 1001)
     epochs = rng.integers(1, 50, 200)
-    timed(
+    yield _time(
         "Elastic: expand 200 jobs into 800 idle GPUs",
-        "",
         lambda: f"{expand(f, np.ones(200, dtype=int), epochs, 800)[0].sum()} GPUs given",
+        runs,
     )
     speeds = [SpeedModel("sync", tuple(rng.uniform(0.001, 0.3, 5)), 128) for _ in range(200)]
     jobs = [
         OptimusJob(i, (1, 4, 0, 0), (2, 8, 0, 1), 50.0, lambda p, w, m=m: float(m.speed(p, w)))  # type: ignore[misc]
         for i, m in enumerate(speeds)
     ]
-    timed(
+    yield _time(
         "Optimus: allocate 1,024 GPUs to 200 jobs",
-        "",
         lambda: f"{sum(w for _, w in allocate(jobs, (8192, 32768, 1, 1024)).tasks.values())} workers",
+        runs,
     )
 
 
-def elastic_experiment() -> None:
-    print("\nElastic platform, 20 jobs x 10 sets: JCT and makespan against FCFS and EF")
+def elastic_experiment() -> Iterator[Figure]:
+    """20 jobs x 10 sets: mean JCT and makespan against FCFS and EF."""
     for mean in (10, 15, 20):
         for mix in MIXES if mean == 15 else ("workload2", "workload4"):
             sets = [draw_set(mix, mean, seed) for seed in range(10)]
             jct, span = {}, {}
             for rule in ("fcfs", "ef", "elastic"):
-                outcomes = [replay(requests, rule) for requests in sets]  # type: ignore[arg-type]
-                jct[rule] = np.mean([o.jct_s for o in outcomes])
-                span[rule] = np.mean([o.makespan_s for o in outcomes])
-            change = [100 * (x["elastic"] / x[b] - 1) for x in (jct, span) for b in ("fcfs", "ef")]
-            print(
-                f"  {mix}, mean {mean} min: JCT {change[0]:+.0f} %, {change[1]:+.0f} %; "
-                f"makespan {change[2]:+.0f} %, {change[3]:+.0f} %"
-            )
+                outcomes = [replay(requests, rule) for requests in sets]
+                jct[rule] = float(np.mean([o.jct_s for o in outcomes]))
+                span[rule] = float(np.mean([o.makespan_s for o in outcomes]))
+            for name, found in (("JCT", jct), ("makespan", span)):
+                for rule in ("fcfs", "ef"):
+                    what = f"Elastic: {mix}, a job every {mean} min, {name}"
+                    yield Figure(what, found["elastic"] / 3600, "h", 10, found[rule] / 3600, rule)
 
 
-def elastic_sensitivity() -> None:
-    print("\nWhat the margins rest on: JCT to FCFS / to EF, mean over the mixes, mean interval 15 min")
+def elastic_sensitivity() -> Iterator[Figure]:
+    """What the margins rest on: JCT to FCFS and to EF, mean over the mixes, mean interval 15 min."""
     for part in (1, 2, 4, 6):
         models = [replace(m, sync=0.00125 * part * (2 if m.epoch_min >= 10 else 1)) for m in MODELS]
         worth = [m.epoch_s(12)[0] / m.epoch_s(12)[11] for m in (models[-1], models[0])]
-        row = f"  12 GPUs are worth {worth[0]:.1f} / {worth[1]:.1f}:"
         for hours in (4, 8, 12):
             classes = CLASSES | {"large": (121.0, 60.0 * hours)}
             margins = []
             for mix in MIXES:
                 sets = [draw_set(mix, 15, seed, models=models, classes=classes) for seed in range(10)]
-                jct = [np.mean([replay(s, rule).jct_s for s in sets]) for rule in ("elastic", "fcfs", "ef")]  # type: ignore[arg-type]
-                margins.append([jct[0] / jct[1] - 1, jct[0] / jct[2] - 1])
-            to_fcfs, to_ef = 100 * np.mean(margins, axis=0)
-            row += f"  to {hours} h {to_fcfs:.0f} / {to_ef:.0f} %"
-        print(row)
+                jct = [np.mean([replay(s, rule).jct_s for s in sets]) for rule in ("elastic", "fcfs", "ef")]
+                margins.append([jct[0] / jct[1], jct[0] / jct[2]])
+            for rule, ratio in zip(("FCFS", "EF"), np.mean(margins, axis=0).tolist(), strict=True):
+                what = f"Elastic: 12 GPUs worth {worth[0]:.1f} / {worth[1]:.1f}, large up to {hours} h, JCT"
+                yield Figure(f"{what} over {rule}'s", ratio, "", len(MIXES) * 10)
+
+
+def figures(runs: int) -> Iterator[Figure]:
+    """All of them."""
+    yield from muri(runs)
+    yield from pollux(runs)
+    yield from others(runs)
+    yield from elastic_experiment()
+    yield from elastic_sensitivity()
 
 
 if __name__ == "__main__":
-    muri()
-    pollux()
-    others()
-    elastic_experiment()
-    elastic_sensitivity()
+    print(markdown(figures(3)))

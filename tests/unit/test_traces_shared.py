@@ -32,9 +32,9 @@ def test_packs(pack: str, jobs: int) -> None:
 
 def test_philly_whole_and_fast() -> None:
     path = shared("philly.csv")
-    began = time.perf_counter()
+    began_cpu = time.process_time()  # not the wall: others may be using the machine
     trace = read_trace(path)
-    took_s = time.perf_counter() - began
+    took_s = time.process_time() - began_cpu
     assert len(trace.jobs) == 70982
     assert len(trace.vcs) == 15
     keys = [(item.job.submit_s, item.job.rank) for item in trace.jobs]

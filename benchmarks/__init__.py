@@ -1,0 +1,1 @@
+"""Figures of speed and quality, each with what it is compared with: ``python -m benchmarks``."""

@@ -1,0 +1,73 @@
+"""``python -m benchmarks``: every figure, or those of ``--only``."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from benchmarks import frontier, plan, quality, replay, systems
+from benchmarks.figure import Absent, Figure, as_dict, markdown
+
+__all__ = ["main"]
+
+Part = Callable[[int], Iterator[Figure]]
+
+PARTS: dict[str, tuple[Part, str]] = {
+    "plan": (plan.figures, "latency of one plan(), 1,000 to 50,000 pending, beside fifo's"),
+    "p1": (replay.p1, "replaying P1 under lucid: wall and CPU, beside fifo's"),
+    "philly": (replay.philly, "replaying the whole Philly log: wall and peak memory, beside fifo's"),
+    "quality": (quality.honest, "schedules of P1 under every policy, everything charged"),
+    "parity": (quality.parity, "parity mode beside the published simulator's figures, P0 and P1"),
+    "frontier": (frontier.figures, "what each of lucid's settings is worth on P1"),
+    "systems": (systems.figures, "Muri, Pollux, Optimus, elastic: times of decisions, and the elastic experiment"),
+}
+
+
+def _listed() -> str:
+    return "\n\n".join(["Parts:", *(f"\b\n{name:10s}{text}" for name, (_, text) in PARTS.items())])
+
+
+@click.command(epilog=_listed())
+@click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="A part; repeat for more. Default: all.")
+@click.option("--runs", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of what is timed.")
+@click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of tables.")
+@click.option("--out", type=click.Path(path_type=Path), help="Picture of how plan() grows (.png or .svg).")
+def main(only: tuple[str, ...], runs: int, as_json: bool, out: Path | None) -> None:
+    """Measure speed and quality. Each time is the median of several runs, each ratio is to a baseline of the same
+    run; what is deterministic runs once. Parts whose data is not here are skipped, and say so."""
+    if out is not None and out.suffix not in (".png", ".svg"):
+        raise click.BadParameter(f"{out}: the name must end in .png or .svg", param_hint="--out")
+    if out is not None and only and "plan" not in only:
+        raise click.BadParameter(f"{out} shows how plan() grows; add --only plan", param_hint="--out")
+    found: dict[str, list[Figure]] = {}
+    skipped: dict[str, str] = {}
+    for name in only or tuple(PARTS):
+        part, text = PARTS[name]
+        print(f"{name}: measuring", end="\r", file=sys.stderr, flush=True)
+        began = time.perf_counter()
+        try:
+            found[name] = list(part(runs))
+        except Absent as error:
+            skipped[name] = str(error)
+        print(" " * 40, end="\r", file=sys.stderr, flush=True)
+        if not as_json:
+            body = f"skipped: {skipped[name]}" if name in skipped else markdown(found[name])
+            print(f"### {name}: {text}\n\n{body}\n\n({time.perf_counter() - began:.0f} s)\n", flush=True)
+    if as_json:
+        results = [{"part": name, **as_dict(figure)} for name, figures in found.items() for figure in figures]
+        machine = {"python": platform.python_version(), "cpus": os.cpu_count(), "system": platform.platform()}
+        print(json.dumps({"machine": machine, "runs": runs, "results": results, "skipped": skipped}, indent=1))
+    if out is not None:
+        plan.draw(found["plan"], out)
+        print(f"written: {out}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

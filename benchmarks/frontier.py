@@ -1,0 +1,97 @@
+"""What each choice of Lucid's settings is worth on P1: average JCT against the JCT of large jobs and the longest
+waits. The settings are the policy's own; only the last line gives it knowledge that no cluster has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.figure import Figure
+from benchmarks.packs import pack
+from lucid.config import settings_from
+from lucid.core.job import JobProfile
+from lucid.core.ports import Predictor
+from lucid.models.history import HistoryPredictor
+from lucid.simulator.estimates import GivenPredictor
+from lucid.simulator.metrics import run_metrics
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.truth import Interference
+
+__all__ = ["figures"]
+
+_NEVER_S = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    name: str
+    policy: Mapping[str, Mapping[str, Any]]
+    """As the tables of ``lucid.toml`` under ``policy``."""
+    told_pairs: bool = False
+
+
+_VARIANTS = (
+    _Variant("as shipped", {}),
+    _Variant("no reservation", {"reservation": {"enabled": False}}),
+    _Variant("reservation, never strict", {"reservation": {"strict_after_s": _NEVER_S}}),
+    _Variant("strict from the start", {"reservation": {"strict_after_s": 0}}),
+    _Variant("strict after 4 h", {"reservation": {"strict_after_s": 14400}}),
+    _Variant("reservation after 30 min only", {"reservation": {"after_wait_s": 1800}}),
+    _Variant("held to twice the estimate", {"reservation": {"safety": 2.0}}),
+    _Variant("no carry-on in place", {"profiling": {"carry_on_share": 0}}),
+    _Variant(
+        "no carry-on, strict after 4 h",
+        {"profiling": {"carry_on_share": 0}, "reservation": {"strict_after_s": 14400}},
+    ),
+    _Variant("no carry-on, no reservation", {"profiling": {"carry_on_share": 0}, "reservation": {"enabled": False}}),
+    _Variant("carry-on on every profiling node", {"profiling": {"carry_on_share": 1}}),
+    _Variant("8-GPU jobs not measured first (N_prof 4)", {"profiling": {"n_prof": 4}}),
+    _Variant("first partner, not the best", {"packing": {"partner": "first"}}),
+    _Variant("no floor on pair speed", {"packing": {"least_pair_speed": 0}}),
+    _Variant("never packed (GSS 0)", {"packing": {"gss": 0}}),
+    _Variant("told the true pair speeds", {}, told_pairs=True),
+    _Variant("told the true pair speeds, no floor", {"packing": {"least_pair_speed": 0}}, told_pairs=True),
+)
+
+
+class _PairOracle(GivenPredictor):
+    """Estimates as given; of pairs the truth."""
+
+    def __init__(self, scenario: Scenario, truth: Interference) -> None:
+        super().__init__("given estimates", scenario.durations_s["lucid"], scenario.trace, HistoryPredictor())
+        self._truth = truth
+
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+        return self._truth.speeds(a, b)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told(Scenario):
+    def predictor_for(self, policy: str) -> Predictor:  # noqa: ARG002 - only lucid is replayed here
+        return _PairOracle(self, self.interference)
+
+
+def figures(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - deterministic
+    """Average JCT by variant against the shipped settings; what large jobs and the unluckiest got beside it."""
+    scenario = pack("P1", (("lucid", "P1_est_ebm.csv"),))
+    shipped: float | None = None
+    for variant in _VARIANTS:
+        chosen = replace(scenario, settings=settings_from({"policy": dict(variant.policy)}, variant.name))
+        if variant.told_pairs:
+            chosen = _Told(**{name: getattr(chosen, name) for name in Scenario.__dataclass_fields__})
+        metrics = run_metrics(simulate(chosen, "lucid"))
+        jct_h, large_h, wait_h = (
+            float(metrics[key]) / 3600 for key in ("avg_jct_s", "avg_jct_large_s", "p999_queue_s")
+        )
+        shipped = jct_h if shipped is None else shipped
+        yield Figure(
+            f"P1, {variant.name}: avg JCT",
+            jct_h,
+            "h",
+            1,
+            shipped,
+            "as shipped",
+            note=f"jobs > 8 GPUs {large_h:.2f} h, p99.9 queueing {wait_h:.2f} h",
+            detail={"avg_jct_h": jct_h, "avg_jct_large_h": large_h, "p999_queue_h": wait_h},
+        )

@@ -1,0 +1,50 @@
+"""The real traces that figures are taken on, where they are at hand (LUCID_SHARED)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from benchmarks.figure import Absent
+from lucid.simulator.estimates import read_estimates
+from lucid.simulator.layout import read_vcs
+from lucid.simulator.scenario import Scenario
+from lucid.simulator.traces import read_trace
+from lucid.simulator.truth import read_pairs
+
+__all__ = ["pack", "shared"]
+
+
+def shared(name: str) -> Path:
+    """A file of the shared data.
+
+    Raises:
+        Absent: it is not there.
+    """
+    root = Path(os.environ.get("LUCID_SHARED", Path(__file__).parents[2] / "shared"))
+    path = root / "data" / name
+    if not path.is_file():
+        raise Absent(f"data/{name} is not in {root} (set LUCID_SHARED to the folder that has it)")
+    return path
+
+
+@cache
+def pack(name: str, estimates: tuple[tuple[str, str], ...] = ()) -> Scenario:
+    """A pack on its own nodes, with measured pairs as the true interference. ``estimates``: (policy, file) pairs.
+
+    Raises:
+        Absent: a file of it is not there.
+    """
+    trace = read_trace(shared(f"packs/{name}.csv"))
+    given: Mapping[str, Mapping[str, float]] = {
+        policy: read_estimates(shared(f"packs/{file}"), trace) for policy, file in estimates
+    }
+    return Scenario(
+        trace,
+        read_vcs(shared(f"packs/{name}_vc_config.csv")),
+        interference=read_pairs(shared("pairs.csv")),
+        durations_s=given,
+        estimates_name="given estimates",
+    )

@@ -1,0 +1,71 @@
+"""Time and memory of whole replays."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import statistics
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+from benchmarks.figure import Figure
+from benchmarks.packs import pack, shared
+from lucid.simulator.layout import sized_vcs
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.traces import read_trace
+from lucid.simulator.traces.synth import with_workloads
+
+__all__ = ["p1", "philly"]
+
+
+def p1(runs: int) -> Iterator[Figure]:
+    """Lucid on P1, wall and CPU, against fifo; the two take turns in one process."""
+    scenario = pack("P1", (("lucid", "P1_est_ebm.csv"),))
+    took: dict[str, list[tuple[float, float]]] = {"fifo": [], "lucid": []}
+    for _ in range(runs):
+        for policy, times in took.items():
+            run = simulate(scenario, policy)
+            times.append((run.wall_s, run.cpu_s))
+    for at, what in ((0, "wall"), (1, "CPU")):
+        lucid, fifo = (statistics.median(pair[at] for pair in took[policy]) for policy in ("lucid", "fifo"))
+        yield Figure(
+            f"lucid on P1 ({len(scenario.trace.jobs):,} jobs), {what}", lucid, "s", runs, fifo, "fifo", at_most=8.0
+        )
+
+
+def philly(runs: int) -> Iterator[Figure]:
+    """The whole Philly log under lucid: each run in a process of its own, so that its peak is its own."""
+    shared("philly.csv")
+    for packed in (False, True):
+        took: dict[str, list[tuple[float, float, int]]] = {"fifo": [], "lucid": []}
+        for _ in range(runs):
+            for policy, found in took.items():
+                found.append(_alone(policy, packed))
+        workloads = "synthetic workloads, so jobs are packed" if packed else "no GPU readings, so nothing is packed"
+        for at, what, unit, bound in ((0, "wall", "s", 60.0), (1, "peak memory", "MiB", 1024.0)):
+            lucid, fifo = (statistics.median(row[at] for row in took[policy]) for policy in ("lucid", "fifo"))
+            jobs = took["lucid"][0][2]
+            yield Figure(
+                f"lucid on philly.csv ({jobs:,} jobs), {what}",
+                lucid,
+                unit,
+                runs,
+                fifo,
+                "fifo",
+                at_most=bound,
+                note=workloads,
+            )
+
+
+def _alone(policy: str, packed: bool) -> tuple[float, float, int]:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_philly, policy, packed).result()
+
+
+def _philly(policy: str, packed: bool) -> tuple[float, float, int]:
+    """Wall seconds of the replay, peak MiB of the process (reading included), and jobs."""
+    trace = read_trace(shared("philly.csv"))
+    if packed:
+        trace, _ = with_workloads(trace, 1)
+    run = simulate(Scenario(trace, sized_vcs(trace, 8)), policy)
+    return run.wall_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, len(trace.jobs)

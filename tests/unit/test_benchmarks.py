@@ -1,0 +1,81 @@
+"""The benchmarks' own arithmetic and manners; what they measure is measured elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import plan
+from benchmarks.__main__ import PARTS, main
+from benchmarks.figure import Figure, as_dict, markdown, timed
+
+
+@pytest.mark.parametrize(
+    ("figure", "met"),
+    [
+        (Figure("a", 8.0, "s", at_most=8.0), True),
+        (Figure("a", 8.01, "s", at_most=8.0), False),
+        (Figure("a", 0.8, "", at_least=0.9), False),
+        (Figure("a", 5.9, "h", baseline=6.0, ratio_within=0.02), True),
+        (Figure("a", 5.8, "h", baseline=6.0, ratio_within=0.02), False),
+        (Figure("a", 1.0, "h", baseline=2.0), None),
+    ],
+)
+def test_a_figure_knows_whether_it_holds_what_was_asked(figure: Figure, met: bool | None) -> None:
+    assert figure.met is met
+    assert as_dict(figure)["met"] is met
+
+
+def test_the_table_shows_value_target_baseline_and_ratio() -> None:
+    table = markdown([Figure("wall", 12.0, "s", 3, 4.0, "fifo", at_most=8.0, note="cold")])
+    header, rule, row = table.splitlines()
+    assert len(header) == len(rule) == len(row)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == ["wall (cold)", "12.000 s", "<= 8 MISSED", "4.000 s (fifo)", "3.000", "3"]
+
+
+def test_timed_calls_as_often_as_told_and_takes_the_median() -> None:
+    calls: list[int] = []
+    found = timed(lambda: calls.append(1) or len(calls), 3)
+    assert found.result == len(calls) == 3
+    assert found.seconds < found.pace_s
+
+
+def test_parts_without_their_data_are_skipped_and_say_so(tmp_path: Path) -> None:
+    needs_data = [name for name in PARTS if name not in ("plan", "systems")]
+    options = [word for name in needs_data for word in ("--only", name)]
+    done = CliRunner().invoke(main, [*options, "--json"], env={"LUCID_SHARED": str(tmp_path)})
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["results"] == []
+    assert set(told["skipped"]) == set(needs_data)
+    assert all(str(tmp_path) in why and "LUCID_SHARED" in why for why in told["skipped"].values())
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_growth_is_measured_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    monkeypatch.setattr(plan, "SIZES", ((20, 64), (40, 64)))
+    out = tmp_path / f"growth.{suffix}"
+    done = CliRunner().invoke(main, ["--only", "plan", "--runs", "1", "--json", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    results = json.loads(done.stdout)["results"]
+    assert [r["detail"]["pending"] for r in results] == [20, 40]
+    assert all(r["value"] > 0 and r["baseline_name"] == "fifo" and r["runs"] >= 3 for r in results)
+    assert out.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--only", "quick"], "'quick' is not one of"),
+        (["--out", "growth.txt"], "must end in .png or .svg"),
+        (["--only", "p1", "--out", "growth.svg"], "add --only plan"),
+    ],
+)
+def test_wrong_options_are_named(options: list[str], said: str) -> None:
+    done = CliRunner().invoke(main, options)
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.replace("│", " ").split())
