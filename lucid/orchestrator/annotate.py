@@ -22,6 +22,8 @@ class Annotator:
         self._predictions: dict[str, Prediction] = {}
         self._seen_with: dict[str, JobProfile | None] = {}
         self._partitions: dict[str, Partition] = {}
+        self._entries: dict[str, dict[int, Pending | Running]] = {}
+        """By partition, the entries already looked at, under their ``id``: most are the same as the last time."""
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with a prediction for each pending and running job."""
@@ -33,8 +35,12 @@ class Annotator:
         for name, partition in snapshot.partitions.items():
             if self._partitions.get(name) is not partition:
                 self._partitions[name] = partition
-                self._predict(partition.pending, snapshot.now_s)
-                self._predict(partition.running, snapshot.now_s)
+                both = partition.pending + partition.running
+                entries = dict(zip(map(id, both), both, strict=True))
+                fresh = entries.keys() - self._entries.get(name, {}).keys()
+                if fresh:
+                    self._predict([entries[i] for i in entries if i in fresh], snapshot.now_s)
+                self._entries[name] = entries
         return replace(snapshot, predictions=self._predictions)
 
     def _predict(self, entries: Iterable[Pending | Running], now_s: float) -> None:

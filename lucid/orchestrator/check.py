@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Release, Requeue, Start
 from lucid.core.job import Job, JobProfile, Pending, Running, Stage
@@ -12,6 +13,9 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
 
 __all__ = ["SafetyCheck", "check_partition"]
+
+
+_JOB_ID = attrgetter("job.id")
 
 
 class SafetyCheck:
@@ -65,10 +69,11 @@ def check_partition(partition: Partition, plan: PartitionPlan) -> None:
         UnsafePlan: naming the rule, the job and the resource.
     """
     decisions = plan.decisions
-    for entry in partition.pending:
-        if entry.job.id not in decisions:
-            raise UnsafePlan(f"job {entry.job.id}: pending in {partition.name!r} and not decided")
-    if sum(type(decision) is not Hold for decision in decisions.values()) > len(plan.actions):
+    ids = list(map(_JOB_ID, partition.pending))
+    if not all(map(decisions.__contains__, ids)):
+        lost = next(job_id for job_id in ids if job_id not in decisions)
+        raise UnsafePlan(f"job {lost}: pending in {partition.name!r} and not decided")
+    if len(decisions) - list(map(type, decisions.values())).count(Hold) > len(plan.actions):
         acting = {action.job_id for action in plan.actions}
         idle = next(i for i, d in decisions.items() if not isinstance(d, Hold) and i not in acting)
         kind = type(decisions[idle]).__name__.lower()
@@ -122,20 +127,23 @@ def _known(
 
 
 class _Book:
-    """Who holds which GPU, and what hosts have left."""
-
-    """``touched`` names the nodes that the plan starts something on; jobs elsewhere are of no concern."""
+    """Who holds which GPU, and what hosts have left. ``touched`` names the nodes that the plan starts something
+    on; jobs elsewhere are of no concern."""
 
     def __init__(self, partition: Partition, touched: set[str]) -> None:
-        self.nodes = {node.name: node for node in partition.nodes}
+        self.nodes = {node.name: node for node in partition.nodes if node.name in touched}
         self.on_gpu: dict[tuple[str, int], list[str]] = {}
         self.jobs: dict[str, tuple[Job, JobProfile | None, int]] = {}
         self.masks: dict[str, tuple[tuple[str, int], ...]] = {}
         self.cpus = {node.name: node.cpus for node in partition.nodes}
         self.mem = {node.name: node.mem_mib for node in partition.nodes}
+        if not touched:
+            return
         for entry in partition.running:
-            if any(part.node in touched for part in entry.placement):
-                self._put(entry.job, entry.profile, entry.placement)
+            for part in entry.placement:
+                if part.node in touched:
+                    self._put(entry.job, entry.profile, entry.placement)
+                    break
 
     def _put(self, job: Job, profile: JobProfile | None, placement: tuple[tuple[str, int], ...]) -> None:
         self.jobs[job.id] = (job, profile, len(placement))

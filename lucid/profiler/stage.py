@@ -135,5 +135,7 @@ def _skips(
         fits = known[shape] = ProfilingFits(job.gpus, possible)
     if not fits:
         return fits
+    if now_s - pending.since_s < settings.max_wait_s - 1:
+        return None
     waited = WaitedForProfiling(now_s - pending.since_s, settings.max_wait_s)
     return waited if waited else None

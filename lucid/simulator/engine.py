@@ -46,7 +46,9 @@ class Series:
         self.shared_gpus.extend([cluster.shared_gpus] * times)
         self.pending_gpus.extend([cluster.pending_gpus] * times)
         for name, count in cluster.pending_by_vc().items():
-            self.pending_jobs.setdefault(name, array("l", [0] * due)).extend([count] * times)
+            if name not in self.pending_jobs:
+                self.pending_jobs[name] = array("l", [0] * due)
+            self.pending_jobs[name].extend([count] * times)
 
 
 @dataclass(frozen=True, slots=True)

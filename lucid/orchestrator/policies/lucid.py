@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from lucid.binder.pairing import Binder
 from lucid.binder.unpack import partings
 from lucid.config import PolicySettings
@@ -13,6 +15,7 @@ from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.reason import FreeGpus, Priority, Reason, Reserved
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.order import QueuedJob, QueueOrder
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import SETTLE_S, no_place
 from lucid.orchestrator.policy import PartitionPolicy
@@ -34,6 +37,7 @@ class LucidPolicy(PartitionPolicy):
         super().__init__()
         self._settings = settings
         self._predictor = predictor
+        self._orders: defaultdict[str, QueueOrder] = defaultdict(QueueOrder)
         needs = set()
         if settings.profiling.enabled:
             needs.add(Capability.PROFILE)
@@ -59,7 +63,9 @@ class LucidPolicy(PartitionPolicy):
             return plan_profiling(
                 partition, snapshot.now_s, self._settings.profiling, self._waiting_at_home(snapshot)
             )
-        return _VcPlan(partition, snapshot, self._settings, self._predictor).make()
+        if not partition.pending and not partings(partition.running):
+            return PartitionPlan({})
+        return _VcPlan(partition, snapshot, self._settings, self._predictor).make(self._orders[partition.name])
 
 
 class _VcPlan:
@@ -77,15 +83,15 @@ class _VcPlan:
         self._binder = Binder(partition, self._ledger, self._predictions, predictor, settings.packing, self._now_s)
         self._decisions: dict[str, Decision] = {}
         self._actions: list[Action] = []
-        self._blocked: dict[tuple[object, ...], tuple[float, Hold]] = {}
-        """Holds by shape of job, with the GPU memory of the job that was held: what stopped it stops every
-        later job of that shape which needs no less memory, because a plan only ever uses room up, and later
-        jobs have higher priority values. The speed of a pair is not part of the shape: a lighter job of the
-        same share score waits with the heavier one before it, until the next plan."""
+        self._blocked: tuple[dict[tuple[object, ...], tuple[float, Hold]], ...] = ({}, {})
+        """Holds by whether a reservation fences the job and by its shape, with the GPU memory of the job that was
+        held: what stopped it stops every later job of that shape which needs no less memory, because a plan only
+        ever uses room up, and later jobs have higher priority values. The speed of a pair is not part of the
+        shape: a lighter job of the same share score waits with the heavier one before it, until the next plan."""
         self._kept: Reservation | None = None
         self._room: Reserved | None = None
 
-    def make(self) -> PartitionPlan:
+    def make(self, order: QueueOrder) -> PartitionPlan:
         """Part unstable pairs; then serve the reservation's holder; then everybody by estimate x GPUs."""
         partition, predictions = self._partition, self._predictions
         for parting in partings(partition.running):
@@ -98,10 +104,18 @@ class _VcPlan:
         if holder is not None:
             self._serve(holder)
             due_s = self._strict_from_s(holder)
-        queue = [(predictions[e.job.id].duration_s * e.job.gpus, e) for e in partition.pending if e is not holder]
-        queue.sort(key=_by_value)
-        for value, entry in queue:
-            self._decide(value, entry)
+        blocked, decisions, room = self._blocked, self._decisions, self._room
+        room_s = float("inf") if room is None else room.room_s
+        for queued in order(partition.pending, predictions):
+            if queued.entry is holder:
+                continue
+            # most of a long queue is told here, by one look at what stopped a job of the same shape
+            fenced = queued.prediction.duration_s > room_s
+            known = blocked[fenced].get(queued.shape)
+            if known is not None and known[0] <= queued.gpu_mem_mib:
+                decisions[queued.id] = known[1]
+            else:
+                self._decide(queued, fenced)
         return self._plan(self._now_s + SETTLE_S if parted else due_s)
 
     def _plan(self, wake_s: float | None) -> PartitionPlan:
@@ -126,19 +140,9 @@ class _VcPlan:
         self._kept, self._room = kept, kept.room(self._now_s)
         self._decisions[job.id] = Hold((self._room, *no_place(self._ledger, holder)))
 
-    def _decide(self, value: float, entry: Pending) -> None:
-        job = entry.job
-        prediction = self._predictions[job.id]
-        score, profile = prediction.share_score, entry.profile
-        kept, room = self._kept, self._room
-        fenced = room is not None and prediction.duration_s > room.room_s
-        mem_mib = 0.0 if profile is None else profile.gpu_mem_mib
-        steady = profile is None or not profile.unstable
-        shape = (job.gpus, score, fenced, job.shareable, entry.alone, steady, job.cpus, job.mem_mib)
-        known = self._blocked.get(shape)
-        if known is not None and known[0] <= mem_mib:
-            self._decisions[job.id] = known[1]
-            return
+    def _decide(self, queued: QueuedJob, fenced: bool) -> None:
+        entry, prediction, value = queued.entry, queued.prediction, queued.value
+        job, score, kept, room = entry.job, prediction.share_score, self._kept, self._room
         bar = self._binder.bars(entry, score)
         why: tuple[Reason, ...]
         if bar is not None:
@@ -164,8 +168,8 @@ class _VcPlan:
             hold = Hold((room, *why, *no_place(self._ledger, entry)))
         else:
             hold = Hold((*why, *no_place(self._ledger, entry)))
-        if steady:  # the reason of an unsteady job names it, and is nobody else's
-            self._blocked[shape] = (mem_mib, hold)
+        if queued.steady:  # the reason of an unsteady job names it, and is nobody else's
+            self._blocked[fenced][queued.shape] = (queued.gpu_mem_mib, hold)
         self._decisions[job.id] = hold
 
     def _priority(self, value: float, prediction: Prediction, job: Job) -> Priority:
@@ -176,15 +180,11 @@ class _VcPlan:
         free = FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, True)
         start = Start(placement, (self._priority(value, self._predictions[job.id], job), *why, free))
         self._binder.started(entry, start.placement)
-        if self._blocked:  # a job that may be joined could unblock its own kind
-            for shape in [shape for shape in self._blocked if shape[0] == job.gpus]:
-                del self._blocked[shape]
+        for blocked in self._blocked:  # a job that may be joined could unblock its own kind
+            for shape in [shape for shape in blocked if shape[0] == job.gpus]:
+                del blocked[shape]
         self._act(job, start)
 
     def _act(self, job: Job, start: Start) -> None:
         self._decisions[job.id] = start
         self._actions.append(Action(job.id, self._partition.name, start))
-
-
-def _by_value(item: tuple[float, Pending]) -> float:
-    return item[0]
