@@ -49,8 +49,10 @@ class JobProfile:
     """What sampling one job alone showed, averaged over its GPUs.
 
     ``gpu_util`` and ``mem_util`` are percentages (0-100) of time in which a kernel ran, and in which device
-    memory was read or written (NVML's definition); ``gpu_mem_mib`` is the peak on one GPU.
+    memory was read or written (NVML's definition); ``gpu_mem_mib`` is the peak on one GPU: seen, or where
+    ``mem_growing`` the one foretold (lucid.profiler.summary).
     ``workload`` is an opaque label under which like jobs were measured before, if anybody knows one.
+    The fields after it are ``None`` where nobody measured them.
     """
 
     gpu_util: float
@@ -59,6 +61,15 @@ class JobProfile:
     amp: bool | None = None
     unstable: bool = False
     workload: str = ""
+    gpu_util_p95: float | None = None
+    """95th percentile of the utilisation, %: far above the mean for a job that works in bursts."""
+    active_share: float | None = None
+    """Share of time (0-1) in which its GPUs were at work at all."""
+    sm_active: float | None = None
+    """Mean share of its SMs at work, % (DCGM's SM_ACTIVE, NVML GPM's SM utilisation)."""
+    dram_active: float | None = None
+    """Mean share of DRAM bandwidth in use, % (DCGM's DRAM_ACTIVE, NVML GPM's DRAM utilisation)."""
+    mem_growing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -10,9 +10,10 @@ from typing import Protocol
 from lucid.core.decision import Action, Plan
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
+from lucid.core.readings import GpuCard, GpuLost, GpuReading
 from lucid.core.snapshot import Snapshot
 
-__all__ = ["Applied", "Capability", "Clock", "Cluster", "Predictor", "Recorder"]
+__all__ = ["Applied", "Capability", "Clock", "Cluster", "GpuMetrics", "Predictor", "Recorder"]
 
 
 class Capability(StrEnum):
@@ -61,6 +62,35 @@ class Cluster(Protocol):
         Raises:
             ClusterUnavailable: it stopped answering; what was not applied heals in the next cycle.
         """
+        ...
+
+
+class GpuMetrics(Protocol):
+    """Where readings of a node's GPUs come from: NVML, DCGM's exporter, or dcgmi."""
+
+    @property
+    def name(self) -> str:
+        """As it shows beside readings."""
+        ...
+
+    def cards(self) -> Sequence[GpuCard]:
+        """The GPUs that are there now, by index.
+
+        Raises:
+            MetricsError: the source does not answer; the next call tries afresh.
+        """
+        ...
+
+    def read(self, uuids: Collection[str]) -> Mapping[str, GpuReading | GpuLost]:
+        """One reading of each of these GPUs; ``GpuLost`` for one that is gone or fails on its own.
+
+        Raises:
+            MetricsError: the source does not answer at all; the next call tries afresh.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the driver. Reading again afterwards opens it again."""
         ...
 
 

@@ -1,0 +1,59 @@
+"""What one look at the GPUs of a node shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["GpuCard", "GpuLost", "GpuProcess", "GpuReading"]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCard:
+    """One GPU as the driver names it. ``index`` is the driver's (PCI order); only ``uuid`` never changes."""
+
+    uuid: str
+    index: int
+    name: str
+    mem_mib: float | None = None
+    mig: bool = False
+    """True in MIG mode: the card has no utilisation of its own then, and no two jobs are paired on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """One process on a GPU: memory in MiB and its share of time (%) of SMs and of memory, ``None`` where the
+    driver does not say."""
+
+    pid: int
+    mem_mib: float | None = None
+    sm_util: float | None = None
+    mem_util: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One GPU at one moment. Shares are percentages (0-100), ``None`` where the card does not offer them.
+
+    ``gpu_util`` and ``mem_util``: time in which any kernel ran, and in which memory was read or written, over
+    NVML's last sampling period. ``sm_active``, ``sm_occupancy``, ``dram_active``: DCGM's profiling fields, or
+    NVML GPM between this reading and the one before. ``processes`` is ``None`` where the source knows of none.
+    """
+
+    uuid: str
+    gpu_util: float | None = None
+    mem_util: float | None = None
+    mem_mib: float | None = None
+    sm_active: float | None = None
+    sm_occupancy: float | None = None
+    dram_active: float | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    xid: int | None = None
+    """The newest Xid error since the reading before, if there was one."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLost:
+    """A GPU that could not be read this time, and why in the source's words."""
+
+    uuid: str
+    why: str

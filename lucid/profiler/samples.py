@@ -1,0 +1,113 @@
+"""One sample: what a job's GPUs showed at one moment, and its form of fixed size on disk.
+
+A record is 16 bytes of head and 16 a GPU, little-endian, so that a day of 8 GPUs at 1 Hz is 11.9 MiB and a record
+cut short by a crash is known by its length or its checksum.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["GpuSample", "Sample", "pack", "record_size", "unpack"]
+
+_HEAD: Final = struct.Struct("<IId")
+"""Checksum of what follows, sequence number, seconds since 1970."""
+_GPU: Final = struct.Struct("<BBBBBBBBff")
+_UNKNOWN: Final = 255
+_SHARED, _LOST = 1, 2
+_FINE: Final = 2.0
+"""Shares are kept in steps of half a percent: 0-200 in a byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One of a job's GPUs at one moment: the card's readings, and the job's own part where it can be told.
+
+    Shares in percent (to half a percent), memory in MiB; ``None`` where unknown. ``own_util`` and
+    ``own_mem_util`` are the job's processes' share of time, ``own_mib`` their memory. ``shared``: another job
+    was on this GPU. ``lost``: the GPU could not be read.
+    """
+
+    gpu_util: float | None = None
+    mem_util: float | None = None
+    mem_mib: float | None = None
+    own_util: float | None = None
+    own_mem_util: float | None = None
+    own_mib: float | None = None
+    sm_active: float | None = None
+    sm_occupancy: float | None = None
+    dram_active: float | None = None
+    shared: bool = False
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """All GPUs of a job at one moment. ``seq`` counts a job's samples on a node from 0, without a gap."""
+
+    seq: int
+    at_s: float
+    gpus: tuple[GpuSample, ...]
+
+
+def record_size(gpus: int) -> int:
+    """Bytes of one record of a job with this many GPUs on the node."""
+    return _HEAD.size + _GPU.size * gpus
+
+
+def pack(sample: Sample) -> bytes:
+    """The record of one sample, ``record_size(len(sample.gpus))`` bytes."""
+    body = b"".join(_pack_gpu(gpu) for gpu in sample.gpus)
+    rest = _HEAD.pack(0, sample.seq, sample.at_s)[4:] + body
+    return zlib.crc32(rest).to_bytes(4, "little") + rest
+
+
+def unpack(record: bytes, gpus: int) -> Sample | None:
+    """The inverse; ``None`` for a record that was cut short or damaged."""
+    if len(record) != record_size(gpus) or zlib.crc32(record[4:]).to_bytes(4, "little") != record[:4]:
+        return None
+    _, seq, at_s = _HEAD.unpack_from(record)
+    return Sample(seq, at_s, tuple(_unpack_gpu(part) for part in _GPU.iter_unpack(record[_HEAD.size :])))
+
+
+def _share(value: float | None) -> int:
+    return _UNKNOWN if value is None else round(min(max(value, 0.0), 100.0) * _FINE)
+
+
+def _pack_gpu(gpu: GpuSample) -> bytes:
+    return _GPU.pack(
+        _share(gpu.gpu_util),
+        _share(gpu.mem_util),
+        _share(gpu.own_util),
+        _share(gpu.own_mem_util),
+        _share(gpu.sm_active),
+        _share(gpu.sm_occupancy),
+        _share(gpu.dram_active),
+        _SHARED * gpu.shared | _LOST * gpu.lost,
+        -1.0 if gpu.mem_mib is None else gpu.mem_mib,
+        -1.0 if gpu.own_mib is None else gpu.own_mib,
+    )
+
+
+def _unpack_gpu(part: Sequence[float]) -> GpuSample:
+    shares = [None if value == _UNKNOWN else value / _FINE for value in part[:7]]
+    flags = int(part[7])
+    mem_mib, own_mib = (None if value < 0 else value for value in part[8:])
+    gpu_util, mem_util, own_util, own_mem_util, sm_active, sm_occupancy, dram_active = shares
+    return GpuSample(
+        gpu_util,
+        mem_util,
+        mem_mib,
+        own_util,
+        own_mem_util,
+        own_mib,
+        sm_active,
+        sm_occupancy,
+        dram_active,
+        bool(flags & _SHARED),
+        bool(flags & _LOST),
+    )

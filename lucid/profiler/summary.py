@@ -1,0 +1,254 @@
+"""From a job's samples to its profile: what share scores, packing and the watch over pairs work with.
+
+Only arithmetic on a ``Series``: the sampler calls it on the node, and anybody may call it again on recorded
+samples and get the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from lucid.core.job import JobProfile
+from lucid.profiler.series import Point, Series, mean_of
+from lucid.profiler.shape import (
+    MemoryTrend,
+    Steadiness,
+    active_level,
+    memory_trend,
+    pauses,
+    percentile,
+    steadiness,
+    warm_up,
+)
+
+__all__ = ["FORETELL_S", "LEAST_WORK_S", "Phase", "Spell", "Summary", "merged_profile", "summarise"]
+
+LEAST_WORK_S: Final = 20.0
+"""A profile is made from so many seconds of work; before that a job counts as not measured."""
+FORETELL_S: Final = 3600.0
+"""How far ahead a growing memory footprint is foretold for the profile."""
+_RECENT_S: Final = 60.0
+_SETTLE_S: Final = 3.0
+"""Left out at the start of work: NVML's utilisation is itself a mean over up to a second, and autotuning of
+kernels shows in the first steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of a job's life: ``kind`` is ``warm-up``, ``work`` or ``pause``."""
+
+    kind: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """Means over a stretch of time: the job's own (``gpu_util``, ``mem_util``; ``None`` where it cannot be told
+    from its partner's) and the cards'. Percent; ``seconds`` of samples are in it."""
+
+    seconds: float
+    gpu_util: float | None = None
+    mem_util: float | None = None
+    card_util: float | None = None
+    card_mem_util: float | None = None
+    dram_active: float | None = None
+    mem_mib: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All that is known of one job on one node.
+
+    ``profile`` is ``None`` until the job has worked alone for `LEAST_WORK_S`. ``alone`` and ``together`` are
+    means at work without and with a partner on its GPUs, ``recent`` those of the last minute.
+    """
+
+    job: str
+    node: str
+    gpus: tuple[str, ...]
+    start_s: float
+    end_s: float
+    samples: int
+    profile: JobProfile | None = None
+    warm_up_s: float | None = None
+    """How long start-up took; ``None`` while it goes on."""
+    steadiness: Steadiness | None = None
+    memory: MemoryTrend | None = None
+    phases: tuple[Phase, ...] = ()
+    recent: Spell | None = None
+    alone: Spell | None = None
+    together: Spell | None = None
+    partner: str | None = None
+    notes: tuple[str, ...] = field(default=())
+    """What went wrong on the way, in words: a lost GPU, an Xid, samples dropped."""
+
+
+def summarise(
+    series: Series,
+    job: str,
+    node: str,
+    gpus: Sequence[str],
+    samples: int,
+    *,
+    partner: str | None = None,
+    notes: Sequence[str] = (),
+    amp: bool | None = None,
+    workload: str = "",
+) -> Summary:
+    """The summary of one job on one node.
+
+    ``samples``: how many were taken (the series may have joined neighbours). ``partner``: the job now on the
+    same GPUs. ``amp`` and ``workload`` go into the profile as they are.
+    """
+    points = [point for point in series if point.gpu_util is not None or point.card_util is not None]
+    if not points:
+        return Summary(job, node, tuple(gpus), 0.0, 0.0, samples, partner=partner, notes=tuple(notes))
+    end_s = points[-1].at_s
+    together = [point for point in points if point.shared]
+    alone = [point for point in points if not point.shared]
+    recent = _spell([point for point in points if point.at_s > end_s - _RECENT_S])
+    findings = _alone(alone, amp, workload) if alone else _Alone()
+    beside = [point.mem_mib for point in together if point.mem_mib is not None]
+    return Summary(
+        job,
+        node,
+        tuple(gpus),
+        points[0].at_s,
+        end_s,
+        samples,
+        findings.profile,
+        findings.warm_up_s,
+        findings.steadiness,
+        # beside a partner, too, memory must be watched, and there it is the job's own that counts
+        memory_trend(beside, _step(together)) if points[-1].shared and beside else findings.memory,
+        findings.phases,
+        recent,
+        findings.spell,
+        _spell(_at_work(together)) if together else None,
+        partner,
+        tuple(notes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    profile: JobProfile | None = None
+    warm_up_s: float | None = None
+    steadiness: Steadiness | None = None
+    memory: MemoryTrend | None = None
+    phases: tuple[Phase, ...] = ()
+    spell: Spell | None = None
+
+
+def _alone(points: Sequence[Point], amp: bool | None, workload: str) -> _Alone:
+    util = [point.gpu_util or 0.0 for point in points]
+    step_s = _step(points)
+    begin_s, end_s = points[0].at_s, points[-1].at_s + step_s
+    start = warm_up(util, step_s)
+    if start is None:
+        return _Alone(phases=(Phase("warm-up", begin_s, end_s),))
+    warm_up_s = points[start].at_s - begin_s
+    first = start + round(_SETTLE_S / step_s) if start else start
+    level = active_level(util[start:])
+    breaks = [(a + start, b + start) for a, b in pauses(util[start:], step_s, level)]
+    phases = _phases(points, start, breaks, end_s)
+    idle = {i for a, b in breaks for i in range(a, b)}
+    kept = [i for i in range(first, len(points)) if i not in idle]
+    if len(kept) * step_s < LEAST_WORK_S:
+        return _Alone(warm_up_s=warm_up_s, phases=phases)
+    work = [points[i] for i in kept]
+    working = [util[i] for i in kept]
+    steady = steadiness(working, step_s)
+    memory = [point.mem_mib for point in points[start:] if point.mem_mib is not None]
+    trend = memory_trend(memory, step_s) if memory else None
+    spell = _spell(work)
+    later = util[first:]
+    profile = JobProfile(
+        gpu_util=sum(working) / len(working),
+        mem_util=(spell.mem_util or 0.0) if spell else 0.0,
+        gpu_mem_mib=trend.after(FORETELL_S) if trend else 0.0,
+        amp=amp,
+        unstable=steady.unstable,
+        workload=workload,
+        gpu_util_p95=percentile(working, 0.95),
+        active_share=sum(value >= level for value in later) / len(later),
+        sm_active=mean_of(point.sm_active for point in work),
+        dram_active=mean_of(point.dram_active for point in work),
+        mem_growing=bool(trend and trend.growing),
+    )
+    return _Alone(profile, warm_up_s, steady, trend, phases, spell)
+
+
+def _phases(
+    points: Sequence[Point], start: int, breaks: Sequence[tuple[int, int]], end_s: float
+) -> tuple[Phase, ...]:
+    found = [Phase("warm-up", points[0].at_s, points[start].at_s)] if start else []
+    at_s = points[start].at_s
+    for first, end in breaks:
+        pause_end_s = points[end].at_s if end < len(points) else end_s
+        found += [Phase("work", at_s, points[first].at_s), Phase("pause", points[first].at_s, pause_end_s)]
+        at_s = pause_end_s
+    if at_s < end_s:
+        found.append(Phase("work", at_s, end_s))
+    return tuple(found)
+
+
+def _at_work(points: Sequence[Point]) -> Sequence[Point]:
+    """Points of a shared stretch without rare pauses of the cards."""
+    util = [point.card_util or 0.0 for point in points]
+    idle = {i for a, b in pauses(util, _step(points), active_level(util)) for i in range(a, b)}
+    return [point for i, point in enumerate(points) if i not in idle] or points
+
+
+def _step(points: Sequence[Point]) -> float:
+    return percentile([point.step_s for point in points], 0.5)
+
+
+def _spell(points: Sequence[Point]) -> Spell | None:
+    if not points:
+        return None
+    return Spell(
+        sum(point.step_s for point in points),
+        mean_of(point.gpu_util for point in points),
+        mean_of(point.mem_util for point in points),
+        mean_of(point.card_util for point in points),
+        mean_of(point.card_mem_util for point in points),
+        mean_of(point.dram_active for point in points),
+        max((point.mem_mib for point in points if point.mem_mib is not None), default=None),
+    )
+
+
+def merged_profile(summaries: Sequence[Summary]) -> JobProfile | None:
+    """One profile of a job over its nodes: means weighted by GPUs, the most of memory; unstable or growing if
+    it is so anywhere. ``None`` until every node that reported has a profile."""
+    profiles = [(summary.profile, len(summary.gpus)) for summary in summaries]
+    known = [(profile, gpus) for profile, gpus in profiles if profile is not None]
+    if not known or len(known) < len(profiles):
+        return None
+    if len(known) == 1:
+        return known[0][0]
+    total = sum(gpus for _, gpus in known) or 1
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        weighed = [(value, gpus) for value, (_, gpus) in zip(values, known, strict=True) if value is not None]
+        weight = sum(gpus for _, gpus in weighed)
+        return sum(value * gpus for value, gpus in weighed) / weight if weight else None
+
+    first = known[0][0]
+    p95 = [p.gpu_util_p95 for p, _ in known if p.gpu_util_p95 is not None]
+    return JobProfile(
+        gpu_util=sum(p.gpu_util * gpus for p, gpus in known) / total,
+        mem_util=sum(p.mem_util * gpus for p, gpus in known) / total,
+        gpu_mem_mib=max(p.gpu_mem_mib for p, _ in known),
+        amp=first.amp,
+        unstable=any(p.unstable for p, _ in known),
+        workload=first.workload,
+        gpu_util_p95=max(p95, default=None),
+        active_share=mean([p.active_share for p, _ in known]),
+        sm_active=mean([p.sm_active for p, _ in known]),
+        dram_active=mean([p.dram_active for p, _ in known]),
+        mem_growing=any(p.mem_growing for p, _ in known),
+    )

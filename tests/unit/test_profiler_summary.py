@@ -1,0 +1,190 @@
+"""Samples, series and summaries; and the files through which they reach the daemon."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from lucid.adapters.profile_files import (
+    read_profile_files,
+    read_summary,
+    remove_profile,
+    summary_from_dict,
+    summary_to_dict,
+    write_summary,
+)
+from lucid.errors import MetricsError
+from lucid.profiler.samples import GpuSample, Sample, pack, record_size, unpack
+from lucid.profiler.series import Series, point_of
+from lucid.profiler.summary import Summary, merged_profile, summarise
+
+
+def test_a_record_comes_back_as_it_was() -> None:
+    gpus = (
+        GpuSample(50.5, 20.0, 8000.0, 30.0, 10.0, 4000.0, 61.5, 40.0, 33.0, shared=True),
+        GpuSample(lost=True),
+        GpuSample(100.0, 0.0, 0.0),
+    )
+    sample = Sample(123456, 1.7e9 + 0.25, gpus)
+    record = pack(sample)
+    assert len(record) == record_size(3) == 64
+    assert unpack(record, 3) == sample
+
+
+def test_a_torn_or_damaged_record_is_none() -> None:
+    record = pack(Sample(1, 2.0, (GpuSample(5.0),)))
+    assert unpack(record[:-1], 1) is None
+    for i in range(len(record)):
+        assert unpack(record[:i] + bytes([record[i] ^ 1]) + record[i + 1 :], 1) is None
+
+
+def test_a_day_of_eight_gpus_is_under_twenty_mib() -> None:
+    assert 86_400 * record_size(8) / 2**20 < 12.0
+
+
+def filled(util: Iterable[float], mem: float = 4000.0, *, shared: bool = False, limit: int = 2048, own: float = 0.5):
+    series = Series(limit)
+    for i, value in enumerate(util):
+        gpu = GpuSample(value, value / 2, mem, own * value, own * value / 2, mem / 2, shared=shared)
+        point = point_of(Sample(i, 1000.0 + i, (gpu,)))
+        assert point is not None
+        series.add(point)
+    return series
+
+
+def test_a_profile_leaves_start_up_and_a_rare_pause_out() -> None:
+    util = [0.0] * 25 + [80.0] * 40 + [0.0] * 15 + [80.0] * 40
+    found = summarise(filled(util), "7", "n1", ["GPU-a"], len(util), amp=True, workload="u/train")
+    assert found.warm_up_s == 25.0
+    assert [phase.kind for phase in found.phases] == ["warm-up", "work", "pause", "work"]
+    profile = found.profile
+    assert profile is not None
+    assert profile.gpu_util == pytest.approx(80.0)
+    assert profile.mem_util == pytest.approx(40.0)
+    assert profile.gpu_mem_mib == 4000.0
+    assert profile.active_share == pytest.approx(77 / 92)
+    assert (profile.amp, profile.workload, profile.unstable) == (True, "u/train", False)
+
+
+def test_there_is_no_profile_before_enough_work() -> None:
+    assert summarise(filled([0.0] * 60), "7", "n1", ["GPU-a"], 60).profile is None
+    assert summarise(filled([0.0] * 30 + [90.0] * 12), "7", "n1", ["GPU-a"], 42).profile is None
+    assert summarise(filled([0.0] * 30 + [90.0] * 40), "7", "n1", ["GPU-a"], 70).profile is not None
+
+
+def test_an_unstable_job_is_marked_and_a_leak_is_reckoned_with() -> None:
+    chance = random.Random(4)
+    util: list[float] = []
+    while len(util) < 300:
+        util += [chance.uniform(5, 100)] * chance.randint(4, 19)
+    found = summarise(filled(util), "7", "n1", ["GPU-a"], len(util))
+    assert found.profile is not None
+    assert found.profile.unstable
+
+    series = Series()
+    for i in range(240):
+        point = point_of(Sample(i, float(i), (GpuSample(80.0, 40.0, 4000.0 + 2.0 * i),)))
+        assert point is not None
+        series.add(point)
+    leaking = summarise(series, "8", "n1", ["GPU-a"], 240).profile
+    assert leaking is not None
+    assert leaking.mem_growing
+    assert leaking.gpu_mem_mib == pytest.approx(4478 + 7200, rel=0.06)
+
+
+def test_two_jobs_of_a_pair_are_told_apart_and_a_shared_stretch_makes_no_profile() -> None:
+    found = summarise(filled([90.0] * 60, shared=True, own=0.7), "7", "n1", ["GPU-a"], 60, partner="8")
+    assert found.profile is None
+    assert found.together is not None
+    assert found.together.gpu_util == pytest.approx(63.0)
+    assert found.together.card_util == pytest.approx(90.0)
+    assert found.memory is not None
+    assert found.memory.peak_mib == 2000.0
+
+    series = filled([80.0] * 60)
+    for i in range(60, 120):
+        gpu = GpuSample(100.0, 60.0, 9000.0, 50.0, 25.0, 3900.0, shared=True)
+        point = point_of(Sample(i, 1000.0 + i, (gpu,)))
+        assert point is not None
+        series.add(point)
+    both = summarise(series, "7", "n1", ["GPU-a"], 120, partner="8")
+    assert both.profile is not None
+    assert both.profile.gpu_util == pytest.approx(80.0)
+    assert both.profile.gpu_mem_mib == 4000.0
+    assert both.together is not None
+    assert both.together.gpu_util == pytest.approx(50.0)
+
+
+def test_a_long_series_is_bounded_and_keeps_its_means() -> None:
+    util = [0.0] * 600 + [70.0 + (i % 3) for i in range(50_000)]
+    series = filled(util, limit=256)
+    assert len(series) <= 256
+    found = summarise(series, "7", "n1", ["GPU-a"], len(util)).profile
+    assert found is not None
+    assert found.gpu_util == pytest.approx(71.0, abs=0.5)
+
+
+def test_a_lost_gpu_gives_no_point_and_a_lost_one_of_two_half() -> None:
+    assert point_of(Sample(0, 0.0, (GpuSample(lost=True),))) is None
+    point = point_of(Sample(0, 0.0, (GpuSample(lost=True), GpuSample(60.0, 20.0, 500.0))))
+    assert point is not None
+    assert (point.gpu_util, point.mem_mib) == (60.0, 500.0)
+
+
+class TestFiles:
+    def summary(
+        self, job: str = "7", node: str = "n1", gpus: tuple[str, ...] = ("GPU-a",), util: float = 80.0
+    ) -> Summary:
+        return summarise(filled([0.0] * 20 + [util] * 60), job, node, gpus, 80, notes=("Xid 79 on GPU-a",))
+
+    def test_what_is_written_is_read_again(self, tmp_path: Path) -> None:
+        summary = self.summary("12_3")
+        path = write_summary(tmp_path, summary)
+        assert path.name == "12_3.json"
+        assert read_summary(path) == summary
+        found = read_profile_files(tmp_path)
+        assert found.profiles == {"12_3": summary.profile}
+        assert found.bad == ()
+        remove_profile(tmp_path, "12_3")
+        assert read_profile_files(tmp_path).profiles == {}
+
+    def test_a_job_over_two_nodes_has_one_profile_once_both_are_measured(self, tmp_path: Path) -> None:
+        write_summary(tmp_path, self.summary("7", "n1", ("GPU-a",), 90.0), several_nodes=True)
+        write_summary(tmp_path, self.summary("7", "n2", ("GPU-b", "GPU-c", "GPU-d"), 50.0), several_nodes=True)
+        profile = read_profile_files(tmp_path).profiles["7"]
+        assert profile.gpu_util == pytest.approx(60.0)
+        early = summarise(filled([0.0] * 10), "7", "n3", ("GPU-e",), 10)
+        write_summary(tmp_path, early, several_nodes=True)
+        assert read_profile_files(tmp_path).profiles == {}
+        remove_profile(tmp_path, "7")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_newer_field_is_left_out_and_a_bad_file_is_named(self, tmp_path: Path) -> None:
+        data = summary_to_dict(self.summary())
+        data["profile"]["tensor_active"] = 5.0
+        assert summary_from_dict(json.loads(json.dumps(data))) == self.summary()
+        (tmp_path / "1.json").write_text("{")
+        (tmp_path / "2.json").write_text(json.dumps({**data, "format": 99}))
+        (tmp_path / "3.json").write_text(json.dumps({**data, "profile": {**data["profile"], "gpu_util": 4000}}))
+        (tmp_path / "4.json").write_text(json.dumps({**data, "job": "../../etc/passwd"}))
+        (tmp_path / "5.json").write_bytes(b"\xff\xfe")
+        (tmp_path / "6.json").write_text("[]")
+        (tmp_path / "7.json").write_text(json.dumps(data))
+        found = read_profile_files(tmp_path)
+        assert list(found.profiles) == ["7"]
+        assert len(found.bad) == 6
+        assert all(f"{n}.json" in text for n, text in enumerate(found.bad, 1))
+
+    def test_no_folder_is_no_profile_and_a_bad_name_is_refused(self, tmp_path: Path) -> None:
+        assert read_profile_files(tmp_path / "none").summaries == {}
+        with pytest.raises(MetricsError, match="cannot name a file"):
+            write_summary(tmp_path, self.summary("a/b"))
+        with pytest.raises(MetricsError, match="cannot be written"):
+            write_summary(tmp_path / "none", self.summary())
+
+    def test_merging_waits_for_every_node(self) -> None:
+        assert merged_profile([]) is None
