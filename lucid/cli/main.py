@@ -9,6 +9,7 @@ import click
 from lucid.cli.bench import bench
 from lucid.cli.demo import demo
 from lucid.cli.explain import explain
+from lucid.cli.models import models
 from lucid.cli.simulate import simulate
 from lucid.cli.trace import trace
 from lucid.errors import LucidError
@@ -22,7 +23,7 @@ def lucidctl() -> None:
     """Lucid: schedule deep-learning jobs on GPU clusters, and see why."""
 
 
-for command in (simulate, explain, trace, bench, demo):
+for command in (simulate, explain, trace, models, bench, demo):
     lucidctl.add_command(command)
 
 

@@ -10,23 +10,21 @@ durations inside their 80 % interval. Jobs without a duration are not scored.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from lucid.errors import LucidError, TraceError
+from lucid.errors import TraceError
 from lucid.models.duration import DurationModel, FitSettings, anchor_log
 from lucid.models.duration_fit import rank_correlation
 from lucid.models.features import FACT_NAMES, LOG_OFFSET_S, from_log, replay, to_log
 from lucid.models.intervals import IntervalTracker, residual, scale_of
 from lucid.models.jobtable import FloatArray, JobTable, TextArray, read_jobs
 
-__all__ = ["REFITS", "WalkForward", "evaluate_duration", "main", "metrics", "walk_forward"]
+__all__ = ["REFITS", "WalkForward", "evaluate_duration", "metrics", "walk_forward"]
 
 REFITS: Final = 12
 _DECILES: Final = [FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile")]
@@ -44,8 +42,12 @@ class WalkForward:
     choices: tuple[str, ...]
 
 
-def evaluate_duration(path: Path, test_from: int, *, refits: int = REFITS) -> dict[str, Any]:
+def evaluate_duration(
+    path: Path, test_from: int, *, refits: int = REFITS, progress: Callable[[int, int], None] | None = None
+) -> dict[str, Any]:
     """Read a log and evaluate on its jobs from row `test_from` (0-based, ordered by submission) on.
+
+    `progress` is called after each refit with (refits done, refits in all).
 
     Returns:
         ``mae_s``, ``within_2x``, ``spearman``, ``coverage_80``; the same of the running median of the user's
@@ -57,7 +59,7 @@ def evaluate_duration(path: Path, test_from: int, *, refits: int = REFITS) -> di
     jobs = read_jobs(path)
     if not 0 < test_from < len(jobs):
         raise TraceError(f"{path}: has {len(jobs)} jobs, test from {test_from}; give a row from 1 to {len(jobs) - 1}")
-    result = walk_forward(jobs, test_from, refits=refits)
+    result = walk_forward(jobs, test_from, refits=refits, progress=progress)
     truth = jobs.duration_s[test_from:]
     scored = np.isfinite(truth)
     truth = truth[scored]
@@ -84,7 +86,12 @@ def metrics(point_s: FloatArray, truth_s: FloatArray) -> dict[str, float]:
 
 
 def walk_forward(
-    jobs: JobTable, test_from: int, *, refits: int = REFITS, settings: FitSettings | None = None
+    jobs: JobTable,
+    test_from: int,
+    *,
+    refits: int = REFITS,
+    settings: FitSettings | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> WalkForward:
     """Estimate the rows of `jobs` (ordered by submission) from `test_from`, refitting before each block."""
     facts = replay(jobs)
@@ -108,6 +115,8 @@ def walk_forward(
         default[here] = model.default_log
         if start == starts[0]:
             tracker = model.interval
+        if progress is not None:
+            progress(len(choices), len(starts))
     deciles = facts[rows][:, _DECILES]
     scale = scale_of(point, deciles[:, 0], deciles[:, 1])
     low, high = _intervals(jobs, test_from, point, scale, tracker)
@@ -141,28 +150,3 @@ def _intervals(
             point[one], scale[one], jobs.limit_s[test_from + row : test_from + row + 1]
         )
     return low, high
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Command line: JOBS --test-from N [--json]."""
-    parser = argparse.ArgumentParser(prog="python -m lucid.models.evaluate_duration", description=__doc__)
-    parser.add_argument("jobs", type=Path, help="log of finished jobs")
-    parser.add_argument("--test-from", type=int, required=True, help="first test row, ordered by submission")
-    parser.add_argument("--refits", type=int, default=REFITS)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    given = parser.parse_args(arguments)
-    try:
-        result = evaluate_duration(given.jobs, given.test_from, refits=given.refits)
-    except LucidError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    if given.json:
-        print(json.dumps(result, indent=1))
-    else:
-        for name, value in result.items():
-            print(f"{name:15} {value}")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,11 +1,7 @@
 """How well share scores and the pair model judge what they were not trained on.
 
-``python -m lucid.models.evaluate_packing --profiles profiles.csv --pairs pairs.csv --json [--curve out.png]``
-
-- ``accuracy_lomo``: share score, the configuration's whole workload ("model" in the files) left out, against
-the
-  label column of the profiles; ``accuracy_lomo_computed``: trained on and judged by labels computed from
-  pairs.
+- ``accuracy_lomo``: share score, the configuration's whole workload ("model" in the files) left out, against the
+  label column of the profiles; ``accuracy_lomo_computed``: trained on and judged by labels computed from pairs.
 - ``pair_*_lomo``: packing decisions with both sides' workloads left out of training.
 - ``pair_*_loco``: only one side's configuration is new, its partner is known; every pair is judged once for
   each of its sides. ``pair_*_loco_both`` is harder: both configurations are new (and with them the seventh of
@@ -16,23 +12,22 @@ In all of them the bar that decides packing is set inside the training part (`lu
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import threadpoolctl  # type: ignore[import-untyped]  # comes with sklearn, needed to train
 
-from lucid.errors import ModelError
-from lucid.models.crossval import Honest, judge, sides_by
+from lucid.models.crossval import Honest, Leaving, judge, sides_by
 from lucid.models.measured import Pairing, Usage, read_pairs, read_profiles
 from lucid.models.packing import Thresholds, fit_share, share_labels
 from lucid.models.pairs import RECALL_GOAL, PairDesign
 
-__all__ = ["evaluate", "leave_workload_out", "main"]
+__all__ = ["evaluate", "leave_workload_out"]
+
+IntArray = npt.NDArray[np.intp]
 
 _FOLDS = 8
 
@@ -44,8 +39,11 @@ def evaluate(
     curve: Path | None = None,
     thresholds: Thresholds | None = None,
     recall: float = RECALL_GOAL,
+    progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """All figures, by name; `curve` also draws precision over recall there (PNG).
+
+    `progress` is called with (steps done, steps in all).
 
     Raises:
         ModelError: a file cannot be read or makes no sense.
@@ -54,7 +52,7 @@ def evaluate(
     pairings = read_pairs(pairs, usages)
     # Thousands of small systems: threads would wait for each other longer than they compute.
     with threadpoolctl.threadpool_limits(1):
-        return _evaluate(usages, pairings, curve, thresholds, recall)
+        return _evaluate(usages, pairings, curve, thresholds, recall, progress)
 
 
 def _evaluate(
@@ -63,14 +61,20 @@ def _evaluate(
     curve: Path | None,
     thresholds: Thresholds | None,
     recall: float,
+    progress: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
     judged = _share_figures(usages, share_labels(usages, pairings, thresholds))
     design = PairDesign(pairings)
-    honest = {
-        "lomo": judge(design, pairings, sides_by(pairings, "workload"), "both", recall),
-        "loco": judge(design, pairings, sides_by(pairings, "config"), "one", recall),
-        "loco_both": judge(design, pairings, sides_by(pairings, "config", _FOLDS), "both", recall),
+    asked: dict[str, tuple[IntArray, Leaving]] = {
+        "lomo": (sides_by(pairings, "workload"), "both"),
+        "loco": (sides_by(pairings, "config"), "one"),
+        "loco_both": (sides_by(pairings, "config", _FOLDS), "both"),
     }
+    honest = {}
+    for number, (name, (sides, leaving)) in enumerate(asked.items(), start=1):
+        if progress is not None:
+            progress(number, len(asked) + 1)
+        honest[name] = judge(design, pairings, sides, leaving, recall)
     for name, decisions in honest.items():
         judged[f"pair_precision_{name}"] = round(decisions.precision, 4)
         judged[f"pair_recall_{name}"] = round(decisions.recall, 4)
@@ -116,33 +120,3 @@ def _draw(honest: dict[str, Honest], path: Path) -> None:
         "loco": "one configuration new",
     }
     draw_tradeoff({named[name]: decisions for name, decisions in honest.items()}, path)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="lucid.models.evaluate_packing", description=__doc__)
-    parser.add_argument("--profiles", type=Path, required=True)
-    parser.add_argument("--pairs", type=Path, required=True)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--curve", type=Path, help="draw precision over recall into this PNG")
-    parser.add_argument("--recall", type=float, default=RECALL_GOAL, help="share of free pairs to find")
-    parser.add_argument("--tiny", type=float, default=Thresholds.tiny)
-    parser.add_argument("--medium", type=float, default=Thresholds.medium)
-    given = parser.parse_args(arguments)
-    try:
-        figures = evaluate(
-            given.profiles,
-            given.pairs,
-            curve=given.curve,
-            thresholds=Thresholds(given.tiny, given.medium),
-            recall=given.recall,
-        )
-    except ModelError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    print(json.dumps(figures) if given.json else "\n".join(f"{k}: {v}" for k, v in figures.items()))
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

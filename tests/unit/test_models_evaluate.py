@@ -1,4 +1,4 @@
-"""The commands that judge: figures by name, one JSON object, errors that name the file."""
+"""``lucidctl models evaluate``: figures by name, one JSON object or tables, errors that name the file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from lucid.models import evaluate_packing, evaluate_throughput
+from lucid.cli.models_evaluate import evaluate
+from lucid.errors import LucidError, ModelError, TraceError
+
+
+def run(*args: object) -> str:
+    result = CliRunner().invoke(evaluate, [str(arg) for arg in args], catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def refused(*args: object) -> LucidError:
+    result = CliRunner().invoke(evaluate, [str(arg) for arg in args])
+    assert isinstance(result.exception, LucidError)
+    return result.exception
 
 
 def write(path: Path, header: str, rows: list[list[object]]) -> Path:
@@ -39,13 +53,10 @@ def measured(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-def test_packing_prints_every_figure(
-    measured: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    profiles, pairs = map(str, measured)
+def test_packing_prints_every_figure(measured: tuple[Path, Path], tmp_path: Path) -> None:
+    profiles, pairs = measured
     curve = tmp_path / "curve.png"
-    assert evaluate_packing.main(["--profiles", profiles, "--pairs", pairs, "--json", "--curve", str(curve)]) == 0
-    figures = json.loads(capsys.readouterr().out)
+    figures = json.loads(run("packing", "--profiles", profiles, "--pairs", pairs, "--json", "--curve", curve))
     for kind, way in itertools.product(("precision", "recall"), ("lomo", "loco", "loco_both")):
         assert 0.7 <= figures[f"pair_{kind}_{way}"] <= 1
     assert 0 <= figures["accuracy_lomo"] <= 1
@@ -53,23 +64,66 @@ def test_packing_prints_every_figure(
     assert curve.stat().st_size > 1000
 
 
-def test_packing_names_the_file_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    absent = str(tmp_path / "none.csv")
-    assert evaluate_packing.main(["--profiles", absent, "--pairs", absent]) == 7
-    assert "none.csv: cannot be read" in capsys.readouterr().err
+def test_packing_names_the_file_that_is_missing(tmp_path: Path) -> None:
+    absent = tmp_path / "none.csv"
+    error = refused("packing", "--profiles", absent, "--pairs", absent)
+    assert isinstance(error, ModelError)
+    assert "none.csv: cannot be read" in str(error)
 
 
-def test_throughput_trains_only_on_what_was_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_throughput_trains_only_on_what_was_before(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     hours = [datetime(2024, 1, 1) + timedelta(hours=n) for n in range(1500)]
     counts = [int(rng.poisson(3 + time.hour / 4)) for time in hours]
     rows: list[list[object]] = [[time, n, 2 * n] for time, n in zip(hours, counts, strict=True)]
     path = write(tmp_path / "bins.csv", "time,submit_gpu_job,submit_gpu_num", rows)
-    arguments = [str(path), "--train-until", str(hours[1300]), "--newest-bin", "2", "--json"]
-    assert evaluate_throughput.main(arguments) == 0
-    figures = json.loads(capsys.readouterr().out)
+    figures = json.loads(run("throughput", path, "--train-until", hours[1300], "--newest-bin", "2", "--json"))
     assert (figures["trained_bins"], figures["tested_bins"], figures["newest_bin"]) == (1300, 200, 2)
     later = np.array(counts[1300:])
     assert figures["mae_jobs"] < np.abs(later - np.median(later)).mean()
-    assert evaluate_throughput.main([str(path), "--train-until", "2030-01-01"]) == 7
-    assert "no bin starts at or after" in capsys.readouterr().err
+    assert "no bin starts at or after" in str(refused("throughput", path, "--train-until", "2030-01-01"))
+    # a date with a zone is no reason to fall over bins without one
+    assert "no bin starts" in str(refused("throughput", path, "--train-until", "2030-01-01T00:00:00+02:00"))
+
+
+def job_log(path: Path) -> Path:
+    rng = np.random.default_rng(1)
+    rows: list[list[object]] = []
+    for i in range(300):
+        user = int(rng.integers(6))
+        rows.append([i, f"u{user}", 600.0 * i, round(float(rng.lognormal(5 + user / 2, 0.4)), 1), 1, 4, "1-00:00:00"])
+    return write(path, "job_id,user,submit_time,duration,nodes,tasks,time_limit", rows)
+
+
+def test_duration_json_and_table_tell_the_same(tmp_path: Path) -> None:
+    path = job_log(tmp_path / "log.csv")
+    arguments = ("duration", path, "--test-from", "250", "--refits", "1")
+    figures = json.loads(run(*arguments, "--json"))
+    assert {"mae_s", "within_2x", "spearman", "coverage_80"} <= set(figures)
+    assert figures["jobs"] == 50
+    table = run(*arguments)
+    for words in (f"{figures['mae_s']:,.1f} s", f"{figures['coverage_80']:.1%}", "durations of 50 jobs"):
+        assert words in table
+
+
+@pytest.mark.parametrize(
+    ("content", "row", "words"),
+    [
+        ("job_id,submit_time,duration\n1,0,x\n", "1", "line 2, column 'duration': 'x' cannot be read"),
+        ("what,is,this\n", "1", "line 1 is of no known layout"),
+        ("job_id,submit_time,duration\n1,0,5\n2,1,5\n", "2", "test from 2; give a row from 1 to 1"),
+    ],
+)
+def test_duration_says_what_is_wrong_with_a_log(tmp_path: Path, content: str, row: str, words: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(content, encoding="utf-8")
+    error = refused("duration", path, "--test-from", row)
+    assert isinstance(error, TraceError)
+    assert words in str(error)
+    assert "log.csv" in str(error)
+
+
+def test_a_wrong_date_is_a_usage_error() -> None:
+    result = CliRunner().invoke(evaluate, ["throughput", "bins.csv", "--train-until", "September"])
+    assert result.exit_code == 2
+    assert "'September' is not a date such as 2020-09-01" in result.stderr

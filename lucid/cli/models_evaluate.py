@@ -1,0 +1,189 @@
+"""``lucidctl models evaluate``: how well each model does on data it was not trained on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from lucid.cli.progress import progress
+
+__all__ = ["evaluate"]
+
+# The models' evaluation loads sklearn and interpret, which take seconds: each command imports its own.
+
+_json = click.option("--json", "as_json", is_flag=True, help="All figures as one JSON object.")
+
+
+class _Day(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A calendar date or date and time, as the data has them: without a zone unless they have one."""
+
+    name = "date"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            return datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a date such as 2020-09-01 or 2020-09-01T12:00", param, ctx)
+
+
+@click.group()
+def evaluate() -> None:
+    """Judge a kind of model on data that it was not trained on."""
+
+
+@evaluate.command()
+@click.argument("csv_file", metavar="CSV", type=click.Path(path_type=Path))
+@click.option("--train-until", type=_Day(), required=True, help="Bins before this date train, all later ones judge.")
+@click.option(
+    "--newest-bin",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Age in bins of the newest known bin: 1 is the one just closed.",
+)
+@_json
+def throughput(csv_file: Path, train_until: datetime, newest_bin: int, as_json: bool) -> None:
+    """Cluster throughput: GPU jobs and GPUs submitted in a coming bin.
+
+    CSV has a time column and counts per bin: submit_gpu_job, submit_gpu_num and, if known, start_gpu_job,
+    end_gpu_job, submit_job_all.
+    """
+    from lucid.models.evaluate_throughput import evaluate as judge
+    from lucid.models.throughput import read_bins
+
+    bins = read_bins(csv_file)
+    if (bins.start[0].tzinfo is None) != (train_until.tzinfo is None):
+        train_until = train_until.replace(tzinfo=bins.start[0].tzinfo)  # the date is meant as the file's own clock
+    with progress("training and forecasting") as report:
+        report(0, 1)
+        figures = judge(bins, train_until, newest_bin)
+        report(1, 1)
+    if as_json:
+        click.echo(json.dumps(figures))
+        return
+    _table(
+        f"throughput, newest known bin {newest_bin} bins old",
+        ("mean absolute error", ""),
+        [
+            ("GPU jobs per bin", f"{figures['mae_jobs']:.3f}"),
+            ("GPUs per bin", f"{figures['mae_gpus']:.2f}"),
+            ("bins trained on / judged", f"{figures['trained_bins']:,} / {figures['tested_bins']:,}"),
+            ("training took", f"{figures['train_s']:.1f} s"),
+        ],
+    )
+
+
+@evaluate.command()
+@click.argument("jobs_file", metavar="JOBS", type=click.Path(path_type=Path))
+@click.option(
+    "--test-from",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="N",
+    help="First job that judges, counting from 0 in order of submission.",
+)
+@click.option(
+    "--refits", type=click.IntRange(min=1), default=12, show_default=True, help="Refits over the test part."
+)
+@_json
+def duration(jobs_file: Path, test_from: int, refits: int, as_json: bool) -> None:
+    """Job durations, online: each job is estimated from jobs that had ended when it was submitted.
+
+    JOBS are sacct lines (26 fields parted by '|', no header) or CSV with submit_time and duration, or with
+    submit_time, start_time, end_time and run_time; which of them is found out from the first line.
+    """
+    from lucid.models.evaluate_duration import evaluate_duration
+
+    with progress("training, week by week") as report:
+        figures = evaluate_duration(jobs_file, test_from, refits=refits, progress=report)
+    if as_json:
+        click.echo(json.dumps(figures, ensure_ascii=False))
+        return
+    median = figures["running_median"]
+    _table(
+        f"durations of {figures['jobs']:,} jobs",
+        ("", "model", "median of the user's jobs so far"),
+        [
+            ("mean absolute error", f"{figures['mae_s']:,.1f} s", f"{median['mae_s']:,.1f} s"),
+            ("within a factor of 2", f"{figures['within_2x']:.1%}", f"{median['within_2x']:.1%}"),
+            ("Spearman's rank correlation", f"{figures['spearman']:.3f}", f"{median['spearman']:.3f}"),
+            ("inside the 80 % interval", f"{figures['coverage_80']:.1%}", ""),
+        ],
+    )
+    click.echo("chosen at the refits: " + ", ".join(_counted(figures["choices"])))
+    click.echo("estimates by: " + ", ".join(f"{name} {count:,}" for name, count in figures["sources"].items()))
+
+
+@evaluate.command()
+@click.option("--profiles", type=click.Path(path_type=Path), required=True, help="CSV of configurations alone.")
+@click.option("--pairs", type=click.Path(path_type=Path), required=True, help="CSV of pairs measured together.")
+@click.option("--curve", type=click.Path(path_type=Path), help="Draw precision over recall into this PNG.")
+@click.option("--recall", type=click.FloatRange(0, 1, min_open=True), default=0.87, show_default=True)
+@click.option("--tiny", type=float, default=0.95, show_default=True, help="Average speed above which a job is Tiny.")
+@click.option("--medium", type=float, default=0.90, show_default=True, help="Average speed from which it is Medium.")
+@_json
+def packing(
+    profiles: Path, pairs: Path, curve: Path | None, recall: float, tiny: float, medium: float, as_json: bool
+) -> None:
+    """Share scores and the pair model, on workloads and configurations left out of training."""
+    from lucid.models.evaluate_packing import evaluate as judge
+    from lucid.models.packing import Thresholds
+
+    with progress("training without each workload") as report:
+        figures = judge(
+            profiles, pairs, curve=curve, thresholds=Thresholds(tiny, medium), recall=recall, progress=report
+        )
+    if as_json:
+        click.echo(json.dumps(figures))
+        return
+    rows = [
+        (words, _share(figures[f"pair_precision_{key}"]), _share(figures[f"pair_recall_{key}"]))
+        for key, words in (
+            ("lomo", "both workloads new"),
+            ("loco_both", "both configurations new"),
+            ("loco", "one configuration new"),
+        )
+    ]
+    _table(
+        f"pair model, {figures['pairs']:,} pairs",
+        ("", "packed pairs that are free", "free pairs that are found"),
+        rows,
+    )
+    _table(
+        f"share score, {figures['configurations']} configurations, workload left out",
+        ("", "accuracy"),
+        [
+            ("against the labels given", _share(figures["accuracy_lomo"])),
+            ("against labels computed from the pairs", _share(figures["accuracy_lomo_computed"])),
+            ("both labellings agree", _share(figures["labels_agree"])),
+        ],
+    )
+    if curve is not None:
+        click.echo(f"written: {curve}")
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _counted(names: Sequence[str]) -> list[str]:
+    counts: Mapping[str, int] = {name: names.count(name) for name in dict.fromkeys(names)}
+    return [f"{name} ({count} times)" for name, count in counts.items()]
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(title=title)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
