@@ -12,6 +12,7 @@ import click
 from lucid.cli.render import decision_text, duration, reason_text, when
 from lucid.core.reason import reason_to_dict
 from lucid.errors import ConfigError, TraceError
+from lucid.orchestrator.policy import import_policy
 from lucid.simulator.cluster import PROFILING
 from lucid.simulator.record import LoggedDecision, load_decisions
 
@@ -61,6 +62,7 @@ def story(run_dir: Path, policy: str, job_id: str) -> str:
 
 def _read(folder: Path, job_id: str) -> tuple[dict[str, str], list[LoggedDecision], list[tuple[str, float]]]:
     path = folder / "decisions.jsonl"
+    import_policy(folder.name)  # a third party's policy may have reasons of its own
     return _outcome(folder / "jobs.csv", job_id), load_decisions(path, job_id), _joined(path, job_id)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
 from lucid.config import PolicySettings
@@ -15,7 +15,7 @@ from lucid.core.ports import Capability, Predictor
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 
-__all__ = ["PartitionPolicy", "Policy", "PolicyFactory", "known_policies", "make_policy"]
+__all__ = ["PartitionPolicy", "Policy", "PolicyFactory", "import_policy", "known_policies", "make_policy"]
 
 ENTRY_POINT_GROUP = "lucid.policies"
 
@@ -95,15 +95,36 @@ def known_policies() -> dict[str, PolicyFactory]:
 
     found: dict[str, PolicyFactory] = {}
     for entry in entry_points(group=ENTRY_POINT_GROUP):
-        found[entry.name] = _lazy(entry.load)
+        found[entry.name] = _lazy(entry)
     return {**found, **BUILT_IN}
 
 
-def _lazy(load: Callable[[], PolicyFactory]) -> PolicyFactory:
+def _lazy(entry: EntryPoint) -> PolicyFactory:
     def make(settings: PolicySettings, predictor: Predictor) -> Policy:
-        return load()(settings, predictor)
+        return _load(entry)(settings, predictor)
 
     return make
+
+
+def _load(entry: EntryPoint) -> PolicyFactory:
+    try:
+        factory: PolicyFactory = entry.load()
+    except (ImportError, AttributeError) as error:
+        package = entry.dist.name if entry.dist is not None else "an installed package"
+        raise ConfigError(
+            f"policy {entry.name!r} of {package} cannot be loaded ({entry.value}): {error}; repair or uninstall it"
+        ) from None
+    return factory
+
+
+def import_policy(name: str) -> None:
+    """Import the package that adds policy ``name``, if one does: its kinds of reason are known from then on.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        _load(entry)
 
 
 def make_policy(name: str, settings: PolicySettings, predictor: Predictor) -> Policy:
