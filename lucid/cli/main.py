@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 import click
 
-from lucid.cli.bench import bench
-from lucid.cli.demo import demo
-from lucid.cli.explain import explain
-from lucid.cli.models import models
-from lucid.cli.simulate import simulate
-from lucid.cli.trace import trace
 from lucid.errors import LucidError
 
 __all__ = ["lucidctl", "main"]
 
+_COMMANDS = {
+    "simulate": "lucid.cli.simulate:simulate",
+    "explain": "lucid.cli.explain:explain",
+    "trace": "lucid.cli.trace:trace",
+    "models": "lucid.cli.models:models",
+    "tune": "lucid.cli.tune:tune",
+    "bench": "lucid.cli.bench:bench",
+    "demo": "lucid.cli.demo:demo",
+}
+"""In the order of the help. A command's module is imported when it is called: plotting and models are slow to load."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, name = _COMMANDS[cmd_name].partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="lucid-scheduler", prog_name="lucidctl")
 def lucidctl() -> None:
     """Lucid: schedule deep-learning jobs on GPU clusters, and see why."""
-
-
-for command in (simulate, explain, trace, models, bench, demo):
-    lucidctl.add_command(command)
 
 
 def main() -> None:

@@ -1,0 +1,161 @@
+"""A proposed change of settings: as data, as a TOML diff, and put into or taken out of a configuration file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lucid.config import Settings, load_settings
+from lucid.errors import ConfigError
+from lucid.tuner.evidence import Change, Evidence, UserEffect
+from lucid.tuner.space import Value, value_at, with_values
+
+__all__ = ["Proposal", "apply_proposal", "changed_values", "load_proposal", "rollback", "save_proposal", "toml_diff"]
+
+_VERSION = 1
+_NUMBER_DIGITS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What to change, from what, and the evidence. ``changes`` is empty where the search found nothing better."""
+
+    trace: str
+    changes: Mapping[str, Value]
+    present: Mapping[str, Value]
+    trials: int
+    seed: int
+    split_s: float
+    found_gain: float
+    """Relative change of the score on the data it was found on: always flattering."""
+    evidence: Evidence | None
+
+    @property
+    def worth_it(self) -> bool:
+        """Does the gain survive on later data?"""
+        return bool(self.changes) and self.evidence is not None and self.evidence.survives
+
+
+def changed_values(settings: Settings, values: Mapping[str, Value]) -> dict[str, Value]:
+    """Those values that differ from the settings', numbers rounded to three significant digits: nobody wants to
+    read ``0.8512077``, and no evidence is that fine."""
+    found: dict[str, Value] = {}
+    for key, value in values.items():
+        rounded = float(f"{value:.{_NUMBER_DIGITS}g}") if isinstance(value, float) else value
+        if rounded != value_at(settings, key):
+            found[key] = rounded
+    return found
+
+
+def toml_diff(proposal: Proposal) -> str:
+    """The change as TOML, with what stands there now beside each line."""
+    tables: dict[str, list[str]] = {}
+    for key, value in sorted(proposal.changes.items()):
+        table, _, name = key.rpartition(".")
+        tables.setdefault(table, []).append(f"{name} = {json.dumps(value)}  # now {proposal.present[key]}")
+    return "\n".join(f"[{table}]\n" + "\n".join(lines) + "\n" for table, lines in tables.items())
+
+
+def save_proposal(path: Path, proposal: Proposal) -> None:
+    """Write the proposal as JSON."""
+    path.write_text(json.dumps({"version": _VERSION, **asdict(proposal)}, indent=1) + "\n", encoding="utf-8")
+
+
+def load_proposal(path: Path) -> Proposal:
+    """Read a proposal back.
+
+    Raises:
+        ConfigError: it is not there, or is not a proposal of this version.
+    """
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if data.pop("version") != _VERSION:
+            raise ConfigError(f"{path}: a proposal of another version; run lucidctl tune again")
+        found = data.pop("evidence")
+        evidence = None
+        if found is not None:
+            evidence = Evidence(
+                found["days"],
+                found["jobs"],
+                tuple(Change(**c) for c in found["changes"]),
+                tuple(UserEffect(**u) for u in found["losers"]),
+                tuple((int(d), float(a), float(b)) for d, a, b in found["by_day"]),
+                found["survives"],
+                found["why"],
+            )
+        return Proposal(**data, evidence=evidence)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}); name a folder that lucidctl tune wrote"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(f"{path}: not a proposal; name a folder that lucidctl tune wrote") from None
+
+
+def apply_proposal(proposal: Proposal, config: Path) -> Path | None:
+    """Write the change into a configuration file, comments and order kept; the file as it was is kept beside it
+    as ``<name>.before-tune-<n>``, and named in the answer (``None`` where there was none).
+
+    Raises:
+        ConfigError: nothing to apply, the settings there are no longer those that the proposal was compared
+            with, or the file cannot be read or written.
+    """
+    import tomlkit
+
+    if not proposal.changes:
+        raise ConfigError("the proposal changes nothing; there is nothing to apply")
+    present = load_settings(config) if config.exists() else Settings()
+    for key in proposal.changes:
+        if value_at(present, key) != proposal.present[key]:
+            raise ConfigError(
+                f"{config}: {key} is {value_at(present, key)} now, and was {proposal.present[key]} when the proposal "
+                "was made; run lucidctl tune again with this file"
+            )
+    with_values(present, proposal.changes)  # raises before anything is written
+    document = tomlkit.parse(config.read_text(encoding="utf-8")) if config.exists() else tomlkit.document()
+    for key, value in proposal.changes.items():
+        *path, name = key.split(".")
+        inner: Any = document
+        for part in path:
+            if part not in inner:
+                inner[part] = tomlkit.table()
+            inner = inner[part]
+        inner[name] = value
+    try:
+        kept = None
+        if config.exists():
+            kept = config.with_name(f"{config.name}.before-tune-{len(_kept(config)) + 1}")
+            shutil.copy2(config, kept)
+        spare = config.with_name(f"{config.name}.new")
+        spare.write_text(tomlkit.dumps(document), encoding="utf-8")
+        spare.replace(config)
+    except OSError as error:
+        raise ConfigError(f"{config}: cannot be written ({error.strerror}); nothing was changed") from None
+    return kept
+
+
+def rollback(config: Path) -> Path:
+    """Put back the configuration of before the last ``apply``.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    kept = _kept(config)
+    if not kept:
+        raise ConfigError(
+            f"{config}: no earlier version beside it ({config.name}.before-tune-…); nothing to roll back"
+        )
+    kept[-1].replace(config)
+    return kept[-1]
+
+
+def _kept(config: Path) -> list[Path]:
+    def number(path: Path) -> int:
+        text = path.name.rpartition("-")[2]
+        return int(text) if text.isdigit() else 0
+
+    return sorted(config.parent.glob(f"{config.name}.before-tune-*"), key=number)

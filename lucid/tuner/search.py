@@ -1,0 +1,185 @@
+"""The search for better settings: optuna asks, worker processes replay, a journal remembers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from lucid.errors import ConfigError
+from lucid.simulator.scenario import Scenario
+from lucid.tuner.evaluate import Evaluator
+from lucid.tuner.space import Dimension, Value, value_at
+
+__all__ = ["Journal", "Trial", "search"]
+
+_BATCH = 4
+"""Trials asked for at once. Fixed, so that the same seed tries the same settings whatever the number of cores."""
+_NO_MATTER = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One setting that was tried, by dotted key, and its score in seconds."""
+
+    values: Mapping[str, Value]
+    score_s: float
+
+
+class Journal:
+    """The trials so far, a JSON line each; a line cut short by a crash is left out and its trial done again.
+
+    The first line says what was searched: a journal of another search is refused.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self._path = path
+        self.trials: list[Trial] = []
+        rows = _rows(path)
+        if rows and rows[0] != dict(about):
+            raise ConfigError(
+                f"{path} holds the trials of another search (other trace, cluster, space or seed); "
+                "give --out a new folder, or remove that file"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # written anew: a torn last line would swallow the next one
+        body = "".join(json.dumps(row) + "\n" for row in (rows or [dict(about)]))
+        spare = path.with_suffix(".new")
+        spare.write_text(body, encoding="utf-8")
+        spare.replace(path)
+        self.trials.extend(Trial(row["values"], row["score_s"]) for row in rows[1:])
+
+    @staticmethod
+    def read(path: Path) -> list[Trial]:
+        """The trials of a journal, whatever it searched."""
+        return [Trial(row["values"], row["score_s"]) for row in _rows(path)[1:]]
+
+    def add(self, trial: Trial) -> None:
+        """Remember a trial, on disk before anything else happens."""
+        self.trials.append(trial)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"values": dict(trial.values), "score_s": trial.score_s}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [row for row in map(_parsed, lines) if row is not None]
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def search(
+    scenario: Scenario,
+    dimensions: Sequence[Dimension],
+    journal: Journal,
+    trials: int,
+    seed: int,
+    workers: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Trial:
+    """Try settings until the journal holds ``trials`` of them, the present ones first; the best of all.
+
+    Tree-structured Parzen estimator (Bergstra et al. 2011), as optuna has it. Equal scores: the earlier one, so
+    that the present settings stay where nothing is better.
+
+    Raises:
+        ConfigError: optuna is not installed.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise ConfigError("the tuner needs optuna: pip install 'lucid-scheduler[tuner]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    distributions = {d.key: _distribution(optuna, d) for d in dimensions}
+    present = {d.key: value_at(scenario.settings, d.key) for d in dimensions}
+    study = optuna.create_study(
+        sampler=optuna.samplers.TPESampler(seed=seed + len(journal.trials), multivariate=True)
+    )
+    for known in journal.trials:
+        study.add_trial(_frozen(optuna, known, distributions))
+    with _workers(scenario, workers) as tell:
+        if not journal.trials:
+            journal.add(Trial(present, next(iter(tell([present])))))
+            study.add_trial(_frozen(optuna, journal.trials[0], distributions))
+        while len(journal.trials) < trials:
+            if progress is not None:
+                progress(len(journal.trials), trials)
+            asked = [study.ask(distributions) for _ in range(min(_BATCH, trials - len(journal.trials)))]
+            for trial, found in zip(asked, tell([dict(t.params) for t in asked]), strict=True):
+                study.tell(trial, found)
+                journal.add(Trial(dict(trial.params), found))
+        best = min(journal.trials, key=lambda t: t.score_s)
+        return _simplified(best, present, lambda values: next(iter(tell([values]))))
+
+
+def _simplified(best: Trial, present: Mapping[str, Value], score: Callable[[dict[str, Value]], float]) -> Trial:
+    """Take back, one after the other, every change without which the score is as good to within a tenth of a
+    percent: what is left is what the gain comes from, and what an administrator has to understand."""
+    bound_s = best.score_s * (1.0 + _NO_MATTER)
+    for key, value in best.values.items():
+        if value == present[key]:
+            continue
+        values = {**best.values, key: present[key]}
+        found = score(values)
+        if found <= bound_s:
+            best = Trial(values, found)
+    return best
+
+
+def _distribution(optuna: Any, dimension: Dimension) -> Any:
+    if dimension.choices:
+        return optuna.distributions.CategoricalDistribution(dimension.choices)
+    return optuna.distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+
+
+def _frozen(optuna: Any, known: Trial, distributions: Mapping[str, Any]) -> Any:
+    """A finished trial for optuna. The present settings may lie outside the space: they are then moved to its edge
+    for the sampler, while the journal keeps them as they are."""
+    params: dict[str, Value] = {}
+    for key, distribution in distributions.items():
+        value = known.values[key]
+        if hasattr(distribution, "choices"):
+            if value not in distribution.choices:
+                value = distribution.choices[-1]
+        else:
+            value = min(max(float(value), distribution.low), distribution.high)
+        params[key] = value
+    return optuna.trial.create_trial(params=params, distributions=dict(distributions), value=known.score_s)
+
+
+_evaluator: Evaluator | None = None
+
+
+def _begin(scenario: Scenario) -> None:
+    global _evaluator
+    _evaluator = Evaluator(scenario)
+
+
+def _evaluate(values: Mapping[str, Value]) -> float:
+    assert _evaluator is not None
+    return _evaluator(values)
+
+
+@contextmanager
+def _workers(scenario: Scenario, workers: int) -> Iterator[Callable[[list[dict[str, Value]]], Iterator[float]]]:
+    """A function that replays a batch of settings, in this process or in several."""
+    if workers <= 1:
+        _begin(scenario)
+        yield lambda batch: map(_evaluate, batch)
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin, initargs=(scenario,)) as pool:
+        yield lambda batch: pool.map(_evaluate, batch)

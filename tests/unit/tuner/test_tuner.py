@@ -1,0 +1,224 @@
+"""The tuner: space, journal, evidence, proposal, and the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lucid.cli.main import lucidctl
+from lucid.config import Settings, load_settings
+from lucid.errors import ConfigError
+from lucid.simulator.scenario import Scenario
+from lucid.simulator.traces.synth import preset, synthesise
+from lucid.tuner.evaluate import DAY_S, JobTimes
+from lucid.tuner.evidence import LEAST_DAYS, compare_days
+from lucid.tuner.page import verdict, write_page
+from lucid.tuner.proposal import Proposal, apply_proposal, changed_values, load_proposal, rollback, save_proposal
+from lucid.tuner.search import Journal, Trial, search
+from lucid.tuner.space import SPACE, choose, value_at, with_values
+from lucid.tuner.tune import tune
+
+
+def times(jct_s: np.ndarray, days: int, users: int = 3) -> JobTimes:
+    n = len(jct_s)
+    submit_s = np.sort(np.random.default_rng(0).uniform(0, days * DAY_S, n))
+    gpus = np.where(np.arange(n) % 20 == 0, 16, 1)
+    return JobTimes(submit_s, jct_s, jct_s / 2, gpus, tuple(f"u{i % users}" for i in range(n)), ("vc",) * n)
+
+
+@pytest.fixture(scope="module")
+def scenario() -> Scenario:
+    trace = synthesise(preset("month-small").resized(400, None), seed=5)
+    return Scenario(trace, dict.fromkeys(trace.vcs, 4))
+
+
+def test_every_dimension_is_a_setting_with_bounds_that_the_settings_allow() -> None:
+    for dimension in SPACE:
+        value_at(Settings(), dimension.key)
+        for value in dimension.choices or (dimension.low, dimension.high):
+            assert value_at(with_values(Settings(), {dimension.key: value}), dimension.key) == value
+
+
+def test_a_table_names_all_its_keys_and_an_unknown_key_lists_the_known() -> None:
+    assert {d.key for d in choose(["packing"])} == {d.key for d in SPACE if ".packing." in d.key}
+    assert [d.key for d in choose(["n_prof", "policy.profiling.n_prof"])] == ["policy.profiling.n_prof"]
+    with pytest.raises(ConfigError, match=r"policy\.packing\.gss"):
+        choose(["packing.gs"])
+
+
+def test_a_sure_gain_survives() -> None:
+    rng = np.random.default_rng(1)
+    old = rng.lognormal(8, 1, 600)
+    found = compare_days(times(old, 12), times(old * rng.uniform(0.7, 0.9, 600), 12), seed=1)
+    assert found.survives, found.why
+    average = found.change("avg JCT")
+    assert average.high < 0
+    assert -0.25 < average.relative < -0.15
+    assert found.days == 12
+    assert found.losers == ()
+
+
+def test_luck_of_the_days_does_not_survive() -> None:
+    rng = np.random.default_rng(2)
+    survived = 0
+    for trial in range(40):
+        old = rng.lognormal(8, 1.5, 400)
+        new = old * np.exp(rng.normal(0, 0.3, 400))
+        survived += compare_days(times(old, 10), times(new, 10), seed=trial).survives
+    assert survived <= 3  # 2.5 % are expected, of which the 99th percentile bars some more
+
+
+def test_few_days_say_nothing() -> None:
+    old = np.full(100, 1000.0)
+    found = compare_days(times(old, LEAST_DAYS - 1), times(old / 2, LEAST_DAYS - 1), seed=1)
+    assert not found.survives
+    assert f"{LEAST_DAYS - 1} days" in found.why
+
+
+def test_a_gain_that_large_jobs_pay_for_does_not_survive() -> None:
+    old = np.full(600, 1000.0)
+    before = times(old, 12)
+    after = replace(before, jct_s=np.where(before.gpus > 8, 3000.0, 500.0))
+    found = compare_days(before, after, seed=1)
+    assert not found.survives
+    assert "surely be worse" in found.why
+    assert {loser.user for loser in found.losers} == set()  # each user still gains in sum
+
+
+def test_losers_are_named_worst_first() -> None:
+    old = np.full(600, 1000.0)
+    before = times(old, 12)
+    factor = np.array([{"u0": 0.5, "u1": 1.1, "u2": 1.3}[u] for u in before.user])
+    losers = compare_days(before, replace(before, jct_s=old * factor), seed=1).losers
+    assert [loser.user for loser in losers] == ["u2", "u1"]
+    assert losers[0].after_s == pytest.approx(1300.0)
+
+
+def test_a_journal_survives_a_torn_line_and_refuses_another_search(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    first = Journal(path, {"seed": 1})
+    first.add(Trial({"a": 1}, 10.0))
+    first.add(Trial({"a": 2}, 9.0))
+    path.write_text(path.read_text()[:-9])  # a crash while the last line was written
+    again = Journal(path, {"seed": 1})
+    assert again.trials == [Trial({"a": 1}, 10.0)]
+    again.add(Trial({"a": 3}, 8.0))
+    assert Journal.read(path) == [Trial({"a": 1}, 10.0), Trial({"a": 3}, 8.0)]
+    with pytest.raises(ConfigError, match="another search"):
+        Journal(path, {"seed": 2})
+
+
+def test_a_search_goes_on_where_it_stopped_and_starts_with_the_present_settings(
+    tmp_path: Path, scenario: Scenario
+) -> None:
+    dimensions = choose(["gss", "t_prof_s"])
+    journal = Journal(tmp_path / "j", {})
+    search(scenario, dimensions, journal, 3, 1, 1)
+    assert journal.trials[0].values == {"policy.packing.gss": 2, "policy.profiling.t_prof_s": 80.0}
+    again = Journal(tmp_path / "j", {})
+    best = search(scenario, dimensions, again, 6, 1, 1)
+    assert again.trials[:3] == journal.trials
+    assert len(again.trials) == 6
+    assert best.score_s <= min(t.score_s for t in again.trials) * 1.001
+
+
+@pytest.mark.slow
+def test_the_number_of_processes_changes_nothing(tmp_path: Path, scenario: Scenario) -> None:
+    one = Journal(tmp_path / "one", {})
+    two = Journal(tmp_path / "two", {})
+    search(scenario, SPACE, one, 6, 1, 1)
+    search(scenario, SPACE, two, 6, 1, 2)
+    assert one.trials == two.trials
+
+
+def proposal(changes: dict[str, object], present: dict[str, object], survives: bool = True) -> Proposal:
+    old = np.full(600, 1000.0)
+    evidence = compare_days(times(old, 12), times(old * (0.8 if survives else 1.0), 12), 1)
+    return Proposal("t", changes, present, 9, 1, 3 * DAY_S, -0.2, evidence)  # type: ignore[arg-type]
+
+
+def test_a_proposal_is_applied_into_a_commented_file_and_taken_back(tmp_path: Path) -> None:
+    config = tmp_path / "lucid.toml"
+    text = "# ours\n[policy.packing]\ngss = 2  # as agreed\n"
+    config.write_text(text)
+    found = proposal(
+        {"policy.packing.gss": 1, "policy.profiling.t_prof_s": 120.0},
+        {"policy.packing.gss": 2, "policy.profiling.t_prof_s": 80.0},
+    )
+    save_proposal(tmp_path / "p.json", found)
+    loaded = load_proposal(tmp_path / "p.json")
+    assert loaded == found
+    kept = apply_proposal(loaded, config)
+    assert "# as agreed" in config.read_text()
+    assert load_settings(config).policy.packing.gss == 1
+    assert load_settings(config).policy.profiling.t_prof_s == 120.0
+    assert kept is not None
+    assert kept.read_text() == text
+    with pytest.raises(ConfigError, match="run lucidctl tune again"):
+        apply_proposal(loaded, config)
+    assert rollback(config) == kept
+    assert config.read_text() == text
+    with pytest.raises(ConfigError, match="nothing to roll back"):
+        rollback(config)
+
+
+def test_a_proposal_for_no_file_makes_one(tmp_path: Path) -> None:
+    assert (
+        apply_proposal(proposal({"policy.packing.gss": 1}, {"policy.packing.gss": 2}), tmp_path / "new.toml") is None
+    )
+    assert load_settings(tmp_path / "new.toml").policy.packing.gss == 1
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"version": 9}', "[]"])
+def test_what_is_no_proposal_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "p.json").write_text(text)
+    with pytest.raises(ConfigError, match="proposal"):
+        load_proposal(tmp_path / "p.json")
+
+
+def test_changes_are_readable_numbers() -> None:
+    assert changed_values(Settings(), {"policy.profiling.t_prof_s": 123.4567, "policy.packing.gss": 2}) == {
+        "policy.profiling.t_prof_s": 123.0
+    }
+
+
+def test_the_page_holds_everything_and_nothing_from_outside(tmp_path: Path) -> None:
+    found = proposal({"policy.packing.gss": 1}, {"policy.packing.gss": 2})
+    trials = [Trial({"policy.packing.gss": 2}, 3600.0), Trial({"policy.packing.gss": 1}, 3000.0)]
+    write_page(tmp_path / "p.html", found, trials)
+    page = (tmp_path / "p.html").read_text()
+    assert "gss = 1  # now 2" in page
+    assert page.count("<svg") == 3
+    assert "src=" not in page
+    assert "-20.0 %" in page
+    assert verdict(found).startswith("Worth making")
+
+
+def test_tune_whole(tmp_path: Path, scenario: Scenario) -> None:
+    found = tune(scenario, choose(["gss"]), tmp_path, 3, 1, 1)
+    again = tune(scenario, choose(["gss"]), tmp_path, 3, 1, 1)
+    assert found == again
+    assert found.trials == 3
+
+
+def test_the_command(tmp_path: Path) -> None:
+    runner = CliRunner()
+    trace = tmp_path / "t.csv"
+    made = runner.invoke(lucidctl, ["trace", "synth", "month-small", "--jobs", "300", "--out", str(trace)])
+    assert made.exit_code == 0, made.output
+    arguments = ["tune", "--history", str(trace), "--only", "gss", "--trials", "2", "--workers", "1"]
+    done = runner.invoke(lucidctl, [*arguments, "--out", str(tmp_path / "o"), "--json"])
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.stdout)
+    assert data["trials"] == 2
+    assert data["worth_it"] is False
+    for name in ("proposal.json", "proposal.toml", "proposal.html", "trials.jsonl"):
+        assert (tmp_path / "o" / name).exists()
+    refused = runner.invoke(lucidctl, ["tune", "apply", str(tmp_path / "o"), "--config", str(tmp_path / "c.toml")])
+    assert refused.exit_code != 0
+    assert not (tmp_path / "c.toml").exists()
