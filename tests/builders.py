@@ -8,7 +8,7 @@ from typing import Any
 
 from lucid.config import OverheadSettings, PolicySettings, ProfilingSettings
 from lucid.core.decision import Action, Decision, PartitionPlan, Plan
-from lucid.core.job import Ended, Job, JobProfile, Pending, Running
+from lucid.core.job import Elastic, Ended, Job, JobProfile, Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement, mask_of
 from lucid.core.ports import Applied, Predictor
@@ -18,6 +18,7 @@ from lucid.orchestrator.policy import Policy, make_policy
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 from lucid.simulator.engine import run
 from lucid.simulator.traces import Trace, TraceJob
+from lucid.simulator.training import EpochTable
 from lucid.simulator.truth import ContentionTruth, Interference
 
 VC = "vc"
@@ -177,6 +178,24 @@ def by(
 ) -> TraceJob:
     """A job of a trace with the truth about it."""
     return TraceJob(a_job(name, gpus, submit_s, **rest), duration_s, state, profile, label)
+
+
+def elastic(
+    name: str,
+    /,
+    gpus: int = 1,
+    submit_s: float = 0.0,
+    *,
+    epochs: float = 10.0,
+    table: Sequence[float] = (100.0, 55.0, 40.0, 32.0),
+    limits: Mapping[str, Any] | None = None,
+    **rest: Any,
+) -> TraceJob:
+    """An elastic job of a trace: ``table[g - 1]`` seconds an epoch on g GPUs, from 1 to so many."""
+    wanted = Elastic(**{"max_gpus": len(table), **(limits or {})})
+    truth = EpochTable(epochs, tuple(table))
+    job = a_job(name, gpus, submit_s, elastic=wanted, **rest)
+    return TraceJob(job, epochs * table[gpus - 1], learning=truth)
 
 
 def a_trace(*items: TraceJob) -> Trace:

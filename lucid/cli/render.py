@@ -150,6 +150,8 @@ _VERBS = {
 
 def decision_text(entry: LoggedDecision, profiling: bool) -> str:
     """The headline of one logged decision."""
+    if entry.verb == "resize":
+        return f"is resized, and goes on from a checkpoint on {entry.placement}"
     if entry.verb != "start":
         return f"{_VERBS[entry.verb]} ({entry.partition})"
     what = "starts its profiling run" if profiling else "starts"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from lucid.core.placement import Placement
 from lucid.core.reason import Reason
 
-__all__ = ["Action", "Decision", "Hold", "Keep", "PartitionPlan", "Plan", "Release", "Requeue", "Start"]
+__all__ = ["Action", "Decision", "Hold", "Keep", "PartitionPlan", "Plan", "Release", "Requeue", "Resize", "Start"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,15 @@ class Requeue:
 
 
 @dataclass(frozen=True, slots=True)
+class Resize:
+    """Let a running elastic job go on from a checkpoint on exactly these GPUs, more or fewer or elsewhere, at the
+    cost of a restart."""
+
+    placement: Placement
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Take a profiled job off its profiling node and let it wait in its own VC, with its profile."""
 
@@ -51,7 +60,7 @@ class Keep:
     reasons: tuple[Reason, ...]
 
 
-Decision = Start | Hold | Requeue | Release | Keep
+Decision = Start | Hold | Requeue | Resize | Release | Keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +69,21 @@ class Action:
 
     job_id: str
     partition: str
-    decision: Start | Requeue | Release | Keep
+    decision: Start | Requeue | Resize | Release | Keep
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionPlan:
     """Decisions for one partition. ``decisions`` has every pending job (in queue order) and the running jobs
     that something happens to; ``actions`` are those that are not ``Hold``, in the order to apply them.
-    ``wake_s``: when this plan should be made anew although nothing has changed by then; ``None``: never."""
+    ``wake_s``: when this plan should be made anew although nothing has changed by then; ``None``: never.
+    ``memory``: what the policy wants to find in the next snapshot, opaque to everybody else. A policy must do
+    without it, too: after a restart there is none."""
 
     decisions: Mapping[str, Decision]
     actions: tuple[Action, ...] = ()
     wake_s: float | None = None
+    memory: object = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +97,11 @@ class Plan:
     def actions(self) -> list[Action]:
         """Everything to apply, in order."""
         return [action for part in self.partitions.values() for action in part.actions]
+
+    @property
+    def memory(self) -> dict[str, object]:
+        """What the partitions' plans want to find in the next snapshot."""
+        return {name: part.memory for name, part in self.partitions.items() if part.memory is not None}
 
     @property
     def wake_s(self) -> float | None:

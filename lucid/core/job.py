@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lucid.core.placement import Placement
+from lucid.core.placement import Placement, placement_gpus
 
-__all__ = ["Ended", "Job", "JobProfile", "Pending", "Running", "Stage"]
+__all__ = ["Elastic", "Ended", "Job", "JobProfile", "Pending", "Progress", "Running", "Stage", "StepTime"]
 
 
 class Stage(StrEnum):
@@ -20,11 +20,76 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Elastic:
+    """What a user says of a job that can go on elsewhere, and on another number of GPUs, from a checkpoint.
+
+    Batch sizes are in samples. ``batch``: total batch size of the job as submitted, which it keeps whatever its
+    GPUs (in several passes where it does not fit). ``init_batch`` and ``most_batch``: between which totals a job
+    with an agent may choose instead; progress is reckoned in samples at ``init_batch``. ``atomic_min``,
+    ``atomic_max``: samples on one GPU in one pass. ``pinned``: an agent keeps ``batch`` too.
+    ``epochs``: passes over the data that the user asked for, if he said.
+
+    Raises:
+        ValueError: a limit is below 1, or a lower one above its upper one.
+    """
+
+    max_gpus: int
+    min_gpus: int = 1
+    batch: int = 1
+    init_batch: int = 1
+    most_batch: int = 1
+    atomic_min: int = 1
+    atomic_max: int = 1
+    pinned: bool = False
+    epochs: float | None = None
+
+    def __post_init__(self) -> None:
+        pairs = (
+            (self.min_gpus, self.max_gpus),
+            (self.init_batch, self.most_batch),
+            (self.atomic_min, self.atomic_max),
+        )
+        if self.batch < 1 or any(not 1 <= low <= high for low, high in pairs):
+            raise ValueError(f"{self}: limits must be at least 1, and each lower one at most its upper one")
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """A step time that a job measured: on ``gpus`` GPUs of ``nodes`` nodes with ``atomic`` samples a GPU a pass.
+    ``pass_s``: forward and backward alone; ``step_s``: with the synchronisation at the end."""
+
+    nodes: int
+    gpus: int
+    atomic: int
+    pass_s: float
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What an elastic job has reported of its training so far: observed, never what is still to come.
+
+    ``epochs``: passes over its data. ``epoch_s``: mean seconds that such a pass took, by number of GPUs, in
+    order of the first time. ``step_times``: one for each configuration, in order of the first time.
+    ``gradient``: squared norm and variance of the gradient at the initial batch size. ``losses``: validation
+    loss after so many epochs. ``batch``: total batch size now, samples; 0 while it does not run.
+    """
+
+    epochs: float = 0.0
+    epoch_s: tuple[tuple[int, float], ...] = ()
+    step_times: tuple[StepTime, ...] = ()
+    gradient: tuple[float, float] | None = None
+    losses: tuple[tuple[float, float], ...] = ()
+    batch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """What a user asked for. Fixed for the life of the job; holds nothing that Slurm could not tell.
 
     ``rank`` is the place among jobs with the same ``submit_s`` (Slurm's job number order).
-    ``cpus`` and ``mem_mib`` are totals over the whole job; 0 means not asked for.
+    ``cpus`` and ``mem_mib`` are totals over the whole job; 0 means not asked for. ``elastic`` is ``None`` for
+    a job that runs on exactly ``gpus`` GPUs or not at all; an elastic one needs CPUs and memory in proportion.
     """
 
     id: str
@@ -42,6 +107,7 @@ class Job:
     requeueable: bool = True
     long_cold_start: bool = False
     shareable: bool = True
+    elastic: Elastic | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +150,8 @@ class Pending:
     restarts: int = 0
     alone: bool = False
     """True once it was parted from a partner by rule: it is not to be packed again."""
+    progress: Progress | None = None
+    """Of an elastic job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +167,12 @@ class Running:
     restarts: int = 0
     partner: str | None = None
     alone: bool = False
+    progress: Progress | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that it holds: those it asked for, unless it is elastic."""
+        return self.job.gpus if self.job.elastic is None else placement_gpus(self.placement)
 
     def elapsed_s(self, now_s: float) -> float:
         """Wall seconds since this run began."""

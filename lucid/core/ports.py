@@ -22,6 +22,10 @@ class Capability(StrEnum):
     PREEMPT = "preempt"
     SHARE = "share"
     PROFILE = "profile"
+    RESIZE = "resize"
+    """Elastic jobs can be resized."""
+    ADAPT = "adapt"
+    """Elastic jobs carry an agent that chooses their batch size and reports step times and gradients."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,17 @@ TINY, MEDIUM, JUMBO = 0, 1, 2
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """``duration_s``: expected run time alone on its GPUs, from start to end. ``share_score``: 0, 1, 2, or
-    ``None`` as long as nobody has measured the job. The sources name the predictor, for explanations."""
+    ``None`` as long as nobody has measured the job. The sources name the predictor, for explanations.
+
+    Of an elastic job, where the predictor can say: ``epochs``, passes over its data in all, and ``epoch_s``,
+    seconds for one of them on 1, 2, ... GPUs of as few nodes as possible, with the batch as submitted."""
 
     duration_s: float
     duration_source: str
     share_score: int | None = None
     share_source: str = ""
+    epochs: float | None = None
+    epoch_s: tuple[float, ...] = ()
 
     def remaining_s(self, ran_s: float) -> float:
         """Expected remaining seconds of a job that has already run ``ran_s``.

@@ -38,13 +38,15 @@ class Snapshot:
     """What ``Cluster.observe`` saw, and what the models said of it.
 
     ``ended``: jobs that ended since the snapshot before. ``predictions``: by job id, filled in by
-    ``orchestrator.annotate``; an adapter leaves it empty.
+    ``orchestrator.annotate``; an adapter leaves it empty. ``memory``: by partition, what the plan before left
+    for this one (``Plan.memory``), filled in by the cycle.
     """
 
     now_s: float
     partitions: Mapping[str, Partition]
     ended: tuple[Ended, ...] = ()
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
+    memory: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def profiling(self) -> Partition | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from operator import attrgetter
 
-from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Release, Requeue, Start
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Release, Requeue, Resize, Start
 from lucid.core.job import Job, JobProfile, Pending, Running, Stage
 from lucid.core.ledger import host_share
-from lucid.core.placement import placement_gpus
+from lucid.core.placement import Placement, placement_gpus
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
 
@@ -61,9 +61,10 @@ def check_partition(partition: Partition, plan: PartitionPlan) -> None:
     """Check one partition's decisions against its state.
 
     The rules: every pending job is decided; what is decided is also done; only pending jobs start and only
-    running ones are requeued, released or kept; GPUs named exist on available nodes and are as many as the job
-    asked for; a GPU holds at most two jobs, both on exactly the same GPUs (so of equal count), both measured,
-    their memory peaks within the card's; CPUs and host memory of a node are not exceeded by what the plan starts.
+    running ones are requeued, resized, released or kept; only elastic jobs without a partner are resized; GPUs
+    named exist on available nodes and are as many as the job asked for, or as its elastic limits allow; a GPU
+    holds at most two jobs, both on exactly the same GPUs (so of equal count), both measured, their memory peaks
+    within the card's; CPUs and host memory of a node are not exceeded by what the plan starts.
 
     Raises:
         UnsafePlan: naming the rule, the job and the resource.
@@ -85,19 +86,21 @@ def check_partition(partition: Partition, plan: PartitionPlan) -> None:
     touched = {
         part.node
         for action in plan.actions
-        if isinstance(action.decision, Start)
+        if isinstance(action.decision, Start | Resize)
         for part in action.decision.placement
     }
     book = _Book(partition, touched)
     for action in plan.actions:  # what leaves makes room first, as the cluster will apply it
         _known(action, partition, decisions.get(action.job_id), pending, running)
-        if isinstance(action.decision, Requeue | Release) and action.job_id in running:
+        if isinstance(action.decision, Requeue | Resize | Release) and action.job_id in running:
             book.remove(running[action.job_id])
     for action in plan.actions:
         decision = action.decision
         if isinstance(decision, Start):
             entry = pending[action.job_id]
-            book.add(entry.job, entry.profile, decision)
+            book.add(entry.job, entry.profile, decision.placement, decision.beside)
+        elif isinstance(decision, Resize):
+            book.add(running[action.job_id].job, running[action.job_id].profile, decision.placement, None)
 
 
 def _known(
@@ -114,6 +117,9 @@ def _known(
         possible = job_id in pending
     elif isinstance(wanted, Requeue):
         possible = job_id in running
+    elif isinstance(wanted, Resize):
+        entry = running.get(job_id)
+        possible = entry is not None and entry.job.elastic is not None and entry.partner is None
     else:
         possible = partition.profiling and (
             (job_id in pending and isinstance(wanted, Release))
@@ -169,13 +175,16 @@ class _Book:
                 mask ^= bit
                 self.on_gpu[name, bit].remove(entry.job.id)
 
-    def add(self, job: Job, profile: JobProfile | None, start: Start) -> None:
-        if placement_gpus(start.placement) != job.gpus:
-            raise UnsafePlan(f"job {job.id}: asked for {job.gpus} GPUs, would get {placement_gpus(start.placement)}")
-        if len({part.node for part in start.placement}) != len(start.placement):
+    def add(self, job: Job, profile: JobProfile | None, placement: Placement, beside: str | None) -> None:
+        gpus, elastic = placement_gpus(placement), job.elastic
+        if elastic is None and gpus != job.gpus:
+            raise UnsafePlan(f"job {job.id}: asked for {job.gpus} GPUs, would get {gpus}")
+        if elastic is not None and not elastic.min_gpus <= gpus <= elastic.max_gpus:
+            raise UnsafePlan(f"job {job.id}: takes {elastic.min_gpus} to {elastic.max_gpus} GPUs, would get {gpus}")
+        if len({part.node for part in placement}) != len(placement):
             raise UnsafePlan(f"job {job.id}: one node named twice in its placement")
         others: set[str] = set()
-        for name, mask in start.placement:
+        for name, mask in placement:
             node = self.nodes.get(name)
             if node is None or not node.available or mask >> node.gpus or not mask:
                 raise UnsafePlan(f"job {job.id}: GPUs {mask:#b} of node {name!r} are not there to be had")
@@ -184,31 +193,33 @@ class _Book:
                 bit = bits & -bits
                 bits ^= bit
                 others.update(self.on_gpu.get((name, bit), ()))
-        if start.beside is None and others:
+        if beside is None and others:
             raise UnsafePlan(f"job {job.id}: its GPUs are held by {sorted(others)}, and no sharing was decided")
-        if start.beside is not None:
-            self._pair(job, profile, start, others)
-        self._put(job, profile, start.placement)
-        for name, _ in start.placement:
+        if beside is not None:
+            self._pair(job, profile, placement, beside, others)
+        self._put(job, profile, placement)
+        for name, _ in placement:
             node = self.nodes[name]
             if (node.cpus and self.cpus[name] < 0 and job.cpus) or (
                 node.mem_mib and self.mem[name] < 0 and job.mem_mib
             ):
                 raise UnsafePlan(f"job {job.id}: node {name!r} has not the CPUs or the host memory for it")
 
-    def _pair(self, job: Job, profile: JobProfile | None, start: Start, others: set[str]) -> None:
-        if others != {start.beside}:
+    def _pair(
+        self, job: Job, profile: JobProfile | None, placement: Placement, beside: str, others: set[str]
+    ) -> None:
+        if others != {beside}:
             raise UnsafePlan(
-                f"job {job.id}: would stand beside {sorted(others)}, decided was {start.beside!r}: "
+                f"job {job.id}: would stand beside {sorted(others)}, decided was {beside!r}: "
                 "at most two jobs a GPU, and both on the same GPUs"
             )
         partner, other, _ = self.jobs[next(iter(others))]
-        if self.masks[partner.id] != tuple(sorted(start.placement)) or partner.gpus != job.gpus:
+        if self.masks[partner.id] != tuple(sorted(placement)) or partner.gpus != job.gpus:
             raise UnsafePlan(f"job {job.id}: pair with {partner.id} on different GPUs")
         if profile is None or other is None:
             unknown = job.id if profile is None else partner.id
             raise UnsafePlan(f"job {unknown}: packed, but nobody has measured its GPU memory")
-        for name, _ in start.placement:
+        for name, _ in placement:
             if profile.gpu_mem_mib + other.gpu_mem_mib > self.nodes[name].gpu_mem_mib:
                 raise UnsafePlan(
                     f"jobs {job.id} and {partner.id}: {profile.gpu_mem_mib:g} + {other.gpu_mem_mib:g} MiB do "

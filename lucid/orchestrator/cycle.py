@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from lucid.core.decision import Plan
 from lucid.core.ports import Applied, Cluster, Predictor, Recorder
@@ -47,6 +47,7 @@ class Cycle:
         self._annotate = Annotator(predictor)
         self._check = SafetyCheck()
         self._recorder = recorder
+        self._memory: Mapping[str, object] = {}
 
     def run(self) -> CycleResult:
         """One turn.
@@ -55,9 +56,10 @@ class Cycle:
             ClusterUnavailable: nothing, or not everything, was applied; the next turn starts from what is.
             UnsafePlan: the policy broke a safety rule; nothing was applied.
         """
-        snapshot = self._annotate(self._cluster.observe())
+        snapshot = replace(self._annotate(self._cluster.observe()), memory=self._memory)
         plan = self._policy.plan(snapshot)
         self._check(snapshot, plan)
+        self._memory = plan.memory
         actions = plan.actions
         applied = self._cluster.apply(actions) if actions else []
         if self._recorder is not None:

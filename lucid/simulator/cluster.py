@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from lucid.config import OverheadSettings, ProfilingSettings
-from lucid.core.decision import Action, Keep, Release, Requeue, Start
+from lucid.core.decision import Action, Keep, Release, Requeue, Resize, Start
 from lucid.core.job import Ended, Job, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.placement import Placement
@@ -21,6 +21,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.profiler.stage import t_prof_s
 from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.simulator.training import Training
 from lucid.simulator.truth import Interference
 
 __all__ = ["PROFILING", "JobOutcome", "Layout", "SimulatedCluster"]
@@ -59,6 +60,7 @@ class JobOutcome:
     packed: bool = False
     packed_s: float = 0.0
     preemptions: int = 0
+    resizes: int = 0
     placement: Placement = ()
 
     @property
@@ -84,6 +86,8 @@ class _Live:
     run: int = 0
     """Raised whenever the job leaves its GPUs: a reading still in the heap becomes void."""
     view: Pending | Running | None = None
+    training: Training | None = None
+    """Of an elastic job. ``work_s`` then is what is left until its rate changes or it ends."""
 
 
 @dataclass(slots=True)
@@ -96,12 +100,15 @@ class _Room:
     pending: dict[str, Pending] = field(default_factory=dict)
     running: dict[str, Running] = field(default_factory=dict)
     shown: Partition | None = None
+    elastic: set[str] = field(default_factory=set)
+    """Running elastic jobs: their progress is new at every look."""
 
 
 class SimulatedCluster:
     """Replays a trace on a layout of nodes.
 
-    ``profiled`` says which new jobs enter through the profiling partition (job_submit's rule). For parity with
+    ``profiled`` says which new jobs enter through the profiling partition (job_submit's rule). With ``agents``
+    elastic jobs choose their batch size themselves. For parity with
     the published simulator only: with ``measured_before`` every job brings its profile; with
     ``mend_survivors=False`` the survivor of a pair whose first-placed job ends first keeps its slowed speed
     and its place in the pair for ever.
@@ -120,6 +127,7 @@ class SimulatedCluster:
         profiled: Callable[[Job], bool],
         *,
         profiling_nodes: Sequence[Node] = (),
+        agents: bool = False,
         measured_before: bool = False,
         mend_survivors: bool = True,
     ) -> None:
@@ -134,6 +142,8 @@ class SimulatedCluster:
         self._overheads = overheads
         self._profiling = profiling
         self._profiled = profiled
+        self._agents = agents
+        self._elastic = any(item.learning is not None for item in trace.jobs)
         self._measured_before = measured_before
         self._mend_survivors = mend_survivors
         self._rooms = {name: _Room(name, tuple(nodes), False) for name, nodes in layout.items()}
@@ -155,10 +165,15 @@ class SimulatedCluster:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Everything, except profiling where no nodes are set aside for it."""
+        """Everything, except profiling where no nodes are set aside for it, and what takes elastic jobs where
+        the trace has none."""
         able = {Capability.PREEMPT, Capability.SHARE}
         if PROFILING in self._rooms:
             able.add(Capability.PROFILE)
+        if self._elastic:
+            able.add(Capability.RESIZE)
+            if self._agents:
+                able.add(Capability.ADAPT)
         return frozenset(able)
 
     @property
@@ -202,7 +217,12 @@ class SimulatedCluster:
                 continue
             live = self._live[event[3]]
             if event[1] == _Event.END:
-                self._end(live)
+                self._catch_up(live)
+                if live.training is None or live.training.done:
+                    self._end(live)
+                else:
+                    live.work_s = live.training.left_s()
+                    self._schedule_end(live)
             else:
                 self._measured(live)
         while self._to_come and self._to_come[-1].job.submit_s <= to_s:
@@ -222,9 +242,13 @@ class SimulatedCluster:
         self.outcomes[job.id] = outcome
         live = _Live(item, outcome, item.duration_s, room)
         self._live[job.id] = live
+        if item.learning is not None:
+            live.training = item.learning.begin(job, self._agents)
         self._wait(live, Pending(job, self._now_s, item.profile if self._measured_before else None))
 
     def _wait(self, live: _Live, view: Pending) -> None:
+        if live.training is not None:
+            view = replace(view, progress=live.training.progress())
         live.view = view
         room = self._rooms[live.partition]
         room.pending[view.job.id] = view
@@ -237,7 +261,6 @@ class SimulatedCluster:
         outcome = live.outcome
         outcome.end_s = self._now_s
         outcome.ended_in_profiling = view.stage is Stage.PROFILE
-        self._catch_up(live)
         self._leave(live, view)
         del self._live[view.job.id]
         self.ended += 1
@@ -275,6 +298,7 @@ class SimulatedCluster:
         """Take a job off its GPUs."""
         room = self._rooms[live.partition]
         del room.running[view.job.id]
+        room.elastic.discard(view.job.id)
         room.shown = None
         outcome = live.outcome
         elapsed_s = view.elapsed_s(self._now_s)
@@ -282,7 +306,7 @@ class SimulatedCluster:
             outcome.profiled_s += elapsed_s
         live.epoch += 1
         live.run += 1
-        gpus = view.job.gpus
+        gpus = view.gpus
         partner = None if view.partner is None else self._live.get(view.partner)
         if partner is None:
             self.busy_gpus -= gpus
@@ -302,6 +326,8 @@ class SimulatedCluster:
         done_s = (self._now_s - live.since_s) * live.speed
         live.work_s -= done_s
         view = live.view
+        if live.training is not None and isinstance(view, Running):
+            live.training.advance(done_s)
         if isinstance(view, Running) and view.partner is not None:
             live.outcome.packed_s += self._now_s - live.since_s
         live.since_s = self._now_s
@@ -317,6 +343,8 @@ class SimulatedCluster:
         """The present state; partitions in which nothing changed are the same objects as before."""
         partitions: dict[str, Partition] = {}
         for name, room in self._rooms.items():
+            for job_id in room.elastic:
+                self._report(self._live[job_id])
             if room.shown is None:
                 room.shown = Partition(
                     name, room.nodes, tuple(room.pending.values()), tuple(room.running.values()), room.profiling
@@ -324,6 +352,15 @@ class SimulatedCluster:
             partitions[name] = room.shown
         ended, self._ended = tuple(self._ended), []
         return Snapshot(self._now_s, partitions, ended)
+
+    def _report(self, live: _Live) -> None:
+        """A running elastic job says how far it is."""
+        view, training = live.view, live.training
+        assert isinstance(view, Running)
+        assert training is not None
+        if view.progress is None or live.since_s < self._now_s:
+            self._catch_up(live)
+            self._show(live, replace(view, progress=training.progress()))
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
         """Carry out what leaves first, then what starts, each in order. As Slurm does, it refuses what does not
@@ -347,6 +384,9 @@ class SimulatedCluster:
         if live is None or live.partition != action.partition:
             return f"job {job_id} is not in partition {action.partition!r} (any more)"
         runs = isinstance(live.view, Running)
+        if isinstance(decision, Resize):
+            fits = isinstance(live.view, Running) and live.training is not None and live.view.partner is None
+            return None if fits else f"job {job_id} is not an elastic job that runs alone"
         if isinstance(decision, Release):
             return None if self._rooms[live.partition].profiling else f"job {job_id} is not in profiling"
         if runs is isinstance(decision, Start):
@@ -358,9 +398,11 @@ class SimulatedCluster:
                 return f"job {job_id}: {decision.beside} does not run on these GPUs"
         return None
 
-    def _carry_out(self, live: _Live, decision: Start | Requeue | Release | Keep) -> None:
+    def _carry_out(self, live: _Live, decision: Start | Requeue | Resize | Release | Keep) -> None:
         if isinstance(decision, Start):
             self._start(live, decision)
+        elif isinstance(decision, Resize):
+            self._resize(live, decision)
         elif isinstance(decision, Requeue):
             self._requeue(live, decision)
         elif isinstance(decision, Release):
@@ -381,12 +423,15 @@ class SimulatedCluster:
             outcome.start_s = now_s
         outcome.placement = start.placement
         live.since_s, live.speed = now_s, 1.0
+        if live.training is not None:
+            costs = self._overheads
+            self._place(live, start.placement, costs.rescale_s if view.restarts else costs.elastic_start_s)
         stage = Stage.PROFILE if room.profiling else Stage.MAIN
         running = Running(
             job, now_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside, view.alone
         )
         if start.beside is None:
-            self.busy_gpus += job.gpus
+            self.busy_gpus += running.gpus
         else:
             self._pair(live, running, self._live[start.beside])
         self._show(live, running)
@@ -401,9 +446,31 @@ class SimulatedCluster:
         self._catch_up(partner)
         live.speed, partner.speed = self._interference.speeds(running.profile, shown.profile)
         live.outcome.packed = partner.outcome.packed = True
-        self.shared_gpus += running.job.gpus
+        self.shared_gpus += running.gpus
         self._schedule_end(partner)
         self._show(partner, replace(shown, partner=running.job.id))
+
+    def _place(self, live: _Live, placement: Placement, delay_s: float) -> None:
+        """Put an elastic job's training on GPUs."""
+        assert live.training is not None
+        live.training.place(tuple(part.mask.bit_count() for part in placement), delay_s)
+        live.work_s = live.training.left_s()
+        self._rooms[live.partition].elastic.add(live.item.job.id)
+
+    def _resize(self, live: _Live, resize: Resize) -> None:
+        """A checkpoint, a restart elsewhere: the same run for Slurm's clock, less the time that this takes."""
+        view, training = live.view, live.training
+        assert isinstance(view, Running)
+        assert training is not None
+        self._catch_up(live)
+        training.leave()
+        self._place(live, resize.placement, self._overheads.rescale_s)
+        shown = replace(view, placement=resize.placement, restarts=view.restarts + 1, progress=training.progress())
+        self.busy_gpus += shown.gpus - view.gpus
+        live.outcome.resizes += 1
+        live.outcome.placement = resize.placement
+        self._show(live, shown)
+        self._schedule_end(live)
 
     def _requeue(self, live: _Live, decision: Requeue) -> None:
         """A preempted job was checkpointed and keeps its work; a parted one starts over, since nobody asked
@@ -413,7 +480,10 @@ class SimulatedCluster:
         self._catch_up(live)
         self._leave(live, view)
         costs = self._overheads
-        if decision.part:
+        if live.training is not None:
+            live.training.leave()  # its work is in its checkpoint; the next start charges the restart
+            live.outcome.preemptions += not decision.part
+        elif decision.part:
             live.work_s = live.item.duration_s + costs.requeue_s
         else:
             live.work_s += costs.preempt_small_s if view.job.gpus <= 8 else costs.preempt_large_s
@@ -435,8 +505,11 @@ class SimulatedCluster:
             live.outcome.queue_s += self._now_s - view.since_s
             waiting = replace(view, since_s=self._now_s)
         else:
+            self._catch_up(live)
             self._leave(live, view)
             live.work_s = live.item.duration_s + self._overheads.requeue_s
+            if live.training is not None:
+                live.training.leave()
             ran_s = view.ran_s + view.elapsed_s(self._now_s)
             waiting = Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1)
         live.partition = view.job.vc

@@ -58,6 +58,7 @@ def run_metrics(run: Run) -> dict[str, Any]:
         "shared_gpu_use": run.series.shared_gpu_s / there_s if there_s else 0.0,
         "packed_share": found.get("packed_jobs", 0) / len(done) if done else 0.0,
         "preemptions": sum(o.preemptions for o in done),
+        "resizes": sum(o.resizes for o in done),
         "ended_in_profiling": sum(o.ended_in_profiling for o in done),
         "impossible_jobs": len(run.outcomes) - len(done),
         "total_gpus": run.total_gpus,

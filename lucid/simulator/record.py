@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lucid.core.decision import Decision, Hold, Keep, PartitionPlan, Plan, Release, Requeue, Start
+from lucid.core.decision import Decision, Hold, Keep, PartitionPlan, Plan, Release, Requeue, Resize, Start
 from lucid.core.placement import show_placement
 from lucid.core.ports import Applied
 from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
@@ -85,13 +85,22 @@ class DecisionLog:
         return list(self._entries)
 
 
-_VERBS: dict[type, str] = {Start: "start", Requeue: "requeue", Release: "release", Keep: "keep", Hold: "hold"}
+_VERBS: dict[type, str] = {
+    Start: "start",
+    Requeue: "requeue",
+    Resize: "resize",
+    Release: "release",
+    Keep: "keep",
+    Hold: "hold",
+}
 
 
 def _logged(now_s: float, partition: str, decision: Decision) -> LoggedDecision:
     placement, beside = "", None
     if isinstance(decision, Start):
         placement, beside = show_placement(decision.placement), decision.beside
+    if isinstance(decision, Resize):
+        placement = show_placement(decision.placement)
     verb = "part" if isinstance(decision, Requeue) and decision.part else _VERBS[type(decision)]
     return LoggedDecision(now_s, partition, verb, decision.reasons, 1, placement, beside)
 
@@ -152,7 +161,7 @@ def load_decisions(path: Path, job_id: str) -> list[LoggedDecision]:
 
 _JOB_COLUMNS = (
     "job_id", "user", "vc", "name", "gpus", "submit_s", "start_s", "end_s", "duration_s", "jct_s", "queue_s",
-    "profiled_s", "ended_in_profiling", "packed", "packed_s", "preemptions", "placement",
+    "profiled_s", "ended_in_profiling", "packed", "packed_s", "preemptions", "resizes", "placement",
 )  # fmt: skip
 
 
@@ -168,7 +177,7 @@ def write_jobs(path: Path, run: Run) -> None:
                     o.job.id, o.job.user, o.job.vc, o.job.name, o.job.gpus, _s(o.job.submit_s),
                     _s(o.start_s) if o.start_s >= 0 else "", _s(o.end_s) if ran else "", _s(o.duration_s),
                     _s(o.jct_s) if ran else "", _s(o.queue_s), _s(o.profiled_s), int(o.ended_in_profiling),
-                    int(o.packed), _s(o.packed_s), o.preemptions, show_placement(o.placement),
+                    int(o.packed), _s(o.packed_s), o.preemptions, o.resizes, show_placement(o.placement),
                 ]
             )  # fmt: skip
 

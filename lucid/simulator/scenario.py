@@ -121,6 +121,7 @@ def simulate(
         scenario.settings.policy.profiling,
         made.profiled,
         profiling_nodes=lent,
+        agents=Capability.ADAPT in made.needs,
     )
     return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs))
 

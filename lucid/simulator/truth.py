@@ -118,8 +118,13 @@ class OraclePredictor:
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:  # noqa: ARG002
         """The true duration; the trace's own share label once the job is measured."""
         item = self._jobs[job.id]
+        epochs: float | None = None
+        epoch_s: tuple[float, ...] = ()
+        if item.learning is not None and job.elastic is not None:
+            epochs, epoch_s = item.learning.epochs, item.learning.epoch_s(job.elastic.max_gpus)
         score = None if profile is None else item.share_label
-        return Prediction(item.duration_s, self.name, JUMBO if profile and score is None else score, self.name)
+        score = JUMBO if profile and score is None else score
+        return Prediction(item.duration_s, self.name, score, self.name, epochs, epoch_s)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
         """The true speeds, where the oracle was given the interference."""

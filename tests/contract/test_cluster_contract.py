@@ -7,8 +7,8 @@ from typing import Protocol
 
 import pytest
 
-from builders import LIGHT, VC, a_cluster, a_trace, at, by, nodes
-from lucid.core.decision import Action, Keep, Release, Requeue, Start
+from builders import LIGHT, VC, a_cluster, a_trace, at, by, elastic, nodes
+from lucid.core.decision import Action, Keep, Release, Requeue, Resize, Start
 from lucid.core.job import Stage
 from lucid.core.ports import Applied, Capability, Cluster
 from lucid.core.reason import FairOrder
@@ -20,7 +20,8 @@ WHY = (FairOrder(0.0),)
 class Scene(Protocol):
     """A cluster with VC ``vc`` (nodes n1 and n2 of 4 GPUs) and VC ``other`` (node o1), the profiling partition
     (node p1), and pending: a and b (1 GPU) and c (2 GPUs) in vc, o in other, d in profiling. All of a, b and c
-    have a profile by the time that they have run 100 s."""
+    have a profile by the time that they have run 100 s. Where the cluster can resize: also e (2 GPUs, takes
+    1 to 4) in VC ``stretch`` (node s1)."""
 
     cluster: Cluster
     profiling: str
@@ -40,8 +41,8 @@ class Simulated:
             by("c", 2, 5000.0, profile=LIGHT),
         ]
         simulated = a_cluster(
-            a_trace(*jobs, by("o", vc="other"), by("d", 1, 5000.0, profile=LIGHT)),
-            {VC: nodes(2, 4), "other": nodes(1, 4, prefix="o")},
+            a_trace(*jobs, by("o", vc="other"), by("d", 1, 5000.0, profile=LIGHT), elastic("e", 2, vc="stretch")),
+            {VC: nodes(2, 4), "other": nodes(1, 4, prefix="o"), "stretch": nodes(1, 4, prefix="s")},
             profiled=lambda job: job.id == "d",
             profiling_nodes=nodes(1, 4, prefix="p"),
         )
@@ -181,6 +182,44 @@ def test_what_leaves_makes_room_for_what_starts_in_the_same_call(scene: Scene) -
     assert at_work(scene) == ["b"]
 
 
+def stretched(scene: Scene) -> None:
+    """Starts e on two GPUs, if the cluster can resize."""
+    if Capability.RESIZE not in scene.cluster.capabilities:
+        pytest.skip("this cluster does not resize jobs")
+    assert start(scene, "e", "s1:0-1", name="stretch").refused is None
+    scene.pass_time(100.0)
+
+
+def test_a_resized_job_goes_on_elsewhere_with_what_it_has_reached(scene: Scene) -> None:
+    stretched(scene)
+    (before,) = room(scene, "stretch").running
+    (done,) = scene.cluster.apply([Action("e", "stretch", Resize(at("s1:1-3"), WHY))])
+    assert done.refused is None
+    (entry,) = room(scene, "stretch").running
+    assert (entry.placement, entry.gpus, entry.restarts, entry.start_s) == (at("s1:1-3"), 3, 1, before.start_s)
+    assert before.progress is not None
+    assert entry.progress is not None
+    assert entry.progress.epochs == before.progress.epochs > 0
+
+
+def test_a_preempted_elastic_job_keeps_its_progress(scene: Scene) -> None:
+    stretched(scene)
+    scene.cluster.apply([Action("e", "stretch", Requeue(WHY))])
+    (entry,) = room(scene, "stretch").pending
+    assert entry.progress is not None
+    assert entry.progress.epochs > 0
+
+
+def test_the_progress_of_an_elastic_job_is_new_at_every_look(scene: Scene) -> None:
+    stretched(scene)
+    first = room(scene, "stretch").running[0].progress
+    scene.pass_time(50.0)
+    second = room(scene, "stretch").running[0].progress
+    assert first is not None
+    assert second is not None
+    assert second.epochs > first.epochs
+
+
 REFUSED = {
     "start a job that is not there": Action("ghost", VC, Start(at("n1:0"), WHY)),
     "requeue a job that is not there": Action("ghost", VC, Requeue(WHY)),
@@ -188,6 +227,8 @@ REFUSED = {
     "requeue a job that waits": Action("a", VC, Requeue(WHY)),
     "keep a job that waits": Action("a", VC, Keep(WHY)),
     "release a job that is at home": Action("a", VC, Release(WHY)),
+    "resize a job that is not elastic": Action("c", VC, Resize(at("n2:0"), WHY)),
+    "resize a job that waits": Action("a", VC, Resize(at("n1:0"), WHY)),
     "start beside a job that is not there": Action("a", VC, Start(at("n1:0"), WHY, "ghost")),
     "start beside a job that waits": Action("a", VC, Start(at("n1:0"), WHY, "b")),
 }

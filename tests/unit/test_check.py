@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 import pytest
 
 from builders import LIGHT, VC, FixedPredictor, a_cluster, a_trace, at, by, nodes, part, runs, snap, waits
-from lucid.core.decision import Action, Decision, Hold, Keep, PartitionPlan, Plan, Release, Requeue, Start
-from lucid.core.job import Stage
+from lucid.core.decision import Action, Decision, Hold, Keep, PartitionPlan, Plan, Release, Requeue, Resize, Start
+from lucid.core.job import Elastic, Running, Stage
 from lucid.core.ports import Capability
 from lucid.core.reason import FairOrder
 from lucid.core.snapshot import Snapshot
 from lucid.errors import UnsafePlan
-from lucid.orchestrator.check import SafetyCheck
+from lucid.orchestrator.check import SafetyCheck, check_partition
 from lucid.orchestrator.cycle import Cycle
 
 WHY = (FairOrder(0.0),)
@@ -231,3 +232,53 @@ def test_nothing_of_an_unsafe_plan_is_applied() -> None:
     left = cluster.observe().partitions[VC]
     assert [e.job.id for e in left.pending] == ["a", "b"]
     assert not left.running
+
+
+def stretchy(where: str, **limits: int) -> Running:
+    entry = runs("e", where)
+    return replace(entry, job=replace(entry.job, elastic=Elastic(**{"max_gpus": 4, **limits})))
+
+
+def resized(entry: Running, where: str) -> PartitionPlan:
+    decision = Resize(at(where), WHY)
+    return PartitionPlan({"e": decision}, (Action("e", VC, decision),))
+
+
+@pytest.mark.parametrize("where", ["n1:0", "n1:0-3", "n1:2-3 n2:0-1", "n1:1-2"])
+def test_an_elastic_job_may_be_resized_within_its_limits_over_its_own_gpus(where: str) -> None:
+    entry = stretchy("n1:0-1")
+    check_partition(part(nodes(2, 4), running=[entry]), resized(entry, where))
+
+
+@pytest.mark.parametrize(
+    ("where", "limits", "words"),
+    [
+        ("n1:0-3 n2:0", {}, "takes 1 to 4 GPUs, would get 5"),
+        ("n1:0", {"min_gpus": 2}, "takes 2 to 4 GPUs, would get 1"),
+        ("n1:3 n2:3", {}, "held by ['b']"),
+        ("n3:0", {}, "not there to be had"),
+    ],
+)
+def test_a_resize_beyond_limits_or_onto_others_is_unsafe(where: str, limits: dict[str, int], words: str) -> None:
+    entry = stretchy("n1:0-1", **limits)
+    with pytest.raises(UnsafePlan, match=re.escape(words)):
+        check_partition(part(nodes(2, 4), running=[entry, runs("b", "n2:3")]), resized(entry, where))
+
+
+def test_a_job_that_is_not_elastic_is_not_resized() -> None:
+    entry = runs("e", "n1:0-1")
+    with pytest.raises(UnsafePlan, match="cannot resize it"):
+        check_partition(part(nodes(2, 4), running=[entry]), resized(entry, "n1:0-1"))
+
+
+def test_an_elastic_job_in_a_pair_is_not_resized() -> None:
+    entry = replace(stretchy("n1:0-1"), partner="b")
+    with pytest.raises(UnsafePlan, match="cannot resize it"):
+        check_partition(part(nodes(2, 4), running=[entry]), resized(entry, "n1:0-1"))
+
+
+def test_gpus_that_a_resize_gives_up_are_free_for_others_in_the_same_plan() -> None:
+    entry = stretchy("n1:0-1")
+    less, start = Resize(at("n1:0"), WHY), Start(at("n1:1"), WHY)
+    plan = PartitionPlan({"p": start, "e": less}, (Action("p", VC, start), Action("e", VC, less)))
+    check_partition(part(nodes(2, 4), [waits("p")], [entry]), plan)
