@@ -20,7 +20,7 @@ _COMMANDS = {
     "bench": "lucid.cli.bench:bench",
     "demo": "lucid.cli.demo:demo",
 }
-"""In the order of the help. A command's module is imported when it is called: plotting and models are slow to load."""
+"""In the order of the help. A command is imported when it is called: plotting and models are slow to load."""
 
 
 class _Lazy(click.Group):
