@@ -1,0 +1,365 @@
+"""What every source of GPU readings must do, shown on all of them; then what is particular to each.
+
+NVML runs as the real nvidia-ml-py on the emulated libnvidia-ml.so.1; DCGM's pages are written by hand after the
+documented formats (tests/assets/dcgm/README.md).
+"""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lucid.adapters.dcgm import DcgmiMetrics, ExporterMetrics, parse_dmon, parse_exporter
+from lucid.adapters.nvml import NvmlMetrics
+from lucid.core.ports import GpuMetrics
+from lucid.core.readings import GpuLost, GpuProcess, GpuReading
+from lucid.errors import MetricsError
+from nvml_emulator import (
+    DRIVER_NOT_LOADED,
+    GPU_IS_LOST,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    UNKNOWN,
+    Board,
+    Gpu,
+    Proc,
+    build,
+    load,
+    uuid_of,
+)
+
+DCGM = Path(__file__).parent.parent / "assets" / "dcgm"
+BUSY, IDLE = "GPU-5f8b1a0e-7b1d-4a3c-9a55-0d3d0c9b8e01", "GPU-5f8b1a0e-7b1d-4a3c-9a55-0d3d0c9b8e02"
+
+
+@dataclass
+class Source:
+    """One source on a machine with a busy GPU 0 and an idle GPU 1."""
+
+    metrics: GpuMetrics
+    busy: str
+    idle: str
+    vanish: Callable[[], None]
+    """Takes the busy GPU away."""
+    silence: Callable[[], None]
+    """Makes the source stop answering."""
+    speak: Callable[[], None]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("pynvml")
+    path = build(tmp_path_factory.mktemp("nvml"))
+    load(path)
+    return path
+
+
+@pytest.fixture
+def board(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
+    board = Board(tmp_path / "state")
+    monkeypatch.setenv("LUCID_NVML_STATE", str(board.path))
+    board.gpus = {
+        0: Gpu(97, 41, 20518, 81559, (73.5, 25.0, 31.0), procs=[Proc(4711, 20000, 95, 40)]),
+        1: Gpu(0, 0, 5, 81559),
+    }
+    board.write()
+    return board
+
+
+@pytest.fixture
+def nvml(board: Board) -> Iterator[NvmlMetrics]:
+    metrics = NvmlMetrics()
+    yield metrics
+    metrics.close()
+
+
+@pytest.fixture(params=["nvml", "exporter-file", "exporter-http", "dcgmi"])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
+    if request.param == "nvml":
+        board: Board = request.getfixturevalue("board")
+
+        def take_away() -> None:
+            del board.gpus[0]
+            board.write()
+
+        def unload() -> None:
+            board.fail[("nvmlInitWithFlags", None)] = DRIVER_NOT_LOADED
+            board.generation += 1
+            board.write()
+
+        def load_again() -> None:
+            board.fail.clear()
+            board.write()
+
+        metrics = request.getfixturevalue("nvml")
+        yield Source(metrics, uuid_of(0), uuid_of(1), take_away, unload, load_again)
+        return
+    page = (DCGM / "exporter-h100.txt").read_text()
+    if request.param == "dcgmi":
+        outputs: dict[str, str | None] = {
+            "discovery": (DCGM / "discovery.txt").read_text(),
+            "dmon": (DCGM / "dmon.txt").read_text(),
+        }
+        silent: list[bool] = []
+
+        def run(arguments: Sequence[str]) -> str:
+            output = outputs[arguments[1]]
+            if silent or output is None:
+                raise MetricsError("dcgmi: exit code 1; is nv-hostengine running?")
+            return output
+
+        def drop_row() -> None:
+            outputs["dmon"] = "".join(
+                line for line in (DCGM / "dmon.txt").read_text().splitlines(True) if not line.startswith("GPU 0")
+            )
+
+        yield Source(DcgmiMetrics(run), BUSY, IDLE, drop_row, lambda: silent.append(True), silent.clear)
+        return
+    path = tmp_path / "page.txt"
+    path.write_text(page)
+
+    def drop_lines() -> None:
+        path.write_text("".join(line for line in page.splitlines(True) if BUSY not in line))
+
+    def restore() -> None:
+        path.write_text(page)
+
+    if request.param == "exporter-file":
+        yield Source(ExporterMetrics(str(path)), BUSY, IDLE, drop_lines, path.unlink, restore)
+        return
+
+    class Exporter(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if not path.exists():
+                self.send_error(503)
+                return
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(path.read_bytes())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Exporter)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_address[1]}/metrics"
+    yield Source(ExporterMetrics(address), BUSY, IDLE, drop_lines, path.unlink, restore)
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class TestContract:
+    def test_cards_come_by_index_with_their_names(self, source: Source) -> None:
+        cards = source.metrics.cards()
+        assert [(card.uuid, card.index) for card in cards] == [(source.busy, 0), (source.idle, 1)]
+        assert all(card.name for card in cards)
+        assert not any(card.mig for card in cards)
+
+    def test_readings_are_percent_and_mib(self, source: Source) -> None:
+        source.metrics.read([source.busy, source.idle])
+        found = source.metrics.read([source.busy, source.idle])
+        assert list(found) == [source.busy, source.idle]
+        busy, idle = found[source.busy], found[source.idle]
+        assert isinstance(busy, GpuReading)
+        assert isinstance(idle, GpuReading)
+        assert (busy.gpu_util, busy.mem_util) == (97, 41)
+        assert busy.mem_mib == pytest.approx(20518)
+        assert busy.sm_active == pytest.approx(73.5, abs=0.1)
+        assert busy.sm_occupancy == pytest.approx(25.0)
+        assert busy.dram_active == pytest.approx(31.0)
+        assert (idle.gpu_util, idle.mem_util, idle.mem_mib) == (0, 0, 5)
+        assert idle.dram_active is None
+
+    def test_only_what_was_asked_for_is_read(self, source: Source) -> None:
+        assert list(source.metrics.read([source.idle])) == [source.idle]
+        assert source.metrics.read([]) == {}
+
+    def test_a_gpu_that_nobody_knows_is_lost(self, source: Source) -> None:
+        found = source.metrics.read(["GPU-none", source.idle])
+        assert isinstance(found["GPU-none"], GpuLost)
+        assert isinstance(found[source.idle], GpuReading)
+
+    def test_a_gpu_that_vanishes_leaves_the_others(self, source: Source) -> None:
+        source.metrics.read([source.busy, source.idle])
+        source.vanish()
+        for _ in range(2):
+            found = source.metrics.read([source.busy, source.idle])
+            lost = found[source.busy]
+            assert isinstance(lost, GpuLost)
+            assert lost.why
+            assert isinstance(found[source.idle], GpuReading)
+
+    def test_silence_is_an_error_and_the_next_call_tries_afresh(self, source: Source) -> None:
+        source.metrics.read([source.idle])
+        source.silence()
+        for _ in range(2):
+            with pytest.raises(MetricsError):
+                source.metrics.read([source.idle])
+        source.speak()
+        assert isinstance(source.metrics.read([source.idle])[source.idle], GpuReading)
+
+    def test_it_can_be_closed_twice_and_read_again(self, source: Source) -> None:
+        source.metrics.close()
+        source.metrics.close()
+        assert isinstance(source.metrics.read([source.idle])[source.idle], GpuReading)
+
+
+class TestNvml:
+    def read(self, nvml: NvmlMetrics, index: int = 0) -> GpuReading:
+        found = nvml.read([uuid_of(index)])[uuid_of(index)]
+        assert isinstance(found, GpuReading)
+        return found
+
+    def test_processes_have_memory_and_shares(self, nvml: NvmlMetrics, board: Board) -> None:
+        board.gpus[0].procs = [Proc(11, 8000, 60, 30), Proc(12, 3000, 20, 10), Proc(13)]
+        board.write()
+        assert self.read(nvml).processes == (
+            GpuProcess(11, 8000, 60, 30),
+            GpuProcess(12, 3000, 20, 10),
+            GpuProcess(13),
+        )
+        assert self.read(nvml, 1).processes == ()
+
+    def test_one_process_with_two_contexts_is_one(self, nvml: NvmlMetrics, board: Board) -> None:
+        board.gpus[0].procs = [Proc(11, 500), Proc(11, 300)]
+        board.write()
+        assert self.read(nvml).processes == (GpuProcess(11, 800),)
+
+    def test_no_new_utilisation_sample_is_no_fault(self, nvml: NvmlMetrics, board: Board) -> None:
+        board.gpus[0].procs = [Proc(11, 8000)]
+        board.write()
+        assert self.read(nvml).processes == (GpuProcess(11, 8000),)
+
+    @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION])
+    def test_what_a_card_does_not_offer_is_unknown(self, nvml: NvmlMetrics, board: Board, code: int) -> None:
+        for function in (
+            "nvmlDeviceGetUtilizationRates",
+            "nvmlDeviceGetComputeRunningProcesses_v3",
+            "nvmlGpmSampleGet",
+            "nvmlGpmQueryDeviceSupport",
+            "nvmlDeviceGetMigMode",
+        ):
+            board.fail[(function, 0)] = code
+        board.write()
+        found = self.read(nvml)
+        assert (found.gpu_util, found.processes, found.sm_active) == (None, None, None)
+        assert found.mem_mib == 20518
+
+    def test_gpm_needs_two_samples_and_may_stop(self, nvml: NvmlMetrics, board: Board) -> None:
+        assert self.read(nvml).sm_active is None
+        assert self.read(nvml).sm_active == 73.5
+        board.fail[("nvmlGpmMetricsGet", 0)] = NOT_SUPPORTED
+        board.write()
+        found = self.read(nvml)
+        assert (found.sm_active, found.gpu_util) == (None, 97)
+
+    def test_an_xid_is_told_once(self, nvml: NvmlMetrics, board: Board) -> None:
+        assert self.read(nvml).xid is None
+        board.gpus[0].xid = 31
+        board.write()
+        assert [self.read(nvml).xid for _ in range(2)] == [31, None]
+
+    def test_a_card_off_the_bus_comes_back(self, nvml: NvmlMetrics, board: Board) -> None:
+        self.read(nvml)
+        board.fail[("nvmlDeviceGetMemoryInfo", 0)] = GPU_IS_LOST
+        board.write()
+        found = nvml.read([uuid_of(0), uuid_of(1)])
+        assert isinstance(found[uuid_of(0)], GpuLost)
+        assert "lost" in found[uuid_of(0)].why
+        assert isinstance(found[uuid_of(1)], GpuReading)
+        board.fail.clear()
+        board.write()
+        assert self.read(nvml).gpu_util == 97
+
+    def test_a_restarted_driver_costs_one_reading(self, nvml: NvmlMetrics, board: Board) -> None:
+        self.read(nvml)
+        board.generation += 1
+        board.write()
+        with pytest.raises(MetricsError, match="restarted or is gone"):
+            nvml.read([uuid_of(0)])
+        assert self.read(nvml).gpu_util == 97
+
+    def test_an_unknown_error_opens_the_library_again(self, nvml: NvmlMetrics, board: Board) -> None:
+        self.read(nvml)
+        board.fail[("nvmlDeviceGetMemoryInfo", 0)] = UNKNOWN
+        board.write()
+        with pytest.raises(MetricsError):
+            nvml.read([uuid_of(0)])
+        board.fail.clear()
+        board.write()
+        assert self.read(nvml).gpu_util == 97
+
+    def test_no_driver_says_what_to_look_at(self, nvml: NvmlMetrics, board: Board) -> None:
+        board.path.unlink()
+        with pytest.raises(MetricsError, match="is the NVIDIA driver loaded"):
+            nvml.cards()
+
+    def test_a_mig_card_is_marked_and_has_no_utilisation(self, nvml: NvmlMetrics, board: Board) -> None:
+        board.gpus[0].mig = True
+        board.write()
+        assert [card.mig for card in nvml.cards()] == [True, False]
+        assert self.read(nvml).gpu_util is None
+
+
+class TestDcgm:
+    def test_the_last_xid_is_told_when_it_is_new(self) -> None:
+        metrics = ExporterMetrics(str(DCGM / "exporter-h100.txt"))
+        seen = [metrics.read([IDLE])[IDLE] for _ in range(2)]
+        assert [reading.xid for reading in seen if isinstance(reading, GpuReading)] == [79, None]
+
+    def test_memory_of_a_card_is_used_free_and_reserved(self) -> None:
+        assert ExporterMetrics(str(DCGM / "exporter-h100.txt")).cards()[0].mem_mib == 81559
+
+    def test_cards_without_profiling_fields_have_none(self) -> None:
+        metrics = ExporterMetrics(str(DCGM / "exporter-v100.txt"))
+        reading = metrics.read([metrics.cards()[0].uuid])[metrics.cards()[0].uuid]
+        assert isinstance(reading, GpuReading)
+        assert (reading.gpu_util, reading.mem_mib, reading.sm_active, reading.processes) == (63, 10242, None, None)
+
+    def test_labels_may_hold_quotes_braces_and_commas(self) -> None:
+        page = 'DCGM_FI_DEV_GPU_UTIL{gpu="3",modelName="a \\"b\\", {c}",UUID="GPU-x"} 5 1700000000000\n'
+        (card, values) = parse_exporter(page, "page")["GPU-x"]
+        assert (card.index, card.name, values) == (3, 'a "b", {c}', {"DCGM_FI_DEV_GPU_UTIL": 5.0})
+
+    def test_lines_of_mig_instances_only_mark_their_card(self) -> None:
+        page = 'DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-x",GPU_I_PROFILE="1g.5gb",GPU_I_ID="7"} 5\n'
+        (card, values) = parse_exporter(page, "page")["GPU-x"]
+        assert card.mig
+        assert values == {}
+
+    def test_other_metrics_are_passed_over(self) -> None:
+        assert parse_exporter("go_goroutines 12\n\n# EOF\n", "page") == {}
+
+    @pytest.mark.parametrize(
+        "page", ["<html>no</html>", 'DCGM_FI_DEV_GPU_UTIL{gpu="0} 5', 'DCGM_FI_DEV_GPU_UTIL{gpu="0"} many']
+    )
+    def test_a_page_of_something_else_is_named_with_its_line(self, page: str) -> None:
+        with pytest.raises(MetricsError, match=r"there:9400: line 2: .*dcgm-exporter"):
+            parse_exporter("# HELP\n" + page, "there:9400")
+
+    def test_dmon_takes_the_newest_row_of_each_gpu_under_repeated_headers(self) -> None:
+        table = "#Entity   GPUTL  MCUTL\nID\nGPU 0  5  1\nGPU 1  7  2\n#Entity   GPUTL  MCUTL\nID\nGPU 0  6  3\n"
+        found = parse_dmon(table, "dmon")
+        assert [found[i]["DCGM_FI_DEV_GPU_UTIL"] for i in (0, 1)] == [6.0, 7.0]
+
+    @pytest.mark.parametrize("table", ["", "Error: unable to connect", "#Entity GPUTL\nGPU 0 1 2\n", "GPU 0 1\n"])
+    def test_dmon_without_its_table_is_an_error(self, table: str) -> None:
+        with pytest.raises(MetricsError):
+            parse_dmon(table, "dmon")
+
+    def test_a_machine_without_dcgmi_says_so(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(MetricsError, match="dcgmi is not installed"):
+            DcgmiMetrics().cards()
+        tool = tmp_path / "dcgmi"
+        tool.write_text("#!/bin/sh\necho 'Error: unable to establish a connection'\nexit 1\n")
+        tool.chmod(0o755)
+        with pytest.raises(MetricsError, match="exit code 1: Error: unable to establish"):
+            DcgmiMetrics().cards()
