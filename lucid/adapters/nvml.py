@@ -41,11 +41,12 @@ class _Device:
 
 
 class NvmlMetrics:
-    """``GpuMetrics`` of the machine this runs on."""
+    """``GpuMetrics`` of the machine this runs on. Without ``gpm`` the profiling counters are left alone."""
 
     name = "nvml"
 
-    def __init__(self) -> None:
+    def __init__(self, *, gpm: bool = True) -> None:
+        self._gpm_wanted = gpm
         self._nvml: Any = None
         self._devices: dict[str, _Device] = {}
         self._events: Any = None
@@ -139,7 +140,7 @@ class NvmlMetrics:
         nvml = self._nvml
         memory = self._absent(nvml.nvmlDeviceGetMemoryInfo, handle)
         mode = self._absent(nvml.nvmlDeviceGetMigMode, handle)
-        support = self._absent(nvml.nvmlGpmQueryDeviceSupport, handle)
+        support = self._absent(nvml.nvmlGpmQueryDeviceSupport, handle) if self._gpm_wanted else None
         samples = []
         if support is not None and support.isSupportedDevice:
             samples = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]

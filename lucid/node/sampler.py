@@ -1,0 +1,265 @@
+"""The sampler: looks at the GPUs of the jobs on this node once a second and keeps what it sees.
+
+It reads the driver and /proc, and writes its own files; it never touches a job. One process serves all jobs of the
+node, for a GPU that two jobs share must be read once and divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from lucid.adapters.profile_files import write_summary
+from lucid.adapters.spool import SampleWriter
+from lucid.core.ports import GpuMetrics
+from lucid.core.readings import GpuLost, GpuProcess, GpuReading
+from lucid.errors import MetricsError
+from lucid.node.jobs import JobSpec
+from lucid.node.owners import Owners
+from lucid.profiler.samples import GpuSample
+from lucid.profiler.series import Series, point_of
+from lucid.profiler.summary import Summary, summarise
+
+__all__ = ["Sampler"]
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+_OFTEN_S, _SELDOM_S, _YOUNG_S = 10.0, 60.0, 900.0
+"""A summary every 10 s in a job's first quarter of an hour (its profiling run is over by then), then every minute."""
+_MOST_NOTES: Final = 20
+
+
+@dataclass(slots=True)
+class _Watched:
+    spec: JobSpec
+    writer: SampleWriter
+    series: Series
+    begun_s: float
+    gpus: tuple[str, ...] = ()
+    due_s: float = 0.0
+    partner: str | None = None
+    notes: dict[str, None] = field(default_factory=dict)
+    """In order, each once."""
+
+    def note(self, text: str) -> None:
+        if text not in self.notes and len(self.notes) < _MOST_NOTES:
+            self.notes[text] = None
+
+
+class Sampler:
+    """Sampling of all jobs of one node. Nothing here waits or asks for the time: ``tick`` is told."""
+
+    def __init__(
+        self,
+        metrics: GpuMetrics,
+        spool: Path,
+        profiles: Path,
+        node: str,
+        *,
+        interval_s: float = 1.0,
+        owners: Owners | None = None,
+        log: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._metrics = metrics
+        self._spool = spool
+        self._profiles = profiles
+        self._node = node
+        self._interval_s = interval_s
+        self._owners = owners or Owners()
+        self._log = log
+        self._watched: dict[str, _Watched] = {}
+        self._by_index: dict[str, str] = {}
+
+    @property
+    def jobs(self) -> Sequence[str]:
+        """Those being sampled."""
+        return tuple(self._watched)
+
+    def tick(self, specs: Mapping[str, JobSpec], now_s: float) -> None:
+        """One round: begin with jobs that are new, end those that are gone, sample the others."""
+        for job in [job for job in self._watched if job not in specs]:
+            self.end(job)
+        for job, spec in specs.items():
+            watched = self._watched.get(job)
+            if watched is None:
+                self._begin(spec, now_s)
+            elif watched.spec != spec:
+                watched.spec = spec
+        if self._watched:
+            self._sample(now_s)
+        for watched in self._watched.values():
+            if now_s >= watched.due_s:
+                self._summarise(watched)
+                young = now_s - watched.begun_s < _YOUNG_S
+                watched.due_s = now_s + (_OFTEN_S if young else _SELDOM_S)
+
+    def end(self, job: str) -> None:
+        """The job has ended: a last summary, and the mark at the end of its samples."""
+        watched = self._watched.pop(job, None)
+        if watched is not None:
+            self._summarise(watched)
+            watched.writer.end()
+
+    def close(self) -> None:
+        """The sampler stops; the jobs go on, and the next sampler takes up where this one left."""
+        for watched in self._watched.values():
+            self._summarise(watched)
+            watched.writer.close()
+        self._watched.clear()
+        self._metrics.close()
+
+    def _begin(self, spec: JobSpec, now_s: float) -> None:
+        try:
+            writer = SampleWriter(self._spool, spec.job, self._node, now_s)
+        except (MetricsError, OSError) as error:
+            self._log(f"job {spec.job} is not sampled: {error}")
+            return
+        watched = _Watched(spec, writer, Series(), now_s)
+        for gpus, sample in writer.recovered:
+            watched.gpus, watched.begun_s = gpus, min(watched.begun_s, sample.at_s)
+            point = point_of(sample, self._interval_s)
+            if point is not None:
+                watched.series.add(point)
+        if writer.recovered:
+            watched.note(f"sampling was interrupted after sample {writer.next_seq - 1}")
+            writer.recovered = []
+        self._watched[spec.job] = watched
+
+    def _sample(self, now_s: float) -> None:
+        wanted = self._wanted()
+        readings: Mapping[str, GpuReading | GpuLost]
+        try:
+            readings = self._metrics.read(wanted) if wanted else {}
+        except MetricsError as error:
+            readings = {uuid: GpuLost(uuid, str(error)) for uuid in wanted}
+            self._log(str(error))
+        owned = self._owned(readings)
+        self._settle_gpus(owned)
+        sharing: dict[str, list[str]] = {}
+        for job, watched in self._watched.items():
+            for uuid in watched.gpus:
+                sharing.setdefault(uuid, []).append(job)
+        for job, watched in self._watched.items():
+            if not watched.gpus:
+                continue  # not on any GPU yet
+            partners = [other for other in sharing[watched.gpus[0]] if other != job]
+            watched.partner = partners[0] if partners else None
+            parts = [
+                self._part(watched, readings.get(uuid), owned.get((uuid, job), ()), len(sharing[uuid]) > 1)
+                for uuid in watched.gpus
+            ]
+            try:
+                sample = watched.writer.write(now_s, watched.gpus, parts)
+            except MetricsError as error:
+                watched.note("samples were lost: the disk took none")
+                self._log(str(error))
+                continue
+            point = point_of(sample, self._interval_s)
+            if point is not None:
+                watched.series.add(point)
+
+    def _wanted(self) -> list[str]:
+        """UUIDs to read: all cards while some job's GPUs are not known yet."""
+        open_jobs = False
+        uuids: dict[str, None] = {}
+        for watched in self._watched.values():
+            given = watched.spec.gpus
+            if given:
+                watched.gpus = tuple(uuid for uuid in map(self._resolve, given) if uuid) or watched.gpus
+            open_jobs = open_jobs or not given
+            uuids.update(dict.fromkeys(watched.gpus))
+        if open_jobs:
+            try:
+                uuids.update((card.uuid, None) for card in self._metrics.cards())
+            except MetricsError as error:
+                self._log(str(error))
+        return list(uuids)
+
+    def _resolve(self, gpu: str) -> str | None:
+        """The UUID of an index; ``None`` while the driver does not say."""
+        if not gpu.isdecimal():
+            return gpu
+        if gpu not in self._by_index:
+            try:
+                self._by_index = {str(card.index): card.uuid for card in self._metrics.cards()}
+            except MetricsError as error:
+                self._log(str(error))
+        return self._by_index.get(gpu)
+
+    def _owned(self, readings: Mapping[str, GpuReading | GpuLost]) -> dict[tuple[str, str], list[GpuProcess]]:
+        """Processes by GPU and job."""
+        given = {pid: w.spec.job for w in self._watched.values() for pid in w.spec.pids}
+        names = {w.spec.slurm_id or w.spec.job: w.spec.job for w in self._watched.values()}
+        owned: dict[tuple[str, str], list[GpuProcess]] = {}
+        for uuid, reading in readings.items():
+            for process in () if isinstance(reading, GpuLost) else reading.processes or ():
+                found = self._owners.job_of(process.pid, given)
+                job = None if found is None else names.get(found, found)
+                if job is not None:
+                    owned.setdefault((uuid, job), []).append(process)
+        return owned
+
+    def _settle_gpus(self, owned: Mapping[tuple[str, str], Sequence[GpuProcess]]) -> None:
+        """Jobs announced without GPUs are on those where their processes were seen."""
+        for job, watched in self._watched.items():
+            if not watched.spec.gpus:
+                seen = [uuid for uuid, owner in owned if owner == job and uuid not in watched.gpus]
+                watched.gpus += tuple(sorted(seen))
+
+    def _part(
+        self, watched: _Watched, reading: GpuReading | GpuLost | None, own: Sequence[GpuProcess], shared: bool
+    ) -> GpuSample:
+        if reading is None or isinstance(reading, GpuLost):
+            if reading is not None:
+                watched.note(f"{reading.uuid} was lost: {reading.why}")
+            return GpuSample(shared=shared, lost=True)
+        if reading.xid is not None:
+            watched.note(f"Xid {reading.xid} on {reading.uuid}")
+        processes = reading.processes
+        # NVML lists only processes that were at work of late: beside those, one not listed did nothing
+        told = processes is not None and any(p.sm_util is not None for p in processes)
+        idle = processes is not None and (not own or reading.gpu_util == 0)
+        return GpuSample(
+            reading.gpu_util,
+            reading.mem_util,
+            reading.mem_mib,
+            min(sum(p.sm_util or 0.0 for p in own), 100.0) if told else 0.0 if idle else None,
+            min(sum(p.mem_util or 0.0 for p in own), 100.0) if told else 0.0 if idle else None,
+            None if processes is None else _sum(p.mem_mib for p in own) if own else 0.0,
+            reading.sm_active,
+            reading.sm_occupancy,
+            reading.dram_active,
+            shared,
+        )
+
+    def summary(self, job: str) -> Summary:
+        """What is known of a job that is being sampled."""
+        return self._summary(self._watched[job])
+
+    def _summary(self, watched: _Watched) -> Summary:
+        notes = list(watched.notes)
+        if watched.writer.dropped:
+            notes.append(f"{watched.writer.dropped} segments of samples were given up: nobody took them in")
+        return summarise(
+            watched.series,
+            watched.spec.job,
+            self._node,
+            watched.gpus,
+            watched.writer.next_seq,
+            partner=watched.partner,
+            notes=notes,
+            amp=watched.spec.amp,
+            workload=watched.spec.workload,
+        )
+
+    def _summarise(self, watched: _Watched) -> None:
+        try:
+            write_summary(self._profiles, self._summary(watched), several_nodes=watched.spec.several_nodes)
+        except MetricsError as error:
+            self._log(str(error))

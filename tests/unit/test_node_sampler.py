@@ -1,0 +1,395 @@
+"""The sampler's rounds, on readings made up here; then the real process on the emulated driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from lucid.adapters.profile_files import read_profile_files
+from lucid.adapters.spool import read_spool, release
+from lucid.core.readings import GpuCard, GpuLost, GpuProcess, GpuReading
+from lucid.errors import ConfigError, MetricsError
+from lucid.node.jobs import JobSpec, read_job_specs, write_job_spec
+from lucid.node.owners import Owners
+from lucid.node.sampler import Sampler
+from lucid.node.service import NodePaths, metrics_from, running_pid
+from nvml_emulator import Board, Gpu, Proc, build, node_environment, uuid_of
+
+
+class Readings:
+    """A source whose answers the test sets."""
+
+    name = "test"
+
+    def __init__(self) -> None:
+        self.now: dict[str, GpuReading | GpuLost] = {}
+        self.fail = False
+
+    def cards(self) -> Sequence[GpuCard]:
+        return [GpuCard(uuid, i, "card") for i, uuid in enumerate(sorted(self.now))]
+
+    def read(self, uuids: Collection[str]) -> Mapping[str, GpuReading | GpuLost]:
+        if self.fail:
+            raise MetricsError("the driver is gone")
+        return {uuid: self.now.get(uuid, GpuLost(uuid, "not there")) for uuid in uuids}
+
+    def close(self) -> None:
+        pass
+
+
+class Given(Owners):
+    """Processes 100-199 are job a's, 200-299 job b's."""
+
+    def job_of(self, pid: int, given: Mapping[int, str]) -> str | None:
+        return {1: "a", 2: "b"}.get(pid // 100)
+
+
+@pytest.fixture
+def source() -> Readings:
+    return Readings()
+
+
+@pytest.fixture
+def sampler(source: Readings, tmp_path: Path) -> Sampler:
+    (tmp_path / "profiles").mkdir()
+    return Sampler(source, tmp_path / "spool", tmp_path / "profiles", "n1", owners=Given())
+
+
+def ticks(sampler: Sampler, jobs: list[JobSpec], start: int, count: int) -> None:
+    for second in range(start, start + count):
+        sampler.tick({job.job: job for job in jobs}, float(second))
+
+
+A, B = JobSpec("a", ("GPU-0", "GPU-1")), JobSpec("b", ("GPU-0", "GPU-1"))
+
+
+def test_two_jobs_of_a_pair_are_told_apart(sampler: Sampler, source: Readings, tmp_path: Path) -> None:
+    alone = (GpuProcess(101, 3000, 60, 30),)
+    source.now = {gpu: GpuReading(gpu, 60, 30, 3200, processes=alone) for gpu in A.gpus}
+    ticks(sampler, [A], 0, 60)
+    both = (GpuProcess(101, 3000, 45, 20), GpuProcess(201, 5000, 40, 15), GpuProcess(202, 1000, 10, 5))
+    source.now = {gpu: GpuReading(gpu, 95, 50, 9300, processes=both) for gpu in A.gpus}
+    ticks(sampler, [A, B], 60, 60)
+    a, b = sampler.summary("a"), sampler.summary("b")
+    assert (a.partner, b.partner) == ("b", "a")
+    assert a.profile is not None
+    assert (a.profile.gpu_util, a.profile.gpu_mem_mib) == (60, 3200)
+    assert a.together is not None
+    assert b.together is not None
+    assert (a.together.gpu_util, a.together.mem_util, a.together.mem_mib) == (45, 20, 3000)
+    assert (b.together.gpu_util, b.together.mem_util, b.together.mem_mib) == (50, 20, 6000)
+    assert b.together.card_util == 95
+    assert b.profile is None
+    ticks(sampler, [], 120, 1)
+    samples = {job.job: job.samples for job in read_spool(tmp_path / "spool", {}).jobs}
+    assert (len(samples["a"]), len(samples["b"])) == (120, 60)
+    assert samples["b"][0].gpus[0].own_util == 50
+    assert not samples["a"][59].gpus[0].shared
+    assert samples["a"][60].gpus[0].shared
+
+
+def test_beside_a_busy_partner_a_process_that_is_not_listed_did_nothing(sampler: Sampler, source: Readings) -> None:
+    source.now = {
+        "GPU-0": GpuReading("GPU-0", 90, 40, 900, processes=(GpuProcess(101, 400), GpuProcess(201, 400, 90, 40)))
+    }
+    one, two = JobSpec("a", ("GPU-0",)), JobSpec("b", ("GPU-0",))
+    ticks(sampler, [one, two], 0, 3)
+    own = sampler.summary("a").together
+    assert own is not None
+    assert own.gpu_util == 0
+
+
+def test_without_shares_by_process_a_shared_card_tells_no_own_utilisation(sampler: Sampler, source: Readings) -> None:
+    for processes in (None, (GpuProcess(101, 400), GpuProcess(201, 500))):
+        source.now = {"GPU-0": GpuReading("GPU-0", 90, 40, 900, processes=processes)}
+        ticks(sampler, [JobSpec("a", ("GPU-0",)), JobSpec("b", ("GPU-0",))], 0, 3)
+        own = sampler.summary("a").together
+        assert own is not None
+        assert (own.gpu_util, own.card_util) == (None, 90)
+
+
+def test_indices_are_resolved_and_unknown_gpus_found_by_processes(sampler: Sampler, source: Readings) -> None:
+    source.now = {f"GPU-{i}": GpuReading(f"GPU-{i}", 50, 10, 100, processes=()) for i in range(3)}
+    source.now["GPU-2"] = GpuReading("GPU-2", 70, 10, 900, processes=(GpuProcess(201, 800, 70),))
+    ticks(sampler, [JobSpec("a", ("1",)), JobSpec("b")], 0, 2)
+    assert sampler.summary("a").gpus == ("GPU-1",)
+    assert sampler.summary("b").gpus == ("GPU-2",)
+
+
+def test_lost_gpus_an_xid_and_a_silent_driver_are_noted_and_survived(sampler: Sampler, source: Readings) -> None:
+    job = JobSpec("a", ("GPU-0", "GPU-1"))
+    source.now = {gpu: GpuReading(gpu, 60, 30, 3200, processes=()) for gpu in job.gpus}
+    ticks(sampler, [job], 0, 10)
+    source.now["GPU-0"] = GpuReading("GPU-0", 60, 30, 3200, processes=(), xid=79)
+    ticks(sampler, [job], 10, 1)
+    source.now["GPU-0"] = GpuLost("GPU-0", "GPU is lost")
+    ticks(sampler, [job], 11, 5)
+    source.fail = True
+    ticks(sampler, [job], 16, 5)
+    source.fail = False
+    source.now["GPU-0"] = GpuReading("GPU-0", 60, 30, 3200, processes=())
+    ticks(sampler, [job], 21, 40)
+    found = sampler.summary("a")
+    assert found.samples == 61
+    assert found.notes[:2] == ("Xid 79 on GPU-0", "GPU-0 was lost: GPU is lost")
+    assert "the driver is gone" in found.notes[2]
+    assert found.profile is not None
+    assert found.profile.gpu_util == 60
+
+
+def test_a_summary_comes_every_ten_seconds_and_at_the_end(sampler: Sampler, source: Readings, tmp_path: Path) -> None:
+    source.now = {"GPU-0": GpuReading("GPU-0", 60, 30, 3200, processes=())}
+    job = JobSpec("a", ("GPU-0",), amp=True, workload="u/train")
+    path = tmp_path / "profiles" / "a.json"
+    seen = []
+    for second in range(40):
+        ticks(sampler, [job], second, 1)
+        seen.append(json.loads(path.read_bytes())["samples"])
+    assert sorted(set(seen)) == [1, 11, 21, 31]
+    ticks(sampler, [], 40, 1)
+    summary = read_profile_files(tmp_path / "profiles").summaries["a"][0]
+    assert summary.samples == 40
+    assert summary.profile is not None
+    assert (summary.profile.amp, summary.profile.workload) == (True, "u/train")
+
+
+def test_a_new_sampler_takes_up_where_a_killed_one_left(source: Readings, tmp_path: Path) -> None:
+    (tmp_path / "profiles").mkdir()
+    source.now = {"GPU-0": GpuReading("GPU-0", 60, 30, 3200, processes=())}
+    job = JobSpec("a", ("GPU-0",))
+    for start in (0, 30):
+        fresh = Sampler(source, tmp_path / "spool", tmp_path / "profiles", "n1", owners=Given())
+        ticks(fresh, [job], start, 30)  # and is never closed
+    found = fresh.summary("a")
+    assert (found.samples, found.start_s) == (60, 0)
+    assert found.notes == ("sampling was interrupted after sample 29",)
+    assert found.profile is not None
+
+
+def test_files_that_announce_nothing_are_passed_over(tmp_path: Path) -> None:
+    write_job_spec(tmp_path, JobSpec("7", ("0",), pids=(5,)))
+    (tmp_path / "8.json").write_text("{")
+    (tmp_path / "9.json").write_text("[1]")
+    (tmp_path / "a.json").write_text('{"job": "../x"}')
+    assert list(read_job_specs(tmp_path)) == [JobSpec("7", ("0",), pids=(5,))]
+    assert list(read_job_specs(tmp_path / "none")) == []
+    for name in ("", "a/b", ".x", "a@b"):
+        with pytest.raises(ConfigError, match="cannot name a file"):
+            JobSpec(name)
+
+
+def test_an_unknown_source_lists_the_known() -> None:
+    with pytest.raises(ConfigError, match="known are nvml, dcgmi"):
+        metrics_from("rocm")
+    assert metrics_from("http://localhost:9400/metrics").name == "dcgm-exporter+nvml"
+
+
+class Node:
+    """A node of its own: folders, emulated GPUs, and the command line of the sampler."""
+
+    def __init__(self, tmp_path: Path, library: Path) -> None:
+        self.paths = NodePaths(tmp_path / "run", tmp_path / "spool", tmp_path / "profiles")
+        self.board = Board(tmp_path / "state", {0: Gpu(), 1: Gpu()})
+        self.board.write()
+        self.env = node_environment(library, self.board.path)
+        self.pids: list[int] = []
+
+    def command(self, *arguments: str, interval: float = 0.02) -> list[str]:
+        paths = self.paths
+        options = ["--run-dir", paths.run, "--spool", paths.spool, "--profiles", paths.profiles]
+        options += ["--interval", interval, "--node", "n1"]
+        return [sys.executable, "-m", "lucid.node", *map(str, options), *arguments]
+
+    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments), env=self.env, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def wait_for_sampler(self) -> int:
+        for _ in range(400):
+            pid = running_pid(self.paths)
+            if pid is not None:
+                self.pids.append(pid)
+                return pid
+            time.sleep(0.025)
+        raise AssertionError("no sampler came up")
+
+    def end(self) -> None:
+        pid = running_pid(self.paths)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("pynvml")
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def node(tmp_path: Path, library: Path) -> Iterator[Node]:
+    node = Node(tmp_path, library)
+    yield node
+    node.end()
+
+
+def until(condition: object, seconds: float = 30.0) -> None:
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_prolog_to_epilog_with_two_jobs_of_a_pair(node: Node) -> None:
+    """As a user would: the prologs of two jobs, one sampler, a killed one replaced, both epilogs."""
+    with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
+        node.board.gpus[0] = Gpu(90, 40, 7000, procs=[Proc(first.pid, 3000, 50, 25), Proc(second.pid, 3500, 30, 10)])
+        node.board.write()
+        started = time.monotonic()
+        assert node.call("start", "--job", "7", "--gpus", "0", "--pids", str(first.pid)).returncode == 0
+        assert time.monotonic() - started < 10, "a prolog must not wait for sampling"
+        pid = node.wait_for_sampler()
+        assert node.call("start", "--job", "8", "--gpus", uuid_of(0), "--pids", str(second.pid)).returncode == 0
+        assert running_pid(node.paths) == pid
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: running_pid(node.paths) is None)
+        assert node.call("status").returncode == 1
+        node.call("start", "--job", "8", "--gpus", uuid_of(0), "--pids", str(second.pid))
+        assert node.wait_for_sampler() != pid
+        enough = 40
+
+        def both_sampled() -> bool:
+            return all(
+                sum(len(j.samples) for j in read_spool(node.paths.spool, {}).jobs if j.job == job) > enough
+                for job in ("7", "8")
+            )
+
+        until(both_sampled)
+        assert node.call("stop", "--job", "7").returncode == 0
+        assert node.call("stop", "--job", "8").returncode == 0
+        first.kill()
+        second.kill()
+    found = read_profile_files(node.paths.profiles)
+    assert found.bad == ()
+    seven, eight = found.summaries["7"][0].together, found.summaries["8"][0].together
+    assert seven is not None
+    assert eight is not None
+    assert (seven.gpu_util, seven.mem_mib) == (50, 3000)
+    assert (eight.gpu_util, eight.mem_mib) == (30, 3500)
+    batch = read_spool(node.paths.spool, {})
+    assert len(batch.ended) == 2
+    release(node.paths.spool, batch)
+    assert list(node.paths.spool.iterdir()) == []
+
+
+def test_the_end_is_marked_where_no_sampler_is_left(node: Node) -> None:
+    node.call("start", "--job", "7", "--gpus", "0")
+    pid = node.wait_for_sampler()
+    until(lambda: any(job.samples for job in read_spool(node.paths.spool, {}).jobs))
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: running_pid(node.paths) is None)
+    assert node.call("stop", "--job", "7").returncode == 0
+    assert len(read_spool(node.paths.spool, {}).ended) == 1
+
+
+def test_only_one_sampler_runs_and_one_without_a_folder_says_so(node: Node, tmp_path: Path) -> None:
+    with subprocess.Popen(node.command("run", "--stay"), env=node.env) as service:
+        node.wait_for_sampler()
+        assert node.call("run", "--stay").returncode == 1
+        service.terminate()
+        assert service.wait(20) == 0
+    (tmp_path / "file").write_text("")
+    node.paths = NodePaths(tmp_path / "file", tmp_path / "spool", tmp_path / "profiles")
+    refused = node.call("run")
+    assert refused.returncode == 2
+    assert "cannot be created" in refused.stderr
+
+
+TOTAL = 10_000
+
+
+@pytest.mark.slow
+def test_ten_thousand_samples_none_lost_none_doubled_over_killed_samplers(node: Node, tmp_path: Path) -> None:
+    """The sampler is killed (SIGKILL) at random moments and started again, the reader's process forgets what it had
+    not committed; in the end every number is there once, and the driver was asked hardly oftener than that."""
+    chance = random.Random(7)
+    count = tmp_path / "count"
+    node.env["LUCID_NVML_COUNT"] = str(count)
+    node.paths.make()
+    write_job_spec(node.paths.jobs, JobSpec("7", (uuid_of(0),)))
+    store = sqlite3.connect(tmp_path / "store")
+    store.execute("create table samples (folder, seq integer, at_s real)")
+    store.execute("create table cursors (folder primary key, seq integer)")
+    taken, kills, forgotten = 0, 0, 0
+    while taken < TOTAL:
+        with subprocess.Popen(node.command("run", "--stay", interval=0.002), env=node.env) as process:
+            end = time.monotonic() + chance.uniform(0.6, 3.0)
+            while time.monotonic() < end and taken < TOTAL:
+                batch = read_spool(node.paths.spool, dict(store.execute("select folder, seq from cursors")))
+                for job in batch.jobs:
+                    folder = next(iter(batch.cursors))
+                    store.executemany(
+                        "insert into samples values (?, ?, ?)", [(folder, s.seq, s.at_s) for s in job.samples]
+                    )
+                store.executemany("insert or replace into cursors values (?, ?)", batch.cursors.items())
+                if chance.random() < 0.3:
+                    store.rollback()  # what a reader killed before its commit leaves
+                    forgotten += 1
+                else:
+                    store.commit()
+                    release(node.paths.spool, batch)
+                (taken,) = store.execute("select count(*) from samples").fetchone()
+                time.sleep(chance.uniform(0.0, 0.05))
+            process.kill()
+            kills += 1
+    numbers = [seq for (seq,) in store.execute("select seq from samples order by rowid")]
+    assert numbers == list(range(len(numbers)))
+    assert kills > 3
+    assert forgotten > 3
+    written = len(numbers) + sum(
+        len(job.samples)
+        for job in read_spool(node.paths.spool, dict(store.execute("select folder, seq from cursors"))).jobs
+    )
+    # a reading in hand when the sampler is killed was never a sample; there is at most one at each kill
+    assert written <= count.stat().st_size <= written + kills
+    times = [at_s for (at_s,) in store.execute("select at_s from samples order by seq")]
+    assert times == sorted(times)
+    assert sum(path.stat().st_size for path in node.paths.spool.rglob("*.seg")) < 40 * 3600 * 2
+
+
+def test_rare_pauses_of_the_driver_do_not_end_a_sampler(node: Node) -> None:
+    node.call("start", "--job", "7", "--gpus", "0")
+    pid = node.wait_for_sampler()
+
+    def taken() -> int:
+        return sum(len(job.samples) for job in read_spool(node.paths.spool, {}).jobs)
+
+    until(lambda: taken() > 3)
+    node.board.path.unlink()
+    before = taken()
+    until(lambda: taken() > before + 5)
+    node.board.generation += 1
+    node.board.gpus[0] = Gpu(80, 30, 2000)
+    node.board.write()
+    until(
+        lambda: any(
+            not sample.gpus[0].lost and sample.gpus[0].gpu_util == 80
+            for job in read_spool(node.paths.spool, {}).jobs
+            for sample in job.samples
+        )
+    )
+    assert running_pid(node.paths) == pid
+    node.call("stop", "--job", "7")
+    notes = read_profile_files(node.paths.profiles).summaries["7"][0].notes
+    assert any("was lost" in note for note in notes)
