@@ -158,17 +158,6 @@ def outline(plan: Plan) -> dict[str, object]:
     }
 
 
-def fenced(plan: Plan) -> bool:
-    """Does a reservation stand? Its time moves while a running job outlives its estimate; a kept plan has the
-    time of when it was made."""
-    return any(
-        item.kind == "Reserved"
-        for part in plan.partitions.values()
-        for d in part.decisions.values()
-        for item in d.reasons
-    )
-
-
 @dataclass
 class Watcher:
     """A recorder that judges every cycle."""
@@ -196,7 +185,7 @@ class Watcher:
         ids = [action.job_id for action in plan.actions]
         assert len(ids) == len(set(ids)), "two actions on one job"
         self.outlines.append(outline(plan))
-        if self.compare_cold and not fenced(plan):
+        if self.compare_cold:
             cold = self.fresh().plan(snapshot)
             assert outline(plan) == outline(cold), "a kept plan differs from a fresh one"
 

@@ -62,6 +62,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "HostFits": lambda r: (
         f"{r.cpus} CPUs and {r.mem_mib} MiB of host memory " + ("fit" if r.found else "do not fit on such a node")
     ),
+    "AsksForGpus": lambda r: f"asks for {_gpus(r.gpus)}" if r else "asks for no GPU: Slurm starts it, not Lucid",
     "TooLarge": lambda r: (
         f"asks for {_gpus(r.gpus)}, the partition has {r.partition_gpus}: it can never run here; ask for fewer "
         "GPUs or another partition"

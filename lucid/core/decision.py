@@ -8,7 +8,24 @@ from dataclasses import dataclass, field
 from lucid.core.placement import Placement
 from lucid.core.reason import Reason
 
-__all__ = ["Action", "Decision", "Hold", "Keep", "PartitionPlan", "Plan", "Release", "Requeue", "Resize", "Start"]
+__all__ = [
+    "Action",
+    "Decision",
+    "Hold",
+    "Keep",
+    "PartitionPlan",
+    "Plan",
+    "Release",
+    "Requeue",
+    "Resize",
+    "Start",
+    "earliest",
+]
+
+
+def earliest(*times_s: float | None) -> float | None:
+    """The first of some times, of which ``None`` is never."""
+    return min((time_s for time_s in times_s if time_s is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +93,8 @@ class Action:
 class PartitionPlan:
     """Decisions for one partition. ``decisions`` has every pending job (in queue order) and the running jobs
     that something happens to; ``actions`` are those that are not ``Hold``, in the order to apply them.
-    ``wake_s``: when this plan should be made anew although nothing has changed by then; ``None``: never.
+    ``wake_s``: when this plan should be made anew although nothing has changed by then; ``None``: never. Until then
+    a plan made anew would decide the same, so the time up to ``wake_s`` is the time for which a plan may be kept.
     ``memory``: what the policy wants to find in the next snapshot, opaque to everybody else. A policy must do
     without it, too: after a restart there is none."""
 
@@ -106,8 +124,7 @@ class Plan:
     @property
     def wake_s(self) -> float | None:
         """The earliest wake of any partition."""
-        wakes = [part.wake_s for part in self.partitions.values() if part.wake_s is not None]
-        return min(wakes, default=None)
+        return earliest(*(part.wake_s for part in self.partitions.values()))
 
     def decision_of(self, job_id: str) -> Decision | None:
         """The decision for one job, or ``None`` if the plan says nothing of it."""

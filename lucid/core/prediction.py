@@ -32,5 +32,9 @@ class Prediction:
         long again as it has run (durations are heavy-tailed: for a Pareto tail with index 2 the mean residual
         life equals the age).
         """
+        return max(self.duration_s - ran_s, ran_s if self.outlived(ran_s) else 0.0)
+
+    def outlived(self, ran_s: float) -> bool:
+        """Has a job that ran this long reached its estimate?"""
         # a look again at start + estimate may come out a rounding error early
-        return max(self.duration_s - ran_s, ran_s if ran_s >= self.duration_s - 1e-6 else 0.0)
+        return ran_s >= self.duration_s - 1e-6

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "REASONS",
+    "AsksForGpus",
     "BehindHead",
     "BestPartner",
     "CarryNode",
@@ -122,6 +123,16 @@ class HostFits(Reason):
 
     def __bool__(self) -> bool:
         return self.found
+
+
+@dataclass(frozen=True, slots=True)
+class AsksForGpus(Reason):
+    """Does the job ask for any GPU? One that does not is Slurm's own business, and never started from here."""
+
+    gpus: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Partition:
         return sum(node.gpus for node in self.nodes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Snapshot:
     """What ``Cluster.observe`` saw, and what the models said of it.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from dataclasses import replace
+from types import MappingProxyType
 
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.ports import Predictor
@@ -15,7 +17,9 @@ __all__ = ["Annotator"]
 
 class Annotator:
     """Fills in ``Snapshot.predictions``. A job is predicted when first seen and again when its profile comes;
-    partitions handed out unchanged are not looked at again, and jobs that ended are forgotten."""
+    partitions handed out unchanged are not looked at again, and jobs that ended are forgotten.
+
+    A snapshot's predictions can be read only, and stay as they are for as long as somebody keeps the snapshot."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
@@ -24,9 +28,13 @@ class Annotator:
         self._partitions: dict[str, Partition] = {}
         self._entries: dict[str, dict[int, Pending | Running]] = {}
         """By partition, the entries already looked at, under their ``id``: most are the same as the last time."""
+        self._handed_out: weakref.ref[Snapshot] | None = None
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with a prediction for each pending and running job."""
+        if self._handed_out is not None and self._handed_out() is not None:
+            # somebody keeps the last snapshot: its predictions are a fact, ours go on. Commonly nobody does
+            self._predictions = self._predictions.copy()
         if snapshot.ended:
             self._predictor.learn(snapshot.ended)
             for ended in snapshot.ended:
@@ -41,7 +49,9 @@ class Annotator:
                 if fresh:
                     self._predict([entries[i] for i in entries if i in fresh], snapshot.now_s)
                 self._entries[name] = entries
-        return replace(snapshot, predictions=self._predictions)
+        annotated = replace(snapshot, predictions=MappingProxyType(self._predictions))
+        self._handed_out = weakref.ref(annotated)
+        return annotated
 
     def _predict(self, entries: Iterable[Pending | Running], now_s: float) -> None:
         seen, missing = self._seen_with, _MISSING

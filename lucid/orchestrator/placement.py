@@ -8,7 +8,7 @@ from dataclasses import replace
 from lucid.core.job import Job
 from lucid.core.ledger import Ledger
 from lucid.core.placement import NodeGpus, Placement
-from lucid.core.reason import EverFits, TooLarge
+from lucid.core.reason import AsksForGpus, EverFits, TooLarge
 from lucid.core.snapshot import Partition
 
 __all__ = ["Feasibility", "consolidated"]
@@ -26,10 +26,10 @@ def consolidated(
     equals). A larger one gets whole free nodes in index order, and one more node for the remainder: the
     tightest fit, or with ``remainder_on_emptiest`` the one with the most free GPUs, as the published
     simulator does. ``allowed`` rules nodes out by index. CPUs and host memory must fit as well, in
-    proportion to the GPUs on each node.
+    proportion to the GPUs on each node. A job that asks for no GPU gets none.
     """
     gpus = job.gpus
-    if gpus > ledger.free:
+    if not 0 < gpus <= ledger.free:
         return None
     needs_host = ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0)
 
@@ -87,8 +87,10 @@ class Feasibility:
         self._known: dict[tuple[int, int, int], bool] = {}
         self._empty: Ledger | None = None
 
-    def bar(self, job: Job) -> TooLarge | EverFits | None:
+    def bar(self, job: Job) -> AsksForGpus | TooLarge | EverFits | None:
         """Why the job can never run here; ``None`` if it can."""
+        if job.gpus <= 0:
+            return AsksForGpus(job.gpus)
         if job.gpus > self._gpus:
             return TooLarge(job.gpus, self._gpus)
         if self._plain:

@@ -127,7 +127,7 @@ def _skips(
     if fits is None:
         possible = any(
             node.available
-            and node.gpus >= job.gpus
+            and node.gpus >= job.gpus > 0
             and (not node.cpus or job.cpus <= node.cpus)
             and (not node.mem_mib or job.mem_mib <= node.mem_mib)
             for node in partition.nodes

@@ -114,7 +114,7 @@ class SimulatedCluster:
     and its place in the pair for ever.
 
     Raises:
-        ConfigError: a VC of the trace has no nodes.
+        ConfigError: a VC of the trace has no nodes, or a job of it asks for no GPU.
     """
 
     def __init__(
@@ -136,6 +136,12 @@ class SimulatedCluster:
             raise ConfigError(
                 f"trace {trace.name!r} has jobs of VC {', '.join(missing)}, for which there are no nodes "
                 f"(nodes are given for: {', '.join(layout) or 'none'}); add them to the --vcs file"
+            )
+        without = [item.job.id for item in trace.jobs if item.job.gpus < 1]
+        if without:
+            raise ConfigError(
+                f"trace {trace.name!r}: {len(without)} jobs ask for no GPU (the first is {without[0]!r}), and a GPU "
+                "scheduler has nothing to give them; read the trace without keep_cpu_jobs"
             )
         self._now_s = 0.0
         self._interference = interference

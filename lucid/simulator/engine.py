@@ -96,9 +96,11 @@ def run(
         while True:  # again at the same instant while jobs move from one partition to another
             result = cycle.run()
             cycles += 1
-            if not result.applied or not cluster.moved:
+            wake_s = result.plan.wake_s
+            done = not (result.applied and cluster.moved)
+            del result  # a snapshot that nobody keeps need not be kept apart from the next one
+            if done:
                 break
-        wake_s = result.plan.wake_s
         if progress is not None and cycles % _PROGRESS_CYCLES == 0:
             progress(cluster.ended, jobs)
     return Run(

@@ -7,13 +7,32 @@ from typing import Any
 
 import pytest
 
-from builders import LIGHT, FixedPredictor, Tape, a_cluster, a_trace, by, nodes, part, policy, snap, waits
+from builders import (
+    LIGHT,
+    FixedPredictor,
+    Tape,
+    a_cluster,
+    a_job,
+    a_trace,
+    by,
+    guess,
+    nodes,
+    part,
+    policy,
+    runs,
+    snap,
+    waits,
+)
 from lucid.config import PolicySettings
+from lucid.core.decision import Hold
+from lucid.core.job import Ended, Running
 from lucid.core.ports import Capability
+from lucid.core.reason import AsksForGpus
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator import policy as registry
 from lucid.orchestrator.annotate import Annotator
+from lucid.orchestrator.check import SafetyCheck
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policies.queue import QueuePolicy
@@ -129,3 +148,37 @@ def test_a_plan_is_kept_as_long_as_its_partition_is_the_same_object(name: str) -
     first = chosen.plan(snap(60.0, room)).partitions["vc"]
     assert chosen.plan(snap(120.0, room)).partitions["vc"] is first
     assert chosen.plan(snap(120.0, twin)).partitions["vc"] is not first
+
+
+def test_a_kept_snapshot_keeps_its_predictions() -> None:
+    annotate = Annotator(FixedPredictor({"a": 1.0, "b": 2.0}))
+    first = annotate(Snapshot(0.0, {"vc": part(nodes(1), [waits("a")])}))
+    gone = Snapshot(1.0, {"vc": part(nodes(1), [waits("b")])}, (Ended(a_job("a"), 1.0, 1.0),))
+    second = annotate(gone)
+    assert {job: found.duration_s for job, found in first.predictions.items()} == {"a": 1.0}
+    assert {job: found.duration_s for job, found in second.predictions.items()} == {"b": 2.0}
+
+
+def test_nobody_can_change_what_was_predicted() -> None:
+    annotated = Annotator(FixedPredictor())(Snapshot(0.0, {"vc": part(nodes(1), [waits("a")])}))
+    with pytest.raises(TypeError):
+        annotated.predictions["a"] = guess(1.0)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_job_that_asks_for_no_gpu_is_left_to_slurm_and_holds_up_nobody(name: str) -> None:
+    machines, profile = nodes(1, 2), {"b": LIGHT}
+    pending = [waits(job, gpus, profile=profile.get(job)) for job, gpus in (("a", 0), ("b", 1), ("c", 0))]
+    snapshot = snap(
+        60.0, part(machines, pending, [runs("r", "n1:0", profile=LIGHT), Running(a_job("z", 0), 0.0, ())])
+    )
+    plan = policy(name).plan(snapshot)
+    SafetyCheck()(snapshot, plan)
+    decisions = plan.partitions["vc"].decisions
+    assert decisions["a"] == decisions["c"] == Hold((AsksForGpus(0),))
+    assert [action.job_id for action in plan.actions] == ["b"]
+
+
+def test_a_trace_with_a_job_that_asks_for_no_gpu_is_not_replayed() -> None:
+    with pytest.raises(ConfigError, match=r"1 jobs ask for no GPU \(the first is 'a'\)"):
+        a_cluster(a_trace(by("a", 0), by("b")))

@@ -176,3 +176,7 @@ def test_lucid_plans_the_profiling_partition_by_the_stage() -> None:
     room = part(nodes(1, 8, prefix="p"), [waits("j")], name=PROFILING, profiling=True)
     home = part(nodes(1, 8), [waits("h")])
     assert isinstance(decide("lucid", snap(0.0, room, home)).decisions["h"], Start)
+
+
+def test_a_job_that_asks_for_no_gpu_is_sent_on_unprofiled() -> None:
+    assert reason(stage([waits("j", 0)]).decisions["j"], ProfilingFits) == ProfilingFits(0, False)

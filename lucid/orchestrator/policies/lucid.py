@@ -7,7 +7,7 @@ from collections import defaultdict
 from lucid.binder.pairing import Binder
 from lucid.binder.unpack import partings
 from lucid.config import PolicySettings
-from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start, earliest
 from lucid.core.job import Job, Pending
 from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
@@ -106,7 +106,8 @@ class _VcPlan:
             due_s = self._strict_from_s(holder)
         blocked, decisions, room = self._blocked, self._decisions, self._room
         room_s = float("inf") if room is None else room.room_s
-        for queued in order(partition.pending, predictions):
+        queue = order(partition.pending, predictions)
+        for queued in queue:
             if queued.entry is holder:
                 continue
             # most of a long queue is told here, by one look at what stopped a job of the same shape
@@ -116,13 +117,13 @@ class _VcPlan:
                 decisions[queued.id] = known[1]
             else:
                 self._decide(queued, fenced)
+        if self._kept is not None:
+            estimates_s = (queued.prediction.duration_s for queued in queue if queued.entry is not holder)
+            due_s = earliest(due_s, self._kept.stands_until_s(self._now_s, estimates_s))
         return self._plan(self._now_s + SETTLE_S if parted else due_s)
 
     def _plan(self, wake_s: float | None) -> PartitionPlan:
-        changes_s = self._binder.changes_s
-        if changes_s is not None and (wake_s is None or changes_s < wake_s):
-            wake_s = changes_s
-        return PartitionPlan(self._decisions, tuple(self._actions), wake_s)
+        return PartitionPlan(self._decisions, tuple(self._actions), earliest(wake_s, self._binder.changes_s))
 
     def _strict_from_s(self, holder: Pending) -> float | None:
         at_s = holder.job.submit_s + self._settings.reservation.strict_after_s

@@ -1,0 +1,111 @@
+"""A plan that is kept is the plan that would be made anew, at every instant until its wake time."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import HEAVY, LIGHT, FixedPredictor, a_job, guess, policy
+from lucid.binder.contention import contention_speeds
+from lucid.core.job import JobProfile, Pending, Running
+from lucid.core.node import Node
+from lucid.core.placement import NodeGpus
+from lucid.core.prediction import Prediction
+from lucid.core.snapshot import Partition, Snapshot
+from safety_rules import outline
+
+SMALLEST_S = 2e-3
+"""Nobody looks twice within this time: it is how late a change that comes just after an instant is seen."""
+
+MIDDLE = replace(LIGHT, gpu_util=60.0, mem_util=40.0)
+"""Too slow beside a heavy one, not beside another of its kind."""
+PROFILES = (MIDDLE, LIGHT, HEAVY, replace(LIGHT, gpu_mem_mib=15000.0), replace(HEAVY, gpu_mem_mib=22000.0), None)
+
+
+def some_waiting_vc(rng: random.Random) -> Snapshot:
+    """A VC in which a large job waits for whole nodes, and small ones for GPUs; some running jobs have outlived
+    their estimates. In some, a heavy job stands in the queue before lighter ones of its shape."""
+    gpus, count, queued = rng.choice([1, 2, 2, 4]), rng.randint(2, 6), rng.random() < 0.4
+    nodes = tuple(Node(f"n{i}", gpus) for i in range(count))
+    predictions: dict[str, Prediction] = {}
+    now_s = 1000.0
+    running: list[Running] = []
+    for node in nodes:
+        for gpu in range(gpus):
+            if rng.random() < 0.05:
+                continue
+            job = a_job(f"r{len(running)}", 1)
+            profile = MIDDLE if queued else rng.choice(PROFILES)
+            start_s = rng.choice([0.0, 250.0, 999.5, rng.uniform(0.0, 1000.0)])
+            predictions[job.id] = some_guess(rng, profile, queued)
+            running.append(Running(job, start_s, (NodeGpus(node.name, 1 << gpu),), profile=profile))
+    running.sort(key=lambda e: e.start_s)
+    large = a_job("large", gpus * rng.randint(1, count - 1) + rng.randint(1, gpus), rng.choice([0.0, 500.0]))
+    pending = [Pending(large, large.submit_s)]
+    predictions["large"] = guess(5000.0)
+    for i in range(rng.randint(1, 6)):
+        job = a_job(f"p{i}", 1 if queued else rng.randint(1, gpus), 900.0 + i, rank=i)
+        profile = (MIDDLE if i else HEAVY) if queued else rng.choice(PROFILES)
+        found = some_guess(rng, profile, queued)
+        predictions[job.id] = replace(found, duration_s=1.0) if queued and not i else found
+        pending.append(Pending(job, job.submit_s, profile))
+    return Snapshot(now_s, {"vc": Partition("vc", nodes, tuple(pending), tuple(running))}, predictions=predictions)
+
+
+def some_guess(rng: random.Random, profile: JobProfile | None, queued: bool) -> Prediction:
+    duration_s = rng.choice([1.0, 600.0, 1000.0, rng.uniform(1.0, 3000.0), rng.uniform(1.0, 300.0)])
+    return guess(duration_s, None if profile is None else 0 if queued else rng.choice([0, 1]))
+
+
+@pytest.mark.parametrize("name", ["fifo", "qssf", "srtf", "tiresias", "lucid"])
+@settings(max_examples=int(os.environ.get("LUCID_EXAMPLES", "50")), deadline=None)
+@given(rng=st.randoms(use_true_random=False))
+def test_a_kept_plan_is_the_plan_made_anew(name: str, rng: random.Random) -> None:
+    snapshot = some_waiting_vc(rng)
+    rules = {
+        "reservation": {
+            "safety": rng.choice([1.0, 1.0, 1.5, 0.5]),
+            "strict_after_s": rng.choice([43200.0, 43200.0, 2000.0]),
+            "after_wait_s": rng.choice([0.0, 0.0, 800.0]),
+        },
+        "packing": {
+            "least_pair_speed": rng.choice([0.85, 0.7]),
+            "least_partner_remaining_s": rng.choice([0.0, 300.0]),
+        },
+        "profiling": {"enabled": False},
+    }
+    predictor = FixedPredictor(speed=contention_speeds)
+    keeps = policy(name, predictor, **rules)
+    for _ in range(8):
+        plan = keeps.plan(snapshot)
+        if plan.actions:
+            return
+        until_s = snapshot.now_s + 20000.0 if plan.wake_s is None else plan.wake_s
+        assert until_s > snapshot.now_s
+        for share in (0.001, 0.3, rng.random(), 0.999):
+            at_s = snapshot.now_s + share * (until_s - snapshot.now_s)
+            if until_s - at_s > SMALLEST_S:
+                later = replace(snapshot, now_s=at_s)
+                assert keeps.plan(later).partitions["vc"] is plan.partitions["vc"], "not kept"
+                assert outline(policy(name, predictor, **rules).plan(later)) == outline(plan)
+        if plan.wake_s is None:
+            return
+        snapshot = replace(snapshot, now_s=plan.wake_s)
+
+
+def test_the_scenes_reach_reservations_that_move() -> None:
+    """What the test above is for happens often enough in its scenes."""
+    kept = moving = 0
+    for seed in range(200):
+        snapshot = some_waiting_vc(random.Random(seed))
+        plan = policy("lucid", FixedPredictor(speed=contention_speeds), profiling={"enabled": False}).plan(snapshot)
+        if not plan.actions:
+            kept += 1
+            moving += plan.wake_s is not None
+    assert kept > 50
+    assert moving > 30
