@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import frontier, plan, quality, replay, systems
+from benchmarks import contention, frontier, plan, quality, replay, systems
 from benchmarks.figure import Absent, Figure, as_dict, markdown
 
 __all__ = ["main"]
@@ -23,9 +23,11 @@ PARTS: dict[str, tuple[Part, str]] = {
     "plan": (plan.figures, "latency of one plan(), 1,000 to 50,000 pending, beside fifo's"),
     "p1": (replay.p1, "replaying P1 under lucid: wall and CPU, beside fifo's"),
     "philly": (replay.philly, "replaying the whole Philly log: wall and peak memory, beside fifo's"),
+    "kept": (replay.kept, "what keeping the plans of unchanged partitions saves on P1"),
     "quality": (quality.honest, "schedules of P1 under every policy, everything charged"),
     "parity": (quality.parity, "parity mode beside the published simulator's figures, P0 and P1"),
     "frontier": (frontier.figures, "what each of lucid's settings is worth on P1"),
+    "contention": (contention.figures, "error of the contention model on measured pairs"),
     "systems": (systems.figures, "Muri, Pollux, Optimus, elastic: times of decisions, and the elastic experiment"),
 }
 

@@ -32,7 +32,7 @@ def figures(runs: int) -> Iterator[Figure]:
             float(fifo["median_ms"]),
             "fifo",
             at_most=_AT_MOST_MS.get((pending, gpus)),
-            note=f"p99 {float(lucid['p99_ms']):.1f} ms, {1000 * float(lucid['median_ms']) / pending:.1f} us per job",
+            note=f"p99 {float(lucid['p99_ms']):.1f} ms, CPU {float(lucid['median_cpu_ms']):.1f} ms",
             detail={"pending": pending, "gpus": gpus, "lucid": lucid, "fifo": fifo},
         )
 

@@ -10,12 +10,16 @@ from concurrent.futures import ProcessPoolExecutor
 
 from benchmarks.figure import Figure
 from benchmarks.packs import pack, shared
+from lucid.core.decision import Plan
+from lucid.core.snapshot import Snapshot
+from lucid.orchestrator.policy import PartitionPolicy
 from lucid.simulator.layout import sized_vcs
+from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces import read_trace
 from lucid.simulator.traces.synth import with_workloads
 
-__all__ = ["p1", "philly"]
+__all__ = ["kept", "p1", "philly"]
 
 
 def p1(runs: int) -> Iterator[Figure]:
@@ -73,3 +77,30 @@ def _philly(policy: str, packed: bool) -> tuple[float, float, float, int]:
     run = simulate(Scenario(trace, sized_vcs(trace, 8)), policy)
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return run.wall_s, run.cpu_s, peak_mib, len(trace.jobs)
+
+
+def kept(runs: int) -> Iterator[Figure]:
+    """Lucid on P1 with every partition planned anew in every cycle, against keeping plans of unchanged ones."""
+    scenario = pack("P1", (("lucid", "P1_est_ebm.csv"),))
+    plan = PartitionPolicy.plan
+
+    def forgetful(self: PartitionPolicy, snapshot: Snapshot) -> Plan:
+        self._kept.clear()
+        return plan(self, snapshot)
+
+    took: dict[bool, list[float]] = {False: [], True: []}
+    jct: set[float] = set()
+    for _ in range(runs):
+        for forgets, times in took.items():
+            PartitionPolicy.plan = forgetful if forgets else plan  # type: ignore[method-assign]
+            try:
+                run = simulate(scenario, "lucid")
+            finally:
+                PartitionPolicy.plan = plan  # type: ignore[method-assign]
+            times.append(run.cpu_s)
+            jct.add(run_metrics(run)["avg_jct_s"])
+    same = "same schedule" if len(jct) == 1 else "OTHER SCHEDULE"
+    anew, ordinary = (statistics.median(took[forgets]) for forgets in (True, False))
+    yield Figure(
+        f"lucid on P1, no plans kept, CPU ({run.cycles:,} cycles)", anew, "s", runs, ordinary, "kept", note=same
+    )

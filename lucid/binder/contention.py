@@ -7,8 +7,9 @@ the product u*v:
     speed = 1 / (1 + SM_COST * u_a * u_b + BANDWIDTH_COST * m_a * m_b)
 
 with u the share of time a kernel runs and m the share of time device memory is busy (0..1). The two costs are
-the least-squares fit, rounded to one digit, over 1,388 published pairs on RTX 3090 (root mean square error
-0.086 at a standard deviation of 0.115): a guide to order of magnitude and to ranking, no measurement.
+the least-squares fit, rounded to one digit, over both jobs of 1,388 published pairs on RTX 3090 (root mean square
+error 0.098 at a standard deviation of 0.125; of a pair's average 0.070 at 0.105; ``python -m benchmarks --only
+contention`` prints them): a guide to order of magnitude and to ranking, no measurement.
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch:
 def test_the_settings_shown_are_the_defaults_and_complete() -> None:
     text = block("toml", "[policy.profiling]")
     assert settings_from(tomllib.loads(text), "docs") == Settings()
-    for table in (Settings().policy.profiling, Settings().policy.packing, Settings().policy.reservation):
+    known = Settings()
+    for table in (known.policy.profiling, known.policy.packing, known.policy.reservation, known.overheads):
         for key in type(table).model_fields:
             assert re.search(rf"^(# )?{key} = ", text, re.MULTILINE), key
 

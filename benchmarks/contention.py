@@ -1,0 +1,52 @@
+"""How far the contention model is from measured pairs, and what its costs come out as when fitted to them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+
+import numpy as np
+from scipy.optimize import curve_fit
+
+from benchmarks.figure import Figure
+from benchmarks.packs import shared
+from lucid.binder.contention import BANDWIDTH_COST, SM_COST, contention_speeds
+from lucid.core.job import JobProfile
+from lucid.simulator.truth import workload_label
+
+__all__ = ["figures"]
+
+_KEYS = ("model", "dataset", "batchsize", "amp")
+
+
+def figures(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - deterministic
+    """Root mean square error over both sides of every pair, against saying the mean for all."""
+    alone: dict[str, JobProfile] = {}
+    with shared("profiles.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            util, mem_util, mem_mib = (float(row[key]) for key in ("gpu_util", "gmem_util", "gmem"))
+            alone[workload_label(*(row[key] for key in _KEYS))] = JobProfile(util, mem_util, mem_mib)
+    products: list[tuple[float, float]] = []
+    said: list[float] = []
+    measured: list[float] = []
+    pairs = 0
+    with shared("pairs.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            a, b = (alone[workload_label(*(row[f"{key}{side}"] for key in _KEYS))] for side in (1, 2))
+            pairs += 1
+            said += contention_speeds(a, b)
+            measured += [float(row["speed1"]), float(row["speed2"])]
+            products += [(1e-4 * a.gpu_util * b.gpu_util, 1e-4 * a.mem_util * b.mem_util)] * 2
+    truth, model, used = np.array(measured), np.array(said), np.array(products).T
+    by_pair = truth.reshape(-1, 2).mean(axis=1), model.reshape(-1, 2).mean(axis=1)
+    for what, (true, guess) in (("the two jobs' average", by_pair), ("each job", (truth, model))):
+        error = float(np.sqrt(np.mean((guess - true) ** 2)))
+        name = f"error of the contention model over {pairs:,} pairs, {what}"
+        yield Figure(name, error, "", 1, float(true.std()), "saying the mean")
+    fitted, _ = curve_fit(_speed, used, truth)
+    for name, value, shipped in zip(("SM", "BANDWIDTH"), fitted, (SM_COST, BANDWIDTH_COST), strict=True):
+        yield Figure(f"{name}_COST, least squares", float(value), "", 1, shipped, "as in the code")
+
+
+def _speed(used: np.ndarray, sm: float, bandwidth: float) -> np.ndarray:
+    return 1.0 / (1.0 + sm * used[0] + bandwidth * used[1])  # type: ignore[no-any-return]
