@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 from click.testing import CliRunner
+from packs import hours, replayed, shared
 
 from lucid.cli.main import lucidctl
-from packs import hours, replayed, shared
 
 pytestmark = pytest.mark.parity
 
