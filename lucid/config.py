@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from lucid.errors import ConfigError
 
 __all__ = [
+    "ModelSettings",
     "OverheadSettings",
     "PackingSettings",
     "PolicySettings",
@@ -111,11 +112,45 @@ class PolicySettings(_Frozen):
     """What srtf assumes that one preemption costs."""
 
 
+class ModelSettings(_Frozen):
+    """Learned models: where they are kept, what they learn from, and when they are trained again.
+
+    Paths are relative to the folder of the configuration file.
+    """
+
+    library: str | None = None
+    """Folder of the versions."""
+    jobs: str | None = None
+    """Log of finished jobs (sacct lines or CSV): durations."""
+    profiles: str | None = None
+    """CSV of configurations measured alone: share scores; with ``pairs`` the pair model too."""
+    pairs: str | None = None
+    """CSV of configurations measured together."""
+    bins: str | None = None
+    """CSV of submissions per bin of time: throughput."""
+    monotone: dict[str, Literal[-1, 1]] = {}
+    """Features along which durations may only rise (1) or fall (-1)."""
+    new_jobs: int = Field(1000, ge=1)
+    """Finished jobs not yet learned from that call for training."""
+    least_jobs: int = Field(50, ge=40)
+    """With fewer new ones nothing is trained."""
+    most_age_days: float = Field(7.0, gt=0)
+    drift_jobs: int = Field(100, ge=1)
+    """Finished jobs that a drift of the error needs before it counts."""
+    ratio_train: float = Field(1.0, gt=0)
+    """Model error, as a multiple of the error of history means, above which to train."""
+    ratio_fall_back: float = Field(1.2, gt=0)
+    """And above which history means answer until a new version is promoted."""
+    psi_train: float = Field(0.25, gt=0)
+    """Population stability index of an input above which to train."""
+
+
 class Settings(_Frozen):
     """The whole of ``lucid.toml``."""
 
     policy: PolicySettings = PolicySettings()
     overheads: OverheadSettings = OverheadSettings()
+    models: ModelSettings = ModelSettings()
 
 
 def settings_from(data: dict[str, Any], where: str) -> Settings:

@@ -39,7 +39,7 @@ from lucid.models.intervals import IntervalTracker, residual, scale_of
 from lucid.models.jobtable import FloatArray, JobTable
 from lucid.models.names import NameBuckets
 
-__all__ = ["fit", "rank_correlation"]
+__all__ = ["fit", "rank_correlation", "relative_loss"]
 
 _COUNT: Final = FACT_NAMES.index("user_count")
 _DECILES: Final = [FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile")]
@@ -203,7 +203,7 @@ def _choose(
             shift = np.clip(weight * scores[name], -MOST_LOG, MOST_LOG)
             corrections[_label(name, weight)].append(shift)
             losses[_label(name, weight)] += [
-                _relative_loss(anchor[rows], shift[part], truth[rows], jobs.limit_s[rows])
+                relative_loss(anchor[rows], shift[part], truth[rows], jobs.limit_s[rows])
                 for part in np.array_split(np.arange(len(check)), _STRETCHES)
                 if len(part) >= _FEWEST_IN_STRETCH
                 for rows in (check[part],)
@@ -238,7 +238,7 @@ def _label(name: str, weight: float) -> str:
     return f"{name} model × {weight:g}" if name else "user median"
 
 
-def _relative_loss(anchor: FloatArray, shift: FloatArray, truth: FloatArray, limit_s: FloatArray) -> float:
+def relative_loss(anchor: FloatArray, shift: FloatArray, truth: FloatArray, limit_s: FloatArray) -> float:
     """Log error and absolute error (seconds) of anchor + shift, each relative to the anchor's; their mean."""
     truth_s = from_log(truth)
     log_error, error_s = [], []

@@ -4,6 +4,7 @@
 
     <root>/<name>/v0001.json    one version: the model, its facts, a SHA-256 of both
     <root>/<name>/service.json  which version is in service, and the one before it
+    <root>/<name>/suspended.json  there while history means answer in the place of the version in service
     <root>/<name>/audit.jsonl   one line per action: time, action, version, why
     <root>/train.lock           held while a training runs
 
@@ -18,6 +19,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import tempfile
@@ -35,6 +37,7 @@ M = TypeVar("M")
 
 FORMAT: Final = "lucid-model-version/1"
 _SERVICE_FORMAT: Final = "lucid-model-service/1"
+_SUSPENDED: Final = "suspended.json"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 _FILE: Final = re.compile(r"v(\d{4,})\.json")
 
@@ -145,6 +148,22 @@ class Library:
         self._record(name, "rollback", before, f"{why}; was v{now}")
         return before
 
+    def suspend(self, name: str, why: str) -> None:
+        """Let history means answer instead of the version in service, until a version is promoted (or rolled
+        back to) again; a second suspension changes nothing."""
+        if self.suspended(name) is None:
+            write_whole(self._folder(name) / _SUSPENDED, json.dumps({"why": why}, ensure_ascii=False) + "\n")
+            self._record(name, "suspend", self.serving(name) or 0, why)
+
+    def suspended(self, name: str) -> str | None:
+        """Why the version in service is not to be believed, or None where it is.
+
+        Raises:
+            ModelError: the file that says so cannot be read.
+        """
+        path = self._folder(name) / _SUSPENDED
+        return str(_json(path).get("why", "")) if path.exists() else None
+
     def trail(self, name: str) -> list[dict[str, Any]]:
         """The audit trail, oldest first; a last line torn by a crash is left out.
 
@@ -175,11 +194,15 @@ class Library:
         facts: Mapping[str, Any] | None = None,
         *,
         slack: float = 0.0,
+        most: float = math.inf,
+        final: Callable[[], M] | None = None,
     ) -> Trained:
         """Fit, judge on later data beside the model in service, store, and promote if not worse.
 
         `loss` must use data later than any that `fit` saw; lower is better. `slack` is how much worse (as a
-        fraction) still counts as not worse. A model in service that no longer loads counts as beaten.
+        fraction) still counts as not worse. A loss above `most` is never promoted. A model in service that no
+        longer loads counts as beaten. `final` fits what is stored, if that is to learn from the judging data
+        too; without it what was judged is stored.
 
         Raises:
             TrainingRuns: another training holds the lock.
@@ -193,12 +216,17 @@ class Library:
             if new != new:
                 raise ModelError(f"{self._folder(name)}: the new {name} has no loss (nan); nothing was stored")
             old, trouble = self._loss_in_service(name, load, loss)
+            if final is not None:
+                data = json.loads(json.dumps(dump(final())))
+                load(data)
             number = self.add(name, data, {**(facts or {}), "loss": new, "loss_in_service": old})
             if old is None:
                 reason = trouble or "no version was in service"
             else:
                 reason = f"loss {new:.6g}, in service {old:.6g} on the same later data"
-            promoted = old is None or new <= old * (1 + slack)
+            promoted = (old is None or new <= old * (1 + slack)) and new <= most
+            if new > most:
+                reason = f"loss {new:.6g}, at most {most:g} is promoted"
             if promoted:
                 self.promote(name, number, reason)
             else:
@@ -255,6 +283,7 @@ class Library:
     def _serve(self, name: str, number: int, before: int | None) -> None:
         content = {"format": _SERVICE_FORMAT, "version": number, "before": before}
         write_whole(self._folder(name) / "service.json", json.dumps(content) + "\n")
+        (self._folder(name) / _SUSPENDED).unlink(missing_ok=True)
 
     def _record(self, name: str, action: str, number: int, why: str) -> None:
         entry = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,11 +137,19 @@ def draw_pictures(model: AdditiveModel, folder: Path, title: str, unit: str = ""
 
 
 def draw_page(
-    model: AdditiveModel, path: Path, title: str, unit: str = "", facts: Mapping[str, Any] | None = None
+    model: AdditiveModel,
+    path: Path,
+    title: str,
+    unit: str = "",
+    facts: Mapping[str, Any] | None = None,
+    more: Sequence[tuple[str, str, AdditiveModel]] = (),
 ) -> None:
-    """One self-contained HTML page: facts, importances, shape functions, pictures embedded."""
-    pictures = [("Importances", _embedded(draw_importances(model, title, unit)))]
-    pictures += [(term.name, _embedded(draw_term(term, unit))) for term in _ranked(model)]
+    """One self-contained HTML page: facts, importances, shape functions, pictures embedded; then those of further
+    parts (title, unit, tables) of the same model."""
+    pictures = []
+    for what, of, part in (("Importances", unit, model), *more):
+        pictures.append((what, _embedded(draw_importances(part, title if part is model else what, of))))
+        pictures += [(term.name, _embedded(draw_term(term, of))) for term in _ranked(part)]
     shown = {"intercept": f"{model.intercept:.4g}{_in(unit)}", "terms": len(model.terms), **(facts or {})}
     # The template is text of this package, values are escaped.
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)

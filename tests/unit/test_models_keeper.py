@@ -1,0 +1,361 @@
+"""Upkeep of the library: what is judged on what, when training is due, falling back, crashes, and its commands."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from test_models_duration import cluster
+
+from lucid.cli.models import models
+from lucid.errors import ConfigError, LucidError, ModelError
+from lucid.models import upkeep
+from lucid.models.duration import DurationModel
+from lucid.models.jobtable import JobTable
+from lucid.models.keeper import Keeper, Sources, rules_from
+from lucid.models.library import Library, TrainingRuns
+from lucid.models.measured import Pairing, Usage
+from lucid.models.throughput import Bins
+from lucid.models.update import Action, Rules
+
+pytest.importorskip("interpret")
+NOW = datetime(2024, 5, 8, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def jobs() -> JobTable:
+    return cluster(600)
+
+
+def by_end(jobs: JobTable, count: int) -> JobTable:
+    return jobs.take(np.argsort(jobs.end_s)[:count])
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[JobTable]:
+    """Training that keeps what it was given and fits nothing; the running median answers."""
+    seen: list[JobTable] = []
+
+    def fit(jobs: JobTable, settings: object) -> DurationModel:
+        seen.append(jobs)
+        return replace(DurationModel.untrained(), trained_jobs=len(jobs))
+
+    monkeypatch.setattr(DurationModel, "fit", staticmethod(fit))
+    return seen
+
+
+def test_a_version_learns_only_from_before_what_judges_it(
+    jobs: JobTable, tmp_path: Path, quick: list[JobTable]
+) -> None:
+    library = Library(tmp_path)
+    first = upkeep.train_duration(library, by_end(jobs, 300))
+    assert first.promoted
+    assert len(quick[0]) == 240
+    facts = library.show("duration").facts
+    assert (facts["learned_from"], facts["judged_on"]) == (240, 60)
+    assert quick[0].end_s.max() == facts["learned_until"]
+    # the next one learns half of what is new, and both are judged on the other half
+    upkeep.train_duration(library, by_end(jobs, 500))
+    facts = library.show("duration", 2).facts
+    assert (facts["learned_from"], facts["judged_on"]) == (240 + 130, 130)
+    assert facts["loss_in_service"] == pytest.approx(facts["loss"])
+
+
+def test_too_little_news_is_said(jobs: JobTable, tmp_path: Path, quick: list[JobTable]) -> None:
+    library = Library(tmp_path)
+    upkeep.train_duration(library, by_end(jobs, 300))
+    with pytest.raises(ModelError, match="35 jobs are new since the version in service learned"):
+        upkeep.train_duration(library, by_end(jobs, 275))
+    with pytest.raises(ModelError, match="0 jobs are new"):
+        upkeep.train_duration(Library(tmp_path / "other"), by_end(jobs, 0))
+
+
+def test_a_model_worse_than_the_median_is_kept_but_never_promoted(
+    jobs: JobTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: list[JobTable]
+) -> None:
+    monkeypatch.setattr(DurationModel, "point_log", lambda self, jobs, facts: np.full(len(jobs), 2.0))
+    trained = upkeep.train_duration(Library(tmp_path), jobs)
+    assert not trained.promoted
+    assert "at most 1.02 is promoted" in trained.reason
+    assert Library(tmp_path).serving("duration") is None
+
+
+def test_drift_of_error_and_inputs_is_measured_on_what_is_new(
+    jobs: JobTable, tmp_path: Path, quick: list[JobTable]
+) -> None:
+    library = Library(tmp_path)
+    upkeep.train_duration(library, by_end(jobs, 300))
+    calm = upkeep.duration_evidence(library, jobs, NOW)
+    assert calm.new_jobs == 360
+    assert calm.drift.ratio == pytest.approx(1.0)  # the running median answered, and is what it is held against
+    assert calm.drift.inputs["cpus"] < 0.1
+    late = jobs.end_s > float(library.show("duration").facts["learned_until"])
+    moved = replace(jobs, cpus=np.where(late, 64.0, jobs.cpus))
+    assert upkeep.duration_evidence(library, moved, NOW).drift.worst_input[0] == "cpus"  # type: ignore[index]
+
+
+def keeper(library: Library, jobs: JobTable, **rules: object) -> Keeper:
+    return Keeper(library, Sources(jobs=lambda: jobs), Rules(**rules))  # type: ignore[arg-type]
+
+
+def test_a_tick_trains_when_due_and_only_then(jobs: JobTable, tmp_path: Path, quick: list[JobTable]) -> None:
+    library = Library(tmp_path, lambda: NOW)
+    (outcome,) = keeper(library, by_end(jobs, 300)).tick(NOW)
+    assert outcome.decision is not None
+    assert outcome.decision.action is Action.TRAIN
+    assert outcome.trained is not None
+    assert outcome.trained.promoted
+    (outcome,) = keeper(library, by_end(jobs, 330), psi_train=9.0).tick(NOW)
+    assert outcome.decision is not None
+    assert outcome.decision.action is Action.NOTHING
+    assert len(library.versions("duration")) == 1
+    (outcome,) = keeper(library, by_end(jobs, 330), psi_train=9.0).tick(NOW + timedelta(days=8))
+    assert "old, at most 7.0 days" in outcome.to_json()["reasons"][0]
+    assert outcome.to_json()["version"] == 2
+
+
+def test_a_drifted_model_is_suspended_until_a_better_one_is_promoted(
+    jobs: JobTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: list[JobTable]
+) -> None:
+    library = Library(tmp_path, lambda: NOW)
+    upkeep.train_duration(library, by_end(jobs, 300))
+    honest = DurationModel.point_log
+    monkeypatch.setattr(DurationModel, "point_log", lambda self, jobs, facts: honest(self, jobs, facts) + 1.0)
+    (outcome,) = keeper(library, jobs).tick(NOW)
+    assert outcome.decision is not None
+    assert outcome.decision.action is Action.FALL_BACK
+    assert outcome.trained is not None
+    assert not outcome.trained.promoted
+    assert "history means" in str(library.suspended("duration"))
+    assert [e["action"] for e in library.trail("duration")][-3:] == ["suspend", "add", "keep"]
+    monkeypatch.setattr(DurationModel, "point_log", honest)
+    assert upkeep.train_duration(library, jobs).promoted
+    assert library.suspended("duration") is None
+
+
+def test_trouble_with_one_kind_leaves_the_others(jobs: JobTable, tmp_path: Path, quick: list[JobTable]) -> None:
+    def broken() -> Bins:
+        raise ModelError("bins.csv: cannot be read")
+
+    outcomes = Keeper(Library(tmp_path), Sources(jobs=lambda: jobs, bins=broken)).tick(NOW)
+    assert [o.trouble for o in outcomes] == [None, "bins.csv: cannot be read"]
+    with pytest.raises(ModelError, match="no data to train share"):
+        Keeper(Library(tmp_path), Sources(jobs=lambda: jobs)).train("share")
+
+
+def test_a_tick_beside_a_training_is_skipped(jobs: JobTable, tmp_path: Path, quick: list[JobTable]) -> None:
+    library = Library(tmp_path)
+    with library.training():
+        (outcome,) = keeper(library, jobs).tick(NOW)
+        assert outcome.decision is not None
+        assert "skipped" in outcome.decision.reasons[-1]
+        with pytest.raises(TrainingRuns):
+            keeper(library, jobs).train("duration")
+    assert library.names() == []
+
+
+_VICTIM = """
+import sys
+from pathlib import Path
+from datetime import UTC, datetime
+from test_models_duration import cluster
+from lucid.models.duration import DurationModel
+from lucid.models.keeper import Keeper, Sources
+from lucid.models.library import Library
+import time
+def fit(jobs, settings):
+    Path(sys.argv[2]).write_text("training")
+    time.sleep(60)
+DurationModel.fit = staticmethod(fit)
+Keeper(Library(Path(sys.argv[1])), Sources(jobs=lambda: cluster(600))).tick(datetime.now(UTC))
+"""
+
+
+def test_killed_in_the_midst_of_training_the_next_tick_does_it(
+    jobs: JobTable, tmp_path: Path, quick: list[JobTable]
+) -> None:
+    library, sign = Library(tmp_path / "library"), tmp_path / "sign"
+    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}{os.pathsep}{Path.cwd()}"}
+    victim = subprocess.Popen([sys.executable, "-c", _VICTIM, str(library.root), str(sign)], env=environment)
+    try:
+        deadline = time.monotonic() + 60
+        while not sign.exists():
+            assert victim.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (outcome,) = keeper(library, jobs).tick(NOW)
+        assert outcome.decision is not None
+        assert f"process {victim.pid}" in outcome.decision.reasons[-1]
+    finally:
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+    (outcome,) = keeper(library, jobs).tick(NOW)
+    assert outcome.trained is not None
+    assert outcome.trained.promoted
+
+
+def measured(configs: int) -> tuple[list[Usage], list[Pairing]]:
+    usages = [
+        Usage(8.0 * i, 4.0 * i, 2000.0, workload=f"w{i % 4}", config=f"c{i}", label=min(2, i // 3))
+        for i in range(1, configs + 1)
+    ]
+    pairings = [
+        Pairing(
+            a, b, *(1 - a.gpu_util * b.gpu_util / 1e4 + np.random.default_rng([i, j]).normal(0, 0.01, 2)).tolist()
+        )
+        for i, a in enumerate(usages)
+        for j, b in enumerate(usages[i:])
+    ]
+    return usages, pairings
+
+
+def test_measured_models_are_judged_on_new_measurements_and_then_learn_them(tmp_path: Path) -> None:
+    library = Library(tmp_path)
+    usages, pairings = measured(9)
+    assert upkeep.train_pairs(library, pairings).promoted
+    assert upkeep.train_share(library, usages, pairings).promoted
+    facts = library.show("pairs").facts
+    assert (facts["learned_from"], facts["judged_on"]) == (45, 15)
+    with pytest.raises(ModelError, match="0 new measurements"):
+        upkeep.train_pairs(library, pairings)
+    more, together = measured(10)
+    assert upkeep.measured_evidence(library, "pairs", more, together, NOW).new_jobs == 10
+    assert upkeep.measured_evidence(library, "share", more, together, NOW).new_jobs == 1
+    upkeep.train_pairs(library, together)
+    facts = library.show("pairs", 2).facts
+    assert (facts["learned_from"], facts["judged_on"]) == (55, 4)
+    assert facts["loss_in_service"] is not None
+
+
+def test_throughput_is_judged_on_later_bins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lucid.models.throughput import fit_throughput
+
+    seen: list[int] = []
+
+    def fit(bins: Bins, age: int) -> object:
+        seen.append(len(bins.start))
+        return fit_throughput(Bins(bins.start[:1200], bins.jobs[:1200], bins.gpus[:1200]), age)
+
+    monkeypatch.setattr(upkeep, "fit_throughput", fit)
+    rng = np.random.default_rng(0)
+    start = tuple(datetime(2024, 1, 1) + timedelta(hours=n) for n in range(2000))
+    counts = rng.poisson(3 + np.array([time.hour / 4 for time in start])).astype(float)
+    bins = Bins(start, counts, 2 * counts)
+    library = Library(tmp_path)
+    upkeep.train_throughput(library, bins.upto(start[1500]))
+    assert seen == [1200]
+    evidence = upkeep.throughput_evidence(library, bins, NOW)
+    assert evidence.new_jobs == 800
+    assert evidence.drift.ratio is not None
+    assert evidence.drift.ratio < 1.0  # noise round a daily rhythm: better than 'as in the last hour'
+    upkeep.train_throughput(library, bins)
+    assert seen == [1200, 1600]
+
+
+# -- the commands -----------------------------------------------------------------------------------------------
+
+
+def invoke(*args: object) -> str:
+    result = CliRunner().invoke(models, [str(arg) for arg in args], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture
+def log(tmp_path: Path, jobs: JobTable) -> Path:
+    path = tmp_path / "jobs.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["job_id", "user", "submit_time", "duration", "tasks", "time_limit"])
+        rows = zip(jobs.user, jobs.submit_s, jobs.duration_s, jobs.cpus, strict=True)
+        writer.writerows([i, user, f"{s:.0f}", d, int(c), "2-00:00:00"] for i, (user, s, d, c) in enumerate(rows))
+    return path
+
+
+def test_train_list_show_promote_rollback(tmp_path: Path, log: Path, quick: list[JobTable]) -> None:
+    library = ("--library", tmp_path / "library")
+    assert "no versions yet" in invoke("list", *library)
+    assert "v1 in service" in invoke("train", "--jobs", log, *library)
+    Library(tmp_path / "library").add("duration", DurationModel.untrained().to_json(), {})
+    listed = json.loads(invoke("list", "--json", *library))
+    assert [(row["version"], row["in_service"]) for row in listed] == [(1, True), (2, False)]
+    assert "inputs" not in listed[0]["facts"]
+    assert "v2 is in service" in invoke("promote", "duration", 2, *library)
+    assert "v1 is in service again" in invoke("rollback", "duration", "--why", "a test", *library)
+    shown = json.loads(invoke("show", "duration", "--json", *library))
+    assert (shown["version"], shown["in_service"]) == (1, True)
+    assert shown["trail"][-1]["why"] == "a test; was v2"
+    assert "user median" in invoke("show", "duration", "--version", 2, *library)
+
+
+def test_due_from_a_configuration_file(tmp_path: Path, log: Path, quick: list[JobTable]) -> None:
+    config = tmp_path / "lucid.toml"
+    config.write_text('[models]\njobs = "jobs.csv"\nlibrary = "kept"\nnew_jobs = 100000\npsi_train = 99.0\n')
+    assert "no version is in service" in invoke("train", "--due", "--config", config)
+    assert (tmp_path / "kept" / "duration" / "v0001.json").exists()
+    assert "nothing calls for training" in invoke("train", "--due", "--config", config)
+    (found,) = json.loads(invoke("status", "--json", "--config", config))
+    assert (found["action"], found["new"], found["suspended"]) == ("nothing", 120, None)
+    assert found["drift"]["error_ratio"] == pytest.approx(1.0)
+    assert "duration" in invoke("status", "--config", config)
+
+
+def test_wrong_use_says_what_to_give(tmp_path: Path, log: Path) -> None:
+    def error(*args: object) -> LucidError:
+        found = CliRunner().invoke(models, [str(arg) for arg in args]).exception
+        assert isinstance(found, LucidError)
+        return found
+
+    library = ("--library", tmp_path / "library")
+    assert "give --jobs" in str(error("train", *library))
+    assert "there is data for: duration" in str(error("train", "pairs", "--jobs", log, *library))
+    assert "belong together" in str(error("train", "--profiles", log, *library))
+    assert isinstance(error("train", *library), ConfigError)
+    assert "no version of duration is in service" in str(error("show", "duration", *library))
+    with pytest.raises(ModelError, match="known are duration, share"):
+        upkeep.load_kind("weather", {}, "weather v1")
+
+
+@pytest.mark.slow
+def test_show_draws_pictures_and_one_page(tmp_path: Path, jobs: JobTable) -> None:
+    library = Library(tmp_path / "library")
+    usages, pairings = measured(9)
+    upkeep.train_duration(library, jobs)
+    upkeep.train_share(library, usages, pairings)
+    upkeep.train_pairs(library, pairings)
+    for name in ("duration", "share", "pairs"):
+        out = invoke("show", name, "--plots", tmp_path / name, "--library", library.root)
+        assert "written:" in out
+    assert (tmp_path / "duration" / "importances.png").exists()
+    assert len(list((tmp_path / "duration").rglob("*.html"))) == 1
+    assert "same_request" in (tmp_path / "duration" / "duration.html").read_text()
+    assert (tmp_path / "share" / "tree.svg").exists()
+
+
+def test_the_rules_are_the_administrators() -> None:
+    from lucid.config import ModelSettings
+
+    rules = rules_from(ModelSettings(new_jobs=5000, most_age_days=3))
+    assert (rules.new_jobs, rules.most_age) == (5000, timedelta(days=3))
+    assert rules_from(ModelSettings()) == Rules()
+
+
+def test_keeping_and_loading_import_no_library_of_learning() -> None:
+    code = (
+        "import sys\n"
+        "import lucid.models.keeper, lucid.models.library, lucid.models.upkeep, lucid.cli.main\n"
+        "bad = {'sklearn', 'interpret', 'pandas', 'matplotlib', 'rapidfuzz'} & set(sys.modules)\n"
+        "assert not bad, bad\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
