@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export LUCID_SHARED ?= $(abspath ../shared)
 
-.PHONY: help install demo check test nightly bench lint types fast clean
+.PHONY: help install demo cluster cluster-down check test nightly bench lint types fast clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -42,6 +42,12 @@ bench: $(STAMP) ## figures of speed and quality, as README names them
 
 demo: $(STAMP) ## simulate a synthetic month under four policies; table, one explanation, report page
 	@$(BIN)/lucidctl demo --out out/demo
+
+cluster: ## a real Slurm on this machine (root, Debian's debootstrap); prints how to use it: docs/testbed.md
+	@$(PYTHON) slurm/testbed up
+
+cluster-down: ## end it and remove every trace but the cached tree
+	@$(PYTHON) slurm/testbed down
 
 clean: ## remove what make created
 	rm -rf $(VENV) out build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

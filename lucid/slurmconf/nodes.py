@@ -1,0 +1,127 @@
+"""What an administrator says about nodes and partitions, as typed facts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from lucid.errors import ConfigError
+
+__all__ = ["NodeSpec", "PartitionSpec", "hosts_in", "parse_node", "parse_partition"]
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_HOSTS = re.compile(r"[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)?(,[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)?)*")
+_PIECE = re.compile(r"([A-Za-z0-9_.-]+?)(?:\[([0-9,-]+)\]([A-Za-z0-9_.-]*))?")
+_KEYS = ("cpus", "devices", "features", "gpus", "mem", "type")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """Nodes that are alike. ``hosts`` is a Slurm host list (``n[1-4]``); ``mem_mib`` is RealMemory, MiB.
+
+    ``device`` is the path of one GPU with ``{}`` for its number; ``gpu_type`` is the type that users may ask
+    for (``a100``): it becomes a node feature, because the GRES type of each GPU is its address (``g0``, ...).
+    """
+
+    hosts: str
+    gpus: int
+    cpus: int = 0
+    mem_mib: int = 0
+    gpu_type: str = ""
+    features: tuple[str, ...] = ()
+    device: str = "/dev/nvidia{}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpec:
+    """One partition: a VC, or with ``profiling`` the one on which new jobs are measured."""
+
+    name: str
+    hosts: str
+    profiling: bool = False
+    default: bool = False
+    options: dict[str, str] = field(default_factory=dict)
+
+
+def hosts_in(expression: str) -> list[str]:
+    """The hosts that a Slurm host list names, in order: ``n[1-2,5],m`` is n1, n2, n5, m. Leading zeros are kept.
+
+    Raises:
+        ConfigError: it is not a host list, or a range runs backwards or over 65,536 hosts.
+    """
+    if not _HOSTS.fullmatch(expression):
+        raise ConfigError(f"{expression!r} is not a host list; write for example n[1-4] or gpu01,gpu02")
+    hosts: list[str] = []
+    for piece in re.split(r",(?![^\[]*\])", expression):
+        found = _PIECE.fullmatch(piece)
+        if found is None:
+            raise ConfigError(f"{piece!r} in {expression!r} is not a host name or range")
+        head, ranges, tail = found.groups()
+        if ranges is None:
+            hosts.append(piece)
+            continue
+        for part in ranges.split(","):
+            first, _, last = part.partition("-")
+            last = last or first
+            if not first.isdigit() or not last.isdigit() or int(last) < int(first) or int(last) - int(first) >= 65536:
+                raise ConfigError(f"{part!r} in {expression!r} is not a range of numbers; write for example [1-4]")
+            hosts += [f"{head}{number:0{len(first)}d}{tail}" for number in range(int(first), int(last) + 1)]
+    return hosts
+
+
+def parse_node(text: str) -> NodeSpec:
+    """``n[1-4]:gpus=4,cpus=16,mem=64000,type=a100,features=nvlink+ib,devices=/dev/nvidia{}`` as a NodeSpec.
+
+    Raises:
+        ConfigError: naming the part that is wrong, and the known keys for an unknown one.
+    """
+    hosts, colon, rest = text.partition(":")
+    hosts_in(hosts)
+    given: dict[str, str] = {}
+    for item in rest.split(",") if colon else []:
+        key, equals, value = item.partition("=")
+        if key not in _KEYS or not equals or not value:
+            raise ConfigError(f"--nodes {text!r}: {item!r} is not one of {', '.join(f'{k}=…' for k in _KEYS)}")
+        if key in given:
+            raise ConfigError(f"--nodes {text!r}: {key} is given twice")
+        given[key] = value
+    if "gpus" not in given:
+        raise ConfigError(f"--nodes {text!r}: says no gpus=N; a node without GPUs needs nothing from Lucid")
+    features = tuple(given["features"].split("+")) if "features" in given else ()
+    for name in (*features, *([given["type"]] if "type" in given else [])):
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"--nodes {text!r}: {name!r} cannot be a node feature (letters, digits, _ . - only)")
+    gpus = _whole(text, "gpus", given["gpus"])
+    if not 1 <= gpus <= 64:
+        raise ConfigError(f"--nodes {text!r}: gpus={gpus} is not between 1 and 64")
+    device = given.get("devices", "/dev/nvidia{}")
+    if not re.fullmatch(r"/[A-Za-z0-9_./-]*\{\}[A-Za-z0-9_./-]*", device):
+        raise ConfigError(f"--nodes {text!r}: devices={device} must be a path with {{}} for the GPU's number")
+    cpus, mem_mib = (_whole(text, key, given.get(key, "0")) for key in ("cpus", "mem"))
+    return NodeSpec(hosts, gpus, cpus, mem_mib, given.get("type", ""), features, device)
+
+
+def parse_partition(text: str, *, profiling: bool = False, default: bool = False) -> PartitionSpec:
+    """``vc-a=n[1-2]`` or ``vc-a=n[1-2]:MaxTime=INFINITE,State=UP`` as a PartitionSpec.
+
+    Raises:
+        ConfigError: no name, no hosts, or an option without a value.
+    """
+    name, equals, rest = text.partition("=")
+    hosts, _, tail = rest.partition(":")
+    if not equals or not _NAME.fullmatch(name) or not hosts:
+        raise ConfigError(f"partition {text!r}: write NAME=HOSTS, for example vc-a=n[1-2]")
+    hosts_in(hosts)
+    options: dict[str, str] = {}
+    for item in tail.split(",") if tail else []:
+        key, sign, value = item.partition("=")
+        if not sign or not _NAME.fullmatch(key) or not re.fullmatch(r"[A-Za-z0-9_.:-]+", value):
+            raise ConfigError(f"partition {text!r}: {item!r} is not KEY=VALUE")
+        options[key] = value
+    return PartitionSpec(name, hosts, profiling, default, options)
+
+
+def _whole(text: str, key: str, value: str) -> int:
+    if not value.isdecimal():
+        raise ConfigError(f"--nodes {text!r}: {key}={value} is not a whole number")
+    return int(value)

@@ -1,0 +1,124 @@
+"""Writes gres.conf, and the lines of slurm.conf and of the plugin's settings that go with it.
+
+Each GPU gets a GRES type of its own, its address (``g0``, ``g1``, ...), and slots (shards) of the same type:
+only so can a job be sent to a chosen GPU, and only so does Slurm itself keep it to two jobs a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lucid.errors import ConfigError
+from lucid.slurmconf.nodes import NodeSpec, PartitionSpec, hosts_in
+
+__all__ = ["Rendered", "render"]
+
+SLOTS = 2
+"""Jobs that may share one GPU. Lucid pairs; it never packs three."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Texts of files: the whole of ``gres_conf`` and ``plugin_conf``, and the part ``slurm_conf`` to include."""
+
+    gres_conf: str
+    slurm_conf: str
+    plugin_conf: str
+
+
+def render(
+    nodes: Sequence[NodeSpec],
+    partitions: Sequence[PartitionSpec] = (),
+    *,
+    heartbeat: str = "/run/lucid/heartbeat",
+    files: str = "/etc/slurm/lucid",
+    node_extra: dict[str, str] | None = None,
+) -> Rendered:
+    """Configuration for these nodes and partitions.
+
+    Args:
+        nodes: Groups of like nodes; no host may stand in two of them.
+        partitions: Partition lines to write; none leaves the partitions to the site's own slurm.conf.
+        heartbeat: Where the daemon writes its heartbeat, on slurmctld's host.
+        files: The folder that holds Lucid's prolog, epilog and task prolog on every node.
+        node_extra: More for each NodeName line, by host list (``{"n[1-4]": "Port=[17001-17004]"}``).
+
+    Raises:
+        ConfigError: a host stands in two groups, or a partition names a host that no group has.
+    """
+    known: set[str] = set()
+    for node in nodes:
+        for host in hosts_in(node.hosts):
+            if host in known:
+                raise ConfigError(f"host {host} is given twice; each host belongs in one --nodes")
+            known.add(host)
+    for partition in partitions:
+        for host in hosts_in(partition.hosts):
+            if host not in known:
+                raise ConfigError(f"partition {partition.name} names host {host}, which no --nodes describes")
+    if len([partition for partition in partitions if partition.default]) > 1:
+        raise ConfigError("more than one partition is the default; give --default once")
+    return Rendered(
+        _gres_conf(nodes), _slurm_conf(nodes, partitions, files, node_extra or {}), _plugin_conf(nodes, heartbeat)
+    )
+
+
+def _gres_conf(nodes: Sequence[NodeSpec]) -> str:
+    lines = [
+        "# Written by `lucidctl slurm render`. The same file belongs on every node and on slurmctld's host.",
+        "# One type a GPU is its address; found types (AutoDetect) would hide the addresses.",
+        "AutoDetect=off",
+    ]
+    for node in nodes:
+        for number in range(node.gpus):
+            device = node.device.replace("{}", str(number))
+            lines.append(f"NodeName={node.hosts} Name=gpu Type=g{number} File={device}")
+        for number in range(node.gpus):
+            device = node.device.replace("{}", str(number))
+            lines.append(f"NodeName={node.hosts} Name=shard Type=g{number} Count={SLOTS} File={device}")
+    return "\n".join(lines) + "\n"
+
+
+def _slurm_conf(
+    nodes: Sequence[NodeSpec], partitions: Sequence[PartitionSpec], files: str, extra: dict[str, str]
+) -> str:
+    lines = [
+        "# Written by `lucidctl slurm render`. Include it from slurm.conf in place of the site's own lines for",
+        "# these nodes; parameters that slurm.conf sets already must stand in one of the two files only.",
+        "GresTypes=gpu,shard",
+        "SelectType=select/cons_tres",
+        "PriorityType=priority/multifactor",
+        "AccountingStorageTRES=gres/gpu,gres/shard",
+        "JobSubmitPlugins=lua",
+        f"Prolog={files}/prolog.d/*",
+        f"Epilog={files}/epilog.d/*",
+        f"TaskProlog={files}/task_prolog",
+    ]
+    for node in nodes:
+        gres = [f"gpu:g{number}:1" for number in range(node.gpus)]
+        gres += [f"shard:g{number}:{SLOTS}" for number in range(node.gpus)]
+        parts = [f"NodeName={node.hosts}"]
+        parts += [f"CPUs={node.cpus}"] if node.cpus else []
+        parts += [f"RealMemory={node.mem_mib}"] if node.mem_mib else []
+        features = [*([node.gpu_type] if node.gpu_type else []), *node.features]
+        parts += [f"Feature={','.join(features)}"] if features else []
+        parts += [f"Gres={','.join(gres)}"]
+        parts += [extra[node.hosts]] if node.hosts in extra else []
+        lines.append(" ".join(parts))
+    for partition in partitions:
+        parts = [f"PartitionName={partition.name}", f"Nodes={partition.hosts}"]
+        parts += ["Default=YES"] if partition.default else []
+        parts += [f"{key}={value}" for key, value in partition.options.items()]
+        lines.append(" ".join(parts))
+    return "\n".join(lines) + "\n"
+
+
+def _plugin_conf(nodes: Sequence[NodeSpec], heartbeat: str) -> str:
+    types = sorted({node.gpu_type for node in nodes if node.gpu_type})
+    lines = [
+        "# Written by `lucidctl slurm render`; read by job_submit.lua when slurmctld loads it.",
+        f"heartbeat {heartbeat}",
+        *(f"type {name}" for name in types),
+    ]
+    return "\n".join(lines) + "\n"

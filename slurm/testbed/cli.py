@@ -1,0 +1,162 @@
+"""The commands behind `make cluster` and `make cluster-down`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from lucid.errors import ConfigError
+from testbed import conf, daemons, host, tree
+from testbed.settings import Layout, TestbedError, layout_from, ports_from
+
+__all__ = ["down", "main", "unfit", "up"]
+
+FILES = Path(__file__).resolve().parent.parent
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit code (2: cannot be done here, and why)."""
+    parser = argparse.ArgumentParser(prog="testbed", description="A real Slurm on one machine.")
+    parser.add_argument("command", choices=["up", "down", "status"])
+    parser.add_argument("--json", action="store_true", help="up, status: print the description as JSON")
+    given = parser.parse_args(arguments)
+    try:
+        layout = layout_from(os.environ)
+        if given.command == "down":
+            if reason := unfit(layout, building=False):
+                raise TestbedError(reason)
+            for line in down(layout):
+                print(line)
+            return 0
+        described = up(layout, lambda text: print(text, file=sys.stderr)) if given.command == "up" else _read(layout)
+        if described is None:
+            print(f"testbed {layout.name} is down")
+            return 1
+        print(json.dumps(described, indent=2) if given.json else _usage(described))
+    except (TestbedError, ConfigError) as error:
+        print(f"testbed: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def unfit(layout: Layout, *, building: bool = True) -> str | None:
+    """Why no testbed can be made here, in words; ``None`` where one can."""
+    if sys.platform != "linux":
+        return "the testbed needs Linux (chroot, mount, mknod)"
+    if os.geteuid() != 0:
+        return "the testbed needs root (chroot, mount, mknod): run it as root, or in a virtual machine of your own"
+    if building and not layout.tree.is_dir() and not tree.debootstrap():
+        return f"{layout.tree} is not there yet and debootstrap is not installed: apt-get install debootstrap"
+    return None
+
+
+def up(layout: Layout, say: tree.Say) -> dict[str, Any]:
+    """Bring the testbed up, and describe it. One that is up already stays as it is; remains of a crash go first.
+
+    Raises:
+        TestbedError: it cannot be made here, or a daemon did not come up.
+    """
+    if reason := unfit(layout):
+        raise TestbedError(reason)
+    tree.build(layout, say)
+    with tree.locked(layout.cache / f"{layout.name}.lock", lambda: say("another command works on it; waiting")):
+        described = _read(layout)
+        if described is not None and _healthy(layout):
+            say(f"testbed {layout.name} is up already")
+            return described
+        if layout.home.exists():
+            say(f"testbed {layout.name}: clearing what an earlier run left")
+            _clear(layout)
+        with tree.locked(layout.cache / "ports.lock"):
+            base = ports_from(layout, _bases(layout))
+            layout.home.mkdir(parents=True)
+            described = _describe(layout, base)
+            _state(layout).write_text(json.dumps(described))
+        host.mount(layout)
+        conf.write(layout, base, FILES)
+        daemons.start(layout, base, say)
+        return described
+
+
+def down(layout: Layout) -> list[str]:
+    """Remove every trace but the cached tree; returns what was done. Does nothing where there is nothing."""
+    with tree.locked(layout.cache / f"{layout.name}.lock"):
+        if not layout.home.exists():
+            return [f"testbed {layout.name} is not up"]
+        mounts = len(host.mounts_under(layout.home))
+        ended = _clear(layout)
+    return [f"testbed {layout.name}: ended {len(ended)} processes, took {mounts} mounts away; {layout.tree} stays"]
+
+
+def _clear(layout: Layout) -> list[str]:
+    ended = host.stop(layout.root)
+    host.unmount(layout)
+    return ended
+
+
+def _healthy(layout: Layout) -> bool:
+    running = list(host.processes_in(layout.root).values())
+    return running.count("slurmd") >= len(layout.hosts) and "UP" in daemons.inside(
+        layout, "scontrol", "ping", check=False
+    )
+
+
+def _state(layout: Layout) -> Path:
+    return layout.home / "testbed.json"
+
+
+def _read(layout: Layout) -> dict[str, Any] | None:
+    try:
+        read: dict[str, Any] = json.loads(_state(layout).read_text())
+    except (OSError, ValueError):
+        return None
+    return read
+
+
+def _bases(layout: Layout) -> set[int]:
+    bases = set()
+    for path in layout.home.parent.glob("*/testbed.json"):
+        try:
+            bases.add(int(json.loads(path.read_text())["port"]))
+        except (OSError, ValueError, KeyError):
+            continue
+    return bases
+
+
+def _describe(layout: Layout, base: int) -> dict[str, Any]:
+    return {
+        "name": layout.name,
+        "suite": layout.suite,
+        "root": str(layout.root),
+        "prefix": ["chroot", str(layout.root)],
+        "port": base,
+        "rest_http": f"http://127.0.0.1:{base + conf.REST_PORT}",
+        "rest_socket": str(layout.root / "run/slurmrestd/slurmrestd.sock"),
+        "heartbeat": str(layout.root / "run/lucid/heartbeat"),
+        "logs": str(layout.home / "log"),
+        "users": ["alice", "bob", "carol"],
+        "operator": "lucid",
+        "partitions": {partition.name: partition.hosts for partition in layout.partitions},
+        "profiling": [partition.name for partition in layout.partitions if partition.profiling],
+        "gpus_per_node": layout.nodes.gpus,
+    }
+
+
+def _usage(d: dict[str, Any]) -> str:
+    prefix = f"chroot {d['root']}"
+    alice = f"chroot --userspec=alice {d['root']}"
+    job = "--gres=gpu:2 --wrap 'echo $CUDA_VISIBLE_DEVICES; sleep 30'"
+    return f"""testbed {d["name"]} ({d["suite"]}) is up
+  partitions    {", ".join(f"{name} ({hosts})" for name, hosts in d["partitions"].items())}
+                {d["gpus_per_node"]} fake GPUs a node, two slots each
+  Slurm prefix  {json.dumps(d["prefix"])}   (for lucid.toml)
+  REST          {d["rest_socket"]}
+                {d["rest_http"]}  with a token: {prefix} scontrol token username=lucid
+  logs          {d["logs"]} and {d["root"]}/var/log/slurm
+  submit        {alice} sbatch -D /tmp {job}
+  look          {prefix} squeue; {prefix} scontrol show job -d 1
+  away with it  make cluster-down"""

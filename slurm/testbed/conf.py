@@ -1,0 +1,190 @@
+"""Configuration files of the testbed's daemons."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+from pathlib import Path
+
+from lucid.slurmconf.render import render
+from testbed.settings import USERS, Layout
+
+__all__ = ["DBD_PORT", "NODE_PORTS", "REST_PORT", "write"]
+
+DBD_PORT = 1
+"""Ports are offsets from the testbed's base: slurmctld has the base itself."""
+REST_PORT = 2
+NODE_PORTS = 10
+_SLURM, _MUNGE, _MYSQL = "slurm", "munge", "mysql"
+
+
+def write(layout: Layout, base: int, files: Path) -> None:
+    """Write every file that the daemons read.
+
+    Args:
+        layout: The testbed; its root must be mounted.
+        base: The first port of its block.
+        files: The project's ``slurm/`` folder, whose plugin and scripts are installed.
+    """
+    root = layout.root
+    _users(root)
+    etc = root / "etc/slurm"
+    first = base + NODE_PORTS
+    last = first + len(layout.hosts) - 1
+    ports = f"NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port=[{first}-{last}]"
+    rendered = render([layout.nodes], layout.partitions, node_extra={layout.nodes.hosts: ports})
+    (etc / "gres.conf").write_text(rendered.gres_conf)
+    (etc / "lucid.slurm.conf").write_text(_only_present(rendered.slurm_conf, files, layout.plugin))
+    (etc / "lucid.plugin.conf").write_text(rendered.plugin_conf)
+    (etc / "slurm.conf").write_text(_slurm_conf(layout, base))
+    (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+    if layout.accounting:
+        _secret(etc / "slurmdbd.conf", _slurmdbd_conf(base), owner=(root, _SLURM))
+    _secret(etc / "jwt.key", secrets.token_bytes(32), owner=(root, _SLURM))
+    _secret(root / "etc/munge/munge.key", secrets.token_bytes(128), owner=(root, _MUNGE))
+    (root / "etc/mysql/conf.d/testbed.cnf").write_text(
+        "[mariadbd]\nskip-networking\ninnodb_flush_log_at_trx_commit=0\ninnodb_buffer_pool_size=64M\n"
+        "innodb_lock_wait_timeout=900\n"
+    )
+    for folder, user in (
+        ("var/spool/slurmctld", _SLURM),
+        ("var/log/slurm", _SLURM),
+        ("run/munge", _MUNGE),
+        ("run/mysqld", _MYSQL),
+        ("run/slurm", _SLURM),
+        ("run/lucid", "lucid"),
+        ("run/slurmrestd", "lucid"),
+        ("run/lock", "root"),
+    ):
+        path = root / folder
+        path.mkdir(parents=True, exist_ok=True)
+        os.chown(path, *_ids(root, user))
+        path.chmod(0o755)
+    _install(etc, files)
+
+
+def _slurm_conf(layout: Layout, base: int) -> str:
+    lines = [
+        "ClusterName=testbed",
+        f"SlurmctldHost={socket.gethostname()}(127.0.0.1)",
+        f"SlurmctldPort={base}",
+        "SlurmUser=slurm",
+        "AuthType=auth/munge",
+        "AuthInfo=socket=/run/munge/munge.socket.2",
+        "AuthAltTypes=auth/jwt",
+        "AuthAltParameters=jwt_key=/etc/slurm/jwt.key",
+        "StateSaveLocation=/var/spool/slurmctld",
+        "SlurmdSpoolDir=/var/spool/slurmd.%n",
+        "SlurmctldPidFile=/run/slurm/slurmctld.pid",
+        "SlurmdPidFile=/run/slurm/slurmd.%n.pid",
+        "SlurmctldLogFile=/var/log/slurm/slurmctld.log",
+        "SlurmdLogFile=/var/log/slurm/slurmd.%n.log",
+        "SlurmctldDebug=info",
+        "SlurmdDebug=info",
+        "# Many nodes on one machine, which has fewer CPUs than they claim and no cgroups to spare.",
+        "SlurmdParameters=config_overrides",
+        "ProctrackType=proctrack/linuxproc",
+        "TaskPlugin=task/none",
+        "JobAcctGatherType=jobacct_gather/linux",
+        "JobAcctGatherFrequency=30",
+        "SelectTypeParameters=CR_Core_Memory",
+        "DefMemPerCPU=1000",
+        "MpiDefault=none",
+        "ReturnToService=2",
+        "SlurmctldTimeout=60",
+        "SlurmdTimeout=60",
+        "KillWait=5",
+        "JobRequeue=1",
+        "MaxJobCount=20000",
+        "MaxArraySize=10001",
+        "# Real sites wait longer between two looks at the queue; tests should not.",
+        "SchedulerType=sched/backfill",
+        "SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=1,batch_sched_delay=0,"
+        "default_queue_depth=1000,bf_max_job_test=1000",
+        "PriorityWeightAge=1000",
+        "PriorityWeightFairshare=1000",
+        "PriorityWeightQOS=1000",
+    ]
+    if layout.accounting:
+        lines += [
+            "AccountingStorageType=accounting_storage/slurmdbd",
+            "AccountingStorageHost=127.0.0.1",
+            f"AccountingStoragePort={base + DBD_PORT}",
+            "AccountingStoreFlags=job_comment,job_extra",
+        ]
+    return "\n".join([*lines, "include /etc/slurm/lucid.slurm.conf"]) + "\n"
+
+
+def _slurmdbd_conf(base: int) -> str:
+    return (
+        "\n".join(
+            [
+                "AuthType=auth/munge",
+                "AuthAltTypes=auth/jwt",
+                "AuthAltParameters=jwt_key=/etc/slurm/jwt.key",
+                "DbdHost=localhost",
+                "DbdAddr=127.0.0.1",
+                f"DbdPort={base + DBD_PORT}",
+                "SlurmUser=slurm",
+                "LogFile=/var/log/slurm/slurmdbd.log",
+                "PidFile=/run/slurm/slurmdbd.pid",
+                "StorageType=accounting_storage/mysql",
+                "StorageHost=localhost",
+                "StorageUser=slurm",
+                "StorageLoc=slurm_acct_db",
+            ]
+        )
+        + "\n"
+    )
+
+
+def _only_present(text: str, files: Path, plugin: bool) -> str:
+    """Without the plugin and its scripts where they are not wanted, the rest stays: a plain Slurm, for comparison."""
+    if plugin and (files / "job_submit.lua").is_file():
+        return text
+    ours = ("JobSubmitPlugins=", "Prolog=", "Epilog=", "TaskProlog=")
+    return "\n".join(line for line in text.splitlines() if not line.startswith(ours)) + "\n"
+
+
+def _install(etc: Path, files: Path) -> None:
+    if not (files / "job_submit.lua").is_file():
+        return
+    shutil.copy(files / "job_submit.lua", etc / "job_submit.lua")
+    lucid = etc / "lucid"
+    for folder in ("prolog.d", "epilog.d"):
+        shutil.copytree(files / folder, lucid / folder, dirs_exist_ok=True)
+    for name in ("task_prolog", "lucid-release"):
+        shutil.copy(files / name, lucid / name)
+
+
+def _users(root: Path) -> None:
+    passwd, group, shadow = ((root / "etc" / name) for name in ("passwd", "group", "shadow"))
+    lines = {path: path.read_text() for path in (passwd, group, shadow)}
+    for name, number in USERS.items():
+        if f"\n{name}:" in lines[passwd]:
+            continue
+        lines[passwd] += f"{name}:x:{number}:{number}:{name}:/home/{name}:/bin/bash\n"
+        lines[group] += f"{name}:x:{number}:\n"
+        lines[shadow] += f"{name}:*:20000:0:99999:7:::\n"
+        home = root / "home" / name
+        home.mkdir(parents=True, exist_ok=True)
+        os.chown(home, number, number)
+    for path, text in lines.items():
+        path.write_text(text)
+
+
+def _ids(root: Path, user: str) -> tuple[int, int]:
+    for line in (root / "etc/passwd").read_text().splitlines():
+        fields = line.split(":")
+        if fields[0] == user:
+            return int(fields[2]), int(fields[3])
+    raise KeyError(user)
+
+
+def _secret(path: Path, content: str | bytes, owner: tuple[Path, str]) -> None:
+    path.unlink(missing_ok=True)
+    path.touch(0o600)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    os.chown(path, *_ids(*owner))

@@ -1,0 +1,149 @@
+"""Starts the testbed's daemons in order, and waits until each answers."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from testbed.conf import REST_PORT
+from testbed.settings import USERS, Layout, TestbedError
+
+__all__ = ["inside", "start", "start_slurmctld", "token", "wait_for"]
+
+_ACCOUNTS = {"research": ("alice", "bob"), "teaching": ("carol",)}
+
+
+def inside(layout: Layout, *command: str, user: str | None = None, check: bool = True) -> str:
+    """Run a command in the testbed, without a shell; returns what it printed.
+
+    Raises:
+        TestbedError: it failed (unless not ``check``); with its output.
+    """
+    done = subprocess.run(
+        [*_prefix(layout, user), *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+        env=_environment(user),
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+    )
+    if check and done.returncode != 0:
+        raise TestbedError(f"{' '.join(command)}: {done.returncode}: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
+
+
+def start(layout: Layout, base: int, say: Callable[[str], None]) -> None:
+    """Start everything. The testbed's root must be mounted, and its configuration written."""
+    _spawn(layout, "munged", "/usr/sbin/munged", "--foreground", user="munge")
+    wait_for("munged", lambda: _works(layout, "munge", "-n"), _log(layout, "munged"))
+    if layout.accounting:
+        _start_accounting(layout)
+    start_slurmctld(layout)
+    if layout.accounting:
+        _add_accounts(layout)
+    for host in layout.hosts:
+        _spawn(layout, f"slurmd.{host}", "/usr/sbin/slurmd", "-D", "-N", host)
+    _start_rest(layout, base)
+    wait_for("every node", lambda: _idle_nodes(layout) == len(layout.hosts), _log(layout, "slurmctld"))
+    say(f"slurm {inside(layout, 'sinfo', '--version').split()[-1]}, {len(layout.hosts)} nodes idle")
+
+
+def start_slurmctld(layout: Layout) -> None:
+    """Start slurmctld, also after it was ended on purpose, and wait until it answers."""
+    _spawn(layout, "slurmctld", "/usr/sbin/slurmctld", "-D", user="slurm")
+    wait_for("slurmctld", lambda: _works(layout, "scontrol", "ping"), _log(layout, "slurmctld"))
+
+
+def token(layout: Layout, user: str, lifespan_s: int = 86400) -> str:
+    """A JWT for *user*, good for slurmrestd over HTTP."""
+    said = inside(layout, "scontrol", "token", f"username={user}", f"lifespan={lifespan_s}")
+    return said.strip().partition("=")[2]
+
+
+def wait_for(what: str, ready: Callable[[], bool], log: Path, limit_s: float = 60.0) -> None:
+    """Ask every tenth of a second until *ready*.
+
+    Raises:
+        TestbedError: it was not within ``limit_s``, with the last lines of the log.
+    """
+    until = time.monotonic() + limit_s
+    while not ready():
+        if time.monotonic() > until:
+            lines = log.read_text(errors="replace").splitlines()[-8:] if log.is_file() else ["(no log)"]
+            raise TestbedError(f"{what} did not come up in {limit_s:g} s; {log} ends:\n  " + "\n  ".join(lines))
+        time.sleep(0.1)
+
+
+def _start_accounting(layout: Layout) -> None:
+    _spawn(layout, "mariadbd", "/usr/sbin/mariadbd", "--user=mysql")
+    sql = (
+        "CREATE DATABASE IF NOT EXISTS slurm_acct_db; CREATE USER IF NOT EXISTS slurm@localhost "
+        "IDENTIFIED VIA unix_socket; GRANT ALL ON slurm_acct_db.* TO slurm@localhost"
+    )
+    wait_for("mariadbd", lambda: _works(layout, "mariadb", "-e", sql), _log(layout, "mariadbd"))
+    _spawn(layout, "slurmdbd", "/usr/sbin/slurmdbd", "-D", user="slurm")
+    wait_for("slurmdbd", lambda: _works(layout, "sacctmgr", "-n", "show", "cluster"), _log(layout, "slurmdbd"))
+    _manage(layout, "add", "cluster", "testbed")
+
+
+def _add_accounts(layout: Layout) -> None:
+    for account, users in _ACCOUNTS.items():
+        _manage(layout, "add", "account", account, "Cluster=testbed")
+        _manage(layout, "add", "user", ",".join(users), f"Account={account}", "Cluster=testbed")
+    _manage(layout, "add", "user", "lucid", "Account=root", "Cluster=testbed", "AdminLevel=Operator")
+
+
+def _manage(layout: Layout, *arguments: str) -> None:
+    # sacctmgr exits 1 where there is nothing left to do, too; what is missing shows in the listing afterwards.
+    inside(layout, "sacctmgr", "-i", "-Q", *arguments, check=False)
+
+
+def _start_rest(layout: Layout, base: int) -> None:
+    socket_path = "unix:/run/slurmrestd/slurmrestd.sock"
+    _spawn(layout, "slurmrestd-unix", "/usr/sbin/slurmrestd", "-a", "rest_auth/local", socket_path, user="lucid")
+    address = f"127.0.0.1:{base + REST_PORT}"
+    # `env` and not the environment of all: only the HTTP server must not fall back on munge as its own user.
+    jwt = ("/usr/bin/env", "SLURM_JWT=daemon", "/usr/sbin/slurmrestd", "-a", "rest_auth/jwt", address)
+    _spawn(layout, "slurmrestd-http", *jwt, user="slurmrest")
+
+
+def _idle_nodes(layout: Layout) -> int:
+    return inside(layout, "sinfo", "-h", "-N", "-o", "%N %t", check=False).count(" idle\n")
+
+
+def _works(layout: Layout, *command: str) -> bool:
+    done = subprocess.run([*_prefix(layout, None), *command], capture_output=True, check=False, cwd="/", timeout=30)
+    return done.returncode == 0
+
+
+def _spawn(layout: Layout, name: str, *command: str, user: str | None = None) -> None:
+    with _log(layout, name).open("ab") as log:
+        subprocess.Popen(
+            [*_prefix(layout, user), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=_environment(user),
+            start_new_session=True,
+        )
+
+
+def _prefix(layout: Layout, user: str | None) -> list[str]:
+    return ["chroot", *([f"--userspec={user}"] if user else []), str(layout.root)]
+
+
+def _environment(user: str | None) -> dict[str, str]:
+    home = f"/home/{user}" if user in USERS else "/root"
+    return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": home, "LC_ALL": "C.UTF-8"}
+
+
+def _log(layout: Layout, name: str) -> Path:
+    folder = layout.home / "log"
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)
+    return folder / f"{name}.log"

@@ -1,0 +1,130 @@
+"""Where a testbed lives and what it is made of: from the environment."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lucid.slurmconf.nodes import NodeSpec, PartitionSpec, hosts_in, parse_node, parse_partition
+
+__all__ = ["BLOCK", "USERS", "Layout", "TestbedError", "layout_from", "ports_from"]
+
+BLOCK = 100
+"""Ports that one testbed keeps for itself, counted from its base."""
+USERS = {"lucid": 2000, "alice": 2001, "bob": 2002, "carol": 2003, "slurmrest": 2009}
+"""User numbers inside the testbed. ``lucid`` is a Slurm operator and nothing more; ``slurmrest`` serves HTTP."""
+_NODES = "n[1-4]:gpus=4,cpus=16,mem=64000,type=a100"
+_PARTITIONS = "vc-a=n[1-2] vc-b=n3 prof=n4"
+
+
+class TestbedError(Exception):
+    """The testbed cannot be made here; the message says why and what to do."""
+
+    __test__ = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Everything that tells one testbed from another.
+
+    ``tree`` is the cached Debian with Slurm in it, shared and never written; ``root`` is this testbed's own view
+    of it, and the folder for ``chroot``.
+    """
+
+    name: str
+    suite: str
+    cache: Path
+    mirror: str | None
+    port: int | None
+    nodes: NodeSpec
+    partitions: tuple[PartitionSpec, ...]
+    plugin: bool
+    accounting: bool
+
+    @property
+    def tree(self) -> Path:
+        """The cached tree of the suite."""
+        return self.cache / f"tree-{self.suite}"
+
+    @property
+    def home(self) -> Path:
+        """Everything that is this testbed's own; gone after `down`."""
+        return self.cache / "run" / self.name
+
+    @property
+    def root(self) -> Path:
+        """What its daemons see as ``/``."""
+        return self.home / "root"
+
+    @property
+    def hosts(self) -> list[str]:
+        """Its nodes by name."""
+        return hosts_in(self.nodes.hosts)
+
+
+def layout_from(environ: Mapping[str, str]) -> Layout:
+    """Read ``LUCID_TESTBED*``.
+
+    Raises:
+        TestbedError: a name or number that cannot be used.
+        lucid.errors.ConfigError: nodes or partitions that cannot be read.
+    """
+    name = environ.get("LUCID_TESTBED_NAME", "main")
+    suite = environ.get("LUCID_TESTBED_SUITE", "trixie")
+    for key, value in (("NAME", name), ("SUITE", suite)):
+        if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", value):
+            raise TestbedError(f"LUCID_TESTBED_{key}={value!r}: use up to 31 small letters, digits and hyphens")
+    port = environ.get("LUCID_TESTBED_PORT")
+    if port is not None and not (port.isdecimal() and 1024 <= int(port) <= 65535 - BLOCK):
+        raise TestbedError(f"LUCID_TESTBED_PORT={port!r}: use a number from 1024 to {65535 - BLOCK}")
+    cache = Path(environ.get("LUCID_TESTBED") or Path(environ.get("HOME", "/root")) / ".cache/lucid/testbed")
+    texts = environ.get("LUCID_TESTBED_PARTITIONS", _PARTITIONS).split()
+    profiling = environ.get("LUCID_TESTBED_PROFILING", "prof")
+    partitions = tuple(
+        parse_partition(text, profiling=text.startswith(f"{profiling}="), default=number == 0)
+        for number, text in enumerate(texts)
+    )
+    nodes = parse_node(environ.get("LUCID_TESTBED_NODES", _NODES))
+    if len(hosts_in(nodes.hosts)) > BLOCK - 20:
+        raise TestbedError(f"LUCID_TESTBED_NODES: more than {BLOCK - 20} nodes on one machine")
+    return Layout(
+        name=name,
+        suite=suite,
+        cache=cache.resolve(),
+        mirror=environ.get("LUCID_TESTBED_MIRROR"),
+        port=int(port) if port else None,
+        nodes=nodes,
+        partitions=partitions,
+        plugin=environ.get("LUCID_TESTBED_PLUGIN", "1") != "0",
+        accounting=environ.get("LUCID_TESTBED_ACCOUNTING", "1") != "0",
+    )
+
+
+def ports_from(layout: Layout, taken: set[int]) -> int:
+    """The first port of this testbed's block: the one asked for, or the first free block from 17000 up.
+
+    Args:
+        layout: The testbed.
+        taken: Bases that other testbeds have noted down (they may be between two daemons just now).
+
+    Raises:
+        TestbedError: no block is free.
+    """
+    for base in [layout.port] if layout.port else range(17000, 27000, BLOCK):
+        needed = [base + offset for offset in (0, 1, 2, *range(10, 10 + len(layout.hosts)))]
+        if base not in taken and all(_free(port) for port in needed):
+            return base
+    raise TestbedError(f"no {BLOCK} ports are free at {layout.port or '17000-27000'}; set LUCID_TESTBED_PORT")
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,100 @@
+"""The cached Debian tree with Slurm in it: made once a suite by debootstrap, then shared by every testbed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from testbed.settings import Layout, TestbedError
+
+__all__ = ["PACKAGES", "Say", "apt_mirror", "build", "debootstrap", "locked"]
+
+Say = Callable[[str], None]
+"""Where progress is told."""
+
+PACKAGES = (
+    "slurm-wlm",
+    "slurm-wlm-basic-plugins",
+    "slurmrestd",
+    "slurmdbd",
+    "slurm-wlm-jwt-plugin",
+    "munge",
+    "mariadb-server",
+    "python3-minimal",
+    "lua5.4",
+)
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold an exclusive lock on a file; it falls with the process, so a crash leaves none behind.
+
+    Args:
+        path: The file; made if absent.
+        waiting: Called once if somebody else holds the lock, before waiting for it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def apt_mirror(folder: Path = Path("/etc/apt")) -> str:
+    """The Debian mirror that apt is configured with; the public one where it says none."""
+    for path in [*sorted((folder / "sources.list.d").glob("*")), folder / "sources.list"]:
+        if not path.is_file():
+            continue
+        found = re.search(
+            r"^(?:URIs:|deb)\s(?:\s*\[[^\]]*\])?\s*(https?://\S+/debian)/?(?=\s|$)", path.read_text(), re.M
+        )
+        if found:
+            return found.group(1)
+    return "http://deb.debian.org/debian"
+
+
+def debootstrap() -> str | None:
+    """Where debootstrap is, if it is."""
+    return shutil.which("debootstrap", path="/usr/sbin:/usr/bin:/sbin:/bin")
+
+
+def build(layout: Layout, say: Say) -> None:
+    """Make the tree unless it is there. An interrupted build leaves only a folder ending in ``.part``.
+
+    Raises:
+        TestbedError: debootstrap is missing or failed; with its last lines.
+    """
+    if layout.tree.is_dir():
+        return
+    with locked(layout.cache / f"tree-{layout.suite}.lock", lambda: say("another build of the tree runs; waiting")):
+        if layout.tree.is_dir():
+            return
+        if (program := debootstrap()) is None:
+            raise TestbedError("debootstrap is not installed; as root: apt-get install debootstrap")
+        mirror = layout.mirror or apt_mirror()
+        part = layout.tree.with_name(layout.tree.name + ".part")
+        shutil.rmtree(part, ignore_errors=True)
+        log = layout.cache / f"tree-{layout.suite}.log"
+        say(f"debootstrap {layout.suite} from {mirror} into {layout.tree} (once; one to three minutes; {log})")
+        command = [program, "--variant=minbase", f"--include={','.join(PACKAGES)}", layout.suite, str(part), mirror]
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+        with log.open("w") as out:
+            code = subprocess.run(command, stdout=out, stderr=out, env=environment, check=False).returncode
+        if code != 0:
+            tail = "\n  ".join(log.read_text(errors="replace").splitlines()[-5:])
+            raise TestbedError(
+                f"debootstrap of {layout.suite} from {mirror} failed with {code}; its last lines ({log}):\n  {tail}\n"
+                "if the mirror does not answer, name another with LUCID_TESTBED_MIRROR"
+            )
+        for deb in (part / "var/cache/apt/archives").glob("*.deb"):
+            deb.unlink()
+        part.rename(layout.tree)
