@@ -17,6 +17,7 @@ _COMMANDS = {
     "trace": "lucid.cli.trace:trace",
     "models": "lucid.cli.models:models",
     "tune": "lucid.cli.tune:tune",
+    "slurm": "lucid.cli.slurm:slurm",
     "bench": "lucid.cli.bench:bench",
     "demo": "lucid.cli.demo:demo",
 }

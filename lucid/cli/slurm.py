@@ -1,0 +1,66 @@
+"""``lucidctl slurm``: Slurm's own configuration for Lucid."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from lucid.errors import ConfigError
+from lucid.slurmconf.nodes import parse_node, parse_partition
+from lucid.slurmconf.render import render
+
+__all__ = ["slurm"]
+
+
+@click.group()
+def slurm() -> None:
+    """Write and check the parts of Slurm's configuration that Lucid needs."""
+
+
+@slurm.command("render")
+@click.option("--nodes", "nodes", multiple=True, required=True, metavar="SPEC", help="like n[1-4]:gpus=4,cpus=64")
+@click.option("--partition", "partitions", multiple=True, metavar="NAME=HOSTS", help="a VC; may be given again")
+@click.option("--profiling", metavar="NAME=HOSTS", help="the profiling partition")
+@click.option("--heartbeat", default="/run/lucid/heartbeat", show_default=True, help="where lucidd writes it")
+@click.option("--files", default="/etc/slurm/lucid", show_default=True, help="where prolog and epilog are installed")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="write files there instead of printing")
+@click.option("--json", "as_json", is_flag=True, help="print the texts as JSON")
+def render_command(
+    nodes: tuple[str, ...],
+    partitions: tuple[str, ...],
+    profiling: str | None,
+    heartbeat: str,
+    files: str,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Write gres.conf, the lines for slurm.conf, and the plugin's settings.
+
+    SPEC is HOSTS:gpus=N with, as wanted, cpus=N, mem=MIB, type=NAME (what users ask for as gpu:NAME:1),
+    features=A+B and devices=/dev/nvidia{}. The first partition is the default.
+    """
+    described = [parse_partition(text, default=number == 0) for number, text in enumerate(partitions)] + (
+        [parse_partition(profiling, profiling=True)] if profiling else []
+    )
+    rendered = render([parse_node(text) for text in nodes], described, heartbeat=heartbeat, files=files)
+    texts = {
+        "gres.conf": rendered.gres_conf,
+        "lucid.slurm.conf": rendered.slurm_conf,
+        "lucid.plugin.conf": rendered.plugin_conf,
+    }
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            for name, text in texts.items():
+                (out / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--out {out}: cannot be written ({error.strerror}); name a folder of yours") from None
+    if as_json:
+        click.echo(json.dumps(asdict(rendered), indent=2))
+    elif out is not None:
+        click.echo(f"wrote {', '.join(texts)} to {out}")
+    else:
+        click.echo("\n".join(f"### {name}\n{text}" for name, text in texts.items()), nl=False)
