@@ -29,9 +29,9 @@ class ConfigError(LucidError):
 
 
 class TraceError(LucidError):
-    """A trace cannot be read; the message names file, line, column, value and remedy."""
+    """A trace, or a file read with one, cannot be read; the message names file, line, column, value and remedy."""
 
-    exit_code = 3
+    exit_code = 2
 
 
 class ClusterError(LucidError):

@@ -14,9 +14,9 @@ from rich.table import Table
 from lucid.cli.progress import progress
 from lucid.cli.render import duration
 from lucid.config import Settings, load_settings
-from lucid.errors import ConfigError, LucidError
+from lucid.errors import ConfigError
 from lucid.orchestrator.policies import ESTIMATES, Estimates
-from lucid.orchestrator.policy import known_policies
+from lucid.orchestrator.policy import find_policy, known_policies
 from lucid.simulator.engine import Run
 from lucid.simulator.estimates import read_estimates
 from lucid.simulator.layout import NodeShape, read_vcs, sized_vcs
@@ -74,7 +74,11 @@ __all__ = ["compare", "print_table", "simulate", "write_run"]
     show_default=True,
     help="'published' and 'published-mended' reproduce the published simulator, for parity only.",
 )
-@click.option("--skip-bad", is_flag=True, help="Leave bad rows of the trace out and count them.")
+@click.option(
+    "--skip-bad",
+    is_flag=True,
+    help="Leave bad rows of the trace out and count them; let the history estimate jobs that --estimates lacks.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for report.html, per-job CSV, decisions.")
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of tables.")
 def simulate(
@@ -105,15 +109,25 @@ def simulate(
     """
     if vcs is not None and nodes is not None:
         raise ConfigError("--vcs and --nodes both say how many nodes there are; give one of them")
+    chosen = policies or ("fifo", "lucid")
+    for name in chosen:
+        find_policy(name)
+    if out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: is not a folder; give another name")
     settings = load_settings(config) if config else Settings()
     with progress(f"reading {trace_file.name}") as report:
         trace = read_trace(trace_file, fmt, skip_bad=skip_bad, progress=report)
     notes = [f"left out of the trace: {count} rows, {reason}" for reason, count in trace.skipped]
     if workloads == "synthetic":
-        trace, given = with_workloads(trace, seed)
-        notes.append(f"{given} jobs were given a SYNTHETIC workload (seed {seed})")
+        trace, count = with_workloads(trace, seed)
+        notes.append(f"{count} jobs were given a SYNTHETIC workload (seed {seed})")
     elif not any(item.profile for item in trace.jobs):
         notes.append("the trace has no GPU readings, so nothing is packed; --workloads synthetic supplies some")
+    given = _estimates(estimate_specs, trace, skip_bad)
+    for estimates in given.values():
+        lacking = sum(item.job.id not in estimates for item in trace.jobs)
+        if lacking:
+            notes.append(f"{lacking} jobs have no estimate; the history of the trace estimates them")
     scenario = Scenario(
         trace,
         read_vcs(vcs) if vcs else sized_vcs(trace, gpus_per_node, nodes),
@@ -121,7 +135,7 @@ def simulate(
         read_pairs(pairs) if pairs else ContentionTruth(),
         settings,
         profiling_nodes,
-        _estimates(estimate_specs, trace),
+        given,
         "given estimates",
         predictor,
         Semantics(semantics),
@@ -130,7 +144,7 @@ def simulate(
         notes.append("no --vcs or --nodes: VCs were sized to run all jobs at once for 95 % of the time")
     if pairs is None:
         notes.append("no --pairs: interference is the contention model's, not measured")
-    metrics, runs, logs = compare(scenario, policies or ("fifo", "lucid"), keep_decisions=out is not None)
+    metrics, runs, logs = compare(scenario, chosen, keep_decisions=out is not None)
     if out is not None:
         write_run(out, scenario, runs, metrics, logs, notes)
     if as_json:
@@ -144,7 +158,7 @@ def simulate(
         console.print(f"written: {out / 'report.html'}, and a folder for each policy", highlight=False)
 
 
-def _estimates(specs: Sequence[str], trace: Trace) -> dict[str, dict[str, float]]:
+def _estimates(specs: Sequence[str], trace: Trace, partial: bool) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for spec in specs:
         policy, separator, name = spec.partition("=")
@@ -152,7 +166,7 @@ def _estimates(specs: Sequence[str], trace: Trace) -> dict[str, dict[str, float]
             policy, name = "", spec
         elif ESTIMATES.get(policy) in (Estimates.NONE, Estimates.TRUE):
             raise ConfigError(f"--estimates {spec}: policy {policy!r} takes no estimates")
-        found[policy] = read_estimates(Path(name), trace)
+        found[policy] = read_estimates(Path(name), trace, partial=partial)
     return found
 
 
@@ -197,7 +211,7 @@ def write_run(
     """Write the run's folder: summary.json, report.html, and for each policy jobs.csv and decisions.jsonl.
 
     Raises:
-        LucidError: the folder cannot be written.
+        ConfigError: the folder cannot be written.
     """
     try:
         for run in runs:
@@ -211,7 +225,7 @@ def write_run(
         (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
         write_report(out / "report.html", scenario.trace.name, runs, metrics, notes)
     except OSError as error:
-        raise LucidError(f"{out}: cannot be written ({error.strerror}); give --out another folder") from None
+        raise ConfigError(f"{out}: cannot be written ({error.strerror}); give --out another folder") from None
 
 
 _MACHINE = ("wall_s", "cpu_s")

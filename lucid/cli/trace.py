@@ -60,7 +60,7 @@ def trace() -> None:
 def describe_command(path: Path, fmt: str | None, skip_bad: bool, swf_procs_per_gpu: int, as_json: bool) -> None:
     """Print what is in TRACE: jobs, sizes, durations, rhythm of arrival, load by VC.
 
-    Exit status: 0, or 2 for a wrong option, 3 for a trace that cannot be read.
+    Exit status: 0, or 2 for a wrong option or a trace that cannot be read.
     """
     figures = describe(_read(path, fmt, skip_bad, swf_procs_per_gpu))
     if as_json:
@@ -80,7 +80,7 @@ def describe_command(path: Path, fmt: str | None, skip_bad: bool, swf_procs_per_
 def convert_command(path: Path, out: Path, fmt: str | None, skip_bad: bool, swf_procs_per_gpu: int) -> None:
     """Read the trace IN and write it to OUT in Lucid's own CSV format.
 
-    Exit status: 0, or 2 for a wrong option, 3 for a trace that cannot be read or written.
+    Exit status: 0, or 2 for a wrong option or a trace that cannot be read or written.
     """
     read = _read(path, fmt, skip_bad, swf_procs_per_gpu)
     write_trace(read, out)
@@ -103,7 +103,7 @@ def synth_command(
     PRESET is the name of a kind of cluster; an unknown name lists those there are. The same preset, seed, jobs
     and days give the same bytes. docs/traces.md describes what is in it.
 
-    Exit status: 0, or 2 for a wrong preset or option, 3 if a file cannot be written.
+    Exit status: 0, or 2 for a wrong preset or option, or if a file cannot be written.
     """
     settings = preset(name).resized(jobs, days)
     with progress(f"making {name}") as report:

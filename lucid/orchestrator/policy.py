@@ -15,7 +15,15 @@ from lucid.core.ports import Capability, Predictor
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 
-__all__ = ["PartitionPolicy", "Policy", "PolicyFactory", "import_policy", "known_policies", "make_policy"]
+__all__ = [
+    "PartitionPolicy",
+    "Policy",
+    "PolicyFactory",
+    "find_policy",
+    "import_policy",
+    "known_policies",
+    "make_policy",
+]
 
 ENTRY_POINT_GROUP = "lucid.policies"
 
@@ -127,8 +135,8 @@ def import_policy(name: str) -> None:
         _load(entry)
 
 
-def make_policy(name: str, settings: PolicySettings, predictor: Predictor) -> Policy:
-    """The policy called ``name``.
+def find_policy(name: str) -> PolicyFactory:
+    """The factory of the policy called ``name``.
 
     Raises:
         ConfigError: there is none; the message lists those there are.
@@ -138,4 +146,13 @@ def make_policy(name: str, settings: PolicySettings, predictor: Predictor) -> Po
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"no policy {name!r}{hint}; known: {', '.join(sorted(known))}")
-    return known[name](settings, predictor)
+    return known[name]
+
+
+def make_policy(name: str, settings: PolicySettings, predictor: Predictor) -> Policy:
+    """The policy called ``name``.
+
+    Raises:
+        ConfigError: there is none, as ``find_policy``, or the package that adds it cannot be imported.
+    """
+    return find_policy(name)(settings, predictor)

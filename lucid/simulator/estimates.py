@@ -51,12 +51,13 @@ class GivenPredictor:
         self._otherwise.learn(ended)
 
 
-def read_estimates(path: Path, trace: Trace) -> dict[str, float]:
+def read_estimates(path: Path, trace: Trace, *, partial: bool = False) -> dict[str, float]:
     """Estimated durations in seconds by job id, from a CSV with the columns ``job_id`` and ``priority`` (the
-    published packs' name for it) or ``duration_s``. Estimates below a second count as one.
+    published packs' name for it) or ``duration_s``. Estimates below a second count as one. With ``partial`` it is
+    enough if some jobs of the trace have one.
 
     Raises:
-        TraceError: naming file, line, column and value; also if no row belongs to a job of the trace.
+        TraceError: naming file, line, column and value; also if jobs of the trace have no row.
     """
     estimates: dict[str, float] = {}
     try:
@@ -80,10 +81,16 @@ def read_estimates(path: Path, trace: Trace) -> dict[str, float]:
                         "seconds; correct or delete the row"
                     )
                 estimates[row["job_id"]] = max(value, 1.0)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"{path}: cannot be read: {error}; give --estimates a CSV file") from None
     if not any(item.job.id in estimates for item in trace.jobs):
         raise TraceError(
             f"{path}: none of its {len(estimates)} job ids is in trace {trace.name!r}; do the two belong together?"
+        )
+    lacking = [] if partial else [item.job.id for item in trace.jobs if item.job.id not in estimates]
+    if lacking:
+        raise TraceError(
+            f"{path}: column job_id: {len(lacking)} of {len(trace.jobs)} jobs of trace {trace.name!r} have no row "
+            f"(the first is {lacking[0]!r}); add them, or leave those to the history with --skip-bad"
         )
     return estimates

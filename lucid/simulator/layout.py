@@ -55,7 +55,7 @@ def read_vcs(path: Path) -> dict[str, int]:
                 if not name or name in found:
                     raise TraceError(f"{where}: column 1: VC name {name!r} is empty or stands here twice")
                 found[name] = int(text)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"{path}: cannot be read: {error}; give --vcs a CSV of 'name,nodes'") from None
     if not found:
         raise TraceError(f"{path}: names no VC; write a header line, then 'name,nodes' on each")

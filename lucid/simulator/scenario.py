@@ -13,7 +13,7 @@ from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.policies import ESTIMATES, Estimates
 from lucid.orchestrator.policies.queue import QueuePolicy
-from lucid.orchestrator.policy import known_policies, make_policy
+from lucid.orchestrator.policy import find_policy, make_policy
 from lucid.simulator.cluster import Layout, SimulatedCluster
 from lucid.simulator.engine import Progress, Run, run
 from lucid.simulator.estimates import GivenPredictor
@@ -98,8 +98,7 @@ def simulate(
     Raises:
         ConfigError: an unknown policy or predictor, a VC without nodes, or settings the cluster cannot honour.
     """
-    if policy not in known_policies():
-        make_policy(policy, scenario.settings.policy, HistoryPredictor())  # raises, naming those there are
+    find_policy(policy)
     if scenario.semantics is not Semantics.HONEST:
         return _published(scenario, policy, recorder, progress)
     predictor = scenario.predictor_for(policy)

@@ -101,7 +101,7 @@ def read_pairs(path: Path) -> PairsTable:
                         )
                     values.append(value)
                 speeds[labels[0], labels[1]] = (values[0], values[1])
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"{path}: cannot be read: {error}; give --pairs a CSV table of pairs") from None
     return PairsTable(speeds)
 

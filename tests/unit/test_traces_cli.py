@@ -44,7 +44,7 @@ def test_skip_bad(tmp_path: Path) -> None:
     path.write_text((ASSETS / "philly.csv").read_text() + "x,1,1,1,red\n")
     with pytest.raises(LucidError) as caught:
         run("describe", path)
-    assert caught.value.exit_code == 3
+    assert caught.value.exit_code == 2
     out, _ = run("describe", path, "--skip-bad", "--json")
     assert json.loads(out)["skipped"] == {"timestamp: is not a date": 1}
 
@@ -64,8 +64,8 @@ def test_synth(tmp_path: Path) -> None:
     [
         (("synth", "moon", "--out", "x"), 2, "known: burst, month-10k, month-small"),
         (("describe", str(ASSETS / "pack.csv"), "--format", "nope"), 2, "known: helios"),
-        (("describe", "no-such-file"), 3, "cannot be read"),
-        (("synth", "burst", "--jobs", "50", "--out", "no-such-folder/x.csv"), 3, "cannot be written"),
+        (("describe", "no-such-file"), 2, "cannot be read"),
+        (("synth", "burst", "--jobs", "50", "--out", "no-such-folder/x.csv"), 2, "cannot be written"),
     ],
 )
 def test_errors_carry_their_exit_code(args: tuple[str, ...], code: int, says: str) -> None:
