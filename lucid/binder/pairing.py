@@ -175,10 +175,11 @@ class Binder:
         same = SameGpus(job.gpus, len(candidates))
         if best is not None:
             chosen = best[1]
-            reasons = self._compared(entry, value, score, chosen)
-            return chosen.entry, (same, *reasons, BestPartner(chosen.entry.job.id, best[0], qualified))
+            reasons = [r for r in self._compared(entry, value, score, chosen) if self._asked(r, needs_host)]
+            choice = BestPartner(chosen.entry.job.id, best[0], qualified, settings.partner)
+            return chosen.entry, (same, *reasons, choice)
         if furthest is None:
-            return None, (same,)
+            return None, (SameGpus(job.gpus, 0),)
         return None, (same, self._compared(entry, value, score, furthest[1])[furthest[0]])
 
     def _speeds(self, profile: JobProfile, other: _Candidate) -> tuple[float, float]:
@@ -204,6 +205,12 @@ class Binder:
             PartnerLeaves(other_id, value, other.value, ratio if ratio is not None else float("inf")),
             PairSpeed(other_id, own_speed, other_speed, settings.least_pair_speed, self._predictor.name),
         )
+
+    def _asked(self, reason: Reason, needs_host: bool) -> bool:
+        """Was this comparison made at all? Some are not where there is no rule or no limit to compare with."""
+        if isinstance(reason, PartnerLeaves):
+            return self._settings.priority_ratio is not None
+        return needs_host or not isinstance(reason, HostFits)
 
     def _changes(self, other: _Candidate) -> None:
         """Note when a partner that is nearly done would no longer be, should it outlive its estimate."""

@@ -47,7 +47,7 @@ def demo(out: Path, seed: int) -> None:
     write_trace(trace, out / "trace.csv")
     job_id = _worth_telling(runs[-1], logs["lucid"])
     console.rule("why did that job start then, and there?  (lucidctl explain)")
-    console.print(story(out, "lucid", job_id), highlight=False)
+    console.print(story(out, "lucid", job_id, console.width), highlight=False, markup=False, soft_wrap=True)
     console.rule()
     for note in notes:
         console.print(f"note: {note}", highlight=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,11 @@ from lucid.orchestrator.policy import import_policy
 from lucid.simulator.cluster import PROFILING
 from lucid.simulator.record import LoggedDecision, load_decisions
 
-__all__ = ["explain", "explanation", "story"]
+__all__ = ["WIDTH", "explain", "explanation", "story"]
+
+WIDTH = 100
+"""Columns of an explanation where no terminal says how many there are."""
+_NARROWEST = 60
 
 
 @click.command()
@@ -47,17 +53,17 @@ def explain(job_id: str, run_dir: Path, policy: str | None, as_json: bool) -> No
         }
         click.echo(json.dumps(data, indent=1, ensure_ascii=False))
         return
-    click.echo(story(run_dir, folder.name, job_id))
+    click.echo(story(run_dir, folder.name, job_id, shutil.get_terminal_size((WIDTH, 24)).columns))
 
 
-def story(run_dir: Path, policy: str, job_id: str) -> str:
-    """The whole story of one job of a run's folder, as text.
+def story(run_dir: Path, policy: str, job_id: str, width: int = WIDTH) -> str:
+    """The whole story of one job of a run's folder, as text of at most ``width`` columns.
 
     Raises:
         TraceError: the folder's files cannot be read, or have no such job.
     """
     job, decisions, joined = _read(run_dir / policy, job_id)
-    return explanation(job, policy, decisions, joined)
+    return explanation(job, policy, decisions, joined, width)
 
 
 def _read(folder: Path, job_id: str) -> tuple[dict[str, str], list[LoggedDecision], list[tuple[str, float]]]:
@@ -100,9 +106,13 @@ def _joined(decisions: Path, job_id: str) -> list[tuple[str, float]]:
 
 
 def explanation(
-    job: dict[str, str], policy: str, decisions: list[LoggedDecision], joined: list[tuple[str, float]]
+    job: dict[str, str],
+    policy: str,
+    decisions: list[LoggedDecision],
+    joined: list[tuple[str, float]],
+    width: int = WIDTH,
 ) -> str:
-    """The whole story of one job as text."""
+    """The whole story of one job as text; longer lines go on under their own beginning."""
     who = f", user {job['user']}" if job["user"] else ""
     what = f" ({job['name']})" if job["name"] else ""
     gpus = int(job["gpus"])
@@ -111,21 +121,36 @@ def explanation(
     events: list[tuple[float, list[str]]] = []
     for entry in decisions:
         text = [decision_text(entry, entry.partition == PROFILING)]
-        text += [f"    - {reason_text(reason)}" for reason in entry.reasons]
+        text += [reason_text(reason) for reason in entry.reasons]
         events.append((entry.at_s, text))
     events += [(at_s, [f"job {other} starts beside it, on the same GPUs"]) for other, at_s in joined]
     if job["end_s"]:
         ended = " in profiling" if job["ended_in_profiling"] == "1" else ""
         events.append((float(job["end_s"]), [f"ends{ended}"]))
     for at_s, text in sorted(events, key=lambda item: item[0]):
-        lines.append(f"{when(at_s)}  {text[0]}")
-        lines += [f"            {line}" for line in text[1:]]
+        time = f"{when(at_s)}  "
+        lines += _wrapped(time, text[0], width)
+        for line in text[1:]:
+            lines += _wrapped(" " * len(time) + "- ", line, width)
     if job["end_s"]:
-        lines.append(
-            f"in all: JCT {duration(float(job['jct_s']))}, of which {duration(float(job['queue_s']))} queueing; "
+        lines += _wrapped(
+            "in all: ",
+            f"JCT {duration(float(job['jct_s']))}, of which {duration(float(job['queue_s']))} queueing; "
             f"alone it takes {duration(float(job['duration_s']))}"
-            + (f"; {duration(float(job['packed_s']))} beside a partner" if job["packed"] == "1" else "")
+            + (f"; {duration(float(job['packed_s']))} beside a partner" if job["packed"] == "1" else ""),
+            width,
         )
     else:
         lines.append("it never ran")
     return "\n".join(lines)
+
+
+def _wrapped(label: str, text: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        text,
+        max(width, _NARROWEST),
+        initial_indent=label,
+        subsequent_indent=" " * len(label),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

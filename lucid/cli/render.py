@@ -13,10 +13,13 @@ __all__ = ["decision_text", "duration", "reason_text", "when"]
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: ``42 s``, ``12 min``, ``3.4 h``, ``5.2 d``."""
-    for unit, size, digits in (("d", 86400.0, 1), ("h", 3600.0, 1), ("min", 60.0, 0)):
-        if abs(seconds) >= size * (2 if unit == "d" else 1):
-            return f"{seconds / size:.{digits}f} {unit}"
+    """Seconds as people say them: ``80 s``, ``2.5 min``, ``12 min``, ``3.4 h``, ``5.2 d``. A unit begins where two
+    digits tell enough: 80 s are not "1 min"."""
+    for unit, size, least in (("d", 86400.0, 2 * 86400.0), ("h", 3600.0, 3600.0), ("min", 60.0, 120.0)):
+        if abs(seconds) >= least:
+            value = seconds / size
+            whole = unit == "min" and abs(value) >= 10
+            return f"{value:.0f} {unit}" if whole else f"{value:.1f} {unit}".replace(".0 min", " min")
     return f"{seconds:.0f} s"
 
 
@@ -28,16 +31,30 @@ def when(at_s: float) -> str:
     return f"day {days} {hours:02}:{minutes:02}:{seconds:02}"
 
 
+def _best(r: why.BestPartner) -> str:
+    if r.rule == "first":
+        return f"job {r.partner} is the first partner found that qualifies"
+    if r.candidates == 1:
+        return f"job {r.partner} is the only partner that qualifies"
+    return f"job {r.partner} is the best of {r.candidates} partners that qualify"
+
+
 def _gpus(count: int) -> str:
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
+def _jobs(count: int, verb: str) -> str:
+    return f"1 job {verb}s" if count == 1 else f"{count} jobs {verb}"
+
+
 def _free(r: why.FreeGpus) -> str:
     if r.found:
-        return f"{_gpus(r.needed)} free in one place ({r.free} free in all)"
+        return f"{r.needed} of {r.free} free GPUs" + (", together" if r.needed > 1 else "")
     if r.free < r.needed:
         return f"needs {_gpus(r.needed)}, {r.free} free"
-    return f"needs {_gpus(r.needed)} together; {r.free} free, but at most {r.largest} on one node"
+    if r.largest < r.needed:
+        return f"needs {_gpus(r.needed)} together; {r.free} free, but scattered: at most {r.largest} on one node"
+    return f"needs {_gpus(r.needed)}; {r.free} free, but on no node that could take it"
 
 
 def _priority(r: why.Priority) -> str:
@@ -75,9 +92,9 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "BehindHead": lambda r: f"behind job {r.head}, which does not fit; this policy lets nobody pass",
     "NextRound": lambda r: f"decided at the next round, {when(r.at_s)}",
     "Preempted": lambda r: (
-        f"jobs before it leave {r.quota} of the GPUs in quota, it needs {r.gpus}"
+        f"jobs that come before it leave {r.quota} of the VC's GPUs, it needs {r.gpus}"
         if r
-        else f"{_gpus(r.gpus)} within the quota of {r.quota}"
+        else f"{_gpus(r.gpus)} within the {r.quota} that jobs before it leave"
     ),
     "Shareable": lambda r: (
         f"sharing is off (GSS {r.gss})"
@@ -115,16 +132,18 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         f"beside job {r.partner} expected at {r.own:.0%} and {r.other:.0%} of full speed"
         + ("" if r else f", below {r.floor:.0%}")
     ),
-    "BestPartner": lambda r: f"job {r.partner} is the best of {r.candidates} partners that qualify",
+    "BestPartner": _best,
     "Reserved": _reserved,
     "SkipsProfiling": lambda r: f"{_gpus(r.gpus)}, profiling takes jobs of at most {r.n_prof}",
     "ProfileTime": lambda r: f"profiled for {duration(r.ran_s)} (limit {duration(r.t_prof_s)})",
-    "NobodyWaits": lambda r: "nobody waits for profiling nodes" if r else f"{r.waiting} wait for profiling nodes",
+    "NobodyWaits": lambda r: (
+        "nobody waits for profiling nodes" if r else f"{_jobs(r.waiting, 'wait')} for profiling nodes"
+    ),
     "CarryNode": lambda r: (
         f"node {r.node} is " + ("one on which jobs may carry on" if r else "kept clear for profiling")
     ),
     "HomeWaits": lambda r: (
-        f"{r.waiting} jobs already wait in VC {r.vc}" if r else f"nobody waits in its own VC {r.vc}"
+        f"{_jobs(r.waiting, 'already wait')} in VC {r.vc}" if r else f"nobody waits in its own VC {r.vc}"
     ),
     "ProfilingFits": lambda r: f"no profiling node could hold {_gpus(r.gpus)}" if not r else "a profiling node fits",
     "WaitedForProfiling": lambda r: (

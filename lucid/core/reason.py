@@ -320,11 +320,13 @@ class PairSpeed(Reason):
 
 @dataclass(frozen=True, slots=True)
 class BestPartner(Reason):
-    """Of ``candidates`` partners that pass every rule this one has the highest ``score``."""
+    """Of ``candidates`` partners that pass every rule this one has the highest ``score`` (the sum of the pair's
+    expected speeds); or, by the rule ``first``, it is the first that passes, and nobody looked further."""
 
     partner: str
     score: float
     candidates: int
+    rule: str = "best"
 
 
 @dataclass(frozen=True, slots=True)

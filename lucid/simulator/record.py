@@ -25,14 +25,13 @@ _MOST_HOLDS = 40
 
 @dataclass(frozen=True, slots=True)
 class LoggedDecision:
-    """One decision on one job, as it was made. ``times``: how many cycles came to the same, the first at
-    ``at_s``; for a ``Hold`` only a change of the kinds of reason makes a new entry."""
+    """One decision on one job, as it was made; of a ``Hold`` only a change of the kinds of reason makes a new
+    entry."""
 
     at_s: float
     partition: str
     verb: str
     reasons: tuple[Reason, ...]
-    times: int = 1
     placement: str = ""
     beside: str | None = None
 
@@ -102,7 +101,7 @@ def _logged(now_s: float, partition: str, decision: Decision) -> LoggedDecision:
     if isinstance(decision, Resize):
         placement = show_placement(decision.placement)
     verb = "part" if isinstance(decision, Requeue) and decision.part else _VERBS[type(decision)]
-    return LoggedDecision(now_s, partition, verb, decision.reasons, 1, placement, beside)
+    return LoggedDecision(now_s, partition, verb, decision.reasons, placement, beside)
 
 
 def write_decisions(path: Path, log: DecisionLog) -> None:
@@ -144,7 +143,6 @@ def load_decisions(path: Path, job_id: str) -> list[LoggedDecision]:
                         item["partition"],
                         item["verb"],
                         tuple(reason_from_dict(reason) for reason in item["reasons"]),
-                        1,
                         item.get("placement", ""),
                         item.get("beside"),
                     )

@@ -1,0 +1,158 @@
+"""Reasons, decisions and times in words."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from builders import LIGHT, FixedPredictor, kinds, nodes, part, policy, runs, snap, waits
+from lucid.binder.contention import contention_speeds
+from lucid.cli.explain import explanation
+from lucid.cli.render import decision_text, duration, reason_text, when
+from lucid.core import reason as why
+from lucid.core.decision import Decision
+from lucid.core.reason import Reason
+from lucid.simulator.record import LoggedDecision
+
+SAID: list[tuple[Reason, str]] = [
+    (why.Priority("estimate x GPUs", 7200.0, 3600.0, 2, "history"), "estimate 1.0 h by history, 2 GPUs"),
+    (why.Priority("attained GPU-seconds", 12000.0, 0.0, 2, "x"), "has had 12,000 GPU-seconds of service"),
+    (why.FairOrder(3661.0), "in order of submission (day 0 01:01:01)"),
+    (why.FreeGpus(1, 4, 9, True), "1 of 9 free GPUs"),
+    (why.FreeGpus(2, 4, 9, True), "2 of 9 free GPUs, together"),
+    (why.FreeGpus(2, 1, 1, False), "needs 2 GPUs, 1 free"),
+    (why.FreeGpus(4, 3, 6, False), "needs 4 GPUs together; 6 free, but scattered: at most 3 on one node"),
+    (why.FreeGpus(1, 3, 6, False), "needs 1 GPU; 6 free, but on no node that could take it"),
+    (why.HostFits(8, 100, False), "8 CPUs and 100 MiB of host memory do not fit on such a node"),
+    (why.HostFits(8, 100, True), "8 CPUs and 100 MiB of host memory fit"),
+    (why.AsksForGpus(0), "asks for no GPU: Slurm starts it, not Lucid"),
+    (why.AsksForGpus(1), "asks for 1 GPU"),
+    (why.TooLarge(9, 8), "asks for 9 GPUs, the partition has 8: it can never run here"),
+    (why.EverFits(9, 8, 7, False), "no node that is up could ever hold it"),
+    (why.EverFits(9, 8, 7, True), "a node could hold it"),
+    (why.BehindHead("a"), "behind job a, which does not fit"),
+    (why.NextRound(60.0), "decided at the next round, day 0 00:01:00"),
+    (why.Preempted(2, 1), "jobs that come before it leave 1 of the VC's GPUs, it needs 2"),
+    (why.Preempted(2, 3), "2 GPUs within the 3 that jobs before it leave"),
+    (why.Shareable(1, 0), "sharing is off (GSS 0)"),
+    (why.Shareable(2, 1), "share score 2 above GSS 1"),
+    (why.Shareable(1, 2), "share score 1 within GSS 2"),
+    (why.UserAllows(False, False), "its user asked not to share"),
+    (why.UserAllows(True, True), "was parted from a partner before: runs alone"),
+    (why.NotMeasured(False), "not measured yet, so it shares with nobody"),
+    (why.NotMeasured(True), "measured"),
+    (why.SameGpus(1, 0), "no running job with 1 GPU that may be joined"),
+    (why.SameGpus(2, 1), "1 running job with 2 GPUs could be joined"),
+    (why.SameGpus(2, 3), "3 running jobs with 2 GPUs could be joined"),
+    (why.ShareScores(1, 1, 2), "share scores 1 + 1 within GSS 2"),
+    (why.ShareScores(1, 2, 2), "share scores 1 + 2 exceed GSS 2"),
+    (why.GpuMemory("p", 9000.0, 4000.0, 24576.0), "GPU memory 9,000 + 4,000 MiB fits in 24,576 MiB"),
+    (why.GpuMemory("p", 9.0, 4.0, 10.0), "GPU memory 9 + 4 MiB does not fit in 10 MiB beside job p"),
+    (why.Stable("a", True), "job a has an unstable utilisation pattern"),
+    (why.Stable("a", False), "job a has a steady utilisation pattern"),
+    (why.DistributedAlone(9, 8), "9 GPUs span nodes of 8: distributed jobs are not packed"),
+    (why.PartnerOutlasts("p", 400.0, 300.0), "job p is expected to run 6.7 min more"),
+    (why.PartnerOutlasts("p", 90.0, 300.0), "job p is expected to run 90 s more, less than 5 min: not worth joining"),
+    (why.PartnerLeaves("p", 100.0, 60.0, 2.0), "priority value 100 at most 2 x 60 of job p"),
+    (why.PartnerLeaves("p", 130.0, 60.0, 2.0), "priority value 130 above 2 x 60 of job p"),
+    (why.PairSpeed("p", 0.9, 0.95, 0.85, "m"), "beside job p expected at 90% and 95% of full speed"),
+    (why.PairSpeed("p", 0.8, 0.95, 0.85, "m"), "expected at 80% and 95% of full speed, below 85%"),
+    (why.BestPartner("p", 1.9, 4), "job p is the best of 4 partners that qualify"),
+    (why.BestPartner("p", 1.9, 1), "job p is the only partner that qualifies"),
+    (why.BestPartner("p", 1.9, 1, "first"), "job p is the first partner found that qualifies"),
+    (
+        why.Reserved("b", 60.0, 600.0, 1, False),
+        "1 node kept for job b until about day 0 00:01:00: only jobs expected to",
+    ),
+    (why.Reserved("b", 60.0, 0.0, 2, True), "2 nodes kept for job b, which has waited past the bound"),
+    (why.SkipsProfiling(16, 8), "16 GPUs, profiling takes jobs of at most 8"),
+    (why.ProfileTime(80.0, 80.0), "profiled for 80 s (limit 80 s)"),
+    (why.NobodyWaits(0), "nobody waits for profiling nodes"),
+    (why.NobodyWaits(1), "1 job waits for profiling nodes"),
+    (why.CarryNode("n1", True), "node n1 is one on which jobs may carry on"),
+    (why.CarryNode("n1", False), "node n1 is kept clear for profiling"),
+    (why.HomeWaits("v", 0), "nobody waits in its own VC v"),
+    (why.HomeWaits("v", 1), "1 job already waits in VC v"),
+    (why.HomeWaits("v", 2), "2 jobs already wait in VC v"),
+    (why.Requeueable(False), "may not be requeued"),
+    (why.Requeueable(True), "may be requeued"),
+    (why.ProfilingFits(8, False), "no profiling node could hold 8 GPUs"),
+    (why.WaitedForProfiling(15000.0, 14400.0), "has waited 4.2 h for a profiling node, at most 4.0 h is allowed"),
+]
+
+
+@pytest.mark.parametrize(("reason", "words"), SAID, ids=lambda item: item.kind if isinstance(item, Reason) else "")
+def test_a_reason_in_words(reason: Reason, words: str) -> None:
+    assert words in reason_text(reason)
+
+
+def test_every_reason_of_ours_has_words() -> None:
+    ours = {name for name, kind in why.REASONS.items() if kind.__module__ == why.__name__}
+    assert ours == {reason.kind for reason, _ in SAID}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.4, "0 s"), (80.0, "80 s"), (119.0, "119 s"), (120.0, "2 min"), (150.0, "2.5 min"), (599.0, "10 min"),
+        (3599.0, "60 min"), (3600.0, "1.0 h"), (5400.0, "1.5 h"), (172000.0, "47.8 h"), (172800.0, "2.0 d"),
+        (-90.0, "-90 s"),
+    ],
+)  # fmt: skip
+def test_a_duration_in_words(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_a_moment_in_words() -> None:
+    assert when(2 * 86400.0 + 3 * 3600.0 + 4 * 60.0 + 4.6) == "day 2 03:04:05"
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("hold", "waits (v)"), ("requeue", "is preempted (v)"), ("release", "moves on to its VC (v)"),
+        ("keep", "carries on in place (v)"), ("part", "is parted from its partner, and will run alone (v)"),
+    ],
+)  # fmt: skip
+def test_a_decision_in_words(verb: str, words: str) -> None:
+    assert decision_text(LoggedDecision(0.0, "v", verb, ()), False) == words
+
+
+def test_a_start_in_words() -> None:
+    start = LoggedDecision(0.0, "v", "start", (), "n1:0", "p")
+    assert decision_text(start, False) == "starts on n1:0, beside job p"
+    assert decision_text(start, True) == "starts its profiling run on n1:0, beside job p"
+
+
+JOB = {
+    "job_id": "j", "user": "", "name": "", "gpus": "1", "vc": "v", "submit_s": "0", "end_s": "", "jct_s": "",
+    "queue_s": "0", "duration_s": "5", "packed": "0", "packed_s": "0", "ended_in_profiling": "0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_long_lines_go_on_under_their_own_beginning(width: int) -> None:
+    hold = LoggedDecision(0.0, "v", "hold", (why.Reserved("big", 60.0, 600.0, 1, False), why.TooLarge(9, 8)))
+    lines = explanation(JOB, "lucid", [hold], [], width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(re.match(r"(day \d|job |it never ran| {16}(- |  )\S)", line) for line in lines)
+    joined = " ".join(line.strip() for line in lines)
+    assert reason_text(hold.reasons[1]) in joined
+
+
+def packed(**packing: object) -> Decision:
+    room = part(nodes(1, 1), [waits("g", profile=LIGHT)], [runs("h", "n1:0", profile=LIGHT)])
+    chosen = policy("lucid", FixedPredictor(speed=contention_speeds), packing=packing)
+    return chosen.plan(snap(0.0, room)).partitions["vc"].decisions["g"]
+
+
+def test_a_rule_that_is_not_set_is_no_reason() -> None:
+    assert "PartnerLeaves" not in kinds(packed())
+    assert "PartnerLeaves" in kinds(packed(priority_ratio=2.0))
+    assert "HostFits" not in kinds(packed())
+
+
+def test_the_first_partner_is_not_called_the_best() -> None:
+    for rule, words in (("first", "the first partner found"), ("best", "the only partner")):
+        assert words in reason_text(packed(partner=rule).reasons[-1])
