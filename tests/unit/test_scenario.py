@@ -1,0 +1,133 @@
+"""Replays from a scenario: who is told what, and what parity mode reproduces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import Tape, a_trace, by
+from lucid.config import Settings
+from lucid.core.job import JobProfile
+from lucid.errors import ConfigError
+from lucid.simulator.cluster import PROFILING, JobOutcome
+from lucid.simulator.layout import NodeShape
+from lucid.simulator.scenario import Scenario, Semantics, simulate
+from lucid.simulator.traces import Trace
+from lucid.simulator.truth import PairsTable
+
+ONE = a_trace(by("j", 1, 100.0))
+WORKLOAD = JobProfile(10.0, 10.0, 1000.0, workload="w|x|1|0")
+
+
+def ran(scenario: Scenario, policy: str) -> dict[str, JobOutcome]:
+    return {outcome.job.id: outcome for outcome in simulate(scenario, policy).outcomes}
+
+
+@pytest.mark.parametrize(
+    ("policy", "predictor", "given", "told"),
+    [
+        ("fifo", "oracle", {"": {"j": 5.0}}, "history"),
+        ("tiresias", "oracle", {}, "history"),
+        ("sjf", "history", {"": {"j": 5.0}}, "oracle"),
+        ("srtf", "history", {}, "oracle"),
+        ("qssf", "history", {}, "history"),
+        ("qssf", "oracle", {}, "oracle"),
+        ("qssf", "oracle", {"": {"j": 5.0}}, "mine"),
+        ("lucid", "history", {"qssf": {"j": 5.0}}, "history"),
+        ("lucid", "history", {"lucid": {"j": 7.0}, "": {"j": 5.0}}, "mine"),
+    ],
+)
+def test_policies_are_told_what_they_are_defined_on(
+    policy: str, predictor: str, given: dict[str, dict[str, float]], told: str
+) -> None:
+    scenario = Scenario(ONE, durations_s=given, predictor=predictor, estimates_name="mine")
+    found = scenario.predictor_for(policy)
+    assert found.name == told
+    if told == "mine":
+        expected_s = given.get(policy, given.get("", {}))["j"]
+        assert found.predict(ONE.jobs[0].job, None, 0.0).duration_s == expected_s
+
+
+def test_an_unknown_predictor_is_an_error_that_lists_the_known() -> None:
+    with pytest.raises(ConfigError, match=r"no predictor 'tarot' \(known: history, oracle\)"):
+        simulate(Scenario(ONE, predictor="tarot"), "qssf")
+
+
+def test_an_unknown_policy_is_an_error_that_lists_the_known() -> None:
+    with pytest.raises(ConfigError, match="no policy 'fifa'; did you mean 'fifo'"):
+        simulate(Scenario(ONE), "fifa")
+
+
+def test_a_policy_that_profiles_needs_a_node_for_it() -> None:
+    with pytest.raises(ConfigError, match=r"profiles jobs, and no VC can spare a node .*profiling.enabled = false"):
+        simulate(Scenario(ONE, {"vc": 1}), "lucid")
+    off = Settings.model_validate({"policy": {"profiling": {"enabled": False}}})
+    assert ran(Scenario(ONE, {"vc": 1}, settings=off), "lucid")["j"].jct_s == 100.0
+
+
+def test_a_layout_that_is_not_given_is_sized_to_the_trace() -> None:
+    assert {vc: len(n) for vc, n in Scenario(a_trace(by("j", 20, 9.0))).layout().items()} == {"vc": 3}
+    shape = NodeShape(4, 1000)
+    assert {n.gpus for n in Scenario(ONE, {"vc": 2}, shape).layout()["vc"]} == {4}
+
+
+def test_honest_profiling_takes_nodes_and_time() -> None:
+    tape = Tape()
+    trace = a_trace(by("long", 1, 1000.0, profile=WORKLOAD), by("short", 1, 50.0))
+    outcomes = {o.job.id: o for o in simulate(Scenario(trace, {"vc": 2}), "lucid", tape).outcomes}
+    assert outcomes["short"].ended_in_profiling
+    assert outcomes["long"].profiled_s == 80.0
+    assert outcomes["long"].jct_s == 80.0 + 10.0 + 1000.0, "after profiling it starts over"
+    assert [a.partition for _, a in tape.actions("long")] == [PROFILING, PROFILING, "vc"]
+
+
+@pytest.mark.parametrize(("policy", "jct_s"), [("fifo", 100.0), ("sjf", 100.0), ("srtf", 101.0), ("tiresias", 101.0)])
+def test_published_loops_notice_an_end_one_tick_late(policy: str, jct_s: float) -> None:
+    assert ran(Scenario(ONE, {"vc": 1}, semantics=Semantics.PUBLISHED), policy)["j"].jct_s == jct_s
+    assert ran(Scenario(ONE, {"vc": 1}), policy)["j"].jct_s == 100.0
+
+
+def pair(semantics: Semantics) -> Scenario:
+    """Two jobs on the only GPU that the profiling nodes leave; together each runs at half speed. The first-placed
+    one, a, ends first."""
+    trace = a_trace(
+        by("a", 1, 1000.0, profile=WORKLOAD, label=0), by("b", 1, 1500.0, rank=1, profile=WORKLOAD, label=0)
+    )
+    table = PairsTable({(WORKLOAD.workload, WORKLOAD.workload): (0.5, 0.5)})
+    durations_s = {"lucid": {"a": 1000.0, "b": 1500.0}}
+    return Scenario(trace, {"vc": 3}, NodeShape(1), table, durations_s=durations_s, semantics=semantics)
+
+
+def test_the_survivor_of_a_pair_stays_slow_in_parity_mode_only_until_it_is_mended() -> None:
+    # a has 1,001 s of work at half speed; then b has 1,501 - 1,001 = 500 s left
+    for semantics, left_s in ((Semantics.PUBLISHED, 2 * 500.0), (Semantics.PUBLISHED_MENDED, 500.0)):
+        outcomes = ran(pair(semantics), "lucid")
+        assert outcomes["a"].jct_s == pytest.approx(2002.0)
+        assert outcomes["b"].jct_s == pytest.approx(2002.0 + left_s)
+
+
+def test_published_profiling_ends_short_jobs_and_delays_nobody() -> None:
+    trace = a_trace(
+        by("short", 1, 50.0),
+        by("one", 1, 200.0, rank=1),
+        by("two", 1, 300.0, rank=2),
+        by("wide", 8, 400.0, rank=3),
+    )
+    scenario = Scenario(trace, {"vc": 34}, NodeShape(1), semantics=Semantics.PUBLISHED_MENDED)
+    outcomes = ran(scenario, "lucid")
+    assert outcomes["short"].ended_in_profiling
+    assert outcomes["short"].job.vc == "vc"
+    assert outcomes["short"].jct_s == 50.0
+    # two GPUs profile: the third job waits 50 s for one; that counts as its queueing, yet it started at once
+    assert (outcomes["one"].queue_s, outcomes["one"].jct_s) == (0.0, 201.0)
+    assert (outcomes["two"].queue_s, outcomes["two"].jct_s) == (50.0, 301.0)
+    assert (outcomes["wide"].queue_s, outcomes["wide"].jct_s) == (0.0, 401.0)
+    assert simulate(scenario, "lucid").total_gpus == 34
+
+
+def test_a_trace_is_replayed_the_same_twice() -> None:
+    trace: Trace = a_trace(*(by(f"j{i}", 1 + i % 3, 100.0 * i + 60.0, 7.0 * i, profile=WORKLOAD) for i in range(40)))
+    scenario = Scenario(trace, {"vc": 2}, NodeShape(4))
+    for policy in ("lucid", "tiresias", "srtf"):
+        assert ran(scenario, policy) == ran(replace(scenario), policy)
