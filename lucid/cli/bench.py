@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from lucid.cli.console import stdout_console
 from lucid.cli.progress import progress
 from lucid.errors import ConfigError
 from lucid.simulator.bench import PLAN_SIZES, bench_plan
@@ -52,7 +52,7 @@ def plan(policies: tuple[str, ...], sizes: tuple[str, ...], repeat: int, as_json
             f"{r['p99_ms']:.1f}",
             f"{1000 * float(r['median_ms']) / int(r['pending']):.1f}",
         )
-    Console().print(table)
+    stdout_console().print(table)
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
+from lucid.cli.console import stdout_console
 from lucid.cli.explain import story
 from lucid.cli.progress import progress
 from lucid.cli.simulate import compare, print_table, write_run
@@ -27,7 +27,7 @@ _POLICIES = ("fifo", "sjf", "tiresias", "lucid")
 @click.option("--seed", type=int, default=1, show_default=True)
 def demo(out: Path, seed: int) -> None:
     """Simulate a SYNTHETIC month of a small cluster; print the comparison and one explanation, write the report."""
-    console = Console()
+    console = stdout_console()
     with progress("making a synthetic month") as report:
         trace = synthesise(preset(_PRESET), seed, report)
     vcs = vc_layout(_PRESET)

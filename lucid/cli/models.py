@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from lucid.cli.console import stdout_console
 from lucid.cli.models_evaluate import evaluate
 from lucid.cli.progress import progress
 from lucid.config import ModelSettings, Settings, load_settings
@@ -124,7 +124,7 @@ def status(
         table.add_column(name)
     for outcome in found:
         table.add_row(*_status_row(outcome, suspended[outcome.kind]))
-    Console().print(table)
+    stdout_console().print(table)
 
 
 @models.command("list")
@@ -168,7 +168,7 @@ def list_command(folder: Path | None, config: Path | None, as_json: bool) -> Non
             _loss(facts.get("loss_in_service")),
             now,
         )
-    Console().print(table)
+    stdout_console().print(table)
 
 
 @models.command()

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from lucid.cli.console import stdout_console
 from lucid.cli.progress import progress
 
 __all__ = ["evaluate"]
@@ -186,4 +186,4 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
         table.add_column(name, justify="right" if number else "left")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    stdout_console().print(table)

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from lucid.cli.console import stdout_console
 from lucid.cli.progress import progress
 from lucid.cli.render import duration
 from lucid.config import Settings, load_settings
@@ -150,7 +151,7 @@ def simulate(
     if as_json:
         click.echo(json.dumps(_summary(scenario, metrics, notes), indent=1))
         return
-    console = Console()
+    console = stdout_console()
     print_table(console, metrics)
     for note in notes:
         console.print(f"note: {note}", highlight=False)

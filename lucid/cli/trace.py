@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from lucid.cli.console import stdout_console
 from lucid.cli.progress import progress
 from lucid.errors import TraceError
 from lucid.simulator.traces import FORMATS, Trace, describe, read_trace, write_trace
@@ -66,7 +66,7 @@ def describe_command(path: Path, fmt: str | None, skip_bad: bool, swf_procs_per_
     if as_json:
         click.echo(json.dumps(figures, indent=2))
         return
-    console = Console()
+    console = stdout_console()
     for table in _tables(figures):
         console.print(table)
 

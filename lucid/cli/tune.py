@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from lucid.cli.console import stdout_console
 from lucid.cli.progress import progress
 from lucid.cli.render import duration
 from lucid.config import Settings, load_settings
@@ -121,7 +121,7 @@ def search(
 
 
 def _print(proposal: Proposal, out: Path) -> None:
-    console = Console()
+    console = stdout_console()
     console.print(verdict(proposal), highlight=False)
     if proposal.changes:
         console.print("\n" + toml_diff(proposal), highlight=False, markup=False)
