@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import contention, frontier, plan, quality, replay, systems
+from benchmarks import contention, frontier, plan, quality, replay, sampler, systems
 from benchmarks.figure import Absent, Figure, as_dict, markdown
 
 __all__ = ["main"]
@@ -28,6 +28,7 @@ PARTS: dict[str, tuple[Part, str]] = {
     "parity": (quality.parity, "parity mode beside the published simulator's figures, P0 and P1"),
     "frontier": (frontier.figures, "what each of lucid's settings is worth on P1"),
     "contention": (contention.figures, "error of the contention model on measured pairs"),
+    "sampler": (sampler.figures, "what the sampler costs a node: CPU, memory, disk"),
     "systems": (systems.figures, "Muri, Pollux, Optimus, elastic: times of decisions, and the elastic experiment"),
 }
 

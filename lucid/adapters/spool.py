@@ -41,6 +41,8 @@ class _Segment:
     gpus: tuple[str, ...]
     start: int
     """Where records begin, in bytes."""
+    base_s: float
+    """What their times are counted from."""
 
 
 def _segments(folder: Path) -> list[_Segment]:
@@ -51,7 +53,7 @@ def _segments(folder: Path) -> list[_Segment]:
                 head = file.readline(1 << 16)
             data = json.loads(head)
             gpus = tuple(str(uuid) for uuid in data["gpus"])
-            found.append(_Segment(path, int(path.stem), gpus, len(head)))
+            found.append(_Segment(path, int(path.stem), gpus, len(head), float(data["base_s"])))
         except FileNotFoundError:
             continue
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -67,7 +69,7 @@ def _samples(segment: _Segment) -> Iterator[Sample]:
     except FileNotFoundError:
         return
     for at in range(segment.start, len(content) - size + 1, size):
-        sample = unpack(content[at : at + size], len(segment.gpus))
+        sample = unpack(content[at : at + size], len(segment.gpus), segment.base_s)
         if sample is None:
             return
         yield sample
@@ -104,6 +106,7 @@ class SampleWriter:
         self._file: int | None = None
         self._gpus: tuple[str, ...] = ()
         self._in_segment = 0
+        self._base_s = 0.0
         self.next_seq = 0
         self.dropped = 0
         """Segments given up because nobody took them in."""
@@ -122,7 +125,7 @@ class SampleWriter:
         kept = sum(1 for _ in _samples(last))
         self._file = os.open(last.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         os.ftruncate(self._file, last.start + kept * record_size(len(last.gpus)))
-        self._gpus, self._in_segment = last.gpus, kept
+        self._gpus, self._in_segment, self._base_s = last.gpus, kept, last.base_s
 
     def write(self, at_s: float, gpus: Sequence[str], readings: Sequence[GpuSample]) -> Sample:
         """Append one sample; ``readings`` are in the order of ``gpus``. Returns it with its number.
@@ -133,9 +136,9 @@ class SampleWriter:
         sample = Sample(self.next_seq, at_s, tuple(readings))
         try:
             if self._file is None or self._in_segment >= self._segment_records or tuple(gpus) != self._gpus:
-                self._roll(tuple(gpus))
+                self._roll(tuple(gpus), at_s)
             assert self._file is not None
-            record = pack(sample)
+            record = pack(sample, self._base_s)
             written = os.write(self._file, record)
             if written != len(record):
                 size = os.fstat(self._file).st_size
@@ -147,14 +150,14 @@ class SampleWriter:
         self._in_segment += 1
         return sample
 
-    def _roll(self, gpus: tuple[str, ...]) -> None:
+    def _roll(self, gpus: tuple[str, ...], base_s: float) -> None:
         path = self._folder / f"{self.next_seq:010d}.seg"
-        head = json.dumps({**self._head, "gpus": gpus, "first": self.next_seq}, separators=(",", ":"))
+        head = json.dumps({**self._head, "gpus": gpus, "base_s": base_s}, separators=(",", ":"))
         write_atomic(path, head.encode() + b"\n")
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         if self._file is not None:
             os.close(self._file)
-        self._file, self._gpus, self._in_segment = file, gpus, 0
+        self._file, self._gpus, self._in_segment, self._base_s = file, gpus, 0, base_s
         older = sorted(self._folder.glob("*.seg"))[: -self._most_segments]
         for old in older:
             old.unlink(missing_ok=True)

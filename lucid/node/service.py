@@ -41,8 +41,8 @@ class NodePaths:
     (local disk). ``profiles``: summaries, in a folder that the daemon can read."""
 
     run: Path = Path("/run/lucid")
-    spool: Path = Path("/var/spool/lucid/samples")
-    profiles: Path = Path("/var/spool/lucid/profiles")
+    spool: Path = Path("/var/lib/lucid/samples")
+    profiles: Path = Path("/var/lib/lucid/profiles")
 
     @property
     def jobs(self) -> Path:

