@@ -52,6 +52,8 @@ class NvmlMetrics:
         self._events: Any = None
         self._metrics: Any = None
         self._xids: dict[str, int] = {}
+        self.driver = ""
+        """Version of the driver last spoken to."""
 
     def cards(self) -> Sequence[GpuCard]:
         """As the port says."""
@@ -108,6 +110,7 @@ class NvmlMetrics:
         except nvml.NVMLError as error:
             raise MetricsError(f"NVML: {error}; is the NVIDIA driver loaded on this machine?") from None
         self._nvml = nvml
+        self.driver = str(self._quiet(nvml.nvmlSystemGetDriverVersion) or "")
         self._events = self._quiet(nvml.nvmlEventSetCreate)
         metrics = nvml.c_nvmlGpmMetricsGet_t()
         metrics.version = nvml.NVML_GPM_METRICS_GET_VERSION

@@ -18,6 +18,7 @@ _COMMANDS = {
     "models": "lucid.cli.models:models",
     "tune": "lucid.cli.tune:tune",
     "slurm": "lucid.cli.slurm:slurm",
+    "calibrate": "lucid.cli.calibrate:calibrate",
     "bench": "lucid.cli.bench:bench",
     "demo": "lucid.cli.demo:demo",
 }
