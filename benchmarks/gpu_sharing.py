@@ -27,7 +27,10 @@ __all__ = ["main"]
 
 _PAIR = ("cnn-small", "rnn")
 _ALLOCATE = "import torch; torch.empty(2 << 30, dtype=torch.uint8, device='cuda'); torch.cuda.synchronize()"
-_FAULT = "import torch; x = torch.zeros(4, device='cuda'); x[torch.tensor([99], device='cuda')] = 1; torch.cuda.synchronize()"
+_FAULT = (
+    "import torch; x = torch.zeros(4, device='cuda'); "
+    "x[torch.tensor([99], device='cuda')] = 1; torch.cuda.synchronize()"
+)
 
 
 def main() -> int:

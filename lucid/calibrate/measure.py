@@ -91,15 +91,17 @@ class Calibration:
         try:
             out.mkdir(parents=True, exist_ok=True)
             text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+            whole = text[: text.rfind("\n") + 1]
+            if whole != text:  # a line torn by a stop: that task is measured again
+                self._path.write_text(whole, encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{out}: cannot be used ({error.strerror}); give --out a folder of yours") from None
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(whole.splitlines(), 1):
             try:
                 result = json.loads(line)
                 self._results[str(result["task"])] = result
             except (ValueError, KeyError, TypeError):
-                if number < len(text.splitlines()):  # the last line may be torn: it is measured again
-                    raise ConfigError(f"{self._path}: line {number} is no result; delete the line") from None
+                raise ConfigError(f"{self._path}: line {number} is no result; delete the line") from None
 
     @property
     def tasks(self) -> list[Task]:
@@ -121,9 +123,8 @@ class Calibration:
             if "failed" in result:
                 say(f"{task.key}: {result['failed']}")
             self._results[task.key] = result
-            torn = self._path.exists() and not self._path.read_bytes().endswith(b"\n") and self._path.stat().st_size
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(("\n" if torn else "") + json.dumps(result) + "\n")
+                file.write(json.dumps(result) + "\n")
 
     @property
     def failed(self) -> dict[str, str]:
