@@ -13,6 +13,7 @@ from lucid.errors import ConfigError
 
 __all__ = [
     "ModelSettings",
+    "MuriSettings",
     "OverheadSettings",
     "PackingSettings",
     "PolicySettings",
@@ -82,6 +83,27 @@ class TiresiasSettings(_Frozen):
     interval_s: float = Field(60.0, gt=0)
 
 
+class MuriSettings(_Frozen):
+    """Interleaved groups (rows M3-M22)."""
+
+    resources: int = Field(4, ge=2, le=4)
+    """k: storage, CPU, GPU, network, or the first of them."""
+    group_size: int | None = Field(None, ge=1, le=4)
+    """Most jobs in a group; unset: as many as there are resources."""
+    ordering: Literal["best", "worst"] = "best"
+    """In which order the members of a group enter a round; "worst" is an ablation."""
+    matching: Literal["blossom", "by_priority"] = "blossom"
+    """How jobs are grouped; "by_priority", neighbours in the queue, is the ablation without matching."""
+    unpack: bool = True
+    """Split groups that are slower together than one after the other."""
+    overheads: bool = True
+    """Reckon with the overheads of interleaving that Muri's authors measured (a factor by group size)."""
+    merge_by_efficiency: bool = False
+    """Merge first where the fewest GPUs are wasted, which the published code sets out to do."""
+    split_pairs: bool = False
+    """With groups of at most three: take pairs apart to make threes, which the published rounds cannot do."""
+
+
 class OverheadSettings(_Frozen):
     """What changes of state cost a job, in seconds of its run time. The preemption figures are those the
     published simulator charges (after Tiresias' measured 62 s per preemption)."""
@@ -108,6 +130,7 @@ class PolicySettings(_Frozen):
     """Where a job of more than one node leaves a remainder, put it on the emptiest node (as the published
     simulator does) instead of the tightest that fits."""
     tiresias: TiresiasSettings = TiresiasSettings()
+    muri: MuriSettings = MuriSettings()
     restart_overhead_s: float = Field(40.0, ge=0)
     """What srtf assumes that one preemption costs."""
 

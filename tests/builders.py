@@ -17,6 +17,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policy import Policy, make_policy
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 from lucid.simulator.engine import run
+from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.traces import Trace, TraceJob
 from lucid.simulator.training import EpochTable
 from lucid.simulator.truth import ContentionTruth, Interference
@@ -213,6 +214,7 @@ def a_cluster(
     overheads: OverheadSettings | None = None,
     profiling: ProfilingSettings | None = None,
     mend_survivors: bool = True,
+    interleaving: Interleaving | None = None,
 ) -> SimulatedCluster:
     """The simulated cluster; one VC of one 8-GPU node unless told."""
     return SimulatedCluster(
@@ -224,6 +226,7 @@ def a_cluster(
         profiled,
         profiling_nodes=profiling_nodes,
         mend_survivors=mend_survivors,
+        interleaving=interleaving,
     )
 
 

@@ -7,16 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lucid.config import PolicySettings
-from lucid.core.decision import Decision, Hold, Keep, Plan, Release, Requeue, Start
+from lucid.core.decision import Decision, Hold, Keep, PartitionPlan, Plan, Regroup, Release, Requeue, Start
 from lucid.core.job import Ended, Job, Pending, Running
 from lucid.core.node import Node
+from lucid.core.placement import Placement
 from lucid.core.ports import Applied, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Reason
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policy import Policy, make_policy
 
-PREEMPTIVE = {"srtf", "tiresias"}
+PREEMPTIVE = {"srtf", "srsf", "tiresias"}
+INTERLEAVING = {"muri-s": 4, "muri-l": 4, "muri-l-2": 2, "muri-l-3": 3}
+"""Most jobs that these may put on the same GPUs."""
 
 
 def gpu_set(entry: Running) -> frozenset[tuple[str, int]]:
@@ -54,7 +57,10 @@ def could_run(job: Job, machines: Sequence[Node]) -> bool:
 
 
 def check_state(
-    partitions: Mapping[str, Partition], predictions: Mapping[str, Prediction], settings: PolicySettings
+    partitions: Mapping[str, Partition],
+    predictions: Mapping[str, Prediction],
+    settings: PolicySettings,
+    most: int = 1,
 ) -> None:
     """What must hold of every state that a policy brings about."""
     seen: set[str] = set()
@@ -76,6 +82,9 @@ def check_state(
                 cpus[name] += on_host(entry.job.cpus, 1, entry.job.gpus)
                 mem[name] += on_host(entry.job.mem_mib, 1, entry.job.gpus)
         for (name, gpu), entries in on_gpu.items():
+            if any(entry.group for entry in entries):
+                check_group(entries, predictions, most)
+                continue
             assert len(entries) <= 2, f"{len(entries)} jobs on {name}:{gpu}"
             if len(entries) == 2:
                 check_pair(entries[0], entries[1], machines[name], predictions, settings)
@@ -110,6 +119,27 @@ def check_pair(
     assert sum(scores) <= settings.packing.gss, f"{names}: GSS"
 
 
+def check_group(entries: Sequence[Running], predictions: Mapping[str, Prediction], most: int) -> None:
+    """Jobs that take turns, all that are on one GPU."""
+    names = sorted(entry.job.id for entry in entries)
+    assert 2 <= len(entries) <= most, f"{names}: {len(entries)} on a GPU, at most {most}"
+    for entry in entries:
+        assert sorted(entry.group) == names, f"{entry.job.id} is in {entry.group}, on its GPU are {names}"
+        assert gpu_set(entry) == gpu_set(entries[0]), f"{names}: other GPUs"
+        assert entry.partner is None
+        assert entry.job.shareable, f"{entry.job.id} is not shareable"
+        assert predictions[entry.job.id].stages is not None, f"{entry.job.id} was never run dry"
+
+
+def check_group_memory(
+    group: Sequence[str], placement: Placement, members: Mapping[str, Pending | Running], machines: Sequence[Node]
+) -> bool:
+    """Do the memory peaks of a group fit, as far as they were measured?"""
+    peaks = [members[job_id].profile for job_id in group]
+    least = min(m.gpu_mem_mib for m in machines if any(m.name == part.node for part in placement))
+    return sum(item.gpu_mem_mib for item in peaks if item is not None) <= least
+
+
 def check_decision(entry: Pending | Running, decision: Decision) -> None:
     """The decision fits the state of the job, and its reasons agree with it."""
     assert decision.reasons, f"{entry.job.id}: no reason"
@@ -122,6 +152,10 @@ def check_decision(entry: Pending | Running, decision: Decision) -> None:
         else:
             assert all(verdicts.values()), f"{entry.job.id} packed although {verdicts}"
             assert {"ShareScores", "GpuMemory", "PartnerOutlasts", "SameGpus"} <= verdicts.keys()
+    elif isinstance(decision, Regroup):
+        assert not waiting
+        assert verdicts["FreeGpus"]
+        assert entry.placement != decision.placement or set(entry.group) != set(decision.group), "nothing changes"
     elif isinstance(decision, Hold):
         assert waiting
         assert any(holds_back(item) for item in decision.reasons), f"{entry.job.id} held although {verdicts}"
@@ -134,7 +168,12 @@ def check_decision(entry: Pending | Running, decision: Decision) -> None:
         assert not verdicts.get("Requeueable", True) or (verdicts["HomeWaits"] and verdicts["NobodyWaits"])
     else:
         assert not waiting
-        assert verdicts["Requeueable"] and not verdicts["Stable"] if decision.part else verdicts["Preempted"]
+        assert verdicts["Requeueable"] and not verdicts["Stable"] if decision.part else left_out(verdicts)
+
+
+def left_out(verdicts: Mapping[str, bool]) -> bool:
+    """Jobs before this one leave it no GPUs: none of the quota, or no place."""
+    return verdicts.get("Preempted", False) or not verdicts.get("FreeGpus", True)
 
 
 def holds_back(item: Reason) -> bool:
@@ -149,7 +188,7 @@ def outline(plan: Plan) -> dict[str, object]:
     return {
         name: (
             {
-                job_id: (type(d), getattr(d, "placement", None), getattr(d, "beside", None))
+                job_id: (type(d), getattr(d, "placement", None), getattr(d, "beside", None), getattr(d, "group", ()))
                 for job_id, d in part.decisions.items()
             },
             [(a.job_id, type(a.decision)) for a in part.actions],
@@ -168,13 +207,17 @@ class Watcher:
     compare_cold: bool = True
     cycles: int = 0
     packed: int = 0
+    regrouped: int = 0
+    grouped: int = 0
+    """Members of the largest group."""
     ended: dict[str, Ended] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     outlines: list[object] = field(default_factory=list)
+    last: Mapping[str, PartitionPlan] = field(default_factory=dict)
 
     def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
         self.cycles += 1
-        check_state(snapshot.partitions, snapshot.predictions, self.settings)
+        check_state(snapshot.partitions, snapshot.predictions, self.settings, INTERLEAVING.get(self.policy, 1))
         for item in snapshot.ended:
             assert item.job.id not in self.ended, f"{item.job.id} ended twice"
             self.ended[item.job.id] = item
@@ -186,8 +229,14 @@ class Watcher:
         assert len(ids) == len(set(ids)), "two actions on one job"
         self.outlines.append(outline(plan))
         if self.compare_cold:
-            cold = self.fresh().plan(snapshot)
-            assert outline(plan) == outline(cold), "a kept plan differs from a fresh one"
+            kept, cold = outline(plan), outline(self.fresh().plan(snapshot))
+            if self.policy in INTERLEAVING:
+                # regroups at arrivals and ends only (M16), although attained service grows in between
+                for name, part in plan.partitions.items():
+                    if self.last.get(name) is part:
+                        del kept[name], cold[name]
+            assert kept == cold, "a kept plan differs from a fresh one"
+        self.last = plan.partitions
 
     def fresh(self) -> Policy:
         """The same policy without memory."""
@@ -203,6 +252,8 @@ class Watcher:
             if running.partner is not None and running.profile is not None and running.profile.unstable:
                 pair = (running, members[running.partner])
                 assert any(e.job.id in acting for e in pair) or not any(e.job.requeueable for e in pair), "not parted"
+            if running.group and not check_group_memory(running.group, running.placement, members, partition.nodes):
+                assert acting & set(running.group), f"{running.group}: found to exceed the GPU's memory, and left so"
         for job_id, decision in made.decisions.items():
             entry = members[job_id]
             check_decision(entry, decision)
@@ -219,4 +270,13 @@ class Watcher:
                 assert isinstance(decision, Hold)
                 assert [r.kind for r in decision.reasons] in (["TooLarge"], ["BehindHead"], ["NextRound"])
             if isinstance(decision, Requeue) and not decision.part:
-                assert self.policy in PREEMPTIVE, f"{self.policy} preempted {job_id}"
+                preempts = self.policy in PREEMPTIVE or self.policy in INTERLEAVING
+                assert preempts, f"{self.policy} preempted {job_id}"
+            if isinstance(decision, Regroup):
+                assert self.policy in INTERLEAVING
+                self.regrouped += 1
+            if isinstance(decision, Start | Regroup) and decision.group:
+                faster = any(item.kind == "Interleaved" and item for item in decision.reasons)
+                assert faster or not self.settings.muri.unpack or self.policy not in ("muri-s", "muri-l")
+                self.grouped = max(self.grouped, len(decision.group))
+                assert check_group_memory(decision.group, decision.placement, members, partition.nodes), "GPU memory"

@@ -133,6 +133,10 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         + ("" if r else f", below {r.floor:.0%}")
     ),
     "BestPartner": _best,
+    "Interleaved": lambda r: (
+        f"takes turns in a group of {r.jobs} ({r.group}): a round takes {r.period_s:.3g} s, "
+        f"one after the other {r.alone_s:.3g} s"
+    ),
     "Reserved": _reserved,
     "SkipsProfiling": lambda r: f"{_gpus(r.gpus)}, profiling takes jobs of at most {r.n_prof}",
     "ProfileTime": lambda r: f"profiled for {duration(r.ran_s)} (limit {duration(r.t_prof_s)})",
@@ -162,6 +166,7 @@ def reason_text(reason: Reason) -> str:
 _VERBS = {
     "hold": "waits",
     "requeue": "is preempted",
+    "regroup": "goes on from a checkpoint",
     "part": "is parted from its partner, and will run alone",
     "release": "moves on to its VC",
     "keep": "carries on in place",
@@ -172,6 +177,8 @@ def decision_text(entry: LoggedDecision, profiling: bool) -> str:
     """The headline of one logged decision."""
     if entry.verb == "resize":
         return f"is resized, and goes on from a checkpoint on {entry.placement}"
+    if entry.verb == "regroup":
+        return f"{_VERBS['regroup']} on {entry.placement}"
     if entry.verb != "start":
         return f"{_VERBS[entry.verb]} ({entry.partition})"
     what = "starts its profiling run" if profiling else "starts"

@@ -71,9 +71,8 @@ __all__ = ["compare", "print_table", "simulate", "write_run"]
 @click.option(
     "--semantics",
     type=click.Choice([s.value for s in Semantics]),
-    default=Semantics.HONEST.value,
-    show_default=True,
-    help="'published' and 'published-mended' reproduce the published simulator, for parity only.",
+    help="Default: 'honest', but 'muri' for a trace of Muri's. 'published' and 'published-mended' reproduce Lucid's "
+    "published simulator and 'muri' Muri's, for parity only.",
 )
 @click.option(
     "--skip-bad",
@@ -99,7 +98,7 @@ def simulate(
     workloads: str,
     seed: int,
     config: Path | None,
-    semantics: str,
+    semantics: str | None,
     skip_bad: bool,
     out: Path | None,
     as_json: bool,
@@ -139,7 +138,7 @@ def simulate(
         given,
         "given estimates",
         predictor,
-        Semantics(semantics),
+        _semantics(semantics, trace, notes),
     )
     if vcs is None and nodes is None:
         notes.append("no --vcs or --nodes: VCs were sized to run all jobs at once for 95 % of the time")
@@ -157,6 +156,19 @@ def simulate(
         console.print(f"note: {note}", highlight=False)
     if out is not None:
         console.print(f"written: {out / 'report.html'}, and a folder for each policy", highlight=False)
+
+
+def _semantics(name: str | None, trace: Trace, notes: list[str]) -> Semantics:
+    """What was asked for; else that of the trace's own simulator, where it has one."""
+    if name is not None:
+        return Semantics(name)
+    if not any(item.stages is not None for item in trace.jobs):
+        return Semantics.HONEST
+    notes.append(
+        "a trace of Muri's is replayed as by Muri's simulator (start costs at every event, moving is free); "
+        "--semantics honest charges each start once"
+    )
+    return Semantics.MURI
 
 
 def _estimates(specs: Sequence[str], trace: Trace, partial: bool) -> dict[str, dict[str, float]]:

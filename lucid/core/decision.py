@@ -15,6 +15,7 @@ __all__ = [
     "Keep",
     "PartitionPlan",
     "Plan",
+    "Regroup",
     "Release",
     "Requeue",
     "Resize",
@@ -36,6 +37,9 @@ class Start:
     reasons: tuple[Reason, ...]
     beside: str | None = None
     """The job that already runs on these GPUs and from now on shares them."""
+    group: tuple[str, ...] = ()
+    """Ids of all jobs that from now on take turns on these GPUs, itself among them; empty if it runs alone. The
+    plan names the same group and GPUs for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,16 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True)
+class Regroup:
+    """Let a running job go on from a checkpoint in another interleaved group, or on other GPUs, or both."""
+
+    placement: Placement
+    reasons: tuple[Reason, ...]
+    group: tuple[str, ...] = ()
+    """As in ``Start``; empty if it runs alone from now on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Take a profiled job off its profiling node and let it wait in its own VC, with its profile."""
 
@@ -77,7 +91,7 @@ class Keep:
     reasons: tuple[Reason, ...]
 
 
-Decision = Start | Hold | Requeue | Resize | Release | Keep
+Decision = Start | Hold | Requeue | Resize | Regroup | Release | Keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +100,7 @@ class Action:
 
     job_id: str
     partition: str
-    decision: Start | Requeue | Resize | Release | Keep
+    decision: Start | Requeue | Resize | Regroup | Release | Keep
 
 
 @dataclass(frozen=True, slots=True, eq=False)

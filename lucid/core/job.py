@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from lucid.core.placement import Placement, placement_gpus
 
-__all__ = ["Elastic", "Ended", "Job", "JobProfile", "Pending", "Progress", "Running", "Stage", "StepTime"]
+__all__ = ["Elastic", "Ended", "Job", "JobProfile", "Pending", "Progress", "Running", "Stage", "StepTime", "Work"]
 
 
 class Stage(StrEnum):
@@ -139,6 +139,20 @@ class JobProfile:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What the executor of a job last reported of it: ``done_s``, the work done by ``at_s`` in seconds of running
+    alone on its GPUs, and ``speed``, how much of that it does in a second from ``at_s`` on."""
+
+    done_s: float
+    at_s: float
+    speed: float = 1.0
+
+    def by_s(self, now_s: float) -> float:
+        """The work done by ``now_s``, if nothing has changed since."""
+        return self.done_s + self.speed * max(now_s - self.at_s, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Pending:
     """A job that waits. ``since_s``: when this wait began (submission, requeue or preemption)."""
 
@@ -152,11 +166,14 @@ class Pending:
     """True once it was parted from a partner by rule: it is not to be packed again."""
     progress: Progress | None = None
     """Of an elastic job."""
+    work: Work | None = None
+    """Where an executor reports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A job on its GPUs. ``partner`` is the other job on exactly the same GPUs, if any."""
+    """A job on its GPUs. ``partner`` is the other job on exactly the same GPUs, if any; members of a ``group`` are
+    no partners."""
 
     job: Job
     start_s: float
@@ -168,6 +185,9 @@ class Running:
     partner: str | None = None
     alone: bool = False
     progress: Progress | None = None
+    group: tuple[str, ...] = ()
+    """Ids of the jobs that take turns on these GPUs, itself among them; empty unless there are several."""
+    work: Work | None = None
 
     @property
     def gpus(self) -> int:

@@ -26,6 +26,9 @@ class Capability(StrEnum):
     """Elastic jobs can be resized."""
     ADAPT = "adapt"
     """Elastic jobs carry an agent that chooses their batch size and reports step times and gradients."""
+    INTERLEAVE = "interleave"
+    """Jobs can be run in groups that take turns on each resource, moved, and regrouped from a checkpoint; an
+    executor reports their progress."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["JUMBO", "MEDIUM", "TINY", "Prediction"]
+__all__ = ["JUMBO", "MEDIUM", "TINY", "Prediction", "StageTimes"]
 
 TINY, MEDIUM, JUMBO = 0, 1, 2
 """Share scores (acceptance row L8)."""
 
 
 @dataclass(frozen=True, slots=True)
+class StageTimes:
+    """What a dry run showed of one iteration of a job alone on its GPUs.
+
+    ``times_s``: seconds on each resource, in the order in which an iteration passes them (storage, CPU, GPU,
+    network; or data, GPU, network where loading was not taken apart). ``iteration_s``: seconds of the whole
+    iteration. ``start_s``: seconds from a start, or a restart, to the first iteration.
+    """
+
+    times_s: tuple[float, ...]
+    iteration_s: float
+    start_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """``duration_s``: expected run time alone on its GPUs, from start to end. ``share_score``: 0, 1, 2, or
     ``None`` as long as nobody has measured the job. The sources name the predictor, for explanations.
+    ``stages``: what a dry run of the job's model showed, if there was one.
 
     Of an elastic job, where the predictor can say: ``epochs``, passes over its data in all, and ``epoch_s``,
     seconds for one of them on 1, 2, ... GPUs of as few nodes as possible, with the batch as submitted."""
@@ -24,6 +39,7 @@ class Prediction:
     share_source: str = ""
     epochs: float | None = None
     epoch_s: tuple[float, ...] = ()
+    stages: StageTimes | None = None
 
     def remaining_s(self, ran_s: float) -> float:
         """Expected remaining seconds of a job that has already run ``ran_s``.

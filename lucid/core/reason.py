@@ -23,6 +23,7 @@ __all__ = [
     "GpuMemory",
     "HomeWaits",
     "HostFits",
+    "Interleaved",
     "NextRound",
     "NobodyWaits",
     "NotMeasured",
@@ -327,6 +328,20 @@ class BestPartner(Reason):
     score: float
     candidates: int
     rule: str = "best"
+
+
+@dataclass(frozen=True, slots=True)
+class Interleaved(Reason):
+    """Is a group faster together than its members one after the other? ``group`` names its ``jobs`` members; one
+    round of all takes ``period_s``, one iteration of each alone ``alone_s`` in all."""
+
+    jobs: int
+    group: str
+    period_s: float
+    alone_s: float
+
+    def __bool__(self) -> bool:
+        return self.period_s <= self.alone_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
-from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Release, Requeue, Resize, Start
+from lucid.core.decision import (
+    Action,
+    Decision,
+    Hold,
+    PartitionPlan,
+    Plan,
+    Regroup,
+    Release,
+    Requeue,
+    Resize,
+    Start,
+)
 from lucid.core.job import Job, JobProfile, Pending, Running, Stage
 from lucid.core.ledger import host_share
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
+from lucid.orchestrator.check_groups import check_groups
 
 __all__ = ["SafetyCheck", "check_partition"]
 
@@ -20,9 +32,11 @@ _JOB_ID = attrgetter("job.id")
 
 class SafetyCheck:
     """Checks plans. A partition's plan that was checked against the same partition before is not checked
-    again (policies hand unchanged plans out anew)."""
+    again (policies hand unchanged plans out anew). ``group_limit``: most jobs that the policy may interleave on
+    the same GPUs; 1 forbids it."""
 
-    def __init__(self) -> None:
+    def __init__(self, group_limit: int = 1) -> None:
+        self._group_limit = group_limit
         self._passed: dict[str, tuple[Partition, PartitionPlan]] = {}
 
     def __call__(self, snapshot: Snapshot, plan: Plan) -> None:
@@ -43,7 +57,7 @@ class SafetyCheck:
             passed = self._passed.get(name)
             if passed is not None and passed[0] is partition and passed[1] is part:
                 continue
-            check_partition(partition, part)
+            check_partition(partition, part, self._group_limit)
             self._passed[name] = (partition, part)
         _once(plan)
 
@@ -57,14 +71,15 @@ def _once(plan: Plan) -> None:
             seen.add(action.job_id)
 
 
-def check_partition(partition: Partition, plan: PartitionPlan) -> None:
+def check_partition(partition: Partition, plan: PartitionPlan, group_limit: int = 1) -> None:
     """Check one partition's decisions against its state.
 
     The rules: every pending job is decided; what is decided is also done; only pending jobs start and only
-    running ones are requeued, resized, released or kept; only elastic jobs without a partner are resized; GPUs
-    named exist on available nodes and are as many as the job asked for, or as its elastic limits allow; a GPU
-    holds at most two jobs, both on exactly the same GPUs (so of equal count), both measured, their memory peaks
-    within the card's; CPUs and host memory of a node are not exceeded by what the plan starts.
+    running ones are requeued, resized, regrouped, released or kept; only elastic jobs without a partner are
+    resized, and only jobs without one regrouped; GPUs named exist on available nodes and are as many as the job
+    asked for, or as its elastic limits allow; a GPU holds at most two jobs, both on exactly the same GPUs (so of
+    equal count), both measured, their memory peaks within the card's, unless they are one interleaved group
+    (``check_groups``); CPUs and host memory of a node are not exceeded by what the plan starts.
 
     Raises:
         UnsafePlan: naming the rule, the job and the resource.
@@ -86,21 +101,25 @@ def check_partition(partition: Partition, plan: PartitionPlan) -> None:
     touched = {
         part.node
         for action in plan.actions
-        if isinstance(action.decision, Start | Resize)
+        if isinstance(action.decision, Start | Resize | Regroup)
         for part in action.decision.placement
     }
     book = _Book(partition, touched)
     for action in plan.actions:  # what leaves makes room first, as the cluster will apply it
         _known(action, partition, decisions.get(action.job_id), pending, running)
-        if isinstance(action.decision, Requeue | Resize | Release) and action.job_id in running:
+        if isinstance(action.decision, Requeue | Resize | Regroup | Release) and action.job_id in running:
             book.remove(running[action.job_id])
     for action in plan.actions:
         decision = action.decision
         if isinstance(decision, Start):
             entry = pending[action.job_id]
-            book.add(entry.job, entry.profile, decision.placement, decision.beside)
+            book.add(entry.job, entry.profile, decision.placement, decision.beside, decision.group)
         elif isinstance(decision, Resize):
             book.add(running[action.job_id].job, running[action.job_id].profile, decision.placement, None)
+        elif isinstance(decision, Regroup):
+            moved = running[action.job_id]
+            book.add(moved.job, moved.profile, decision.placement, None, decision.group)
+    check_groups(partition, plan, group_limit)
 
 
 def _known(
@@ -117,9 +136,11 @@ def _known(
         possible = job_id in pending
     elif isinstance(wanted, Requeue):
         possible = job_id in running
-    elif isinstance(wanted, Resize):
+    elif isinstance(wanted, Resize | Regroup):
         entry = running.get(job_id)
-        possible = entry is not None and entry.job.elastic is not None and entry.partner is None
+        possible = entry is not None and entry.partner is None
+        if isinstance(wanted, Resize):
+            possible = possible and entry is not None and entry.job.elastic is not None and not entry.group
     else:
         possible = partition.profiling and (
             (job_id in pending and isinstance(wanted, Release))
@@ -175,7 +196,14 @@ class _Book:
                 mask ^= bit
                 self.on_gpu[name, bit].remove(entry.job.id)
 
-    def add(self, job: Job, profile: JobProfile | None, placement: Placement, beside: str | None) -> None:
+    def add(
+        self,
+        job: Job,
+        profile: JobProfile | None,
+        placement: Placement,
+        beside: str | None,
+        group: Sequence[str] = (),
+    ) -> None:
         gpus, elastic = placement_gpus(placement), job.elastic
         if elastic is None and gpus != job.gpus:
             raise UnsafePlan(f"job {job.id}: asked for {job.gpus} GPUs, would get {gpus}")
@@ -193,7 +221,7 @@ class _Book:
                 bit = bits & -bits
                 bits ^= bit
                 others.update(self.on_gpu.get((name, bit), ()))
-        if beside is None and others:
+        if beside is None and not others <= set(group):
             raise UnsafePlan(f"job {job.id}: its GPUs are held by {sorted(others)}, and no sharing was decided")
         if beside is not None:
             self._pair(job, profile, placement, beside, others)

@@ -45,7 +45,7 @@ class Cycle:
         self._cluster = cluster
         self._policy = policy
         self._annotate = Annotator(predictor)
-        self._check = SafetyCheck()
+        self._check = SafetyCheck(getattr(policy, "group_limit", 1))
         self._recorder = recorder
         self._memory: Mapping[str, object] = {}
 

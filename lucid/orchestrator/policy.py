@@ -30,7 +30,10 @@ ENTRY_POINT_GROUP = "lucid.policies"
 
 class Policy(Protocol):
     """Turns a snapshot into a plan. ``plan`` is a function of the snapshot alone: no clock, no chance, and
-    what is kept between calls only saves work."""
+    what is kept between calls only saves work.
+
+    One that interleaves jobs also has ``group_limit: int``, the most jobs that it puts on the same GPUs; its plans
+    are held to that, and a policy without it may form no groups."""
 
     @property
     def name(self) -> str:
@@ -64,6 +67,7 @@ class PartitionPolicy(ABC):
 
     name: str
     needs: frozenset[Capability] = frozenset()
+    group_limit: int = 1
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Partition, PartitionPlan]] = {}

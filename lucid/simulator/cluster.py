@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from lucid.config import OverheadSettings, ProfilingSettings
-from lucid.core.decision import Action, Keep, Release, Requeue, Resize, Start
-from lucid.core.job import Ended, Job, Pending, Running, Stage
+from lucid.core.decision import Action, Keep, Regroup, Release, Requeue, Resize, Start
+from lucid.core.job import Ended, Job, Pending, Running, Stage, Work
 from lucid.core.node import Node
-from lucid.core.placement import Placement
+from lucid.core.placement import Placement, placement_gpus
 from lucid.core.ports import Applied, Capability
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.profiler.stage import t_prof_s
+from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.training import Training
 from lucid.simulator.truth import Interference
@@ -81,6 +82,10 @@ class _Live:
     speed: float = 1.0
     since_s: float = 0.0
     """When ``work_s`` was last brought up to date."""
+    cold_s: float = 0.0
+    """What the last start of it, and of its group, cost."""
+    ready_s: float = 0.0
+    """No work is done before: it is starting."""
     epoch: int = 0
     """Raised whenever the end in the heap becomes void."""
     run: int = 0
@@ -111,7 +116,8 @@ class SimulatedCluster:
     elastic jobs choose their batch size themselves. For parity with
     the published simulator only: with ``measured_before`` every job brings its profile; with
     ``mend_survivors=False`` the survivor of a pair whose first-placed job ends first keeps its slowed speed
-    and its place in the pair for ever.
+    and its place in the pair for ever. ``interleaving`` is the executor of interleaved groups, where there is one;
+    it reports the work done by each job.
 
     Raises:
         ConfigError: a VC of the trace has no nodes, or a job of it asks for no GPU.
@@ -130,6 +136,7 @@ class SimulatedCluster:
         agents: bool = False,
         measured_before: bool = False,
         mend_survivors: bool = True,
+        interleaving: Interleaving | None = None,
     ) -> None:
         missing = [vc for vc in trace.vcs if vc not in layout]
         if missing:
@@ -152,6 +159,9 @@ class SimulatedCluster:
         self._elastic = any(item.learning is not None for item in trace.jobs)
         self._measured_before = measured_before
         self._mend_survivors = mend_survivors
+        self._interleaving = interleaving
+        self._holders: dict[Placement, int] = {}
+        """How many jobs stand on each set of GPUs in use."""
         self._rooms = {name: _Room(name, tuple(nodes), False) for name, nodes in layout.items()}
         if profiling_nodes:
             self._rooms[PROFILING] = _Room(PROFILING, tuple(profiling_nodes), True)
@@ -171,9 +181,11 @@ class SimulatedCluster:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Everything, except profiling where no nodes are set aside for it, and what takes elastic jobs where
-        the trace has none."""
+        """Everything, except profiling where no nodes are set aside for it, interleaving without an executor, and
+        what takes elastic jobs where the trace has none."""
         able = {Capability.PREEMPT, Capability.SHARE}
+        if self._interleaving is not None:
+            able.add(Capability.INTERLEAVE)
         if PROFILING in self._rooms:
             able.add(Capability.PROFILE)
         if self._elastic:
@@ -255,6 +267,8 @@ class SimulatedCluster:
     def _wait(self, live: _Live, view: Pending) -> None:
         if live.training is not None:
             view = replace(view, progress=live.training.progress())
+        if self._interleaving is not None:
+            view = replace(view, work=Work(live.item.duration_s - live.work_s, self._now_s, 0.0))
         live.view = view
         room = self._rooms[live.partition]
         room.pending[view.job.id] = view
@@ -295,6 +309,9 @@ class SimulatedCluster:
             self._push(max(self._now_s, view.start_s + _INSTABILITY_SHOWS_S), _Event.MEASURED, live)
 
     def _show(self, live: _Live, view: Running) -> None:
+        if self._interleaving is not None:
+            done_s = live.item.duration_s - live.work_s
+            view = replace(view, work=Work(done_s, max(live.since_s, live.ready_s), live.speed))
         live.view = view
         room = self._rooms[live.partition]
         room.running[view.job.id] = view
@@ -312,12 +329,11 @@ class SimulatedCluster:
             outcome.profiled_s += elapsed_s
         live.epoch += 1
         live.run += 1
-        gpus = view.gpus
+        self._give_up(view.placement)
+        self._ungroup(view)
         partner = None if view.partner is None else self._live.get(view.partner)
         if partner is None:
-            self.busy_gpus -= gpus
             return
-        self.shared_gpus -= gpus
         shown = partner.view
         assert isinstance(shown, Running)
         if not self._mend_survivors and shown.start_s >= view.start_s:
@@ -327,21 +343,107 @@ class SimulatedCluster:
         self._schedule_end(partner)
         self._show(partner, replace(shown, partner=None))
 
+    def _hold(self, placement: Placement) -> None:
+        """One job more on these GPUs."""
+        count = self._holders[placement] = self._holders.get(placement, 0) + 1
+        self.busy_gpus += placement_gpus(placement) if count == 1 else 0
+        self.shared_gpus += placement_gpus(placement) if count == 2 else 0
+
+    def _give_up(self, placement: Placement) -> None:
+        """One job less on them."""
+        count = self._holders[placement] = self._holders[placement] - 1
+        self.busy_gpus -= placement_gpus(placement) if count == 0 else 0
+        self.shared_gpus -= placement_gpus(placement) if count == 1 else 0
+        if not count:
+            del self._holders[placement]
+
+    def _done_s(self, live: _Live) -> float:
+        """Work done since it was last brought up to date."""
+        return max(self._now_s - max(live.since_s, live.ready_s), 0.0) * live.speed
+
+    def _ready_s(self, live: _Live) -> float:
+        """From when on it works."""
+        return max(self._now_s, live.ready_s)
+
     def _catch_up(self, live: _Live) -> None:
         """Bring the work left of a running job up to now."""
-        done_s = (self._now_s - live.since_s) * live.speed
+        done_s = self._done_s(live)
         live.work_s -= done_s
         view = live.view
         if live.training is not None and isinstance(view, Running):
             live.training.advance(done_s)
-        if isinstance(view, Running) and view.partner is not None:
+        if isinstance(view, Running) and (view.partner is not None or view.group):
             live.outcome.packed_s += self._now_s - live.since_s
         live.since_s = self._now_s
 
     def _schedule_end(self, live: _Live) -> None:
         live.epoch += 1
         left_s = max(live.work_s, 0.0) / live.speed
-        self._push(self._now_s + (left_s if left_s > _WORK_DONE else 0.0), _Event.END, live)
+        self._push(self._ready_s(live) + (left_s if left_s > _WORK_DONE else 0.0), _Event.END, live)
+
+    # -- interleaved groups --------------------------------------------------------------------------------
+
+    def _ungroup(self, view: Running) -> None:
+        """The others of its group go on without this job."""
+        if not view.group:
+            return
+        rest = tuple(job_id for job_id in view.group if job_id != view.job.id)
+        others = [self._live[job_id] for job_id in rest]
+        shown = [other.view for other in others]
+        if not all(isinstance(other, Running) and other.group == view.group for other in shown):
+            return  # they have been regrouped already
+        for other in others:
+            self._catch_up(other)
+        self._pace(others)
+        for other, seen in zip(others, shown, strict=True):
+            assert isinstance(seen, Running)
+            self._schedule_end(other)
+            self._show(other, replace(seen, group=rest if len(rest) > 1 else ()))
+
+    def _pace(self, members: Sequence[_Live]) -> None:
+        """Give the members of a group, brought up to date before, their speeds."""
+        known = [member.item.stages for member in members if member.item.stages is not None]
+        speeds = [1.0] * len(members)
+        if self._interleaving is not None and len(members) > 1:
+            assert len(known) == len(members), "a group of jobs of which nobody knows the stage times"
+            speeds = self._interleaving.speeds(known)
+        cold_s = sum(item.start_s for item in known)
+        for member, speed in zip(members, speeds, strict=True):
+            member.speed, member.cold_s = speed, cold_s
+
+    def _begin(self, live: _Live, group: tuple[str, ...]) -> None:
+        """Start the clock of a job just placed; a group begins with the last of its members to be placed."""
+        members = [self._live[job_id] for job_id in group] if group else [live]
+        views = [member.view for member in members]
+        if not all(isinstance(view, Running) and view.group == group for view in views):
+            return
+        self._pace(members)
+        for member, view in zip(members, views, strict=True):
+            assert isinstance(view, Running)
+            member.since_s, member.ready_s = self._now_s, self._now_s + member.cold_s
+            self._schedule_end(member)
+            if self._interleaving is not None:
+                member.outcome.packed = member.outcome.packed or bool(group)
+                self._show(member, view)
+
+    def _regroup(self, live: _Live, decision: Regroup) -> None:
+        """Put a job that was lifted off its GPUs on those decided; its run goes on."""
+        view = live.view
+        assert isinstance(view, Running)
+        live.outcome.placement = decision.placement
+        self._hold(decision.placement)
+        self._show(live, replace(view, placement=decision.placement, group=decision.group))
+        self._begin(live, decision.group)
+
+    def _lift(self, live: _Live) -> None:
+        """Take a job that is to be regrouped off its GPUs."""
+        view = live.view
+        assert isinstance(view, Running)
+        self._catch_up(live)
+        live.epoch += 1
+        self._give_up(view.placement)
+        self._ungroup(view)
+        live.view = replace(view, group=())
 
     # -- what a policy makes happen ------------------------------------------------------------------------
 
@@ -375,13 +477,17 @@ class SimulatedCluster:
         refused: dict[int, str] = {}
         for starts in (False, True):
             for i, action in enumerate(actions):
-                if isinstance(action.decision, Start) is not starts:
+                decision = action.decision
+                regroups = isinstance(decision, Regroup)
+                if i in refused or (isinstance(decision, Start) is not starts and not regroups):
                     continue
-                words = self._refusal(action)
-                if words is None:
-                    self._carry_out(self._live[action.job_id], action.decision)
-                else:
+                words = None if starts and regroups else self._refusal(action)
+                if words is not None:
                     refused[i] = words
+                elif isinstance(decision, Regroup) and not starts:
+                    self._lift(self._live[action.job_id])
+                else:
+                    self._carry_out(self._live[action.job_id], decision)
         return [Applied(action, refused.get(i)) for i, action in enumerate(actions)]
 
     def _refusal(self, action: Action) -> str | None:
@@ -397,6 +503,9 @@ class SimulatedCluster:
             return None if self._rooms[live.partition].profiling else f"job {job_id} is not in profiling"
         if runs is isinstance(decision, Start):
             return f"job {job_id} is {'running' if runs else 'pending'}"
+        interleaves = isinstance(decision, Regroup) or (isinstance(decision, Start) and bool(decision.group))
+        if interleaves and self._interleaving is None:
+            return f"job {job_id}: nothing here interleaves jobs"
         if isinstance(decision, Start) and decision.beside is not None:
             partner = self._live.get(decision.beside)
             shown = None if partner is None else partner.view
@@ -404,11 +513,13 @@ class SimulatedCluster:
                 return f"job {job_id}: {decision.beside} does not run on these GPUs"
         return None
 
-    def _carry_out(self, live: _Live, decision: Start | Requeue | Resize | Release | Keep) -> None:
+    def _carry_out(self, live: _Live, decision: Start | Requeue | Resize | Regroup | Release | Keep) -> None:
         if isinstance(decision, Start):
             self._start(live, decision)
         elif isinstance(decision, Resize):
             self._resize(live, decision)
+        elif isinstance(decision, Regroup):
+            self._regroup(live, decision)
         elif isinstance(decision, Requeue):
             self._requeue(live, decision)
         elif isinstance(decision, Release):
@@ -428,20 +539,23 @@ class SimulatedCluster:
         if outcome.start_s < 0:
             outcome.start_s = now_s
         outcome.placement = start.placement
-        live.since_s, live.speed = now_s, 1.0
+        live.since_s, live.speed, live.ready_s = now_s, 1.0, now_s
         if live.training is not None:
             costs = self._overheads
             self._place(live, start.placement, costs.rescale_s if view.restarts else costs.elastic_start_s)
         stage = Stage.PROFILE if room.profiling else Stage.MAIN
         running = Running(
-            job, now_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside, view.alone
-        )
-        if start.beside is None:
-            self.busy_gpus += running.gpus
-        else:
+            job, now_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside, view.alone,
+            group=start.group,
+        )  # fmt: skip
+        self._hold(start.placement)
+        if start.beside is not None:
             self._pair(live, running, self._live[start.beside])
         self._show(live, running)
-        self._schedule_end(live)
+        if start.beside is None:
+            self._begin(live, start.group)
+        else:
+            self._schedule_end(live)
         self._watch(live)
 
     def _pair(self, live: _Live, running: Running, partner: _Live) -> None:
@@ -452,7 +566,6 @@ class SimulatedCluster:
         self._catch_up(partner)
         live.speed, partner.speed = self._interference.speeds(running.profile, shown.profile)
         live.outcome.packed = partner.outcome.packed = True
-        self.shared_gpus += running.gpus
         self._schedule_end(partner)
         self._show(partner, replace(shown, partner=running.job.id))
 
@@ -472,7 +585,8 @@ class SimulatedCluster:
         training.leave()
         self._place(live, resize.placement, self._overheads.rescale_s)
         shown = replace(view, placement=resize.placement, restarts=view.restarts + 1, progress=training.progress())
-        self.busy_gpus += shown.gpus - view.gpus
+        self._give_up(view.placement)
+        self._hold(resize.placement)
         live.outcome.resizes += 1
         live.outcome.placement = resize.placement
         self._show(live, shown)
@@ -492,7 +606,8 @@ class SimulatedCluster:
         elif decision.part:
             live.work_s = live.item.duration_s + costs.requeue_s
         else:
-            live.work_s += costs.preempt_small_s if view.job.gpus <= 8 else costs.preempt_large_s
+            if live.item.stages is None:  # else the next start costs what is known of it
+                live.work_s += costs.preempt_small_s if view.job.gpus <= 8 else costs.preempt_large_s
             live.outcome.preemptions += 1
         ran_s = view.ran_s + view.elapsed_s(self._now_s)
         self._wait(

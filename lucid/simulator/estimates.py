@@ -5,16 +5,17 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lucid.binder.contention import contention_score, contention_speeds
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Predictor
-from lucid.core.prediction import Prediction
+from lucid.core.prediction import Prediction, StageTimes
 from lucid.errors import TraceError
 from lucid.simulator.traces.record import Trace
 
-__all__ = ["GivenPredictor", "read_estimates"]
+__all__ = ["DryRunPredictor", "GivenPredictor", "read_estimates"]
 
 
 class GivenPredictor:
@@ -45,6 +46,32 @@ class GivenPredictor:
     def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
         """By the contention model, from both profiles."""
         return contention_speeds(a, b)
+
+    def learn(self, ended: Sequence[Ended]) -> None:
+        """The other predictor learns."""
+        self._otherwise.learn(ended)
+
+
+class DryRunPredictor:
+    """Adds stage times to what another predictor says. The first job of a name and GPU count is run dry, for a few
+    iterations that count as no time; later ones reuse what it showed."""
+
+    def __init__(self, trace: Trace, otherwise: Predictor) -> None:
+        self.name = otherwise.name
+        self._shown = {item.job.id: item.stages for item in trace.jobs}
+        self._known: dict[tuple[str, int], StageTimes] = {}
+        self._otherwise = otherwise
+
+    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
+        """The other's prediction, with stage times where a dry run shows any."""
+        stages = self._shown[job.id]
+        if stages is not None and job.name:
+            stages = self._known.setdefault((job.name, job.gpus), stages)
+        return replace(self._otherwise.predict(job, profile, now_s), stages=stages)
+
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+        """The other's opinion."""
+        return self._otherwise.pair_speed(a, b)
 
     def learn(self, ended: Sequence[Ended]) -> None:
         """The other predictor learns."""

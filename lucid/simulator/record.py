@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lucid.core.decision import Decision, Hold, Keep, PartitionPlan, Plan, Release, Requeue, Resize, Start
+from lucid.core.decision import (
+    Decision,
+    Hold,
+    Keep,
+    PartitionPlan,
+    Plan,
+    Regroup,
+    Release,
+    Requeue,
+    Resize,
+    Start,
+)
 from lucid.core.placement import show_placement
 from lucid.core.ports import Applied
 from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
@@ -88,6 +99,7 @@ _VERBS: dict[type, str] = {
     Start: "start",
     Requeue: "requeue",
     Resize: "resize",
+    Regroup: "regroup",
     Release: "release",
     Keep: "keep",
     Hold: "hold",
@@ -98,7 +110,7 @@ def _logged(now_s: float, partition: str, decision: Decision) -> LoggedDecision:
     placement, beside = "", None
     if isinstance(decision, Start):
         placement, beside = show_placement(decision.placement), decision.beside
-    if isinstance(decision, Resize):
+    if isinstance(decision, Resize | Regroup):
         placement = show_placement(decision.placement)
     verb = "part" if isinstance(decision, Requeue) and decision.part else _VERBS[type(decision)]
     return LoggedDecision(now_s, partition, verb, decision.reasons, placement, beside)

@@ -12,12 +12,15 @@ from lucid.core.ports import Capability, Predictor, Recorder
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.policies import ESTIMATES, Estimates
+from lucid.orchestrator.policies.muri import MuriPolicy
 from lucid.orchestrator.policies.queue import QueuePolicy
-from lucid.orchestrator.policy import find_policy, make_policy
+from lucid.orchestrator.policy import Policy, find_policy, make_policy
 from lucid.simulator.cluster import Layout, SimulatedCluster
 from lucid.simulator.engine import Progress, Run, run
-from lucid.simulator.estimates import GivenPredictor
+from lucid.simulator.estimates import DryRunPredictor, GivenPredictor
+from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
+from lucid.simulator.published_muri import EventChargedCluster, lengthened, published_policy
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.truth import ContentionTruth, Interference, OraclePredictor
 
@@ -34,6 +37,8 @@ class Semantics(StrEnum):
     pair stays slow; one second more for each job of srtf, tiresias and lucid. For parity only."""
     PUBLISHED_MENDED = "published-mended"
     """The same with survivors speeding up."""
+    MURI = "muri"
+    """As Muri's published simulator, for parity with its traces and figures (``simulator.published_muri``)."""
 
 
 _PUBLISHED_T_PROF_S = 80.0
@@ -75,6 +80,15 @@ class Scenario:
         Raises:
             ConfigError: no predictor of that name.
         """
+        found = self._predictor(policy)
+        return DryRunPredictor(self.trace, found) if self.staged else found
+
+    @property
+    def staged(self) -> bool:
+        """Does the trace say how long jobs spend on each resource? Then they can be interleaved."""
+        return any(item.stages is not None for item in self.trace.jobs)
+
+    def _predictor(self, policy: str) -> Predictor:
         kind = ESTIMATES.get(policy, Estimates.GIVEN)
         if kind is Estimates.TRUE:
             return OraclePredictor(self.trace, self.interference)
@@ -99,10 +113,15 @@ def simulate(
         ConfigError: an unknown policy or predictor, a VC without nodes, or settings the cluster cannot honour.
     """
     find_policy(policy)
-    if scenario.semantics is not Semantics.HONEST:
+    if scenario.semantics not in (Semantics.HONEST, Semantics.MURI):
         return _published(scenario, policy, recorder, progress)
+    kind = SimulatedCluster
+    if scenario.semantics is Semantics.MURI:
+        scenario, kind = replace(scenario, trace=lengthened(scenario.trace)), EventChargedCluster
     predictor = scenario.predictor_for(policy)
     made = make_policy(policy, scenario.settings.policy, predictor)
+    if scenario.semantics is Semantics.MURI:
+        made = published_policy(made, scenario.settings.policy.muri)
     lent: list[Node] = []
     layout = scenario.layout()
     if Capability.PROFILE in made.needs:
@@ -112,7 +131,7 @@ def simulate(
                 f"policy {policy!r} profiles jobs, and no VC can spare a node for that; add nodes, or set "
                 "policy.profiling.enabled = false in the configuration"
             )
-    cluster = SimulatedCluster(
+    cluster = kind(
         scenario.trace,
         layout,
         scenario.interference,
@@ -121,8 +140,16 @@ def simulate(
         made.profiled,
         profiling_nodes=lent,
         agents=Capability.ADAPT in made.needs,
+        interleaving=_interleaving(made) if scenario.staged else None,
     )
     return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs))
+
+
+def _interleaving(policy: Policy) -> Interleaving:
+    """The executor of groups: it runs them in the order that the policy asks for."""
+    if isinstance(policy, MuriPolicy):
+        return Interleaving(policy.options.k, policy.options.ordering, policy.options.overhead)
+    return Interleaving()
 
 
 # -- the published simulator's semantics, for parity -------------------------------------------------------------

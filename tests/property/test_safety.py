@@ -17,21 +17,29 @@ from lucid.config import OverheadSettings, PolicySettings
 from lucid.core.job import Job, JobProfile
 from lucid.core.node import Node
 from lucid.core.ports import Capability, Predictor
+from lucid.core.prediction import StageTimes
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.policy import make_policy
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 from lucid.simulator.engine import run
-from lucid.simulator.estimates import GivenPredictor
+from lucid.simulator.estimates import DryRunPredictor, GivenPredictor
+from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.traces import Trace, TraceJob
 from lucid.simulator.truth import ContentionTruth, OraclePredictor
-from safety_rules import Watcher, could_run
+from safety_rules import INTERLEAVING, Watcher, could_run
 
 VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "fifo": ("fifo", {}),
     "sjf": ("sjf", {}),
     "srtf": ("srtf", {}),
+    "srsf": ("srsf", {}),
     "qssf": ("qssf", {}),
     "tiresias": ("tiresias", {"tiresias": {"threshold_gpu_s": 600.0, "interval_s": 60.0}}),
+    "muri-s": ("muri-s", {}),
+    "muri-l": ("muri-l", {}),
+    "muri-l, no unpacking": ("muri-l", {"muri": {"unpack": False, "merge_by_efficiency": True}}),
+    "muri-l, pairs": ("muri-l-2", {}),
+    "muri-l, threes": ("muri-l-3", {"muri": {"split_pairs": True}}),
     "lucid": ("lucid", {}),
     "lucid, gss 0": ("lucid", {"packing": {"gss": 0}}),
     "lucid, gss 1": ("lucid", {"packing": {"gss": 1}}),
@@ -52,7 +60,7 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     ),
 }
 
-HEAD_OF_LINE = {"fifo", "sjf", "srtf", "qssf", "tiresias"}
+HEAD_OF_LINE = {"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias"}
 """One job that waits for a node to come back may hold up everybody behind it."""
 
 
@@ -69,8 +77,9 @@ class Scene:
 
     def predictor(self) -> Predictor:
         if self.oracle:
-            return OraclePredictor(self.trace, ContentionTruth())
-        return GivenPredictor("given", self.estimates_s, self.trace, HistoryPredictor(500.0))
+            return DryRunPredictor(self.trace, OraclePredictor(self.trace, ContentionTruth()))
+        given = GivenPredictor("given", self.estimates_s, self.trace, HistoryPredictor(500.0))
+        return DryRunPredictor(self.trace, given)
 
     def cluster(self, policy: Any, rules: PolicySettings) -> SimulatedCluster:
         return a_cluster(
@@ -80,6 +89,7 @@ class Scene:
             profiled=policy.profiled,
             profiling=rules.profiling,
             overheads=OverheadSettings(),
+            interleaving=Interleaving() if Capability.INTERLEAVE in policy.needs else None,
         )
 
 
@@ -159,12 +169,25 @@ def some_scene(rng: random.Random, most_jobs: int = 14, most_nodes: int = 3) -> 
     return replace(scene, trace=a_trace(*items), estimates_s=estimates)
 
 
+def with_stages(trace: Trace) -> Trace:
+    """The trace with stage times for most jobs, the same for the same number and GPU count."""
+    items = []
+    for item in trace.jobs:
+        rng = random.Random(f"{item.job.id} {item.job.gpus}")
+        times = tuple(rng.choice([0.1, 1.0, 5.0]) for _ in range(4))
+        known = StageTimes(times, sum(times), rng.choice([0.0, 5.0, 20.0]))
+        items.append(replace(item, stages=known if rng.random() < 0.9 else None))
+    return replace(trace, jobs=tuple(items))
+
+
 def play(scene: Scene, variant: str, compare_cold: bool = True) -> tuple[Watcher, dict[str, JobOutcome]]:
     name, sections = VARIANTS[variant]
     sections = dict(sections)
     if not scene.profiling_nodes:
         sections["profiling"] = {**sections.get("profiling", {}), "enabled": False}
     rules = PolicySettings.model_validate(sections)
+    if name in INTERLEAVING:
+        scene = replace(scene, trace=with_stages(scene.trace))
     predictor = scene.predictor()
     policy = make_policy(name, rules, predictor)
     cluster = scene.cluster(policy, rules)
@@ -243,6 +266,12 @@ def test_the_random_scenes_reach_what_they_are_for() -> None:
     assert multi > 5
     assert down > 5
     assert hosts > 5
+
+
+def test_the_random_scenes_form_groups() -> None:
+    watchers = [play(some_scene(random.Random(seed), 30), "muri-l", False)[0] for seed in range(30)]
+    assert max(watcher.grouped for watcher in watchers) == 4
+    assert sum(watcher.regrouped for watcher in watchers) > 50
 
 
 @pytest.mark.nightly

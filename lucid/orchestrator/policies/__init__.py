@@ -9,6 +9,7 @@ from lucid.core.job import Pending, Running
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
 from lucid.orchestrator.policies.lucid import LucidPolicy
+from lucid.orchestrator.policies.muri import ATTAINED, REMAINING, MuriPolicy, PriorityRule
 from lucid.orchestrator.policies.queue import PreemptiveQueuePolicy, QueuePolicy, attained_s
 from lucid.orchestrator.policies.tiresias import TiresiasPolicy
 from lucid.orchestrator.policy import Policy, PolicyFactory
@@ -59,12 +60,38 @@ def _tiresias(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa
     return TiresiasPolicy(settings.tiresias)
 
 
+def _srsf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    def key(entry: Pending | Running, prediction: Prediction | None, now_s: float) -> float:
+        if prediction is None:
+            return _LAST
+        left_s = prediction.duration_s + settings.restart_overhead_s * entry.restarts - attained_s(entry, now_s)
+        return left_s * entry.job.gpus
+
+    return PreemptiveQueuePolicy("srsf", "remaining time x GPUs", key)
+
+
+def _muri(name: str, rule: PriorityRule, **changes: object) -> PolicyFactory:
+    def make(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+        return MuriPolicy(name, rule, settings.muri.model_copy(update=changes))
+
+    return make
+
+
 BUILT_IN: dict[str, PolicyFactory] = {
     "fifo": _fifo,
     "sjf": _sjf,
     "srtf": _srtf,
     "qssf": _qssf,
     "tiresias": _tiresias,
+    "srsf": _srsf,
+    "muri-s": _muri("muri-s", REMAINING),
+    "muri-l": _muri("muri-l", ATTAINED),
+    "muri-s-no-unpack": _muri("muri-s-no-unpack", REMAINING, unpack=False),
+    "muri-l-no-unpack": _muri("muri-l-no-unpack", ATTAINED, unpack=False),
+    "muri-l-no-matching": _muri("muri-l-no-matching", ATTAINED, unpack=False, matching="by_priority"),
+    "muri-l-worst-order": _muri("muri-l-worst-order", ATTAINED, unpack=False, ordering="worst"),
+    "muri-l-2": _muri("muri-l-2", ATTAINED, unpack=False, group_size=2),
+    "muri-l-3": _muri("muri-l-3", ATTAINED, unpack=False, group_size=3),
     "lucid": LucidPolicy.make,
 }
 
@@ -84,6 +111,15 @@ ESTIMATES: dict[str, Estimates] = {
     "tiresias": Estimates.NONE,
     "sjf": Estimates.TRUE,
     "srtf": Estimates.TRUE,
+    "srsf": Estimates.TRUE,
+    "muri-s": Estimates.TRUE,
+    "muri-s-no-unpack": Estimates.TRUE,
+    "muri-l": Estimates.NONE,
+    "muri-l-no-unpack": Estimates.NONE,
+    "muri-l-no-matching": Estimates.NONE,
+    "muri-l-worst-order": Estimates.NONE,
+    "muri-l-2": Estimates.NONE,
+    "muri-l-3": Estimates.NONE,
     "qssf": Estimates.GIVEN,
     "lucid": Estimates.GIVEN,
 }

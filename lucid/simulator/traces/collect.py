@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lucid.core.job import Job, JobProfile
+from lucid.core.prediction import StageTimes
 from lucid.errors import TraceError
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.rows import BadCell, Drop, ReadOptions, Row, Source
@@ -39,6 +40,7 @@ class Draft:
     state: str = ""
     profile: JobProfile | None = None
     share_label: int | None = None
+    stages: StageTimes | None = None
     id_column: str = "job_id"
     rank: int | None = None
     """Place among jobs with the same submit time, where the file fixes it; else the order of the rows."""
@@ -127,4 +129,4 @@ def _finish(draft: Draft, submit_s: float, rank: int) -> TraceJob:
         draft.long_cold_start,
         draft.shareable,
     )
-    return TraceJob(job, draft.duration_s, draft.state, draft.profile, draft.share_label)
+    return TraceJob(job, draft.duration_s, draft.state, draft.profile, draft.share_label, stages=draft.stages)

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from lucid.core.job import JobProfile
+from lucid.core.prediction import StageTimes
 from lucid.errors import TraceError
 from lucid.simulator.traces.collect import Draft, collect
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.rows import BadCell, ReadOptions, Row, Source, csv_rows, fit_header
+from lucid.systems.muri import check_stages
 
 __all__ = ["ABOUT", "COLUMNS", "MAGIC", "read", "write_trace"]
 
@@ -52,8 +54,10 @@ _TRUTH = [
     "workload",
     "share_label",
 ]
+_STAGES = ["stage_times_s", "iteration_s", "cold_start_s"]
 COLUMNS = (*_JOB, *_TRUTH)
-"""Columns of the format, in the order in which they are written."""
+"""Columns of the format, in the order in which they are written. Those of stage times follow in a trace that has
+any (``stage_times_s``: seconds on each resource, with spaces between)."""
 _SPECIAL = re.compile('[",\r\n]')
 
 
@@ -65,8 +69,10 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     """
     path = Path(path)
     about = {"name": trace.name, "epoch_s": trace.epoch_s, "skipped": [list(item) for item in trace.skipped]}
-    lines = [f"{MAGIC}{_VERSION} {json.dumps(about, sort_keys=True)}", ",".join(COLUMNS)]
-    lines.extend(",".join(_cells(item)) for item in trace.jobs)
+    staged = any(item.stages is not None for item in trace.jobs)
+    columns = (*COLUMNS, *_STAGES) if staged else COLUMNS
+    lines = [f"{MAGIC}{_VERSION} {json.dumps(about, sort_keys=True)}", ",".join(columns)]
+    lines.extend(",".join(_cells(item) + (_stage_cells(item) if staged else [])) for item in trace.jobs)
     try:
         data = ("\n".join(lines) + "\n").encode()
     except UnicodeEncodeError as error:
@@ -111,6 +117,13 @@ def _cells(item: TraceJob) -> list[str]:
         *used,
         "" if item.share_label is None else str(item.share_label),
     ]
+
+
+def _stage_cells(item: TraceJob) -> list[str]:
+    stages = item.stages
+    if stages is None:
+        return ["", "", ""]
+    return [" ".join(map(repr, stages.times_s)), repr(stages.iteration_s), repr(stages.start_s)]
 
 
 def _flag(value: bool | None) -> str:
@@ -184,7 +197,20 @@ def _parse(row: Row) -> Draft:
         state=row.text("state"),
         profile=_profile(row),
         share_label=row.whole_or_none("share_label"),
+        stages=_stages(row),
     )
+
+
+def _stages(row: Row) -> StageTimes | None:
+    text = row.text("stage_times_s")
+    if not text:
+        return None
+    try:
+        times = tuple(float(part) for part in text.split())
+        check_stages(times)
+    except ValueError:
+        raise row.bad("stage_times_s", text, "is not a list of times >= 0, one of them above 0") from None
+    return StageTimes(times, row.real("iteration_s"), row.real("cold_start_s"))
 
 
 def _profile(row: Row) -> JobProfile | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lucid.errors import ConfigError, TraceError
-from lucid.simulator.traces import helios, own, pack, philly, sacct, swf
+from lucid.simulator.traces import helios, muri, own, pack, philly, sacct, swf
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.rows import ReadOptions, Source, load
 
@@ -31,6 +31,7 @@ FORMATS: dict[str, Format] = {
     "philly": Format(philly.ABOUT, philly.read),
     "helios": Format(helios.ABOUT, helios.read),
     "sacct": Format(sacct.ABOUT, sacct.read),
+    "muri": Format(muri.ABOUT, muri.read),
     "swf": Format(swf.ABOUT, swf.read),
 }
 """Known formats by name."""
@@ -122,6 +123,8 @@ def _sniff(source: Source, first: str, line: int) -> str:
         return "sacct"
     if {"timestamp", "num_gpus"} <= names:
         return "philly"
+    if {"num_gpu", "iteration_time", "resource_time_0"} <= names:
+        return "muri"
     if {"job_id", "gpu_num"} <= names:
         helios_only = {"jobname", "cpu_num", "node_num", "start_time", "end_time", "queue"}
         return "helios" if names & helios_only else "pack"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lucid.core.job import Job, JobProfile
+from lucid.core.prediction import StageTimes
 from lucid.simulator.training import Learning
 
 __all__ = ["Trace", "TraceJob"]
@@ -17,7 +18,8 @@ class TraceJob:
     ``duration_s``: run time alone on its GPUs. ``profile``: what sampling it would show, where the trace says.
     ``share_label``: a published share score for it. ``state``: as accounting reports it (COMPLETED, FAILED,
     CANCELLED, TIMEOUT, ...), empty where unknown. ``learning``: of an elastic job, how it trains; its
-    ``duration_s`` is then what it takes on the GPUs and with the batch it was submitted with.
+    ``duration_s`` is then what it takes on the GPUs and with the batch it was submitted with. ``stages``: what a
+    dry run of one iteration would show.
     """
 
     job: Job
@@ -26,6 +28,7 @@ class TraceJob:
     profile: JobProfile | None = None
     share_label: int | None = None
     learning: Learning | None = None
+    stages: StageTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)

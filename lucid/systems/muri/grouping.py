@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -22,6 +22,7 @@ __all__ = [
     "choose_candidates",
     "group_efficiency",
     "group_jobs",
+    "group_period",
     "priority_2dlas",
     "priority_srsf",
     "unpack",
@@ -90,7 +91,12 @@ def priority_2dlas(attained_s: float, gpus: int) -> float:
     return attained_s * gpus
 
 
-def choose_candidates(jobs: Sequence[MuriJob], fits: Callable[[MuriJob], bool], group_size: int) -> list[MuriJob]:
+def choose_candidates(
+    jobs: Sequence[MuriJob],
+    fits: Callable[[MuriJob], bool],
+    group_size: int,
+    alone: Container[Hashable] = (),
+) -> list[MuriJob]:
     """The jobs that the next round may run (M17).
 
     Goes through ``jobs`` by priority; each placement that still fits admits the next ``group_size`` jobs
@@ -100,17 +106,22 @@ def choose_candidates(jobs: Sequence[MuriJob], fits: Callable[[MuriJob], bool], 
         jobs: by priority, first first.
         fits: takes a job, and if its GPUs can still be placed, places them and says so.
         group_size: most jobs in a group.
+        alone: ids of jobs that share with nobody; each needs a place of its own.
 
     Returns:
         The admitted jobs, by priority.
     """
     waiting: dict[int, list[int]] = {}
     for index, job in enumerate(jobs):
-        waiting.setdefault(job.gpus, []).append(index)
+        if job.job_id not in alone:
+            waiting.setdefault(job.gpus, []).append(index)
     admitted: set[int] = set()
     taken = dict.fromkeys(waiting, 0)
     for index, job in enumerate(jobs):
         if index in admitted or not fits(job):
+            continue
+        if job.job_id in alone:
+            admitted.add(index)
             continue
         start = taken[job.gpus]
         block = waiting[job.gpus][start : start + group_size]
@@ -258,14 +269,19 @@ def unpack(groups: Iterable[Group], options: GroupingOptions) -> list[Group]:
     """
     out: list[Group] = []
     for group in groups:
-        size = len(group.jobs)
-        if size > 1:
-            period = _period(tuple(j.stages for j in group.jobs), options.k, options.ordering)
-            if period * options.overhead.factor(size) > sum(j.solo_s for j in group.jobs):
-                out += [Group(group.gpus, (job,)) for job in group.jobs]
-                continue
-        out.append(group)
+        if len(group.jobs) > 1 and group_period(group, options) > sum(job.solo_s for job in group.jobs):
+            out += [Group(group.gpus, (job,)) for job in group.jobs]
+        else:
+            out.append(group)
     return out
+
+
+def group_period(group: Group, options: GroupingOptions) -> float:
+    """Period of one group as it will run, with overhead, in the unit of its stage times (M4-M8)."""
+    if len(group.jobs) == 1:
+        return group.jobs[0].solo_s
+    period = _period(tuple(job.stages for job in group.jobs), options.k, options.ordering)
+    return period * options.overhead.factor(len(group.jobs))
 
 
 @lru_cache(maxsize=65536)  # the same models meet again and again

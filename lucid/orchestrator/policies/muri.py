@@ -1,0 +1,274 @@
+"""Muri: jobs of equal GPU count take turns on storage, CPU, GPU and network, in groups chosen by matching.
+
+At every arrival and end the jobs to run are chosen by priority and grouped anew (rows M9-M19); groups that stand
+already stay where they are. The mathematics is ``lucid.systems.muri``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lucid.config import MuriSettings
+from lucid.core.decision import Decision, Hold, PartitionPlan
+from lucid.core.job import Job, Pending, Running
+from lucid.core.ledger import Ledger
+from lucid.core.ports import Capability
+from lucid.core.prediction import Prediction
+from lucid.core.reason import FreeGpus, Interleaved, Priority, Reason
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.placement import Feasibility, consolidated
+from lucid.orchestrator.policies.places import Place, Placed, arrange, moves
+from lucid.orchestrator.policies.queue import attained_s
+from lucid.orchestrator.policy import PartitionPolicy
+from lucid.systems.muri import (
+    NO_OVERHEAD,
+    PUBLISHED,
+    PUBLISHED_UNMATCHED,
+    GammaTable,
+    Group,
+    GroupingOptions,
+    MuriJob,
+    choose_candidates,
+    group_jobs,
+    group_period,
+    priority_2dlas,
+    priority_srsf,
+    unpack,
+)
+
+__all__ = ["ATTAINED", "REMAINING", "MuriPolicy", "PriorityRule", "grouping_options", "remaining_s"]
+
+
+def remaining_s(entry: Pending | Running, prediction: Prediction | None, now_s: float) -> float:
+    """Expected seconds that a job still needs alone on its GPUs: its duration less the work that its executor has
+    reported, or less the time it has had where nobody reports. Infinite without a prediction."""
+    if prediction is None:
+        return float("inf")
+    done_s = attained_s(entry, now_s) if entry.work is None else entry.work.by_s(now_s)
+    return prediction.duration_s - done_s
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityRule:
+    """By what jobs are sorted: ``value`` of a job (smaller first), and the name under which reasons give it."""
+
+    name: str
+    value: Callable[[Pending | Running, Prediction | None, float], float]
+
+
+REMAINING = PriorityRule(
+    "remaining time x GPUs",
+    lambda entry, prediction, now_s: priority_srsf(remaining_s(entry, prediction, now_s), entry.job.gpus),
+)
+"""Muri-S (M14)."""
+ATTAINED = PriorityRule(
+    "attained GPU-seconds",
+    lambda entry, _prediction, now_s: priority_2dlas(attained_s(entry, now_s), entry.job.gpus),
+)
+"""Muri-L (M15)."""
+
+
+def grouping_options(settings: MuriSettings) -> GroupingOptions:
+    """The settings as the mathematics takes them."""
+    matched = PUBLISHED if settings.matching == "blossom" else PUBLISHED_UNMATCHED
+    return GroupingOptions(
+        settings.resources,
+        min(settings.group_size or settings.resources, settings.resources),
+        settings.ordering,
+        matched if settings.overheads else NO_OVERHEAD,
+        settings.matching,
+        settings.merge_by_efficiency,
+        settings.split_pairs,
+    )
+
+
+class MuriPolicy(PartitionPolicy):
+    """Muri-S or Muri-L, by the rule of priority.
+
+    Jobs that were never measured, or whose users asked not to share, get GPUs of their own. ``place`` finds GPUs;
+    with ``stay=False`` everything is placed anew each time, as if moving were free.
+    """
+
+    needs = frozenset({Capability.PREEMPT, Capability.INTERLEAVE})
+
+    def __init__(
+        self,
+        name: str,
+        rule: PriorityRule,
+        settings: MuriSettings,
+        place: Place = consolidated,
+        stay: bool = True,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.options = grouping_options(settings)
+        self.group_limit = self.options.limit
+        self.rule = rule
+        self.settings = settings
+        self._unpack = settings.unpack
+        self._place = place
+        self._stay = stay
+        self._table = GammaTable(self.options.k, self.options.ordering, self.options.overhead)
+        self._known: dict[str, MuriJob] = {}
+
+    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
+        """Choose by priority, group, split what would be slower together, place."""
+        decisions: dict[str, Decision] = {}
+        queue = self._queue(partition, snapshot, decisions)
+        if not queue.order:
+            return PartitionPlan(decisions)
+        fits = _Fits(partition, self._place, queue)
+        admitted = choose_candidates(queue.order, fits, self.options.limit, queue.alone)
+        groups = [Group(job.gpus, (job,)) for job in admitted if job.job_id in queue.alone]
+        room = queue.gpus - sum(group.gpus for group in groups)
+        sharing = [job for job in admitted if job.job_id not in queue.alone]
+        groups += group_jobs(sharing, max(room, 1), self.options, self._table)
+        whole = len(groups)
+        groups = list(_within_memory(groups, queue.mem_mib, partition))
+        if self._unpack:
+            groups = unpack(groups, self.options)
+        if self._unpack or len(groups) > whole:
+            groups.sort(key=lambda group: min(queue.rank[str(job.job_id)] for job in group.jobs))
+            fits = _Fits(partition, self._place, queue)
+            groups = [group for group in groups if fits(group.jobs[0])]
+        members = [[queue.jobs[str(job.job_id)] for job in group.jobs] for group in groups]
+        placed, ledger = arrange(partition, members, self._place, self._stay)
+        together = {str(job.job_id): group for group in groups for job in group.jobs if len(group.jobs) > 1}
+        shown: dict[str, tuple[Reason, ...]] = {}
+
+        def why(item: Placed, entry: Pending | Running) -> tuple[Reason, ...]:
+            known = shown.get(item.jobs[0])
+            if known is None:
+                known = shown[item.jobs[0]] = self._interleaved(together.get(item.jobs[0]), item)
+            return (queue.priority(entry), *known, FreeGpus(entry.job.gpus, ledger.largest, ledger.free, True))
+
+        def why_not(entry: Pending | Running) -> tuple[Reason, ...]:
+            found = fits.failed.get(entry.job.gpus)
+            return (found or FreeGpus(entry.job.gpus, ledger.largest, ledger.free, False),)
+
+        made, actions = moves(partition, placed, why, lambda entry: (queue.priority(entry), *why_not(entry)))
+        decisions.update(made)
+        holds: dict[int, Hold] = {}
+        for entry in partition.pending:
+            if entry.job.id not in decisions:
+                decisions[entry.job.id] = holds.setdefault(entry.job.gpus, Hold(why_not(entry)))
+        return PartitionPlan(decisions, tuple(actions))
+
+    def _interleaved(self, group: Group | None, item: Placed) -> tuple[Reason, ...]:
+        """The comparison that keeps a group together; none for a job alone."""
+        if group is None or not item.group:
+            return ()
+        alone_s = sum(job.solo_s for job in group.jobs)
+        return (Interleaved(len(item.jobs), " ".join(item.jobs), group_period(group, self.options), alone_s),)
+
+    def line_up(self, partition: Partition, now_s: float) -> list[Pending | Running]:
+        """All jobs of the partition, in the order in which those of equal priority stand: new arrivals last, then
+        more GPUs first, then those that run, then by submission."""
+
+        def stand(entry: Pending | Running) -> tuple[float, ...]:
+            waits = isinstance(entry, Pending)
+            fresh = isinstance(entry, Pending) and entry.since_s == now_s and not entry.restarts
+            return fresh, -entry.job.gpus, waits, entry.job.submit_s, entry.job.rank
+
+        return sorted((*partition.pending, *partition.running), key=stand)
+
+    def queued(self, partition: Partition, order: Sequence[Pending | Running]) -> None:
+        """Called with the jobs by priority; for variants."""
+
+    def _queue(self, partition: Partition, snapshot: Snapshot, decisions: dict[str, Decision]) -> _Queue:
+        """All jobs of the partition by priority; those that can never run are held, and left out."""
+        now_s, predictions, rule = snapshot.now_s, snapshot.predictions, self.rule
+        feasible = Feasibility(partition)
+        keyed: list[tuple[float, Pending | Running]] = []
+        for entry in self.line_up(partition, now_s):
+            hopeless = feasible.bar(entry.job) if isinstance(entry, Pending) else None
+            if hopeless is not None:
+                decisions[entry.job.id] = Hold((hopeless,))
+                continue
+            keyed.append((rule.value(entry, predictions.get(entry.job.id), now_s), entry))
+        keyed.sort(key=lambda item: item[0])
+        self.queued(partition, [entry for _, entry in keyed])
+        known, self._known = self._known, {}
+        alone: set[str] = set()
+        for _, entry in keyed:
+            job = entry.job
+            found = predictions.get(job.id)
+            stages = None if found is None else found.stages
+            made = known.get(job.id)
+            if made is None or (stages is not None and made.stages != stages.times_s):
+                blank = (1.0,) * self.options.k
+                times = (blank, None) if stages is None else (stages.times_s, stages.iteration_s)
+                made = MuriJob(job.id, job.gpus, *times)
+            self._known[job.id] = made
+            if stages is None or not job.shareable or (isinstance(entry, Running) and entry.partner is not None):
+                alone.add(job.id)
+        gpus = sum(node.gpus for node in partition.nodes if node.available)
+        return _Queue(
+            [self._known[entry.job.id] for _, entry in keyed],
+            {entry.job.id: entry.job for _, entry in keyed},
+            {entry.job.id: at for at, (_, entry) in enumerate(keyed)},
+            alone,
+            gpus,
+            {entry.job.id: entry.profile.gpu_mem_mib for _, entry in keyed if entry.profile is not None},
+            rule,
+            {entry.job.id: value for value, entry in keyed},
+            predictions,
+        )
+
+
+def _within_memory(groups: Iterable[Group], mem_mib: Mapping[str, float], partition: Partition) -> Iterator[Group]:
+    """The groups, those split whose measured memory peaks exceed a GPU's memory together. Of what was never
+    measured nobody can say so; Muri takes it to fit."""
+    most = min((node.gpu_mem_mib for node in partition.nodes), default=0)
+    for group in groups:
+        if len(group.jobs) > 1 and sum(mem_mib.get(str(job.job_id), 0.0) for job in group.jobs) > most:
+            yield from (Group(group.gpus, (job,)) for job in group.jobs)
+        else:
+            yield group
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The jobs of one plan, by priority."""
+
+    order: list[MuriJob]
+    jobs: dict[str, Job]
+    rank: dict[str, int]
+    alone: set[str]
+    """Jobs that share with nobody."""
+    gpus: int
+    """GPUs of the nodes that are up."""
+    mem_mib: dict[str, float]
+    """Measured memory peaks on a GPU."""
+    rule: PriorityRule
+    values: dict[str, float]
+    predictions: Mapping[str, Prediction]
+
+    def priority(self, entry: Pending | Running) -> Priority:
+        """The sort key of a job, as a reason."""
+        job = entry.job
+        found = self.predictions.get(job.id)
+        estimate_s, source = (found.duration_s, found.duration_source) if found else (0.0, "none")
+        return Priority(self.rule.name, self.values[job.id], estimate_s, job.gpus, source)
+
+
+class _Fits:
+    """Would the next job by priority still find GPUs, on nodes that are otherwise empty? If so it has them."""
+
+    def __init__(self, partition: Partition, place: Place, queue: _Queue) -> None:
+        self._ledger = Ledger(replace(partition, running=()))
+        self._place = place
+        self._jobs = queue.jobs
+        self.failed: dict[int, FreeGpus] = {}
+        """What the first job of each GPU count found that did not fit."""
+
+    def __call__(self, job: MuriJob) -> bool:
+        known = self._jobs[str(job.job_id)]
+        placement = self._place(self._ledger, known)
+        if placement is None:
+            free = FreeGpus(known.gpus, self._ledger.largest, self._ledger.free, False)
+            self.failed.setdefault(known.gpus, free)
+            return False
+        self._ledger.take(known, placement)
+        return True
