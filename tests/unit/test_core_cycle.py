@@ -74,7 +74,7 @@ def test_an_unknown_policy_is_an_error_that_lists_the_known_ones(name: str, hint
     with pytest.raises(ConfigError) as caught:
         policy(name)
     assert hint in str(caught.value)
-    assert "fifo, lucid, qssf, sjf, srtf, tiresias" in str(caught.value)
+    assert f"known: {', '.join(sorted(known_policies()))}" in str(caught.value)
 
 
 def test_a_policy_that_needs_more_than_the_cluster_can_do_is_refused() -> None:

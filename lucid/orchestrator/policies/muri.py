@@ -185,6 +185,7 @@ class MuriPolicy(PartitionPolicy):
             hopeless = feasible.bar(entry.job) if isinstance(entry, Pending) else None
             if hopeless is not None:
                 decisions[entry.job.id] = Hold((hopeless,))
+            if hopeless is not None or entry.job.gpus <= 0:  # Slurm runs those by itself
                 continue
             keyed.append((rule.value(entry, predictions.get(entry.job.id), now_s), entry))
         keyed.sort(key=lambda item: item[0])

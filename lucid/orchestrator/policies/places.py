@@ -147,7 +147,7 @@ def moves(
                 decisions[job_id] = regroup
                 actions.append(Action(job_id, partition.name, regroup))
     for entry in partition.running:
-        if entry.job.id not in here:
+        if entry.job.id not in here and entry.job.gpus > 0:
             requeue = Requeue(why_not(entry))
             decisions[entry.job.id] = requeue
             actions.append(Action(entry.job.id, partition.name, requeue))
