@@ -65,6 +65,10 @@ SAID: list[tuple[Reason, str]] = [
         why.Reserved("b", 60.0, 600.0, 1, False),
         "1 node kept for job b until about day 0 00:01:00: only jobs expected to",
     ),
+    (
+        why.Interleaved(2, "a b", 0.25, 0.4),
+        "takes turns in a group of 2 (a b): a round takes 0.25 s, one after the other 0.4 s",
+    ),
     (why.Reserved("b", 60.0, 0.0, 2, True), "2 nodes kept for job b, which has waited past the bound"),
     (why.SkipsProfiling(16, 8), "16 GPUs, profiling takes jobs of at most 8"),
     (why.ProfileTime(80.0, 80.0), "profiled for 80 s (limit 80 s)"),
