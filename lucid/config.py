@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from lucid.errors import ConfigError
 
 __all__ = [
+    "DaemonSettings",
+    "Mode",
     "ModelSettings",
     "MuriSettings",
     "OverheadSettings",
@@ -20,6 +23,7 @@ __all__ = [
     "ProfilingSettings",
     "ReservationSettings",
     "Settings",
+    "SlurmSettings",
     "TiresiasSettings",
     "load_settings",
     "settings_from",
@@ -60,6 +64,9 @@ class PackingSettings(_Frozen):
     """Pairs are avoided where the partner is expected to end within this time (L19)."""
     priority_ratio: float | None = Field(None, gt=0)
     """A guest's priority value may be at most this many times its partner's (L30); unset: no such rule."""
+    same_user_only: bool = False
+    """Only jobs of the same user share GPUs: two users' programs under one MPS daemon can hurt each other. The
+    daemon turns this on unless daemon.share_across_users is set."""
 
 
 class ReservationSettings(_Frozen):
@@ -168,12 +175,80 @@ class ModelSettings(_Frozen):
     """Population stability index of an input above which to train."""
 
 
+class Mode(StrEnum):
+    """What the daemon may do in a partition."""
+
+    OBSERVE = "observe"
+    """Touch nothing; record what would be done."""
+    ORDER = "order"
+    """Order the queue by SiteFactor, within a bound."""
+    PACK = "pack"
+    """Profile, order, place and pack."""
+
+
+class SlurmSettings(_Frozen):
+    """How the daemon talks to Slurm."""
+
+    client: Literal["commands", "rest"] = "commands"
+    prefix: tuple[str, ...] = ()
+    """Words before every Slurm command: ["chroot", "/srv/slurm"] or ["ssh", "head"]."""
+    rest_url: str = "unix:/run/slurmrestd/slurmrestd.socket"
+    """unix:PATH, or http://HOST:PORT with rest_user and rest_token_file."""
+    rest_user: str = ""
+    rest_token_file: str = ""
+    timeout_s: float = Field(20.0, gt=0)
+    poll_busy_s: float = Field(1.0, gt=0)
+    """Seconds between looks while jobs wait for Lucid or are being profiled."""
+    poll_idle_s: float = Field(7.0, ge=6)
+    """Seconds between looks otherwise: with nodes_every_s at most 12 requests a minute."""
+    nodes_every_s: float = Field(30.0, ge=1)
+    """Seconds between looks at the nodes."""
+    writes_per_cycle: int = Field(60, ge=3)
+    """Most commands that change something in one cycle; the rest waits for the next."""
+    slow_s: float = Field(5.0, gt=0)
+    """Answers slower than this, three in a row, open the breaker."""
+    rest_s: float = Field(15.0, gt=0)
+    """How long the breaker stays open at first."""
+    start_grace_s: float = Field(30.0, gt=0)
+    """A released job that has not started by then is taken back and decided anew."""
+
+
+class DaemonSettings(_Frozen):
+    """What lucidd looks after, and where it keeps its state."""
+
+    partitions: dict[str, Mode] = {}
+    """Mode by partition (VC). Partitions not named here are none of Lucid's business."""
+    profiling_partition: str = ""
+    """Where new jobs are profiled; empty: nowhere, and profiles come from earlier runs and samplers in place."""
+    policy: str = "lucid"
+    state_dir: str = "/var/lib/lucid"
+    heartbeat: str = "/run/lucid/heartbeat"
+    """Rewritten after every good cycle; job_submit.lua leaves jobs alone once it is old."""
+    profiles_dir: str = ""
+    """Where samplers put their summaries; empty: profiles/ in state_dir."""
+    lease_s: float = Field(15.0, ge=3)
+    site_factor_bound: int = Field(1000, ge=1, le=1_000_000)
+    """Most that order mode adds to a job's priority."""
+    gpu_mem_mib: int = Field(24576, ge=1)
+    """Memory of a GPU, MiB, where no feature of the node says otherwise."""
+    gpu_mem_mib_by_feature: dict[str, int] = {}
+    share_across_users: bool = False
+    reuse_profiles_days: float = Field(30.0, ge=0)
+    """A job of the same user, name and GPU count measured since then is not profiled again."""
+    keep_days: float = Field(90.0, ge=1)
+    """How long decisions, actions and ended jobs are kept."""
+    first_guess_s: float = Field(3600.0, gt=0)
+    """Estimate of a job's run time before any job has ended."""
+
+
 class Settings(_Frozen):
     """The whole of ``lucid.toml``."""
 
     policy: PolicySettings = PolicySettings()
     overheads: OverheadSettings = OverheadSettings()
     models: ModelSettings = ModelSettings()
+    slurm: SlurmSettings = SlurmSettings()
+    daemon: DaemonSettings = DaemonSettings()
 
 
 def settings_from(data: dict[str, Any], where: str) -> Settings:

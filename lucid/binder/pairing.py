@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from lucid.config import PackingSettings
-from lucid.core.job import JobProfile, Pending, Running
+from lucid.core.job import Job, JobProfile, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
@@ -23,6 +23,7 @@ from lucid.core.reason import (
     PartnerOutlasts,
     Reason,
     SameGpus,
+    SameUser,
     Shareable,
     ShareScores,
     Stable,
@@ -74,8 +75,9 @@ class Binder:
         self.changes_s: float | None = None
         """When the next partner that was refused as nearly done will have outlived its estimate: it is then
         expected to go on for long (``Prediction.remaining_s``), and the same question gets another answer."""
-        self._open: dict[int, dict[str, _Candidate]] = defaultdict(dict)
-        """Jobs that may be joined, by GPU count, then by id in order of start."""
+        self._open: dict[tuple[int, str], dict[str, _Candidate]] = defaultdict(dict)
+        """Jobs that may be joined, by GPU count (and user, where only jobs of one user share), then by id in order of
+        start."""
         if settings.gss:
             for entry in partition.running:
                 self.offer(entry)
@@ -93,7 +95,7 @@ class Binder:
         node = entry.placement[0].node
         if not self._ledger.nodes[self._ledger.index[node]].available:
             return  # down or draining: nothing new may start there
-        self._open[job.gpus][job.id] = _Candidate(
+        self._open[self._kind(job)][job.id] = _Candidate(
             entry,
             score,
             profile.gpu_mem_mib,
@@ -102,6 +104,9 @@ class Binder:
             found.duration_s * job.gpus,
             node,
         )
+
+    def _kind(self, job: Job) -> tuple[int, str]:
+        return job.gpus, job.user if self._settings.same_user_only else ""
 
     def bars(self, entry: Pending, score: int | None) -> Reason | None:
         """The rule that keeps this job from sharing with anybody, whoever it is; ``None`` if there is none."""
@@ -134,7 +139,7 @@ class Binder:
         mem_mib, least_s, floor = profile.gpu_mem_mib, settings.least_partner_remaining_s, settings.least_pair_speed
         ratio = settings.priority_ratio if settings.priority_ratio is not None else float("inf")
         needs_host = self._ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0)
-        candidates = self._open[job.gpus]
+        candidates = self._open[self._kind(job)]
         furthest: tuple[int, _Candidate] | None = None
         best: tuple[float, _Candidate] | None = None
         qualified = looked_at = 0
@@ -179,7 +184,11 @@ class Binder:
             choice = BestPartner(chosen.entry.job.id, best[0], qualified, settings.partner)
             return chosen.entry, (same, *reasons, choice)
         if furthest is None:
-            return None, (SameGpus(job.gpus, 0),)
+            others = 0
+            if settings.same_user_only and not candidates:
+                others = sum(len(jobs) for (gpus, _), jobs in self._open.items() if gpus == job.gpus)
+            none = SameGpus(job.gpus, 0)
+            return None, (none, SameUser(job.user, others)) if others else (none,)
         return None, (same, self._compared(entry, value, score, furthest[1])[furthest[0]])
 
     def _speeds(self, profile: JobProfile, other: _Candidate) -> tuple[float, float]:
@@ -221,7 +230,7 @@ class Binder:
 
     def joined(self, entry: Pending, other: Running) -> None:
         """Note a pair."""
-        self._open[entry.job.gpus].pop(other.job.id, None)
+        self._open[self._kind(entry.job)].pop(other.job.id, None)
         self._ledger.join(entry.job, other.placement)
 
     def started(self, entry: Pending, placement: Placement) -> None:

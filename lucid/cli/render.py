@@ -110,6 +110,11 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         if r
         else f"no running job with {_gpus(r.gpus)} that may be joined"
     ),
+    "SameUser": lambda r: (
+        f"only jobs of one user share GPUs here; {r.others} of other users' could be joined"
+        if not r
+        else "only jobs of one user share GPUs here"
+    ),
     "ShareScores": lambda r: f"share scores {r.own} + {r.other} " + ("within" if r else "exceed") + f" GSS {r.gss}",
     "GpuMemory": lambda r: (
         f"GPU memory {r.own_mib:,.0f} + {r.other_mib:,.0f} MiB "

@@ -38,6 +38,7 @@ __all__ = [
     "Requeueable",
     "Reserved",
     "SameGpus",
+    "SameUser",
     "ShareScores",
     "Shareable",
     "SkipsProfiling",
@@ -227,6 +228,18 @@ class SameGpus(Reason):
 
     def __bool__(self) -> bool:
         return self.candidates > 0
+
+
+@dataclass(frozen=True, slots=True)
+class SameUser(Reason):
+    """Are the running jobs that could be joined of the same user? ``others`` are not, and here only jobs of one
+    user share GPUs."""
+
+    user: str
+    others: int
+
+    def __bool__(self) -> bool:
+        return self.others == 0
 
 
 @dataclass(frozen=True, slots=True)

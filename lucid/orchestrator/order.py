@@ -20,7 +20,7 @@ class QueuedJob:
 
     __slots__ = ("entry", "gpu_mem_mib", "id", "prediction", "shape", "steady", "value")
 
-    def __init__(self, entry: Pending, prediction: Prediction) -> None:
+    def __init__(self, entry: Pending, prediction: Prediction, by_user: bool = False) -> None:
         job, profile = entry.job, entry.profile
         self.id = job.id
         self.entry = entry
@@ -36,6 +36,7 @@ class QueuedJob:
             self.steady,
             job.cpus,
             job.mem_mib,
+            job.user if by_user else "",
         )
 
 
@@ -43,7 +44,9 @@ class QueueOrder:
     """Sorts a partition's pending jobs. What it keeps from one call to the next follows from the entries and
     their predictions, both frozen, and is looked up by their identity: it saves work and changes nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, by_user: bool = False) -> None:
+        self._by_user = by_user
+        """Only jobs of one user share GPUs: what stops one user's job says nothing of another's."""
         self._known: dict[int, QueuedJob] = {}
         """By ``id`` of the entry, which lives as long as the ``QueuedJob`` that holds it."""
 
@@ -66,7 +69,7 @@ class QueueOrder:
         return queue
 
     def _anew(self, entry: Pending, predictions: Mapping[str, Prediction]) -> QueuedJob:
-        row = self._known[id(entry)] = QueuedJob(entry, predictions[entry.job.id])
+        row = self._known[id(entry)] = QueuedJob(entry, predictions[entry.job.id], self._by_user)
         return row
 
 

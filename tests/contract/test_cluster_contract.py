@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import pytest
 
 from builders import LIGHT, VC, a_cluster, a_trace, at, by, elastic, nodes
+from fake_slurm import FakeSampler, FakeSlurm, fake_node
+from lucid.adapters.slurm_cluster import SlurmCluster
+from lucid.adapters.store_memory import MemoryStore
+from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Keep, Release, Requeue, Resize, Start
 from lucid.core.job import Stage
 from lucid.core.ports import Applied, Capability, Cluster
@@ -52,7 +56,44 @@ class Simulated:
         self.pass_time = lambda seconds: simulated.advance(simulated.now_s() + seconds)
 
 
-STAGES: list[Callable[[], Scene]] = [Simulated]
+class Looking(SlurmCluster):
+    """The live adapter acts on what its last look showed, as the cycle does; these tests act at any moment."""
+
+    def apply(self, actions: Sequence[Action]) -> list[Applied]:
+        self.observe()
+        return super().apply(actions)
+
+
+class Live:
+    """The live adapter over a slurmctld in memory. Every job starts in slots, so that it may be joined at once and
+    stands on exactly the GPUs that were decided."""
+
+    def __init__(self) -> None:
+        slurm = FakeSlurm([fake_node(name, room) for name, room in NODES.items()])
+        for name, gpus, home in (("a", 1, VC), ("b", 1, VC), ("c", 2, VC), ("o", 1, "other")):
+            slurm.submit(name, home, gpus)
+        slurm.submit("d", "prof", 1, mark=f"lucid:vc={VC}")
+        store = MemoryStore()
+        lease = store.take_lease("test", 0.0, 1e9)
+        assert lease is not None
+        self.profiling = "prof"
+        self.cluster: Cluster = Looking(
+            slurm,
+            store,
+            FakeSampler(slurm, dict.fromkeys("abcd", LIGHT)),
+            slurm,
+            SlurmSettings(),
+            DaemonSettings(partitions={VC: Mode.PACK, "other": Mode.PACK}, profiling_partition="prof"),
+            lambda: {VC: Mode.PACK, "other": Mode.PACK},
+            lambda job, profile: True,
+            lease.token,
+        )
+        self.pass_time = slurm.advance
+
+
+NODES = {"n1": VC, "n2": VC, "o1": "other", "p1": "prof"}
+
+STAGES: list[Callable[[], Scene]] = [Simulated, Live]
 
 
 @pytest.fixture(params=STAGES, ids=lambda factory: factory.__name__)

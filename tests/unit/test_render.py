@@ -45,6 +45,8 @@ SAID: list[tuple[Reason, str]] = [
     (why.SameGpus(1, 0), "no running job with 1 GPU that may be joined"),
     (why.SameGpus(2, 1), "1 running job with 2 GPUs could be joined"),
     (why.SameGpus(2, 3), "3 running jobs with 2 GPUs could be joined"),
+    (why.SameUser("ada", 0), "only jobs of one user share GPUs here"),
+    (why.SameUser("ada", 2), "only jobs of one user share GPUs here; 2 of other users' could be joined"),
     (why.ShareScores(1, 1, 2), "share scores 1 + 1 within GSS 2"),
     (why.ShareScores(1, 2, 2), "share scores 1 + 2 exceed GSS 2"),
     (why.GpuMemory("p", 9000.0, 4000.0, 24576.0), "GPU memory 9,000 + 4,000 MiB fits in 24,576 MiB"),

@@ -37,7 +37,7 @@ class LucidPolicy(PartitionPolicy):
         super().__init__()
         self._settings = settings
         self._predictor = predictor
-        self._orders: defaultdict[str, QueueOrder] = defaultdict(QueueOrder)
+        self._orders: defaultdict[str, QueueOrder] = defaultdict(lambda: QueueOrder(settings.packing.same_user_only))
         needs = set()
         if settings.profiling.enabled:
             needs.add(Capability.PROFILE)

@@ -1,0 +1,54 @@
+"""The file by which job_submit.lua knows that the daemon lives, and what it may do where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lucid.adapters.atomic import write_atomic
+from lucid.config import Mode
+from lucid.errors import StoreError
+
+__all__ = ["Heartbeat", "read_heartbeat", "write_heartbeat"]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """``at_s``: when the last good cycle ended (Unix time). ``profiling``: where new jobs are profiled, up to
+    ``n_prof`` GPUs; empty where they are not."""
+
+    at_s: float
+    modes: Mapping[str, Mode] = field(default_factory=dict)
+    profiling: str = ""
+    n_prof: int = 0
+
+
+def write_heartbeat(path: Path, beat: Heartbeat) -> None:
+    """Replace the file, words separated by blanks, so that Lua reads it with one pattern a line.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    lines = [f"time {beat.at_s:.0f}", *(f"mode {name} {mode}" for name, mode in sorted(beat.modes.items()))]
+    if beat.profiling:
+        lines += [f"profiling {beat.profiling}", f"n_prof {beat.n_prof}"]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, ("\n".join(lines) + "\n").encode())
+        path.chmod(0o644)
+    except OSError as error:
+        raise StoreError(
+            f"{path}: the heartbeat cannot be written ({error.strerror}); who owns the folder?"
+        ) from None
+
+
+def read_heartbeat(path: Path) -> Heartbeat | None:
+    """What the file says; ``None`` where there is none, or it is no heartbeat."""
+    try:
+        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+        pairs = {words[0]: words[1] for words in lines if len(words) == 2}
+        modes = {words[1]: Mode(words[2]) for words in lines if len(words) == 3 and words[0] == "mode"}
+        return Heartbeat(float(pairs["time"]), modes, pairs.get("profiling", ""), int(pairs.get("n_prof", "0")))
+    except (OSError, ValueError, KeyError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,143 @@
+"""Slurm through its own commands: squeue and scontrol, behind a prefix (``chroot DIR``, ``ssh HOST``).
+
+Never through a shell: each command is a list of words, job ids are checked, and what comes from users (names,
+comments) is never sent at all.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+from lucid.adapters.slurm_client import Breaker, Changes, checked_id, guarded
+from lucid.adapters.slurm_records import SlurmJob, SlurmNode, jobs_from, nodes_from, version_of
+from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
+
+__all__ = ["CommandClient"]
+
+_TRY_AGAIN = (
+    "unable to contact slurm controller",
+    "connection refused",
+    "connect failure",
+    "socket timed out",
+    "zero bytes were transmitted",
+    "slurm backup controller in standby mode",
+    "rate limit",
+    "slurmctld is not responding",
+    "protocol authentication error",
+    "munge",
+)
+"""Words of Slurm's that mean that it does not answer at present, rather than that it declines."""
+
+
+class CommandClient:
+    """See ``SlurmClient``. ``prefix`` stands before every command; a command that takes longer than
+    ``timeout_s`` is killed and counts as no answer."""
+
+    name = "commands"
+
+    def __init__(self, prefix: Sequence[str], breaker: Breaker, timeout_s: float = 20.0) -> None:
+        self._prefix = list(prefix)
+        self._breaker = breaker
+        self._timeout_s = timeout_s
+        self._version: tuple[int, int] | None = None
+
+    def version(self) -> tuple[int, int]:
+        """From the last answer, or by asking."""
+        if self._version is None:
+            words = self._run(["scontrol", "--version"]).split()
+            try:
+                major, minor = words[-1].split(".")[:2]
+                self._version = int(major), int(minor)
+            except (ValueError, IndexError):
+                raise ClusterError(f"scontrol --version says {' '.join(words)!r}: which Slurm is that?") from None
+        return self._version
+
+    def jobs(self) -> list[SlurmJob]:
+        """One ``squeue`` over all states."""
+        self._breaker.calls.reads += 1
+        return jobs_from(self.ask(["squeue", "--json", "--states=all"]))
+
+    def nodes(self) -> list[SlurmNode]:
+        """One ``scontrol show nodes``."""
+        self._breaker.calls.reads += 1
+        return nodes_from(self.ask(["scontrol", "show", "nodes", "--json"]))
+
+    def ask(self, command: Sequence[str]) -> Any:
+        """The JSON that a command prints.
+
+        Raises:
+            ClusterUnavailable: no answer in time.
+            ClusterError: an answer that is no JSON.
+        """
+        text = self._run(command)
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            start = text[:80].replace("\n", " ")
+            raise ClusterError(f"{command[0]}: its answer is no JSON ({error}): {start!r}") from None
+        self._version = version_of(document) or self._version
+        return document
+
+    def update(self, job_id: str, changes: Changes) -> None:
+        """``scontrol update``."""
+        fields = {
+            "Partition": changes.partition,
+            "TresPerNode": changes.tres_per_node,
+            "TresPerJob": changes.tres_per_job,
+            "TresPerSocket": changes.tres_per_socket,
+            "TresPerTask": changes.tres_per_task,
+            "ReqNodeList": changes.req_nodes,
+            "StartTime": "now" if changes.start_now else None,
+            "SiteFactor": None if changes.site_factor is None else str(changes.site_factor),
+            "AdminComment": changes.admin_comment,
+        }
+        words = [f"{key}={value}" for key, value in fields.items() if value is not None]
+        if words:
+            self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", *words])
+
+    def hold(self, job_id: str) -> None:
+        """``scontrol hold``."""
+        self._write(["scontrol", "hold", checked_id(job_id)])
+
+    def release(self, job_id: str) -> None:
+        """``scontrol release``."""
+        self._write(["scontrol", "release", checked_id(job_id)])
+
+    def requeue_hold(self, job_id: str) -> None:
+        """``scontrol requeuehold``."""
+        self._write(["scontrol", "requeuehold", checked_id(job_id)])
+
+    def _write(self, command: Sequence[str]) -> None:
+        self._breaker.calls.writes += 1
+        self._run(command)
+
+    def _run(self, command: Sequence[str]) -> str:
+        return guarded(self._breaker, lambda: self._once([*self._prefix, *command], command[0]))
+
+    def _once(self, words: Sequence[str], name: str) -> str:
+        try:
+            done = subprocess.run(
+                words,
+                shell=False,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=self._timeout_s,
+                check=False,
+                text=True,
+                errors="replace",
+            )
+        except subprocess.TimeoutExpired:
+            raise ClusterUnavailable(f"{name}: no answer within {self._timeout_s:g} s") from None
+        except OSError as error:
+            raise ClusterUnavailable(
+                f"{words[0]}: cannot be run ({error.strerror}); is slurm.prefix right?"
+            ) from None
+        if done.returncode == 0:
+            return done.stdout
+        said = " ".join((done.stderr or done.stdout).split())[:500]
+        if done.returncode in (126, 127) or any(words in said.lower() for words in _TRY_AGAIN):
+            raise ClusterUnavailable(f"{name}: {said or f'exit status {done.returncode}'}")
+        raise ActionRefused(f"{name}: {said or f'exit status {done.returncode}'}")

@@ -1,0 +1,409 @@
+"""Slurm as a ``Cluster``: one look at it per cycle, decisions carried out as changes to held jobs.
+
+Everything is derived anew from what Slurm shows and from the store's notes, so a daemon killed at any point
+goes on from there: a note is written before Slurm is told anything, and each step may be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+
+from lucid.adapters.profiles import ProfileSource, says_more
+from lucid.adapters.slurm_client import Changes, SlurmClient
+from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_starts import back_to, start_changes
+from lucid.adapters.slurm_view import Facts, Viewer, as_written, parse_placement
+from lucid.adapters.store import JobNote, ProfileRow, Store
+from lucid.config import DaemonSettings, Mode, SlurmSettings
+from lucid.core.decision import Action, Keep, Release, Requeue, Start
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.placement import Placement, show_placement
+from lucid.core.ports import Applied, Capability, Clock
+from lucid.core.snapshot import Snapshot
+from lucid.errors import ActionRefused
+
+__all__ = ["Joinable", "SlurmCluster"]
+
+Joinable = Callable[[Job, JobProfile | None], bool]
+"""May a job that starts alone be joined later? Then it starts in one slot of each of its GPUs."""
+
+_OLDEST = (23, 11)
+"""First Slurm on which a pending job's request can be replaced (seen on 24.11; 22.05 adds to it instead)."""
+
+
+class SlurmCluster:
+    """See ``Cluster``. ``modes`` says at any time what may be done in each partition; ``token`` is the daemon's
+    lease, without which nothing is written."""
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        store: Store,
+        profiles: ProfileSource,
+        clock: Clock,
+        slurm: SlurmSettings,
+        daemon: DaemonSettings,
+        modes: Callable[[], Mapping[str, Mode]],
+        joinable: Joinable,
+        token: int,
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._source = profiles
+        self._clock = clock
+        self._slurm = slurm
+        self._daemon = daemon
+        self._modes = modes
+        self._joinable = joinable
+        self.token = token
+        self._viewer = Viewer(daemon, self._profile_of)
+        self._nodes: Sequence[SlurmNode] = ()
+        self._nodes_at_s = float("-inf")
+        self._notes: dict[str, JobNote] = store.notes()
+        self._own = {row.job_id: row.profile for row in store.profiles().values()}
+        self._like: dict[tuple[str, str, int], JobProfile | None] = {}
+        self._told = {ended.job.id for ended in store.ended()}
+        self._facts = Facts((), (), self._notes, {}, 0.0)
+        self._jobs: dict[str, SlurmJob] = {}
+        self._flying: dict[str, dict[bool, str]] = {}
+        """By node, then by whether as slots: a job that was told to start there and has not yet. Slurm chooses the
+        GPUs of a job with its own request, so the two kinds are not started on one node at the same time."""
+        self._writes = 0
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Sharing needs a Slurm that replaces requests; profiling a partition for it."""
+        able = {Capability.PREEMPT}
+        if self._client.version() >= _OLDEST:
+            able.add(Capability.SHARE)
+            if self._daemon.profiling_partition:
+                able.add(Capability.PROFILE)
+        return frozenset(able)
+
+    @property
+    def facts(self) -> Facts:
+        """What the last look showed, in Slurm's terms."""
+        return self._facts
+
+    @property
+    def viewer(self) -> Viewer:
+        """How Slurm's records are read."""
+        return self._viewer
+
+    # -- look ------------------------------------------------------------------------------------------------
+
+    def observe(self) -> Snapshot:
+        """One request, or two when the nodes are due."""
+        jobs = self._client.jobs()
+        now_s = self._clock.now_s()
+        if now_s - self._nodes_at_s >= self._slurm.nodes_every_s or now_s < self._nodes_at_s:
+            self._nodes = self._client.nodes()
+            self._nodes_at_s = now_s
+        self._writes = 0
+        self._jobs = {job.id: job for job in jobs}
+        self._facts = Facts(jobs, self._nodes, self._notes, dict(self._modes()), now_s)
+        self._take_profiles()
+        partitions = self._viewer.partitions(self._facts)
+        self._flying = {}
+        for job in jobs:
+            note = self._notes.get(job.id)
+            if note is not None and self._viewer.under_way(job, note):
+                self._flies(job.id, parse_placement(note.where), note.shards)
+        return Snapshot(now_s, partitions, self._ended(jobs))
+
+    def _flies(self, job_id: str, placement: Placement, shards: bool) -> None:
+        for part in placement:
+            self._flying.setdefault(part.node, {})[shards] = job_id
+
+    def _profile_of(self, job: SlurmJob) -> JobProfile | None:
+        own = self._own.get(job.id)
+        if own is not None or not job.user:
+            return own
+        kind = (job.user, job.name, job.gpus)
+        if kind not in self._like:
+            since_s = self._clock.now_s() - self._daemon.reuse_profiles_days * 86400.0
+            row = self._store.profile_like(*kind, since_s) if self._daemon.reuse_profiles_days else None
+            self._like[kind] = None if row is None else row.profile
+        return self._like[kind]
+
+    def _take_profiles(self) -> None:
+        readings = self._source.new()
+        if not readings:
+            return
+        by_number = {str(job.number): job for job in self._facts.jobs if not job.pending}
+        for reading in readings:
+            job = self._jobs.get(reading.job_id) or by_number.get(reading.job_id)
+            if job is None or not says_more(self._own.get(job.id), reading.profile):
+                continue
+            row = ProfileRow(job.id, job.user, job.name, job.gpus, reading.profile, self._facts.now_s)
+            if self._store.put_profile(row, reading.source, self.token):
+                self._own[job.id] = reading.profile
+                self._like.pop((job.user, job.name, job.gpus), None)
+
+    def _ended(self, jobs: Sequence[SlurmJob]) -> tuple[Ended, ...]:
+        found = []
+        for record in jobs:
+            if not (record.ended and record.gpus) or record.id in self._told:
+                continue
+            self._told.add(record.id)
+            note = self._notes.get(record.id)
+            if self._viewer.home(record, note) in self._facts.modes and record.start_s:
+                job = self._viewer.job(record, note, self._facts)
+                found.append(Ended(job, record.end_s, max(record.end_s - record.start_s, 0.0), record.state))
+        return tuple(sorted(found, key=lambda e: e.end_s))
+
+    # -- act -------------------------------------------------------------------------------------------------
+
+    def apply(self, actions: Sequence[Action]) -> list[Applied]:
+        """What leaves first, then what starts. In a partition that is not in pack mode nothing is done."""
+        refused: dict[int, str] = {}
+        for starts in (False, True):
+            for i, action in enumerate(actions):
+                if isinstance(action.decision, Start) is not starts:
+                    continue
+                try:
+                    self._carry_out(action)
+                except ActionRefused as error:
+                    refused[i] = str(error)
+        return [Applied(action, refused.get(i)) for i, action in enumerate(actions)]
+
+    def _carry_out(self, action: Action) -> None:
+        job_id, decision = action.job_id, action.decision
+        record = self._jobs.get(job_id)
+        if record is None:
+            raise ActionRefused(f"job {job_id} is not in partition {action.partition!r} (any more)")
+        note = self._notes.get(job_id)
+        home = self._viewer.home(record, note)
+        mode = self._facts.modes.get(home, Mode.OBSERVE)
+        if mode is not Mode.PACK:
+            raise ActionRefused(f"job {job_id}: partition {home!r} is in {mode} mode, nothing was done")
+        if self._writes + 3 > self._slurm.writes_per_cycle:
+            raise ActionRefused(f"job {job_id}: enough was written in this cycle, the next one goes on")
+        if isinstance(decision, Start):
+            self._start(record, note, action, decision)
+        elif isinstance(decision, Requeue):
+            self._requeue(record, note, decision)
+        elif isinstance(decision, Release):
+            self._release(record, note)
+        elif isinstance(decision, Keep):
+            self._keep(record, note)
+        else:
+            raise ActionRefused(f"job {job_id}: Slurm cannot resize a job that runs")
+
+    def _note(self, record: SlurmJob, note: JobNote | None) -> JobNote:
+        """What is known of the job, with its request as it is before Lucid first touches it."""
+        if note is not None and note.as_written:
+            return note
+        written = {key: value for key, value in asdict(as_written(record)).items() if value}
+        written["partition"] = record.partition
+        base = note or JobNote(record.id)
+        return replace(
+            base, user=record.user, name=record.name, home=self._viewer.home(record, note), as_written=written
+        )
+
+    def _put(self, note: JobNote) -> None:
+        self._store.put_note(note, self.token)
+        self._notes[note.job_id] = note
+
+    def _do(self, job_id: str, verb: str, detail: str, *steps: Callable[[], None]) -> None:
+        """Note, do, note what came of it."""
+        action = self._store.begin_action(self._clock.now_s(), job_id, verb, detail, self.token)
+        try:
+            for step in steps:
+                self._writes += 1
+                step()
+        except ActionRefused as error:
+            self._store.end_action(action, f"refused: {error}", self.token)
+            raise ActionRefused(f"job {job_id}: {error}") from None
+        self._store.end_action(action, "done", self.token)
+
+    def _start(self, record: SlurmJob, note: JobNote | None, action: Action, start: Start) -> None:
+        job_id = record.id
+        if not self._viewer.decides(record, note, self._facts.modes):
+            raise ActionRefused(
+                f"job {job_id} is {'pending, and not held by Lucid' if record.pending else 'running'}"
+            )
+        if start.beside is not None:
+            self._partner(job_id, start)
+        note = self._note(record, note)
+        home_run = action.partition != self._daemon.profiling_partition
+        job = self._viewer.job(record, note, self._facts)
+        shards = start.beside is not None or (
+            home_run
+            and len(start.placement) == 1
+            and job.shareable
+            and not note.alone
+            and self._joinable(job, self._profile_of(record))
+        )
+        for part in start.placement:
+            other = self._flying.get(part.node, {}).get(not shards)
+            if other is not None and other != job_id:
+                raise ActionRefused(f"job {job_id}: waits for job {other} to settle on node {part.node}")
+        changes = start_changes(record, note, start.placement, shards, action.partition, self._nodes)
+        place = show_placement(start.placement)
+        now_s = self._clock.now_s()
+        self._put(replace(note, where=place, asked_s=now_s, shards=shards, released=False, restarts=record.restarts))
+        words = f"{place}{f' beside {start.beside}' if start.beside else ''}{' in slots' if shards else ''}"
+        self._do(
+            job_id,
+            "start",
+            words,
+            lambda: self._client.update(job_id, changes),
+            lambda: self._client.release(job_id),
+        )
+        self._put(replace(self._notes[job_id], released=True))
+        self._flies(job_id, start.placement, shards)
+
+    def _partner(self, job_id: str, start: Start) -> None:
+        other = self._jobs.get(start.beside or "")
+        if (
+            other is None
+            or other.state != "RUNNING"
+            or other.completing
+            or not other.request.shards
+            or tuple(sorted(other.placement)) != tuple(sorted(start.placement))
+        ):
+            raise ActionRefused(f"job {job_id}: {start.beside} does not run on slots of these GPUs")
+
+    def _requeue(self, record: SlurmJob, note: JobNote | None, decision: Requeue) -> None:
+        if not record.running or record.completing:
+            raise ActionRefused(f"job {record.id} is not running")
+        note = self._note(record, note)
+        note = replace(note, alone=note.alone or decision.part)
+        self._put_back(record, note, "part" if decision.part else "requeue")
+
+    def _release(self, record: SlurmJob, note: JobNote | None) -> None:
+        profiling = self._daemon.profiling_partition
+        if record.partition != profiling or (record.pending and note is not None and note.to_home):
+            raise ActionRefused(f"job {record.id} is not in profiling")
+        note = replace(self._note(record, note), to_home=True)
+        if record.running:
+            self._put_back(record, note, "release")
+        else:
+            self._put(replace(note, wait_since_s=self._facts.now_s))
+
+    def _put_back(self, record: SlurmJob, note: JobNote, verb: str) -> None:
+        """The job runs until Slurm has taken the requeue; what is noted before says where it goes then."""
+        before = note
+        now_s = self._facts.now_s
+        ran_s = note.ran_s + max(now_s - record.start_s, 0.0)
+        self._put(replace(note, where="", released=False, shards=False, wait_since_s=now_s, ran_s=ran_s))
+        try:
+            self._do(record.id, verb, show_placement(record.placement), lambda: self._client.requeue_hold(record.id))
+        except ActionRefused:
+            self._put(before if verb != "release" else replace(before, to_home=False))
+            raise
+
+    def _keep(self, record: SlurmJob, note: JobNote | None) -> None:
+        if not record.running:
+            raise ActionRefused(f"job {record.id} is not running")
+        note = self._note(record, note)
+        self._do(record.id, "keep", show_placement(record.placement))
+        self._put(replace(note, kept=True))
+
+    def order(self, factors: Mapping[str, int]) -> int:
+        """Write the site factors that differ from the last ones written, within the cap; returns how many. Jobs
+        of which a factor stands though their partition is no longer ordered get 0."""
+        wanted = dict(factors)
+        for job_id, note in self._notes.items():
+            if note.site_factor and job_id not in wanted:
+                wanted[job_id] = 0
+        written = 0
+        for job_id, factor in wanted.items():
+            record, known = self._jobs.get(job_id), self._notes.get(job_id)
+            if record is None or not record.pending or factor == (known.site_factor if known else 0):
+                continue
+            if self._writes >= self._slurm.writes_per_cycle:
+                break
+            changes = Changes(site_factor=factor)
+            try:
+                self._do(job_id, "order", str(factor), lambda i=job_id, c=changes: self._client.update(i, c))  # type: ignore[misc]
+            except ActionRefused:
+                continue
+            self._put(replace(known or JobNote(job_id), site_factor=factor))
+            written += 1
+        return written
+
+    # -- mend ------------------------------------------------------------------------------------------------
+
+    def heal(self) -> list[str]:
+        """Put right what the last look showed to be out of joint; returns what was done, in words. Starts that
+        did not come about are taken back, requests that stand changed on waiting jobs are given back, jobs of
+        partitions that are no longer packed are let go, and notes of jobs that have left are dropped."""
+        done: list[str] = []
+        now_s = self._facts.now_s
+        for record in self._facts.jobs:
+            note = self._notes.get(record.id)
+            if self._writes + 3 > self._slurm.writes_per_cycle:
+                break
+            try:
+                words = self._mend(record, note, now_s)
+            except ActionRefused as error:
+                words = f"job {record.id}: cannot be mended yet ({error})"
+            if words:
+                done.append(words)
+        if self._facts.jobs or self._facts.nodes:
+            gone = [job_id for job_id in self._notes if job_id not in self._jobs or self._jobs[job_id].ended]
+            if gone:
+                self._store.forget(gone, self.token)
+                for job_id in gone:
+                    del self._notes[job_id]
+                    self._own.pop(job_id, None)
+        return done
+
+    def _mend(self, record: SlurmJob, note: JobNote | None, now_s: float) -> str:
+        if record.state == "RUNNING" and note is not None and note.where and not note.released:
+            self._put(replace(note, released=True))  # killed between telling Slurm and noting that it had taken it
+        if not record.pending or not record.gpus or not self._viewer.ours(record):
+            return ""
+        home = self._viewer.home(record, note)
+        packs = self._facts.modes.get(home) is Mode.PACK
+        if self._viewer.under_way(record, note):
+            assert note is not None
+            if packs and now_s - note.asked_s > self._slurm.start_grace_s:
+                self._take_back(record, note)
+                return f"job {record.id}: did not start on {note.where} (Slurm: {record.reason}), taken back"
+            return ""
+        if not record.held or (note is not None and note.released):
+            return ""
+        if not packs:
+            self.let_go(record)
+            return f"job {record.id}: let go as its user wrote it, partition {home!r} is not packed"
+        changes = back_to(record, note)
+        if changes is not None and self._viewer.decides(record, note, self._facts.modes):
+            self._do(record.id, "restore", "", lambda: self._client.update(record.id, changes))
+            if note is not None and note.where:
+                self._put(replace(note, where="", shards=False))
+            return f"job {record.id}: given back the request that its user wrote"
+        return ""
+
+    def _take_back(self, record: SlurmJob, note: JobNote) -> None:
+        self._do(record.id, "take back", note.where, lambda: self._client.hold(record.id))
+        note = replace(note, where="", released=False, shards=False)
+        self._put(note)
+        changes = back_to(record, note)
+        if changes is not None:
+            self._do(record.id, "restore", "", lambda: self._client.update(record.id, changes))
+
+    def let_go(self, record: SlurmJob) -> None:
+        """Release a held job of ours as its user wrote it, in its own VC.
+
+        Raises:
+            ActionRefused: Slurm declined (it is just completing, say); ask again.
+        """
+        note = self._notes.get(record.id)
+        home = self._viewer.home(record, note)
+        changes = back_to(record, note) or Changes()
+        if record.partition == self._daemon.profiling_partition and home != record.partition:
+            changes = replace(changes, partition=home)
+        changes = replace(changes, start_now=True)
+        self._do(
+            record.id,
+            "let go",
+            "as written",
+            lambda: self._client.update(record.id, changes),
+            lambda: self._client.release(record.id),
+        )
+        if note is not None:
+            self._put(replace(note, where="", released=True, restarts=record.restarts))

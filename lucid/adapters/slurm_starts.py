@@ -1,0 +1,94 @@
+"""What to change about a pending job: to start it on chosen GPUs, and to give its request back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lucid.adapters.slurm_client import Changes
+from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_text import shard_request, split_outside
+from lucid.adapters.slurm_view import as_written
+from lucid.adapters.store import JobNote
+from lucid.core.placement import Placement
+from lucid.errors import ActionRefused
+
+__all__ = ["back_to", "start_changes"]
+
+_FIELDS = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "req_nodes")
+
+
+def start_changes(
+    record: SlurmJob,
+    note: JobNote,
+    placement: Placement,
+    shards: bool,
+    partition: str,
+    nodes: Sequence[SlurmNode],
+) -> Changes:
+    """To start on these GPUs: as slots of exactly these, or on these nodes with the request as it was written.
+
+    A job whose user chose nodes, or that asks for what only some nodes have, keeps its own choice of nodes.
+
+    Raises:
+        ActionRefused: a node is not known, or its GPUs cannot be named.
+    """
+    written = note.as_written
+    move = partition if record.partition != partition else None
+    names = ",".join(part.node for part in placement)
+    if not shards:
+        back = _differences(record, {key: written.get(key, "") for key in _FIELDS if key != "req_nodes"})
+        free = (
+            not written.get("req_nodes")
+            and record.simple
+            and not record.features
+            and record.min_nodes <= len(placement)
+        )
+        req = names if free else written.get("req_nodes", "")
+        if req == record.request.req_nodes:
+            return _changes(back, partition=move)
+        return _changes({**back, "req_nodes": req}, partition=move)
+    (part,) = placement
+    node = next((node for node in nodes if node.name == part.node), None)
+    if node is None or not node.addressable or part.mask >> len(node.gpu_types):
+        raise ActionRefused(f"job {record.id}: the GPUs of node {part.node!r} cannot be asked for by name")
+    wanted = {
+        "tres_per_node": shard_request([node.gpu_types[i] for i in part.gpus]),
+        "tres_per_job": _without_gpus(written.get("tres_per_job", "")),
+        "tres_per_task": _without_gpus(written.get("tres_per_task", "")),
+        "req_nodes": part.node,
+    }
+    return _changes(_differences(record, wanted), partition=move)
+
+
+def back_to(record: SlurmJob, note: JobNote | None) -> Changes | None:
+    """To give a waiting job the request that its user wrote; ``None`` where it has it."""
+    if note is not None and note.as_written:
+        wanted = {key: note.as_written.get(key, "") for key in _FIELDS}
+    elif record.request.shards:
+        request = as_written(record)
+        wanted = {key: getattr(request, key) for key in _FIELDS}
+    else:
+        return None
+    different = _differences(record, wanted)
+    return _changes(different) if different else None
+
+
+def _without_gpus(tres: str) -> str:
+    """The rest of a request (``cpu=2,gres/gpu:1`` is then ``cpu=2``): the GPUs are asked for as shards."""
+    return ",".join(item for item in split_outside(tres) if not item.startswith(("gres/gpu", "gres:gpu")))
+
+
+def _differences(record: SlurmJob, wanted: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in wanted.items() if getattr(record.request, key) != value}
+
+
+def _changes(fields: Mapping[str, str], partition: str | None = None) -> Changes:
+    return Changes(
+        partition=partition,
+        tres_per_node=fields.get("tres_per_node"),
+        tres_per_job=fields.get("tres_per_job"),
+        tres_per_socket=fields.get("tres_per_socket"),
+        tres_per_task=fields.get("tres_per_task"),
+        req_nodes=fields.get("req_nodes"),
+        start_now=True,
+    )

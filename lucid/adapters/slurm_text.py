@@ -1,0 +1,160 @@
+"""Small languages inside Slurm's answers: host lists, GRES and TRES strings, array task lists, our own mark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lucid.core.placement import mask_of
+
+__all__ = [
+    "MARK",
+    "array_tasks",
+    "gpu_count",
+    "gpu_mask",
+    "gpu_types",
+    "hosts",
+    "is_shards",
+    "memory_mib",
+    "parse_mark",
+    "shard_request",
+    "shard_types",
+    "split_outside",
+]
+
+MARK = "lucid:"
+"""What an AdminComment starts with when job_submit.lua has tagged the job."""
+
+_MOST = 100_000
+_UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1 / 1024**2}
+
+
+def split_outside(text: str, at: str = ",") -> list[str]:
+    """Split at commas that stand outside brackets and parentheses."""
+    parts, depth, begin = [], 0, 0
+    for i, char in enumerate(text):
+        if char in "[(":
+            depth += 1
+        elif char in "])":
+            depth -= 1
+        elif char == at and depth == 0:
+            parts.append(text[begin:i])
+            begin = i + 1
+    parts.append(text[begin:])
+    return [part for part in parts if part]
+
+
+def _numbers(text: str) -> Iterator[tuple[int, int]]:
+    """Each number of ``1,3-5`` with its width as written."""
+    for item in text.split(","):
+        first, _, last = item.partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            return
+        for n in range(int(first), min(int(last or first), int(first) + _MOST) + 1):
+            yield n, len(first)
+
+
+def hosts(text: str) -> list[str]:
+    """Names of a host list: ``n[1-3,07],gpu-a`` is n1, n2, n3, n07, gpu-a."""
+    found: list[str] = []
+    for part in split_outside(text):
+        heads = [""]
+        rest = part
+        while "[" in rest:
+            before, _, after = rest.partition("[")
+            inside, _, rest = after.partition("]")
+            heads = [f"{h}{before}{n:0{width}d}" for h in heads for n, width in _numbers(inside)]
+        found += [head + rest for head in heads]
+    return found
+
+
+def array_tasks(text: str, most: int) -> tuple[list[int], int | None]:
+    """Task numbers of ``1-5,8%2``, at most ``most`` of them, and the throttle. A step (``0-10:2``) is known."""
+    body, _, throttle = text.partition("%")
+    tasks: list[int] = []
+    for item in body.split(","):
+        span, _, step = item.partition(":")
+        first, _, last = span.partition("-")
+        if not first.isdigit():
+            break
+        end = int(last) if last.isdigit() else int(first)
+        tasks += list(range(int(first), end + 1, int(step) if step.isdigit() and int(step) else 1))[
+            : most - len(tasks)
+        ]
+        if len(tasks) >= most:
+            break
+    return tasks, int(throttle) if throttle.isdigit() else None
+
+
+def gpu_mask(detail: str) -> int:
+    """GPU indices that one node's entry of ``gres_detail`` says the job holds, as a mask. Both forms are known:
+    ``gpu:g0:1(IDX:0),gpu:a:2(IDX:1-2)`` and ``shard:g1:1(0/2,1/2,0/2,0/2)``."""
+    mask = 0
+    for item in split_outside(detail):
+        name, _, rest = item.partition("(")
+        rest = rest.rstrip(")")
+        if name.startswith("gpu:") and rest.startswith("IDX:"):
+            mask |= mask_of(n for n, _ in _numbers(rest[4:]))
+        elif name.startswith("shard:"):
+            mask |= mask_of(i for i, used in enumerate(rest.split(",")) if used.split("/")[0] not in ("", "0"))
+    return mask
+
+
+def _entries(tres: str) -> Iterator[tuple[str, str, int]]:
+    """(name, type, count) of ``gres/gpu:a100:2,gres/shard:g1:1`` and of ``gres/gpu=1``."""
+    for item in split_outside(tres):
+        body = item.partition("(")[0].removeprefix("gres/").removeprefix("gres:")
+        parts = re.split(r"[:=]", body)
+        count = int(parts.pop()) if len(parts) > 1 and parts[-1].isdigit() else 1
+        yield parts[0], parts[1] if len(parts) > 1 else "", count
+
+
+def gpu_count(tres: str) -> int:
+    """GPUs asked for by one TRES string. Of shards each entry is one GPU, which is how Lucid writes them."""
+    return sum(1 if name == "shard" else count for name, _, count in _entries(tres) if name in ("gpu", "shard"))
+
+
+def is_shards(tres: str) -> bool:
+    """Does the request ask for shards?"""
+    return any(name == "shard" for name, _, _ in _entries(tres))
+
+
+def shard_types(tres: str) -> list[str]:
+    """Types of the shards asked for, in order."""
+    return [kind for name, kind, _ in _entries(tres) if name == "shard"]
+
+
+def gpu_types(gres: str) -> tuple[list[str], list[str]]:
+    """From a node's ``gres``: the type of each GPU by index, and the types that have shards."""
+    gpus: list[str] = []
+    shards: list[str] = []
+    for name, kind, count in _entries(gres):
+        if name == "gpu":
+            gpus += [kind] * count
+        elif name == "shard" and kind:
+            shards.append(kind)
+    return gpus, shards
+
+
+def shard_request(types: list[str], slots: int = 1) -> str:
+    """The TRES string for ``slots`` shards on each of these GPUs."""
+    return ",".join(f"gres/shard:{kind}:{slots}" for kind in types)
+
+
+def memory_mib(tres: str) -> int:
+    """``mem`` of a TRES string in MiB; 0 where it has none."""
+    found = re.search(r"(?:^|,)mem=([\d.]+)([KMGT]?)", tres)
+    return int(float(found[1]) * _UNITS[found[2]]) if found else 0
+
+
+def parse_mark(admin_comment: str) -> dict[str, str] | None:
+    """The pairs of our mark (``lucid:vc=main;held=1``), or ``None`` where the job does not bear it. Nothing in
+    it is trusted: a comment of 1,024 strange characters is just pairs that nobody asks for."""
+    if not admin_comment.startswith(MARK):
+        return None
+    pairs: dict[str, str] = {}
+    for item in re.split(r"[;\s]+", admin_comment[len(MARK) :]):
+        key, eq, value = item.partition("=")
+        if eq:
+            pairs[key] = value
+    return pairs

@@ -1,0 +1,210 @@
+"""What the daemon keeps between cycles and over restarts, and nothing that Slurm itself could tell.
+
+Two adapters keep to this port (``tests/contract/test_store_contract.py``): SQLite for the daemon and for
+``lucidctl`` beside it, memory for tests and for a daemon whose disk is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lucid.core.job import Ended, JobProfile
+from lucid.core.reason import Reason
+from lucid.errors import StoreError
+
+__all__ = ["ActionRow", "DecisionRow", "JobNote", "Lease", "LeaseLost", "ProfileRow", "Store"]
+
+
+class LeaseLost(StoreError):
+    """Another daemon holds the lease; this one must not act any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to act. ``token`` only ever rises: a write with an old one is refused."""
+
+    holder: str
+    token: int
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobNote:
+    """What Lucid must remember of one job that it touched.
+
+    ``as_written``: the request as the user wrote it, field by field, to give it back. ``home``: its VC.
+    ``to_home``: it is on its way from profiling to its VC. ``kept``: it carries on on its profiling node.
+    ``alone``: parted by rule, not to be packed again. ``where``: the GPUs on which it was told to start at
+    ``asked_s`` (written before Slurm is told), ``shards``: as slots that others may join, ``released``: Slurm
+    has taken it. ``wait_since_s``: when its present wait began. ``ran_s``: wall time of its earlier runs.
+    ``site_factor``: the last one written.
+    """
+
+    job_id: str
+    user: str = ""
+    name: str = ""
+    home: str = ""
+    as_written: Mapping[str, str] = field(default_factory=dict)
+    to_home: bool = False
+    kept: bool = False
+    alone: bool = False
+    shards: bool = False
+    where: str = ""
+    asked_s: float = 0.0
+    released: bool = False
+    wait_since_s: float = 0.0
+    ran_s: float = 0.0
+    restarts: int = 0
+    site_factor: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """A profile with the job that it was measured on."""
+
+    job_id: str
+    user: str
+    name: str
+    gpus: int
+    profile: JobProfile
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """One decision, stored when it differs from the one before. ``mode``: what the partition was in;
+    ``applied``: whether anything was done about it."""
+
+    at_s: float
+    job_id: str
+    partition: str
+    verb: str
+    reasons: tuple[Reason, ...]
+    placement: str = ""
+    beside: str | None = None
+    mode: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRow:
+    """One thing done to Slurm. ``result``: empty while under way, ``done``, or the words of the refusal."""
+
+    id: int
+    at_s: float
+    job_id: str
+    verb: str
+    detail: str
+    token: int
+    result: str = ""
+
+
+class Store(Protocol):
+    """The daemon's memory. Every method raises ``StoreError`` where the state cannot be read or written, and
+    those that need the lease raise ``LeaseLost`` once another daemon has it."""
+
+    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: bool = False) -> Lease | None:
+        """The lease, new or renewed; ``None`` while another holder's has not run out. ``takeover``: the
+        other holder is known to be dead."""
+        ...
+
+    def lease(self) -> Lease | None:
+        """Who holds it."""
+        ...
+
+    def drop_lease(self, token: int) -> None:
+        """Give it back."""
+        ...
+
+    def note(self, job_id: str) -> JobNote | None:
+        """What is remembered of one job."""
+        ...
+
+    def notes(self) -> dict[str, JobNote]:
+        """All notes by job id."""
+        ...
+
+    def put_note(self, note: JobNote, token: int) -> None:
+        """Remember."""
+        ...
+
+    def forget(self, job_ids: Sequence[str], token: int) -> None:
+        """Drop the notes of jobs that have left."""
+        ...
+
+    def put_profile(self, row: ProfileRow, source: str, token: int) -> bool:
+        """Take a profile in; ``source`` names the reading (file and version). False if it was taken in before."""
+        ...
+
+    def profiles(self) -> dict[str, ProfileRow]:
+        """Latest profile of each job."""
+        ...
+
+    def profile_like(self, user: str, name: str, gpus: int, since_s: float) -> ProfileRow | None:
+        """Latest profile of a job of the same user, name and GPU count measured since then."""
+        ...
+
+    def put_decisions(self, rows: Sequence[DecisionRow], token: int) -> None:
+        """Append decisions."""
+        ...
+
+    def decisions(self, job_id: str | None = None, since_s: float = 0.0, limit: int = 1000) -> list[DecisionRow]:
+        """Decisions, oldest first; the latest ``limit`` of them."""
+        ...
+
+    def begin_action(self, at_s: float, job_id: str, verb: str, detail: str, token: int) -> int:
+        """Note that something is about to be done; returns its id."""
+        ...
+
+    def end_action(self, action_id: int, result: str, token: int) -> None:
+        """Note what came of it."""
+        ...
+
+    def actions(self, job_id: str | None = None, limit: int = 1000) -> list[ActionRow]:
+        """Actions, oldest first; the latest ``limit``."""
+        ...
+
+    def put_ended(self, rows: Sequence[Ended], token: int) -> None:
+        """Remember jobs that ended; each once."""
+        ...
+
+    def ended(self, since_s: float = 0.0, limit: int = 100_000) -> list[Ended]:
+        """Jobs that ended, oldest first."""
+        ...
+
+    def put_model(self, name: str, version: str, at_s: float, why: str) -> None:
+        """Note that a model version came into service."""
+        ...
+
+    def models(self) -> list[tuple[str, str, float, str]]:
+        """Model versions that served, oldest first: name, version, since, why."""
+        ...
+
+    def setting(self, key: str) -> str | None:
+        """A switch set by hand (``paused``, ``mode.<partition>``)."""
+        ...
+
+    def settings(self) -> dict[str, str]:
+        """All switches."""
+        ...
+
+    def set_setting(self, key: str, value: str | None) -> None:
+        """Set a switch, or with ``None`` take it back. Needs no lease: ``lucidctl`` does it."""
+        ...
+
+    def put_view(self, name: str, data: Any) -> None:
+        """Replace a picture for ``lucidctl`` (any JSON): ``status``, ``snapshot``."""
+        ...
+
+    def view(self, name: str) -> Any:
+        """A picture, or ``None``."""
+        ...
+
+    def prune(self, before_s: float) -> int:
+        """Drop decisions, actions and ended jobs older than that; returns how many rows went."""
+        ...
+
+    def close(self) -> None:
+        """Release whatever is held open."""
+        ...

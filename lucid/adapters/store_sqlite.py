@@ -1,0 +1,337 @@
+"""The store in one SQLite file: WAL, so that ``lucidctl`` reads while the daemon writes; every write under the
+lease checks its fencing token in the same transaction."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lucid.adapters.store import ActionRow, DecisionRow, JobNote, Lease, LeaseLost, ProfileRow
+from lucid.adapters.store_schema import MIGRATIONS
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.reason import reason_from_dict, reason_to_dict
+from lucid.errors import StoreError
+
+__all__ = ["SqliteStore", "set_aside"]
+
+
+def set_aside(path: Path, now_s: float) -> Path:
+    """Move a damaged store out of the way, with its journal; returns where it went.
+
+    Raises:
+        StoreError: it cannot be moved.
+    """
+    aside = path.with_name(f"{path.name}.damaged-{now_s:.0f}")
+    try:
+        for suffix in ("", "-wal", "-shm"):
+            part = path.with_name(path.name + suffix)
+            if part.exists():
+                part.replace(aside.with_name(aside.name + suffix))
+    except OSError as error:
+        raise StoreError(f"{path}: is damaged and cannot be moved aside ({error}); move it by hand") from None
+    return aside
+
+
+class SqliteStore:
+    """See ``Store``. With ``read_only`` the file must exist and is never written.
+
+    Raises:
+        StoreError: the file cannot be opened, is damaged, or was written by a later version of Lucid.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False, wait_s: float = 5.0) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        try:
+            if read_only:
+                if not path.exists():
+                    raise StoreError(f"{path}: there is no store; has lucidd run here, with this configuration?")
+                self._db = sqlite3.connect(
+                    f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=wait_s, check_same_thread=False
+                )
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._db = sqlite3.connect(path, timeout=wait_s, check_same_thread=False)
+            self._db.isolation_level = None
+            if not read_only:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute("PRAGMA synchronous = NORMAL")
+            (state,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+            if state != "ok":
+                raise StoreError(f"{path}: is damaged ({state}); move it away, lucidd starts a new one")
+            self._migrate(read_only)
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(
+                f"{path}: cannot be opened ({error}); check the folder, its owner and free space"
+            ) from None
+
+    def _migrate(self, read_only: bool) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version > len(MIGRATIONS):
+            raise StoreError(
+                f"{self.path}: written by a later Lucid (schema {version}, this one knows {len(MIGRATIONS)}); "
+                "install that version, or move the file away"
+            )
+        if read_only:
+            if version < len(MIGRATIONS):
+                raise StoreError(f"{self.path}: schema {version} is old; start lucidd once to bring it up to date")
+            return
+        for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+            self._db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")
+
+    @contextmanager
+    def _read(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._db
+            except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
+                raise StoreError(f"{self.path}: cannot be read ({error}); move it away if it is damaged") from None
+
+    @contextmanager
+    def _write(self, token: int | None = None) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    if token is not None:
+                        row = self._db.execute("SELECT token, holder FROM lease").fetchone()
+                        if row is None or row[0] != token:
+                            who = "nobody" if row is None else row[1]
+                            raise LeaseLost(f"{self.path}: the lease is held by {who} now; this daemon must stop")
+                    yield self._db
+                    self._db.execute("COMMIT")
+                except BaseException:
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise StoreError(f"{self.path}: cannot be written ({error}); check free space and owner") from None
+
+    # -- lease -----------------------------------------------------------------------------------------------
+
+    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: bool = False) -> Lease | None:
+        """New or renewed. A new holder gets a higher token; its own renewal keeps the token."""
+        with self._write() as db:
+            row = db.execute("SELECT holder, token, until_s FROM lease").fetchone()
+            if row is not None and row[0] == holder and row[2] > now_s:
+                token = int(row[1])
+            elif row is None or row[2] <= now_s or not row[0] or takeover:
+                token = 1 if row is None else int(row[1]) + 1
+            else:
+                return None
+            until_s = now_s + lasts_s
+            db.execute("INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?)", (holder, token, until_s))
+            return Lease(holder, token, until_s)
+
+    def lease(self) -> Lease | None:
+        """The present one."""
+        with self._read() as db:
+            row = db.execute("SELECT holder, token, until_s FROM lease").fetchone()
+        return None if row is None or not row[0] else Lease(row[0], int(row[1]), float(row[2]))
+
+    def drop_lease(self, token: int) -> None:
+        """Keep the token, so that the next one is higher."""
+        with self._write() as db:
+            db.execute("UPDATE lease SET holder = '', until_s = 0 WHERE token = ?", (token,))
+
+    # -- jobs ------------------------------------------------------------------------------------------------
+
+    def note(self, job_id: str) -> JobNote | None:
+        """One note."""
+        with self._read() as db:
+            row = db.execute("SELECT data FROM notes WHERE job_id = ?", (job_id,)).fetchone()
+            return None if row is None else JobNote(**json.loads(row[0]))
+
+    def notes(self) -> dict[str, JobNote]:
+        """All notes."""
+        with self._read() as db:
+            return {row[0]: JobNote(**json.loads(row[1])) for row in db.execute("SELECT job_id, data FROM notes")}
+
+    def put_note(self, note: JobNote, token: int) -> None:
+        """Insert or replace."""
+        with self._write(token) as db:
+            db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (note.job_id, json.dumps(asdict(note))))
+
+    def forget(self, job_ids: Sequence[str], token: int) -> None:
+        """Delete notes."""
+        with self._write(token) as db:
+            db.executemany("DELETE FROM notes WHERE job_id = ?", [(job_id,) for job_id in job_ids])
+
+    def put_profile(self, row: ProfileRow, source: str, token: int) -> bool:
+        """Take in once."""
+        with self._write(token) as db:
+            if db.execute("INSERT OR IGNORE INTO readings VALUES (?, ?)", (source, row.at_s)).rowcount == 0:
+                return False
+            data = json.dumps(asdict(row.profile))
+            db.execute(
+                "INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?, ?)",
+                (row.job_id, row.user, row.name, row.gpus, data, row.at_s),
+            )
+            return True
+
+    def profiles(self) -> dict[str, ProfileRow]:
+        """By job id."""
+        with self._read() as db:
+            return {row[0]: _profile(row) for row in db.execute("SELECT * FROM profiles")}
+
+    def profile_like(self, user: str, name: str, gpus: int, since_s: float) -> ProfileRow | None:
+        """Latest of that kind."""
+        with self._read() as db:
+            row = db.execute(
+                "SELECT * FROM profiles WHERE user = ? AND name = ? AND gpus = ? AND at_s >= ? "
+                "ORDER BY at_s DESC LIMIT 1",
+                (user, name, gpus, since_s),
+            ).fetchone()
+            return None if row is None else _profile(row)
+
+    # -- what was decided and done ---------------------------------------------------------------------------
+
+    def put_decisions(self, rows: Sequence[DecisionRow], token: int) -> None:
+        """Append."""
+        with self._write(token) as db:
+            db.executemany(
+                "INSERT INTO decisions (at_s, job_id, partition, verb, reasons, placement, beside, mode) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (
+                        row.at_s,
+                        row.job_id,
+                        row.partition,
+                        row.verb,
+                        json.dumps([reason_to_dict(r) for r in row.reasons]),
+                        row.placement,
+                        row.beside,
+                        row.mode,
+                    )
+                    for row in rows
+                ],
+            )
+
+    def decisions(self, job_id: str | None = None, since_s: float = 0.0, limit: int = 1000) -> list[DecisionRow]:
+        """Oldest first."""
+        where, values = ("WHERE at_s >= ?", [since_s]) if job_id is None else ("WHERE job_id = ?", [job_id])
+        with self._read() as db:
+            rows = db.execute(
+                "SELECT at_s, job_id, partition, verb, reasons, placement, beside, mode FROM decisions "
+                f"{where} ORDER BY id DESC LIMIT ?",
+                [*values, limit],
+            ).fetchall()
+            return [
+                DecisionRow(r[0], r[1], r[2], r[3], tuple(map(reason_from_dict, json.loads(r[4]))), *r[5:])
+                for r in reversed(rows)
+            ]
+
+    def begin_action(self, at_s: float, job_id: str, verb: str, detail: str, token: int) -> int:
+        """Insert with no result."""
+        with self._write(token) as db:
+            cursor = db.execute(
+                "INSERT INTO actions (at_s, job_id, verb, detail, token, result) VALUES (?, ?, ?, ?, ?, '')",
+                (at_s, job_id, verb, detail, token),
+            )
+            return int(cursor.lastrowid or 0)
+
+    def end_action(self, action_id: int, result: str, token: int) -> None:
+        """Set its result."""
+        with self._write(token) as db:
+            db.execute("UPDATE actions SET result = ? WHERE id = ?", (result, action_id))
+
+    def actions(self, job_id: str | None = None, limit: int = 1000) -> list[ActionRow]:
+        """Oldest first."""
+        where, values = ("", []) if job_id is None else ("WHERE job_id = ?", [job_id])
+        with self._read() as db:
+            rows = db.execute(
+                f"SELECT id, at_s, job_id, verb, detail, token, result FROM actions {where} ORDER BY id DESC LIMIT ?",
+                [*values, limit],
+            ).fetchall()
+        return [ActionRow(*row) for row in reversed(rows)]
+
+    def put_ended(self, rows: Sequence[Ended], token: int) -> None:
+        """Each once: a job seen ended again keeps its first entry."""
+        with self._write(token) as db:
+            db.executemany(
+                "INSERT OR IGNORE INTO ended VALUES (?, ?, ?, ?, ?)",
+                [(r.job.id, r.end_s, r.ran_s, r.state, json.dumps(asdict(r.job))) for r in rows],
+            )
+
+    def ended(self, since_s: float = 0.0, limit: int = 100_000) -> list[Ended]:
+        """Oldest first."""
+        with self._read() as db:
+            rows = db.execute(
+                "SELECT job, end_s, ran_s, state FROM ended WHERE end_s >= ? ORDER BY end_s DESC LIMIT ?",
+                (since_s, limit),
+            ).fetchall()
+            return [Ended(Job(**json.loads(row[0])), row[1], row[2], row[3]) for row in reversed(rows)]
+
+    # -- models, switches, pictures --------------------------------------------------------------------------
+
+    def put_model(self, name: str, version: str, at_s: float, why: str) -> None:
+        """Append unless the same version serves already."""
+        with self._write() as db:
+            row = db.execute("SELECT version FROM models WHERE name = ? ORDER BY id DESC LIMIT 1", (name,)).fetchone()
+            if row is None or row[0] != version:
+                db.execute(
+                    "INSERT INTO models (name, version, at_s, why) VALUES (?, ?, ?, ?)", (name, version, at_s, why)
+                )
+
+    def models(self) -> list[tuple[str, str, float, str]]:
+        """Oldest first."""
+        with self._read() as db:
+            rows = db.execute("SELECT name, version, at_s, why FROM models ORDER BY id").fetchall()
+        return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+    def setting(self, key: str) -> str | None:
+        """One switch."""
+        return self.settings().get(key)
+
+    def settings(self) -> dict[str, str]:
+        """All switches."""
+        with self._read() as db:
+            return dict(db.execute("SELECT key, value FROM settings").fetchall())
+
+    def set_setting(self, key: str, value: str | None) -> None:
+        """Set or take back."""
+        with self._write() as db:
+            if value is None:
+                db.execute("DELETE FROM settings WHERE key = ?", (key,))
+            else:
+                db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
+
+    def put_view(self, name: str, data: Any) -> None:
+        """Replace."""
+        with self._write() as db:
+            db.execute("INSERT OR REPLACE INTO views VALUES (?, ?)", (name, json.dumps(data)))
+
+    def view(self, name: str) -> Any:
+        """One picture."""
+        with self._read() as db:
+            row = db.execute("SELECT data FROM views WHERE name = ?", (name,)).fetchone()
+            return None if row is None else json.loads(row[0])
+
+    def prune(self, before_s: float) -> int:
+        """Old rows go; profiles and readings of that age too."""
+        with self._write() as db:
+            gone = 0
+            for table, column in (
+                ("decisions", "at_s"),
+                ("actions", "at_s"),
+                ("ended", "end_s"),
+                ("profiles", "at_s"),
+                ("readings", "at_s"),
+            ):
+                gone += db.execute(f"DELETE FROM {table} WHERE {column} < ?", (before_s,)).rowcount
+            return gone
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._db.close()
+
+
+def _profile(row: Sequence[Any]) -> ProfileRow:
+    return ProfileRow(row[0], row[1], row[2], row[3], JobProfile(**json.loads(row[4])), row[5])

@@ -1,0 +1,381 @@
+"""``lucidd``: puts the parts together and turns the cycle. All machinery of processes and timers is here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from lucid.adapters.clock import SystemClock
+from lucid.adapters.estimates import WithContention
+from lucid.adapters.heartbeat import Heartbeat, write_heartbeat
+from lucid.adapters.profiles import ProfileFolder, ProfileSource
+from lucid.adapters.recorder import StoreRecorder
+from lucid.adapters.slurm_client import Breaker, SlurmClient
+from lucid.adapters.slurm_cluster import SlurmCluster
+from lucid.adapters.slurm_make import make_client
+from lucid.adapters.store import Lease, LeaseLost, Store
+from lucid.adapters.store_sqlite import SqliteStore, set_aside
+from lucid.adapters.systemd import tell_systemd
+from lucid.config import Mode, PolicySettings, Settings, load_settings
+from lucid.core.job import Job, JobProfile, Stage
+from lucid.core.ports import Capability, Clock, Predictor
+from lucid.core.prediction import MEDIUM
+from lucid.errors import ClusterError, ConfigError, LucidError, StoreError, UnsafePlan
+from lucid.models.history import HistoryPredictor
+from lucid.orchestrator.cycle import Cycle, CycleResult
+from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.site_factor import site_factors
+
+__all__ = ["Daemon", "main", "modes_from", "open_store", "policy_settings"]
+
+_LOG = logging.getLogger("lucidd")
+_PRUNE_EVERY_H = 6
+
+
+def modes_from(settings: Settings, switches: Mapping[str, str]) -> dict[str, Mode]:
+    """The mode of each partition: from the configuration, overruled by what ``lucidctl mode`` set; all of them
+    ``observe`` while paused."""
+    modes: dict[str, Mode] = {}
+    paused = switches.get("paused") == "1"
+    for name, configured in settings.daemon.partitions.items():
+        text = switches.get(f"mode.{name}", str(configured))
+        modes[name] = Mode.OBSERVE if paused or text not in set(Mode) else Mode(text)
+    return modes
+
+
+def policy_settings(settings: Settings, able: frozenset[Capability]) -> PolicySettings:
+    """The policy's settings as this cluster can honour them, and with the daemon's rule on whose jobs may share."""
+    policy = settings.policy
+    packing: dict[str, Any] = {"same_user_only": not settings.daemon.share_across_users}
+    if Capability.SHARE not in able:
+        packing["gss"] = 0
+    profiling = {} if Capability.PROFILE in able else {"enabled": False}
+    return policy.model_copy(
+        update={
+            "packing": policy.packing.model_copy(update=packing),
+            "profiling": policy.profiling.model_copy(update=profiling),
+        }
+    )
+
+
+def open_store(path: Path, now_s: float) -> SqliteStore:
+    """The store; one that is damaged is moved aside and a new one begun, because Slurm's own state is enough to
+    go on from.
+
+    Raises:
+        StoreError: it cannot be opened for another reason.
+    """
+    try:
+        return SqliteStore(path)
+    except StoreError as error:
+        if "damaged" not in str(error) and "not a database" not in str(error) and "malformed" not in str(error):
+            raise
+        aside = set_aside(path, now_s)
+        _LOG.error("store damaged, a new one begun", extra={"facts": {"aside": str(aside), "why": str(error)}})
+        return SqliteStore(path)
+
+
+class Daemon:
+    """One daemon. ``turn`` is one cycle and says how long to wait for the next."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: SlurmClient,
+        breaker: Breaker,
+        store: Store,
+        source: ProfileSource,
+        clock: Clock,
+        predictor: Predictor,
+        holder: str = "",
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._breaker = breaker
+        self._store = store
+        self._source = source
+        self._clock = clock
+        self._predictor = predictor
+        self._holder = holder or f"{socket.gethostname()}:{os.getpid()}:{time.monotonic_ns()}"
+        self._lease: Lease | None = None
+        self._cluster: SlurmCluster | None = None
+        self._cycle: Cycle | None = None
+        self._switches: dict[str, str] = {}
+        self._cycles = 0
+        self._last_error = ""
+
+    @property
+    def modes(self) -> dict[str, Mode]:
+        """As they are now."""
+        return modes_from(self._settings, self._switches)
+
+    @property
+    def cluster(self) -> SlurmCluster | None:
+        """The live cluster, once this daemon has had the lease."""
+        return self._cluster
+
+    # -- one turn --------------------------------------------------------------------------------------------
+
+    def turn(self) -> float:
+        """Renew the lease, observe, decide, act, mend, and say so. Trouble is logged and tried again: nothing that
+        happens here may end the daemon. Returns seconds to wait."""
+        try:
+            if not self._hold_lease():
+                return min(self._settings.daemon.lease_s / 3, 2.0)
+            self._switches = self._store.settings()
+            result = self._work()
+            self._last_error = ""
+            self._beat(result)
+            return self._wait_s(result)
+        except LeaseLost as error:
+            self._step_down(str(error))
+            return self._settings.daemon.lease_s / 3
+        except UnsafePlan as error:
+            self._trouble("plan refused by the safety check: nothing was applied", error)
+        except (ClusterError, StoreError) as error:
+            self._trouble("cycle not finished", error)
+        except LucidError as error:
+            self._trouble("cycle failed", error)
+        return max(self._settings.slurm.poll_busy_s, min(self._breaker.open_s, 30.0))
+
+    def _hold_lease(self) -> bool:
+        now_s = self._clock.now_s()
+        held = self._store.lease()
+        dead = held is not None and held.holder != self._holder and _is_dead(held.holder)
+        lease = self._store.take_lease(self._holder, now_s, self._settings.daemon.lease_s, dead)
+        if lease is None:
+            if self._lease is not None:
+                self._step_down("its lease ran out and another daemon has it")
+            return False
+        if self._lease is None or lease.token != self._lease.token:
+            _LOG.info("lease taken", extra={"facts": {"token": lease.token, "holder": lease.holder}})
+            self._build(lease.token)
+        self._lease = lease
+        return True
+
+    def _build(self, token: int) -> None:
+        """Everything anew from the store: another daemon may have acted meanwhile."""
+        settings = self._settings
+        self._cluster = SlurmCluster(
+            self._client,
+            self._store,
+            self._source,
+            self._clock,
+            settings.slurm,
+            settings.daemon,
+            lambda: self.modes,
+            self._joinable,
+            token,
+        )
+        self._cycle = None
+        self._token = token
+
+    def _joinable(self, job: Job, profile: JobProfile | None) -> bool:
+        if profile is None or profile.unstable:
+            return False
+        score = self._predictor.predict(job, profile, self._clock.now_s()).share_score
+        return score is not None and score <= min(self._settings.policy.packing.gss, MEDIUM)
+
+    def _work(self) -> CycleResult:
+        cluster = self._cluster
+        assert cluster is not None
+        if self._cycle is None:  # asks Slurm for its version, so it waits for the first turn that reaches it
+            self._predictor.learn(self._store.ended())
+            able = cluster.capabilities
+            policy = make_policy(self._settings.daemon.policy, policy_settings(self._settings, able), self._predictor)
+            recorder = StoreRecorder(self._store, self._token, lambda: self.modes)
+            self._cycle = Cycle(cluster, self._predictor, policy, recorder)
+        result = self._cycle.run()
+        for done in cluster.heal():
+            _LOG.info(done)
+        modes, factors = self.modes, {}
+        for name, partition in result.snapshot.partitions.items():
+            if modes.get(name) is Mode.ORDER:
+                bound = self._settings.daemon.site_factor_bound
+                factors.update(site_factors(partition, result.snapshot.predictions, bound))
+        cluster.order(factors)
+        for item in result.applied:
+            facts = {"job": item.action.job_id, "what": type(item.action.decision).__name__.lower()}
+            _LOG.info("refused" if item.refused else "done", extra={"facts": {**facts, "words": item.refused or ""}})
+        self._cycles += 1
+        return result
+
+    def _beat(self, result: CycleResult) -> None:
+        daemon, now_s = self._settings.daemon, self._clock.now_s()
+        profiling = self._settings.policy.profiling
+        write_heartbeat(
+            Path(daemon.heartbeat),
+            Heartbeat(now_s, self.modes, daemon.profiling_partition if profiling.enabled else "", profiling.n_prof),
+        )
+        tell_systemd("WATCHDOG=1")
+        self._status(now_s, result)
+
+    def _status(self, now_s: float, result: CycleResult | None) -> None:
+        calls = self._breaker.calls
+        status: dict[str, Any] = {
+            "at_s": now_s,
+            "pid": os.getpid(),
+            "cycles": self._cycles,
+            "paused": self._switches.get("paused") == "1",
+            "modes": {name: str(mode) for name, mode in self.modes.items()},
+            "client": self._client.name,
+            "calls": {
+                "reads": calls.reads,
+                "writes": calls.writes,
+                "refused": calls.refused,
+                "failed": calls.failed,
+                "last_s": round(calls.last_s, 4),
+                "slowest_s": round(calls.slowest_s, 4),
+            },
+            "breaker_open_s": round(self._breaker.open_s, 1),
+            "breaker_why": self._breaker.why if self._breaker.open_s else "",
+            "last_error": self._last_error,
+            "bad_profiles": dict(getattr(self._source, "bad", {})),
+        }
+        if result is not None:
+            status["partitions"] = {
+                name: {
+                    "gpus": part.gpus,
+                    "pending": len(part.pending),
+                    "running": len(part.running),
+                    "packed": sum(entry.partner is not None for entry in part.running),
+                }
+                for name, part in result.snapshot.partitions.items()
+            }
+        self._store.put_view("status", status)
+
+    def _wait_s(self, result: CycleResult) -> float:
+        slurm, snapshot = self._settings.slurm, result.snapshot
+        modes = self.modes
+        busy = any(
+            (part.profiling and (part.pending or any(e.stage is Stage.PROFILE for e in part.running)))
+            or (modes.get(name) is Mode.PACK and part.pending)
+            for name, part in snapshot.partitions.items()
+        )
+        wait_s = slurm.poll_busy_s if busy or result.applied else slurm.poll_idle_s
+        wake_s = result.plan.wake_s
+        if wake_s is not None:
+            wait_s = min(wait_s, max(wake_s - self._clock.now_s(), slurm.poll_busy_s))
+        return max(wait_s, 5.0 * self._breaker.calls.last_s)  # a slow slurmctld is asked less often
+
+    def _trouble(self, what: str, error: Exception) -> None:
+        if str(error) != self._last_error:
+            _LOG.error(what, extra={"facts": {"why": str(error)}})
+        self._last_error = str(error)
+        tell_systemd("WATCHDOG=1")
+        try:
+            self._status(self._clock.now_s(), None)
+        except StoreError:
+            return  # the store itself is the trouble, and was just told
+
+    def _step_down(self, why: str) -> None:
+        _LOG.warning("another daemon acts, this one stands by", extra={"facts": {"why": why}})
+        self._lease = self._cluster = self._cycle = None
+
+    def stop(self) -> None:
+        """Give the lease back. Jobs stay as they are: a restart goes on with them, and what is to happen when none
+        follows is the unit's business (ExecStopPost, and the timer)."""
+        if self._lease is not None:
+            self._store.drop_lease(self._lease.token)
+            self._lease = None
+
+    def prune(self) -> None:
+        """Drop what is older than ``daemon.keep_days``."""
+        try:
+            gone = self._store.prune(self._clock.now_s() - self._settings.daemon.keep_days * 86400.0)
+            _LOG.info("pruned", extra={"facts": {"rows": gone}})
+        except StoreError as error:
+            self._trouble("pruning failed", error)
+
+
+def _is_dead(holder: str) -> bool:
+    """Is the holder a process of this machine that is gone? Elsewhere nobody can tell: its lease must run out."""
+    host, _, rest = holder.partition(":")
+    pid = rest.partition(":")[0]
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {"at": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage()}
+        line.update(getattr(record, "facts", {}))
+        return json.dumps(line, ensure_ascii=False)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The process: read the configuration, turn until told to stop."""
+    parser = argparse.ArgumentParser(prog="lucidd", description="Schedule GPU jobs on Slurm.")
+    parser.add_argument("--config", type=Path, default=Path(os.environ.get("LUCID_CONFIG", "/etc/lucid/lucid.toml")))
+    parser.add_argument("--once", action="store_true", help="one cycle, then stop")
+    given = parser.parse_args(arguments)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    _LOG.addHandler(handler)
+    _LOG.setLevel(logging.INFO)
+    try:
+        daemon = _make(load_settings(given.config))
+    except LucidError as error:
+        print(f"lucidd: {error}", file=sys.stderr)
+        return error.exit_code
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return _turn_until(daemon, stop, given.once)
+
+
+def _turn_until(daemon: Daemon, stop: threading.Event, once: bool) -> int:
+    timers = BackgroundScheduler(daemon=True)
+    timers.add_job(daemon.prune, "interval", hours=_PRUNE_EVERY_H, max_instances=1, coalesce=True)
+    timers.start()
+    tell_systemd("READY=1")
+    _LOG.info("started")
+    try:
+        while not stop.is_set():
+            wait_s = daemon.turn()
+            if once:
+                break
+            stop.wait(wait_s)
+    finally:
+        tell_systemd("STOPPING=1")
+        timers.shutdown(wait=False)
+        daemon.stop()
+    _LOG.info("stopped")
+    return 0
+
+
+def _make(settings: Settings, monotonic_s: Callable[[], float] = time.monotonic) -> Daemon:
+    if not settings.daemon.partitions:
+        raise ConfigError(
+            'daemon.partitions is empty: name those to look after, as in [daemon.partitions] main = "observe"'
+        )
+    slurm, state = settings.slurm, Path(settings.daemon.state_dir)
+    breaker = Breaker(monotonic_s, latency_s=slurm.slow_s, rest_s=slurm.rest_s)
+    clock = SystemClock()
+    store = open_store(state / "lucid.db", clock.now_s())
+    source = ProfileFolder(Path(settings.daemon.profiles_dir or state / "profiles"))
+    predictor = WithContention(HistoryPredictor(settings.daemon.first_guess_s))
+    return Daemon(settings, make_client(slurm, breaker), breaker, store, source, clock, predictor)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

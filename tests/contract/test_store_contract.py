@@ -1,0 +1,181 @@
+"""What every ``Store`` keeps to. A new one joins by adding itself to ``STORES``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builders import LIGHT, a_job
+from lucid.adapters.store import DecisionRow, JobNote, LeaseLost, ProfileRow, Store
+from lucid.adapters.store_memory import MemoryStore
+from lucid.adapters.store_sqlite import SqliteStore
+from lucid.core.job import Ended
+from lucid.core.reason import FreeGpus, NotMeasured
+
+STORES: dict[str, Callable[[Path], Store]] = {
+    "memory": lambda folder: MemoryStore(),
+    "sqlite": lambda folder: SqliteStore(folder / "lucid.db"),
+}
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return STORES[request.param](tmp_path)
+
+
+@pytest.fixture
+def token(store: Store) -> int:
+    lease = store.take_lease("me", 0.0, 10.0)
+    assert lease is not None
+    return lease.token
+
+
+def profile_row(job_id: str = "1", at_s: float = 5.0, name: str = "train") -> ProfileRow:
+    return ProfileRow(job_id, "ada", name, 2, LIGHT, at_s)
+
+
+def test_one_holder_at_a_time(store: Store, token: int) -> None:
+    assert store.take_lease("other", 9.0, 10.0) is None
+    renewed = store.take_lease("me", 9.0, 10.0)
+    assert renewed is not None
+    assert (renewed.token, renewed.until_s) == (token, 19.0)
+    assert store.lease() == renewed
+
+
+def test_a_lease_that_ran_out_goes_to_another_with_a_higher_token(store: Store, token: int) -> None:
+    taken = store.take_lease("other", 10.0, 10.0)
+    assert taken is not None
+    assert taken.token > token
+    assert store.take_lease("me", 11.0, 10.0) is None
+
+
+def test_the_lease_of_a_dead_holder_may_be_taken_over(store: Store, token: int) -> None:
+    taken = store.take_lease("other", 1.0, 10.0, takeover=True)
+    assert taken is not None
+    assert taken.token > token
+
+
+def test_a_lease_given_back_is_free_and_its_token_is_never_used_again(store: Store, token: int) -> None:
+    store.drop_lease(token)
+    assert store.lease() is None
+    taken = store.take_lease("other", 1.0, 10.0)
+    assert taken is not None
+    assert taken.token > token
+
+
+def test_nothing_is_written_with_an_old_token(store: Store, token: int) -> None:
+    store.take_lease("other", 10.0, 10.0)
+    action = Ended(a_job("1"), 1.0, 1.0)
+    for write in (
+        lambda: store.put_note(JobNote("1"), token),
+        lambda: store.forget(["1"], token),
+        lambda: store.put_profile(profile_row(), "a", token),
+        lambda: store.put_decisions([], token),
+        lambda: store.begin_action(1.0, "1", "start", "", token),
+        lambda: store.put_ended([action], token),
+    ):
+        with pytest.raises(LeaseLost):
+            write()
+    assert not store.notes()
+    assert not store.actions()
+
+
+def test_notes_come_back_as_they_were(store: Store, token: int) -> None:
+    note = JobNote(
+        "3_1", "ada", "a 'name' \"ü\"\n;rm", "main", {"tres_per_node": "gres/gpu:2"}, alone=True, where="n1:0"
+    )
+    store.put_note(JobNote("3_1"), token)
+    store.put_note(note, token)
+    store.put_note(JobNote("4"), token)
+    assert store.note("3_1") == note
+    assert set(store.notes()) == {"3_1", "4"}
+    store.forget(["3_1"], token)
+    assert store.note("3_1") is None
+
+
+def test_a_reading_counts_once(store: Store, token: int) -> None:
+    assert store.put_profile(profile_row(at_s=5.0), "1.json@1", token)
+    assert not store.put_profile(profile_row(at_s=6.0), "1.json@1", token)
+    assert store.profiles()["1"].at_s == 5.0
+    assert store.put_profile(profile_row(at_s=7.0), "1.json@2", token)
+    assert store.profiles() == {"1": profile_row(at_s=7.0)}
+
+
+def test_the_latest_profile_of_a_like_job_is_found(store: Store, token: int) -> None:
+    store.put_profile(profile_row("1", 5.0), "a", token)
+    store.put_profile(profile_row("2", 9.0), "b", token)
+    store.put_profile(profile_row("3", 11.0, "other"), "c", token)
+    found = store.profile_like("ada", "train", 2, 0.0)
+    assert found is not None
+    assert found.job_id == "2"
+    assert store.profile_like("ada", "train", 2, 10.0) is None
+    assert store.profile_like("bob", "train", 2, 0.0) is None
+    assert store.profile_like("ada", "train", 1, 0.0) is None
+
+
+def test_decisions_keep_their_reasons(store: Store, token: int) -> None:
+    rows = [
+        DecisionRow(1.0, "1", "main", "hold", (FreeGpus(2, 1, 1, False),), mode="pack"),
+        DecisionRow(2.0, "2", "main", "start", (NotMeasured(False),), "n1:0", "1", "pack"),
+        DecisionRow(3.0, "1", "main", "start", (), "n1:1", None, "pack"),
+    ]
+    store.put_decisions(rows, token)
+    assert store.decisions() == rows
+    assert store.decisions("1") == [rows[0], rows[2]]
+    assert store.decisions(since_s=2.0) == rows[1:]
+    assert store.decisions(limit=1) == [rows[2]]
+
+
+def test_an_action_is_noted_before_and_after(store: Store, token: int) -> None:
+    first = store.begin_action(1.0, "1", "start", "n1:0", token)
+    second = store.begin_action(2.0, "2", "requeue", "", token)
+    store.end_action(first, "done", token)
+    assert [(row.id, row.job_id, row.result) for row in store.actions()] == [(first, "1", "done"), (second, "2", "")]
+    assert [row.verb for row in store.actions("2")] == ["requeue"]
+    assert store.actions(limit=1)[0].id == second
+
+
+def test_an_ended_job_is_kept_once(store: Store, token: int) -> None:
+    first = Ended(a_job("1", 2, user="ada"), 9.0, 5.0, "FAILED")
+    store.put_ended([first, Ended(a_job("2"), 4.0, 1.0)], token)
+    store.put_ended([Ended(a_job("1"), 99.0, 1.0)], token)
+    assert [e.job.id for e in store.ended()] == ["2", "1"]
+    assert store.ended(5.0) == [first]
+    assert [e.job.id for e in store.ended(limit=1)] == ["1"]
+
+
+def test_switches_are_set_and_taken_back_without_a_lease(store: Store) -> None:
+    store.set_setting("paused", "1")
+    store.set_setting("paused", "0")
+    store.set_setting("mode.main", "pack")
+    assert store.settings() == {"paused": "0", "mode.main": "pack"}
+    store.set_setting("paused", None)
+    assert store.setting("paused") is None
+    assert store.setting("mode.main") == "pack"
+
+
+def test_pictures_are_replaced(store: Store) -> None:
+    assert store.view("status") is None
+    store.put_view("status", {"a": [1, (2, 3)]})
+    store.put_view("status", {"a": [1, (2, 4)]})
+    assert store.view("status") == {"a": [1, [2, 4]]}
+
+
+def test_model_versions_are_noted_when_they_change(store: Store) -> None:
+    for version in ("1", "1", "2"):
+        store.put_model("duration", version, 1.0, "why")
+    assert [(name, version) for name, version, _, _ in store.models()] == [("duration", "1"), ("duration", "2")]
+
+
+def test_old_rows_go(store: Store, token: int) -> None:
+    store.put_decisions([DecisionRow(t, "1", "m", "hold", ()) for t in (1.0, 9.0)], token)
+    store.put_ended([Ended(a_job("1"), 1.0, 1.0), Ended(a_job("2"), 9.0, 1.0)], token)
+    store.begin_action(1.0, "1", "start", "", token)
+    store.put_profile(profile_row(at_s=1.0), "a", token)
+    assert store.prune(5.0) == 5
+    assert [row.at_s for row in store.decisions()] == [9.0]
+    assert [e.job.id for e in store.ended()] == ["2"]
+    assert not store.actions()
+    assert not store.profiles()

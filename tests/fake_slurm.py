@@ -1,0 +1,223 @@
+"""A small slurmctld in memory with its own clock: enough of it to run the live adapter without daemons.
+
+It starts what is released and fits, keeps GPU and shard use of a device apart, requeues through COMPLETING,
+sets StartTime ahead after a requeue, and refuses what the real one refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lucid.adapters.profiles import ProfileReading
+from lucid.adapters.slurm_client import Changes
+from lucid.adapters.slurm_records import Request, SlurmJob, SlurmNode
+from lucid.adapters.slurm_text import gpu_count, shard_types
+from lucid.core.job import JobProfile
+from lucid.core.placement import NodeGpus, Placement
+from lucid.errors import ActionRefused, ClusterUnavailable
+
+AHEAD_S = 120.0
+
+
+def fake_node(name: str, partition: str, gpus: int = 4, **rest: Any) -> SlurmNode:
+    types = tuple(f"g{i}" for i in range(gpus))
+    made = SlurmNode(
+        name, types, frozenset(types), 16, 32000, frozenset(), frozenset({partition}), frozenset({"IDLE"})
+    )
+    return replace(made, **rest)
+
+
+@dataclass
+class FakeSlurm:
+    """See ``SlurmClient``; times in seconds from 0."""
+
+    machines: list[SlurmNode]
+    now: float = 0.0
+    completing_s: float = 0.0
+    records: dict[str, SlurmJob] = field(default_factory=dict)
+    run_s: dict[str, float] = field(default_factory=dict)
+    gone_s: dict[str, float] = field(default_factory=dict)
+    starts: list[tuple[float, str, Placement]] = field(default_factory=list)
+    writes: list[tuple[str, str]] = field(default_factory=list)
+    reads: int = 0
+    fails_at_write: Callable[[int], Exception | None] = lambda n: None
+    down: bool = False
+    name: str = "fake"
+
+    def now_s(self) -> float:
+        return self.now
+
+    # -- users ----------------------------------------------------------------------------------------------
+
+    def submit(
+        self, job_id: str, /, partition: str, gpus: int = 1, run_s: float = 1e9, mark: str = "", **rest: Any
+    ) -> str:
+        """A held, tagged job unless told."""
+        made = SlurmJob(
+            id=job_id, number=len(self.records) + 1, state="PENDING", flags=frozenset(), partition=partition,
+            user="ada", account="", name=job_id, admin_comment=mark or f"lucid:vc={partition}", reason="JobHeldUser",
+            held=True, gpus=gpus, min_nodes=1, cpus=1, mem_mib=500, submit_s=self.now, eligible_s=self.now,
+            start_s=0.0, end_s=0.0, time_limit_s=None, restarts=0, requeue=True, batch=True,
+            request=Request(tres_per_node=f"gres/gpu:{gpus}"), features="", simple=True, dependent=False,
+            placement=(),
+        )  # fmt: skip
+        self.records[job_id] = replace(made, **rest)
+        self.run_s[job_id] = run_s
+        self._schedule()
+        return job_id
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, event by event."""
+        until = self.now + seconds
+        while True:
+            ends = [(r.start_s + self.run_s[r.id], r.id) for r in self.records.values() if r.state == "RUNNING"]
+            ends += [(at, i) for i, at in self.gone_s.items()]
+            ends += [(r.eligible_s, r.id) for r in self.records.values() if r.pending and r.eligible_s > self.now]
+            due = min((e for e in ends if e[0] <= until), default=None)
+            if due is None:
+                break
+            self.now = max(due[0], self.now)
+            self._turn()
+        self.now = until
+        self._turn()
+
+    def _turn(self) -> None:
+        for record in list(self.records.values()):
+            if self.gone_s.get(record.id, 1e18) <= self.now:
+                del self.gone_s[record.id]
+                self._set(record.id, flags=frozenset(), placement=())
+            elif record.state == "RUNNING" and record.start_s + self.run_s[record.id] <= self.now:
+                self._set(record.id, state="COMPLETED", end_s=self.now, placement=())
+        self._schedule()
+
+    def _set(self, job_id: str, **changes: Any) -> None:
+        self.records[job_id] = replace(self.records[job_id], **changes)
+
+    # -- slurmctld -------------------------------------------------------------------------------------------
+
+    def _use(self, node: str, gpu: int) -> tuple[int, int]:
+        """(jobs that hold the GPU whole, slots in use)."""
+        whole = slots = 0
+        for record in self.records.values():
+            for part in record.placement:
+                if part.node == node and part.mask >> gpu & 1:
+                    if record.request.shards:
+                        slots += 1
+                    else:
+                        whole += 1
+        return whole, slots
+
+    def _find(self, record: SlurmJob) -> Placement | None:
+        wanted = record.request.req_nodes.split(",") if record.request.req_nodes else []
+        types = shard_types(record.request.tres_per_node)
+        parts: list[NodeGpus] = []
+        left = record.gpus
+        for node in self.machines:
+            if record.partition not in node.partitions or (wanted and node.name not in wanted) or not node.available:
+                continue
+            if types:
+                gpus = [node.gpu_types.index(t) for t in types]
+                if all(self._use(node.name, g)[0] == 0 and self._use(node.name, g)[1] < 2 for g in gpus):
+                    return (NodeGpus(node.name, sum(1 << g for g in gpus)),)
+                continue
+            free = [g for g in range(len(node.gpu_types)) if self._use(node.name, g) == (0, 0)][:left]
+            if free and (len(free) == left or record.gpus > len(node.gpu_types)):
+                parts.append(NodeGpus(node.name, sum(1 << g for g in free)))
+                left -= len(free)
+                if not left:
+                    return tuple(parts)
+        return None
+
+    def _schedule(self) -> None:
+        for record in sorted(self.records.values(), key=lambda r: r.number):
+            if record.pending and not record.held and not record.dependent and record.eligible_s <= self.now:
+                place = self._find(record)
+                if place is not None:
+                    self._set(record.id, state="RUNNING", start_s=self.now, placement=place, reason="None")
+                    self.starts.append((self.now, record.id, place))
+
+    # -- SlurmClient -----------------------------------------------------------------------------------------
+
+    def version(self) -> tuple[int, int]:
+        return 24, 11
+
+    def jobs(self) -> Sequence[SlurmJob]:
+        self.reads += 1
+        if self.down:
+            raise ClusterUnavailable("slurmctld does not answer")
+        return [
+            replace(r, placement=()) if r.completing else r for r in self.records.values()
+        ]  # Slurm forgets the GPUs of a job that completes
+
+    def nodes(self) -> Sequence[SlurmNode]:
+        self.reads += 1
+        return list(self.machines)
+
+    def _write(self, job_id: str, what: str) -> SlurmJob:
+        error = self.fails_at_write(len(self.writes))
+        if error is not None:
+            raise error
+        self.writes.append((job_id, what))
+        if job_id not in self.records:
+            raise ActionRefused("Invalid job id specified")
+        return self.records[job_id]
+
+    def update(self, job_id: str, changes: Changes) -> None:
+        record = self._write(job_id, "update")
+        if changes.site_factor is not None:
+            return
+        if not record.pending:
+            raise ActionRefused("Job is no longer pending execution")
+        names = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "req_nodes")
+        given = {key: getattr(changes, key) for key in names if getattr(changes, key) is not None}
+        request = replace(record.request, **given)
+        asked = sum(gpu_count(getattr(request, key)) for key in names[:4])
+        self._set(job_id, request=request, gpus=asked or record.gpus, partition=changes.partition or record.partition)
+        if changes.start_now:
+            self._set(job_id, eligible_s=self.now)
+
+    def hold(self, job_id: str) -> None:
+        if not self._write(job_id, "hold").pending:
+            raise ActionRefused("Job is no longer pending execution")
+        self._set(job_id, held=True)
+
+    def release(self, job_id: str) -> None:
+        if not self._write(job_id, "release").pending:
+            raise ActionRefused("Job is pending execution")
+        self._set(job_id, held=False)
+        self._schedule()
+
+    def requeue_hold(self, job_id: str) -> None:
+        record = self._write(job_id, "requeuehold")
+        if record.state != "RUNNING" or not record.requeue:
+            raise ActionRefused("Requested operation is presently disabled")
+        self._set(
+            job_id, state="PENDING", held=True, restarts=record.restarts + 1, eligible_s=self.now + AHEAD_S,
+            flags=frozenset({"COMPLETING"}),
+        )  # fmt: skip
+        self.gone_s[job_id] = self.now + self.completing_s
+        if not self.completing_s:
+            self._turn()
+
+
+@dataclass
+class FakeSampler:
+    """Emulates the sampler: a job that has run for ``after_s`` alone has a profile."""
+
+    slurm: FakeSlurm
+    profiles: dict[str, JobProfile]
+    after_s: float = 80.0
+    _told: set[tuple[str, int]] = field(default_factory=set)
+
+    def new(self) -> list[ProfileReading]:
+        found = []
+        for record in self.slurm.records.values():
+            key = (record.id, record.restarts)
+            if record.state != "RUNNING" or key in self._told or record.id not in self.profiles:
+                continue
+            if self.slurm.now - record.start_s >= self.after_s:
+                self._told.add(key)
+                found.append(ProfileReading(record.id, self.profiles[record.id], f"{key}"))
+        return found

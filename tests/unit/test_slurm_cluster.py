@@ -1,0 +1,390 @@
+"""The live adapter over a slurmctld in memory: what it does to Slurm, and what it makes of what others did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from builders import HEAVY, LIGHT, at
+from fake_slurm import FakeSampler, FakeSlurm, fake_node
+from lucid.adapters.slurm_cluster import SlurmCluster
+from lucid.adapters.slurm_records import Request
+from lucid.adapters.store_memory import MemoryStore
+from lucid.config import DaemonSettings, Mode, SlurmSettings
+from lucid.core.decision import Action, Keep, Release, Requeue, Start
+from lucid.core.job import Stage
+from lucid.core.placement import mask_of
+from lucid.core.reason import FairOrder
+from lucid.core.snapshot import Partition
+from lucid.errors import ClusterUnavailable
+
+WHY = (FairOrder(0.0),)
+
+
+class Scene:
+    """One VC with nodes n1 and n2, a profiling partition with p1; jobs measured light may be joined."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")])
+        self.store = MemoryStore()
+        lease = self.store.take_lease("me", 0.0, 1e9)
+        assert lease is not None
+        self.token = lease.token
+        self.modes = {"vc": Mode.PACK}
+        self.sampler = FakeSampler(self.slurm, {})
+        self.settings = SlurmSettings(**settings)
+        self.cluster = self.restart()
+
+    def restart(self) -> SlurmCluster:
+        """A new daemon on the same store and Slurm."""
+        self.cluster = SlurmCluster(
+            self.slurm, self.store, self.sampler, self.slurm, self.settings,
+            DaemonSettings(partitions={"vc": Mode.PACK}, profiling_partition="prof"),
+            lambda: self.modes, lambda job, profile: profile is LIGHT, self.token,
+        )  # fmt: skip
+        return self.cluster
+
+    def look(self, name: str = "vc") -> Partition:
+        return self.cluster.observe().partitions[name]
+
+    def do(self, job_id: str, decision: Start | Requeue | Release | Keep, room: str = "vc") -> str | None:
+        self.cluster.observe()
+        (done,) = self.cluster.apply([Action(job_id, room, decision)])
+        return done.refused
+
+    def start(self, job_id: str, where: str, beside: str | None = None, room: str = "vc") -> str | None:
+        return self.do(job_id, Start(at(where), WHY, beside), room)
+
+    def measured(self, name: str, gpus: int = 1, **rest: Any) -> None:
+        """A waiting job with a profile of its own."""
+        self.slurm.submit(name, "vc", gpus, **rest)
+        self.sampler.profiles[name] = LIGHT
+
+    def mend(self) -> list[str]:
+        self.cluster.observe()
+        return self.cluster.heal()
+
+    def request(self, job_id: str) -> Request:
+        return self.slurm.records[job_id].request
+
+
+@pytest.fixture
+def stage() -> Scene:
+    return Scene()
+
+
+def known(stage: Scene, *names: str) -> None:
+    """Puts profiles on record before the jobs run."""
+    for name in names:
+        stage.cluster._own[name] = LIGHT
+
+
+def test_a_job_that_nobody_may_join_runs_exactly_as_its_user_wrote_it(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 2, request=Request(tres_per_job="gres/gpu:2"))
+    assert stage.start("1", "n2:0-1") is None
+    assert stage.request("1") == Request(tres_per_job="gres/gpu:2", req_nodes="n2")
+    assert stage.slurm.records["1"].state == "RUNNING"
+    assert stage.look().running[0].alone, "and a GPU in gpu use takes no slots"
+
+
+def test_a_light_job_starts_in_slots_of_exactly_the_chosen_gpus(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 2, request=Request(tres_per_job="gres/gpu:2", tres_per_task="cpu=2"))
+    known(stage, "1")
+    assert stage.start("1", "n2:1,3") is None
+    assert stage.request("1") == Request("gres/shard:g1:1,gres/shard:g3:1", "", "", "cpu=2", "n2")
+    (entry,) = stage.look().running
+    assert (entry.placement, entry.alone, entry.job.gpus) == (at("n2:1,3"), False, 2)
+
+
+def test_per_task_requests_lose_only_their_gpus(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 2, request=Request(tres_per_task="cpu=2,gres/gpu=1"))
+    known(stage, "1")
+    stage.start("1", "n1:0-1")
+    assert stage.request("1").tres_per_task == "cpu=2"
+
+
+def pair(stage: Scene) -> None:
+    for name in ("1", "2"):
+        stage.slurm.submit(name, "vc", 1)
+    known(stage, "1", "2")
+    assert stage.start("1", "n1:2") is None
+    assert stage.start("2", "n1:2", "1") is None
+
+
+def test_a_guest_stands_on_its_partners_gpus(stage: Scene) -> None:
+    pair(stage)
+    assert {e.job.id: (e.partner, e.placement) for e in stage.look().running} == {
+        "1": ("2", at("n1:2")), "2": ("1", at("n1:2")),
+    }  # fmt: skip
+
+
+def test_a_parted_job_gets_its_own_request_back_before_anything_else(stage: Scene) -> None:
+    stage.slurm.completing_s = 3.0
+    pair(stage)
+    before = Request(tres_per_node="gres/gpu:1")
+    assert stage.do("2", Requeue(WHY, part=True)) is None
+    assert {e.job.id for e in stage.look().running} == {"1", "2"}, "it holds its slot while it completes"
+    assert stage.start("2", "n2:0") is not None
+    stage.slurm.advance(3.0)
+    (entry,) = stage.look().pending
+    assert (entry.alone, entry.restarts) == (True, 1)
+    assert stage.mend() == ["job 2: given back the request that its user wrote"]
+    assert stage.request("2") == before
+    assert stage.start("2", "n2:0") is None
+    assert stage.request("2") == replace(before, req_nodes="n2")
+    assert stage.slurm.records["2"].eligible_s == stage.slurm.now, "StartTime was two minutes ahead"
+
+
+def test_a_start_that_does_not_come_about_is_taken_back(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 4)
+    stage.slurm.submit("x", "vc", 1, mark="somebody's", held=False)
+    assert stage.start("1", "n1:0-3") is None
+    (entry,) = [e for e in stage.look().running if e.job.id == "1"]
+    assert (entry.placement, entry.stage) == (at("n1:0-3"), Stage.MAIN), "under way counts as there"
+    stage.slurm.advance(31.0)
+    (words,) = stage.mend()
+    assert words.startswith("job 1: did not start on n1:0-3")
+    assert stage.slurm.records["1"].held
+    assert stage.request("1") == Request(tres_per_node="gres/gpu:4")
+    assert [e.job.id for e in stage.look().pending] == ["1"]
+
+
+def test_slots_and_whole_gpus_do_not_start_on_a_node_at_the_same_moment(stage: Scene) -> None:
+    for name in ("1", "2", "3"):
+        stage.slurm.submit(name, "vc", 1)
+    known(stage, "2")
+    stage.cluster.observe()
+    stage.slurm._schedule = lambda: None  # type: ignore[method-assign]
+    starts = [Action(n, "vc", Start(at(f"n1:{n}"), WHY)) for n in ("1", "2", "3")]
+    done = stage.cluster.apply(starts)
+    assert [item.refused for item in done] == [None, "job 2: waits for job 1 to settle on node n1", None]
+
+
+def test_jobs_that_are_not_ours_are_left_alone(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1, mark="jobstats:abc")
+    stage.slurm.submit("2", "vc", 1, mark="lucid:vc=vc;skip=1")
+    stage.slurm.submit("3", "vc", 1, dependent=True)
+    stage.slurm.submit("4", "elsewhere", 1, mark="none")
+    stage.slurm.submit("5", "vc", 1, held=False)
+    assert not stage.look().pending
+    assert stage.mend() == []
+    assert stage.slurm.writes == []
+    (entry,) = stage.look().running
+    assert (entry.job.id, entry.alone) == ("5", True)
+
+
+def test_a_job_that_its_user_holds_again_stays_held(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1)
+    stage.start("1", "n1:0")
+    stage.slurm.requeue_hold("1")
+    written = len(stage.slurm.writes)
+    stage.look()
+    assert not stage.look().pending
+    assert stage.mend() == []
+    assert len(stage.slurm.writes) == written
+
+
+def test_a_job_requeued_by_a_lost_node_is_decided_anew(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1)
+    stage.start("1", "n1:0")
+    stage.slurm.advance(500.0)
+    stage.slurm.machines[0] = fake_node("n1", "vc", states=frozenset({"DOWN", "NOT_RESPONDING"}))
+    stage.slurm._set("1", state="PENDING", placement=(), restarts=1)
+    stage.mend()
+    assert [e.job.id for e in stage.look().pending] == ["1"]
+    assert not stage.look().nodes[0].available
+    assert stage.start("1", "n2:0") is None
+    assert stage.slurm.records["1"].placement == at("n2:0")
+
+
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.ORDER])
+def test_outside_pack_mode_nothing_is_done(stage: Scene, mode: Mode) -> None:
+    stage.modes["vc"] = mode
+    stage.slurm.submit("1", "vc", 4, held=False, mark="")
+    stage.slurm.submit("2", "vc", 8, held=False, mark="none")
+    assert [e.job.id for e in stage.look().running] == ["1"]
+    stage.slurm.submit("3", "vc", 8, held=False, mark="none")
+    assert [e.job.id for e in stage.look().pending] == ["2", "3"]
+    assert f"{mode} mode" in str(stage.start("3", "n1:0-3 n2:0-3"))
+    assert stage.slurm.writes == []
+
+
+def test_leaving_pack_mode_lets_every_job_of_ours_go_as_written(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1)
+    stage.slurm.submit("2", "prof", 1, mark="lucid:vc=vc")
+    stage.look()
+    stage.modes["vc"] = Mode.OBSERVE
+    assert len(stage.mend()) == 2
+    assert {r.id: (r.state, r.partition, r.request) for r in stage.slurm.records.values()} == {
+        n: ("RUNNING", "vc", Request(tres_per_node="gres/gpu:1")) for n in ("1", "2")
+    }
+    stage.modes["vc"] = Mode.PACK
+    assert stage.mend() == [], "what Slurm has stays Slurm's"
+
+
+def test_a_job_known_from_an_earlier_run_is_not_profiled_again(stage: Scene) -> None:
+    stage.sampler.profiles["1"] = HEAVY
+    stage.slurm.submit("1", "prof", 1, mark="lucid:vc=vc", name="train")
+    stage.slurm.submit("2", "prof", 1, mark="lucid:vc=vc", name="train")
+    assert [e.job.id for e in stage.look("prof").pending] == ["1", "2"]
+    stage.start("1", "p1:0", room="prof")
+    assert stage.look("prof").running[0].stage is Stage.PROFILE
+    stage.slurm.advance(100.0)
+    (entry,) = stage.look().pending
+    assert (entry.job.id, entry.profile) == ("2", HEAVY)
+    assert not stage.look("prof").pending
+    assert stage.start("2", "n1:0") is None
+    assert stage.slurm.records["2"].partition == "vc"
+
+
+def test_a_user_may_opt_out_of_sharing(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1, mark="lucid:vc=vc;share=0")
+    stage.slurm.submit("2", "vc", 1, request=Request(tres_per_node="gres/gpu:1", req_nodes="n2"))
+    stage.slurm.submit("3", "vc", 1, features="a100")
+    stage.slurm.submit("4", "vc", 1, min_nodes=2)
+    stage.slurm.submit("5", "vc", 1)
+    assert {e.job.id: e.job.shareable for e in stage.look().pending} == {
+        "1": False, "2": False, "3": False, "4": False, "5": True,
+    }  # fmt: skip
+
+
+def test_the_users_own_choice_of_nodes_is_kept(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1, request=Request(tres_per_node="gres/gpu:1", req_nodes="n2"))
+    stage.slurm.submit("2", "vc", 1, features="a100")
+    assert stage.start("1", "n1:0") is None
+    assert stage.start("2", "n1:1") is None
+    assert stage.request("1").req_nodes == "n2"
+    assert stage.request("2").req_nodes == ""
+
+
+def test_cpus_of_jobs_without_gpus_are_not_there_for_others(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 0, mark="none", state="RUNNING", hosts_used=(("n1", 10, 16000),))
+    assert [(n.cpus, n.mem_mib) for n in stage.look().nodes] == [(6, 16000), (16, 32000)]
+
+
+def test_an_ended_job_is_told_once_even_over_a_restart(stage: Scene) -> None:
+    stage.slurm.advance(10.0)
+    stage.slurm.submit("1", "vc", 1, run_s=40.0)
+    stage.start("1", "n1:0")
+    stage.slurm.advance(60.0)
+    ended = stage.cluster.observe().ended
+    assert [(e.job.id, e.end_s, e.ran_s, e.state) for e in ended] == [("1", 50.0, 40.0, "COMPLETED")]
+    stage.store.put_ended(ended, stage.token)
+    assert not stage.cluster.observe().ended
+    assert not stage.restart().observe().ended
+
+
+def test_no_more_is_written_in_a_cycle_than_allowed() -> None:
+    stage = Scene(writes_per_cycle=6)
+    for n in range(8):
+        stage.slurm.submit(f"{n}", "vc", 1)
+    stage.cluster.observe()
+    done = stage.cluster.apply([Action(f"{n}", "vc", Start(at(f"n{1 + n // 4}:{n % 4}"), WHY)) for n in range(8)])
+    assert [item.refused is None for item in done] == [True, True, *[False] * 6]
+    assert len(stage.slurm.writes) <= 6
+    stage.cluster.observe()
+    done = stage.cluster.apply([item.action for item in done if item.refused])
+    assert done[0].refused is None
+
+
+def test_site_factors_are_written_when_they_change_and_taken_back(stage: Scene) -> None:
+    stage.modes["vc"] = Mode.ORDER
+    for name in ("1", "2", "3"):
+        stage.slurm.submit(name, "vc", 8, held=False, mark="none")
+    stage.look()
+    assert stage.cluster.order({"2": 500, "3": 0}) == 1
+    stage.look()
+    assert stage.cluster.order({"2": 500, "3": 0}) == 0
+    assert stage.cluster.order({"3": 0}) == 1
+    assert stage.slurm.writes == [("2", "update")] * 2
+
+
+@pytest.mark.parametrize("at_write", range(2))
+@pytest.mark.parametrize("after", [True, False])
+def test_killed_at_any_write_it_goes_on_from_what_is(at_write: int, after: bool) -> None:
+    """The process dies just before, or just after, each command of a start; the next daemon starts the job once."""
+    stage = Scene()
+    stage.slurm.submit("1", "vc", 1)
+    known(stage, "1")
+    stage.cluster.observe()
+    kill(stage, at_write, after)
+    with pytest.raises(KeyboardInterrupt):
+        stage.cluster.apply([Action("1", "vc", Start(at("n1:3"), WHY))])
+    stage.slurm.fails_at_write = lambda n: None
+    stage.restart()
+    known(stage, "1")
+    stage.mend()
+    stage.slurm.advance(1.0)
+    if stage.look().pending:
+        assert stage.start("1", "n1:3") is None
+    stage.mend()
+    assert [(job, place) for _, job, place in stage.slurm.starts] == [("1", at("n1:3"))]
+    assert stage.store.notes()["1"].released
+
+
+@pytest.mark.parametrize(
+    "decision", [Requeue(WHY), Requeue(WHY, part=True), Release(WHY)], ids=["requeue", "part", "release"]
+)
+@pytest.mark.parametrize("after", [True, False])
+def test_killed_while_requeuing_it_goes_on_from_what_is(decision: Requeue | Release, after: bool) -> None:
+    stage = Scene()
+    room = "prof" if isinstance(decision, Release) else "vc"
+    stage.slurm.submit("1", room, 1, mark="lucid:vc=vc")
+    assert stage.start("1", f"{'p1' if room == 'prof' else 'n1'}:0", room=room) is None
+    stage.cluster.observe()
+    kill(stage, len(stage.slurm.writes), after)
+    with pytest.raises(KeyboardInterrupt):
+        stage.cluster.apply([Action("1", room, decision)])
+    stage.slurm.fails_at_write = lambda n: None
+    stage.restart()
+    stage.mend()
+    if stage.look(room).running:
+        assert not after
+        assert stage.do("1", decision, room) is None
+    (entry,) = stage.look().pending
+    assert entry.restarts == 1
+    assert stage.start("1", "n2:0") is None
+    assert stage.slurm.records["1"].placement == at("n2:0")
+
+
+def kill(stage: Scene, at_write: int, after: bool) -> None:
+    """The process dies at one write: before Slurm has it, or after."""
+    base = len(stage.slurm.writes)
+    target = at_write if at_write >= base else base + at_write
+
+    if not after:
+        stage.slurm.fails_at_write = lambda n: KeyboardInterrupt() if n == target else None  # type: ignore[return-value]
+        return
+    for name in ("update", "release", "requeue_hold"):
+        inner = getattr(stage.slurm, name)
+
+        def act(*given: Any, inner: Any = inner) -> None:
+            inner(*given)
+            if len(stage.slurm.writes) == target + 1:
+                raise KeyboardInterrupt
+
+        setattr(stage.slurm, name, act)
+
+
+def test_a_slurm_that_stops_answering_ends_the_turn(stage: Scene) -> None:
+    for name in ("1", "2"):
+        stage.slurm.submit(name, "vc", 1)
+    stage.cluster.observe()
+    stage.slurm.fails_at_write = lambda n: ClusterUnavailable("gone") if n == 1 else None
+    with pytest.raises(ClusterUnavailable):
+        stage.cluster.apply([Action(n, "vc", Start(at(f"n1:{n}"), WHY)) for n in ("1", "2")])
+    stage.slurm.fails_at_write = lambda n: None
+    assert [e.job.id for e in stage.look().pending] == ["1", "2"]
+    assert stage.store.actions()[-1].result == ""
+
+
+def test_with_the_store_lost_requests_are_given_back_as_whole_gpus(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 2, request=Request(tres_per_node="gres/shard:g1:1,gres/shard:g3:1", req_nodes="n1"))
+    assert stage.mend() == ["job 1: given back the request that its user wrote"]
+    assert stage.request("1") == Request(tres_per_node="gres/gpu:2")
+
+
+def test_masks_are_of_gpu_numbers() -> None:
+    assert at("n1:1,3")[0].mask == mask_of((1, 3))

@@ -1,0 +1,96 @@
+"""What only a store in a file can do: outlive its writer, be read beside it, be damaged, be too new."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lucid.adapters.store import JobNote
+from lucid.adapters.store_schema import MIGRATIONS
+from lucid.adapters.store_sqlite import SqliteStore, set_aside
+from lucid.daemon import open_store
+from lucid.errors import StoreError
+
+
+def test_it_outlives_its_writer_and_a_reader_may_look_on(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "lucid.db"
+    writer = SqliteStore(path)
+    lease = writer.take_lease("me", 0.0, 10.0)
+    assert lease is not None
+    reader = SqliteStore(path, read_only=True)
+    writer.put_note(JobNote("1", where="n1:0"), lease.token)
+    assert reader.note("1") == JobNote("1", where="n1:0")
+    with pytest.raises(StoreError, match="cannot be written"):
+        reader.set_setting("paused", "1")
+    writer.close()
+    assert SqliteStore(path).note("1") == JobNote("1", where="n1:0")
+
+
+def test_a_writer_killed_in_the_middle_leaves_whole_rows(tmp_path: Path) -> None:
+    path = tmp_path / "lucid.db"
+    script = (
+        "import os, sys; from pathlib import Path; from lucid.adapters.store_sqlite import SqliteStore\n"
+        "store = SqliteStore(Path(sys.argv[1])); token = store.take_lease('it', 0.0, 1e9).token\n"
+        "for n in range(10**6):\n"
+        "    store.begin_action(float(n), str(n), 'start', 'x' * 500, token)\n"
+        "    if n == 300: os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
+    assert done.returncode == -9
+    assert [row.id for row in SqliteStore(path).actions()] == list(range(1, 302))
+
+
+def test_a_missing_store_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="has lucidd run here"):
+        SqliteStore(tmp_path / "none.db", read_only=True)
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_damaged_store_is_moved_aside_and_a_new_one_begun(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "lucid.db"
+    path.write_bytes(content)
+    with pytest.raises(StoreError):
+        SqliteStore(path)
+    store = open_store(path, 17.0)
+    assert store.notes() == {}
+    assert (tmp_path / "lucid.db.damaged-17").read_bytes() == content
+
+
+def test_a_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "lucid.db"
+    SqliteStore(path).close()
+    with sqlite3.connect(path) as db:
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    with pytest.raises(StoreError, match="later Lucid"):
+        open_store(path, 0.0)
+
+
+def test_an_old_store_is_brought_up_to_date_by_the_daemon_only(tmp_path: Path) -> None:
+    path = tmp_path / "lucid.db"
+    sqlite3.connect(path).close()
+    path.touch()
+    with pytest.raises(StoreError, match="start lucidd once"):
+        SqliteStore(path, read_only=True)
+    assert SqliteStore(path).settings() == {}
+
+
+def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "lucid.db")
+    store._db.execute("PRAGMA max_page_count = 30")
+    store.put_view("v0", "x" * 2000)
+    with pytest.raises(StoreError, match="full"):
+        store.put_view("v1", "x" * 500_000)
+    assert store.view("v0") == "x" * 2000
+
+
+def test_moving_aside_takes_the_journal_along(tmp_path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        (tmp_path / f"lucid.db{suffix}").write_text(suffix)
+    set_aside(tmp_path / "lucid.db", 3.0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "lucid.db.damaged-3", "lucid.db.damaged-3-shm", "lucid.db.damaged-3-wal",
+    ]  # fmt: skip
