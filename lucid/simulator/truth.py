@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from lucid.binder.contention import contention_speeds
+from lucid.binder.contention import contention_score, contention_speeds
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.prediction import JUMBO, Prediction
+from lucid.core.prediction import Prediction
 from lucid.errors import TraceError
 from lucid.simulator.traces.record import Trace
 
@@ -116,15 +116,19 @@ class OraclePredictor:
         self._interference = interference
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:  # noqa: ARG002
-        """The true duration; the trace's own share label once the job is measured."""
+        """The true duration; once the job is measured the trace's own share label, or the contention model's where
+        the trace has none."""
         item = self._jobs[job.id]
         epochs: float | None = None
         epoch_s: tuple[float, ...] = ()
         if item.learning is not None and job.elastic is not None:
             epochs, epoch_s = item.learning.epochs, item.learning.epoch_s(job.elastic.max_gpus)
-        score = None if profile is None else item.share_label
-        score = JUMBO if profile and score is None else score
-        return Prediction(item.duration_s, self.name, score, self.name, epochs, epoch_s)
+        score, source = item.share_label, self.name
+        if profile is None:
+            score = None
+        elif score is None:
+            score, source = contention_score(profile), "contention model"
+        return Prediction(item.duration_s, self.name, score, source, epochs, epoch_s)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
         """The true speeds, where the oracle was given the interference."""

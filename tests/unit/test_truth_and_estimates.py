@@ -9,7 +9,7 @@ import pytest
 from builders import HEAVY, LIGHT, FixedPredictor, a_job, a_trace, by
 from lucid.binder.contention import contention_score, contention_speeds
 from lucid.core.job import Ended, JobProfile
-from lucid.core.prediction import JUMBO, Prediction
+from lucid.core.prediction import Prediction
 from lucid.errors import TraceError
 from lucid.simulator.estimates import GivenPredictor, read_estimates
 from lucid.simulator.truth import ContentionTruth, OraclePredictor, PairsTable, read_pairs, workload_label
@@ -71,7 +71,9 @@ def test_the_oracle_knows_durations_at_once_and_labels_once_measured() -> None:
     oracle = OraclePredictor(trace, PairsTable({}, (0.6, 0.5)))
     assert oracle.predict(a_job("a"), None, 0.0) == Prediction(123.0, "oracle", None, "oracle")
     assert oracle.predict(a_job("a"), LIGHT, 0.0) == Prediction(123.0, "oracle", 1, "oracle")
-    assert oracle.predict(a_job("b"), LIGHT, 0.0).share_score == JUMBO, "without a label nobody shares with it"
+    unlabelled = [oracle.predict(a_job("b"), profile, 0.0) for profile in (None, LIGHT, HEAVY)]
+    assert [found.share_score for found in unlabelled] == [None, contention_score(LIGHT), contention_score(HEAVY)]
+    assert unlabelled[1].share_source == "contention model"
     assert oracle.pair_speed(A, B) == (0.6, 0.5)
     assert OraclePredictor(trace).pair_speed(A, B) is None
 
