@@ -55,15 +55,16 @@ def draw(found: Sequence[Figure], out: Path) -> None:
     fig, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for policy, colour in (("lucid", "#1f5fa8"), ("fifo", "#a8711f")):
         for gpus, style, marker in ((1_024, "--", "o"), (8_192, "-", "s")):
-            at = [(f.detail["pending"], f.detail[policy]["median_ms"]) for f in points if f.detail["gpus"] == gpus]
+            here = [f.detail for f in points if f.detail["gpus"] == gpus]
+            at = [(size["pending"], size[policy]["median_cpu_ms"]) for size in here]
             if at:
                 label = f"{policy}, {gpus:,} GPUs"
                 axes.plot(*zip(*at, strict=True), style, marker=marker, color=colour, label=label)
     linear_from = next((f for f in points if f.detail["gpus"] == 8_192), points[0])
-    first, first_ms = linear_from.detail["pending"], linear_from.value
+    first, first_ms = linear_from.detail["pending"], linear_from.detail["lucid"]["median_cpu_ms"]
     last = max(f.detail["pending"] for f in points)
     axes.plot([first, last], [first_ms, first_ms * last / first], ":", color="#888", label="proportional growth")
-    axes.set(xscale="log", yscale="log", xlabel="pending jobs", ylabel="median of one plan(), ms")
+    axes.set(xscale="log", yscale="log", xlabel="pending jobs", ylabel="median CPU time of one plan(), ms")
     axes.set_title("One decision, nothing kept from the last one", fontsize=11)
     axes.grid(visible=True, which="both", alpha=0.25)
     axes.legend(fontsize=8)

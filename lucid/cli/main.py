@@ -47,7 +47,7 @@ def lucidctl() -> None:
 def main() -> None:
     """Run; errors that Lucid raises on purpose end in one message and their own exit code."""
     try:
-        lucidctl(standalone_mode=True)
+        lucidctl(standalone_mode=True, prog_name="lucidctl")
     except LucidError as error:
         click.echo(f"lucidctl: {error}", err=True)
         sys.exit(error.exit_code)
