@@ -13,6 +13,7 @@ __all__ = ["lucidctl", "main"]
 
 _COMMANDS = {
     "simulate": "lucid.cli.simulate:simulate",
+    "experiment": "lucid.cli.experiment:experiment",
     "explain": "lucid.cli.explain:explain",
     "trace": "lucid.cli.trace:trace",
     "models": "lucid.cli.models:models",

@@ -138,6 +138,10 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         + ("" if r else f", below {r.floor:.0%}")
     ),
     "BestPartner": _best,
+    "Rescaled": lambda r: (
+        f"from {r.before} to {_gpus(r.after)}: "
+        + ("some are idle, and nobody waits for them" if r else f"requests that wait: {r.waiting}")
+    ),
     "Interleaved": lambda r: (
         f"takes turns in a group of {r.jobs} ({r.group}): a round takes {r.period_s:.3g} s, "
         f"one after the other {r.alone_s:.3g} s"

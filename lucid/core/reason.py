@@ -36,6 +36,7 @@ __all__ = [
     "ProfilingFits",
     "Reason",
     "Requeueable",
+    "Rescaled",
     "Reserved",
     "SameGpus",
     "SameUser",
@@ -341,6 +342,19 @@ class BestPartner(Reason):
     score: float
     candidates: int
     rule: str = "best"
+
+
+@dataclass(frozen=True, slots=True)
+class Rescaled(Reason):
+    """Does a running job get more GPUs, because some are idle and nobody waits for them, or fewer, because
+    ``waiting`` requests do?"""
+
+    before: int
+    after: int
+    waiting: int
+
+    def __bool__(self) -> bool:
+        return self.after > self.before
 
 
 @dataclass(frozen=True, slots=True)

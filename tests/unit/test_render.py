@@ -67,6 +67,8 @@ SAID: list[tuple[Reason, str]] = [
         why.Reserved("b", 60.0, 600.0, 1, False),
         "1 node kept for job b until about day 0 00:01:00: only jobs expected to",
     ),
+    (why.Rescaled(2, 3, 0), "from 2 to 3 GPUs: some are idle, and nobody waits for them"),
+    (why.Rescaled(2, 1, 1), "from 2 to 1 GPU: requests that wait: 1"),
     (
         why.Interleaved(2, "a b", 0.25, 0.4),
         "takes turns in a group of 2 (a b): a round takes 0.25 s, one after the other 0.4 s",

@@ -8,6 +8,7 @@ from lucid.config import PolicySettings
 from lucid.core.job import Pending, Running
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
+from lucid.orchestrator.policies.elastic import ElasticPolicy
 from lucid.orchestrator.policies.lucid import LucidPolicy
 from lucid.orchestrator.policies.muri import ATTAINED, REMAINING, MuriPolicy, PriorityRule
 from lucid.orchestrator.policies.queue import PreemptiveQueuePolicy, QueuePolicy, attained_s
@@ -77,6 +78,18 @@ def _muri(name: str, rule: PriorityRule, **changes: object) -> PolicyFactory:
     return make
 
 
+def _elastic(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    return ElasticPolicy("elastic")
+
+
+def _elastic_fcfs(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    return ElasticPolicy("elastic-fcfs", "fcfs")
+
+
+def _elastic_ef(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    return ElasticPolicy("elastic-ef", "ef")
+
+
 BUILT_IN: dict[str, PolicyFactory] = {
     "fifo": _fifo,
     "sjf": _sjf,
@@ -92,6 +105,9 @@ BUILT_IN: dict[str, PolicyFactory] = {
     "muri-l-worst-order": _muri("muri-l-worst-order", ATTAINED, unpack=False, ordering="worst"),
     "muri-l-2": _muri("muri-l-2", ATTAINED, unpack=False, group_size=2),
     "muri-l-3": _muri("muri-l-3", ATTAINED, unpack=False, group_size=3),
+    "elastic": _elastic,
+    "elastic-fcfs": _elastic_fcfs,
+    "elastic-ef": _elastic_ef,
     "lucid": LucidPolicy.make,
 }
 
@@ -120,6 +136,9 @@ ESTIMATES: dict[str, Estimates] = {
     "muri-l-worst-order": Estimates.NONE,
     "muri-l-2": Estimates.NONE,
     "muri-l-3": Estimates.NONE,
+    "elastic": Estimates.TRUE,
+    "elastic-fcfs": Estimates.NONE,
+    "elastic-ef": Estimates.TRUE,
     "qssf": Estimates.GIVEN,
     "lucid": Estimates.GIVEN,
 }

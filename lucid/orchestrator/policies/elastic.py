@@ -1,0 +1,294 @@
+"""The elastic data-sharing platform: every request gets GPUs as soon as there are any, idle ones go to running jobs
+and come back when requests wait (rows E1-E15). The mathematics is ``lucid.systems.elastic``.
+
+Jobs that are not elastic run as they asked to: they wait in the same line, and GPUs are taken back for them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Requeue, Resize, Start
+from lucid.core.job import Elastic, Job, Pending, Running, Stage
+from lucid.core.ledger import Ledger
+from lucid.core.placement import NodeGpus, Placement
+from lucid.core.ports import Capability
+from lucid.core.prediction import Prediction
+from lucid.core.reason import BehindHead, FairOrder, FreeGpus, Reason, Rescaled
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.placement import Feasibility, consolidated
+from lucid.orchestrator.policies.queue import no_place
+from lucid.orchestrator.policy import PartitionPolicy
+from lucid.systems.elastic import ElasticJob, EpochTimes, best_fit, ef_gpus, rescale
+
+__all__ = ["ElasticPolicy"]
+
+Floats = NDArray[np.float64]
+
+_MOST_ROUNDS = 3
+"""Admit, expand what was admitted; a third time changes nothing."""
+
+
+class ElasticPolicy(PartitionPolicy):
+    """The platform ("elastic"), or its baselines that never rescale: "fcfs" gives each request the least it takes,
+    "ef" the most, one after the other.
+
+    Epochs left and epoch times are the prediction's (the user's number of epochs, the preset table), corrected by
+    what the job has reported.
+    """
+
+    def __init__(self, name: str, rule: Literal["elastic", "fcfs", "ef"] = "elastic") -> None:
+        super().__init__()
+        self.name = name
+        self._rule = rule
+        self.needs = frozenset({Capability.RESIZE, Capability.PREEMPT}) if rule == "elastic" else frozenset()
+
+    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
+        """Serve the line, then resize what runs."""
+        desk = _Desk(partition, snapshot.predictions)
+        if self._rule == "elastic":
+            desk.rescale()
+        else:
+            desk.serve_fixed(most=self._rule == "ef")
+        return desk.plan()
+
+
+@dataclass(slots=True)
+class _Job:
+    """An elastic job in the making: ``gpus`` as it is to be, 0 while it waits."""
+
+    entry: Pending | Running
+    limits: Elastic
+    epochs: float
+    epoch_s: Floats
+    gpus: int
+
+    @property
+    def id(self) -> str:
+        return self.entry.job.id
+
+    def virtual(self, width: int) -> ElasticJob:
+        """As the mathematics sees it, where every job takes at least one GPU: its least number counts as one."""
+        times = np.full(width, np.inf)
+        known = self.epoch_s[self.limits.min_gpus - 1 : self.limits.max_gpus][:width]
+        times[: len(known)] = known
+        return ElasticJob(self.id, self.gpus - self.limits.min_gpus + 1, self.epochs, times)
+
+
+def _job(entry: Pending | Running, limits: Elastic, found: Prediction | None) -> _Job:
+    """Epochs left and epoch times as known: reported ones before preset ones (E13). Nobody's guess is one epoch,
+    whose time is inverse in the number of GPUs."""
+    most = limits.max_gpus
+    preset = found.epoch_s if found is not None and found.epoch_s else 60.0 / np.arange(1, most + 1)
+    times = EpochTimes([*preset, *[preset[-1]] * (most - len(preset))][:most])
+    done = 0.0
+    if entry.progress is not None:
+        done = entry.progress.epochs
+        for gpus, epoch_s in entry.progress.epoch_s:
+            if 1 <= gpus <= most and epoch_s > 0:
+                times.record(gpus, epoch_s)
+    epochs = (found.epochs if found is not None else None) or limits.epochs or done + 1.0
+    gpus = entry.gpus if isinstance(entry, Running) else 0
+    return _Job(entry, limits, max(epochs - done, 0.0), times.times(), gpus)
+
+
+class _Desk:
+    """One plan of one partition in the making."""
+
+    def __init__(self, partition: Partition, predictions: Mapping[str, Prediction]) -> None:
+        self._partition = partition
+        self._decisions: dict[str, Decision] = {}
+        self._actions: list[Action] = []
+        up = {node.name for node in partition.nodes if node.available}
+        self._running: list[_Job] = []
+        self._waiting: list[Pending] = []
+        self._jobs: dict[str, _Job] = {}
+        feasible = Feasibility(partition)
+        for entry in partition.running:
+            limits = entry.job.elastic
+            moves = entry.partner is None and not entry.group and entry.stage is Stage.MAIN
+            if limits is not None and moves and all(part.node in up for part in entry.placement):
+                self._running.append(_job(entry, limits, predictions.get(entry.job.id)))
+        for waiting in sorted(partition.pending, key=lambda e: (e.since_s, e.job.submit_s, e.job.rank)):
+            hopeless = feasible.bar(waiting.job)
+            if hopeless is not None:
+                self._decisions[waiting.job.id] = Hold((hopeless,))
+                continue
+            self._waiting.append(waiting)
+            limits = waiting.job.elastic
+            if limits is not None:
+                self._jobs[waiting.job.id] = _job(waiting, limits, predictions.get(waiting.job.id))
+        self._ledger = Ledger(partition)
+        """What is free once every job that is to be resized has given its GPUs back."""
+
+    # -- what runs, on how many GPUs -----------------------------------------------------------------------
+
+    def serve_fixed(self, most: bool) -> None:
+        """First come, first served; nobody is ever resized (E14, E15)."""
+        ledger, total = self._ledger, sum(node.gpus for node in self._partition.nodes if node.available)
+        for at, entry in enumerate(self._waiting):
+            made = self._jobs.get(entry.job.id)
+            if made is None:
+                gpus = entry.job.gpus
+            elif most:
+                limits = made.limits
+                gpus = ef_gpus(made.epoch_s, ledger.free, min(total, limits.max_gpus))
+            else:
+                gpus = made.limits.min_gpus
+            where = self._find(entry, gpus) if 0 < gpus <= ledger.free else None
+            if where is None:
+                self._hold_from(at)
+                return
+            self._start(entry, where)
+
+    def rescale(self) -> None:
+        """The five principles (E1-E5): in line, one GPU each from what is idle, else from what runs; what nobody
+        waits for expands what runs."""
+        first = self._serve_rigid()
+        line, rigid = self._front(self._waiting[first:])
+        had = {job.id: job.gpus for job in self._running}
+        jobs = list(self._running)
+        total = self._ledger.free + sum(job.gpus for job in jobs)
+        width = max((job.limits.max_gpus for job in (*jobs, *line)), default=1)
+        asked = 0
+        if rigid is not None and rigid.job.gpus <= total - sum(job.limits.min_gpus for job in (*jobs, *line)):
+            asked = rigid.job.gpus
+        for _ in range(_MOST_ROUNDS):
+            need = asked + sum(job.limits.min_gpus for job in line)
+            spare = total - sum(job.limits.min_gpus - 1 for job in jobs)
+            plan = rescale([job.virtual(width) for job in jobs], need, spare)
+            for job in jobs:
+                if job.id in plan.gpus:
+                    job.gpus = plan.gpus[job.id] + job.limits.min_gpus - 1
+            admitted = self._admit(line, total - sum(job.gpus for job in jobs))
+            jobs += admitted
+            if not admitted:
+                break
+        self._deal(jobs, had)
+        where = None if rigid is None or line else self._find(rigid, rigid.job.gpus)
+        if rigid is not None and where is not None:
+            self._start(rigid, where)
+        self._hold_from(first)
+
+    def _front(self, line: Sequence[Pending]) -> tuple[list[_Job], Pending | None]:
+        """The elastic jobs before the first that is not, and that one: nobody passes anybody."""
+        front: list[_Job] = []
+        for entry in line:
+            if entry.job.elastic is None:
+                return front, entry
+            front.append(self._jobs[entry.job.id])
+        return front, None
+
+    def _serve_rigid(self) -> int:
+        """Start those at the head of the line that are not elastic, while they fit; how many have left the line."""
+        for at, entry in enumerate(self._waiting):
+            if entry.job.elastic is not None:
+                return at
+            where = self._find(entry, entry.job.gpus)
+            if where is None:
+                return at
+            self._start(entry, where)
+        return len(self._waiting)
+
+    @staticmethod
+    def _admit(waiting: list[_Job], idle: int) -> list[_Job]:
+        """Take from the front of the line whom the idle GPUs serve."""
+        admitted: list[_Job] = []
+        while waiting and waiting[0].limits.min_gpus <= idle:
+            job = waiting.pop(0)
+            job.gpus = job.limits.min_gpus
+            idle -= job.gpus
+            admitted.append(job)
+        return admitted
+
+    # -- where ---------------------------------------------------------------------------------------------
+
+    def _deal(self, jobs: Sequence[_Job], had: Mapping[str, int]) -> None:
+        """Place what changes and what starts, anew and together; nobody else moves (E11)."""
+        changed = [job for job in jobs if job.gpus != had.get(job.id, 0)]
+        leaving = [job.entry for job in changed if isinstance(job.entry, Running)]
+        self._ledger.give_back(leaving)
+        free = {node.name: count for node, count in zip(self._ledger.nodes, self._ledger.free_count, strict=True)}
+        found = best_fit(free, [(job.id, job.gpus) for job in changed])
+        waits = sum(1 for entry in self._waiting if entry.job.id not in self._decisions)
+        for job in changed:
+            entry, where = job.entry, self._gpus_of(job, found[job.id])
+            if not self._host_fits(entry.job, where):
+                where = entry.placement if isinstance(entry, Running) and self._is_free(entry.placement) else ()
+            if where:
+                self._ledger.take(entry.job, where)
+            if isinstance(entry, Pending):
+                if where:
+                    self._start(entry, where, taken=True)
+            elif not where:
+                self._act(entry, Requeue(no_place(self._ledger, Pending(entry.job, 0.0))))
+            elif set(where) != set(entry.placement):
+                self._act(entry, Resize(where, (Rescaled(had[job.id], job.gpus, waits),)))
+
+    def _is_free(self, placement: Placement) -> bool:
+        return all(not mask & ~self._ledger.free_mask[self._ledger.index[name]] for name, mask in placement)
+
+    def _host_fits(self, job: Job, placement: Placement) -> bool:
+        return not self._ledger.host_limits or all(
+            self._ledger.host_fits(self._ledger.index[name], job, mask.bit_count()) for name, mask in placement
+        )
+
+    def _gpus_of(self, job: _Job, parts: Sequence[tuple[str, int]]) -> Placement:
+        """So many GPUs of each node, the job's own before others where they are free."""
+        own = dict(job.entry.placement) if isinstance(job.entry, Running) else {}
+        where: list[NodeGpus] = []
+        for name, count in parts:
+            free = self._ledger.free_mask[self._ledger.index[name]]
+            mask = 0
+            for candidates in (free & own.get(name, 0), free):
+                left = candidates & ~mask
+                while left and mask.bit_count() < count:
+                    mask |= left & -left
+                    left &= left - 1
+            where.append(NodeGpus(name, mask))
+        return tuple(where)
+
+    def _find(self, entry: Pending, gpus: int) -> Placement | None:
+        """Free GPUs for a start that does not wait for a resize."""
+        if entry.job.elastic is None:
+            return consolidated(self._ledger, entry.job)
+        if gpus > self._ledger.free:
+            return None
+        free = {node.name: n for node, n in zip(self._ledger.nodes, self._ledger.free_count, strict=True)}
+        parts = best_fit(free, [(entry.job.id, gpus)])[entry.job.id]
+        where = tuple(self._ledger.lowest(self._ledger.index[name], count) for name, count in parts)
+        return where if self._host_fits(entry.job, where) else None
+
+    # -- decisions -----------------------------------------------------------------------------------------
+
+    def _start(self, entry: Pending, where: Placement, taken: bool = False) -> None:
+        gpus = sum(part.mask.bit_count() for part in where)
+        free = FreeGpus(gpus, self._ledger.largest, self._ledger.free, True)
+        if not taken:
+            self._ledger.take(entry.job, where)
+        self._act(entry, Start(where, (FairOrder(entry.job.submit_s), free)))
+
+    def _hold_from(self, first: int) -> None:
+        """The rest of the line waits: its head for GPUs, the others for it."""
+        head: Pending | None = None
+        for entry in self._waiting[first:]:
+            if entry.job.id in self._decisions:
+                continue
+            why: tuple[Reason, ...] = (BehindHead(head.job.id),) if head else no_place(self._ledger, entry)
+            self._decisions[entry.job.id] = Hold(why)
+            head = head or entry
+
+    def _act(self, entry: Pending | Running, decision: Start | Resize | Requeue) -> None:
+        self._decisions[entry.job.id] = decision
+        self._actions.append(Action(entry.job.id, self._partition.name, decision))
+
+    def plan(self) -> PartitionPlan:
+        """The plan, pending jobs in the order of the partition."""
+        members: list[Pending | Running] = [*self._partition.pending, *self._partition.running]
+        decisions = {e.job.id: self._decisions[e.job.id] for e in members if e.job.id in self._decisions}
+        return PartitionPlan(decisions, tuple(self._actions))
