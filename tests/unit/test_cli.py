@@ -320,7 +320,7 @@ def test_bench_plan_prints_a_table_and_refuses_odd_sizes(lucid: Lucid) -> None:
     said = lucid("bench", "plan", "--size", "many")
     assert (said.code, said.out) == (2, "")
     assert "PENDING:GPUS" in said.err
-    assert "known: fifo" in lucid("bench", "plan", "--size", "30:16", "--policy", "nope").err
+    assert "fifo, lucid" in lucid("bench", "plan", "--size", "30:16", "--policy", "nope").err
 
 
 def test_trace_synth_describe_and_convert_go_together(lucid: Lucid, tmp_path: Path) -> None:
