@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export LUCID_SHARED ?= $(abspath ../shared)
 
-.PHONY: help install demo cluster cluster-down check test nightly bench lint types fast clean
+.PHONY: help install demo cluster cluster-down check test e2e nightly bench lint types fast clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -31,8 +31,12 @@ fast: $(STAMP)
 
 check: lint types fast ## the inner loop: ruff, mypy, import-linter, fast tests (under 2 minutes)
 
-test: lint types ## everything CI runs
-	$(BIN)/python -m pytest -n 2 -m "not nightly"
+test: lint types ## everything CI runs; on a real Slurm too, where it is root and debootstrap is installed
+	$(BIN)/python -m pytest -n 2 -m "not nightly and not e2e"
+	$(BIN)/python -m pytest -rs -m "e2e and not slow"
+
+e2e: $(STAMP) ## every test on a real Slurm (root, debootstrap): docs/testbed.md
+	$(BIN)/python -m pytest -rs -m e2e
 
 nightly: $(STAMP) ## large randomised safety runs
 	LUCID_NIGHTLY=1 $(BIN)/python -m pytest -m nightly

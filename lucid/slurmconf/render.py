@@ -18,6 +18,10 @@ SLOTS = 2
 """Jobs that may share one GPU. Lucid pairs; it never packs three."""
 
 
+STALE_S = 60
+"""Age of the heartbeat, s, from which the plugin leaves jobs alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """Texts of files: the whole of ``gres_conf`` and ``plugin_conf``, and the part ``slurm_conf`` to include."""
@@ -119,6 +123,8 @@ def _plugin_conf(nodes: Sequence[NodeSpec], heartbeat: str) -> str:
     lines = [
         "# Written by `lucidctl slurm render`; read by job_submit.lua when slurmctld loads it.",
         f"heartbeat {heartbeat}",
+        f"stale {STALE_S}",
+        "route no",
         *(f"type {name}" for name in types),
     ]
     return "\n".join(lines) + "\n"

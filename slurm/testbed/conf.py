@@ -30,6 +30,11 @@ def write(layout: Layout, base: int, files: Path) -> None:
     """
     root = layout.root
     _users(root)
+    # Every name is this machine: a daemon that asked a name server would wait 5 s where none answers.
+    (root / "etc/hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")
+    (root / "etc/resolv.conf").unlink(missing_ok=True)
+    (root / "etc/resolv.conf").touch()
+    (root / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nshadow: files\nhosts: files\n")
     etc = root / "etc/slurm"
     first = base + NODE_PORTS
     last = first + len(layout.hosts) - 1
@@ -155,7 +160,7 @@ def _install(etc: Path, files: Path) -> None:
     lucid = etc / "lucid"
     for folder in ("prolog.d", "epilog.d"):
         shutil.copytree(files / folder, lucid / folder, dirs_exist_ok=True)
-    for name in ("task_prolog", "lucid-release"):
+    for name in ("task_prolog", "node_hook.sh", "lucid-release"):
         shutil.copy(files / name, lucid / name)
 
 

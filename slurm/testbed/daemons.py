@@ -122,14 +122,15 @@ def _works(layout: Layout, *command: str) -> bool:
 
 def _spawn(layout: Layout, name: str, *command: str, user: str | None = None) -> None:
     with _log(layout, name).open("ab") as log:
-        subprocess.Popen(
-            [*_prefix(layout, user), *command],
+        # A session of its own and init for a parent: it outlives this command, and leaves nobody a zombie.
+        subprocess.run(
+            ["setsid", "--fork", *_prefix(layout, user), *command],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd="/",
             env=_environment(user),
-            start_new_session=True,
+            check=True,
         )
 
 

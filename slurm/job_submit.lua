@@ -1,0 +1,332 @@
+-- Lucid's job_submit plugin. Rules and tag: docs/slurm-install.md.
+--
+-- It runs under slurmctld's locks: so one small file is read, nothing is started, nobody is asked, and the work does
+-- not grow with the number of jobs. Whatever goes wrong in here, the job is taken as its user wrote it: all is decided
+-- first, inside pcall, and written to the job last. Lua 5.1 to 5.4.
+
+local SETTINGS = "/etc/slurm/lucid.plugin.conf"
+local HEARTBEAT_BYTES = 8192
+local SCRIPT_BYTES = 65536
+local ARRAY_TASKS = 1000
+local AHEAD_S = 60 -- a heartbeat from further in the future than this was written by a wrong clock
+
+local NO_VAL = 4294967294
+local FIELDS = { node = "tres_per_node", job = "tres_per_job", socket = "tres_per_socket", task = "tres_per_task" }
+local ORDER = { "node", "job", "socket", "task" }
+
+-- `srun` options that ask a shared job's allocation for GPUs which it holds as slots, and so fail.
+local SRUN_ASKS = { "%-%-gres", "%-%-gpus", "%-%-gpu%-bind", "%-%-tres", "%s%-G", "%-%-ntasks%-per%-gpu" }
+-- Variables that the task prolog has to unset in a shared job: a script that reads them keeps its GPUs to itself.
+local UNSET = { "SLURM_GPUS[^_%w]", "SLURM_GPUS_PER_", "SLURM_TRES_", "SLURM_GRES" }
+
+local function settings()
+  local found = { heartbeat = "/run/lucid/heartbeat", stale = 60, route = false, types = {} }
+  local file = io.open(SETTINGS, "r")
+  if not file then
+    return found
+  end
+  for line in file:lines() do
+    local key, value = line:match("^(%l+)%s+(%S+)%s*$")
+    if key == "heartbeat" then
+      found.heartbeat = value
+    elseif key == "stale" then
+      found.stale = tonumber(value) or found.stale
+    elseif key == "route" then
+      found.route = value == "yes"
+    elseif key == "type" then
+      found.types[value] = true
+    end
+  end
+  file:close()
+  return found
+end
+
+-- What the daemon last wrote, or nil if it has not written lately. It replaces the file as a whole.
+local function heartbeat(known, now)
+  local file = io.open(known.heartbeat, "r")
+  if not file then
+    return nil
+  end
+  local text = file:read(HEARTBEAT_BYTES) or ""
+  file:close()
+  local written = tonumber(text:match("^time (%d+)\n"))
+  if not written or #text == HEARTBEAT_BYTES or now - written > known.stale or written - now > AHEAD_S then
+    return nil
+  end
+  local beat = { modes = {}, profiling = text:match("\nprofiling ([%w_.-]+)\n") }
+  beat.n_prof = tonumber(text:match("\nn_prof (%d+)\n")) or 0
+  for name, mode in text:gmatch("mode ([%w_.-]+) (%l+)\n") do
+    beat.modes[name] = mode
+  end
+  return beat
+end
+
+-- One GPU item of a request: its type ("" for none), or nil if it is no GPU.
+local function gpu_type(item)
+  local rest = item:match("^gres[/:]gpu(.*)$")
+  if not rest then
+    return nil
+  end
+  if rest == "" or rest:match("^[:=]%d+$") then
+    return ""
+  end
+  return rest:match("^:([%w_.-]+)[:=]%d+$") or rest:match("^:([%w_.-]+)$") or "?"
+end
+
+-- What is asked for, in all four places: GPUs or not, types that are node features here, other generic resources.
+local function read_request(job, types)
+  local found = { gpus = false, other = false, shard = false, fields = {}, untyped = {} }
+  for _, key in ipairs(ORDER) do
+    local text = job[FIELDS[key]]
+    if type(text) == "string" and text ~= "" then
+      local items = {}
+      for item in text:gmatch("[^,]+") do
+        local asked = gpu_type(item)
+        if asked then
+          found.gpus = true
+          found.fields[key] = true
+        elseif item:match("^gres[/:]shard") then
+          found.shard = true
+        elseif item:match("^gres[/:]") then
+          found.other = true
+        end
+        if asked and types[asked] then
+          if found.feature and found.feature ~= asked then
+            found.mixed = true
+          end
+          found.feature = asked
+          item = item:gsub(":" .. asked:gsub("%p", "%%%0"), "", 1)
+        elseif asked and asked ~= "" then
+          found.address = true -- a type that is no feature: `gpu:g2:1`, which names one GPU, or a misspelling
+        end
+        items[#items + 1] = item
+      end
+      found.untyped[key] = table.concat(items, ",")
+    end
+  end
+  return found
+end
+
+local function with_feature(features, feature)
+  if features == nil or features == "" then
+    return feature
+  end
+  if features == feature then
+    return features
+  end
+  if features:find("|", 1, true) and not features:find("[%[(]") then
+    features = "(" .. features .. ")"
+  end
+  return features .. "&" .. feature
+end
+
+local function tasks_in(array)
+  local count = 0
+  for first, rest in array:gsub("%%.*$", ""):gmatch("(%d+)([^,]*)") do
+    local last, step = rest:match("^%-(%d+):?(%d*)")
+    count = count + (last and math.floor((last - first) / (tonumber(step) or 1)) + 1 or 1)
+  end
+  return count
+end
+
+local function unset(number)
+  return number == nil or number == NO_VAL or number == 65534
+end
+
+-- Why Lucid has nothing to do with this job, or nil. The order is that of the table in docs/slurm-install.md.
+local function untouched(job, request)
+  if not request.gpus then
+    return "no GPUs"
+  elseif not unset(job.het_job_offset) then
+    return "heterogeneous"
+  elseif job.script == nil or job.script == "" then
+    return "interactive"
+  elseif job.priority == 0 then
+    return "held by its user"
+  elseif job.admin_comment and job.admin_comment ~= "" then
+    return "admin comment"
+  end
+  return nil
+end
+
+-- Why Slurm alone handles it though its partition is Lucid's: one word, for the tag; or nil.
+local function skipped(job, request, now)
+  local begin = tonumber(job.begin_time)
+  if (" " .. (job.comment or "") .. " "):find("[%s,;]lucid:off[%s,;]") then
+    return "asked"
+  elseif job.dependency and job.dependency ~= "" then
+    return "dependency"
+  elseif job.reservation and job.reservation ~= "" then
+    return "reservation"
+  elseif not unset(begin) and begin > now + AHEAD_S then
+    return "begin"
+  elseif request.address or request.shard or request.mixed then
+    return "address"
+  elseif job.array_inx and tasks_in(job.array_inx) > ARRAY_TASKS then
+    return "array"
+  end
+  return nil
+end
+
+-- Why the job must keep its GPUs to itself, in one word, or nil.
+local function keeps_its_gpus(job, request, types)
+  local features = job.features
+  local comment = " " .. (job.comment or "") .. " "
+  if comment:find("[%s,;]lucid:exclusive[%s,;]") then
+    return "asked"
+  elseif request.other then
+    return "gres"
+  elseif request.fields.socket then
+    return "socket"
+  elseif job.requeue == 0 then
+    return "requeue"
+  elseif job.shared == 0 then
+    return "exclusive"
+  elseif (job.req_nodes and job.req_nodes ~= "") or (job.exc_nodes and job.exc_nodes ~= "") then
+    return "nodes"
+  elseif features and features ~= "" and features ~= request.feature and not types[features] then
+    return "constraint"
+  elseif #job.script > SCRIPT_BYTES then
+    return "long"
+  end
+  local script = job.script:gsub("\\\n", " ")
+  for line in script:gmatch("[^\n;&|]+") do
+    if line:find("srun", 1, true) then
+      for _, pattern in ipairs(SRUN_ASKS) do
+        if line:find(pattern) then
+          return "srun"
+        end
+      end
+    end
+  end
+  for _, pattern in ipairs(UNSET) do
+    if (script .. "\n"):find(pattern) then
+      return "variables"
+    end
+  end
+  return nil
+end
+
+-- GPUs of the whole job, as far as can be told here: what it takes to stand by N_prof.
+local function gpus_of(job, request)
+  local total = 0
+  for key, text in pairs(request.untyped) do
+    for item in text:gmatch("[^,]+") do
+      local count = gpu_type(item) == "" and (tonumber(item:match("(%d+)$")) or 1) or 0
+      if key == "node" and not unset(job.min_nodes) then
+        count = count * math.max(job.min_nodes, 1)
+      elseif key == "task" and not unset(job.num_tasks) then
+        count = count * math.max(job.num_tasks, 1)
+      end
+      total = math.max(total, count)
+    end
+  end
+  return total
+end
+
+local function partition_of(job, part_list)
+  if job.partition and job.partition ~= "" then
+    return job.partition
+  end
+  for name, partition in pairs(part_list) do
+    if partition.flag_default == 1 then
+      return name
+    end
+  end
+  return nil
+end
+
+-- The tag: what the daemon, the release script and an administrator need to know. Its values are names and numbers
+-- that were checked: no user can put a separator or a quote into it.
+local function tag_of(job, request, types, name, entry)
+  local tag = { "vc=" .. name, entry }
+  for _, key in ipairs(ORDER) do
+    local text = request.untyped[key]
+    if text then
+      if not text:match("^[%w_./:=,-]+$") then
+        return nil
+      end
+      tag[#tag + 1] = key .. "=" .. text
+    end
+  end
+  if request.feature then
+    tag[#tag + 1] = "type=" .. request.feature
+  end
+  local alone = keeps_its_gpus(job, request, types)
+  if alone then
+    tag[#tag + 1] = "share=0;why=" .. alone
+  end
+  if job.requeue == 0 then
+    tag[#tag + 1] = "requeue=0"
+  end
+  if (" " .. (job.comment or "") .. " "):find("[%s,;]lucid:cold[%s,;]") then
+    tag[#tag + 1] = "cold=1"
+  end
+  return "lucid:" .. table.concat(tag, ";")
+end
+
+-- What to write into the job: a list of {field, value}, and a word on why.
+local function decide(job, part_list, now)
+  local known = settings()
+  local request = read_request(job, known.types)
+  local edits = {}
+  if request.feature and not request.mixed then
+    -- Not a matter of the daemon: a GPU's type is its address here, so a model's name can only be a feature.
+    edits[#edits + 1] = { "features", with_feature(job.features, request.feature) }
+    for key, text in pairs(request.untyped) do
+      if request.fields[key] then
+        edits[#edits + 1] = { FIELDS[key], text }
+      end
+    end
+  end
+  local reason = untouched(job, request)
+  if reason then
+    return edits, reason
+  end
+  local beat = heartbeat(known, now)
+  if not beat then
+    return edits, "no fresh heartbeat"
+  end
+  local name = partition_of(job, part_list)
+  if not name or beat.modes[name] ~= "pack" then
+    return edits, "partition"
+  end
+  local skip = skipped(job, request, now)
+  if skip then
+    edits[#edits + 1] = { "admin_comment", "lucid:vc=" .. name .. ";skip=" .. skip }
+    return edits, skip
+  end
+  local routed = known.route and beat.profiling and job.requeue ~= 0 and gpus_of(job, request) <= beat.n_prof
+  local tag = tag_of(job, request, known.types, name, routed and "routed=1" or "held=1")
+  if not tag then
+    return edits, "request"
+  end
+  edits[#edits + 1] = { "admin_comment", tag }
+  edits[#edits + 1] = routed and { "partition", beat.profiling } or { "priority", 0 }
+  return edits, routed and "routed" or "held"
+end
+
+function slurm_job_submit(job, part_list, submit_uid)
+  local fine, edits, reason = pcall(decide, job, part_list, os.time())
+  if not fine then
+    slurm.log_error("lucid: job taken as it was written: %s", tostring(edits))
+    return slurm.SUCCESS
+  end
+  local wrote, problem = pcall(function()
+    for _, edit in ipairs(edits) do
+      job[edit[1]] = edit[2]
+    end
+  end)
+  if not wrote then
+    slurm.log_error("lucid: a field could not be written: %s", tostring(problem))
+  end
+  slurm.log_debug("lucid: uid %s: %s", tostring(submit_uid), tostring(reason))
+  return slurm.SUCCESS
+end
+
+-- Also fires for the daemon's own updates: nothing is to be done, ever.
+function slurm_job_modify()
+  return slurm.SUCCESS
+end
+
+return slurm.SUCCESS

@@ -1,0 +1,92 @@
+"""A running testbed as the tests drive it: submit as a user, change as an operator, look as anybody."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Box:
+    """``root`` is the testbed's folder for chroot."""
+
+    root: Path
+
+    def run(self, *command: str, user: str = "root", check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            ["chroot", f"--userspec={user}", str(self.root), *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd="/",
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            timeout=60,
+        )
+        assert not check or done.returncode == 0, f"{command}: {done.stderr or done.stdout}"
+        return done
+
+    def sbatch(self, *options: str, script: str = "true", user: str = "alice") -> str:
+        """Submit; returns the job's number."""
+        return self.run(
+            "sbatch", "--parsable", "-D", "/tmp", "-o", "/tmp/%A_%a.out", *options, f"--wrap={script}", user=user
+        ).stdout.strip()
+
+    def scontrol(self, *words: str) -> None:
+        self.run("scontrol", *words, user="lucid")
+
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """Every job that Slurm remembers, by number."""
+        return {str(job["job_id"]): job for job in json.loads(self.run("squeue", "--json", "-a").stdout)["jobs"]} | {
+            str(job["job_id"]): job
+            for job in json.loads(self.run("scontrol", "show", "jobs", "--json").stdout)["jobs"]
+        }
+
+    def job(self, number: str) -> dict[str, Any]:
+        return self.jobs()[number]
+
+    def state(self, number: str) -> str:
+        return str(self.job(number)["job_state"][0])
+
+    def tag(self, number: str) -> str:
+        return str(self.job(number)["admin_comment"])
+
+    def output(self, number: str, task: str = "4294967294") -> str:
+        return (self.root / "tmp" / f"{number}_{task}.out").read_text()
+
+    def wait(self, what: str, ready: Callable[[], bool], limit_s: float = 60.0) -> None:
+        until = time.monotonic() + limit_s
+        while not ready():
+            assert time.monotonic() < until, f"{what}: not within {limit_s:g} s\n{self.run('squeue', '-a').stdout}"
+            time.sleep(0.2)
+
+    def wait_ended(self, *numbers: str, limit_s: float = 60.0) -> None:
+        over = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
+        self.wait(f"end of {numbers}", lambda: all(self.jobs()[n]["job_state"][0] in over for n in numbers), limit_s)
+
+    def beat(self, modes: Mapping[str, str] | None = None, *, age_s: float = 0, extra: str = "") -> None:
+        """Write the daemon's heartbeat."""
+        lines = [f"time {time.time() - age_s:.0f}"]
+        lines += [f"mode {name} {mode}" for name, mode in (modes or {"vc-a": "pack"}).items()]
+        self.write_heartbeat("\n".join(lines) + "\n" + extra)
+
+    def write_heartbeat(self, text: str) -> None:
+        path = self.root / "run/lucid/heartbeat"
+        fresh = path.with_suffix(".new")
+        fresh.write_text(text)
+        fresh.rename(path)
+
+    def stop_beating(self) -> None:
+        (self.root / "run/lucid/heartbeat").unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Cancel everything and wait until the nodes are free."""
+        self.stop_beating()
+        self.run("scancel", "--user=alice", check=False)
+        self.run("scancel", "--user=bob", check=False)
+        self.wait("an empty queue", lambda: not self.run("squeue", "-h", "-a").stdout.strip())

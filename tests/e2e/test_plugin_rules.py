@@ -1,0 +1,204 @@
+"""job_submit.lua under the real slurmctld: what it does with each kind of job."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+from box import Box
+
+REQUESTS = {
+    "--gres=gpu:2": "node=gres/gpu:2",
+    "--gpus=2": "job=gres/gpu:2",
+    "--gpus-per-node=2": "node=gres/gpu:2",
+    "--gpus-per-task=1 -n2": "task=gres/gpu=1",
+    "--gpus-per-socket=1 --sockets-per-node=1": "socket=gres/gpu:1;share=0;why=socket",
+    "--gres=gpu:1 --array=0-3%2": "node=gres/gpu:1",
+}
+
+
+def test_without_a_fresh_heartbeat_every_job_passes_untouched(box: Box) -> None:
+    hearts = {
+        "none": None,
+        "stale": f"time {time.time() - 65:.0f}\nmode vc-a pack\n",
+        "from the future": f"time {time.time() + 3600:.0f}\nmode vc-a pack\n",
+        "no heartbeat": "hello\n",
+        "binary": "\x00\x01time 5\n",
+        "far too long": f"time {time.time():.0f}\n" + "mode vc-a pack\n" * 1000,
+        "no number": "time soon\nmode vc-a pack\n",
+    }
+    for name, text in hearts.items():
+        box.stop_beating()
+        if text is not None:
+            box.write_heartbeat(text)
+        job = box.job(box.sbatch("--gres=gpu:1"))
+        assert (job["admin_comment"], job["hold"]) == ("", False), name
+
+
+@pytest.mark.parametrize("request_form", REQUESTS)
+def test_a_batch_job_is_held_and_tagged_with_what_its_user_wrote(box: Box, request_form: str) -> None:
+    box.beat()
+    number = box.sbatch(*request_form.split())
+    job = box.job(number)
+    assert job["admin_comment"] == f"lucid:vc=vc-a;held=1;{REQUESTS[request_form]}"
+    assert job["hold"]
+    box.scontrol("release", number)
+    box.wait_ended(number)
+    assert box.state(number) == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("options", "tag"),
+    [
+        ("--dependency=singleton", "lucid:vc=vc-a;skip=dependency"),
+        ("--begin=now+1hour", "lucid:vc=vc-a;skip=begin"),
+        ("--comment=x,lucid:off", "lucid:vc=vc-a;skip=asked"),
+        ("--array=0-2000", "lucid:vc=vc-a;skip=array"),
+        ("--gres=gpu:g2:1", "lucid:vc=vc-a;skip=address"),
+        ("--hold", ""),
+        ("--partition=vc-a,vc-b", ""),
+        ("--partition=vc-b", ""),
+    ],
+)
+def test_jobs_that_slurm_alone_handles_are_not_held(box: Box, options: str, tag: str) -> None:
+    box.beat({"vc-a": "pack", "vc-b": "order"})
+    gpus = [] if "--gres" in options else ["--gres=gpu:1"]
+    job = box.job(box.sbatch(*gpus, options))
+    assert job["admin_comment"] == tag
+    assert job["hold"] == (options == "--hold")
+
+
+def test_a_reservation_is_left_to_slurm(box: Box) -> None:
+    box.run(
+        "scontrol", "create", "reservation", "ReservationName=class", "StartTime=now", "Duration=60",
+        "Nodes=n2", "Users=alice", "Flags=IGNORE_JOBS",
+    )  # fmt: skip
+    try:
+        box.beat()
+        number = box.sbatch("--gres=gpu:1", "--reservation=class")
+        assert box.tag(number) == "lucid:vc=vc-a;skip=reservation"
+        box.wait_ended(number)
+    finally:
+        box.run("scontrol", "delete", "ReservationName=class")
+
+
+def test_jobs_without_gpus_and_interactive_and_heterogeneous_jobs_pass_untouched(box: Box) -> None:
+    box.beat()
+    assert box.tag(box.sbatch()) == ""
+    done = box.run("srun", "-D", "/tmp", "--gres=gpu:2", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", user="alice")
+    assert done.stdout == "0,1\n"
+    assert box.run("salloc", "--gres=gpu:1", "true", user="alice").returncode == 0
+    number = box.run(
+        "sbatch", "--parsable", "-D", "/tmp", "--gres=gpu:1", "--wrap=true", ":", "--gres=gpu:1", user="alice"
+    ).stdout.strip()
+    assert {job["admin_comment"] for job in box.jobs().values() if job["het_job_id"]["number"] == int(number)} == {""}
+
+
+@pytest.mark.parametrize(
+    ("options", "script", "why"),
+    [
+        ("--no-requeue", "true", "requeue;requeue=0"),
+        ("--nodelist=n1", "true", "nodes"),
+        ("--exclude=n2", "true", "nodes"),
+        ("--exclusive", "true", "exclusive"),
+        ("--comment=lucid:exclusive", "true", "asked"),
+        ("--constraint=a100&a100", "true", "constraint"),
+        ("", "srun --gres=gpu:1 hostname", "srun"),
+        ("", "srun -n1 -G 1 hostname", "srun"),
+        ("", "srun \\\n  --gpus-per-task=1 hostname", "srun"),
+        ("", "srun -G1 hostname", "srun"),
+        ("", "echo $SLURM_GPUS", "variables"),
+        ("", "echo ${SLURM_GPUS_PER_NODE}", "variables"),
+        ("", "echo " + "x" * 70000, "long"),
+    ],
+)
+def test_jobs_that_slots_could_break_are_tagged_to_keep_their_gpus(
+    box: Box, options: str, script: str, why: str
+) -> None:
+    box.beat()
+    number = box.sbatch("--gres=gpu:1", *([options] if options else []), script=script)
+    assert box.tag(number) == f"lucid:vc=vc-a;held=1;node=gres/gpu:1;share=0;why={why}"
+
+
+def test_words_that_only_look_like_it_do_not_keep_a_job_from_sharing(box: Box) -> None:
+    box.beat()
+    script = "srun hostname; nvidia-smi --gpus; echo $SLURM_GPUS_ON_NODE; echo lucid:off"
+    number = box.sbatch("--gres=gpu:1", "--comment=not-lucid:offline", "--constraint=a100", script=script)
+    assert box.tag(number) == "lucid:vc=vc-a;held=1;node=gres/gpu:1"
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize(
+    ("options", "features", "request_field", "asks"),
+    [
+        ("--gres=gpu:a100:2", "a100", "tres_per_node", "gres/gpu:2"),
+        ("--gpus=a100:2", "a100", "tres_per_job", "gres/gpu:2"),
+        ("--gpus-per-node=a100", "a100", "tres_per_node", "gres/gpu"),
+        ("--gpus-per-task=a100:1 -n2", "a100", "tres_per_task", "gres/gpu=1"),
+        ("--gpus=a100:1 -C a100", "a100", "tres_per_job", "gres/gpu:1"),
+        ("--gpus=a100:1 -C (a100)", "(a100)&a100", "tres_per_job", "gres/gpu:1"),
+    ],
+)
+def test_a_type_asked_for_becomes_a_feature_with_or_without_the_daemon(
+    box: Box, fresh: bool, options: str, features: str, request_field: str, asks: str
+) -> None:
+    if fresh:
+        box.beat()
+    number = box.sbatch(*options.split())
+    job = box.job(number)
+    assert (job["features"], job[request_field]) == (features, asks)
+    assert job["hold"] == fresh
+    if fresh:
+        box.scontrol("release", number)
+    box.wait_ended(number)
+    assert box.state(number) == "COMPLETED"
+
+
+def test_types_that_nobody_has_are_refused_as_on_plain_slurm(box: Box) -> None:
+    for asked in ("gpu:v100:1", "gpu:a100:1,gpu:v100:1"):
+        done = box.run("sbatch", f"--gres={asked}", "--wrap=true", user="alice", check=False)
+        assert done.returncode == 1
+        assert "not available" in done.stderr or "Invalid" in done.stderr
+
+
+def test_a_job_is_routed_to_the_profiling_partition_where_that_is_switched_on(box: Box) -> None:
+    settings = box.root / "etc/slurm/lucid.plugin.conf"
+    before = settings.read_text()
+    settings.write_text(before.replace("route no", "route yes"))
+    try:
+        box.beat(extra="profiling prof\nn_prof 2\n")
+        routed, too_large, fixed = (
+            box.job(box.sbatch(*options, script="sleep 2"))
+            for options in (["--gres=gpu:2"], ["--gres=gpu:2", "-N2"], ["--gres=gpu:1", "--no-requeue"])
+        )
+        assert (routed["partition"], routed["hold"]) == ("prof", False)
+        assert routed["admin_comment"] == "lucid:vc=vc-a;routed=1;node=gres/gpu:2"
+        for held in (too_large, fixed):
+            assert (held["partition"], held["hold"]) == ("vc-a", True)
+    finally:
+        settings.write_text(before)
+
+
+def test_an_error_in_the_plugin_lets_the_job_through_as_it_was_written(box: Box) -> None:
+    plugin = box.root / "etc/slurm/job_submit.lua"
+    before = plugin.read_text()
+    head = "local function tag_of("
+    assert head in before
+
+    def install(text: str, seconds: float) -> None:
+        plugin.write_text(text)
+        os.utime(plugin, (time.time() + seconds, time.time() + seconds))  # Slurm compares whole seconds
+
+    install(before.replace(head, "error('boom')\n" + head), 2)
+    try:
+        box.beat()
+        assert box.tag(box.sbatch("--gres=gpu:1")) != ""  # a script that does not load: the last good one stays
+        broken = before.replace('local tag = { "vc="', 'error("boom")\n  local tag = { "vc="')
+        install(broken, 4)
+        number = box.sbatch("--gres=gpu:1")
+        assert (box.tag(number), box.job(number)["hold"]) == ("", False)
+        box.wait_ended(number)
+        assert "lucid: job taken as it was written" in (box.root / "var/log/slurm/slurmctld.log").read_text()
+    finally:
+        install(before, 6)
