@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from box import Box
+
 from testbed import cli, tree
 from testbed.settings import TestbedError, layout_from
 
