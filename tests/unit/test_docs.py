@@ -26,9 +26,9 @@ def test_links_lead_to_files(page: Path) -> None:
 def test_commands_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert set(re.findall(r"python -m benchmarks --only (\w+)", text)) <= set(PARTS)
-    assert set(re.findall(r"`lucidctl ([a-z-]+)", text)) <= set(lucidctl.list_commands(click.Context(lucidctl)))
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    assert set(re.findall(r"`make ([a-z]+)", text)) <= targets
+    assert set(re.findall(r"`lucidctl ([a-z0-9-]+)", text)) <= set(lucidctl.list_commands(click.Context(lucidctl)))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z0-9-]+)", text)) <= targets
 
 
 def test_every_decision_is_in_the_list() -> None:
