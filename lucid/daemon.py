@@ -37,6 +37,7 @@ from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.policy import make_policy
 from lucid.orchestrator.site_factor import site_factors
+from lucid.profiler.stage import goes_through_profiling
 
 __all__ = ["Daemon", "main", "modes_from", "open_store", "policy_settings"]
 
@@ -177,6 +178,7 @@ class Daemon:
             settings.daemon,
             lambda: self.modes,
             self._joinable,
+            lambda job: goes_through_profiling(job, settings.policy.profiling),
             token,
         )
         self._cycle = None

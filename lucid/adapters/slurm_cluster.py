@@ -13,7 +13,7 @@ from lucid.adapters.profiles import ProfileSource, says_more
 from lucid.adapters.slurm_client import Changes, SlurmClient
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
 from lucid.adapters.slurm_starts import back_to, start_changes
-from lucid.adapters.slurm_view import Facts, Viewer, as_written, parse_placement
+from lucid.adapters.slurm_view import Facts, Profiled, Viewer, as_written, parse_placement
 from lucid.adapters.store import JobNote, ProfileRow, Store
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Keep, Release, Requeue, Start
@@ -46,6 +46,7 @@ class SlurmCluster:
         daemon: DaemonSettings,
         modes: Callable[[], Mapping[str, Mode]],
         joinable: Joinable,
+        profiled: Profiled,
         token: int,
     ) -> None:
         self._client = client
@@ -57,7 +58,7 @@ class SlurmCluster:
         self._modes = modes
         self._joinable = joinable
         self.token = token
-        self._viewer = Viewer(daemon, self._profile_of)
+        self._viewer = Viewer(daemon, self._profile_of, profiled)
         self._nodes: Sequence[SlurmNode] = ()
         self._nodes_at_s = float("-inf")
         self._notes: dict[str, JobNote] = store.notes()
@@ -185,11 +186,11 @@ class SlurmCluster:
         elif isinstance(decision, Requeue):
             self._requeue(record, note, decision)
         elif isinstance(decision, Release):
-            self._release(record, note)
+            self._release(record, note, action.partition)
         elif isinstance(decision, Keep):
             self._keep(record, note)
         else:
-            raise ActionRefused(f"job {job_id}: Slurm cannot resize a job that runs")
+            raise ActionRefused(f"job {job_id}: Slurm has no {type(decision).__name__.lower()} for a running job")
 
     def _note(self, record: SlurmJob, note: JobNote | None) -> JobNote:
         """What is known of the job, with its request as it is before Lucid first touches it."""
@@ -273,15 +274,19 @@ class SlurmCluster:
         note = replace(note, alone=note.alone or decision.part)
         self._put_back(record, note, "part" if decision.part else "requeue")
 
-    def _release(self, record: SlurmJob, note: JobNote | None) -> None:
+    def _release(self, record: SlurmJob, note: JobNote | None, room: str) -> None:
         profiling = self._daemon.profiling_partition
-        if record.partition != profiling or (record.pending and note is not None and note.to_home):
+        at_work = record.running and record.partition == profiling
+        if not at_work and not (room == profiling and self._waits_for_profiling(record, note)):
             raise ActionRefused(f"job {record.id} is not in profiling")
         note = replace(self._note(record, note), to_home=True)
         if record.running:
             self._put_back(record, note, "release")
         else:
             self._put(replace(note, wait_since_s=self._facts.now_s))
+
+    def _waits_for_profiling(self, record: SlurmJob, note: JobNote | None) -> bool:
+        return self._viewer.decides(record, note, self._facts.modes) and not (note is not None and note.to_home)
 
     def _put_back(self, record: SlurmJob, note: JobNote, verb: str) -> None:
         """The job runs until Slurm has taken the requeue; what is noted before says where it goes then."""

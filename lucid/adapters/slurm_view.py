@@ -20,9 +20,11 @@ from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement, mask_of
 from lucid.core.snapshot import Partition
 
-__all__ = ["Facts", "KnownProfile", "Viewer", "as_written", "parse_placement", "users_nodes"]
+__all__ = ["Facts", "KnownProfile", "Profiled", "Viewer", "as_written", "parse_placement", "users_nodes"]
 
 KnownProfile = Callable[[SlurmJob], JobProfile | None]
+Profiled = Callable[[Job], bool]
+"""Does a new job go through profiling first? The policy's rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,9 @@ def parse_placement(text: str) -> Placement:
 class Viewer:
     """Makes partitions. ``profile_of`` answers what is known of a job's profile, its own or an earlier one's."""
 
-    def __init__(self, settings: DaemonSettings, profile_of: KnownProfile) -> None:
+    def __init__(self, settings: DaemonSettings, profile_of: KnownProfile, profiled: Profiled) -> None:
         self._settings = settings
+        self._profiled = profiled
         self._profile_of = profile_of
         self._places: dict[str, Placement] = {}
         """Where each job was last seen to run: Slurm forgets it while the job completes."""
@@ -197,11 +200,13 @@ class Viewer:
                 continue
             profile = self._profile_of(record)
             note = note or JobNote(record.id)
-            been = note.to_home or record.restarts > 0 or profile is not None
-            where = profiling if record.partition == profiling and profiling and not been else home
+            job = self.job(record, note, facts)
+            new = profile is None and not note.to_home and not record.restarts and record.simple
+            packs = facts.modes[home] is Mode.PACK
+            where = profiling if profiling and packs and new and self._profiled(job) else home
             found.setdefault(where, []).append(
                 Pending(
-                    self.job(record, note, facts),
+                    job,
                     note.wait_since_s or record.submit_s,
                     profile,
                     note.ran_s,
@@ -294,9 +299,13 @@ def users_nodes(record: SlurmJob, note: JobNote | None) -> str:
 
 
 def as_written(record: SlurmJob) -> Request:
-    """What to give back to a job of which nothing is noted: as many whole GPUs as it holds shards of."""
+    """What to give back to a job of which nothing is noted: what job_submit.lua put into the tag, else as many
+    whole GPUs as it holds shards of."""
     request = record.request
     if not request.shards:
         return request
-    nodes = max(record.min_nodes, 1)
-    return Request(tres_per_node=f"gres/gpu:{max(record.gpus // nodes, 1)}")
+    mark = parse_mark(record.admin_comment) or {}
+    tagged = Request(*(mark.get(key, "") for key in ("node", "job", "socket", "task")))
+    if tagged != Request() and not tagged.shards:
+        return tagged
+    return Request(tres_per_node=f"gres/gpu:{max(record.gpus // max(record.min_nodes, 1), 1)}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from lucid.core.decision import Decision, Hold, Keep, Plan, Release, Requeue, Resize, Start
+from lucid.core.decision import Decision, Hold, Keep, Plan, Regroup, Release, Requeue, Resize, Start
 from lucid.core.job import Job, JobProfile, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, show_placement
@@ -23,6 +23,7 @@ _VERBS: dict[type, str] = {
     Requeue: "requeue",
     Release: "release",
     Resize: "resize",
+    Regroup: "regroup",
     Keep: "keep",
     Hold: "hold",
 }

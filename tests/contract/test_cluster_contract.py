@@ -72,7 +72,7 @@ class Live:
         slurm = FakeSlurm([fake_node(name, room) for name, room in NODES.items()])
         for name, gpus, home in (("a", 1, VC), ("b", 1, VC), ("c", 2, VC), ("o", 1, "other")):
             slurm.submit(name, home, gpus)
-        slurm.submit("d", "prof", 1, mark=f"lucid:vc={VC}")
+        slurm.submit("d", VC, 1)
         store = MemoryStore()
         lease = store.take_lease("test", 0.0, 1e9)
         assert lease is not None
@@ -86,6 +86,7 @@ class Live:
             DaemonSettings(partitions={VC: Mode.PACK, "other": Mode.PACK}, profiling_partition="prof"),
             lambda: {VC: Mode.PACK, "other": Mode.PACK},
             lambda job, profile: True,
+            lambda job: job.id == "d",
             lease.token,
         )
         self.pass_time = slurm.advance

@@ -14,7 +14,7 @@ from lucid.adapters.slurm_records import Request
 from lucid.adapters.store_memory import MemoryStore
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Keep, Release, Requeue, Start
-from lucid.core.job import Stage
+from lucid.core.job import Job, Stage
 from lucid.core.placement import mask_of
 from lucid.core.reason import FairOrder
 from lucid.core.snapshot import Partition
@@ -33,6 +33,7 @@ class Scene:
         assert lease is not None
         self.token = lease.token
         self.modes = {"vc": Mode.PACK}
+        self.new: set[str] = set()
         self.sampler = FakeSampler(self.slurm, {})
         self.settings = SlurmSettings(**settings)
         self.cluster = self.restart()
@@ -42,9 +43,13 @@ class Scene:
         self.cluster = SlurmCluster(
             self.slurm, self.store, self.sampler, self.slurm, self.settings,
             DaemonSettings(partitions={"vc": Mode.PACK}, profiling_partition="prof"),
-            lambda: self.modes, lambda job, profile: profile is LIGHT, self.token,
+            lambda: self.modes, lambda job, profile: profile is LIGHT, self.profiled, self.token,
         )  # fmt: skip
         return self.cluster
+
+    def profiled(self, job: Job) -> bool:
+        """Jobs that the test named go through profiling first."""
+        return job.id in self.new
 
     def look(self, name: str = "vc") -> Partition:
         return self.cluster.observe().partitions[name]
@@ -226,8 +231,9 @@ def test_leaving_pack_mode_lets_every_job_of_ours_go_as_written(stage: Scene) ->
 
 def test_a_job_known_from_an_earlier_run_is_not_profiled_again(stage: Scene) -> None:
     stage.sampler.profiles["1"] = HEAVY
-    stage.slurm.submit("1", "prof", 1, mark="lucid:vc=vc", name="train")
-    stage.slurm.submit("2", "prof", 1, mark="lucid:vc=vc", name="train")
+    stage.new = {"1", "2"}
+    stage.slurm.submit("1", "vc", 1, name="train")
+    stage.slurm.submit("2", "vc", 1, name="train")
     assert [e.job.id for e in stage.look("prof").pending] == ["1", "2"]
     stage.start("1", "p1:0", room="prof")
     assert stage.look("prof").running[0].stage is Stage.PROFILE
@@ -331,7 +337,8 @@ def test_killed_at_any_write_it_goes_on_from_what_is(at_write: int, after: bool)
 def test_killed_while_requeuing_it_goes_on_from_what_is(decision: Requeue | Release, after: bool) -> None:
     stage = Scene()
     room = "prof" if isinstance(decision, Release) else "vc"
-    stage.slurm.submit("1", room, 1, mark="lucid:vc=vc")
+    stage.new = {"1"} if room == "prof" else set()
+    stage.slurm.submit("1", "vc", 1)
     assert stage.start("1", f"{'p1' if room == 'prof' else 'n1'}:0", room=room) is None
     stage.cluster.observe()
     kill(stage, len(stage.slurm.writes), after)
