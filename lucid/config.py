@@ -189,13 +189,8 @@ class Mode(StrEnum):
 class SlurmSettings(_Frozen):
     """How the daemon talks to Slurm."""
 
-    client: Literal["commands", "rest"] = "commands"
     prefix: tuple[str, ...] = ()
     """Words before every Slurm command: ["chroot", "/srv/slurm"] or ["ssh", "head"]."""
-    rest_url: str = "unix:/run/slurmrestd/slurmrestd.socket"
-    """unix:PATH, or http://HOST:PORT with rest_user and rest_token_file."""
-    rest_user: str = ""
-    rest_token_file: str = ""
     timeout_s: float = Field(20.0, gt=0)
     poll_busy_s: float = Field(1.0, gt=0)
     """Seconds between looks while jobs wait for Lucid or are being profiled."""

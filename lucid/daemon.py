@@ -22,9 +22,9 @@ from lucid.adapters.estimates import WithContention
 from lucid.adapters.heartbeat import Heartbeat, write_heartbeat
 from lucid.adapters.profiles import ProfileFolder, ProfileSource
 from lucid.adapters.recorder import StoreRecorder
+from lucid.adapters.slurm_cli import CommandClient
 from lucid.adapters.slurm_client import Breaker, SlurmClient
 from lucid.adapters.slurm_cluster import SlurmCluster
-from lucid.adapters.slurm_make import make_client
 from lucid.adapters.store import Lease, LeaseLost, Store
 from lucid.adapters.store_sqlite import SqliteStore, set_aside
 from lucid.adapters.systemd import tell_systemd
@@ -376,7 +376,9 @@ def _make(settings: Settings, monotonic_s: Callable[[], float] = time.monotonic)
     store = open_store(state / "lucid.db", clock.now_s())
     source = ProfileFolder(Path(settings.daemon.profiles_dir or state / "profiles"))
     predictor = WithContention(HistoryPredictor(settings.daemon.first_guess_s))
-    return Daemon(settings, make_client(slurm, breaker), breaker, store, source, clock, predictor)
+    return Daemon(
+        settings, CommandClient(slurm.prefix, breaker, slurm.timeout_s), breaker, store, source, clock, predictor
+    )
 
 
 if __name__ == "__main__":

@@ -65,6 +65,12 @@ class CommandClient:
         self._breaker.calls.reads += 1
         return nodes_from(self.ask(["scontrol", "show", "nodes", "--json"]))
 
+    def config(self) -> dict[str, str]:
+        """``scontrol show config``, by key."""
+        self._breaker.calls.reads += 1
+        pairs = (line.partition("=") for line in self._run(["scontrol", "show", "config"]).splitlines())
+        return {key.strip(): value.strip() for key, eq, value in pairs if eq}
+
     def ask(self, command: Sequence[str]) -> Any:
         """The JSON that a command prints.
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from lucid.adapters.profiles import ProfileSource, says_more
+from lucid.adapters.known_profiles import KnownProfiles
+from lucid.adapters.profiles import ProfileSource
 from lucid.adapters.slurm_client import Changes, SlurmClient
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
 from lucid.adapters.slurm_starts import back_to, start_changes
 from lucid.adapters.slurm_view import Facts, Profiled, Viewer, as_written, parse_placement
-from lucid.adapters.store import JobNote, ProfileRow, Store
+from lucid.adapters.store import JobNote, Store
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Keep, Release, Requeue, Start
 from lucid.core.job import Ended, Job, JobProfile
@@ -51,19 +52,18 @@ class SlurmCluster:
     ) -> None:
         self._client = client
         self._store = store
-        self._source = profiles
         self._clock = clock
         self._slurm = slurm
         self._daemon = daemon
         self._modes = modes
         self._joinable = joinable
         self.token = token
-        self._viewer = Viewer(daemon, self._profile_of, profiled)
+        self.known = KnownProfiles(store, profiles, clock, daemon.reuse_profiles_days)
+        """Profiles, by job."""
+        self._viewer = Viewer(daemon, self.known.of, profiled)
         self._nodes: Sequence[SlurmNode] = ()
         self._nodes_at_s = float("-inf")
         self._notes: dict[str, JobNote] = store.notes()
-        self._own = {row.job_id: row.profile for row in store.profiles().values()}
-        self._like: dict[tuple[str, str, int], JobProfile | None] = {}
         self._told = {ended.job.id for ended in store.ended()}
         self._facts = Facts((), (), self._notes, {}, 0.0)
         self._jobs: dict[str, SlurmJob] = {}
@@ -104,7 +104,7 @@ class SlurmCluster:
         self._writes = 0
         self._jobs = {job.id: job for job in jobs}
         self._facts = Facts(jobs, self._nodes, self._notes, dict(self._modes()), now_s)
-        self._take_profiles()
+        self.known.take(self._jobs, jobs, now_s, self.token)
         partitions = self._viewer.partitions(self._facts)
         self._flying = {}
         for job in jobs:
@@ -116,31 +116,6 @@ class SlurmCluster:
     def _flies(self, job_id: str, placement: Placement, shards: bool) -> None:
         for part in placement:
             self._flying.setdefault(part.node, {})[shards] = job_id
-
-    def _profile_of(self, job: SlurmJob) -> JobProfile | None:
-        own = self._own.get(job.id)
-        if own is not None or not job.user:
-            return own
-        kind = (job.user, job.name, job.gpus)
-        if kind not in self._like:
-            since_s = self._clock.now_s() - self._daemon.reuse_profiles_days * 86400.0
-            row = self._store.profile_like(*kind, since_s) if self._daemon.reuse_profiles_days else None
-            self._like[kind] = None if row is None else row.profile
-        return self._like[kind]
-
-    def _take_profiles(self) -> None:
-        readings = self._source.new()
-        if not readings:
-            return
-        by_number = {str(job.number): job for job in self._facts.jobs if not job.pending}
-        for reading in readings:
-            job = self._jobs.get(reading.job_id) or by_number.get(reading.job_id)
-            if job is None or not says_more(self._own.get(job.id), reading.profile):
-                continue
-            row = ProfileRow(job.id, job.user, job.name, job.gpus, reading.profile, self._facts.now_s)
-            if self._store.put_profile(row, reading.source, self.token):
-                self._own[job.id] = reading.profile
-                self._like.pop((job.user, job.name, job.gpus), None)
 
     def _ended(self, jobs: Sequence[SlurmJob]) -> tuple[Ended, ...]:
         found = []
@@ -235,7 +210,7 @@ class SlurmCluster:
             and len(start.placement) == 1
             and job.shareable
             and not note.alone
-            and self._joinable(job, self._profile_of(record))
+            and self._joinable(job, self.known.of(record))
         )
         for part in start.placement:
             other = self._flying.get(part.node, {}).get(not shards)
@@ -354,7 +329,7 @@ class SlurmCluster:
                 self._store.forget(gone, self.token)
                 for job_id in gone:
                     del self._notes[job_id]
-                    self._own.pop(job_id, None)
+                    self.known.forget(job_id)
         return done
 
     def _mend(self, record: SlurmJob, note: JobNote | None, now_s: float) -> str:
@@ -369,15 +344,20 @@ class SlurmCluster:
             if packs and now_s - note.asked_s > self._slurm.start_grace_s:
                 self._take_back(record, note)
                 return f"job {record.id}: did not start on {note.where} (Slurm: {record.reason}), taken back"
-            return ""
+            changes = None if packs else back_to(record, note)
+            if changes is None:
+                return ""
+            self._do(record.id, "restore", "", lambda: self._client.update(record.id, changes))
+            self._put(replace(note, where="", shards=False, released=True))
+            return f"job {record.id}: given back the request that its user wrote, partition {home!r} is not packed"
         if not record.held or (note is not None and note.released):
             return ""
         if not packs:
             self.let_go(record)
             return f"job {record.id}: let go as its user wrote it, partition {home!r} is not packed"
-        changes = back_to(record, note)
-        if changes is not None and self._viewer.decides(record, note, self._facts.modes):
-            self._do(record.id, "restore", "", lambda: self._client.update(record.id, changes))
+        back = back_to(record, note)
+        if back is not None and self._viewer.decides(record, note, self._facts.modes):
+            self._do(record.id, "restore", "", lambda: self._client.update(record.id, back))
             if note is not None and note.where:
                 self._put(replace(note, where="", shards=False))
             return f"job {record.id}: given back the request that its user wrote"
@@ -390,6 +370,16 @@ class SlurmCluster:
         changes = back_to(record, note)
         if changes is not None:
             self._do(record.id, "restore", "", lambda: self._client.update(record.id, changes))
+
+    def still_ours(self) -> list[str]:
+        """Ids of the jobs that the last look showed held by Lucid, or waiting with a request that Lucid changed."""
+        return [
+            job.id
+            for job in self._facts.jobs
+            if job.pending
+            and self._viewer.ours(job)
+            and ((job.held and not self._notes.get(job.id, JobNote(job.id)).released) or job.request.shards)
+        ]
 
     def let_go(self, record: SlurmJob) -> None:
         """Release a held job of ours as its user wrote it, in its own VC.

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from lucid.cli.live import config_option, live_settings, live_store
+from lucid.cli.live_job import live_story, live_text
 from lucid.cli.render import decision_text, duration, reason_text, when
 from lucid.core.reason import reason_to_dict
 from lucid.errors import ConfigError, TraceError
@@ -27,11 +29,16 @@ _NARROWEST = 60
 
 @click.command()
 @click.argument("job_id", metavar="JOB")
-@click.option("--run", "run_dir", required=True, type=click.Path(path_type=Path), help="Folder written by simulate.")
+@click.option("--run", "run_dir", type=click.Path(path_type=Path), help="Folder of simulate; without: lucidd's.")
 @click.option("--policy", default=None, help="Which policy's run. Default: lucid where it ran, else the only one.")
 @click.option("--json", "as_json", is_flag=True, help="The decisions and their compared values as JSON.")
-def explain(job_id: str, run_dir: Path, policy: str | None, as_json: bool) -> None:
-    """Explain what a simulated run decided about JOB, from the comparisons it was decided by."""
+@config_option
+def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool, config: Path) -> None:
+    """Explain what lucidd (with --run: a simulated run) decided about JOB, from the comparisons it was decided by."""
+    if run_dir is None:
+        told = live_story(live_store(live_settings(config)), job_id)
+        click.echo(json.dumps(told, indent=1) if as_json else live_text(told))
+        return
     folder = _folder(run_dir, policy)
     if as_json:
         job, decisions, joined = _read(folder, job_id)

@@ -83,7 +83,7 @@ def stage() -> Scene:
 def known(stage: Scene, *names: str) -> None:
     """Puts profiles on record before the jobs run."""
     for name in names:
-        stage.cluster._own[name] = LIGHT
+        stage.cluster.known.set(name, LIGHT)
 
 
 def test_a_job_that_nobody_may_join_runs_exactly_as_its_user_wrote_it(stage: Scene) -> None:

@@ -1,0 +1,59 @@
+"""Which profile is known of a job: its own, or that of an earlier job of the same user, name and GPU count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lucid.adapters.profiles import ProfileSource, says_more
+from lucid.adapters.slurm_records import SlurmJob
+from lucid.adapters.store import ProfileRow, Store
+from lucid.core.job import JobProfile
+from lucid.core.ports import Clock
+
+__all__ = ["KnownProfiles"]
+
+
+class KnownProfiles:
+    """Takes readings in, and answers. A profile stays the same object as long as it does not change."""
+
+    def __init__(self, store: Store, source: ProfileSource, clock: Clock, reuse_days: float) -> None:
+        self._store = store
+        self._source = source
+        self._clock = clock
+        self._reuse_s = reuse_days * 86400.0
+        self._own = {row.job_id: row.profile for row in store.profiles().values()}
+        self._like: dict[tuple[str, str, int], JobProfile | None] = {}
+
+    def of(self, job: SlurmJob) -> JobProfile | None:
+        """The job's profile, if anybody knows one."""
+        own = self._own.get(job.id)
+        if own is not None or not job.user or not self._reuse_s:
+            return own
+        kind = (job.user, job.name, job.gpus)
+        if kind not in self._like:
+            row = self._store.profile_like(*kind, self._clock.now_s() - self._reuse_s)
+            self._like[kind] = None if row is None else row.profile
+        return self._like[kind]
+
+    def take(self, jobs: Mapping[str, SlurmJob], among: Sequence[SlurmJob], now_s: float, token: int) -> None:
+        """Read what is new; samplers know a job by its number."""
+        readings = self._source.new()
+        if not readings:
+            return
+        by_number = {str(job.number): job for job in among if not job.pending}
+        for reading in readings:
+            job = jobs.get(reading.job_id) or by_number.get(reading.job_id)
+            if job is None or not says_more(self._own.get(job.id), reading.profile):
+                continue
+            row = ProfileRow(job.id, job.user, job.name, job.gpus, reading.profile, now_s)
+            if self._store.put_profile(row, reading.source, token):
+                self.set(job.id, reading.profile)
+                self._like.pop((job.user, job.name, job.gpus), None)
+
+    def set(self, job_id: str, profile: JobProfile) -> None:
+        """From now on this is the job's own."""
+        self._own[job_id] = profile
+
+    def forget(self, job_id: str) -> None:
+        """The job has left."""
+        self._own.pop(job_id, None)

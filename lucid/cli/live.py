@@ -1,0 +1,274 @@
+"""``lucidctl status|queue|history|pause|resume|mode``: what the daemon sees and does, from its store. All of it
+works while the daemon is down."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from lucid.adapters.heartbeat import read_heartbeat
+from lucid.adapters.snapshot_json import snapshot_from_dict
+from lucid.adapters.store_sqlite import SqliteStore
+from lucid.cli.render import duration, reason_text
+from lucid.config import Mode, Settings, load_settings
+from lucid.core.reason import reason_from_dict
+from lucid.core.snapshot import Snapshot
+from lucid.errors import ConfigError, StoreError
+from lucid.orchestrator.forecast import forecast
+
+__all__ = [
+    "config_option",
+    "history",
+    "live_settings",
+    "live_snapshot",
+    "live_store",
+    "mode",
+    "pause",
+    "queue",
+    "resume",
+    "status",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def config_option(function: F) -> F:
+    """``--config``, as lucidd takes it."""
+    return click.option(
+        "--config",
+        "config",
+        type=click.Path(path_type=Path),
+        default=lambda: Path(os.environ.get("LUCID_CONFIG", "/etc/lucid/lucid.toml")),
+        help="lucidd's configuration.  [default: LUCID_CONFIG, else /etc/lucid/lucid.toml]",
+    )(function)
+
+
+def live_settings(config: Path) -> Settings:
+    """lucidd's settings.
+
+    Raises:
+        ConfigError: the file cannot be read, is wrong, or names no partition.
+    """
+    settings = load_settings(config)
+    if not settings.daemon.partitions:
+        raise ConfigError(f"{config}: daemon.partitions is empty; name the partitions that lucidd looks after")
+    return settings
+
+
+def live_store(settings: Settings, write: bool = False) -> SqliteStore:
+    """The daemon's store.
+
+    Raises:
+        StoreError: there is none, or it cannot be opened.
+    """
+    return SqliteStore(Path(settings.daemon.state_dir) / "lucid.db", read_only=not write)
+
+
+def live_snapshot(store: SqliteStore) -> tuple[Snapshot, dict[str, Any]]:
+    """What the daemon last saw, and its plan, by partition and job.
+
+    Raises:
+        StoreError: it has not seen anything yet.
+    """
+    data = store.view("snapshot")
+    if data is None:
+        raise StoreError(f"{store.path}: lucidd has not finished a cycle yet; look at: lucidctl doctor")
+    return snapshot_from_dict(data), data.get("plan", {})
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True)
+def status(config: Path, as_json: bool) -> None:
+    """Say whether lucidd lives, in which modes, and how it gets on with Slurm."""
+    settings = live_settings(config)
+    store = live_store(settings)
+    seen = store.view("status") or {}
+    lease, beat, now_s = store.lease(), read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
+    alive = lease is not None and lease.until_s > now_s
+    data = {
+        "alive": alive,
+        "holder": lease.holder if lease else "",
+        "heartbeat_age_s": round(now_s - beat.at_s, 1) if beat else None,
+        "switches": store.settings(),
+        **seen,
+    }
+    if as_json:
+        click.echo(json.dumps(data, indent=1))
+        return
+    beats = "no heartbeat" if beat is None else f"last good cycle {duration(now_s - beat.at_s)} ago"
+    click.echo(f"lucidd {'runs' if alive else 'is DOWN'} ({data['holder'] or 'nobody holds the lease'}), {beats}")
+    if data["switches"].get("paused") == "1":
+        click.echo("PAUSED: nothing is held or decided; lucidctl resume ends that")
+    if seen.get("breaker_why"):
+        click.echo(f"breaker open for {seen['breaker_open_s']} s: {seen['breaker_why']}")
+    if seen.get("last_error"):
+        click.echo(f"last cycle failed: {seen['last_error']}")
+    table = Table()
+    for name in ("partition", "mode", "GPUs", "waiting", "running", "packed"):
+        table.add_column(name, justify="left" if name in ("partition", "mode") else "right")
+    for name, part in seen.get("partitions", {}).items():
+        mode_ = seen["modes"].get(name, "profiling")
+        table.add_row(name, mode_, *(str(part[key]) for key in ("gpus", "pending", "running", "packed")))
+    Console().print(table)
+    calls = seen.get("calls")
+    if calls:
+        click.echo(
+            f"Slurm was asked {calls['reads']} times and written to {calls['writes']} times "
+            f"({calls['refused']} refused, {calls['failed']} unanswered); slowest {calls['slowest_s']:.2f} s"
+        )
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True)
+def queue(config: Path, as_json: bool) -> None:
+    """List waiting jobs in Lucid's order, with estimate, expected start and why they wait."""
+    snapshot, plan = live_snapshot(live_store(live_settings(config)))
+    rows: list[dict[str, Any]] = []
+    for name, partition in snapshot.partitions.items():
+        ahead = forecast(partition, snapshot.predictions, snapshot.now_s)
+        for entry in sorted(partition.pending, key=lambda e: snapshot.predictions[e.job.id].duration_s * e.job.gpus):
+            decided = plan.get(name, {}).get(entry.job.id)
+            found, prediction = ahead.get(entry.job.id), snapshot.predictions[entry.job.id]
+            starts_in = (found.early_s, found.likely_s, found.late_s) if found else ()
+            rows.append(
+                {
+                    "partition": name,
+                    "position": found.position if found else None,
+                    "job": entry.job.id,
+                    "user": entry.job.user,
+                    "gpus": entry.job.gpus,
+                    "waited_s": round(snapshot.now_s - entry.since_s, 1),
+                    "estimate_s": round(prediction.duration_s, 1),
+                    "estimate_by": prediction.duration_source,
+                    "starts_in_s": [round(s) for s in starts_in] or None,
+                    "decision": decided,
+                }
+            )
+    if as_json:
+        click.echo(json.dumps({"at_s": snapshot.now_s, "queue": rows}, indent=1))
+        return
+    table = Table(caption=f"as of {time.strftime('%F %T', time.localtime(snapshot.now_s))}")
+    for column in ("#", "job", "user", "GPUs", "waits", "estimate", "starts in about", "why"):
+        table.add_column(column, justify="right" if column in ("#", "GPUs", "waits", "estimate") else "left")
+    for row in rows:
+        starts = row["starts_in_s"]
+        when = "-" if starts is None else f"{duration(starts[1])} ({duration(starts[0])} to {duration(starts[2])})"
+        table.add_row(
+            f"{row['partition']} {row['position'] or '-'}",
+            row["job"],
+            row["user"],
+            str(row["gpus"]),
+            duration(row["waited_s"]),
+            duration(row["estimate_s"]),
+            when,
+            _why(row["decision"]),
+        )
+    Console().print(table)
+
+
+def _why(decided: dict[str, Any] | None) -> str:
+    if decided is None:
+        return "not decided yet"
+    if decided["verb"] != "hold":
+        return f"{decided['verb']} decided"
+    return "; ".join(reason_text(reason_from_dict(data)) for data in decided["reasons"])
+
+
+@click.command()
+@config_option
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), default=7.0, show_default=True)
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most jobs listed.")
+@click.option("--json", "as_json", is_flag=True)
+def history(config: Path, days: float, limit: int, as_json: bool) -> None:
+    """List jobs that ended; for those only observed, how much earlier Lucid would have started them."""
+    store = live_store(live_settings(config))
+    ended = store.ended(time.time() - days * 86400.0)
+    rows: list[dict[str, Any]] = []
+    for item in ended:
+        decisions = store.decisions(item.job.id)
+        began_s = item.end_s - item.ran_s
+        guest = next((d for d in reversed(decisions) if d.beside and d.mode == Mode.PACK), None)
+        observed = any(d.mode == Mode.OBSERVE for d in decisions)
+        would = next((d for d in decisions if d.verb == "start" and d.mode == Mode.OBSERVE), None)
+        rows.append(
+            {
+                "job": item.job.id,
+                "user": item.job.user,
+                "name": item.job.name,
+                "vc": item.job.vc,
+                "gpus": item.job.gpus,
+                "state": item.state,
+                "jct_s": round(item.end_s - item.job.submit_s, 1),
+                "ran_s": round(item.ran_s, 1),
+                "packed_beside": guest.beside if guest else None,
+                "earlier_s": round(max(began_s - would.at_s, 0.0), 1) if would else 0.0 if observed else None,
+            }
+        )
+    gains = [row["earlier_s"] for row in rows if row["earlier_s"] is not None]
+    summary = {
+        "jobs": len(rows),
+        "avg_jct_s": round(sum(r["jct_s"] for r in rows) / len(rows), 1) if rows else None,
+        "observed": len(gains),
+        "avg_earlier_s": round(sum(gains) / len(gains), 1) if gains else None,
+    }
+    if as_json:
+        click.echo(json.dumps({"summary": summary, "jobs": rows[-limit:]}, indent=1))
+        return
+    table = Table()
+    for column in ("job", "user", "name", "VC", "GPUs", "state", "JCT", "ran", "beside", "Lucid: earlier by"):
+        table.add_column(column, justify="right" if column in ("GPUs", "JCT", "ran") else "left")
+    for row in rows[-limit:]:
+        earlier = row["earlier_s"]
+        table.add_row(
+            str(row["job"]), str(row["user"]), str(row["name"]), str(row["vc"]), str(row["gpus"]), str(row["state"]),
+            duration(row["jct_s"]), duration(row["ran_s"]), str(row["packed_beside"] or ""),
+            "" if earlier is None else duration(earlier),
+        )  # fmt: skip
+    Console().print(table)
+    if rows:
+        click.echo(f"{len(rows)} jobs ended, average JCT {duration(summary['avg_jct_s'] or 0.0)}")
+    if gains:
+        click.echo(
+            f"{len(gains)} of them were only observed: Lucid would have started them "
+            f"{duration(sum(gains) / len(gains))} earlier on average (each taken by itself)"
+        )
+
+
+@click.command()
+@config_option
+def pause(config: Path) -> None:
+    """Stop deciding everywhere: jobs that Lucid holds are let go as their users wrote them."""
+    live_store(live_settings(config), write=True).set_setting("paused", "1")
+    click.echo("paused; within a cycle lucidd lets every job go. If it is down: lucidctl uninstall does that")
+
+
+@click.command()
+@config_option
+def resume(config: Path) -> None:
+    """End a pause."""
+    live_store(live_settings(config), write=True).set_setting("paused", None)
+    click.echo("resumed; jobs submitted from now on are Lucid's again")
+
+
+@click.command()
+@click.argument("partition")
+@click.argument("to", type=click.Choice([*map(str, Mode), "configured"]))
+@config_option
+def mode(partition: str, to: str, config: Path) -> None:
+    """Switch PARTITION to another mode while lucidd runs ('configured': back to the file's)."""
+    settings = live_settings(config)
+    if partition not in settings.daemon.partitions:
+        known = ", ".join(settings.daemon.partitions)
+        raise ConfigError(f"no partition {partition!r} in {config} (known: {known}); add it there")
+    live_store(settings, write=True).set_setting(f"mode.{partition}", None if to == "configured" else to)
+    click.echo(f"{partition}: {to}, from the next cycle on")

@@ -1,0 +1,292 @@
+"""The whole daemon over a slurmctld in memory: cycles, modes, the lease, trouble."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from builders import LIGHT, at
+from fake_slurm import FakeSampler, FakeSlurm, fake_node
+from lucid.adapters.estimates import WithContention
+from lucid.adapters.heartbeat import read_heartbeat
+from lucid.adapters.slurm_client import Breaker
+from lucid.adapters.store_sqlite import SqliteStore
+from lucid.cli.main import lucidctl
+from lucid.config import Mode, Settings, settings_from
+from lucid.daemon import Daemon, main, modes_from, policy_settings
+from lucid.errors import ClusterUnavailable, ConfigError
+from lucid.models.history import HistoryPredictor
+
+
+class Site:
+    """A VC of two nodes and a profiling node; every job is measured light."""
+
+    def __init__(self, folder: Path, **daemon: Any) -> None:
+        self.folder = folder
+        self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")], now=1000.0)
+        self.sampler = FakeSampler(self.slurm, {})
+        data = {
+            "policy": {"profiling": {"t_prof_s": 60.0, "carry_on_share": 0.0}},
+            "daemon": {
+                "partitions": {"vc": "pack"}, "profiling_partition": "prof", "state_dir": str(folder),
+                "heartbeat": str(folder / "run/heartbeat"), "first_guess_s": 2000.0, **daemon,
+            },
+        }  # fmt: skip
+        (folder / "lucid.toml").write_text(_toml(data))
+        self.settings: Settings = settings_from(data, "test")
+        self.daemon = self.start()
+
+    def start(self, holder: str = "one") -> Daemon:
+        self.store = SqliteStore(self.folder / "lucid.db")
+        self.daemon = Daemon(
+            self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
+            WithContention(HistoryPredictor(2000.0)), holder,
+        )  # fmt: skip
+        return self.daemon
+
+    def submit(self, job_id: str, /, gpus: int = 1, **rest: Any) -> None:
+        self.sampler.profiles[job_id] = LIGHT
+        self.sampler.after_s = 30.0
+        self.slurm.submit(job_id, "vc", gpus, **rest)
+
+    def turns(self, seconds: float, daemon: Daemon | None = None) -> None:
+        until = self.slurm.now + seconds
+        while self.slurm.now < until:
+            self.slurm.advance(min(max((daemon or self.daemon).turn(), 0.5), until - self.slurm.now))
+
+    def ctl(self, *words: str) -> Any:
+        done = CliRunner().invoke(lucidctl, [*words, "--config", str(self.folder / "lucid.toml")])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.output
+
+
+def _toml(data: dict[str, Any]) -> str:
+    lines = []
+    for section, values in data.items():
+        tables = {k: v for k, v in values.items() if isinstance(v, dict)}
+        lines += [f"[{section}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items() if k not in tables)]
+        for name, table in tables.items():
+            lines += [f"[{section}.{name}]", *(f"{k} = {json.dumps(v)}" for k, v in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_jobs_are_profiled_then_packed_and_told_of(site: Site) -> None:
+    for name in ("1", "2"):
+        site.submit(name, 2, run_s=900.0)
+    site.turns(200.0)
+    places = [place for _, job, place in site.slurm.starts if job == "2"]
+    assert places == [at("p1:2-3"), at("n1:0-1")]
+    assert site.slurm.records["1"].placement == site.slurm.records["2"].placement
+    told = site.ctl("explain", "2")
+    assert "moves on to its VC with its profile" in told
+    assert "starts on n1:0-1, beside job 1 (vc)" in told
+    assert json.loads(site.ctl("status", "--json"))["partitions"]["vc"]["packed"] == 2
+    site.turns(1200.0)
+    assert {r.state for r in site.slurm.records.values()} == {"COMPLETED"}
+    assert json.loads(site.ctl("history", "--json", "--days", "1e6"))["summary"]["jobs"] == 2
+
+
+def test_a_job_done_within_its_profiling_run_is_simply_done(site: Site) -> None:
+    site.submit("1", 1, run_s=20.0)
+    site.turns(60.0)
+    assert site.slurm.records["1"].state == "COMPLETED"
+    assert [job for _, job, _ in site.slurm.starts] == ["1"]
+
+
+def test_users_share_with_each_other_only_where_the_site_says_so(tmp_path: Path) -> None:
+    for across in (False, True):
+        folder = tmp_path / str(across)
+        folder.mkdir()
+        site = Site(folder, share_across_users=across)
+        site.submit("1", 4, user="ada")
+        site.submit("2", 4, user="bob")
+        site.submit("3", 4, user="ada")
+        site.turns(400.0)
+        pairs = {frozenset((e.job.id, e.partner)) for e in _running(site) if e.partner}
+        assert (frozenset("13") in pairs) or across
+        assert not across or pairs
+
+
+def _running(site: Site) -> Any:
+    assert site.daemon.cluster is not None
+    return site.daemon.cluster.observe().partitions["vc"].running
+
+
+def test_idle_it_asks_at_most_twelve_times_a_minute(site: Site) -> None:
+    site.turns(60.0)
+    before = site.slurm.reads
+    site.turns(600.0)
+    assert (site.slurm.reads - before) / 10 <= 12
+
+
+def test_a_freed_gpu_is_taken_within_three_seconds(site: Site) -> None:
+    for n in range(3):
+        site.submit(f"{n}", 4, run_s=300.0, name=f"j{n}", mark="lucid:vc=vc;share=0")
+    site.turns(1500.0)
+    starts = {job: at_s for at_s, job, place in site.slurm.starts if place[0].node != "p1"}
+    last = max(starts, key=lambda job: starts[job])
+    freed = min(r.end_s for r in site.slurm.records.values() if r.id != last)
+    assert 0 <= starts[last] - freed <= 3.0
+
+
+def test_a_second_daemon_waits_until_the_lease_runs_out(site: Site) -> None:
+    site.submit("1")
+    first = site.daemon
+    first.turn()
+    second = site.start("two")
+    written = len(site.slurm.writes)
+    second.turn()
+    assert second.cluster is None
+    assert len(site.slurm.writes) == written
+    site.slurm.advance(16.0)
+    second.turn()
+    assert second.cluster is not None
+    site.submit("2")
+    written = len(site.slurm.writes)
+    first.turn()
+    assert first.cluster is None, "the first has lost it and does not act any more"
+    assert len(site.slurm.writes) == written
+
+
+def test_the_lease_of_a_dead_process_of_this_host_is_taken_at_once(site: Site) -> None:
+    import socket
+
+    dead = site.start(f"{socket.gethostname()}:999999999:1")
+    dead.turn()
+    second = site.start("two")
+    second.turn()
+    assert second.cluster is not None
+
+
+@pytest.mark.parametrize("how", ["pause", "mode"])
+def test_the_kill_switch_lets_every_job_go(site: Site, how: str) -> None:
+    for n in range(12):
+        site.submit(f"{n}", 4)
+    site.turns(20.0)
+    assert any(r.held for r in site.slurm.records.values())
+    site.ctl("pause") if how == "pause" else site.ctl("mode", "vc", "observe")
+    site.turns(20.0)
+    assert not any(r.held for r in site.slurm.records.values() if r.pending)
+    assert read_heartbeat(site.folder / "run/heartbeat").modes == {"vc": Mode.OBSERVE}  # type: ignore[union-attr]
+    site.ctl("resume") if how == "pause" else site.ctl("mode", "vc", "configured")
+    site.turns(20.0)
+    assert read_heartbeat(site.folder / "run/heartbeat").modes == {"vc": Mode.PACK}  # type: ignore[union-attr]
+
+
+def test_observe_mode_touches_nothing_and_reports_afterwards(tmp_path: Path) -> None:
+    site = Site(tmp_path, partitions={"vc": "observe"})
+    for n in range(4):
+        site.submit(f"{n}", 4, held=False, mark="none", run_s=100.0)
+    site.turns(600.0)
+    assert site.slurm.writes == []
+    assert len(site.store.ended()) == 4
+    assert "[would, in observe mode]" in site.ctl("explain", "3")
+    assert json.loads(site.ctl("history", "--json", "--days", "1e6"))["summary"]["observed"] >= 1
+
+
+def test_order_mode_writes_one_site_factor_a_job(tmp_path: Path) -> None:
+    site = Site(tmp_path, partitions={"vc": "order"})
+    for n in range(6):
+        site.submit(f"{n}", 4, held=False, mark="none")
+    site.turns(30.0)
+    waiting = [r.id for r in site.slurm.records.values() if r.pending]
+    assert sorted(site.slurm.writes) == sorted((i, "update") for i in waiting)
+    site.ctl("pause")
+    site.turns(20.0)
+    assert len(site.slurm.writes) == 2 * len(waiting), "and takes them back"
+
+
+def test_trouble_ends_no_daemon_and_writes_no_heartbeat(site: Site) -> None:
+    site.daemon.turn()
+    first = read_heartbeat(site.folder / "run/heartbeat")
+    site.slurm.down = True
+    site.slurm.advance(30.0)
+    site.turns(30.0)
+    assert read_heartbeat(site.folder / "run/heartbeat") == first
+    assert "does not answer" in json.loads(site.ctl("status", "--json"))["last_error"]
+    site.slurm.down = False
+    site.turns(60.0)
+    beat = read_heartbeat(site.folder / "run/heartbeat")
+    assert beat is not None
+    assert first is not None
+    assert beat.at_s > first.at_s
+    assert json.loads(site.ctl("status", "--json"))["last_error"] == ""
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 5])
+def test_killed_again_and_again_it_loses_no_job_and_starts_none_twice(site: Site, every: int) -> None:
+    """A new daemon after every few commands, each killed in the middle of a turn."""
+    site.slurm.completing_s = 2.0
+    for n in range(6):
+        site.submit(f"{n}", 1 + n % 2, run_s=200.0, name=f"job{n}")
+    for life in range(60):
+        fatal = len(site.slurm.writes) + every
+        site.slurm.fails_at_write = lambda n, fatal=fatal: KeyboardInterrupt() if n == fatal else None  # type: ignore[misc,return-value]
+        daemon = site.start(f"life {life}")
+        site.slurm.advance(16.0)
+        try:
+            site.turns(20.0, daemon)
+        except KeyboardInterrupt:
+            site.store.close()
+    site.slurm.fails_at_write = lambda n: None
+    site.slurm.advance(16.0)
+    site.turns(1500.0, site.start("last"))
+    assert {r.state for r in site.slurm.records.values()} == {"COMPLETED"}
+    for name in site.slurm.records:
+        mine = [place[0].node for _, job, place in site.slurm.starts if job == name]
+        assert len(mine) == 1 + site.slurm.records[name].restarts
+
+
+def test_why_not_plans_again(site: Site) -> None:
+    for n in range(3):
+        site.submit(f"{n}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0, name=f"j{n}")
+    site.turns(400.0)
+    (waiting,) = [r.id for r in site.slurm.records.values() if r.pending]
+    assert "needs 4 GPUs, 0 free" in site.ctl("queue", "--json") or waiting in site.ctl("queue")
+    told = site.ctl("why-not", waiting, "--gpus", "2", "--share")
+    assert "as it is: would wait" in told
+    assert "with 2 GPUs: would" in told
+    data = json.loads(site.ctl("why-not", waiting, "--json"))
+    assert data["as_it_is"]["verb"] == "hold"
+    with pytest.raises(ConfigError, match="does not wait"):
+        site.ctl("why-not", "77")
+
+
+def test_modes_follow_the_switches(site: Site) -> None:
+    settings = settings_from({"daemon": {"partitions": {"a": "pack", "b": "order"}}}, "test")
+    assert modes_from(settings, {}) == {"a": Mode.PACK, "b": Mode.ORDER}
+    assert modes_from(settings, {"mode.a": "order"})["a"] is Mode.ORDER
+    assert modes_from(settings, {"mode.a": "nonsense"})["a"] is Mode.OBSERVE
+    assert set(modes_from(settings, {"paused": "1"}).values()) == {Mode.OBSERVE}
+    assert policy_settings(settings, frozenset()).packing.gss == 0
+
+
+def test_bad_configurations_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "lucid.toml"
+    for text, words in (
+        ("[daemon]\n", "daemon.partitions is empty"),
+        ('[daemon.partitions]\nvc = "fast"\n', "daemon.partitions.vc"),
+        ("[daemon]\nheart = 1\n", "heartbeat"),
+        ("[slurm\n", "not valid TOML"),
+    ):
+        path.write_text(text)
+        assert main(["--config", str(path)]) == 2
+        assert words in capsys.readouterr().err
+    assert main(["--config", str(tmp_path / "none")]) == 2
+
+
+def test_slurm_down_is_no_reason_to_end(site: Site) -> None:
+    site.slurm.fails_at_write = lambda n: ClusterUnavailable("gone")
+    site.submit("1")
+    for _ in range(3):
+        assert site.daemon.turn() > 0
