@@ -66,7 +66,8 @@ class Reservation:
                 else:
                     least_above_s = min(least_above_s, duration_s)
             too_little_s = self.fixed_s - most_within_s * self.safety
-            if most_within_s and 2 * too_little_s - self.oldest_s < self.fixed_s:  # else it grows again before
+            # else it grows again before; past that time, the jobs that outlive their estimates have made it grow
+            if most_within_s and 2 * too_little_s - self.oldest_s < self.fixed_s and too_little_s + _LATER_S > now_s:
                 found_s = min(found_s, too_little_s + _LATER_S)
             found_s = min(found_s, self.oldest_s + least_above_s * self.safety)
         return None if found_s == inf else max(found_s, now_s + _LATER_S)

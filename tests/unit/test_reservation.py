@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -165,6 +166,14 @@ def test_a_reservation_stands_until_a_job_fits_before_one_that_goes_on_and_on() 
     assert found.room(900.0).room_s == 900.0
     assert found.stands_until_s(900.0, [800.0, 950.0, 990.0]) == 950.0
     assert found.stands_until_s(900.0, [800.0]) is None
+
+
+def test_a_time_that_has_passed_is_not_looked_forward_to() -> None:
+    # estimates end at 1300, one job runs on since 300: at 700 a job of 500 s came to have no more room before 1300,
+    # but by now the other is expected until 1500
+    kept = Reservation(waits("big", 16), frozenset(), frozenset(), 1500.0, False, 1.0, 1300.0, 300.0)
+    assert kept.stands_until_s(900.0, [500.0]) is None
+    assert replace(kept, until_s=1300.0).stands_until_s(700.0, [500.0, 590.0]) == pytest.approx(710.0, abs=0.01)
 
 
 def test_a_strict_reservation_has_no_room_to_come_or_go() -> None:
