@@ -48,6 +48,12 @@ class ProfilingSettings(_Frozen):
     """A job that waited this long for a profiling node goes to its VC unprofiled."""
     carry_on_share: float = Field(0.5, ge=0, le=1)
     """On this share of the profiling nodes (rounded down) profiled jobs may carry on in place."""
+    time_aware: bool = False
+    """In a burst shorten T_prof, lower N_prof, and send jobs home to be measured there where GPUs are idle (L5)."""
+    burst_wait_s: float = Field(160.0, gt=0)
+    """A burst is a profiling queue that would take longer than this at the usual T_prof."""
+    least_t_prof_s: float = Field(40.0, gt=0)
+    """T_prof in the worst of bursts: what a sampler needs at the least."""
 
 
 class PackingSettings(_Frozen):

@@ -158,6 +158,15 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "HomeWaits": lambda r: (
         f"{_jobs(r.waiting, 'already wait')} in VC {r.vc}" if r else f"nobody waits in its own VC {r.vc}"
     ),
+    "ProfilerPressure": lambda r: (
+        f"the profiling queue is {duration(r.queue_s)} long, "
+        + (f"a burst (above {duration(r.bound_s)})" if r else f"no burst (up to {duration(r.bound_s)})")
+    ),
+    "HomeHasRoom": lambda r: (
+        f"its own VC {r.vc} has {r.free_gpus} idle GPUs and nobody waiting: measured where it runs"
+        if r
+        else f"no room at once in its own VC {r.vc}"
+    ),
     "ProfilingFits": lambda r: f"no profiling node could hold {_gpus(r.gpus)}" if not r else "a profiling node fits",
     "WaitedForProfiling": lambda r: (
         f"has waited {duration(r.waited_s)} for a profiling node, at most {duration(r.most_s)} is allowed"

@@ -21,6 +21,7 @@ __all__ = [
     "FairOrder",
     "FreeGpus",
     "GpuMemory",
+    "HomeHasRoom",
     "HomeWaits",
     "HostFits",
     "Interleaved",
@@ -33,6 +34,7 @@ __all__ = [
     "Preempted",
     "Priority",
     "ProfileTime",
+    "ProfilerPressure",
     "ProfilingFits",
     "Reason",
     "Requeueable",
@@ -453,6 +455,29 @@ class Requeueable(Reason):
 
     def __bool__(self) -> bool:
         return self.requeueable
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilerPressure(Reason):
+    """Is there a burst? ``queue_s``: how long the profiling queue would take at the usual T_prof."""
+
+    queue_s: float
+    bound_s: float
+
+    def __bool__(self) -> bool:
+        return self.queue_s > self.bound_s
+
+
+@dataclass(frozen=True, slots=True)
+class HomeHasRoom(Reason):
+    """Could the job start in its own VC at once, with nobody waiting there before it?"""
+
+    vc: str
+    free_gpus: int
+    room: bool
+
+    def __bool__(self) -> bool:
+        return self.room
 
 
 @dataclass(frozen=True, slots=True)

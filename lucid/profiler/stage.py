@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from lucid.config import ProfilingSettings
@@ -14,6 +14,7 @@ from lucid.core.reason import (
     BehindHead,
     CarryNode,
     FreeGpus,
+    HomeHasRoom,
     HomeWaits,
     NobodyWaits,
     ProfileTime,
@@ -23,8 +24,9 @@ from lucid.core.reason import (
     WaitedForProfiling,
 )
 from lucid.core.snapshot import Partition
+from lucid.profiler.scaling import profiling_scale
 
-__all__ = ["goes_through_profiling", "plan_profiling", "t_prof_s"]
+__all__ = ["goes_through_profiling", "measured_after_s", "plan_profiling", "t_prof_s"]
 
 
 def goes_through_profiling(job: Job, settings: ProfilingSettings) -> bool:
@@ -38,8 +40,18 @@ def t_prof_s(job: Job, settings: ProfilingSettings) -> float:
     return settings.t_prof_s * (settings.cold_start_factor if job.long_cold_start else 1.0)
 
 
+def measured_after_s(job: Job, settings: ProfilingSettings) -> float:
+    """Seconds into a run at which a sampler's readings of this job make a profile."""
+    full_s = t_prof_s(job, settings)
+    return min(full_s, settings.least_t_prof_s) if settings.time_aware and not job.long_cold_start else full_s
+
+
 def plan_profiling(
-    partition: Partition, now_s: float, settings: ProfilingSettings, waiting_at_home: Mapping[str, int]
+    partition: Partition,
+    now_s: float,
+    settings: ProfilingSettings,
+    waiting_at_home: Mapping[str, int],
+    room_at_home: Callable[[Job], HomeHasRoom] | None = None,
 ) -> PartitionPlan:
     """Start profiling runs fewest GPUs first, and end those that have reached T_prof.
 
@@ -48,7 +60,8 @@ def plan_profiling(
     set aside for that; or where it may not be requeued. A job that ended within T_prof is simply gone
     (L6). Queue order: GPU demand ascending, then time of arrival (L4); placement is exclusive and consolidated
     on one node. A job that no profiling node could ever hold, or that has waited too long behind smaller ones,
-    is released unprofiled: it will be measured where it runs.
+    is released unprofiled: it will be measured where it runs. In a burst (``profiling_scale``) T_prof and N_prof
+    are lower, and what cannot start now goes home if ``room_at_home`` says (and notes) that it could start there.
     """
     decisions: dict[str, Decision] = {}
     actions: list[Action] = []
@@ -56,10 +69,12 @@ def plan_profiling(
     carry_nodes = {node.name for node in partition.nodes[: int(settings.carry_on_share * len(partition.nodes))]}
     wakes: list[float] = []
     leaving: list[Running] = []
+    scale = profiling_scale(partition, partition.pending, settings)
+    shorter = scale.t_prof_s / settings.t_prof_s
     for entry in partition.running:
         if entry.stage is not Stage.PROFILE:
             continue
-        limit_s = t_prof_s(entry.job, settings)
+        limit_s = t_prof_s(entry.job, settings) * shorter
         time_up = ProfileTime(entry.elapsed_s(now_s), limit_s)
         if not time_up:
             wakes.append(entry.start_s + limit_s)
@@ -92,20 +107,32 @@ def plan_profiling(
                 release = Release((skips,))
                 decisions[pending.job.id] = release
                 actions.append(Action(pending.job.id, partition.name, release))
-        for at, pending in enumerate(queue):
+        blocker: Job | None = None
+        for pending in queue:
             job = pending.job
-            node = ledger.tightest(job.gpus, partial(_host_fits, ledger, job))
-            if node is None:
+            node = None if blocker is not None else ledger.tightest(job.gpus, partial(_host_fits, ledger, job))
+            if scale.borrow and room_at_home is not None and (node is None or job.gpus > scale.n_prof):
+                # unmeasured it cannot share, so that it goes home only where it need not
+                home_room = room_at_home(job)
+                if home_room:
+                    release = Release((scale.pressure, home_room))
+                    decisions[job.id] = release
+                    actions.append(Action(job.id, partition.name, release))
+                    continue
+            if node is not None:
+                placement: tuple[NodeGpus, ...] = (ledger.lowest(node, job.gpus),)
+                start = Start(placement, (FreeGpus(job.gpus, ledger.largest, ledger.free, True),))
+                ledger.take(job, placement)
+                decisions[job.id] = start
+                actions.append(Action(job.id, partition.name, start))
+                wakes.append(now_s + t_prof_s(job, settings) * shorter)
+                continue
+            if blocker is None:
+                blocker = job
                 decisions[job.id] = Hold((FreeGpus(job.gpus, ledger.largest, ledger.free, False),))
                 behind = Hold((BehindHead(job.id),))
-                decisions.update(dict.fromkeys((e.job.id for e in queue[at + 1 :]), behind))
-                break
-            placement: tuple[NodeGpus, ...] = (ledger.lowest(node, job.gpus),)
-            start = Start(placement, (FreeGpus(job.gpus, ledger.largest, ledger.free, True),))
-            ledger.take(job, placement)
-            decisions[job.id] = start
-            actions.append(Action(job.id, partition.name, start))
-            wakes.append(now_s + t_prof_s(job, settings))
+            else:
+                decisions[job.id] = behind
     return PartitionPlan(decisions, tuple(actions), min(wakes, default=None))
 
 

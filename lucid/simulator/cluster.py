@@ -19,7 +19,7 @@ from lucid.core.placement import Placement, placement_gpus
 from lucid.core.ports import Applied, Capability
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
-from lucid.profiler.stage import t_prof_s
+from lucid.profiler.stage import measured_after_s
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.training import Training
@@ -304,7 +304,7 @@ class SimulatedCluster:
         if truth is None:
             return
         if view.profile is None:
-            self._push(view.start_s + t_prof_s(view.job, self._profiling), _Event.MEASURED, live)
+            self._push(view.start_s + measured_after_s(view.job, self._profiling), _Event.MEASURED, live)
         elif truth.unstable and not view.profile.unstable:
             self._push(max(self._now_s, view.start_s + _INSTABILITY_SHOWS_S), _Event.MEASURED, live)
 

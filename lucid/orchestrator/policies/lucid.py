@@ -13,7 +13,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.reason import FreeGpus, Priority, Reason, Reserved
+from lucid.core.reason import FreeGpus, HomeHasRoom, Priority, Reason, Reserved
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.order import QueuedJob, QueueOrder
 from lucid.orchestrator.placement import Feasibility, consolidated
@@ -61,11 +61,39 @@ class LucidPolicy(PartitionPolicy):
         """Profile, or order and place."""
         if partition.profiling:
             return plan_profiling(
-                partition, snapshot.now_s, self._settings.profiling, self._waiting_at_home(snapshot)
+                partition,
+                snapshot.now_s,
+                self._settings.profiling,
+                self._waiting_at_home(snapshot),
+                _RoomAtHome(snapshot, self._settings),
             )
         if not partition.pending and not partings(partition.running):
             return PartitionPlan({})
         return _VcPlan(partition, snapshot, self._settings, self._predictor).make(self._orders[partition.name])
+
+
+class _RoomAtHome:
+    """Which jobs their own VC could start at once, asked one after the other within one plan."""
+
+    def __init__(self, snapshot: Snapshot, settings: PolicySettings) -> None:
+        self._partitions = snapshot.partitions
+        self._settings = settings
+        self._ledgers: dict[str, Ledger] = {}
+
+    def __call__(self, job: Job) -> HomeHasRoom:
+        """A job for which there is room is counted in from then on."""
+        home = self._partitions.get(job.vc)
+        if home is None or home.pending:
+            return HomeHasRoom(job.vc, 0, False)
+        ledger = self._ledgers.get(job.vc)
+        if ledger is None:
+            ledger = self._ledgers[job.vc] = Ledger(home)
+        free = ledger.free
+        placement = consolidated(ledger, job, None, self._settings.remainder_on_emptiest)
+        if placement is None:
+            return HomeHasRoom(job.vc, free, False)
+        ledger.take(job, placement)
+        return HomeHasRoom(job.vc, free, True)
 
 
 class _VcPlan:

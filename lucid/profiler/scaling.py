@@ -1,0 +1,52 @@
+"""Time-aware profiling (acceptance row L5): T_prof, N_prof and capacity follow the profiler's queue.
+
+In a burst, jobs that their own VC could start at once are sent there and measured where they run: that is the
+paper's 'borrow idle VC nodes', without a node ever changing hands, so that nobody need be moved when they are
+wanted back (docs/decisions/0007).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lucid.config import ProfilingSettings
+from lucid.core.job import Pending
+from lucid.core.reason import ProfilerPressure
+from lucid.core.snapshot import Partition
+
+__all__ = ["ProfilingScale", "profiling_scale"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingScale:
+    """What profiling is at present. ``borrow``: jobs may be sent home to be measured there."""
+
+    t_prof_s: float
+    n_prof: int
+    borrow: bool
+    pressure: ProfilerPressure
+
+
+def profiling_scale(partition: Partition, waiting: Sequence[Pending], settings: ProfilingSettings) -> ProfilingScale:
+    """T_prof and N_prof for the queue there is.
+
+    The pressure is how long the queue would take at the usual T_prof if GPUs could be filled without gaps: the sum
+    of waiting GPUs x T_prof over the GPUs there are. Up to ``burst_wait_s`` nothing changes. Beyond it T_prof
+    shrinks in proportion, never under ``least_t_prof_s``, and N_prof halves with each doubling, never under 1.
+    """
+    gpus = sum(node.gpus for node in partition.nodes if node.available)
+    wanted = sum(entry.job.gpus for entry in waiting)
+    pressure_s = wanted * settings.t_prof_s / gpus if gpus else 0.0
+    pressure = ProfilerPressure(pressure_s, settings.burst_wait_s)
+    if not settings.time_aware or not pressure:
+        return ProfilingScale(settings.t_prof_s, settings.n_prof, False, pressure)
+    times = pressure_s / settings.burst_wait_s
+    least_s = min(settings.least_t_prof_s, settings.t_prof_s)
+    halvings = int(times).bit_length() - 1  # 2: one, 4: two, 8: three ...
+    return ProfilingScale(
+        max(least_s, settings.t_prof_s / times),
+        max(min(settings.n_prof, 1), settings.n_prof >> halvings),
+        True,
+        pressure,
+    )
