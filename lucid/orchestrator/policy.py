@@ -70,7 +70,7 @@ class PartitionPolicy(ABC):
     group_limit: int = 1
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[Partition, PartitionPlan]] = {}
+        self._kept: dict[str, tuple[Partition, tuple[Partition, ...], PartitionPlan]] = {}
 
     def profiled(self, job: Job) -> bool:  # noqa: ARG002 - part of the protocol
         """Most policies profile nothing."""
@@ -81,19 +81,24 @@ class PartitionPolicy(ABC):
         parts: dict[str, PartitionPlan] = {}
         now_s = snapshot.now_s
         for name, partition in snapshot.partitions.items():
-            kept = self._kept.get(name)
+            kept, others = self._kept.get(name), self.looks_at(partition, snapshot)
             if (
                 kept is not None
                 and kept[0] is partition
-                and not kept[1].actions
-                and (kept[1].wake_s is None or now_s < kept[1].wake_s)
+                and kept[1] == others
+                and not kept[2].actions
+                and (kept[2].wake_s is None or now_s < kept[2].wake_s)
             ):
-                parts[name] = kept[1]
+                parts[name] = kept[2]
                 continue
             part = self.plan_partition(partition, snapshot)
-            self._kept[name] = (partition, part)
+            self._kept[name] = (partition, others, part)
             parts[name] = part
         return Plan(now_s, parts)
+
+    def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[Partition, ...]:  # noqa: ARG002
+        """Other partitions that the plan of this one depends on: a change there makes a kept plan void."""
+        return ()
 
     @abstractmethod
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:

@@ -57,6 +57,12 @@ class LucidPolicy(PartitionPolicy):
     def _waiting_at_home(self, snapshot: Snapshot) -> dict[str, int]:
         return {name: len(p.pending) for name, p in snapshot.partitions.items() if not p.profiling}
 
+    def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[Partition, ...]:
+        """The profiling queue looks for room in the VCs, where it is time-aware."""
+        if partition.profiling and partition.pending and self._settings.profiling.time_aware:
+            return tuple(snapshot.partitions.values())
+        return ()
+
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Profile, or order and place."""
         if partition.profiling:
