@@ -73,6 +73,12 @@ class PackingSettings(_Frozen):
     same_user_only: bool = False
     """Only jobs of the same user share GPUs: two users' programs under one MPS daemon can hurt each other. The
     daemon turns this on unless daemon.share_across_users is set."""
+    dynamic: bool = False
+    """Share less, or not at all, while a VC's idle GPUs suffice for what waits and what is forecast (L17)."""
+    horizon_h: float = Field(12.0, gt=0)
+    """How far the forecast looks ahead: about as long as a job holds its GPUs."""
+    calm_s: float = Field(1800.0, ge=0)
+    """Sharing is reduced by one step after this long a calm."""
 
 
 class ReservationSettings(_Frozen):

@@ -108,8 +108,8 @@ class Binder:
     def _kind(self, job: Job) -> tuple[int, str]:
         return job.gpus, job.user if self._settings.same_user_only else ""
 
-    def bars(self, entry: Pending, score: int | None) -> Reason | None:
-        """The rule that keeps this job from sharing with anybody, whoever it is; ``None`` if there is none."""
+    def bars(self, entry: Pending, score: int | None, gss: int) -> Reason | None:
+        """The rule that keeps this job from sharing with anybody under this capacity; ``None`` if there is none."""
         job, profile = entry.job, entry.profile
         test: Reason = DistributedAlone(job.gpus, self._ledger.gpus_per_node)
         if test:
@@ -119,23 +119,24 @@ class Binder:
             return test
         if profile is None or score is None:
             return NotMeasured(False)
-        test = Shareable(score, self._settings.gss)
+        test = Shareable(score, gss)
         if not test:
             return test
         test = Stable(job.id, profile.unstable)
         return None if test else test
 
     def partner(
-        self, entry: Pending, value: float, score: int, fenced: Container[str] = ()
+        self, entry: Pending, value: float, score: int, gss: int, fenced: Container[str] = ()
     ) -> tuple[Running | None, tuple[Reason, ...]]:
         """The job to stand beside, with the comparisons that chose it; or ``None`` with the count of candidates
         and the comparison that the one which came furthest failed.
 
-        ``value`` is the priority value, ``fenced`` names nodes that this job must keep off.
+        ``value`` is the priority value, ``gss`` the sharing capacity in force, ``fenced`` names nodes that this
+        job must keep off.
         """
         settings, profile, job = self._settings, entry.profile, entry.job
         assert profile is not None
-        room = settings.gss - score
+        room = gss - score
         mem_mib, least_s, floor = profile.gpu_mem_mib, settings.least_partner_remaining_s, settings.least_pair_speed
         ratio = settings.priority_ratio if settings.priority_ratio is not None else float("inf")
         needs_host = self._ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0)
@@ -180,7 +181,7 @@ class Binder:
         same = SameGpus(job.gpus, len(candidates))
         if best is not None:
             chosen = best[1]
-            reasons = [r for r in self._compared(entry, value, score, chosen) if self._asked(r, needs_host)]
+            reasons = [r for r in self._compared(entry, value, score, gss, chosen) if self._asked(r, needs_host)]
             choice = BestPartner(chosen.entry.job.id, best[0], qualified, settings.partner)
             return chosen.entry, (same, *reasons, choice)
         if furthest is None:
@@ -189,7 +190,7 @@ class Binder:
                 others = sum(len(jobs) for (gpus, _), jobs in self._open.items() if gpus == job.gpus)
             none = SameGpus(job.gpus, 0)
             return None, (none, SameUser(job.user, others)) if others else (none,)
-        return None, (same, self._compared(entry, value, score, furthest[1])[furthest[0]])
+        return None, (same, self._compared(entry, value, score, gss, furthest[1])[furthest[0]])
 
     def _speeds(self, profile: JobProfile, other: _Candidate) -> tuple[float, float]:
         """Expected speeds of the pair; full speed where the predictor has no opinion."""
@@ -199,7 +200,7 @@ class Binder:
     def _host_fits(self, entry: Pending, other: _Candidate) -> bool:
         return self._ledger.host_fits(self._ledger.index[other.node], entry.job, entry.job.gpus)
 
-    def _compared(self, entry: Pending, value: float, score: int, other: _Candidate) -> tuple[Reason, ...]:
+    def _compared(self, entry: Pending, value: float, score: int, gss: int, other: _Candidate) -> tuple[Reason, ...]:
         """The comparisons between two jobs, in the order of ``partner``."""
         settings, job, profile = self._settings, entry.job, entry.profile
         assert profile is not None
@@ -207,7 +208,7 @@ class Binder:
         ratio = settings.priority_ratio
         own_speed, other_speed = self._speeds(profile, other)
         return (
-            ShareScores(score, other.score, settings.gss),
+            ShareScores(score, other.score, gss),
             GpuMemory(other_id, profile.gpu_mem_mib, other.mem_mib, other.capacity_mib),
             PartnerOutlasts(other_id, other.remaining_s, settings.least_partner_remaining_s),
             HostFits(job.cpus, job.mem_mib, not self._ledger.host_limits or self._host_fits(entry, other)),

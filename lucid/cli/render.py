@@ -167,6 +167,10 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         if r
         else f"no room at once in its own VC {r.vc}"
     ),
+    "SharingLevel": lambda r: (
+        f"sharing {'off' if r.gss == 0 else f'limited to GSS {r.gss}' if not r else 'as configured'}: "
+        f"{r.idle_gpus} GPUs idle, {r.waiting_gpus} waited for, forecast {r.gpus_per_hour:.0f} GPUs an hour"
+    ),
     "ProfilingFits": lambda r: f"no profiling node could hold {_gpus(r.gpus)}" if not r else "a profiling node fits",
     "WaitedForProfiling": lambda r: (
         f"has waited {duration(r.waited_s)} for a profiling node, at most {duration(r.most_s)} is allowed"

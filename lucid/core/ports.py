@@ -123,6 +123,19 @@ class Predictor(Protocol):
         ...
 
 
+class Forecaster(Protocol):
+    """How busy each VC is about to be."""
+
+    def saw(self, job: Job) -> None:
+        """Take in a job when it is first seen. Called once for each."""
+        ...
+
+    def gpus_per_hour(self, now_s: float) -> Mapping[str, float]:
+        """GPUs expected to be submitted per hour in the hours to come, by VC. The same object as long as the
+        forecast is the same."""
+        ...
+
+
 class Recorder(Protocol):
     """Where decisions and their results go: a run's folder, or the daemon's store."""
 

@@ -44,6 +44,7 @@ __all__ = [
     "SameUser",
     "ShareScores",
     "Shareable",
+    "SharingLevel",
     "SkipsProfiling",
     "Stable",
     "TooLarge",
@@ -478,6 +479,21 @@ class HomeHasRoom(Reason):
 
     def __bool__(self) -> bool:
         return self.room
+
+
+@dataclass(frozen=True, slots=True)
+class SharingLevel(Reason):
+    """Is the VC busy enough for sharing as configured? ``gss`` is the capacity in force, from idle GPUs, GPUs that
+    wait, and GPUs forecast to be submitted per hour."""
+
+    idle_gpus: int
+    waiting_gpus: int
+    gpus_per_hour: float
+    gss: int
+    default_gss: int
+
+    def __bool__(self) -> bool:
+        return self.gss >= self.default_gss
 
 
 @dataclass(frozen=True, slots=True)

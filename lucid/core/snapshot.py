@@ -39,7 +39,8 @@ class Snapshot:
 
     ``ended``: jobs that ended since the snapshot before. ``predictions``: by job id, filled in by
     ``orchestrator.annotate``; an adapter leaves it empty. ``memory``: by partition, what the plan before left
-    for this one (``Plan.memory``), filled in by the cycle.
+    for this one (``Plan.memory``), filled in by the cycle. ``forecast``: GPUs expected to be submitted per hour, by
+    VC, filled in like the predictions; the same object as long as it says the same.
     """
 
     now_s: float
@@ -47,6 +48,7 @@ class Snapshot:
     ended: tuple[Ended, ...] = ()
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     memory: Mapping[str, object] = field(default_factory=dict)
+    forecast: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def profiling(self) -> Partition | None:

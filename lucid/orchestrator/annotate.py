@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from lucid.core.job import JobProfile, Pending, Running
-from lucid.core.ports import Predictor
+from lucid.core.ports import Forecaster, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
 
@@ -16,13 +16,15 @@ __all__ = ["Annotator"]
 
 
 class Annotator:
-    """Fills in ``Snapshot.predictions``. A job is predicted when first seen and again when its profile comes;
-    partitions handed out unchanged are not looked at again, and jobs that ended are forgotten.
+    """Fills in ``Snapshot.predictions``, and ``forecast`` where there is a forecaster. A job is predicted when first
+    seen and again when its profile comes; partitions handed out unchanged are not looked at again, and jobs that
+    ended are forgotten.
 
     A snapshot's predictions can be read only, and stay as they are for as long as somebody keeps the snapshot."""
 
-    def __init__(self, predictor: Predictor) -> None:
+    def __init__(self, predictor: Predictor, forecaster: Forecaster | None = None) -> None:
         self._predictor = predictor
+        self._forecaster = forecaster
         self._predictions: dict[str, Prediction] = {}
         self._seen_with: dict[str, JobProfile | None] = {}
         self._partitions: dict[str, Partition] = {}
@@ -49,13 +51,16 @@ class Annotator:
                 if fresh:
                     self._predict([entries[i] for i in entries if i in fresh], snapshot.now_s)
                 self._entries[name] = entries
-        annotated = replace(snapshot, predictions=MappingProxyType(self._predictions))
+        forecast = {} if self._forecaster is None else self._forecaster.gpus_per_hour(snapshot.now_s)
+        annotated = replace(snapshot, predictions=MappingProxyType(self._predictions), forecast=forecast)
         self._handed_out = weakref.ref(annotated)
         return annotated
 
     def _predict(self, entries: Iterable[Pending | Running], now_s: float) -> None:
         seen, missing = self._seen_with, _MISSING
         for entry in [e for e in entries if seen.get(e.job.id, missing) is not e.profile]:
+            if self._forecaster is not None and entry.job.id not in seen:
+                self._forecaster.saw(entry.job)
             seen[entry.job.id] = entry.profile
             self._predictions[entry.job.id] = self._predictor.predict(entry.job, entry.profile, now_s)
 

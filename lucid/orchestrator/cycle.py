@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lucid.core.decision import Plan
-from lucid.core.ports import Applied, Cluster, Predictor, Recorder
+from lucid.core.ports import Applied, Cluster, Forecaster, Predictor, Recorder
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.annotate import Annotator
@@ -26,14 +26,19 @@ class CycleResult:
 
 
 class Cycle:
-    """Joins a cluster, a predictor, a policy and a recorder.
+    """Joins a cluster, a predictor, a policy, a recorder and a forecaster.
 
     Raises:
         ConfigError: the policy needs something that this cluster cannot do.
     """
 
     def __init__(
-        self, cluster: Cluster, predictor: Predictor, policy: Policy, recorder: Recorder | None = None
+        self,
+        cluster: Cluster,
+        predictor: Predictor,
+        policy: Policy,
+        recorder: Recorder | None = None,
+        forecaster: Forecaster | None = None,
     ) -> None:
         lacking = policy.needs - cluster.capabilities
         if lacking:
@@ -44,7 +49,7 @@ class Cycle:
             )
         self._cluster = cluster
         self._policy = policy
-        self._annotate = Annotator(predictor)
+        self._annotate = Annotator(predictor, forecaster)
         self._check = SafetyCheck(getattr(policy, "group_limit", 1))
         self._recorder = recorder
         self._memory: Mapping[str, object] = {}

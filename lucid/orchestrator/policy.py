@@ -70,7 +70,7 @@ class PartitionPolicy(ABC):
     group_limit: int = 1
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[Partition, tuple[Partition, ...], PartitionPlan]] = {}
+        self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan]] = {}
 
     def profiled(self, job: Job) -> bool:  # noqa: ARG002 - part of the protocol
         """Most policies profile nothing."""
@@ -96,8 +96,8 @@ class PartitionPolicy(ABC):
             parts[name] = part
         return Plan(now_s, parts)
 
-    def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[Partition, ...]:  # noqa: ARG002
-        """Other partitions that the plan of this one depends on: a change there makes a kept plan void."""
+    def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:  # noqa: ARG002
+        """What else the plan of this partition depends on: a change there makes a kept plan void."""
         return ()
 
     @abstractmethod

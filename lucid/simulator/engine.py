@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lucid.core.ports import Predictor, Recorder
+from lucid.core.ports import Forecaster, Predictor, Recorder
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.policy import Policy
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
@@ -73,6 +73,7 @@ def run(
     recorder: Recorder | None = None,
     progress: Progress | None = None,
     jobs: int = 0,
+    forecaster: Forecaster | None = None,
 ) -> Run:
     """Replay until nothing more happens.
 
@@ -81,7 +82,7 @@ def run(
         UnsafePlan: the policy broke a safety rule.
     """
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    cycle = Cycle(cluster, predictor, policy, recorder)
+    cycle = Cycle(cluster, predictor, policy, recorder, forecaster)
     series = Series()
     wake_s: float | None = None
     now_s, cycles = 0.0, 0

@@ -10,6 +10,7 @@ from lucid.config import PackingSettings, PolicySettings, ReservationSettings, S
 from lucid.core.node import Node
 from lucid.core.ports import Capability, Predictor, Recorder
 from lucid.errors import ConfigError
+from lucid.models.arrivals import ArrivalForecaster
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.policies import ESTIMATES, Estimates
 from lucid.orchestrator.policies.muri import MuriPolicy
@@ -142,7 +143,8 @@ def simulate(
         agents=Capability.ADAPT in made.needs,
         interleaving=_interleaving(made) if scenario.staged else None,
     )
-    return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs))
+    forecaster = ArrivalForecaster() if scenario.settings.policy.packing.dynamic else None
+    return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster)
 
 
 def _interleaving(policy: Policy) -> Interleaving:

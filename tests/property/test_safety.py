@@ -58,6 +58,13 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
         "lucid",
         {"profiling": {"max_wait_s": 100.0, "carry_on_share": 1.0, "n_prof": 4}},
     ),
+    "lucid, time-aware": (
+        "lucid",
+        {
+            "profiling": {"time_aware": True, "burst_wait_s": 20.0},
+            "packing": {"dynamic": True, "calm_s": 60.0, "horizon_h": 1.0},
+        },
+    ),
 }
 
 HEAD_OF_LINE = {"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias"}

@@ -180,3 +180,40 @@ def test_lucid_plans_the_profiling_partition_by_the_stage() -> None:
 
 def test_a_job_that_asks_for_no_gpu_is_sent_on_unprofiled() -> None:
     assert reason(stage([waits("j", 0)]).decisions["j"], ProfilingFits) == ProfilingFits(0, False)
+
+
+BURST = {"time_aware": True, "burst_wait_s": 160.0, "least_t_prof_s": 40.0}
+
+
+def test_L5_a_burst_shortens_t_prof_and_a_calm_does_not() -> None:
+    busy = [profiling_run("r", "n1:0-7"), profiling_run("s", "n2:0-7")]
+    calm = stage([waits(f"j{i}", 8, vc="vc") for i in range(4)], busy, 60.0, **BURST)  # 4 x 8 x 80 / 16 = 160 s
+    assert not calm.actions
+    burst = stage([waits(f"j{i}", 8, vc="vc") for i in range(8)], busy, 60.0, **BURST)  # 320 s: T_prof halves
+    assert reason(burst.decisions["r"], ProfileTime) == ProfileTime(60.0, 40.0)
+    static = stage([waits(f"j{i}", 8, vc="vc") for i in range(8)], busy, 60.0)
+    assert not static.actions
+
+
+def test_L5_in_a_burst_jobs_go_home_only_where_they_can_start_at_once() -> None:
+    trace = a_trace(
+        *[by(f"home{i}", 1, 500.0, profile=LIGHT, vc="vc") for i in range(12)],
+        *[by(f"full{i}", 1, 500.0, profile=LIGHT, vc="tiny") for i in range(12)],
+    )
+    layout = {"vc": nodes(1, 8), "tiny": nodes(1, 1, "t")}
+    outcomes, _ = replay(
+        "lucid", trace, layout, profiling_nodes=nodes(1, 2, "p"), profiling={**BURST, "carry_on_share": 0.0}
+    )
+    at_once = {name for name, o in outcomes.items() if o.start_s == 0.0 and o.profiled_s == 0.0}
+    assert len([name for name in at_once if name.startswith("home")]) == 8
+    assert len([name for name in at_once if name.startswith("full")]) == 1
+    assert all(o.end_s > 0 for o in outcomes.values())
+
+
+def test_L5_without_a_burst_nothing_differs() -> None:
+    trace = a_trace(*[by(f"j{i}", 1, 500.0, profile=LIGHT) for i in range(3)])
+    plain, _ = replay("lucid", trace, LAYOUT, profiling_nodes=nodes(1, 4, "p"))
+    aware, _ = replay("lucid", trace, LAYOUT, profiling_nodes=nodes(1, 4, "p"), profiling={"time_aware": True})
+    assert {n: (o.start_s, o.profiled_s > 0) for n, o in plain.items()} == {
+        n: (o.start_s, o.profiled_s > 0) for n, o in aware.items()
+    }

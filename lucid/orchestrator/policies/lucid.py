@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from lucid.binder.dynamic import SharingMode, sharing_mode
 from lucid.binder.pairing import Binder
 from lucid.binder.unpack import partings
 from lucid.config import PolicySettings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start, earliest
-from lucid.core.job import Job, Pending
+from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.reason import FreeGpus, HomeHasRoom, Priority, Reason, Reserved
+from lucid.core.reason import FreeGpus, HomeHasRoom, Priority, Reason, Reserved, SharingLevel
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.order import QueuedJob, QueueOrder
 from lucid.orchestrator.placement import Feasibility, consolidated
@@ -57,11 +58,13 @@ class LucidPolicy(PartitionPolicy):
     def _waiting_at_home(self, snapshot: Snapshot) -> dict[str, int]:
         return {name: len(p.pending) for name, p in snapshot.partitions.items() if not p.profiling}
 
-    def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[Partition, ...]:
-        """The profiling queue looks for room in the VCs, where it is time-aware."""
-        if partition.profiling and partition.pending and self._settings.profiling.time_aware:
-            return tuple(snapshot.partitions.values())
-        return ()
+    def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
+        """The profiling queue looks for room in the VCs, where it is time-aware; dynamic sharing at the forecast."""
+        if not partition.pending:
+            return ()
+        if not partition.profiling:
+            return (snapshot.forecast.get(partition.name),) if self._settings.packing.dynamic else ()
+        return tuple(snapshot.partitions.values()) if self._settings.profiling.time_aware else ()
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Profile, or order and place."""
@@ -73,7 +76,8 @@ class LucidPolicy(PartitionPolicy):
                 self._waiting_at_home(snapshot),
                 _RoomAtHome(snapshot, self._settings),
             )
-        if not partition.pending and not partings(partition.running):
+        dynamic = self._settings.packing.dynamic  # then even an empty queue goes to measure how long it has been calm
+        if not partition.pending and not dynamic and not partings(partition.running):
             return PartitionPlan({})
         return _VcPlan(partition, snapshot, self._settings, self._predictor).make(self._orders[partition.name])
 
@@ -114,6 +118,13 @@ class _VcPlan:
         self._settings = settings
         self._ledger = Ledger(partition)
         self._feasible = Feasibility(partition)
+        self._level: tuple[SharingLevel, ...] = ()
+        """Why sharing is less than configured, for the decisions that it makes different."""
+        self._mode: SharingMode | None = None
+        self._level_changes_s: float | None = None
+        self._gss = settings.packing.gss
+        if settings.packing.dynamic and settings.packing.gss:
+            self._weigh_sharing(snapshot)
         self._binder = Binder(partition, self._ledger, self._predictions, predictor, settings.packing, self._now_s)
         self._decisions: dict[str, Decision] = {}
         self._actions: list[Action] = []
@@ -124,6 +135,20 @@ class _VcPlan:
         shape: a lighter job of the same share score waits with the heavier one before it, until the next plan."""
         self._kept: Reservation | None = None
         self._room: Reserved | None = None
+
+    def _weigh_sharing(self, snapshot: Snapshot) -> None:
+        name = self._partition.name
+        before = snapshot.memory.get(name)
+        self._mode, level, self._level_changes_s = sharing_mode(
+            self._ledger.free,
+            sum(entry.job.gpus for entry in self._partition.pending),
+            snapshot.forecast.get(name, 0.0),
+            self._settings.packing,
+            before if isinstance(before, SharingMode) else None,
+            self._now_s,
+        )
+        self._level = () if level else (level,)
+        self._gss = self._mode.gss
 
     def make(self, order: QueueOrder) -> PartitionPlan:
         """Part unstable pairs; then serve the reservation's holder; then everybody by estimate x GPUs."""
@@ -157,7 +182,8 @@ class _VcPlan:
         return self._plan(self._now_s + SETTLE_S if parted else due_s)
 
     def _plan(self, wake_s: float | None) -> PartitionPlan:
-        return PartitionPlan(self._decisions, tuple(self._actions), earliest(wake_s, self._binder.changes_s))
+        wake_s = earliest(earliest(wake_s, self._binder.changes_s), self._level_changes_s)
+        return PartitionPlan(self._decisions, tuple(self._actions), wake_s, self._mode)
 
     def _strict_from_s(self, holder: Pending) -> float | None:
         at_s = holder.job.submit_s + self._settings.reservation.strict_after_s
@@ -176,26 +202,23 @@ class _VcPlan:
         self._decisions[job.id] = Hold((self._room, *no_place(self._ledger, holder)))
 
     def _decide(self, queued: QueuedJob, fenced: bool) -> None:
-        entry, prediction, value = queued.entry, queued.prediction, queued.value
-        job, score, kept, room = entry.job, prediction.share_score, self._kept, self._room
-        bar = self._binder.bars(entry, score)
-        why: tuple[Reason, ...]
-        if bar is not None:
-            why = (bar,)
-        else:
-            assert score is not None
-            beside, why = self._binder.partner(entry, value, score, kept.names if fenced and kept else ())
-            if beside is not None:
-                start = Start(beside.placement, (self._priority(value, prediction, job), *why), beside.job.id)
-                self._binder.joined(entry, beside)
-                self._act(job, start)
-                return
+        entry, value = queued.entry, queued.value
+        job, kept, room = entry.job, self._kept, self._room
+        beside, why = self._partner(queued, fenced, self._gss)
+        if beside is not None:
+            self._start_beside(queued, beside, (*self._level, *why))
+            return
         nodes = kept.nodes if fenced and kept else None
         allowed = None if nodes is None else (lambda i: i not in nodes)
         placement = consolidated(self._ledger, job, allowed, self._settings.remainder_on_emptiest)
         if placement is not None:
-            self._start_alone(entry, value, placement, why)
+            self._start_alone(entry, value, placement, (*self._level, *why))
             return
+        if self._level:  # sharing less is for those who need not wait for it
+            beside, why = self._partner(queued, fenced, self._settings.packing.gss)
+            if beside is not None:
+                self._start_beside(queued, beside, why)
+                return
         hopeless = self._feasible.bar(job)
         if hopeless is not None:
             hold = Hold((hopeless,))
@@ -206,6 +229,21 @@ class _VcPlan:
         if queued.steady:  # the reason of an unsteady job names it, and is nobody else's
             self._blocked[fenced][queued.shape] = (queued.gpu_mem_mib, hold)
         self._decisions[job.id] = hold
+
+    def _partner(self, queued: QueuedJob, fenced: bool, gss: int) -> tuple[Running | None, tuple[Reason, ...]]:
+        score = queued.prediction.share_score
+        bar = self._binder.bars(queued.entry, score, gss)
+        if bar is not None:
+            return None, (bar,)
+        assert score is not None
+        names = self._kept.names if fenced and self._kept else ()
+        return self._binder.partner(queued.entry, queued.value, score, gss, names)
+
+    def _start_beside(self, queued: QueuedJob, beside: Running, why: tuple[Reason, ...]) -> None:
+        job = queued.entry.job
+        reasons = (self._priority(queued.value, queued.prediction, job), *why)
+        self._binder.joined(queued.entry, beside)
+        self._act(job, Start(beside.placement, reasons, beside.job.id))
 
     def _priority(self, value: float, prediction: Prediction, job: Job) -> Priority:
         return Priority("estimate x GPUs", value, prediction.duration_s, job.gpus, prediction.duration_source)
