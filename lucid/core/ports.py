@@ -13,7 +13,7 @@ from lucid.core.prediction import Prediction
 from lucid.core.readings import GpuCard, GpuLost, GpuReading
 from lucid.core.snapshot import Snapshot
 
-__all__ = ["Applied", "Capability", "Clock", "Cluster", "GpuMetrics", "Predictor", "Recorder"]
+__all__ = ["Applied", "Capability", "Clock", "Cluster", "Forecaster", "GpuMetrics", "Predictor", "Recorder"]
 
 
 class Capability(StrEnum):

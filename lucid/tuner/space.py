@@ -35,6 +35,8 @@ SPACE: tuple[Dimension, ...] = (
     Dimension("policy.profiling.n_prof", choices=(1, 2, 4, 8)),
     Dimension("policy.profiling.max_wait_s", 600.0, 28800.0, log=True),
     Dimension("policy.profiling.carry_on_share", 0.0, 1.0),
+    Dimension("policy.packing.dynamic", choices=(False, True)),
+    Dimension("policy.profiling.time_aware", choices=(False, True)),
     Dimension("policy.reservation.after_wait_s", 0.0, 28800.0),
     Dimension("policy.reservation.strict_after_s", 3600.0, 172800.0, log=True),
     Dimension("policy.reservation.safety", 0.5, 4.0, log=True),

@@ -86,6 +86,16 @@ SAID: list[tuple[Reason, str]] = [
     (why.Requeueable(False), "may not be requeued"),
     (why.Requeueable(True), "may be requeued"),
     (why.ProfilingFits(8, False), "no profiling node could hold 8 GPUs"),
+    (why.ProfilerPressure(320.0, 160.0), "the profiling queue is 5.3 min long, a burst (above 2.7 min)"),
+    (why.ProfilerPressure(80.0, 160.0), "the profiling queue is 80 s long, no burst (up to 2.7 min)"),
+    (why.HomeHasRoom("vc", 7, True), "its own VC vc has 7 idle GPUs and nobody waiting: measured where it runs"),
+    (why.HomeHasRoom("vc", 0, False), "no room at once in its own VC vc"),
+    (why.SharingLevel(14, 0, 3.0, 0, 2), "sharing off: 14 GPUs idle, 0 waited for, forecast 3 GPUs an hour"),
+    (
+        why.SharingLevel(4, 1, 3.0, 1, 2),
+        "sharing limited to GSS 1: 4 GPUs idle, 1 waited for",
+    ),
+    (why.SharingLevel(0, 9, 3.0, 2, 2), "sharing as configured: 0 GPUs idle, 9 waited for, forecast 3 GPUs an hour"),
     (why.WaitedForProfiling(15000.0, 14400.0), "has waited 4.2 h for a profiling node, at most 4.0 h is allowed"),
 ]
 
