@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from lucid.cli.console import stdout_console
 from lucid.cli.progress import progress
 from lucid.simulator.elastic_sets import CASES, Comparison, compare_case
 
@@ -63,7 +63,7 @@ def elastic(sets: int, jobs: int, mixes: tuple[str, ...], means: tuple[float, ..
     if as_json:
         click.echo(json.dumps(_data(found, jobs, seed), indent=1))
         return
-    Console().print(_table(found))
+    stdout_console().print(_table(found))
 
 
 def _average(found: Sequence[Comparison], figure: str, baseline: str) -> float:

@@ -13,6 +13,7 @@ __all__ = ["lucidctl", "main"]
 
 _COMMANDS = {
     "simulate": "lucid.cli.simulate:simulate",
+    "compare": "lucid.cli.compare:compare",
     "experiment": "lucid.cli.experiment:experiment",
     "explain": "lucid.cli.explain:explain",
     "status": "lucid.cli.live:status",

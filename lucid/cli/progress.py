@@ -10,7 +10,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-__all__ = ["Report", "progress"]
+__all__ = ["ManyReport", "Report", "many_bars", "progress"]
 
 _QUIET_S = 2.0
 
@@ -21,10 +21,14 @@ class Report(Protocol):
     def __call__(self, done: int, total: int) -> None: ...  # noqa: D102
 
 
-@contextmanager
-def progress(words: str) -> Iterator[Report]:
-    """A bar that appears once the work has taken two seconds, and is gone when it ends."""
-    bar = Progress(
+class ManyReport(Protocol):
+    """Called with what is being done, how much of it is done, and what there is to do."""
+
+    def __call__(self, name: str, done: int, total: int) -> None: ...  # noqa: D102
+
+
+def _bars() -> Progress:
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
@@ -32,6 +36,35 @@ def progress(words: str) -> Iterator[Report]:
         console=Console(stderr=True),
         transient=True,
     )
+
+
+@contextmanager
+def many_bars() -> Iterator[ManyReport]:
+    """Bars, one for each name, that appear once the work has taken two seconds, and are gone when it ends."""
+    bars, tasks = _bars(), {}
+    began_s = time.monotonic()
+    shown = False
+
+    def report(name: str, done: int, total: int) -> None:
+        nonlocal shown
+        if name not in tasks:
+            tasks[name] = bars.add_task(name, total=None)
+        bars.update(tasks[name], completed=done, total=total)
+        if not shown and time.monotonic() - began_s >= _QUIET_S:
+            bars.start()
+            shown = True
+
+    try:
+        yield report
+    finally:
+        if shown:
+            bars.stop()
+
+
+@contextmanager
+def progress(words: str) -> Iterator[Report]:
+    """A bar that appears once the work has taken two seconds, and is gone when it ends."""
+    bar = _bars()
     task = bar.add_task(words, total=None)
     began_s = time.monotonic()
     shown = False

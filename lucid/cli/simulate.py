@@ -14,136 +14,35 @@ from rich.table import Table
 from lucid.cli.console import stdout_console
 from lucid.cli.progress import progress
 from lucid.cli.render import duration
-from lucid.config import Settings, load_settings
+from lucid.cli.scenario import read_scenario, scenario_options
 from lucid.errors import ConfigError
-from lucid.orchestrator.policies import ESTIMATES, Estimates
-from lucid.orchestrator.policy import find_policy, known_policies
+from lucid.orchestrator.policy import find_policy
 from lucid.simulator.engine import Run
-from lucid.simulator.estimates import read_estimates
-from lucid.simulator.layout import NodeShape, read_vcs, sized_vcs
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.record import DecisionLog, write_decisions, write_jobs
 from lucid.simulator.report import write_report
-from lucid.simulator.scenario import Scenario, Semantics
+from lucid.simulator.scenario import Scenario
 from lucid.simulator.scenario import simulate as replay
-from lucid.simulator.traces import Trace, read_trace
-from lucid.simulator.traces.synth import with_workloads
-from lucid.simulator.truth import ContentionTruth, read_pairs
 
 __all__ = ["compare", "print_table", "simulate", "write_run"]
 
 
 @click.command()
-@click.argument("trace_file", metavar="TRACE", type=click.Path(path_type=Path))
+@scenario_options
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Policy to replay; repeat to compare.")
-@click.option("--format", "fmt", metavar="NAME", help="Format of the trace, where its first lines do not tell.")
-@click.option("--vcs", type=click.Path(path_type=Path), help="CSV of 'VC,nodes'; else VCs are sized to the trace.")
-@click.option("--nodes", type=click.IntRange(min=1), help="Nodes in all, shared out by the VCs' GPU-hours.")
-@click.option("--gpus-per-node", type=click.IntRange(1, 64), default=8, show_default=True)
-@click.option("--gpu-mem-mib", type=click.IntRange(min=1), default=24576, show_default=True, help="Memory of a GPU.")
-@click.option("--cpus-per-node", type=click.IntRange(min=0), default=0, help="0: not limited.")
-@click.option("--mem-mib-per-node", type=click.IntRange(min=0), default=0, help="0: not limited.")
-@click.option("--profiling-nodes", type=click.IntRange(min=1), help="Nodes lent to profiling. Default: 2 % of them.")
-@click.option(
-    "--estimates",
-    "estimate_specs",
-    multiple=True,
-    metavar="[POLICY=]FILE",
-    help="CSV of estimated durations (job_id, duration_s or priority), for one policy or for all that take any.",
-)
-@click.option(
-    "--predictor",
-    type=click.Choice(["history", "oracle"]),
-    default="history",
-    show_default=True,
-    help="What estimates durations where no file does.",
-)
-@click.option("--pairs", type=click.Path(path_type=Path), help="CSV of measured pairs: the true interference.")
-@click.option(
-    "--workloads",
-    type=click.Choice(["trace", "synthetic"]),
-    default="trace",
-    show_default=True,
-    help="'synthetic' gives jobs without GPU readings a synthetic workload.",
-)
-@click.option("--seed", type=int, default=1, show_default=True, help="For --workloads synthetic.")
-@click.option("--config", type=click.Path(path_type=Path), help="TOML settings of policies and overheads.")
-@click.option(
-    "--semantics",
-    type=click.Choice([s.value for s in Semantics]),
-    help="Default: 'honest', but 'muri' for a trace of Muri's. 'published' and 'published-mended' reproduce Lucid's "
-    "published simulator and 'muri' Muri's, for parity only.",
-)
-@click.option(
-    "--skip-bad",
-    is_flag=True,
-    help="Leave bad rows of the trace out and count them; let the history estimate jobs that --estimates lacks.",
-)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for report.html, per-job CSV, decisions.")
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of tables.")
-def simulate(
-    trace_file: Path,
-    policies: tuple[str, ...],
-    fmt: str | None,
-    vcs: Path | None,
-    nodes: int | None,
-    gpus_per_node: int,
-    gpu_mem_mib: int,
-    cpus_per_node: int,
-    mem_mib_per_node: int,
-    profiling_nodes: int | None,
-    estimate_specs: tuple[str, ...],
-    predictor: str,
-    pairs: Path | None,
-    workloads: str,
-    seed: int,
-    config: Path | None,
-    semantics: str | None,
-    skip_bad: bool,
-    out: Path | None,
-    as_json: bool,
-) -> None:
+def simulate(policies: tuple[str, ...], out: Path | None, as_json: bool, **options: Any) -> None:
     """Replay TRACE under each --policy (fifo and lucid unless told) and compare what becomes of its jobs.
 
     sjf and srtf are defined on true durations and are given them; the others get --estimates or --predictor.
     """
-    if vcs is not None and nodes is not None:
-        raise ConfigError("--vcs and --nodes both say how many nodes there are; give one of them")
     chosen = policies or ("fifo", "lucid")
     for name in chosen:
         find_policy(name)
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is not a folder; give another name")
-    settings = load_settings(config) if config else Settings()
-    with progress(f"reading {trace_file.name}") as report:
-        trace = read_trace(trace_file, fmt, skip_bad=skip_bad, progress=report)
-    notes = [f"left out of the trace: {count} rows, {reason}" for reason, count in trace.skipped]
-    if workloads == "synthetic":
-        trace, count = with_workloads(trace, seed)
-        notes.append(f"{count} jobs were given a SYNTHETIC workload (seed {seed})")
-    elif not any(item.profile for item in trace.jobs):
-        notes.append("the trace has no GPU readings, so nothing is packed; --workloads synthetic supplies some")
-    given = _estimates(estimate_specs, trace, skip_bad)
-    for estimates in given.values():
-        lacking = sum(item.job.id not in estimates for item in trace.jobs)
-        if lacking:
-            notes.append(f"{lacking} jobs have no estimate; the history of the trace estimates them")
-    scenario = Scenario(
-        trace,
-        read_vcs(vcs) if vcs else sized_vcs(trace, gpus_per_node, nodes),
-        NodeShape(gpus_per_node, gpu_mem_mib, cpus_per_node, mem_mib_per_node),
-        read_pairs(pairs) if pairs else ContentionTruth(),
-        settings,
-        profiling_nodes,
-        given,
-        "given estimates",
-        predictor,
-        _semantics(semantics, trace, notes),
-    )
-    if vcs is None and nodes is None:
-        notes.append("no --vcs or --nodes: VCs were sized to run all jobs at once for 95 % of the time")
-    if pairs is None:
-        notes.append("no --pairs: interference is the contention model's, not measured")
+    scenario, notes = read_scenario(**options)
     metrics, runs, logs = compare(scenario, chosen, keep_decisions=out is not None)
     if out is not None:
         write_run(out, scenario, runs, metrics, logs, notes)
@@ -156,31 +55,6 @@ def simulate(
         console.print(f"note: {note}", highlight=False)
     if out is not None:
         console.print(f"written: {out / 'report.html'}, and a folder for each policy", highlight=False)
-
-
-def _semantics(name: str | None, trace: Trace, notes: list[str]) -> Semantics:
-    """What was asked for; else that of the trace's own simulator, where it has one."""
-    if name is not None:
-        return Semantics(name)
-    if not any(item.stages is not None for item in trace.jobs):
-        return Semantics.HONEST
-    notes.append(
-        "a trace of Muri's is replayed as by Muri's simulator (start costs at every event, moving is free); "
-        "--semantics honest charges each start once"
-    )
-    return Semantics.MURI
-
-
-def _estimates(specs: Sequence[str], trace: Trace, partial: bool) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    for spec in specs:
-        policy, separator, name = spec.partition("=")
-        if not separator or policy not in known_policies():
-            policy, name = "", spec
-        elif ESTIMATES.get(policy) in (Estimates.NONE, Estimates.TRUE):
-            raise ConfigError(f"--estimates {spec}: policy {policy!r} takes no estimates")
-        found[policy] = read_estimates(Path(name), trace, partial=partial)
-    return found
 
 
 def compare(
@@ -220,8 +94,10 @@ def write_run(
     metrics: Mapping[str, dict[str, Any]],
     logs: Mapping[str, DecisionLog],
     notes: Sequence[str],
+    extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the run's folder: summary.json, report.html, and for each policy jobs.csv and decisions.jsonl.
+    """Write the run's folder: summary.json (with ``extra`` at its end), report.html, and for each policy jobs.csv
+    and decisions.jsonl.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -234,7 +110,7 @@ def write_run(
             if run.policy in logs:
                 write_decisions(folder / "decisions.jsonl", logs[run.policy])
         stable = {name: {k: v for k, v in m.items() if k not in _MACHINE} for name, m in metrics.items()}
-        summary = _summary(scenario, stable, notes)
+        summary = {**_summary(scenario, stable, notes), **(extra or {})}
         (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
         write_report(out / "report.html", scenario.trace.name, runs, metrics, notes)
     except OSError as error:

@@ -89,6 +89,15 @@ class Scenario:
         """Does the trace say how long jobs spend on each resource? Then they can be interleaved."""
         return any(item.stages is not None for item in self.trace.jobs)
 
+    def capabilities(self) -> frozenset[Capability]:
+        """What the simulated cluster can do on this trace, given nodes to profile on."""
+        able = {Capability.PREEMPT, Capability.SHARE, Capability.PROFILE}
+        if self.staged:
+            able.add(Capability.INTERLEAVE)
+        if any(item.learning is not None for item in self.trace.jobs):
+            able |= {Capability.RESIZE, Capability.ADAPT}
+        return frozenset(able)
+
     def _predictor(self, policy: str) -> Predictor:
         kind = ESTIMATES.get(policy, Estimates.GIVEN)
         if kind is Estimates.TRUE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lucid.orchestrator.policies import ESTIMATES, Estimates
 from lucid.simulator.engine import Run
 from lucid.simulator.report.units import show_count, show_many
 from lucid.simulator.truth import OraclePredictor
@@ -21,10 +22,16 @@ _ABOUT = {
     "srtf": "shortest remaining time first",
     "qssf": "least run time × GPUs first",
     "tiresias": "least GPU time received first, in two queues",
+    "srsf": "least remaining time × GPUs first",
+    "muri-s": "least remaining work × GPUs first, in groups that take turns",
+    "muri-l": "least GPU time received first, in groups that take turns",
+    "elastic": "in order of submission, on as many GPUs as are idle",
+    "elastic-fcfs": "in order of submission, on the fewest GPUs",
+    "elastic-ef": "in order of submission, on the most GPUs",
     "lucid": "profiles, orders by estimate × GPUs, packs pairs",
 }
 _ORACLE = OraclePredictor.name
-_WITHOUT_ESTIMATES = frozenset({"fifo", "tiresias"})
+_WITHOUT_ESTIMATES = frozenset(name for name, kind in ESTIMATES.items() if kind is Estimates.NONE)
 
 
 def styles(policies: Sequence[str]) -> list[int]:

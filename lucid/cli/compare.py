@@ -1,0 +1,104 @@
+"""``lucidctl compare``: every policy that can run on a trace, side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from lucid.cli.console import stdout_console
+from lucid.cli.progress import many_bars
+from lucid.cli.render import duration
+from lucid.cli.scenario import read_scenario, scenario_options
+from lucid.cli.simulate import write_run
+from lucid.errors import ConfigError
+from lucid.orchestrator.policy import find_policy
+from lucid.simulator.compare import Comparison, compare_policies, default_policies
+
+__all__ = ["compare"]
+
+
+@click.command()
+@scenario_options
+@click.option("--policy", "policies", multiple=True, metavar="NAME", help="Only this one; repeat for more.")
+@click.option("--ablations", is_flag=True, help="Also policies with a part of them taken out.")
+@click.option("--workers", type=click.IntRange(min=1), help="Processes at a time. Default: one for each core.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for report.html, summary.json, per-job CSV.")
+@click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of a table.")
+def compare(
+    policies: tuple[str, ...],
+    ablations: bool,
+    workers: int | None,
+    out: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Replay TRACE under every policy that can run on it, and compare.
+
+    A column says what each assumes; a policy that cannot run on this trace is listed with the reason. All are charged
+    alike (--semantics honest), whichever simulator the trace comes from.
+    """
+    for name in policies:
+        find_policy(name)
+    if out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: is not a folder; give another name")
+    scenario, notes = read_scenario(**options, muris_own=False)
+    with many_bars() as report:
+        found = compare_policies(scenario, policies or default_policies(ablations), workers, report)
+    if not found.runs:
+        raise ConfigError("none of the policies can run on this trace: " + "; ".join(_reasons(found)))
+    notes += [f"not applicable: {line}" for line in _reasons(found)]
+    notes += [f"{name} assumes {found.assumptions[name].text()}" for name in found.runs]
+    if out is not None:
+        write_run(out, scenario, list(found.runs.values()), found.metrics, {}, notes, _extra(found))
+    if as_json:
+        summary = {
+            "trace": scenario.trace.name,
+            "jobs": len(scenario.trace.jobs),
+            "vcs": dict(scenario.vcs or {}),
+            "gpus_per_node": scenario.shape.gpus,
+            "semantics": scenario.semantics.value,
+            "notes": notes,
+            "results": found.metrics,
+            **_extra(found),
+        }
+        click.echo(json.dumps(summary, indent=1))
+        return
+    console = stdout_console()
+    _print(console, found)
+    for note in notes:
+        if not note.startswith("not applicable: ") and " assumes " not in note:
+            console.print(f"note: {note}", highlight=False)
+    if out is not None:
+        console.print(f"written: {out / 'report.html'}, and a folder for each policy", highlight=False)
+
+
+def _reasons(found: Comparison) -> list[str]:
+    return [f"{name} {reason}" for name, reason in found.not_applicable.items()]
+
+
+def _extra(found: Comparison) -> dict[str, Any]:
+    return {
+        "assumptions": {name: item.data() for name, item in found.assumptions.items()},
+        "not_applicable": dict(found.not_applicable),
+    }
+
+
+def _print(console: Console, found: Comparison) -> None:
+    table = Table(title="Policies by average JCT")
+    table.add_column("policy", no_wrap=True)
+    for column in ("avg JCT", "p99.9 JCT", "avg\nqueueing", "JCT of jobs\n> 8 GPUs", "makespan", "GPU use"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("assumes")
+    for name in sorted(found.runs, key=lambda name: found.metrics[name].get("avg_jct_s", 0.0)):
+        m = found.metrics[name]
+        keys = ("avg_jct_s", "p999_jct_s", "avg_queue_s", "avg_jct_large_s", "makespan_s")
+        cells = ["-" if m.get(key) is None else duration(m[key]) for key in keys]
+        table.add_row(name, *cells, f"{m['gpu_use']:.1%}", found.assumptions[name].text())
+    for name, reason in found.not_applicable.items():
+        table.add_row(name, "n/a", "", "", "", "", "", reason)
+    console.print(table)

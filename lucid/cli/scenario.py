@@ -1,0 +1,168 @@
+"""The options that say what is replayed, and on which cluster; shared by the commands that replay a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from lucid.cli.progress import progress
+from lucid.config import Settings, load_settings
+from lucid.errors import ConfigError
+from lucid.orchestrator.policies import ESTIMATES, Estimates
+from lucid.orchestrator.policy import known_policies
+from lucid.simulator.estimates import read_estimates
+from lucid.simulator.layout import NodeShape, read_vcs, sized_vcs
+from lucid.simulator.scenario import Scenario, Semantics
+from lucid.simulator.traces import Trace, read_trace
+from lucid.simulator.traces.synth import with_workloads
+from lucid.simulator.truth import ContentionTruth, read_pairs
+
+__all__ = ["read_scenario", "scenario_options"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--format", "fmt", metavar="NAME", help="Format of the trace, where its first lines do not tell."),
+    click.option("--vcs", type=click.Path(path_type=Path), help="CSV of 'VC,nodes'; else sized to the trace."),
+    click.option("--nodes", type=click.IntRange(min=1), help="Nodes in all, shared out by the VCs' GPU-hours."),
+    click.option("--gpus-per-node", type=click.IntRange(1, 64), default=8, show_default=True),
+    click.option("--gpu-mem-mib", type=click.IntRange(min=1), default=24576, show_default=True, help="Of a GPU."),
+    click.option("--cpus-per-node", type=click.IntRange(min=0), default=0, help="0: not limited."),
+    click.option("--mem-mib-per-node", type=click.IntRange(min=0), default=0, help="0: not limited."),
+    click.option(
+        "--profiling-nodes", type=click.IntRange(min=1), help="Lent to profiling. Default: 2 % of the nodes."
+    ),
+    click.option(
+        "--estimates",
+        "estimate_specs",
+        multiple=True,
+        metavar="[POLICY=]FILE",
+        help="CSV of estimated durations (job_id, duration_s or priority), for one policy or for all that take any.",
+    ),
+    click.option(
+        "--predictor",
+        type=click.Choice(["history", "oracle"]),
+        default="history",
+        show_default=True,
+        help="What estimates durations where no file does.",
+    ),
+    click.option("--pairs", type=click.Path(path_type=Path), help="CSV of measured pairs: the true interference."),
+    click.option(
+        "--workloads",
+        type=click.Choice(["trace", "synthetic"]),
+        default="trace",
+        show_default=True,
+        help="'synthetic' gives jobs without GPU readings a synthetic workload.",
+    ),
+    click.option("--seed", type=int, default=1, show_default=True, help="For --workloads synthetic."),
+    click.option("--config", type=click.Path(path_type=Path), help="TOML settings of policies and overheads."),
+    click.option(
+        "--semantics",
+        type=click.Choice([s.value for s in Semantics]),
+        help="'published' and 'published-mended' reproduce Lucid's published simulator and 'muri' Muri's, for parity "
+        "only. Default: 'honest'; simulate takes 'muri' for a trace of Muri's.",
+    ),
+    click.option(
+        "--skip-bad",
+        is_flag=True,
+        help="Leave bad rows of the trace out and count them; let the history estimate jobs that --estimates lacks.",
+    ),
+)
+
+
+def scenario_options(command: _Command) -> _Command:
+    """Adds the argument TRACE and the options of ``read_scenario`` to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return click.argument("trace_file", metavar="TRACE", type=click.Path(path_type=Path))(command)
+
+
+def read_scenario(
+    trace_file: Path,
+    fmt: str | None,
+    vcs: Path | None,
+    nodes: int | None,
+    gpus_per_node: int,
+    gpu_mem_mib: int,
+    cpus_per_node: int,
+    mem_mib_per_node: int,
+    profiling_nodes: int | None,
+    estimate_specs: Sequence[str],
+    predictor: str,
+    pairs: Path | None,
+    workloads: str,
+    seed: int,
+    config: Path | None,
+    semantics: str | None,
+    skip_bad: bool,
+    muris_own: bool = True,
+) -> tuple[Scenario, list[str]]:
+    """What the options ask for, and notes on what was assumed.
+
+    ``muris_own``: without ``semantics``, replay a trace of Muri's as Muri's simulator does.
+
+    Raises:
+        ConfigError: options that contradict each other.
+        TraceError: a file that cannot be read.
+    """
+    if vcs is not None and nodes is not None:
+        raise ConfigError("--vcs and --nodes both say how many nodes there are; give one of them")
+    settings = load_settings(config) if config else Settings()
+    with progress(f"reading {trace_file.name}") as report:
+        trace = read_trace(trace_file, fmt, skip_bad=skip_bad, progress=report)
+    notes = [f"left out of the trace: {count} rows, {reason}" for reason, count in trace.skipped]
+    if workloads == "synthetic":
+        trace, count = with_workloads(trace, seed)
+        notes.append(f"{count} jobs were given a SYNTHETIC workload (seed {seed})")
+    elif not any(item.profile for item in trace.jobs):
+        notes.append("the trace has no GPU readings, so nothing is packed; --workloads synthetic supplies some")
+    given = _estimates(estimate_specs, trace, skip_bad)
+    for estimates in given.values():
+        lacking = sum(item.job.id not in estimates for item in trace.jobs)
+        if lacking:
+            notes.append(f"{lacking} jobs have no estimate; the history of the trace estimates them")
+    scenario = Scenario(
+        trace,
+        read_vcs(vcs) if vcs else sized_vcs(trace, gpus_per_node, nodes),
+        NodeShape(gpus_per_node, gpu_mem_mib, cpus_per_node, mem_mib_per_node),
+        read_pairs(pairs) if pairs else ContentionTruth(),
+        settings,
+        profiling_nodes,
+        given,
+        "given estimates",
+        predictor,
+        _semantics(semantics, trace, notes, muris_own),
+    )
+    if vcs is None and nodes is None:
+        notes.append("no --vcs or --nodes: VCs were sized to run all jobs at once for 95 % of the time")
+    if pairs is None:
+        notes.append("no --pairs: interference is the contention model's, not measured")
+    return scenario, notes
+
+
+def _semantics(name: str | None, trace: Trace, notes: list[str], muris_own: bool) -> Semantics:
+    """What was asked for; else that of the trace's own simulator, where it has one."""
+    if name is not None:
+        return Semantics(name)
+    if not muris_own or not any(item.stages is not None for item in trace.jobs):
+        return Semantics.HONEST
+    notes.append(
+        "a trace of Muri's is replayed as by Muri's simulator (start costs at every event, moving is free); "
+        "--semantics honest charges each start once"
+    )
+    return Semantics.MURI
+
+
+def _estimates(specs: Sequence[str], trace: Trace, partial: bool) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for spec in specs:
+        policy, separator, name = spec.partition("=")
+        if not separator or policy not in known_policies():
+            policy, name = "", spec
+        elif ESTIMATES.get(policy) in (Estimates.NONE, Estimates.TRUE):
+            raise ConfigError(f"--estimates {spec}: policy {policy!r} takes no estimates")
+        found[policy] = read_estimates(Path(name), trace, partial=partial)
+    return found

@@ -1,0 +1,160 @@
+"""Every policy that can run on a trace, side by side in several processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from lucid.core.ports import Capability
+from lucid.errors import ConfigError
+from lucid.models.history import HistoryPredictor
+from lucid.orchestrator.policies import BUILT_IN
+from lucid.orchestrator.policies.assumptions import Assumptions, assumptions_of
+from lucid.orchestrator.policies.elastic import ElasticPolicy
+from lucid.orchestrator.policy import Policy, known_policies, make_policy
+from lucid.simulator.engine import Run
+from lucid.simulator.metrics import run_metrics
+from lucid.simulator.scenario import Scenario, simulate
+
+__all__ = ["ABLATIONS", "Comparison", "applicable", "compare_policies", "default_policies"]
+
+ABLATIONS = frozenset(name for name in BUILT_IN if name.startswith("muri-") and name not in ("muri-s", "muri-l"))
+"""Policies with a part of them taken out; compared on demand only."""
+
+Report = Callable[[str, int, int], None]
+"""Called with a policy, the jobs of it that have ended, and how many there are."""
+
+_LACKING = {
+    Capability.INTERLEAVE: "needs the time that jobs spend on each resource, which the trace does not say",
+    Capability.RESIZE: "needs elastic jobs, of which the trace has none",
+    Capability.ADAPT: "needs jobs of which the trace says how they train, which it does not",
+}
+_LOOK_S = 0.2
+"""How often the processes' progress is looked at."""
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What came of it, by policy in the order asked for. ``not_applicable``: why a policy cannot run on the trace."""
+
+    runs: dict[str, Run] = field(default_factory=dict)
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    assumptions: dict[str, Assumptions] = field(default_factory=dict)
+    not_applicable: dict[str, str] = field(default_factory=dict)
+
+
+def default_policies(ablations: bool = False) -> list[str]:
+    """All that are known, those of other packages last; without those from which a part was taken, unless asked."""
+    names = [*BUILT_IN, *(name for name in known_policies() if name not in BUILT_IN)]
+    return [name for name in names if ablations or name not in ABLATIONS]
+
+
+def applicable(scenario: Scenario, policy: Policy) -> str | None:
+    """Why a policy cannot run on the scenario's trace; ``None`` if it can."""
+    lacking = policy.needs - scenario.capabilities()
+    if isinstance(policy, ElasticPolicy) and Capability.RESIZE not in scenario.capabilities():
+        lacking = lacking | {Capability.RESIZE}
+    return "; ".join(_LACKING.get(item, f"needs {item}") for item in sorted(lacking)) or None
+
+
+def compare_policies(
+    scenario: Scenario, policies: Sequence[str], workers: int | None = None, report: Report | None = None
+) -> Comparison:
+    """Replay the scenario under each policy.
+
+    Args:
+        scenario: the trace and the cluster.
+        policies: names; one that cannot run on the trace is noted with the reason, and left out.
+        workers: processes at a time; ``None`` takes as many as there are cores, 1 runs in this process.
+        report: told of progress now and then.
+
+    Raises:
+        ConfigError: no policy of that name.
+    """
+    found = Comparison()
+    todo: list[str] = []
+    for name in dict.fromkeys(policies):
+        policy = make_policy(name, scenario.settings.policy, HistoryPredictor())
+        found.assumptions[name] = assumptions_of(policy)
+        reason = applicable(scenario, policy)
+        if reason is None:
+            todo.append(name)
+        else:
+            found.not_applicable[name] = reason
+    count = min(workers or os.cpu_count() or 1, len(todo))
+    results = _here(scenario, todo, report) if count <= 1 else _in_processes(scenario, todo, count, report)
+    for name in todo:
+        result = results[name]
+        if isinstance(result, ConfigError):
+            found.not_applicable[name] = str(result)
+        else:
+            found.runs[name] = result
+            found.metrics[name] = run_metrics(result)
+    return found
+
+
+_Result = Run | ConfigError
+
+
+def _here(scenario: Scenario, policies: Sequence[str], report: Report | None) -> dict[str, _Result]:
+    def of(name: str) -> Callable[[int, int], None] | None:
+        return None if report is None else lambda done, total: report(name, done, total)
+
+    return {name: _one(scenario, name, of(name)) for name in policies}
+
+
+def _one(scenario: Scenario, policy: str, report: Callable[[int, int], None] | None) -> _Result:
+    """A run; or why there can be none, which the policy alone could not tell."""
+    try:
+        return simulate(scenario, policy, None, report)
+    except ConfigError as error:
+        return error
+
+
+def _in_processes(
+    scenario: Scenario, policies: Sequence[str], count: int, report: Report | None
+) -> Mapping[str, _Result]:
+    # spawned, not forked: the caller may have threads
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager:
+        news: Any = manager.Queue()
+        pool = ProcessPoolExecutor(count, context, _begin, (scenario, news))
+        try:
+            jobs: dict[Future[_Result], str] = {pool.submit(_work, name): name for name in policies}
+            left = set(jobs)
+            while left:
+                _, left = wait(left, _LOOK_S, FIRST_COMPLETED)
+                _pass_on(news, report)
+            return {name: job.result() for job, name in jobs.items()}
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _pass_on(news: Any, report: Report | None) -> None:
+    while True:
+        try:
+            item = news.get_nowait()
+        except queue.Empty:
+            return
+        if report is not None:
+            report(*item)
+
+
+_scenario: Scenario | None = None
+_news: Any = None
+"""Of a worker process: what it was given when it began."""
+
+
+def _begin(scenario: Scenario, news: Any) -> None:
+    global _scenario, _news
+    _scenario, _news = scenario, news
+
+
+def _work(policy: str) -> _Result:
+    assert _scenario is not None
+    return _one(_scenario, policy, lambda done, total: _news.put((policy, done, total)))
