@@ -2,8 +2,7 @@
 # What prolog and epilog have in common. node.conf, lines of a key and a value:
 #   sampler /usr/bin/lucid-sampler    called as `… start --job NAME --slurm-id ID --gpus 0,1 --nodes 1`
 #                                     and `… stop --job NAME`; NAME is 123, or 123_4 for a task of an array
-#   mps     /usr/lib/lucid/mps        called as `… start ID UID 0,1 DIR` and `… stop ID UID 0,1 DIR`
-#   mps_dir /run/lucid/mps            DIR is a folder in there, named after the job
+#   mps     /etc/slurm/lucid/mps      the folder of `start` and `stop`
 #   limit   5                         seconds that each may take
 # The file is read, never run, and nothing of the job but numbers is passed on.
 #
@@ -44,11 +43,17 @@ lucid_hook() {
         fi
     fi
     mps=$(lucid_setting mps)
-    mps_dir=$(lucid_setting mps_dir)
-    mps_dir=${mps_dir:-/run/lucid/mps}
-    # A job on whole GPUs has them to itself and needs no MPS.
-    if [ -n "$mps" ] && [ -x "$mps" ] && [ -n "$gpus" ] && [ -n "$uid" ]; then
-        timeout -k 1 "$limit" "$mps" "$1" "$job" "$uid" "$gpus" "$mps_dir/$job" </dev/null >/dev/null 2>&1
+    if [ -n "$mps" ] && [ -x "$mps/start" ] && [ -x "$mps/stop" ]; then
+        if [ "$1" = stop ]; then
+            timeout -k 1 "$limit" "$mps/stop" --job "$job" </dev/null >/dev/null 2>&1
+        elif [ -n "$gpus" ] && [ -n "$uid" ]; then
+            # By UUID: a daemon of MPS numbers its devices anew.
+            gpus=$(timeout -k 1 "$limit" nvidia-smi --query-gpu=uuid --format=csv,noheader -i "$gpus" 2>/dev/null |
+                sed -n 's/^ *\(GPU-[0-9A-Za-z-]\{1,\}\) *$/\1/p' | paste -sd, -)
+            # A job on whole GPUs has them to itself, and needs none.
+            [ -z "$gpus" ] || timeout -k 1 "$limit" "$mps/start" --job "$job" --uid "$uid" --gpus "$gpus" \
+                </dev/null >/dev/null 2>&1
+        fi
     fi
     return 0
 }

@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 
 from lucid.errors import ConfigError
+from lucid.slurmconf.check import check_installation
+from lucid.slurmconf.install import install_files
 from lucid.slurmconf.nodes import parse_node, parse_partition
 from lucid.slurmconf.render import render
 
@@ -64,3 +66,33 @@ def render_command(
         click.echo(f"wrote {', '.join(texts)} to {out}")
     else:
         click.echo("\n".join(f"### {name}\n{text}" for name, text in texts.items()), nl=False)
+
+
+@slurm.command("install")
+@click.option("--check", is_flag=True, help="change nothing: say what is missing or wrong, and the remedy")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("/"), show_default=True, help="or a chroot")
+@click.option("--conf", default="etc/slurm/slurm.conf", show_default=True, help="slurm.conf, below the root")
+@click.option("--force", is_flag=True, help="replace a job_submit.lua of the site's own (a copy is kept)")
+@click.option("--json", "as_json", is_flag=True, help="print as JSON")
+@click.pass_context
+def install_command(ctx: click.Context, check: bool, root: Path, conf: str, force: bool, as_json: bool) -> None:
+    """Copy plugin, prologs, release script and systemd units; never edits Slurm's own configuration.
+
+    With --check: exit code 1 if anything is to be done.
+    """
+    if not check:
+        done = install_files(root, force=force)
+        click.echo(json.dumps(done, indent=2) if as_json else "\n".join(done))
+        if not as_json:
+            click.echo("next: lucidctl slurm install --check says what slurm.conf still lacks")
+        return
+    findings = check_installation(root, conf.lstrip("/"))
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            click.echo(f"{'ok ' if finding.ok else 'BAD'}  {finding.about}: {finding.says}")
+            if finding.remedy:
+                click.echo(f"     remedy: {finding.remedy}")
+    if not all(finding.ok for finding in findings):
+        ctx.exit(1)

@@ -95,6 +95,7 @@ def _slurm_conf(
         "PriorityType=priority/multifactor",
         "AccountingStorageTRES=gres/gpu,gres/shard",
         "JobSubmitPlugins=lua",
+        "CliFilterPlugins=lua",
         f"Prolog={files}/prolog.d/*",
         f"Epilog={files}/epilog.d/*",
         f"TaskProlog={files}/task_prolog",
@@ -121,7 +122,7 @@ def _slurm_conf(
 def _plugin_conf(nodes: Sequence[NodeSpec], heartbeat: str) -> str:
     types = sorted({node.gpu_type for node in nodes if node.gpu_type})
     lines = [
-        "# Written by `lucidctl slurm render`; read by job_submit.lua when slurmctld loads it.",
+        "# Written by `lucidctl slurm render`; read by job_submit.lua and cli_filter.lua.",
         f"heartbeat {heartbeat}",
         f"stale {STALE_S}",
         "route no",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import socket
 from pathlib import Path
 
+from lucid.slurmconf.install import install_files
 from lucid.slurmconf.render import render
 from testbed.settings import USERS, Layout
 
@@ -67,7 +67,7 @@ def write(layout: Layout, base: int, files: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         os.chown(path, *_ids(root, user))
         path.chmod(0o755)
-    _install(etc, files)
+    _install(root, files)
 
 
 def _slurm_conf(layout: Layout, base: int) -> str:
@@ -149,19 +149,14 @@ def _only_present(text: str, files: Path, plugin: bool) -> str:
     """Without the plugin and its scripts where they are not wanted, the rest stays: a plain Slurm, for comparison."""
     if plugin and (files / "job_submit.lua").is_file():
         return text
-    ours = ("JobSubmitPlugins=", "Prolog=", "Epilog=", "TaskProlog=")
+    ours = ("JobSubmitPlugins=", "CliFilterPlugins=", "Prolog=", "Epilog=", "TaskProlog=")
     return "\n".join(line for line in text.splitlines() if not line.startswith(ours)) + "\n"
 
 
-def _install(etc: Path, files: Path) -> None:
-    if not (files / "job_submit.lua").is_file():
-        return
-    shutil.copy(files / "job_submit.lua", etc / "job_submit.lua")
-    lucid = etc / "lucid"
-    for folder in ("prolog.d", "epilog.d"):
-        shutil.copytree(files / folder, lucid / folder, dirs_exist_ok=True)
-    for name in ("task_prolog", "node_hook.sh", "lucid-release"):
-        shutil.copy(files / name, lucid / name)
+def _install(root: Path, files: Path) -> None:
+    """As `lucidctl slurm install` does it, so that what administrators run is what the tests drive."""
+    if (files / "job_submit.lua").is_file():
+        install_files(root)
 
 
 def _users(root: Path) -> None:

@@ -1,0 +1,193 @@
+"""Whether Slurm's configuration, as it lies on disk, will do for Lucid. Looks at files only, and changes nothing."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lucid.errors import ConfigError
+from lucid.slurmconf.install import FILES, shipped_folder
+from lucid.slurmconf.nodes import hosts_in
+
+__all__ = ["Finding", "check_installation"]
+
+_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. ``remedy`` is empty where all is well."""
+
+    about: str
+    ok: bool
+    says: str
+    remedy: str = ""
+
+
+@dataclass(slots=True)
+class _Conf:
+    """slurm.conf with what it includes: settings by small-letter key, and NodeName lines."""
+
+    settings: dict[str, str] = field(default_factory=dict)
+    nodes: list[dict[str, str]] = field(default_factory=list)
+
+
+def check_installation(root: Path, conf: str = "etc/slurm/slurm.conf") -> list[Finding]:
+    """Look at the files below *root*, in the order in which an administrator would put them right.
+
+    Raises:
+        ConfigError: slurm.conf itself cannot be read.
+    """
+    settings = _read_conf(root, root / conf)
+    folder = (root / conf).parent
+    return [
+        *_files(root),
+        *_parameters(settings.settings),
+        *_plugin(root, folder),
+        *_gres(settings, folder / "gres.conf"),
+    ]
+
+
+def _files(root: Path) -> Iterator[Finding]:
+    source = shipped_folder()
+    for file in FILES:
+        path = root / file.target
+        about = f"/{file.target}"
+        put = "lucidctl slurm install"
+        try:
+            content, mode, owner = path.read_bytes(), path.stat().st_mode, path.stat().st_uid
+        except OSError as error:
+            yield Finding(about, False, f"cannot be read ({error.strerror})", put)
+            continue
+        if content != (source / file.source).read_bytes():
+            yield Finding(
+                about, False, "is not the one that this version ships", f"{put} (--force if it is the site's)"
+            )
+        elif mode & (stat.S_IWGRP | stat.S_IWOTH) or owner != 0:
+            yield Finding(about, False, "can be written by others than root", f"chown root {path}; chmod go-w {path}")
+        elif file.executable and not mode & stat.S_IXUSR:
+            yield Finding(about, False, "cannot be executed", f"chmod 755 {path}")
+        else:
+            yield Finding(about, True, "as shipped")
+
+
+def _parameters(settings: dict[str, str]) -> Iterator[Finding]:
+    def has(key: str, word: str, why: str) -> Finding:
+        value = settings.get(key.lower(), "")
+        words = [item.strip() for item in value.split(",")]
+        if any(item == word or (word.endswith("*") and item.startswith(word[:-1])) for item in words):
+            return Finding(key, True, value)
+        return Finding(key, False, f"is {value or 'not set'}: {why}", f"{key}={word} in slurm.conf")
+
+    yield has("SelectType", "select/cons_tres", "GPUs cannot be asked for one by one")
+    yield has("GresTypes", "gpu", "nodes have no GPUs")
+    yield has("GresTypes", "shard", "GPUs have no slots, so no two jobs can share one")
+    yield has("PriorityType", "priority/multifactor", "order mode has no SiteFactor to set")
+    yield has("JobSubmitPlugins", "lua", "no job is tagged, so Lucid decides none in pack mode")
+    yield has("CliFilterPlugins", "lua", "an inner srun of a job that names a GPU model fails")
+    files = "/etc/slurm/lucid"
+    yield has("TaskProlog", f"{files}/task_prolog", "an inner srun of a shared job fails")
+    yield has("Prolog", f"{files}/prolog.d/*", "no sampler is started with a job")
+    yield has("Epilog", f"{files}/epilog.d/*", "no sampler is stopped after a job")
+
+
+def _plugin(root: Path, folder: Path) -> Iterator[Finding]:
+    path = folder / "lucid.plugin.conf"
+    remedy = "lucidctl slurm render --nodes … --out /etc/slurm"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        yield Finding("lucid.plugin.conf", False, f"{path} cannot be read: models cannot be asked for", remedy)
+        return
+    found = re.search(r"^heartbeat\s+(/\S+)\s*$", text, re.MULTILINE)
+    if not found:
+        yield Finding("lucid.plugin.conf", False, "names no heartbeat", remedy)
+        return
+    yield Finding("lucid.plugin.conf", True, f"heartbeat {found[1]}")
+    where = root / found[1].lstrip("/")
+    if where.parent.is_dir() and where.parent.stat().st_mode & stat.S_IWOTH:
+        yield Finding("heartbeat", False, f"anybody can write in {where.parent}", f"chmod o-w {where.parent}")
+
+
+def _gres(conf: _Conf, path: Path) -> Iterator[Finding]:
+    remedy = "lucidctl slurm render --nodes … writes gres.conf and the NodeName lines"
+    try:
+        rows = [_pairs(line) for line in _lines(path.read_text(encoding="utf-8"))]
+    except (OSError, UnicodeDecodeError):
+        yield Finding("gres.conf", False, f"{path} cannot be read", remedy)
+        return
+    if any(row.get("autodetect", "off").lower() not in ("off", "") for row in rows):
+        yield Finding("gres.conf", False, "AutoDetect names GPUs by their model, which hides their addresses", remedy)
+    gpus: dict[str, set[str]] = {}
+    slots: dict[str, dict[str, str]] = {}
+    for row in rows:
+        for host in _hosts(row.get("nodename", "")):
+            if row.get("name") == "gpu":
+                gpus.setdefault(host, set()).add(row.get("type", ""))
+            elif row.get("name") == "shard":
+                slots.setdefault(host, {})[row.get("type", "")] = row.get("count", "")
+    if not gpus:
+        yield Finding("gres.conf", False, "has no line `NodeName=… Name=gpu Type=g0 File=…`", remedy)
+    declared = {host: row.get("gres", "") for row in conf.nodes for host in _hosts(row.get("nodename", ""))}
+    bad = 0
+    for host, types in sorted(gpus.items()):
+        wanted = {f"gpu:{kind}:1" for kind in types} | {f"shard:{kind}:2" for kind in types}
+        if types != {f"g{number}" for number in range(len(types))}:
+            says = f"GPU types are {', '.join(sorted(types)) or 'none'}; each GPU needs its own: g0, g1, …"
+        elif slots.get(host, {}) != dict.fromkeys(types, "2"):
+            says = "each GPU needs one line `Name=shard Type=gN Count=2` with the same File"
+        elif set(declared.get(host, "").split(",")) != wanted:
+            says = (
+                f"slurm.conf declares Gres={declared.get(host, '') or '(nothing)'}, which is not what gres.conf has"
+            )
+        else:
+            continue
+        bad += 1
+        yield Finding(f"node {host}", False, says, remedy)
+    if gpus and not bad:
+        yield Finding("gres.conf", True, f"{len(gpus)} nodes with an address and two slots a GPU")
+
+
+def _hosts(expression: str) -> list[str]:
+    try:
+        return hosts_in(expression)
+    except ConfigError:
+        return []
+
+
+def _read_conf(root: Path, path: Path, depth: int = 0) -> _Conf:
+    conf = _Conf()
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); name it with --conf, or --root") from None
+    for line in _lines(text):
+        included = re.match(r"include\s+(\S+)", line, re.IGNORECASE)
+        if included and depth < _DEPTH:
+            named = Path(included[1])
+            inner = _read_conf(
+                root, root / named.relative_to("/") if named.is_absolute() else path.parent / named, depth + 1
+            )
+            conf.settings.update(inner.settings)
+            conf.nodes += inner.nodes
+        elif line.lower().startswith("nodename="):
+            conf.nodes.append(_pairs(line))
+        elif not line.lower().startswith("partitionname="):
+            key, _, value = line.partition("=")
+            conf.settings[key.strip().lower()] = value.strip()
+    return conf
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Lines without comments, continued ones (a backslash at the end) joined."""
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        bare = re.sub(r"(?<!\\)#.*", "", line).strip()
+        if bare:
+            yield bare
+
+
+def _pairs(line: str) -> dict[str, str]:
+    return {key.lower(): value for key, _, value in (word.partition("=") for word in line.split())}

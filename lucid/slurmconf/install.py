@@ -1,0 +1,104 @@
+"""Lucid's files for Slurm: where they come from, where they belong, and putting them there."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from lucid.errors import ConfigError
+
+__all__ = ["FILES", "ShippedFile", "install_files", "shipped_folder"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedFile:
+    """``source`` within ``slurm/``; ``target`` below the root of the file system. ``site_may_have`` says that a
+    site may have a file of its own there, which is never replaced unasked."""
+
+    source: str
+    target: str
+    executable: bool = False
+    site_may_have: bool = False
+
+
+FILES = (
+    ShippedFile("job_submit.lua", "etc/slurm/job_submit.lua", site_may_have=True),
+    ShippedFile("cli_filter.lua", "etc/slurm/cli_filter.lua", site_may_have=True),
+    ShippedFile("prolog.d/50-lucid", "etc/slurm/lucid/prolog.d/50-lucid", executable=True),
+    ShippedFile("epilog.d/50-lucid", "etc/slurm/lucid/epilog.d/50-lucid", executable=True),
+    ShippedFile("node_hook.sh", "etc/slurm/lucid/node_hook.sh"),
+    ShippedFile("task_prolog", "etc/slurm/lucid/task_prolog", executable=True),
+    *(
+        ShippedFile(f"mps/{name}", f"etc/slurm/lucid/mps/{name}", executable=True)
+        for name in ("start", "stop", "check")
+    ),
+    ShippedFile("mps/lib.sh", "etc/slurm/lucid/mps/lib.sh"),
+    ShippedFile("lucid-release", "etc/slurm/lucid/lucid-release", executable=True),
+    ShippedFile("systemd/lucidd.service", "etc/systemd/system/lucidd.service"),
+    ShippedFile("systemd/lucid-sampler.service", "etc/systemd/system/lucid-sampler.service"),
+    ShippedFile("systemd/lucid-release.service", "etc/systemd/system/lucid-release.service"),
+    ShippedFile("systemd/lucid-release.timer", "etc/systemd/system/lucid-release.timer"),
+)
+
+
+def shipped_folder() -> Path:
+    """The folder ``slurm/`` of this installation: of a checkout, or as installed beside Python's other data.
+
+    Raises:
+        ConfigError: neither is there.
+    """
+    places = [Path(__file__).resolve().parents[2] / "slurm", Path(sys.prefix) / "share/lucid/slurm"]
+    for place in places:
+        if (place / "job_submit.lua").is_file():
+            return place
+    raise ConfigError(f"Lucid's files for Slurm are in none of {', '.join(map(str, places))}; install Lucid anew")
+
+
+def install_files(root: Path, *, force: bool = False) -> list[str]:
+    """Copy every file below *root*; returns what was done, a line a file. Slurm's own configuration is not touched.
+
+    Args:
+        root: ``/``, or the root of a chroot.
+        force: Replace a job_submit.lua or cli_filter.lua of the site's own; it is kept as ``….before-lucid``.
+
+    Raises:
+        ConfigError: the site has such a file and ``force`` is not given, or a file cannot be written. Files are
+            looked at before any is written.
+    """
+    source = shipped_folder()
+    for file in FILES:
+        target = root / file.target
+        if file.site_may_have and not force and target.exists() and not _ours(target):
+            raise ConfigError(
+                f"{target} is there already and is not Lucid's; nothing was written. Call Lucid's from it "
+                "(docs/slurm-install.md, 'A plugin of your own'), or replace it with --force"
+            )
+    done = []
+    for file in FILES:
+        target = root / file.target
+        content = (source / file.source).read_bytes()
+        try:
+            if target.is_file() and target.read_bytes() == content:
+                done.append(f"unchanged  {target}")
+            else:
+                if file.site_may_have and target.exists() and not _ours(target):
+                    shutil.copy2(target, target.with_name(target.name + ".before-lucid"))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                fresh = target.with_name(target.name + ".new")
+                fresh.write_bytes(content)
+                fresh.chmod(0o755 if file.executable else 0o644)
+                fresh.replace(target)
+                done.append(f"installed  {target}")
+            target.chmod(0o755 if file.executable else 0o644)
+        except OSError as error:
+            raise ConfigError(f"{target}: cannot be written ({error.strerror}); run this as root") from None
+    return done
+
+
+def _ours(path: Path) -> bool:
+    try:
+        return "Lucid" in path.read_text(encoding="utf-8", errors="replace")[:300]
+    except OSError:
+        return False

@@ -1,0 +1,102 @@
+"""Prolog, epilog and task prolog on real nodes: they call what is configured, and never harm a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from box import Box
+
+
+@pytest.fixture
+def hooked(box: Box) -> Iterator[Box]:
+    """Commands that note their arguments; the sampler's then hangs, and MPS' fails."""
+    folder = box.root / "opt/hooks/mps"
+    folder.mkdir(parents=True, exist_ok=True)
+    note = '#!/bin/sh\necho "${0##*/} $*" >> /tmp/hooks.log\n'
+    for path, then in (
+        (folder.parent / "sampler", "sleep 60\n"),
+        (folder / "start", "exit 3\n"),
+        (folder / "stop", "exit 3\n"),
+    ):
+        path.write_text(note + then)
+        path.chmod(0o755)
+    smi = box.root / "usr/bin/nvidia-smi"
+    smi.write_text('#!/bin/sh\nfor last; do :; done\necho "$last" | tr , "\\n" | sed "s/^/GPU-aa/"\n')
+    smi.chmod(0o755)
+    (box.root / "tmp/hooks.log").unlink(missing_ok=True)
+    conf = box.root / "etc/slurm/lucid/node.conf"
+    conf.write_text("# a comment\nsampler /opt/hooks/sampler\nmps /opt/hooks/mps\nlimit 1\nbad $(touch /tmp/pwned)\n")
+    yield box
+    conf.unlink()
+    smi.unlink()
+
+
+def log(box: Box) -> list[str]:
+    path = box.root / "tmp/hooks.log"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_hooks_are_called_with_numbers_and_neither_hanging_nor_failing_harms_the_job(hooked: Box) -> None:
+    hooked.beat()
+    job = hooked.sbatch("--gres=gpu:2", "--job-name=$(touch /tmp/pwned)", "--comment=`touch /tmp/pwned`")
+    hooked.scontrol(
+        "update", f"JobId={job}", "TresPerNode=gres/shard:g1:1,gres/shard:g3:1", "ReqNodeList=n1",
+        "Extra=by;lucid-gpus=1,3",
+    )  # fmt: skip
+    hooked.scontrol("release", job)
+    hooked.wait_ended(job)
+    hooked.wait("the epilog", lambda: len(log(hooked)) == 4)
+    assert log(hooked) == [
+        f"sampler start --job {job} --slurm-id {job} --gpus 1,3 --nodes 1",
+        f"start --job {job} --uid 2001 --gpus GPU-aa1,GPU-aa3",
+        f"sampler stop --job {job}",
+        f"stop --job {job}",
+    ]
+    assert hooked.state(job) == "COMPLETED"
+    assert not Path(hooked.root / "tmp/pwned").exists()
+    hooked.wait("no node drained", lambda: "drain" not in hooked.run("sinfo", "-h", "-o", "%t").stdout)
+
+
+def test_whole_gpus_need_no_mps_and_jobs_without_gpus_no_sampler(hooked: Box) -> None:
+    whole, none = hooked.sbatch("--gres=gpu:2"), hooked.sbatch()
+    hooked.wait_ended(whole, none)
+    hooked.wait("both epilogs", lambda: sum("stop" in line for line in log(hooked)) == 4)
+    assert [line for line in log(hooked) if "start" in line] == [
+        f"sampler start --job {whole} --slurm-id {whole} --gpus  --nodes 1"
+    ]
+
+
+def test_what_a_user_writes_into_extra_is_numbers_or_nothing(hooked: Box) -> None:
+    texts = [
+        "lucid-gpus=$(id)",
+        "lucid-gpus=1;x",
+        "xlucid-gpus=1",
+        "lucid-gpus=1,3\nlucid-gpus=2",
+        "lucid-gpus=--job",
+    ]
+    jobs = [hooked.sbatch("--gres=gpu:1", f"--extra={text}") for text in texts]
+    hooked.wait_ended(*jobs)
+    hooked.wait("every epilog", lambda: sum("sampler stop" in line for line in log(hooked)) == len(jobs))
+    passed = {line.split(" --gpus ")[1] for line in log(hooked) if line.startswith("sampler start")}
+    assert passed == {" --nodes 1", "1 --nodes 1", "1,3 --nodes 1"}
+
+
+def test_the_task_prolog_tells_mps_clients_and_narrows_uuids_by_task(box: Box) -> None:
+    box.beat()
+    job = box.sbatch(
+        "--gpus-per-task=1", "--ntasks=2", script="srun sh -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES'; env"
+    )
+    box.scontrol(
+        "update", f"JobId={job}", "TresPerNode=gres/shard:g1:1,gres/shard:g3:1", "TresPerTask=", "ReqNodeList=n1"
+    )
+    env = box.root / "run/lucid/mps/env"
+    env.mkdir(parents=True, exist_ok=True)
+    (env / job).write_text("export CUDA_VISIBLE_DEVICES=GPU-a,GPU-b\nexport CUDA_MPS_PIPE_DIRECTORY=/run/x/pipe\n")
+    box.scontrol("release", job)
+    box.wait_ended(job)
+    lines = box.output(job).splitlines()
+    assert {"0 GPU-a", "1 GPU-b", "CUDA_VISIBLE_DEVICES=GPU-a,GPU-b", "SLURM_JOB_GPUS=1,3"} <= set(lines)
+    assert "CUDA_MPS_PIPE_DIRECTORY=/run/x/pipe" in lines
+    (env / job).unlink()

@@ -1,0 +1,141 @@
+"""Each way of asking for GPUs, with each kind of inner step: alone and packed, a job ends as on plain Slurm."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from box import Box
+
+FORMS = {
+    "gres": "--gres=gpu:2",
+    "gpus": "--gpus=2",
+    "per-node": "--gpus-per-node=2",
+    "per-task": "--gpus-per-task=1 --ntasks=2",
+    "typed": "--gpus=a100:2",
+    "array": "--gres=gpu:2 --array=0-1",
+}
+INNER = {
+    "none": "sh -c 'echo task 0 $CUDA_VISIBLE_DEVICES'",
+    "plain": "srun sh -c 'echo task $SLURM_PROCID $CUDA_VISIBLE_DEVICES'",
+    "asking": "srun --gres=gpu:1 sh -c 'echo task $SLURM_PROCID $CUDA_VISIBLE_DEVICES'",
+}
+SCRIPT = "echo batch $CUDA_VISIBLE_DEVICES on node $SLURM_GPUS_ON_NODE; {inner}; code=$?; sleep {sleep_s}; exit $code"
+NONE = 4294967294
+
+
+def numbers(box: Box, job: str) -> list[str]:
+    """The job, or the tasks of the array, by their own numbers."""
+    found = [number for number, j in box.jobs().items() if number == job or str(j["array_job_id"]["number"]) == job]
+    return sorted(found, key=int)
+
+
+def all_ended(box: Box, job: str, count: int) -> bool:
+    jobs = box.jobs()
+    ours = [j for n, j in jobs.items() if n == job or str(j["array_job_id"]["number"]) == job]
+    return len(ours) == count and all(j["job_state"][0] in {"COMPLETED", "FAILED"} for j in ours)
+
+
+def running(box: Box, *jobs: str) -> int:
+    """How many jobs and tasks run; all of them on the same two GPUs here."""
+    records = box.jobs()
+    return [records[number]["job_state"][0] for job in jobs for number in numbers(box, job)].count("RUNNING")
+
+
+def ending(box: Box, job: str) -> list[tuple[str, int, list[str]]]:
+    """Of each task: state, exit code, and what it saw, with numbers of GPUs in place of their names."""
+    seen = []
+    for number in numbers(box, job):
+        record = box.job(number)
+        task = record["array_task_id"]["number"] if record["array_job_id"]["number"] else NONE
+        base = str(record["array_job_id"]["number"] or number)
+        lines = [
+            re.sub(r"(?<= )\d+(,\d+)*(?= on|$)", lambda gpus: f"{gpus.group().count(',') + 1} GPUs", line)
+            if line.startswith(("batch", "task"))
+            else re.sub(r"\d+|error: ", "", line)
+            for line in box.output(base, str(task)).splitlines()
+        ]
+        seen.append((record["job_state"][0], record["exit_code"]["return_code"]["number"], sorted(lines)))
+    return seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_a_job_ends_as_on_plain_slurm(box: Box, form: str) -> None:
+    options = FORMS[form].split()
+    count = 2 if form == "array" else 1
+    plain = {kind: box.sbatch(*options, script=SCRIPT.format(inner=INNER[kind], sleep_s=0)) for kind in INNER}
+    for job in plain.values():
+        assert box.tag(job) == ""
+        box.wait(f"end of {job}", lambda job=job: all_ended(box, job, count))
+
+    box.beat()
+    alone = {kind: box.sbatch(*options, script=SCRIPT.format(inner=INNER[kind], sleep_s=0)) for kind in INNER}
+    for kind, job in alone.items():
+        assert box.tag(job).startswith("lucid:vc=vc-a;held=1;"), box.tag(job)
+        assert ("share=0;why=srun" in box.tag(job)) == (kind == "asking")
+        box.scontrol("release", job)
+    for kind, job in alone.items():
+        box.wait(f"end of {job}", lambda job=job: all_ended(box, job, count))
+        assert ending(box, job) == ending(box, plain[kind]), kind
+
+    for kind in ("none", "plain"):
+        pair = [box.sbatch(*options, script=SCRIPT.format(inner=INNER[kind], sleep_s=4)) for _ in range(2)]
+        for job in pair:
+            box.scontrol(
+                "update", f"JobId={job}", "TresPerNode=gres/shard:g1:1,gres/shard:g3:1", "TresPerJob=",
+                "TresPerTask=", "ReqNodeList=n1",
+            )  # fmt: skip
+            box.scontrol("release", job)
+        # Two tasks of an array are a pair already: the second array then waits for them.
+        box.wait("two side by side", lambda pair=pair: running(box, *pair) == 2)
+        for job in pair:
+            box.wait(f"end of {job}", lambda job=job: all_ended(box, job, count))
+            assert ending(box, job) == ending(box, plain[kind]), (kind, job)
+            for number in numbers(box, job):
+                record = box.job(number)
+                task = str(record["array_task_id"]["number"]) if form == "array" else str(NONE)
+                assert "batch 1,3 on node 2" in box.output(job, task)
+                assert record["nodes"] == "n1"
+
+
+def test_tasks_of_a_shared_job_see_their_own_gpu_each(box: Box) -> None:
+    box.beat()
+    job = box.sbatch("--gpus-per-task=1", "--ntasks=2", script=SCRIPT.format(inner=INNER["plain"], sleep_s=0))
+    box.scontrol(
+        "update", f"JobId={job}", "TresPerNode=gres/shard:g0:1,gres/shard:g2:1", "TresPerTask=", "ReqNodeList=n2"
+    )
+    box.scontrol("release", job)
+    box.wait_ended(job)
+    lines = set(box.output(job).splitlines())
+    assert lines == {"batch 0,2 on node 2", "task 0 0", "task 1 2"}
+
+
+def test_without_the_task_prolog_an_inner_srun_would_fail(box: Box) -> None:
+    """The control: what the task prolog mends is really broken without it."""
+    prolog = box.root / "etc/slurm/lucid/task_prolog"
+    before = prolog.read_text()
+    prolog.write_text("#!/bin/sh\n")
+    try:
+        box.beat()
+        job = box.sbatch("--gpus=1", script="srun true")
+        box.scontrol("update", f"JobId={job}", "TresPerNode=gres/shard:g0:1", "TresPerJob=", "ReqNodeList=n1")
+        box.scontrol("release", job)
+        box.wait_ended(job)
+        assert box.state(job) == "FAILED"
+        assert "Invalid generic resource" in box.output(job)
+    finally:
+        prolog.write_text(before)
+
+
+@pytest.mark.parametrize(
+    "option", ["--gres=gpu:a100:1", "--gpus=a100:1", "--gpus-per-node=a100:1", "--gpus-per-task=a100:1"]
+)
+def test_a_model_may_be_asked_for_in_steps_and_interactive_jobs_too(box: Box, option: str) -> None:
+    show = "echo $CUDA_VISIBLE_DEVICES"
+    done = box.run("srun", "-Q", "-D", "/tmp", "-n1", option, "sh", "-c", show, user="alice")
+    assert done.stdout.strip() in "0123"
+    inner = ["sh", "-c", f"srun -D /tmp sh -c '{show}' && srun -D /tmp -n1 --gres=gpu:a100:1 true"]
+    done = box.run("salloc", "-Q", "-n1", option, "-C", "a100|a100", *inner, user="alice")
+    assert done.stdout.strip() in "0123"
+    assert box.run("srun", "--gpus=v100:1", "true", user="alice", check=False).returncode != 0

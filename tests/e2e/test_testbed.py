@@ -1,0 +1,127 @@
+"""The testbed itself: comes up beside another, survives a crash, and leaves no trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from box import Box
+
+from lucid.slurmconf.check import check_installation
+from testbed import cli, host
+from testbed.settings import TestbedError, layout_from, ports_from
+from testbed.tree import apt_mirror
+
+PROGRAM = Path(cli.__file__).parent
+
+
+def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(PROGRAM), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environ},
+        timeout=300,
+    )
+
+
+def test_a_second_testbed_comes_up_again_after_a_crash_and_leaves_no_trace(testbed: Box) -> None:
+    small = {
+        "LUCID_TESTBED_NAME": "pytest-second",
+        "LUCID_TESTBED_NODES": "m1:gpus=2,cpus=4,mem=8000",
+        "LUCID_TESTBED_PARTITIONS": "only=m1",
+        "LUCID_TESTBED_ACCOUNTING": "0",
+        "LUCID_TESTBED_PLUGIN": "0",
+    }
+    layout = layout_from({**os.environ, **small})
+    try:
+        first = run("up", "--json", **small)
+        assert first.returncode == 0, first.stderr
+        described = json.loads(first.stdout)
+        assert described["partitions"] == {"only": "m1"}
+        assert "is up already" in run("up", **small).stderr
+        box = Box(layout.root)
+        assert "lua" not in box.run("scontrol", "show", "config").stdout
+        for pid, name in host.processes_in(layout.root).items():
+            if name in ("slurmctld", "slurmd"):
+                os.kill(pid, signal.SIGKILL)
+        again = run("up", **small)
+        assert (again.returncode, "clearing what an earlier run left" in again.stderr) == (0, True)
+        assert box.run("sinfo", "-h", "-o", "%t").stdout == "idle\n"
+    finally:
+        done = run("down", **small)
+    assert "ended" in done.stdout
+    assert host.processes_in(layout.root) == {}
+    assert host.mounts_under(layout.home) == []
+    assert not layout.home.exists()
+    assert layout.tree.is_dir()
+    assert "is not up" in run("down", **small).stdout
+    assert run("status", **small).returncode == 1
+
+
+def test_fake_gpus_are_seen_inside_only(testbed: Box) -> None:
+    outside = set(Path("/dev").glob("nvidia*"))
+    assert (testbed.root / "dev/nvidia3").is_char_device()
+    assert set(Path("/dev").glob("nvidia*")) == outside
+
+
+def test_what_the_testbed_writes_passes_the_check_of_an_installation(testbed: Box) -> None:
+    assert [finding for finding in check_installation(testbed.root) if not finding.ok] == []
+
+
+def test_accounting_and_both_rest_servers_answer(box: Box) -> None:
+    number = box.sbatch("--gres=gpu:1")
+    box.wait_ended(number)
+    box.wait(
+        "accounting",
+        lambda: "gres/gpu=1" in box.run("sacct", "-n", "-P", "-X", "-j", number, "-o", "AllocTRES").stdout,
+    )
+    described = json.loads((box.root.parent / "testbed.json").read_text())
+    token = box.run("scontrol", "token", "username=lucid").stdout.strip().partition("=")[2]
+    request = urllib.request.Request(
+        f"{described['rest_http']}/slurm/v0.0.42/ping",
+        headers={"X-SLURM-USER-NAME": "lucid", "X-SLURM-USER-TOKEN": token},
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert json.load(answer)["pings"][0]["responding"]
+    assert Path(described["rest_socket"]).is_socket()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        ("LUCID_TESTBED_NAME", "../x", "small letters"),
+        ("LUCID_TESTBED_SUITE", "a b", "small letters"),
+        ("LUCID_TESTBED_PORT", "80", "number from 1024"),
+        ("LUCID_TESTBED_NODES", "n[1-90]:gpus=1", "more than"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(setting: str, value: str, says: str) -> None:
+    with pytest.raises(TestbedError, match=says):
+        layout_from({setting: value})
+    if setting == "LUCID_TESTBED_NAME":
+        assert run("up", **{setting: value}).returncode == 2
+
+
+def test_a_port_that_is_taken_is_said(testbed: Box) -> None:
+    port = json.loads((testbed.root.parent / "testbed.json").read_text())["port"]
+    with pytest.raises(TestbedError, match="LUCID_TESTBED_PORT"):
+        ports_from(layout_from({"LUCID_TESTBED_PORT": str(port)}), set())
+
+
+def test_the_mirror_is_the_one_that_apt_is_configured_with(tmp_path: Path) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    assert apt_mirror(tmp_path).startswith("http")
+    (tmp_path / "sources.list").write_text(
+        "# deb http://no/debian x main\ndeb [arch=amd64] http://old/debian trixie main\n"
+    )
+    assert apt_mirror(tmp_path) == "http://old/debian"
+    (tmp_path / "sources.list.d/debian.sources").write_text("Types: deb\nURIs: http://new/debian/\nSuites: trixie\n")
+    assert apt_mirror(tmp_path) == "http://new/debian"

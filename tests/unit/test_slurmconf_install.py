@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lucid.cli.main import lucidctl
+from lucid.errors import ConfigError
+from lucid.slurmconf.check import check_installation
+from lucid.slurmconf.install import FILES, install_files, shipped_folder
+from lucid.slurmconf.nodes import parse_node
+from lucid.slurmconf.render import render
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="files of the check must belong to root")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A machine on which all is as it should be."""
+    install_files(tmp_path)
+    etc = tmp_path / "etc/slurm"
+    written = render([parse_node("n[1-2]:gpus=2,type=a100")])
+    (etc / "gres.conf").write_text(written.gres_conf)
+    (etc / "lucid.slurm.conf").write_text(written.slurm_conf)
+    (etc / "lucid.plugin.conf").write_text(written.plugin_conf)
+    (etc / "slurm.conf").write_text("ClusterName=x # a comment\nINCLUDE /etc/slurm/lucid.slurm.conf\n")
+    return tmp_path
+
+
+def bad(root: Path) -> dict[str, str]:
+    found = [finding for finding in check_installation(root) if not finding.ok]
+    assert all(finding.remedy for finding in found)
+    return {finding.about: finding.says for finding in found}
+
+
+def test_every_file_that_is_shipped_is_installed_and_the_other_way_round() -> None:
+    folder = shipped_folder()
+    shipped = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and "testbed" not in p.parts}
+    assert {file.source for file in FILES} == shipped
+    declared = (folder.parent / "pyproject.toml").read_text()
+    assert all(file.source in declared or file.source.startswith("systemd/") for file in FILES)
+
+
+@ROOT_ONLY
+def test_what_install_and_render_write_passes_the_check(root: Path) -> None:
+    assert bad(root) == {}
+    done = CliRunner().invoke(lucidctl, ["slurm", "install", "--check", "--root", str(root)])
+    assert (done.exit_code, "BAD" in done.output) == (0, False)
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize(
+    ("file", "old", "new", "about", "says"),
+    [
+        ("job_submit.lua", "Lucid", "Lukid", "/etc/slurm/job_submit.lua", "not the one"),
+        ("lucid.slurm.conf", "SubmitPlugins=lua", "SubmitPlugins=partition", "JobSubmitPlugins", "is partition"),
+        ("lucid.slurm.conf", "CliFilterPlugins=lua", "", "CliFilterPlugins", "not set"),
+        ("lucid.slurm.conf", "GresTypes=gpu,shard", "GresTypes=gpu", "GresTypes", "no slots"),
+        ("lucid.slurm.conf", "priority/multifactor", "priority/basic", "PriorityType", "SiteFactor"),
+        ("lucid.slurm.conf", "TaskProlog=", "#", "TaskProlog", "inner srun"),
+        ("lucid.slurm.conf", "shard:g1:2", "shard:g1:4", "node n1", "slurm.conf declares"),
+        ("gres.conf", "Type=g1 Count=2", "Type=g1 Count=4", "node n2", "Count=2"),
+        ("gres.conf", "Type=g1", "Type=a100", "node n1", "each GPU needs its own"),
+        ("gres.conf", "AutoDetect=off", "AutoDetect=nvml", "gres.conf", "hides their addresses"),
+        ("gres.conf", "Name=gpu", "Name=nic", "gres.conf", "has no line"),
+        ("lucid.plugin.conf", "heartbeat", "hearing", "lucid.plugin.conf", "no heartbeat"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_found_and_named(root: Path, file: str, old: str, new: str, about: str, says: str) -> None:
+    path = root / "etc/slurm" / file
+    before = path.read_text()
+    assert old in before
+    path.write_text(before.replace(old, new))
+    assert says in bad(root)[about]
+
+
+@ROOT_ONLY
+def test_files_that_others_may_write_or_nobody_run_are_found(root: Path) -> None:
+    (root / "etc/slurm/lucid/task_prolog").chmod(0o644)
+    (root / "etc/slurm/lucid/lucid-release").chmod(0o775)
+    (root / "etc/slurm/gres.conf").unlink()
+    (root / "etc/slurm/lucid.plugin.conf").unlink()
+    (root / "etc/slurm/cli_filter.lua").unlink()
+    (root / "run/lucid").mkdir(parents=True)
+    found = bad(root)
+    assert "executed" in found["/etc/slurm/lucid/task_prolog"]
+    assert "written by others" in found["/etc/slurm/lucid/lucid-release"]
+    assert {"gres.conf", "lucid.plugin.conf", "/etc/slurm/cli_filter.lua"} <= set(found)
+
+
+def test_a_heartbeat_that_anybody_may_write_is_found(root: Path) -> None:
+    (root / "run/lucid").mkdir(parents=True)
+    (root / "run/lucid").chmod(0o777)
+    assert "anybody can write" in bad(root)["heartbeat"]
+
+
+def test_the_check_says_so_where_there_is_no_slurm_conf(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        check_installation(tmp_path)
+
+
+def test_a_plugin_of_the_sites_own_is_not_replaced_unasked(tmp_path: Path) -> None:
+    own = tmp_path / "etc/slurm/job_submit.lua"
+    own.parent.mkdir(parents=True)
+    own.write_text("-- ours since 2011\n")
+    with pytest.raises(ConfigError, match="nothing was written"):
+        install_files(tmp_path)
+    assert [str(p) for p in tmp_path.rglob("*") if p.is_file()] == [str(own)]
+    done = CliRunner().invoke(lucidctl, ["slurm", "install", "--root", str(tmp_path), "--force", "--json"])
+    assert len(json.loads(done.output)) == len(FILES)
+    assert own.with_name("job_submit.lua.before-lucid").read_text() == "-- ours since 2011\n"
+    assert "Lucid" in own.read_text()
+    again = CliRunner().invoke(lucidctl, ["slurm", "install", "--root", str(tmp_path)])
+    assert again.output.count("unchanged") == len(FILES)
+
+
+def test_check_ends_with_1_and_says_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "etc/slurm").mkdir(parents=True)
+    (tmp_path / "etc/slurm/slurm.conf").write_text("SelectType=select/linear\n")
+    done = CliRunner().invoke(lucidctl, ["slurm", "install", "--check", "--root", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "BAD  SelectType: is select/linear" in done.output
+    assert "remedy: SelectType=select/cons_tres in slurm.conf" in done.output
+    listed = CliRunner().invoke(lucidctl, ["slurm", "install", "--check", "--json", "--root", str(tmp_path)])
+    assert {"about", "ok", "says", "remedy"} == set(json.loads(listed.output)[0])
