@@ -41,7 +41,7 @@ def write(layout: Layout, base: int, files: Path) -> None:
     ports = f"NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port=[{first}-{last}]"
     rendered = render([layout.nodes], layout.partitions, node_extra={layout.nodes.hosts: ports})
     (etc / "gres.conf").write_text(rendered.gres_conf)
-    (etc / "lucid.slurm.conf").write_text(_only_present(rendered.slurm_conf, files, layout.plugin))
+    (etc / "lucid.slurm.conf").write_text(_wanted(rendered.slurm_conf, files, layout))
     (etc / "lucid.plugin.conf").write_text(rendered.plugin_conf)
     (etc / "slurm.conf").write_text(_slurm_conf(layout, base))
     (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
@@ -145,12 +145,14 @@ def _slurmdbd_conf(base: int) -> str:
     )
 
 
-def _only_present(text: str, files: Path, plugin: bool) -> str:
+def _wanted(text: str, files: Path, layout: Layout) -> str:
     """Without the plugin and its scripts where they are not wanted, the rest stays: a plain Slurm, for comparison."""
-    if plugin and (files / "job_submit.lua").is_file():
-        return text
-    ours = ("JobSubmitPlugins=", "CliFilterPlugins=", "Prolog=", "Epilog=", "TaskProlog=")
-    return "\n".join(line for line in text.splitlines() if not line.startswith(ours)) + "\n"
+    left_out: list[str] = []
+    if not (layout.plugin and (files / "job_submit.lua").is_file()):
+        left_out += ["JobSubmitPlugins=", "CliFilterPlugins=", "Prolog=", "Epilog=", "TaskProlog="]
+    if not layout.accounting:
+        left_out += ["AccountingStorageTRES="]  # slurmctld does not start with it where there is no slurmdbd
+    return "\n".join(line for line in text.splitlines() if not line.startswith(tuple(left_out))) + "\n"
 
 
 def _install(root: Path, files: Path) -> None:
