@@ -58,6 +58,7 @@ def write(layout: Layout, base: int, files: Path) -> None:
         ("var/log/slurm", _SLURM),
         ("run/munge", _MUNGE),
         ("run/mysqld", _MYSQL),
+        ("run/mariadbd", _MYSQL),  # where sid's MariaDB has its socket
         ("run/slurm", _SLURM),
         ("run/lucid", "lucid"),
         ("run/slurmrestd", "lucid"),
