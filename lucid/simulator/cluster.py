@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from dataclasses import replace
 
 from lucid.config import OverheadSettings, ProfilingSettings
 from lucid.core.decision import Action, Keep, Regroup, Release, Requeue, Resize, Start
-from lucid.core.job import Ended, Job, Pending, Running, Stage, Work
+from lucid.core.job import Ended, Job, Pending, Running, Stage
 from lucid.core.node import Node
-from lucid.core.placement import Placement, placement_gpus
+from lucid.core.placement import Placement
 from lucid.core.ports import Applied, Capability
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.profiler.stage import measured_after_s
+from lucid.simulator.floor import Floor
 from lucid.simulator.interleaving import Interleaving
+from lucid.simulator.state import Event, JobOutcome, Live, Room
 from lucid.simulator.traces.record import Trace, TraceJob
-from lucid.simulator.training import Training
 from lucid.simulator.truth import Interference
 
 __all__ = ["PROFILING", "JobOutcome", "Layout", "SimulatedCluster"]
@@ -36,80 +36,8 @@ Layout = Mapping[str, Sequence[Node]]
 _INSTABILITY_SHOWS_S = 600.0
 """An unstable utilisation pattern shows only after so long a run, not in a profiling run of a minute or two."""
 
-_WORK_DONE = 1e-6
-"""Seconds of work that count as none: what rounding leaves."""
 
-
-class _Event(IntEnum):
-    """In the order in which things at the same instant happen; arrivals come after both."""
-
-    END = 0
-    MEASURED = 1
-
-
-@dataclass(slots=True)
-class JobOutcome:
-    """What became of one job. Times in seconds of the trace; ``queue_s`` is all time spent pending."""
-
-    job: Job
-    duration_s: float
-    start_s: float = -1.0
-    end_s: float = -1.0
-    queue_s: float = 0.0
-    profiled_s: float = 0.0
-    ended_in_profiling: bool = False
-    packed: bool = False
-    packed_s: float = 0.0
-    preemptions: int = 0
-    resizes: int = 0
-    placement: Placement = ()
-
-    @property
-    def jct_s(self) -> float:
-        """Job completion time: from submission to end."""
-        return self.end_s - self.job.submit_s
-
-
-@dataclass(slots=True)
-class _Live:
-    """The truth about a job in the system."""
-
-    item: TraceJob
-    outcome: JobOutcome
-    work_s: float
-    """What is left to do, in seconds alone on its GPUs."""
-    partition: str
-    speed: float = 1.0
-    since_s: float = 0.0
-    """When ``work_s`` was last brought up to date."""
-    cold_s: float = 0.0
-    """What the last start of it, and of its group, cost."""
-    ready_s: float = 0.0
-    """No work is done before: it is starting."""
-    epoch: int = 0
-    """Raised whenever the end in the heap becomes void."""
-    run: int = 0
-    """Raised whenever the job leaves its GPUs: a reading still in the heap becomes void."""
-    view: Pending | Running | None = None
-    training: Training | None = None
-    """Of an elastic job. ``work_s`` then is what is left until its rate changes or it ends."""
-
-
-@dataclass(slots=True)
-class _Room:
-    """A partition and its members, views by job id in order."""
-
-    name: str
-    nodes: tuple[Node, ...]
-    profiling: bool
-    pending: dict[str, Pending] = field(default_factory=dict)
-    running: dict[str, Running] = field(default_factory=dict)
-    shown: Partition | None = None
-    elastic: set[str] = field(default_factory=set)
-    """Running elastic jobs: their progress is new at every look."""
-
-
-class SimulatedCluster:
+class SimulatedCluster(Floor):
     """Replays a trace on a layout of nodes.
 
     ``profiled`` says which new jobs enter through the profiling partition (job_submit's rule). With ``agents``
@@ -150,7 +78,10 @@ class SimulatedCluster:
                 f"trace {trace.name!r}: {len(without)} jobs ask for no GPU (the first is {without[0]!r}), and a GPU "
                 "scheduler has nothing to give them; read the trace without keep_cpu_jobs"
             )
-        self._now_s = 0.0
+        rooms = {name: Room(name, tuple(nodes), False) for name, nodes in layout.items()}
+        if profiling_nodes:
+            rooms[PROFILING] = Room(PROFILING, tuple(profiling_nodes), True)
+        super().__init__(rooms, interleaving)
         self._interference = interference
         self._overheads = overheads
         self._profiling = profiling
@@ -159,22 +90,10 @@ class SimulatedCluster:
         self._elastic = any(item.learning is not None for item in trace.jobs)
         self._measured_before = measured_before
         self._mend_survivors = mend_survivors
-        self._interleaving = interleaving
-        self._holders: dict[Placement, int] = {}
-        """How many jobs stand on each set of GPUs in use."""
-        self._rooms = {name: _Room(name, tuple(nodes), False) for name, nodes in layout.items()}
-        if profiling_nodes:
-            self._rooms[PROFILING] = _Room(PROFILING, tuple(profiling_nodes), True)
-        self._live: dict[str, _Live] = {}
         self._ended: list[Ended] = []
-        self._events: list[tuple[float, int, int, str, int]] = []
-        self._seq = 0
         self._to_come = list(reversed(trace.jobs))
         """Arrivals, the next one last: a sorted list needs no heap."""
         self.outcomes: dict[str, JobOutcome] = {}
-        self.busy_gpus = 0
-        self.shared_gpus = 0
-        self.pending_gpus = 0
         self.ended = 0
         self.moved = False
         """A job changed partition in the last ``apply``: plan again at once."""
@@ -223,7 +142,7 @@ class SimulatedCluster:
 
     def _void(self, event: tuple[float, int, int, str, int]) -> bool:
         live = self._live.get(event[3])
-        return live is None or event[4] != (live.epoch if event[1] == _Event.END else live.run)
+        return live is None or event[4] != (live.epoch if event[1] == Event.END else live.run)
 
     def advance(self, to_s: float) -> None:
         """Let everything up to and including ``to_s`` happen: ends first, then readings, then arrivals."""
@@ -234,7 +153,7 @@ class SimulatedCluster:
             if self._void(event):
                 continue
             live = self._live[event[3]]
-            if event[1] == _Event.END:
+            if event[1] == Event.END:
                 self._catch_up(live)
                 if live.training is None or live.training.done:
                     self._end(live)
@@ -246,11 +165,6 @@ class SimulatedCluster:
         while self._to_come and self._to_come[-1].job.submit_s <= to_s:
             self._arrive(self._to_come.pop())
 
-    def _push(self, at_s: float, kind: _Event, live: _Live) -> None:
-        self._seq += 1
-        stamp = live.epoch if kind is _Event.END else live.run
-        heapq.heappush(self._events, (at_s, int(kind), self._seq, live.item.job.id, stamp))
-
     # -- what happens by itself ----------------------------------------------------------------------------
 
     def _arrive(self, item: TraceJob) -> None:
@@ -258,24 +172,13 @@ class SimulatedCluster:
         room = PROFILING if PROFILING in self._rooms and self._profiled(job) else job.vc
         outcome = JobOutcome(job, item.duration_s)
         self.outcomes[job.id] = outcome
-        live = _Live(item, outcome, item.duration_s, room)
+        live = Live(item, outcome, item.duration_s, room)
         self._live[job.id] = live
         if item.learning is not None:
             live.training = item.learning.begin(job, self._agents)
         self._wait(live, Pending(job, self._now_s, item.profile if self._measured_before else None))
 
-    def _wait(self, live: _Live, view: Pending) -> None:
-        if live.training is not None:
-            view = replace(view, progress=live.training.progress())
-        if self._interleaving is not None:
-            view = replace(view, work=Work(live.item.duration_s - live.work_s, self._now_s, 0.0))
-        live.view = view
-        room = self._rooms[live.partition]
-        room.pending[view.job.id] = view
-        room.shown = None
-        self.pending_gpus += view.job.gpus
-
-    def _end(self, live: _Live) -> None:
+    def _end(self, live: Live) -> None:
         view = live.view
         assert isinstance(view, Running)
         outcome = live.outcome
@@ -287,7 +190,7 @@ class SimulatedCluster:
         ran_s = view.ran_s + view.elapsed_s(self._now_s)
         self._ended.append(Ended(view.job, self._now_s, ran_s, live.item.state or "COMPLETED"))
 
-    def _measured(self, live: _Live) -> None:
+    def _measured(self, live: Live) -> None:
         """A reading comes in: at T_prof the profile; an unstable pattern shows only some time later."""
         view, profile = live.view, live.item.profile
         assert isinstance(view, Running)
@@ -297,27 +200,18 @@ class SimulatedCluster:
         self._show(live, replace(view, profile=profile))
         self._watch(live)
 
-    def _watch(self, live: _Live) -> None:
+    def _watch(self, live: Live) -> None:
         """When will the next reading of a running job tell something new?"""
         view, truth = live.view, live.item.profile
         assert isinstance(view, Running)
         if truth is None:
             return
         if view.profile is None:
-            self._push(view.start_s + measured_after_s(view.job, self._profiling), _Event.MEASURED, live)
+            self._push(view.start_s + measured_after_s(view.job, self._profiling), Event.MEASURED, live)
         elif truth.unstable and not view.profile.unstable:
-            self._push(max(self._now_s, view.start_s + _INSTABILITY_SHOWS_S), _Event.MEASURED, live)
+            self._push(max(self._now_s, view.start_s + _INSTABILITY_SHOWS_S), Event.MEASURED, live)
 
-    def _show(self, live: _Live, view: Running) -> None:
-        if self._interleaving is not None:
-            done_s = live.item.duration_s - live.work_s
-            view = replace(view, work=Work(done_s, max(live.since_s, live.ready_s), live.speed))
-        live.view = view
-        room = self._rooms[live.partition]
-        room.running[view.job.id] = view
-        room.shown = None
-
-    def _leave(self, live: _Live, view: Running) -> None:
+    def _leave(self, live: Live, view: Running) -> None:
         """Take a job off its GPUs."""
         room = self._rooms[live.partition]
         del room.running[view.job.id]
@@ -343,108 +237,6 @@ class SimulatedCluster:
         self._schedule_end(partner)
         self._show(partner, replace(shown, partner=None))
 
-    def _hold(self, placement: Placement) -> None:
-        """One job more on these GPUs."""
-        count = self._holders[placement] = self._holders.get(placement, 0) + 1
-        self.busy_gpus += placement_gpus(placement) if count == 1 else 0
-        self.shared_gpus += placement_gpus(placement) if count == 2 else 0
-
-    def _give_up(self, placement: Placement) -> None:
-        """One job less on them."""
-        count = self._holders[placement] = self._holders[placement] - 1
-        self.busy_gpus -= placement_gpus(placement) if count == 0 else 0
-        self.shared_gpus -= placement_gpus(placement) if count == 1 else 0
-        if not count:
-            del self._holders[placement]
-
-    def _done_s(self, live: _Live) -> float:
-        """Work done since it was last brought up to date."""
-        return max(self._now_s - max(live.since_s, live.ready_s), 0.0) * live.speed
-
-    def _ready_s(self, live: _Live) -> float:
-        """From when on it works."""
-        return max(self._now_s, live.ready_s)
-
-    def _catch_up(self, live: _Live) -> None:
-        """Bring the work left of a running job up to now."""
-        done_s = self._done_s(live)
-        live.work_s -= done_s
-        view = live.view
-        if live.training is not None and isinstance(view, Running):
-            live.training.advance(done_s)
-        if isinstance(view, Running) and (view.partner is not None or view.group):
-            live.outcome.packed_s += self._now_s - live.since_s
-        live.since_s = self._now_s
-
-    def _schedule_end(self, live: _Live) -> None:
-        live.epoch += 1
-        left_s = max(live.work_s, 0.0) / live.speed
-        self._push(self._ready_s(live) + (left_s if left_s > _WORK_DONE else 0.0), _Event.END, live)
-
-    # -- interleaved groups --------------------------------------------------------------------------------
-
-    def _ungroup(self, view: Running) -> None:
-        """The others of its group go on without this job."""
-        if not view.group:
-            return
-        rest = tuple(job_id for job_id in view.group if job_id != view.job.id)
-        others = [self._live[job_id] for job_id in rest]
-        shown = [other.view for other in others]
-        if not all(isinstance(other, Running) and other.group == view.group for other in shown):
-            return  # they have been regrouped already
-        for other in others:
-            self._catch_up(other)
-        self._pace(others)
-        for other, seen in zip(others, shown, strict=True):
-            assert isinstance(seen, Running)
-            self._schedule_end(other)
-            self._show(other, replace(seen, group=rest if len(rest) > 1 else ()))
-
-    def _pace(self, members: Sequence[_Live]) -> None:
-        """Give the members of a group, brought up to date before, their speeds."""
-        known = [member.item.stages for member in members if member.item.stages is not None]
-        speeds = [1.0] * len(members)
-        if self._interleaving is not None and len(members) > 1:
-            assert len(known) == len(members), "a group of jobs of which nobody knows the stage times"
-            speeds = self._interleaving.speeds(known)
-        cold_s = sum(item.start_s for item in known)
-        for member, speed in zip(members, speeds, strict=True):
-            member.speed, member.cold_s = speed, cold_s
-
-    def _begin(self, live: _Live, group: tuple[str, ...]) -> None:
-        """Start the clock of a job just placed; a group begins with the last of its members to be placed."""
-        members = [self._live[job_id] for job_id in group] if group else [live]
-        views = [member.view for member in members]
-        if not all(isinstance(view, Running) and view.group == group for view in views):
-            return
-        self._pace(members)
-        for member, view in zip(members, views, strict=True):
-            assert isinstance(view, Running)
-            member.since_s, member.ready_s = self._now_s, self._now_s + member.cold_s
-            self._schedule_end(member)
-            if self._interleaving is not None:
-                member.outcome.packed = member.outcome.packed or bool(group)
-                self._show(member, view)
-
-    def _regroup(self, live: _Live, decision: Regroup) -> None:
-        """Put a job that was lifted off its GPUs on those decided; its run goes on."""
-        view = live.view
-        assert isinstance(view, Running)
-        live.outcome.placement = decision.placement
-        self._hold(decision.placement)
-        self._show(live, replace(view, placement=decision.placement, group=decision.group))
-        self._begin(live, decision.group)
-
-    def _lift(self, live: _Live) -> None:
-        """Take a job that is to be regrouped off its GPUs."""
-        view = live.view
-        assert isinstance(view, Running)
-        self._catch_up(live)
-        live.epoch += 1
-        self._give_up(view.placement)
-        self._ungroup(view)
-        live.view = replace(view, group=())
-
     # -- what a policy makes happen ------------------------------------------------------------------------
 
     def observe(self) -> Snapshot:
@@ -461,7 +253,7 @@ class SimulatedCluster:
         ended, self._ended = tuple(self._ended), []
         return Snapshot(self._now_s, partitions, ended)
 
-    def _report(self, live: _Live) -> None:
+    def _report(self, live: Live) -> None:
         """A running elastic job says how far it is."""
         view, training = live.view, live.training
         assert isinstance(view, Running)
@@ -513,7 +305,7 @@ class SimulatedCluster:
                 return f"job {job_id}: {decision.beside} does not run on these GPUs"
         return None
 
-    def _carry_out(self, live: _Live, decision: Start | Requeue | Resize | Regroup | Release | Keep) -> None:
+    def _carry_out(self, live: Live, decision: Start | Requeue | Resize | Regroup | Release | Keep) -> None:
         if isinstance(decision, Start):
             self._start(live, decision)
         elif isinstance(decision, Resize):
@@ -528,7 +320,7 @@ class SimulatedCluster:
         else:
             self._keep(live)
 
-    def _start(self, live: _Live, start: Start) -> None:
+    def _start(self, live: Live, start: Start) -> None:
         view = live.view
         assert isinstance(view, Pending)
         job, room, now_s = view.job, self._rooms[live.partition], self._now_s
@@ -558,7 +350,7 @@ class SimulatedCluster:
             self._schedule_end(live)
         self._watch(live)
 
-    def _pair(self, live: _Live, running: Running, partner: _Live) -> None:
+    def _pair(self, live: Live, running: Running, partner: Live) -> None:
         shown = partner.view
         assert isinstance(shown, Running)
         assert running.profile is not None
@@ -569,14 +361,14 @@ class SimulatedCluster:
         self._schedule_end(partner)
         self._show(partner, replace(shown, partner=running.job.id))
 
-    def _place(self, live: _Live, placement: Placement, delay_s: float) -> None:
+    def _place(self, live: Live, placement: Placement, delay_s: float) -> None:
         """Put an elastic job's training on GPUs."""
         assert live.training is not None
         live.training.place(tuple(part.mask.bit_count() for part in placement), delay_s)
         live.work_s = live.training.left_s()
         self._rooms[live.partition].elastic.add(live.item.job.id)
 
-    def _resize(self, live: _Live, resize: Resize) -> None:
+    def _resize(self, live: Live, resize: Resize) -> None:
         """A checkpoint, a restart elsewhere: the same run for Slurm's clock, less the time that this takes."""
         view, training = live.view, live.training
         assert isinstance(view, Running)
@@ -592,7 +384,7 @@ class SimulatedCluster:
         self._show(live, shown)
         self._schedule_end(live)
 
-    def _requeue(self, live: _Live, decision: Requeue) -> None:
+    def _requeue(self, live: Live, decision: Requeue) -> None:
         """A preempted job was checkpointed and keeps its work; a parted one starts over, since nobody asked
         its program to save anything."""
         view = live.view
@@ -615,7 +407,7 @@ class SimulatedCluster:
             Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, view.alone or decision.part),
         )
 
-    def _release(self, live: _Live) -> None:
+    def _release(self, live: Live) -> None:
         """From the profiling partition to the job's own VC: after its profiling run it starts over."""
         view = live.view
         assert view is not None
@@ -636,7 +428,7 @@ class SimulatedCluster:
         live.partition = view.job.vc
         self._wait(live, waiting)
 
-    def _keep(self, live: _Live) -> None:
+    def _keep(self, live: Live) -> None:
         view = live.view
         assert isinstance(view, Running)
         live.outcome.profiled_s += view.elapsed_s(self._now_s)

@@ -26,7 +26,8 @@ from lucid.orchestrator.policies.muri import REMAINING, MuriPolicy, PriorityRule
 from lucid.orchestrator.policies.places import Placed, arrange, moves
 from lucid.orchestrator.policies.queue import attained_s
 from lucid.orchestrator.policy import PartitionPolicy, Policy
-from lucid.simulator.cluster import SimulatedCluster, _Live
+from lucid.simulator.cluster import SimulatedCluster
+from lucid.simulator.state import Live
 from lucid.simulator.traces.record import Trace
 from lucid.systems.muri import PUBLISHED
 
@@ -69,10 +70,10 @@ class EventChargedCluster(SimulatedCluster):
                 self._schedule_end(live)
                 self._show(live, view)
 
-    def _done_s(self, live: _Live) -> float:
+    def _done_s(self, live: Live) -> float:
         return max(self._now_s - live.since_s - live.cold_s, 0.0) * live.speed
 
-    def _ready_s(self, live: _Live) -> float:  # noqa: ARG002 - nothing waits for a start
+    def _ready_s(self, live: Live) -> float:  # noqa: ARG002 - nothing waits for a start
         return self._now_s
 
 

@@ -1,0 +1,84 @@
+"""What the simulated cluster keeps of each job and each partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from lucid.core.job import Job, Pending, Running
+from lucid.core.node import Node
+from lucid.core.placement import Placement
+from lucid.core.snapshot import Partition
+from lucid.simulator.traces.record import TraceJob
+from lucid.simulator.training import Training
+
+__all__ = ["Event", "JobOutcome", "Live", "Room"]
+
+
+class Event(IntEnum):
+    """In the order in which things at the same instant happen; arrivals come after both."""
+
+    END = 0
+    MEASURED = 1
+
+
+@dataclass(slots=True)
+class JobOutcome:
+    """What became of one job. Times in seconds of the trace; ``queue_s`` is all time spent pending."""
+
+    job: Job
+    duration_s: float
+    start_s: float = -1.0
+    end_s: float = -1.0
+    queue_s: float = 0.0
+    profiled_s: float = 0.0
+    ended_in_profiling: bool = False
+    packed: bool = False
+    packed_s: float = 0.0
+    preemptions: int = 0
+    resizes: int = 0
+    placement: Placement = ()
+
+    @property
+    def jct_s(self) -> float:
+        """Job completion time: from submission to end."""
+        return self.end_s - self.job.submit_s
+
+
+@dataclass(slots=True)
+class Live:
+    """The truth about a job in the system."""
+
+    item: TraceJob
+    outcome: JobOutcome
+    work_s: float
+    """What is left to do, in seconds alone on its GPUs."""
+    partition: str
+    speed: float = 1.0
+    since_s: float = 0.0
+    """When ``work_s`` was last brought up to date."""
+    cold_s: float = 0.0
+    """What the last start of it, and of its group, cost."""
+    ready_s: float = 0.0
+    """No work is done before: it is starting."""
+    epoch: int = 0
+    """Raised whenever the end in the heap becomes void."""
+    run: int = 0
+    """Raised whenever the job leaves its GPUs: a reading still in the heap becomes void."""
+    view: Pending | Running | None = None
+    training: Training | None = None
+    """Of an elastic job. ``work_s`` then is what is left until its rate changes or it ends."""
+
+
+@dataclass(slots=True)
+class Room:
+    """A partition and its members, views by job id in order."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    profiling: bool
+    pending: dict[str, Pending] = field(default_factory=dict)
+    running: dict[str, Running] = field(default_factory=dict)
+    shown: Partition | None = None
+    elastic: set[str] = field(default_factory=set)
+    """Running elastic jobs: their progress is new at every look."""
