@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import contention, frontier, plan, quality, replay, sampler, systems
+from benchmarks import contention, frontier, plan, quality, replay, sampler, systems, timeaware
 from benchmarks.figure import Absent, Figure, as_dict, markdown
 
 __all__ = ["main"]
@@ -27,6 +27,10 @@ PARTS: dict[str, tuple[Part, str]] = {
     "quality": (quality.honest, "schedules of P1 under every policy, everything charged"),
     "parity": (quality.parity, "parity mode beside the published simulator's figures, P0 and P1"),
     "frontier": (frontier.figures, "what each of lucid's settings is worth on P1"),
+    "timeaware": (
+        timeaware.figures,
+        "dynamic sharing and time-aware profiling on P1 and synthetic months and bursts",
+    ),
     "contention": (contention.figures, "error of the contention model on measured pairs"),
     "sampler": (sampler.figures, "what the sampler costs a node: CPU, memory, disk"),
     "systems": (systems.figures, "Muri, Pollux, Optimus, elastic: times of decisions, and the elastic experiment"),
