@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
@@ -17,9 +18,11 @@ __all__ = [
     "Mode",
     "ModelSettings",
     "MuriSettings",
+    "OptimusSettings",
     "OverheadSettings",
     "PackingSettings",
     "PolicySettings",
+    "PolluxSettings",
     "ProfilingSettings",
     "ReservationSettings",
     "Settings",
@@ -27,6 +30,7 @@ __all__ = [
     "TiresiasSettings",
     "load_settings",
     "settings_from",
+    "with_defaults",
 ]
 
 
@@ -100,6 +104,35 @@ class TiresiasSettings(_Frozen):
 
     threshold_gpu_s: float = Field(18000.0, gt=0)
     interval_s: float = Field(60.0, gt=0)
+    placement: Literal["consolidated", "emptiest"] = "consolidated"
+    """On as few nodes as possible or not at all; or on the emptiest nodes, however many that takes."""
+
+
+class PolluxSettings(_Frozen):
+    """Pollux (rows P20-P31)."""
+
+    interval_s: float = Field(60.0, gt=0)
+    p: float = -1.0
+    """Fairness: the power of the mean of speedups; 1 is the mean, ever more negative looks at the worst job."""
+    restart_s: float = Field(30.0, ge=0)
+    """What it assumes that a restart costs."""
+    avoid_interference: bool = True
+    """At most one job on several nodes uses a node."""
+    population: int = Field(100, ge=4)
+    generations: int = Field(100, ge=0)
+    patience: int = Field(50, ge=1)
+    """The search ends after so many generations without a better allocation."""
+    greedy_seeds: bool = True
+    """Begin the search also with greedy allocations; the published one does not."""
+    seed: int = Field(0, ge=0)
+
+
+class OptimusSettings(_Frozen):
+    """Optimus (rows O1-O18)."""
+
+    interval_s: float = Field(600.0, gt=0)
+    seed: int = Field(0, ge=0)
+    """Of the lot by which jobs that nobody knows are tried out."""
 
 
 class MuriSettings(_Frozen):
@@ -150,6 +183,8 @@ class PolicySettings(_Frozen):
     simulator does) instead of the tightest that fits."""
     tiresias: TiresiasSettings = TiresiasSettings()
     muri: MuriSettings = MuriSettings()
+    pollux: PolluxSettings = PolluxSettings()
+    optimus: OptimusSettings = OptimusSettings()
     restart_overhead_s: float = Field(40.0, ge=0)
     """What srtf assumes that one preemption costs."""
 
@@ -256,6 +291,16 @@ class Settings(_Frozen):
     models: ModelSettings = ModelSettings()
     slurm: SlurmSettings = SlurmSettings()
     daemon: DaemonSettings = DaemonSettings()
+
+
+def with_defaults(settings: PolicySettings, defaults: Mapping[str, Mapping[str, Any]]) -> PolicySettings:
+    """The settings with other defaults, by section and key; what was set on purpose stays as it is."""
+    sections: dict[str, BaseModel] = {}
+    for name, values in defaults.items():
+        section: BaseModel = getattr(settings, name)
+        fresh = {key: value for key, value in values.items() if key not in section.model_fields_set}
+        sections[name] = section.model_copy(update=fresh)
+    return settings.model_copy(update=sections)
 
 
 def settings_from(data: dict[str, Any], where: str) -> Settings:

@@ -193,7 +193,8 @@ def elastic(
     **rest: Any,
 ) -> TraceJob:
     """An elastic job of a trace: ``table[g - 1]`` seconds an epoch on g GPUs, from 1 to so many."""
-    wanted = Elastic(**{"max_gpus": len(table), **(limits or {})})
+    sizes = {"batch": 64, "init_batch": 64, "most_batch": 64, "atomic_max": 64}
+    wanted = Elastic(**{"max_gpus": len(table), **sizes, **(limits or {})})
     truth = EpochTable(epochs, tuple(table))
     job = a_job(name, gpus, submit_s, elastic=wanted, **rest)
     return TraceJob(job, epochs * table[gpus - 1], learning=truth)
@@ -215,6 +216,7 @@ def a_cluster(
     profiling: ProfilingSettings | None = None,
     mend_survivors: bool = True,
     interleaving: Interleaving | None = None,
+    agents: bool = False,
 ) -> SimulatedCluster:
     """The simulated cluster; one VC of one 8-GPU node unless told."""
     return SimulatedCluster(
@@ -227,6 +229,7 @@ def a_cluster(
         profiling_nodes=profiling_nodes,
         mend_survivors=mend_survivors,
         interleaving=interleaving,
+        agents=agents,
     )
 
 

@@ -96,6 +96,11 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         if r
         else f"{_gpus(r.gpus)} within the {r.quota} that jobs before it leave"
     ),
+    "Allotted": lambda r: (
+        f"the round gives it {_gpus(r.gpus)} of at most {r.most} ({r.rule} {r.value:.3g})"
+        if r
+        else "the round gives all GPUs to other jobs"
+    ),
     "Shareable": lambda r: (
         f"sharing is off (GSS {r.gss})"
         if r.gss == 0

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from lucid.core.placement import Placement, placement_gpus
 
-__all__ = ["Elastic", "Ended", "Job", "JobProfile", "Pending", "Progress", "Running", "Stage", "StepTime", "Work"]
+__all__ = ["Elastic", "Ended", "Job", "JobProfile", "Pending", "Progress", "Running", "Stage", "Work"]
 
 
 class Stage(StrEnum):
@@ -54,33 +54,22 @@ class Elastic:
 
 
 @dataclass(frozen=True, slots=True)
-class StepTime:
-    """A step time that a job measured: on ``gpus`` GPUs of ``nodes`` nodes with ``atomic`` samples a GPU a pass.
-    ``pass_s``: forward and backward alone; ``step_s``: with the synchronisation at the end."""
-
-    nodes: int
-    gpus: int
-    atomic: int
-    pass_s: float
-    step_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Progress:
     """What an elastic job has reported of its training so far: observed, never what is still to come.
 
-    ``epochs``: passes over its data. ``epoch_s``: mean seconds that such a pass took, by number of GPUs, in
-    order of the first time. ``step_times``: one for each configuration, in order of the first time.
-    ``gradient``: squared norm and variance of the gradient at the initial batch size. ``losses``: validation
-    loss after so many epochs. ``batch``: total batch size now, samples; 0 while it does not run.
+    ``epochs``: passes over its data. ``epoch_s``: seconds that such a pass takes with the last batch used there,
+    by number of GPUs, in order of the first time. ``losses``: validation loss after so many epochs, relative to
+    the first. ``batch``: total batch size now, samples; 0 while it does not run. Of a job with an agent:
+    ``step_model``, the parameters of the model of its step time that the agent has fitted (Pollux's theta_sys),
+    and ``gradient``, squared norm and variance of the gradient at the initial batch size.
     """
 
     epochs: float = 0.0
     epoch_s: tuple[tuple[int, float], ...] = ()
-    step_times: tuple[StepTime, ...] = ()
-    gradient: tuple[float, float] | None = None
     losses: tuple[tuple[float, float], ...] = ()
     batch: int = 0
+    step_model: tuple[float, ...] = ()
+    gradient: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

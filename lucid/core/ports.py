@@ -25,7 +25,7 @@ class Capability(StrEnum):
     RESIZE = "resize"
     """Elastic jobs can be resized."""
     ADAPT = "adapt"
-    """Elastic jobs carry an agent that chooses their batch size and reports step times and gradients."""
+    """Elastic jobs carry an agent that chooses their batch size, fits their step time and watches the gradient."""
     INTERLEAVE = "interleave"
     """Jobs can be run in groups that take turns on each resource, moved, and regrouped from a checkpoint; an
     executor reports their progress."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "REASONS",
+    "Allotted",
     "AsksForGpus",
     "BehindHead",
     "BestPartner",
@@ -189,6 +190,20 @@ class Preempted(Reason):
 
     def __bool__(self) -> bool:
         return self.gpus > self.quota
+
+
+@dataclass(frozen=True, slots=True)
+class Allotted(Reason):
+    """Does the round give this elastic job GPUs? ``gpus`` of at most ``most``; ``value`` is what they are worth
+    to it by ``rule``."""
+
+    rule: str
+    gpus: int
+    most: int
+    value: float
+
+    def __bool__(self) -> bool:
+        return self.gpus > 0
 
 
 @dataclass(frozen=True, slots=True)

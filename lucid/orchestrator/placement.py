@@ -11,7 +11,7 @@ from lucid.core.placement import NodeGpus, Placement
 from lucid.core.reason import AsksForGpus, EverFits, TooLarge
 from lucid.core.snapshot import Partition
 
-__all__ = ["Feasibility", "consolidated"]
+__all__ = ["Feasibility", "consolidated", "emptiest"]
 
 
 def consolidated(
@@ -60,6 +60,27 @@ def consolidated(
             return None
         parts.append(ledger.lowest(i, rest))
     return tuple(parts)
+
+
+def emptiest(ledger: Ledger, job: Job, gpus: int) -> Placement | None:
+    """``gpus`` free GPUs for a job, all that the emptiest node has, then the next; ``None`` where there are too
+    few. CPUs and host memory must fit as well, in proportion to the GPUs on each node."""
+    if gpus > ledger.free:
+        return None
+    parts: list[NodeGpus] = []
+    needs_host = ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0)
+    left = gpus
+    for count in range(ledger.gpus_per_node, 0, -1):
+        for i in ledger.buckets[count]:
+            here = min(count, left)
+            while here and needs_host and not ledger.host_fits(i, job, here):
+                here -= 1
+            if here:
+                parts.append(ledger.lowest(i, here))
+                left -= here
+            if not left:
+                return tuple(parts)
+    return None
 
 
 def _remainder(ledger: Ledger, gpus: int, allowed: Callable[[int], bool], on_emptiest: bool) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from lucid.config import PackingSettings, PolicySettings, ReservationSettings, Settings
+from lucid.config import PackingSettings, PolicySettings, ReservationSettings, Settings, with_defaults
 from lucid.core.node import Node
 from lucid.core.ports import Capability, Predictor, Recorder
 from lucid.errors import ConfigError
@@ -129,9 +129,10 @@ def simulate(
     if scenario.semantics is Semantics.MURI:
         scenario, kind = replace(scenario, trace=lengthened(scenario.trace)), EventChargedCluster
     predictor = scenario.predictor_for(policy)
-    made = make_policy(policy, scenario.settings.policy, predictor)
+    rules = with_defaults(scenario.settings.policy, scenario.trace.evaluated_with)
+    made = make_policy(policy, rules, predictor)
     if scenario.semantics is Semantics.MURI:
-        made = published_policy(made, scenario.settings.policy.muri)
+        made = published_policy(made, rules.muri)
     lent: list[Node] = []
     layout = scenario.layout()
     if Capability.PROFILE in made.needs:

@@ -11,6 +11,8 @@ from lucid.core.prediction import Prediction
 from lucid.orchestrator.policies.elastic import ElasticPolicy
 from lucid.orchestrator.policies.lucid import LucidPolicy
 from lucid.orchestrator.policies.muri import ATTAINED, REMAINING, MuriPolicy, PriorityRule
+from lucid.orchestrator.policies.optimus import OptimusPolicy
+from lucid.orchestrator.policies.pollux import PolluxPolicy
 from lucid.orchestrator.policies.queue import PreemptiveQueuePolicy, QueuePolicy, attained_s
 from lucid.orchestrator.policies.tiresias import TiresiasPolicy
 from lucid.orchestrator.policy import Policy, PolicyFactory
@@ -90,6 +92,18 @@ def _elastic_ef(settings: PolicySettings, predictor: Predictor) -> Policy:  # no
     return ElasticPolicy("elastic-ef", "ef")
 
 
+def _pollux(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    return PolluxPolicy(settings.pollux)
+
+
+def _optimus(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    return OptimusPolicy("optimus", settings.optimus, fitted=False)
+
+
+def _optimus_fitted(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    return OptimusPolicy("optimus-fitted", settings.optimus, fitted=True)
+
+
 BUILT_IN: dict[str, PolicyFactory] = {
     "fifo": _fifo,
     "sjf": _sjf,
@@ -108,6 +122,9 @@ BUILT_IN: dict[str, PolicyFactory] = {
     "elastic": _elastic,
     "elastic-fcfs": _elastic_fcfs,
     "elastic-ef": _elastic_ef,
+    "pollux": _pollux,
+    "optimus": _optimus,
+    "optimus-fitted": _optimus_fitted,
     "lucid": LucidPolicy.make,
 }
 
@@ -125,6 +142,9 @@ class Estimates(StrEnum):
 ESTIMATES: dict[str, Estimates] = {
     "fifo": Estimates.NONE,
     "tiresias": Estimates.NONE,
+    "pollux": Estimates.NONE,
+    "optimus": Estimates.TRUE,
+    "optimus-fitted": Estimates.NONE,
     "sjf": Estimates.TRUE,
     "srtf": Estimates.TRUE,
     "srsf": Estimates.TRUE,

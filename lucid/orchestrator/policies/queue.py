@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Requeue, Start
-from lucid.core.job import Pending, Running
+from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
+from lucid.core.placement import Placement
 from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
 from lucid.core.reason import BehindHead, FairOrder, FreeGpus, HostFits, Preempted, Priority, Reason
@@ -108,11 +109,17 @@ class QueuePolicy(PartitionPolicy):
         return PartitionPlan(decisions, tuple(actions))
 
 
+def _whole(ledger: Ledger, job: Job) -> Placement | None:
+    return consolidated(ledger, job, remainder_on_emptiest=True)
+
+
 def fill_quota(
-    partition: Partition, order: Sequence[tuple[Pending | Running, Reason]]
+    partition: Partition,
+    order: Sequence[tuple[Pending | Running, Reason]],
+    place: Callable[[Ledger, Job], Placement | None] = _whole,
 ) -> tuple[dict[str, Decision], list[Action]]:
     """Give the partition's GPUs out in ``order`` over running and pending jobs together: running jobs left
-    over are preempted, pending ones that got a share start where a consolidated place is free."""
+    over are preempted, pending ones that got a share start where ``place`` finds room, consolidated unless told."""
     quota = partition.gpus
     decisions: dict[str, Decision] = {}
     actions: list[Action] = []
@@ -142,7 +149,7 @@ def fill_quota(
         ledger = Ledger(partition)
         ledger.give_back(preempted)
         for pending, why in chosen:
-            placement = consolidated(ledger, pending.job, remainder_on_emptiest=True)
+            placement = place(ledger, pending.job)
             if placement is None:
                 decisions[pending.job.id] = Hold((why, *no_place(ledger, pending)))
                 continue

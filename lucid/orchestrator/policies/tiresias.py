@@ -6,14 +6,22 @@ import math
 
 from lucid.config import TiresiasSettings
 from lucid.core.decision import Decision, Hold, PartitionPlan
-from lucid.core.job import Pending, Running
+from lucid.core.job import Job, Pending, Running
+from lucid.core.ledger import Ledger
+from lucid.core.placement import Placement
 from lucid.core.ports import Capability
 from lucid.core.reason import NextRound, Priority, Reason
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.placement import emptiest
 from lucid.orchestrator.policies.queue import attained_s, fill_quota
 from lucid.orchestrator.policy import PartitionPolicy
 
 __all__ = ["TiresiasPolicy"]
+
+
+def _anywhere(ledger: Ledger, job: Job) -> Placement | None:
+    return emptiest(ledger, job, job.gpus)
+
 
 _ROUNDING = 1e-9
 """Part of an interval by which a round may miss its time: 3 x 0.7 s comes out short of 2.1 s."""
@@ -30,6 +38,7 @@ class TiresiasPolicy(PartitionPolicy):
         super().__init__()
         self._threshold = settings.threshold_gpu_s
         self._interval_s = settings.interval_s
+        self._anywhere = settings.placement == "emptiest"
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Fill the quota of GPUs at a round, wait for it between rounds."""
@@ -48,7 +57,7 @@ class TiresiasPolicy(PartitionPolicy):
             (entry, Priority("attained GPU-seconds", value, 0.0, entry.job.gpus, "attained service"))
             for value, entry in keyed
         ]
-        decided, actions = fill_quota(partition, order)
+        decided, actions = fill_quota(partition, order, *([_anywhere] if self._anywhere else []))
         return PartitionPlan(decided, tuple(actions), self._next_s(partition, now_s, bool(actions)))
 
     def _next_s(self, partition: Partition, now_s: float, acted: bool) -> float | None:

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from lucid.core.job import Job, JobProfile
+from lucid.core.job import Elastic, Job, JobProfile
 from lucid.core.prediction import StageTimes
 from lucid.errors import TraceError
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.rows import BadCell, Drop, ReadOptions, Row, Source
+from lucid.simulator.training import Learning
 
 __all__ = ["NO_GPU", "Draft", "collect", "show_skipped"]
 
@@ -41,6 +42,8 @@ class Draft:
     profile: JobProfile | None = None
     share_label: int | None = None
     stages: StageTimes | None = None
+    elastic: Elastic | None = None
+    learning: Learning | None = None
     id_column: str = "job_id"
     rank: int | None = None
     """Place among jobs with the same submit time, where the file fixes it; else the order of the rows."""
@@ -128,5 +131,8 @@ def _finish(draft: Draft, submit_s: float, rank: int) -> TraceJob:
         draft.requeueable,
         draft.long_cold_start,
         draft.shareable,
+        draft.elastic,
     )
-    return TraceJob(job, draft.duration_s, draft.state, draft.profile, draft.share_label, stages=draft.stages)
+    return TraceJob(
+        job, draft.duration_s, draft.state, draft.profile, draft.share_label, draft.learning, draft.stages
+    )

@@ -65,9 +65,16 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     """Write a trace in our own format; all of it can be read back.
 
     Raises:
-        TraceError: the file cannot be written, or a text in the trace has no UTF-8 form.
+        TraceError: the file cannot be written, a text in the trace has no UTF-8 form, or a job is elastic: how it
+            trains has no place in a row.
     """
     path = Path(path)
+    stretchy = next((item.job.id for item in trace.jobs if item.learning is not None), None)
+    if stretchy is not None:
+        raise TraceError(
+            f"{path}: not written: job {stretchy} is elastic, and this format has no columns for how it trains; "
+            "use the workload as it is"
+        )
     about = {"name": trace.name, "epoch_s": trace.epoch_s, "skipped": [list(item) for item in trace.skipped]}
     staged = any(item.stages is not None for item in trace.jobs)
     columns = (*COLUMNS, *_STAGES) if staged else COLUMNS

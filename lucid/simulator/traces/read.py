@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lucid.errors import ConfigError, TraceError
-from lucid.simulator.traces import helios, muri, own, pack, philly, sacct, swf
+from lucid.simulator.traces import helios, muri, own, pack, philly, pollux, sacct, swf
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.rows import ReadOptions, Source, load
 
@@ -30,6 +30,7 @@ FORMATS: dict[str, Format] = {
     "pack": Format(pack.ABOUT, pack.read),
     "philly": Format(philly.ABOUT, philly.read),
     "helios": Format(helios.ABOUT, helios.read),
+    "pollux": Format(pollux.ABOUT, pollux.read),
     "sacct": Format(sacct.ABOUT, sacct.read),
     "muri": Format(muri.ABOUT, muri.read),
     "swf": Format(swf.ABOUT, swf.read),
@@ -125,6 +126,8 @@ def _sniff(source: Source, first: str, line: int) -> str:
         return "philly"
     if {"num_gpu", "iteration_time", "resource_time_0"} <= names:
         return "muri"
+    if {"application", "num_replicas"} <= names:
+        return "pollux"
     if {"job_id", "gpu_num"} <= names:
         helios_only = {"jobname", "cpu_num", "node_num", "start_time", "end_time", "queue"}
         return "helios" if names & helios_only else "pack"

@@ -1,0 +1,213 @@
+"""Optimus: one GPU after another to the job whose training it shortens most (rows O1-O13), for jobs that train
+without parameter servers: one worker a GPU, all of them synchronising with each other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucid.config import OptimusSettings
+from lucid.core.decision import PartitionPlan
+from lucid.core.ports import Capability
+from lucid.core.prediction import Prediction
+from lucid.core.reason import Allotted
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.policies.desk import Desk, Entry, limits_of, round_s, wait_for_round
+from lucid.orchestrator.policy import PartitionPolicy
+from lucid.systems.optimus import OptimusJob, SpeedEstimator, allocate, end_epoch, merge_points, next_probe
+
+__all__ = ["OptimusPolicy"]
+
+Ints = NDArray[np.intp]
+Point = tuple[int, int]
+
+_WORKER = (0.0, 0.0, 0.0, 1.0)
+_NO_SERVER = (0.0, 0.0, 0.0, 0.0)
+_ALMOST = 1e-3
+"""Epochs left of a job that has outlived what was expected of it: it goes on, and asks for nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Memory:
+    """What jobs of each type have shown: speeds measured, epochs of those that have ended. ``present``: by job
+    id, type and last report of the jobs that were there."""
+
+    speeds: Mapping[str, Mapping[Point, float]] = field(default_factory=dict)
+    epochs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    present: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+
+
+class OptimusPolicy(PartitionPolicy):
+    """Decides at multiples of the interval only.
+
+    With ``fitted`` the epochs that a job takes come from its loss curve or from jobs of its type (those of the
+    same name), and its speed from a fit to what it and they have shown; a job that nobody knows runs on numbers
+    of GPUs chosen by lot until it is known (O9). Otherwise both are the predictor's.
+    """
+
+    needs = frozenset({Capability.RESIZE, Capability.PREEMPT})
+
+    def __init__(self, name: str, settings: OptimusSettings, *, fitted: bool) -> None:
+        super().__init__()
+        self.name = name
+        self._settings = settings
+        self._fitted = fitted
+        self._fits: dict[str, SpeedEstimator] = {}
+
+    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
+        """Allocate anew at a round, wait for it between rounds."""
+        found = snapshot.memory.get(partition.name)
+        memory = found if isinstance(found, _Memory) else _Memory()
+        if not partition.pending and not partition.running:
+            return PartitionPlan({}, memory=found)
+        now_s = snapshot.now_s
+        at_s = round_s(now_s, self._settings.interval_s)
+        if at_s > now_s:
+            waiting = wait_for_round(partition, at_s)
+            return PartitionPlan(waiting.decisions, wake_s=at_s, memory=found)
+        desk = Desk(partition, now_s)
+        entries = sorted(desk.entries, key=lambda e: (e.job.submit_s, e.job.rank))
+        total = int(desk.capacity.sum())
+        if self._fitted:
+            memory = _learn(memory, entries)
+            jobs, probes = self._fitted_jobs(entries, memory, now_s)
+        else:
+            jobs, probes = [_known_job(entry, snapshot.predictions.get(entry.job.id)) for entry in entries], {}
+        # nobody has servers to give: what stops at the first offer without gain would stop at those
+        tasks = allocate(jobs, (0.0, 0.0, 0.0, float(total)), stop="exhausted").tasks
+        wanted = {str(job_id): workers for job_id, (_, workers) in tasks.items()}
+        _probe(wanted, probes, total)
+        rows = _rows(desk, entries, wanted)
+        why = {
+            job.job_id: Allotted("epochs left", wanted.get(entry.job.id, 0), _most(entry), max(job.epochs, 0.0))
+            for entry, job in zip(entries, jobs, strict=True)
+        }
+        desk.deal(rows, {str(job_id): reason for job_id, reason in why.items()})
+        return desk.plan(now_s + self._settings.interval_s if entries else None, memory if self._fitted else None)
+
+    def _fitted_jobs(
+        self, entries: list[Entry], memory: _Memory, now_s: float
+    ) -> tuple[list[OptimusJob], dict[str, int]]:
+        """The jobs as far as they are known, and how many GPUs to try for those that are not."""
+        jobs: list[OptimusJob] = []
+        probes: dict[str, int] = {}
+        for entry in entries:
+            job, limits = entry.job, limits_of(entry)
+            points = memory.speeds.get(_type(entry), {})
+            estimator, most = self._estimator(_type(entry), limits.batch, points), _most(entry)
+            if estimator.model is None and len(points) < most:
+                lot = np.random.default_rng((self._settings.seed, int(now_s), job.rank, int(job.submit_s)))
+                found = next_probe(points, lot, diagonal=True, most=min(most, _MOST_PROBED))
+                if found is not None:
+                    probes[job.id] = found[1]
+            progress = entry.progress
+            done = progress.epochs if progress is not None else 0.0
+            seen = progress.losses if progress is not None else ()
+            end = end_epoch(
+                done,
+                specified=limits.epochs,
+                same_type=memory.epochs.get(_type(entry), ()),
+                epochs=[epoch for epoch, _ in seen],
+                losses=[loss for _, loss in seen],
+            )
+            jobs.append(_job(job.id, max(end - done, _ALMOST), _capped(estimator, most)))
+        return jobs, probes
+
+    def _estimator(self, kind: str, batch: int, points: Mapping[Point, float]) -> SpeedEstimator:
+        """The fit to these points; made once."""
+        kept = self._fits.get(kind)
+        if kept is None or kept.points != points:
+            kept = self._fits[kind] = SpeedEstimator("sync", batch, points)
+        return kept
+
+
+_MOST_PROBED = 10
+
+
+def _type(entry: Entry) -> str:
+    """Jobs of one name and batch size are taken to be alike; one without a name is like no other."""
+    return f"{entry.job.name or entry.job.id} {limits_of(entry).batch}"
+
+
+def _most(entry: Entry) -> int:
+    """Most GPUs of a job: each must get its least samples of the batch."""
+    limits = limits_of(entry)
+    return max(min(limits.max_gpus, limits.batch // limits.atomic_min), limits.min_gpus)
+
+
+def _job(job_id: str, epochs: float, speed: Callable[[int, int], float | None]) -> OptimusJob:
+    return OptimusJob(job_id, _NO_SERVER, _WORKER, epochs, speed)
+
+
+def _capped(estimator: SpeedEstimator, most: int) -> Callable[[int, int], float | None]:
+    """Speed by GPUs; no faster beyond the most that the job may have."""
+    return lambda _, workers: estimator(min(workers, most), min(workers, most))
+
+
+def _known_job(entry: Entry, prediction: Prediction | None) -> OptimusJob:
+    """By the predictor; a job that it cannot tell of keeps to one GPU."""
+    progress, most = entry.progress, _most(entry)
+    done = progress.epochs if progress is not None else 0.0
+    if prediction is None or prediction.epochs is None or not prediction.epoch_s:
+        return _job(entry.job.id, 0.0, lambda _, __: None)
+    table = prediction.epoch_s[:most]
+    return _job(
+        entry.job.id,
+        max(prediction.epochs - done, _ALMOST),
+        lambda _, workers: 1.0 / table[min(workers, len(table)) - 1],
+    )
+
+
+def _learn(memory: _Memory, entries: list[Entry]) -> _Memory:
+    """What the jobs that are there have measured, and how long those took that are gone. A number of GPUs is
+    measured once for a type: the mean of the jobs that show it first."""
+    present = {e.job.id: (_type(e), e.progress.epochs if e.progress is not None else 0.0) for e in entries}
+    epochs = dict(memory.epochs)
+    for job_id, (kind, done) in memory.present.items():
+        if job_id not in present and done > 0:
+            epochs[kind] = (*epochs.get(kind, ()), done)
+    shown: dict[str, list[Mapping[Point, float]]] = defaultdict(list)
+    for entry in entries:
+        if entry.progress is not None and entry.progress.epoch_s:
+            shown[_type(entry)].append({(g, g): 1.0 / seconds for g, seconds in entry.progress.epoch_s})
+    speeds = dict(memory.speeds)
+    for kind, points in shown.items():
+        speeds[kind] = {**merge_points(points), **speeds.get(kind, {})}
+    return _Memory(speeds, epochs, present)
+
+
+def _probe(wanted: dict[str, int], probes: Mapping[str, int], total: int) -> None:
+    """Jobs that are not known yet run on the number of GPUs to be tried, as far as GPUs are left."""
+    left = total - sum(wanted.values())
+    for job_id, gpus in probes.items():
+        if job_id in wanted:
+            more = min(gpus - wanted[job_id], left)
+            if more > 0:
+                wanted[job_id] += more
+                left -= more
+
+
+def _rows(desk: Desk, entries: list[Entry], wanted: Mapping[str, int]) -> dict[str, Ints]:
+    """(N,) GPUs of each job on each node. Who keeps his number keeps his GPUs; the others follow, those with
+    few GPUs first (O14), each on the emptiest nodes: so on as few as possible (O16)."""
+    base = desk.base(entries)
+    rows: dict[str, Ints] = {}
+    room = desk.capacity.copy()
+    for entry, row in zip(entries, base, strict=True):
+        if row.sum() == wanted.get(entry.job.id, 0) and (row <= room).all():
+            rows[entry.job.id] = row
+            room -= row
+    for entry in sorted((e for e in entries if e.job.id not in rows), key=lambda e: wanted.get(e.job.id, 0)):
+        row = np.zeros_like(room)
+        left = wanted.get(entry.job.id, 0)
+        while left and room.any():
+            node = int(room.argmax())
+            row[node] = min(left, int(room[node]))
+            room[node] -= row[node]
+            left -= int(row[node])
+        rows[entry.job.id] = row
+    return rows

@@ -1,0 +1,126 @@
+"""Pollux: GPUs to whom they bring the most goodput, dealt out anew at every round (rows P20, P24-P30)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucid.config import PolluxSettings
+from lucid.core.decision import PartitionPlan
+from lucid.core.ports import Capability
+from lucid.core.reason import Allotted
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.policies.desk import Desk, Entry, limits_of, round_s, wait_for_round
+from lucid.orchestrator.policies.queue import attained_s
+from lucid.orchestrator.policy import PartitionPolicy
+from lucid.systems.pollux import (
+    BatchLimits,
+    GoodputModel,
+    GradParams,
+    Objective,
+    PerfParams,
+    PolluxJob,
+    SearchOptions,
+    SpeedupTable,
+    carry_over,
+    growth_cap,
+    restart_factors,
+    search,
+)
+
+__all__ = ["PolluxPolicy"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Memory:
+    """The last population of the search, and what its numbers stand for."""
+
+    jobs: tuple[str, ...]
+    capacity: tuple[int, ...]
+    nodes: tuple[str, ...]
+    population: NDArray[np.int32]
+
+
+class PolluxPolicy(PartitionPolicy):
+    """Decides at multiples of the interval only. Needs no estimate: what it goes by is reported by the jobs."""
+
+    name = "pollux"
+    needs = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.PREEMPT})
+
+    def __init__(self, settings: PolluxSettings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
+        """Search for the best allocation at a round, wait for it between rounds."""
+        if not partition.pending and not partition.running:
+            return PartitionPlan({})
+        now_s, settings = snapshot.now_s, self._settings
+        at_s = round_s(now_s, settings.interval_s)
+        memory = snapshot.memory.get(partition.name)
+        if at_s > now_s:
+            waiting = wait_for_round(partition, at_s)
+            return PartitionPlan(waiting.decisions, wake_s=at_s, memory=memory)
+        desk = Desk(partition, now_s)
+        # jobs that had least come first where two want the same GPU
+        entries = sorted(desk.entries, key=lambda e: (attained_s(e, now_s), e.job.submit_s, e.job.rank))
+        if not entries:
+            desk.deal({}, {})
+            return desk.plan(None)
+        total = int(desk.capacity.sum())
+        jobs = [self._job(entry, now_s) for entry in entries]
+        speedups = SpeedupTable(jobs, max(total, 1))
+        nodes = len(desk.capacity)
+        found = search(
+            speedups,
+            desk.capacity,
+            desk.base(entries),
+            restart_factors([job.age_s for job in jobs], [job.restarts for job in jobs], settings.restart_s),
+            np.random.default_rng((settings.seed, int(now_s))),
+            objective=Objective(p=settings.p, scale=nodes / max(total, 1)),
+            options=SearchOptions(
+                settings.population, settings.generations, settings.patience, seeds=settings.greedy_seeds
+            ),
+            previous=_previous(memory, desk, entries),
+            avoid_interference=settings.avoid_interference,
+            blocked=desk.crossed,
+        )
+        rows = found.allocation
+        desk.deal(
+            {entry.job.id: row for entry, row in zip(entries, rows, strict=True)},
+            {
+                entry.job.id: Allotted("speedup", int(row.sum()), job.max_replicas, float(value))
+                for entry, job, row, value in zip(entries, jobs, rows, found.speedups, strict=True)
+            },
+        )
+        kept = _Memory(
+            tuple(entry.job.id for entry in entries),
+            tuple(desk.capacity.tolist()),
+            tuple(node.name for node in partition.nodes),
+            found.population,
+        )
+        return desk.plan(now_s + settings.interval_s, kept)
+
+    def _job(self, entry: Entry, now_s: float) -> PolluxJob:
+        limits, progress = limits_of(entry), entry.progress
+        most = limits.batch if limits.pinned else limits.most_batch
+        batch = BatchLimits(min(limits.init_batch, most), most, limits.atomic_min, limits.atomic_max)
+        largest = max((gpus for gpus, _ in progress.epoch_s), default=0) if progress is not None else 0
+        model = None
+        if progress is not None and progress.step_model and progress.gradient is not None:
+            perf, grad = PerfParams(*progress.step_model), GradParams(*progress.gradient)
+            model = GoodputModel(perf, grad, limits.init_batch)
+        cap = min(max(growth_cap(largest, batch), limits.min_gpus), limits.max_gpus)
+        return PolluxJob(entry.job.id, model, batch, cap, now_s - entry.job.submit_s, entry.restarts)
+
+
+def _previous(memory: object, desk: Desk, entries: list[Entry]) -> NDArray[np.int32] | None:
+    """The last population in terms of these jobs, if the nodes are the same."""
+    names = tuple(node.name for node in desk.partition.nodes)
+    if not isinstance(memory, _Memory) or memory.nodes != names or memory.capacity != tuple(desk.capacity.tolist()):
+        return None
+    now = {entry.job.id: i for i, entry in enumerate(entries)}
+    index = [now.get(job_id, -1) for job_id in memory.jobs]
+    return carry_over(memory.population, len(memory.jobs), index, len(entries))

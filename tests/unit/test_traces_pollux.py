@@ -1,0 +1,199 @@
+"""Pollux's workloads and profiles: reading, and the truth that lies between what was measured."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from applications import BATCHES, EPOCHS, INIT, PERF, STEPS, an_application, learning, step_s, write_application
+from builders import a_job
+from lucid.core.job import Elastic
+from lucid.errors import TraceError
+from lucid.simulator.applications import Application
+from lucid.simulator.traces import read_trace, sniff, write_trace
+from lucid.simulator.training import Training
+
+HEADER = "name,time,application,num_replicas,batch_size\n"
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Application:
+    return an_application(tmp_path_factory.mktemp("profiles"))
+
+
+@pytest.fixture(scope="module")
+def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_application(tmp_path_factory.mktemp("workload") / "made").parent
+
+
+def workload(profiles: Path, text: str, name: str = "workload.csv") -> Path:
+    path = profiles / name
+    path.write_text(text)
+    return path
+
+
+def test_a_workload_is_known_by_its_header_and_its_jobs_are_elastic(profiles: Path) -> None:
+    path = workload(profiles, f"{HEADER}late,90,made,4,512\nfirst,30,made,1,128\n")
+    assert sniff(path) == "pollux"
+    trace = read_trace(path)
+    first, late = trace.jobs
+    assert [(j.job.id, j.job.submit_s, j.job.gpus, j.job.name) for j in (first, late)] == [
+        ("first", 30.0, 1, "made"),
+        ("late", 90.0, 4, "made"),
+    ]
+    assert late.job.elastic == Elastic(
+        max_gpus=24, batch=512, init_batch=128, most_batch=1024, atomic_min=16, atomic_max=128
+    )
+    assert trace.evaluated_with["tiresias"]["threshold_gpu_s"] == 16 * 3600
+    assert late.learning is not None
+    assert late.duration_s == pytest.approx(late.learning.epochs * late.learning.epoch_s(4)[3])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a,0,made,99,128\n", "line 2, column 'num_replicas'"),
+        ("a,0,made,1,64\n", "line 2, column 'batch_size'"),
+        ("a,0,../made,1,128\n", "not the name of a folder"),
+        ("a,0,other,1,128\n", "belong in a folder of its name"),
+        ("a,0,made,1,128\na,1,made,1,128\n", "line 2 has already"),
+    ],
+)
+def test_what_is_wrong_is_named(profiles: Path, text: str, words: str) -> None:
+    with pytest.raises(TraceError, match=words):
+        read_trace(workload(profiles, HEADER + text, "bad.csv"))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("placements.csv", "placement,local_bsz\n1,2\n", "no column step_time, sync_time"),
+        ("placements.csv", "placement,local_bsz,step_time,sync_time\n1,16,x,0\n", "line 2, column 'step_time': 'x'"),
+        ("scalability.csv", "num_nodes,num_replicas,local_bsz,step_time,sync_time\n", "has no rows"),
+        ("validation-128.csv", "progress,metric,grad_sqr,grad_var\n1,2,-3,4\n", "'-3' is not a number"),
+        ("validation-x.csv", "progress,metric,grad_sqr,grad_var\n1,2,3,4\n", "must end in a batch size"),
+    ],
+)
+def test_a_bad_profile_is_named(profiles: Path, tmp_path: Path, file: str, text: str, words: str) -> None:
+    shutil.copytree(profiles / "made", tmp_path / "made")
+    (tmp_path / "made" / file).write_text(text)
+    with pytest.raises(TraceError, match=words) as raised:
+        read_trace(workload(tmp_path, f"{HEADER}a,0,made,1,128\n"))
+    assert file in str(raised.value)
+
+
+def test_elastic_jobs_have_no_row_in_our_own_format(profiles: Path, tmp_path: Path) -> None:
+    trace = read_trace(workload(profiles, f"{HEADER}a,0,made,1,128\n"))
+    with pytest.raises(TraceError, match="elastic"):
+        write_trace(trace, tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize(
+    ("layout", "local"),
+    [((1,), 16), ((4,), 128), ((2, 1), 32), ((1, 2), 32), ((4, 1, 2), 64), ((2, 2, 2, 2), 64), ((4,) * 6, 16)],
+)
+def test_what_was_measured_is_found_again(app: Application, layout: tuple[int, ...], local: int) -> None:
+    whole, sync = app.times(layout, local)
+    assert whole == pytest.approx(step_s(len(layout), sum(layout), local), rel=1e-9)
+    assert whole - sync == pytest.approx(PERF.alpha_c + PERF.beta_c * local, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("layout", "local", "within"),
+    [((3,), 50, 0.02), ((3, 2, 2, 2), 64, 0.05), ((8,), 64, 0.1), ((8,) * 8, 64, 0.1), ((1,) * 5, 100, 0.1)],
+)
+def test_the_rest_lies_between_or_follows_the_model(
+    app: Application, layout: tuple[int, ...], local: int, within: float
+) -> None:
+    assert app.times(layout, local)[0] == pytest.approx(step_s(len(layout), sum(layout), local), rel=within)
+
+
+def test_gradients_lie_between_batch_sizes_and_change_by_epoch(app: Application) -> None:
+    assert [app.gradient(128, e) for e in range(EPOCHS)] == [(1.0, 2.0 * (e + 1)) for e in range(EPOCHS)]
+    assert app.gradient(300, 1) == pytest.approx((1.0, 4.0))
+
+
+def test_losses_fall_from_one(app: Application) -> None:
+    losses = [app.loss(300, e) for e in range(1, EPOCHS + 1)]
+    assert losses[0] == pytest.approx(1.0)
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.3
+
+
+@pytest.mark.parametrize(
+    ("batch", "gpus", "passes"),
+    [(128, 1, (128, 0)), (256, 1, (128, 1)), (512, 2, (128, 1)), (512, 4, (128, 0)), (1000, 3, (112, 2))],
+)
+def test_a_batch_is_split_into_passes_that_fit(
+    app: Application, batch: int, gpus: int, passes: tuple[int, int]
+) -> None:
+    assert app.passes(batch, gpus) == passes
+
+
+def finish(training: Training) -> float:
+    """Seconds that it takes on its GPUs, milestone by milestone."""
+    total = 0.0
+    for _ in range(1000):
+        if training.done:
+            return total
+        left = training.left_s()
+        total += left
+        training.advance(left)
+    raise AssertionError("never done")
+
+
+def test_a_job_without_an_agent_keeps_its_batch_and_takes_as_long_as_it_says(app: Application) -> None:
+    truth = learning(app, 512)
+    training = truth.begin(a_job("a"), False)
+    training.place((4,), 30.0)
+    assert training.progress().batch == 512
+    assert finish(training) == pytest.approx(30.0 + truth.epochs * truth.epoch_s(4)[3], rel=1e-9)
+    report = training.progress()
+    assert report.epochs == pytest.approx(truth.epochs)
+    assert report.epoch_s == ((4, pytest.approx(truth.epoch_s(4)[3])),)
+    assert (report.step_model, report.gradient) == ((), None)
+
+
+def test_with_the_initial_batch_an_epoch_is_a_pass(app: Application) -> None:
+    assert learning(app, INIT).epochs == pytest.approx(EPOCHS)
+    assert learning(app, BATCHES[-1]).epochs > EPOCHS
+    assert app.samples == pytest.approx(STEPS * INIT)
+
+
+def test_an_agent_fits_its_step_times_chooses_a_batch_and_is_done_sooner(app: Application) -> None:
+    truth = learning(app, INIT)
+    without, agent = truth.begin(a_job("a"), False), truth.begin(a_job("a"), True)
+    without.place((4,), 0.0)
+    agent.place((4,), 0.0)
+    assert agent.progress().batch == INIT, "nothing is known yet"
+    while not agent.progress().step_model:
+        agent.advance(agent.left_s())
+    agent.advance(agent.left_s())
+    report = agent.progress()
+    assert report.batch > INIT
+    assert report.gradient == app.gradient(report.batch, 1), "the second epoch by now"
+    agent.place((4,), 0.0)
+    assert finish(agent) < 0.9 * finish(without)
+
+
+def test_a_pinned_batch_stays_with_an_agent_that_reports(app: Application) -> None:
+    training = type(learning(app))(app, 256, True).begin(a_job("a"), True)
+    training.place((4,), 0.0)
+    finish(training)
+    assert training.progress().batch == 256
+    assert training.progress().step_model
+
+
+def test_what_is_done_is_kept_where_time_is_cut_into_small_pieces(app: Application) -> None:
+    whole, cut = (learning(app, 256).begin(a_job("a"), False) for _ in range(2))
+    for training in (whole, cut):
+        training.place((2, 1), 5.0)
+    total_s = finish(whole)
+    spent = 0.0
+    while not cut.done:
+        piece = min(0.7, cut.left_s())
+        cut.advance(piece)
+        spent += piece
+    assert spent == pytest.approx(total_s)
