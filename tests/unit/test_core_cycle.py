@@ -170,7 +170,7 @@ def test_a_job_that_asks_for_no_gpu_is_left_to_slurm_and_holds_up_nobody(name: s
     machines, profile = nodes(1, 2), {"b": LIGHT}
     pending = [waits(job, gpus, profile=profile.get(job)) for job, gpus in (("a", 0), ("b", 1), ("c", 0))]
     snapshot = snap(
-        60.0, part(machines, pending, [runs("r", "n1:0", profile=LIGHT), Running(a_job("z", 0), 0.0, ())])
+        600.0, part(machines, pending, [runs("r", "n1:0", profile=LIGHT), Running(a_job("z", 0), 0.0, ())])
     )
     plan = policy(name).plan(snapshot)
     SafetyCheck()(snapshot, plan)

@@ -67,6 +67,8 @@ SAID: list[tuple[Reason, str]] = [
         why.Reserved("b", 60.0, 600.0, 1, False),
         "1 node kept for job b until about day 0 00:01:00: only jobs expected to",
     ),
+    (why.Allotted("speedup", 4, 8, 2.5), "the round gives it 4 GPUs of at most 8 (speedup 2.5)"),
+    (why.Allotted("speedup", 0, 8, 0.0), "the round gives all GPUs to other jobs"),
     (why.Rescaled(2, 3, 0), "from 2 to 3 GPUs: some are idle, and nobody waits for them"),
     (why.Rescaled(2, 1, 1), "from 2 to 1 GPU: requests that wait: 1"),
     (
