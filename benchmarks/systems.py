@@ -9,6 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.figure import Figure, markdown, timed
+from lucid.config import PolluxSettings
+from lucid.core.decision import Start
+from lucid.core.job import Elastic, Job, Pending, Progress, Running
+from lucid.core.node import Node
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.policies.pollux import PolluxPolicy
 from lucid.systems.elastic import CLASSES, MIXES, MODELS, draw_set, expand, replay
 from lucid.systems.muri import PUBLISHED, GroupingOptions, MuriJob, group_jobs
 from lucid.systems.optimus import OptimusJob, SpeedModel, allocate
@@ -35,6 +41,7 @@ PERF = (
 )
 
 
+_NOW_S = 36000.0
 _PACE = "plain Python loop"
 
 
@@ -105,7 +112,45 @@ def pollux_decisions(count: int, nodes: int, at_most: float | None, runs: int) -
         yield Figure(f"{what}, fitness", fitness, "", 1, longer, "a search 40 times as long")
 
 
+def pollux_plans(count: int, nodes: int, at_most: float, runs: int) -> Iterator[Figure]:
+    """A whole plan of the policy, jobs reporting as agents do; a tenth of them waits."""
+    partition = Partition("vc", tuple(Node(f"n{i:04}", 4) for i in range(nodes)))
+    entries: list[Pending] = []
+    for number, job in enumerate(pollux_jobs(count, np.random.default_rng(0))):
+        assert job.model is not None
+        assert job.limits is not None
+        init = job.limits.init
+        limits = Elastic(64, 1, init, init, job.limits.most, job.limits.atomic_min, job.limits.atomic_max or init)
+        report = Progress(
+            epoch_s=((32, 1.0),),
+            step_model=tuple(float(value) for value in job.model.perf),
+            gradient=(float(job.model.grad.sqr), float(job.model.grad.var)),
+        )
+        made = Job(str(number), "vc", 1, _NOW_S - job.age_s, number, elastic=limits)
+        entries.append(Pending(made, made.submit_s, restarts=job.restarts, progress=report))
+    before = replace(partition, pending=tuple(entries))
+    first = PolluxPolicy(PolluxSettings()).plan(Snapshot(_NOW_S, {"vc": before}))
+    running, waiting = [], []
+    for number, entry in enumerate(entries):
+        decision = first.decision_of(entry.job.id)
+        if isinstance(decision, Start) and number % 10:
+            running.append(
+                Running(entry.job, _NOW_S, decision.placement, restarts=entry.restarts, progress=entry.progress)
+            )
+        else:
+            waiting.append(entry)
+    after = replace(partition, pending=tuple(waiting), running=tuple(running))
+    snapshot = Snapshot(_NOW_S + 60.0, {"vc": after}, memory=first.memory)
+
+    def run() -> str:
+        return f"{len(PolluxPolicy(PolluxSettings()).plan(snapshot).actions)} actions"
+
+    yield _time(f"Pollux: {count} jobs on {nodes} x 4 GPUs, a plan of the policy", run, runs, at_most)
+
+
 def pollux(runs: int) -> Iterator[Figure]:
+    for count, nodes, limit_s in ((160, 16, 0.5), (1000, 256, 10.0)):
+        yield from pollux_plans(count, nodes, limit_s, runs)
     for count, nodes, at_most in ((160, 16, 0.5), (40, 16, None), (20, 16, None), (1000, 256, 10.0)):
         yield from pollux_decisions(count, nodes, at_most, runs)
     rng = np.random.default_rng(0)
