@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lucid.config import Settings, load_settings, settings_from
+from lucid.config import PolicySettings, Settings, load_settings, settings_from, with_defaults
 from lucid.errors import ConfigError
 
 
@@ -68,3 +68,13 @@ def test_a_file_that_is_not_toml(tmp_path: Path, data: bytes) -> None:
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Settings().policy.packing.gss = 1  # type: ignore[misc]
+
+
+def test_defaults_of_a_trace_give_way_to_what_was_set() -> None:
+    given = {"tiresias": {"threshold_gpu_s": 5.0, "placement": "emptiest"}, "optimus": {"interval_s": 60.0}}
+    plain = with_defaults(PolicySettings(), given)
+    assert (plain.tiresias.threshold_gpu_s, plain.tiresias.placement) == (5.0, "emptiest")
+    assert plain.optimus.interval_s == 60.0
+    own = settings_from({"policy": {"tiresias": {"threshold_gpu_s": 18000.0}}}, "test").policy
+    both = with_defaults(own, given)
+    assert (both.tiresias.threshold_gpu_s, both.tiresias.placement) == (18000.0, "emptiest")

@@ -176,3 +176,8 @@ def test_a_rule_that_is_not_set_is_no_reason() -> None:
 def test_the_first_partner_is_not_called_the_best() -> None:
     for rule, words in (("first", "the first partner found"), ("best", "the only partner")):
         assert words in reason_text(packed(partner=rule).reasons[-1])
+
+
+def test_a_resize_in_words() -> None:
+    entry = LoggedDecision(0.0, "vc", "resize", (why.Allotted("speedup", 2, 4, 1.5),), placement="n1:0-1")
+    assert decision_text(entry, False) == "is resized, and goes on from a checkpoint on n1:0-1"
