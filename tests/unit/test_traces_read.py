@@ -308,7 +308,7 @@ def test_not_text(tmp_path: Path, data: bytes, says: str) -> None:
 def test_unknown_format_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"'csv' .known: helios, lucid, muri, pack, philly, pollux, sacct, swf"):
         read_trace(ASSETS / "pack.csv", "csv")
-    assert set(FORMATS) == {"helios", "lucid", "muri", "pack", "philly", "sacct", "swf"}
+    assert set(FORMATS) == {"helios", "lucid", "muri", "pack", "philly", "pollux", "sacct", "swf"}
 
 
 def test_missing_file() -> None:

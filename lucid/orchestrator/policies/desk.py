@@ -45,6 +45,10 @@ def limits_of(entry: Entry) -> Elastic:
     return limits
 
 
+def _submitted(entry: Entry) -> tuple[float, int, str]:
+    return entry.job.submit_s, entry.job.rank, entry.job.id
+
+
 def _may_move(entry: Entry) -> bool:
     """Is it for an elastic policy to give this job its GPUs? Not one that shares them or is being profiled."""
     if entry.job.elastic is None:
@@ -64,8 +68,8 @@ class Desk:
     def __init__(self, partition: Partition, now_s: float) -> None:
         self.partition = partition
         self.now_s = now_s
-        self.pending = [e for e in partition.pending if _may_move(e)]
-        self.running = [e for e in partition.running if _may_move(e)]
+        self.pending = sorted((e for e in partition.pending if _may_move(e)), key=_submitted)
+        self.running = sorted((e for e in partition.running if _may_move(e)), key=_submitted)
         self._decisions: dict[str, Decision] = {}
         self._actions: list[Action] = []
         self._feasible = Feasibility(partition)
@@ -86,12 +90,12 @@ class Desk:
 
     @property
     def entries(self) -> list[Entry]:
-        """Elastic jobs, running ones first."""
+        """Elastic jobs, running ones first, each in the order of their submission."""
         return [*self.running, *self.pending]
 
     def _serve_rigid(self, without: Ledger) -> None:
         """``without``: the resources as if no elastic job ran; what is started here is taken out of it."""
-        waiting = [e for e in self.partition.pending if not _may_move(e)]
+        waiting = sorted((e for e in self.partition.pending if not _may_move(e)), key=_submitted)
         if not waiting:
             return
         rigid = len(waiting) + len(self.partition.running) - len(self.running)
