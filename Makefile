@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export LUCID_SHARED ?= $(abspath ../shared)
 
-.PHONY: help install demo cluster cluster-down check test e2e nightly bench lint types fast clean
+.PHONY: help install demo cluster demo-slurm cluster-down check test e2e nightly bench lint types fast clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -49,6 +49,9 @@ demo: $(STAMP) ## simulate a synthetic month under four policies; table, one exp
 
 cluster: ## a real Slurm on this machine (root, Debian's debootstrap); prints how to use it: docs/testbed.md
 	@$(PYTHON) slurm/testbed up
+
+demo-slurm: $(STAMP) ## 60 jobs of three users on a real Slurm, plain and with Lucid packing (root; about 8 minutes)
+	@$(BIN)/python slurm/demo.py
 
 cluster-down: ## end it and remove every trace but the cached tree
 	@$(PYTHON) slurm/testbed down

@@ -25,7 +25,7 @@ from lucid.adapters.recorder import StoreRecorder
 from lucid.adapters.slurm_cli import CommandClient
 from lucid.adapters.slurm_client import Breaker, SlurmClient
 from lucid.adapters.slurm_cluster import SlurmCluster
-from lucid.adapters.store import Lease, LeaseLost, Store
+from lucid.adapters.store import Lease, LeaseLost, Store, holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore, set_aside
 from lucid.adapters.systemd import tell_systemd
 from lucid.config import Mode, PolicySettings, Settings, load_settings
@@ -154,8 +154,9 @@ class Daemon:
     def _hold_lease(self) -> bool:
         now_s = self._clock.now_s()
         held = self._store.lease()
-        dead = held is not None and held.holder != self._holder and _is_dead(held.holder)
-        lease = self._store.take_lease(self._holder, now_s, self._settings.daemon.lease_s, dead)
+        dead = held is not None and held.holder != self._holder and holder_is_dead(held.holder)
+        lasts_s = max(self._settings.daemon.lease_s, 2 * self._settings.slurm.poll_idle_s)
+        lease = self._store.take_lease(self._holder, now_s, lasts_s, dead)
         if lease is None:
             if self._lease is not None:
                 self._step_down("its lease ran out and another daemon has it")
@@ -300,21 +301,6 @@ class Daemon:
             _LOG.info("pruned", extra={"facts": {"rows": gone}})
         except StoreError as error:
             self._trouble("pruning failed", error)
-
-
-def _is_dead(holder: str) -> bool:
-    """Is the holder a process of this machine that is gone? Elsewhere nobody can tell: its lease must run out."""
-    host, _, rest = holder.partition(":")
-    pid = rest.partition(":")[0]
-    if host != socket.gethostname() or not pid.isdigit():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
 
 
 class _JsonLines(logging.Formatter):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lucid.adapters.slurm_client import Changes
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
-from lucid.adapters.slurm_text import shard_request, split_outside
+from lucid.adapters.slurm_text import hosts, shard_request, split_outside
 from lucid.adapters.slurm_view import as_written
 from lucid.adapters.store import JobNote
 from lucid.core.placement import Placement
@@ -43,7 +43,7 @@ def start_changes(
             and not record.features
             and record.min_nodes <= len(placement)
         )
-        req = names if free else written.get("req_nodes", "")
+        req = names if free else _within(written.get("req_nodes", ""), partition, nodes)
         if req == record.request.req_nodes:
             return _changes(back, partition=move)
         return _changes({**back, "req_nodes": req}, partition=move)
@@ -58,6 +58,13 @@ def start_changes(
         "req_nodes": part.node,
     }
     return _changes(_differences(record, wanted), partition=move)
+
+
+def _within(req_nodes: str, partition: str, nodes: Sequence[SlurmNode]) -> str:
+    """The user's node list, unless none of it is in the partition: then it was noted by mistake, from a run on a
+    profiling node whose note was lost, and the job could never start with it."""
+    there = {node.name for node in nodes if partition in node.partitions}
+    return req_nodes if not there or there & set(hosts(req_nodes)) else ""
 
 
 def back_to(record: SlurmJob, note: JobNote | None) -> Changes | None:

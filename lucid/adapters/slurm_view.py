@@ -292,16 +292,20 @@ def _paired(entries: Iterable[Running]) -> list[Running]:
 
 
 def users_nodes(record: SlurmJob, note: JobNote | None) -> str:
-    """The node list that the user asked for, not the one that Lucid set."""
+    """The node list that the user asked for, not the one that Lucid set: job_submit.lua lets no job share whose user
+    chose nodes, so where nothing is noted a list on a job that may share is Lucid's own."""
     if note is not None and note.as_written:
         return note.as_written.get("req_nodes", "")
+    mark = parse_mark(record.admin_comment)
+    if mark is not None and "held" in mark and mark.get("share") != "0":
+        return ""
     return record.request.req_nodes
 
 
 def as_written(record: SlurmJob) -> Request:
     """What to give back to a job of which nothing is noted: what job_submit.lua put into the tag, else as many
     whole GPUs as it holds shards of."""
-    request = record.request
+    request = replace(record.request, req_nodes=users_nodes(record, None))
     if not request.shards:
         return request
     mark = parse_mark(record.admin_comment) or {}

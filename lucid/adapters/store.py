@@ -6,6 +6,8 @@ Two adapters keep to this port (``tests/contract/test_store_contract.py``): SQLi
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,7 +16,7 @@ from lucid.core.job import Ended, JobProfile
 from lucid.core.reason import Reason
 from lucid.errors import StoreError
 
-__all__ = ["ActionRow", "DecisionRow", "JobNote", "Lease", "LeaseLost", "ProfileRow", "Store"]
+__all__ = ["ActionRow", "DecisionRow", "JobNote", "Lease", "LeaseLost", "ProfileRow", "Store", "holder_is_dead"]
 
 
 class LeaseLost(StoreError):
@@ -98,6 +100,22 @@ class ActionRow:
     detail: str
     token: int
     result: str = ""
+
+
+def holder_is_dead(holder: str) -> bool:
+    """Is the holder (``host:pid:…``) a process of this machine that is gone? Elsewhere nobody can tell: its lease
+    must run out."""
+    host, _, rest = holder.partition(":")
+    pid = rest.partition(":")[0]
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
 
 
 class Store(Protocol):

@@ -119,7 +119,7 @@ class SqliteStore:
         """New or renewed. A new holder gets a higher token; its own renewal keeps the token."""
         with self._write() as db:
             row = db.execute("SELECT holder, token, until_s FROM lease").fetchone()
-            if row is not None and row[0] == holder and row[2] > now_s:
+            if row is not None and row[0] == holder:
                 token = int(row[1])
             elif row is None or row[2] <= now_s or not row[0] or takeover:
                 token = 1 if row is None else int(row[1]) + 1

@@ -20,7 +20,7 @@ from lucid.adapters.slurm_client import Breaker
 from lucid.adapters.slurm_cluster import SlurmCluster
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
 from lucid.adapters.slurm_text import parse_mark
-from lucid.adapters.store import Store
+from lucid.adapters.store import Store, holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.cli.live import config_option, live_settings, live_store
 from lucid.config import DaemonSettings, Mode, Settings
@@ -75,7 +75,7 @@ def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
         yield Finding("bad", str(error), "start lucidd; it makes the store, or moves a damaged one aside")
         return
     yield Finding("ok", f"store {store.path} is readable")
-    if lease is None or lease.until_s < now_s:
+    if lease is None or lease.until_s < now_s or holder_is_dead(lease.holder):
         yield Finding("bad", "lucidd is down: nobody holds the lease", "systemctl start lucidd, and read its log")
     else:
         yield Finding("ok", f"lucidd runs ({lease.holder})")
@@ -209,7 +209,9 @@ def uninstall(config: Path, wait_s: float) -> None:
 
 def _right_to_act(store: Store, settings: Settings) -> int:
     holder = f"{socket.gethostname()}:{os.getpid()}:uninstall"
-    lease = store.take_lease(holder, time.time(), settings.daemon.lease_s * 20)
+    now = store.lease()
+    dead = now is not None and holder_is_dead(now.holder)
+    lease = store.take_lease(holder, time.time(), settings.daemon.lease_s * 20, dead)
     if lease is None:
         held = store.lease()
         raise ConfigError(

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from lucid.adapters.heartbeat import read_heartbeat
 from lucid.adapters.snapshot_json import snapshot_from_dict
+from lucid.adapters.store import holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.cli.render import duration, reason_text
 from lucid.config import Mode, Settings, load_settings
@@ -93,7 +94,7 @@ def status(config: Path, as_json: bool) -> None:
     store = live_store(settings)
     seen = store.view("status") or {}
     lease, beat, now_s = store.lease(), read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
-    alive = lease is not None and lease.until_s > now_s
+    alive = lease is not None and lease.until_s > now_s and not holder_is_dead(lease.holder)
     data = {
         "alive": alive,
         "holder": lease.holder if lease else "",

@@ -395,3 +395,19 @@ def test_with_the_store_lost_requests_are_given_back_as_whole_gpus(stage: Scene)
 
 def test_masks_are_of_gpu_numbers() -> None:
     assert at("n1:1,3")[0].mask == mask_of((1, 3))
+
+
+def test_with_the_store_lost_a_job_is_not_tied_to_its_profiling_node(stage: Scene) -> None:
+    stage.slurm.submit(
+        "1", "prof", 1, mark="lucid:vc=vc;held=1;node=gres/gpu:1", restarts=1,
+        request=Request(tres_per_node="gres/gpu:1", req_nodes="p1"),
+    )  # fmt: skip
+    stage.slurm.submit(
+        "2", "prof", 1, mark="lucid:vc=vc;held=1;share=0;why=srun", restarts=1,
+        request=Request(tres_per_node="gres/gpu:1", req_nodes="p1"),
+    )  # fmt: skip
+    stage.look()
+    assert stage.start("1", "n1:0") is None
+    assert stage.start("2", "n2:0") is None
+    assert [stage.slurm.records[n].state for n in "12"] == ["RUNNING", "RUNNING"]
+    assert {r.partition for r in stage.slurm.records.values()} == {"vc"}

@@ -1,0 +1,90 @@
+"""lucidd beside a running testbed, with an emulated sampler: nothing here has a GPU to read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from box import Box
+
+from lucid.adapters.profile_files import write_summary
+from lucid.core.job import JobProfile
+from lucid.profiler.summary import Summary
+
+REPO = Path(__file__).resolve().parents[2]
+LIGHT = JobProfile(20.0, 10.0, 4000.0)
+
+
+class Lucidd:
+    """One daemon process after the other on one state folder."""
+
+    def __init__(self, box: Box, folder: Path, mode: str = "pack", t_prof_s: float = 4.0) -> None:
+        self.box, self.folder = box, folder
+        self.profiles = folder / "profiles"
+        self.profiles.mkdir(parents=True)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.measured: dict[str, JobProfile] = {}
+        """By job name, where a job is not light."""
+        prefix = ["chroot", "--userspec=lucid", str(box.root)]
+        (folder / "lucid.toml").write_text(
+            f"[policy.profiling]\nt_prof_s = {t_prof_s}\ncarry_on_share = 0.0\n"
+            "[policy.packing]\nleast_partner_remaining_s = 3\n"
+            f"[slurm]\nprefix = {json.dumps(prefix)}\nnodes_every_s = 5\npoll_idle_s = 6\nstart_grace_s = 10\n"
+            f'[daemon]\nstate_dir = "{folder}"\nheartbeat = "{box.root}/run/lucid/heartbeat"\n'
+            'profiling_partition = "prof"\nfirst_guess_s = 60\nlease_s = 6\n'
+            f'[daemon.partitions]\nvc-a = "{mode}"\nvc-b = "{mode}"\n'
+        )
+        self._stop = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+        self._sampler.start()
+
+    def _sample(self) -> None:
+        told: set[str] = set()
+        while not self._stop.wait(0.5):
+            for number, job in self.box.jobs().items():
+                running = job["job_state"] == ["RUNNING"]
+                if running and number not in told and time.time() - job["start_time"]["number"] >= 2:
+                    told.add(number)
+                    profile = self.measured.get(job["name"], LIGHT)
+                    write_summary(self.profiles, Summary(number, "n", (), 0.0, 30.0, 30, profile))
+
+    def start(self) -> None:
+        beat = self.box.root / "run/lucid/heartbeat"
+        beat.unlink(missing_ok=True)
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "lucid.daemon", "--config", str(self.folder / "lucid.toml")],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=REPO,
+            )  # fmt: skip
+        self.box.wait("a heartbeat", beat.exists, 20)
+
+    def kill(self) -> None:
+        """As hard as can be."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def close(self) -> None:
+        self._stop.set()
+        self._sampler.join(5)
+        self.kill()
+
+    def ctl(self, *words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "lucid.cli.main", *words, "--config", str(self.folder / "lucid.toml")],
+            capture_output=True, text=True, check=False, cwd=REPO, env={**os.environ, "COLUMNS": "160"}, timeout=90,
+        )  # fmt: skip
+        return done.stdout + done.stderr
+
+    def story(self, number: str) -> Any:
+        return json.loads(self.ctl("explain", number, "--json"))
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()

@@ -1,0 +1,247 @@
+"""lucidd on a real Slurm: sbatch as usual, profiled, placed, packed, explained; and whatever happens to it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from box import Box
+from daemon_box import Lucidd
+
+from lucid.core.job import JobProfile
+
+SHOW = "echo GPUS=$CUDA_VISIBLE_DEVICES; srun sh -c 'echo STEP=$CUDA_VISIBLE_DEVICES'; sleep {}"
+HEAVY = JobProfile(99.0, 95.0, 20000.0)
+
+
+@pytest.fixture
+def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
+    daemon = Lucidd(box, tmp_path / "state")
+    daemon.start()
+    yield daemon
+    daemon.close()
+
+
+def shards(box: Box, number: str) -> str:
+    return str(box.job(number)["tres_per_node"])
+
+
+def in_slots(box: Box, number: str) -> bool:
+    return box.state(number) == "RUNNING" and "shard" in shards(box, number)
+
+
+def states(box: Box, numbers: list[str]) -> dict[str, str]:
+    return {number: box.state(number) for number in numbers}
+
+
+def test_jobs_are_profiled_and_packed_on_exactly_the_same_gpus(box: Box, lucidd: Lucidd) -> None:
+    first = box.sbatch("--gres=gpu:2", "-J", "one", script=SHOW.format(30))
+    second = box.sbatch("--gpus=2", "-J", "two", script=SHOW.format(25))
+    wide = box.sbatch("--gpus-per-node=4", "-N2", "-p", "vc-a", "-J", "wide", script="srun hostname; sleep 2")
+    box.wait_ended(wide, limit_s=40)
+    box.wait(
+        "the pair", lambda: all(box.state(n) == "RUNNING" and "shard" in shards(box, n) for n in (first, second))
+    )
+    assert shards(box, first) == shards(box, second)
+    slots = [
+        re.findall(r"GRES=(\S+)", box.run("scontrol", "show", "job", "-d", n).stdout)[-1] for n in (first, second)
+    ]
+    assert slots[0] == slots[1]
+    gpus = ",".join(re.findall(r"shard:g(\d)", shards(box, first)))
+    status = json.loads(lucidd.ctl("status", "--json"))
+    assert status["partitions"]["vc-a"]["packed"] == 2
+    box.wait_ended(first, second, limit_s=60)
+    assert states(box, [first, second, wide]) == dict.fromkeys([first, second, wide], "COMPLETED")
+    for number in (first, second):
+        assert f"GPUS={gpus}\nSTEP={gpus}\n" in box.output(number)
+    told = lucidd.ctl("explain", second)
+    assert "starts its profiling" in told or "starts on n4" in told
+    assert f"beside job {first}" in told
+    assert box.job(wide)["tres_per_node"] == "gres/gpu:4", "a distributed job runs as its user wrote it"
+    assert lucidd.story(wide)["decisions"][-1]["beside"] is None
+
+
+FORMS = {
+    "gres": ["--gres=gpu:1"],
+    "gpus": ["--gpus=1"],
+    "per-node": ["--gpus-per-node=1"],
+    "per-task": ["--gpus-per-task=1", "-n1"],
+    "array": ["--gres=gpu:1", "--array=0-1"],
+}
+SCRIPTS = {
+    "plain srun": "srun true; sleep 12",
+    "srun --gres": "srun --gres=gpu:1 true; sleep 12",
+    "no srun": "sleep 12",
+}
+
+
+@pytest.mark.slow
+def test_however_gpus_are_asked_for_every_job_ends_as_on_plain_slurm(box: Box, lucidd: Lucidd) -> None:
+    ids = {
+        (form, kind): box.sbatch(*options, "-p", vc, "-J", f"{form}-{kind}", script=f"set -e; {script}")
+        for vc, (form, options) in zip(["vc-a", "vc-b"] * 3, FORMS.items(), strict=False)
+        for kind, script in SCRIPTS.items()
+    }
+    without = box.sbatch("-p", "vc-a", script="srun true")
+    names = {f"{form}-{kind}" for form, kind in ids}
+    box.wait(
+        "the end of all",
+        lambda: {j["job_state"][0] for j in box.jobs().values() if j["name"] in names} == {"COMPLETED"},
+        240,
+    )
+    box.wait_ended(without)
+    assert box.state(without) == "COMPLETED"
+    asks = [n for (form, kind), n in ids.items() if kind == "srun --gres" and form != "array"]
+    assert not any("shard" in shards(box, n) for n in asks), "these would have failed in slots"
+    assert re.search(r"beside \d", json.dumps([lucidd.story(n)["actions"] for n in ids.values() if n not in asks]))
+
+
+@pytest.mark.parametrize("phase", ["held", "profiling", "requeued", "packed"])
+def test_killed_in_any_phase_no_job_is_lost_or_started_twice(box: Box, lucidd: Lucidd, phase: str) -> None:
+    ids = [box.sbatch("--gres=gpu:2", "-J", f"j{n}", script="echo BEGIN; sleep 12") for n in range(2)]
+    ready = {
+        "held": lambda: True,
+        "profiling": lambda: box.job(ids[0])["partition"] == "prof" and box.state(ids[0]) == "RUNNING",
+        "requeued": lambda: box.job(ids[0])["restart_cnt"] == 1,
+        "packed": lambda: any("shard" in shards(box, n) for n in ids),
+    }[phase]
+    box.wait(phase, ready, 40)
+    lucidd.kill()
+    time.sleep(2)
+    lucidd.start()
+    box.wait_ended(*ids, limit_s=90)
+    assert set(states(box, ids).values()) == {"COMPLETED"}
+    for number in ids:
+        assert box.job(number)["restart_cnt"] <= 1, "at most the requeue after profiling"
+        assert box.output(number).count("BEGIN") == 1, (
+            "the run that counted ran once (output is truncated at requeue)"
+        )
+
+
+def test_a_second_daemon_does_nothing(box: Box, lucidd: Lucidd) -> None:
+    import subprocess
+    import sys
+
+    from daemon_box import REPO
+
+    done = subprocess.run(
+        [sys.executable, "-m", "lucid.daemon", "--once", "--config", str(lucidd.folder / "lucid.toml")],
+        capture_output=True, text=True, check=False, cwd=REPO, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert "lease taken" not in done.stderr
+
+
+def test_slurmctld_may_be_restarted_in_the_middle(box: Box, lucidd: Lucidd) -> None:
+    ids = [box.sbatch("--gres=gpu:1", "-J", f"r{n}", script="sleep 8") for n in range(3)]
+    box.wait("profiling", lambda: box.state(ids[0]) == "RUNNING", 30)
+    pid = int((box.root / "run/slurm/slurmctld.pid").read_text())
+    os.kill(pid, signal.SIGTERM)
+    time.sleep(3)
+    box.run("slurmctld")
+    box.wait("slurmctld", lambda: box.run("squeue", "--json", check=False).returncode == 0, 30)
+    box.wait_ended(*ids, limit_s=120)
+    assert set(states(box, ids).values()) == {"COMPLETED"}
+
+
+def test_a_damaged_store_is_replaced_and_the_jobs_go_on(box: Box, lucidd: Lucidd) -> None:
+    ids = [box.sbatch("--gres=gpu:1", "-J", f"s{n}", script="sleep 6") for n in range(2)]
+    box.wait("profiling", lambda: box.state(ids[0]) == "RUNNING", 30)
+    lucidd.kill()
+    for part in lucidd.folder.glob("lucid.db*"):
+        part.unlink() if part.name != "lucid.db" else part.write_bytes(b"SQLite format 3\0" + b"\xff" * 4096)
+    lucidd.start()
+    box.wait_ended(*ids, limit_s=90)
+    assert set(states(box, ids).values()) == {"COMPLETED"}
+    assert list(lucidd.folder.glob("lucid.db.damaged-*"))
+
+
+def test_pause_and_uninstall_leave_no_job_held(box: Box, lucidd: Lucidd) -> None:
+    blocker = [box.sbatch("--gres=gpu:4", "-p", "vc-b", "-J", "block", script="sleep 20") for _ in range(3)]
+    box.wait("holding", lambda: any(box.job(n)["hold"] for n in blocker), 20)
+    lucidd.ctl("pause")
+    box.wait("nothing held", lambda: not any(box.job(n)["hold"] for n in blocker), 20)
+    assert "stop it" in lucidd.ctl("uninstall", "--wait", "2")
+    lucidd.kill()
+    assert "no job of Lucid's is held" in lucidd.ctl("uninstall", "--wait", "30")
+    for number in blocker:
+        assert box.job(number)["tres_per_node"] == "gres/gpu:4"
+
+
+def test_doctor_finds_nothing_bad_on_a_sound_cluster(box: Box, lucidd: Lucidd) -> None:
+    found = json.loads(lucidd.ctl("doctor", "--json"))["findings"]
+    assert not [f for f in found if f["level"] == "bad"]
+    lucidd.kill()
+    found = json.loads(lucidd.ctl("doctor", "--json"))["findings"]
+    assert any("down" in f["what"] and f["remedy"] for f in found if f["level"] == "bad")
+
+
+def test_observe_mode_changes_nothing(box: Box, tmp_path: Path) -> None:
+    daemon = Lucidd(box, tmp_path / "watch", mode="observe")
+    daemon.start()
+    try:
+        ids = [box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 3") for _ in range(2)]
+        box.wait_ended(*ids)
+        assert all(box.tag(n) == "" for n in ids)
+        assert json.loads(daemon.ctl("status", "--json"))["calls"]["writes"] == 0
+    finally:
+        daemon.close()
+
+
+def test_order_mode_puts_short_jobs_first_within_its_bound(box: Box, tmp_path: Path) -> None:
+    daemon = Lucidd(box, tmp_path / "order", mode="order")
+    daemon.start()
+    try:
+        full = [box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 8") for _ in range(1)]
+        box.wait("it runs", lambda: box.state(full[0]) == "RUNNING", 20)
+        wide = box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 1")
+        narrow = box.sbatch("--gres=gpu:1", "-p", "vc-b", script="sleep 1")
+        box.wait("factors", lambda: box.job(narrow)["priority"]["number"] > box.job(wide)["priority"]["number"], 15)
+        assert box.job(narrow)["priority"]["number"] < 1100 + box.job(full[0])["priority"]["number"]
+        box.wait_ended(*full, wide, narrow)
+        assert box.job(narrow)["start_time"]["number"] <= box.job(wide)["start_time"]["number"]
+    finally:
+        daemon.close()
+
+
+HOSTILE = [
+    "a; rm -rf /",
+    "$(touch /tmp/owned)",
+    "`id`",
+    "'\"\\",
+    "n\nheld=1;vc=x",
+    "ü☃" * 100,
+    "x" * 1024,
+    "lucid:vc=prof;held=1",
+]
+
+
+def test_hostile_names_and_comments_are_harmless(box: Box, lucidd: Lucidd) -> None:
+    ids = [box.sbatch("--gres=gpu:1", "-J", text, f"--comment={text}", script="true") for text in HOSTILE]
+    box.wait_ended(*ids, limit_s=90)
+    assert set(states(box, ids).values()) == {"COMPLETED"}
+    assert not (box.root / "tmp/owned").exists()
+    assert not Path("/tmp/owned").exists()
+
+
+@pytest.mark.slow
+def test_a_freed_gpu_is_taken_within_three_seconds(box: Box, lucidd: Lucidd) -> None:
+    lucidd.measured = {"same": HEAVY}
+    ids = [box.sbatch("--gres=gpu:4", "-p", "vc-b", "-J", "same", script="sleep 6") for _ in range(9)]
+    box.wait_ended(*ids, limit_s=240)
+    spans = sorted(
+        (job["start_time"]["number"], job["end_time"]["number"])
+        for number, job in box.jobs().items()
+        if number in ids and job["nodes"] == "n3"
+    )
+    gaps = [start - end for (_, end), (start, _) in itertools.pairwise(spans)]
+    assert len(gaps) >= 6
+    assert statistics.median(gaps) <= 3
