@@ -114,6 +114,9 @@ class Site:
             while True:
                 jobs = {number: job for number, job in self.jobs().items() if number in ids}
                 over = [n for n, j in jobs.items() if j["job_state"][0] == "COMPLETED"]
+                failed = [n for n, j in jobs.items() if j["job_state"][0] in ("FAILED", "CANCELLED", "TIMEOUT")]
+                if failed:
+                    raise TestbedError(f"job {failed[0]} ended as {jobs[failed[0]]['job_state'][0]}")
                 note.update(f"{len(over)} of {len(ids)} jobs done")
                 if len(over) == len(ids):
                     return {number: (ids[number], jobs[number]) for number in ids}

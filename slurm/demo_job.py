@@ -21,6 +21,7 @@ def main():
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     node = os.environ.get("SLURMD_NODENAME", "")
     places = [os.path.join(folder, "gpus", "%s-%s" % (node, g)) for g in gpus]
+    os.umask(0)  # jobs of several users find each other in these folders
     for place in places:
         os.makedirs(place, exist_ok=True)
         with open(os.path.join(place, job), "w") as file:
