@@ -47,7 +47,11 @@ class Lucidd:
     def _sample(self) -> None:
         told: set[str] = set()
         while not self._stop.wait(0.5):
-            for number, job in self.box.jobs().items():
+            try:
+                jobs = self.box.jobs()
+            except (AssertionError, OSError, ValueError):
+                continue  # slurmctld is being restarted
+            for number, job in jobs.items():
                 running = job["job_state"] == ["RUNNING"]
                 if running and number not in told and time.time() - job["start_time"]["number"] >= 2:
                     told.add(number)
@@ -62,7 +66,7 @@ class Lucidd:
                 [sys.executable, "-m", "lucid.daemon", "--config", str(self.folder / "lucid.toml")],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=REPO,
             )  # fmt: skip
-        self.box.wait("a heartbeat", beat.exists, 20)
+        self.box.wait("a heartbeat", beat.exists, 90)
 
     def kill(self) -> None:
         """As hard as can be."""

@@ -200,11 +200,11 @@ def test_order_mode_puts_short_jobs_first_within_its_bound(box: Box, tmp_path: P
     daemon = Lucidd(box, tmp_path / "order", mode="order")
     daemon.start()
     try:
-        full = [box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 8") for _ in range(1)]
+        full = [box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 30")]
         box.wait("it runs", lambda: box.state(full[0]) == "RUNNING", 20)
         wide = box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 1")
         narrow = box.sbatch("--gres=gpu:1", "-p", "vc-b", script="sleep 1")
-        box.wait("factors", lambda: box.job(narrow)["priority"]["number"] > box.job(wide)["priority"]["number"], 15)
+        box.wait("factors", lambda: box.job(narrow)["priority"]["number"] > box.job(wide)["priority"]["number"], 28)
         assert box.job(narrow)["priority"]["number"] < 1100 + box.job(full[0])["priority"]["number"]
         box.wait_ended(*full, wide, narrow)
         assert box.job(narrow)["start_time"]["number"] <= box.job(wide)["start_time"]["number"]
