@@ -104,7 +104,15 @@ def test_however_gpus_are_asked_for_every_job_ends_as_on_plain_slurm(box: Box, l
     assert re.search(r"beside \d", json.dumps([lucidd.story(n)["actions"] for n in ids.values() if n not in asks]))
 
 
-@pytest.mark.parametrize("phase", ["held", "profiling", "requeued", "packed"])
+@pytest.mark.parametrize(
+    "phase",
+    [
+        pytest.param("held", marks=pytest.mark.slow),
+        pytest.param("profiling", marks=pytest.mark.slow),
+        "requeued",
+        pytest.param("packed", marks=pytest.mark.slow),
+    ],
+)
 def test_killed_in_any_phase_no_job_is_lost_or_started_twice(box: Box, lucidd: Lucidd, phase: str) -> None:
     ids = [box.sbatch("--gres=gpu:2", "-J", f"j{n}", script="echo BEGIN; sleep 12") for n in range(2)]
     ready = {
@@ -126,6 +134,7 @@ def test_killed_in_any_phase_no_job_is_lost_or_started_twice(box: Box, lucidd: L
         )
 
 
+@pytest.mark.slow
 def test_a_second_daemon_does_nothing(box: Box, lucidd: Lucidd) -> None:
     import subprocess
     import sys
@@ -140,6 +149,7 @@ def test_a_second_daemon_does_nothing(box: Box, lucidd: Lucidd) -> None:
     assert "lease taken" not in done.stderr
 
 
+@pytest.mark.slow
 def test_slurmctld_may_be_restarted_in_the_middle(box: Box, lucidd: Lucidd) -> None:
     ids = [box.sbatch("--gres=gpu:1", "-J", f"r{n}", script="sleep 8") for n in range(3)]
     box.wait("profiling", lambda: box.state(ids[0]) == "RUNNING", 30)
@@ -152,6 +162,7 @@ def test_slurmctld_may_be_restarted_in_the_middle(box: Box, lucidd: Lucidd) -> N
     assert set(states(box, ids).values()) == {"COMPLETED"}
 
 
+@pytest.mark.slow
 def test_a_damaged_store_is_replaced_and_the_jobs_go_on(box: Box, lucidd: Lucidd) -> None:
     ids = [box.sbatch("--gres=gpu:1", "-J", f"s{n}", script="sleep 6") for n in range(2)]
     box.wait("profiling", lambda: box.state(ids[0]) == "RUNNING", 30)
@@ -164,6 +175,7 @@ def test_a_damaged_store_is_replaced_and_the_jobs_go_on(box: Box, lucidd: Lucidd
     assert list(lucidd.folder.glob("lucid.db.damaged-*"))
 
 
+@pytest.mark.slow
 def test_pause_and_uninstall_leave_no_job_held(box: Box, lucidd: Lucidd) -> None:
     blocker = [box.sbatch("--gres=gpu:4", "-p", "vc-b", "-J", "block", script="sleep 20") for _ in range(3)]
     box.wait("holding", lambda: any(box.job(n)["hold"] for n in blocker), 20)
@@ -196,6 +208,7 @@ def test_observe_mode_changes_nothing(box: Box, tmp_path: Path) -> None:
         daemon.close()
 
 
+@pytest.mark.slow
 def test_order_mode_puts_short_jobs_first_within_its_bound(box: Box, tmp_path: Path) -> None:
     daemon = Lucidd(box, tmp_path / "order", mode="order")
     daemon.start()
@@ -224,6 +237,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 def test_hostile_names_and_comments_are_harmless(box: Box, lucidd: Lucidd) -> None:
     ids = [box.sbatch("--gres=gpu:1", "-J", text, f"--comment={text}", script="true") for text in HOSTILE]
     box.wait_ended(*ids, limit_s=90)
