@@ -210,6 +210,8 @@ class Daemon:
                 factors.update(site_factors(partition, result.snapshot.predictions, bound))
         cluster.order(factors)
         for item in result.applied:
+            if modes.get(item.action.partition, Mode.PACK) is not Mode.PACK:
+                continue
             facts = {"job": item.action.job_id, "what": type(item.action.decision).__name__.lower()}
             _LOG.info("refused" if item.refused else "done", extra={"facts": {**facts, "words": item.refused or ""}})
         self._cycles += 1
@@ -267,7 +269,7 @@ class Daemon:
             or (modes.get(name) is Mode.PACK and part.pending)
             for name, part in snapshot.partitions.items()
         )
-        wait_s = slurm.poll_busy_s if busy or result.applied else slurm.poll_idle_s
+        wait_s = slurm.poll_busy_s if busy or any(not item.refused for item in result.applied) else slurm.poll_idle_s
         wake_s = result.plan.wake_s
         if wake_s is not None:
             wait_s = min(wait_s, max(wake_s - self._clock.now_s(), slurm.poll_busy_s))

@@ -50,7 +50,8 @@ def live_story(store: SqliteStore, job_id: str) -> dict[str, Any]:
             f"nothing was decided about job {job_id}: it asks for no GPU, is not in a partition of Lucid's, was "
             "left to Slurm (scontrol show job: AdminComment says why), or is older than daemon.keep_days"
         )
-    joined = [(row.at_s, row.job_id) for row in store.decisions(limit=50_000) if row.beside == job_id and row.mode == "pack"]
+    every = store.decisions(limit=50_000)
+    joined = [(d.at_s, d.job_id) for d in every if d.beside == job_id and d.mode == "pack"]
     return {
         "job": job_id,
         "decisions": [

@@ -16,12 +16,12 @@ from lucid.core.snapshot import Partition
 __all__ = ["STEPS", "factor_of", "site_factors"]
 
 STEPS = 20
-_LEAST_GPU_S = 60.0
+_LEAST_GPU_S = 1.0
 _MOST_GPU_S = 100 * 86400.0
 
 
 def factor_of(gpu_s: float, bound: int) -> int:
-    """``bound`` for a minute of one GPU or less, 0 for 100 GPU-days or more, in `STEPS` equal steps between, by the
+    """``bound`` for a second of one GPU or less, 0 for 100 GPU-days or more, in `STEPS` equal steps between, by the
     logarithm: durations span orders of magnitude."""
     clipped = min(max(gpu_s, _LEAST_GPU_S), _MOST_GPU_S)
     share = 1.0 - math.log(clipped / _LEAST_GPU_S) / math.log(_MOST_GPU_S / _LEAST_GPU_S)

@@ -290,3 +290,13 @@ def test_slurm_down_is_no_reason_to_end(site: Site) -> None:
     site.submit("1")
     for _ in range(3):
         assert site.daemon.turn() > 0
+
+
+def test_observing_a_full_queue_is_idle(tmp_path: Path) -> None:
+    site = Site(tmp_path, partitions={"vc": "observe"})
+    for n in range(6):
+        site.submit(f"{n}", 4, held=False, mark="none")
+    site.turns(30.0)
+    before = site.slurm.reads
+    site.turns(600.0)
+    assert (site.slurm.reads - before) / 10 <= 12

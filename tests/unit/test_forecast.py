@@ -25,7 +25,7 @@ def test_partners_free_their_gpus_once() -> None:
     assert "a" in found
 
 
-@pytest.mark.parametrize(("gpu_s", "factor"), [(0.0, 1000), (60.0, 1000), (8640000.0, 0), (1e12, 0)])
+@pytest.mark.parametrize(("gpu_s", "factor"), [(0.0, 1000), (1.0, 1000), (8640000.0, 0), (1e12, 0)])
 def test_the_factor_is_bounded(gpu_s: float, factor: int) -> None:
     assert factor_of(gpu_s, 1000) == factor
 
@@ -34,10 +34,10 @@ def test_shorter_jobs_get_more_in_steps() -> None:
     factors = [factor_of(10.0**n, 1000) for n in range(1, 9)]
     assert factors == sorted(factors, reverse=True)
     assert len(set(factors)) > 4
-    assert factor_of(1000.0, 1000) == factor_of(1001.0, 1000)
+    assert factor_of(1000.0, 1000) == factor_of(1001.0, 1000) == 550
     assert all(f % (1000 // STEPS) == 0 for f in factors)
 
 
 def test_only_known_jobs_get_one() -> None:
     room = part(nodes(1), [waits("a", 2), waits("b")])
-    assert site_factors(room, {"a": guess(30.0)}, 1000) == {"a": 1000}
+    assert site_factors(room, {"a": guess(0.5)}, 1000) == {"a": 1000}
