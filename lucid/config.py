@@ -70,6 +70,9 @@ class PackingSettings(_Frozen):
     least_pair_speed: float = Field(0.85, ge=0, le=1)
     """Refuse pairs in which either job is expected to run slower than this (1 = as fast as alone); the paper
     counts a pair as free of interference from 0.85."""
+    part_below_speed: float = Field(0.5, ge=0, le=1)
+    """Part a pair in which a job was measured to run slower than this: below 0.5 each, two jobs would both be done
+    sooner one after the other. Parting costs the leaver its progress, so it lies well below least_pair_speed."""
     least_partner_remaining_s: float = Field(300.0, ge=0)
     """Pairs are avoided where the partner is expected to end within this time (L19)."""
     priority_ratio: float | None = Field(None, gt=0)

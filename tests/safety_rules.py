@@ -168,7 +168,9 @@ def check_decision(entry: Pending | Running, decision: Decision) -> None:
         assert not verdicts.get("Requeueable", True) or (verdicts["HomeWaits"] and verdicts["NobodyWaits"])
     else:
         assert not waiting
-        assert verdicts["Requeueable"] and not verdicts["Stable"] if decision.part else left_out(verdicts)
+        parted = {"Stable", "SeenSpeed", "GpuMemory"} & verdicts.keys()
+        broken = len(parted) == 1 and not verdicts[parted.pop()]
+        assert verdicts["Requeueable"] and broken if decision.part else left_out(verdicts)
 
 
 def left_out(verdicts: Mapping[str, bool]) -> bool:

@@ -180,6 +180,7 @@ _PARTS: Final[dict[str, type[Any]]] = {
     "recent": Spell,
     "alone": Spell,
     "together": Spell,
+    "beside": Steadiness,
 }
 
 

@@ -16,6 +16,7 @@ __all__ = ["ProfileFolder", "ProfileReading", "ProfileSource", "says_more"]
 
 _UTIL_POINTS = 5.0
 _MEMORY_SHARE = 0.05
+_SPEED = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,15 @@ def says_more(before: JobProfile | None, after: JobProfile) -> bool:
     return (
         before is None
         or (before.unstable, before.amp, before.workload) != (after.unstable, after.amp, after.workload)
+        or before.mem_growing != after.mem_growing
+        or _differ(before.seen_speed, after.seen_speed)
         or abs(before.gpu_util - after.gpu_util) > _UTIL_POINTS
         or abs(before.mem_util - after.mem_util) > _UTIL_POINTS
         or abs(before.gpu_mem_mib - after.gpu_mem_mib) > _MEMORY_SHARE * max(before.gpu_mem_mib, 1.0)
     )
+
+
+def _differ(before: float | None, after: float | None) -> bool:
+    if before is None or after is None:
+        return before is not after
+    return abs(before - after) > _SPEED

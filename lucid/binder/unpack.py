@@ -1,13 +1,14 @@
-"""When a pair is parted (packing rule 4, acceptance row L15)."""
+"""When a pair is parted: packing rule 4 (acceptance row L15), and what was measured of the pair itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lucid.core.decision import Requeue
 from lucid.core.job import Running
-from lucid.core.reason import Requeueable, Stable
+from lucid.core.node import Node
+from lucid.core.reason import GpuMemory, Reason, Requeueable, SeenSpeed, Stable
 
 __all__ = ["Parting", "partings"]
 
@@ -20,29 +21,62 @@ class Parting:
     requeue: Requeue
 
 
-def partings(running: Sequence[Running]) -> list[Parting]:
-    """One for each pair in which a job has shown an unstable pattern.
+def partings(running: Sequence[Running], nodes: Sequence[Node], part_below_speed: float) -> list[Parting]:
+    """One for each pair that one of these rules parts, in this order:
 
-    The unstable job leaves (it will run alone from then on), or its partner where the unstable one may not be
-    requeued; a pair of two such jobs stays, because nobody's job is killed for another's comfort.
+    - a job has shown an unstable pattern: it leaves;
+    - its growing memory is foretold to leave no room for its partner (rule 1 over time): it leaves;
+    - a job was measured to run slower than ``part_below_speed``: the one that began later leaves, which has less
+      to lose.
+
+    The leaver will run alone from then on. Where it may not be requeued its partner leaves instead; a pair of two
+    such jobs stays, because nobody's job is killed for another's comfort.
     """
     found: list[Parting] = []
-    restless = [e for e in running if e.partner is not None and e.profile is not None and e.profile.unstable]
-    if not restless:
+    paired = [entry for entry in running if entry.partner is not None and entry.profile is not None]
+    if not paired:
         return found
     by_id = {entry.job.id: entry for entry in running}
+    capacity = {node.name: float(node.gpu_mem_mib) for node in nodes}
     done: set[str] = set()
-    for entry in restless:
-        if entry.partner is None or entry.job.id in done:
-            continue
-        stable = Stable(entry.job.id, True)
-        partner = by_id.get(entry.partner)
-        for leaver in (entry, partner):
-            if leaver is None:
+    for rule in (_unstable, _outgrows, _slowed):
+        for entry in paired:
+            partner = by_id.get(entry.partner or "")
+            if partner is None or entry.job.id in done:
                 continue
-            may = Requeueable(leaver.job.requeueable)
-            if may:
-                found.append(Parting(leaver, Requeue((stable, may), part=True)))
-                done.update((entry.job.id, entry.partner))
-                break
+            for why, leavers in rule(entry, partner, capacity, part_below_speed):
+                for leaver in leavers:
+                    may = Requeueable(leaver.job.requeueable)
+                    if may:
+                        found.append(Parting(leaver, Requeue((why, may), part=True)))
+                        done.update((entry.job.id, partner.job.id))
+                        break
     return found
+
+
+_Found = Iterator[tuple[Reason, tuple[Running, Running]]]
+
+
+def _unstable(entry: Running, partner: Running, capacity: dict[str, float], bound: float) -> _Found:  # noqa: ARG001
+    assert entry.profile is not None
+    if entry.profile.unstable:
+        yield Stable(entry.job.id, True), (entry, partner)
+
+
+def _outgrows(entry: Running, partner: Running, capacity: dict[str, float], bound: float) -> _Found:  # noqa: ARG001
+    own, other = entry.profile, partner.profile
+    if own is None or other is None or not own.mem_growing:
+        return
+    least = min(capacity[part.node] for part in entry.placement)
+    fits = GpuMemory(partner.job.id, own.gpu_mem_mib, other.gpu_mem_mib, least)
+    if not fits:
+        yield fits, (entry, partner)
+
+
+def _slowed(entry: Running, partner: Running, capacity: dict[str, float], bound: float) -> _Found:  # noqa: ARG001
+    assert entry.profile is not None
+    if entry.profile.seen_speed is None:
+        return
+    fast = SeenSpeed(entry.job.id, partner.job.id, entry.profile.seen_speed, bound)
+    if not fast:
+        yield fast, (entry, partner) if entry.start_s >= partner.start_s else (partner, entry)

@@ -128,6 +128,10 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         + ("" if r else f" beside job {r.partner}")
     ),
     "Stable": lambda r: f"job {r.job} has " + ("an unstable" if r.unstable else "a steady") + " utilisation pattern",
+    "SeenSpeed": lambda r: (
+        f"job {r.job} was seen at {r.seen:.0%} of full speed beside job {r.partner}"
+        + ("" if r else f", below {r.bound:.0%}: sharing does not pay")
+    ),
     "DistributedAlone": lambda r: f"{_gpus(r.gpus)} span nodes of {r.gpus_per_node}: distributed jobs are not packed",
     "PartnerOutlasts": lambda r: (
         f"job {r.partner} is expected to run {duration(r.remaining_s)} more"

@@ -125,6 +125,9 @@ class JobProfile:
     dram_active: float | None = None
     """Mean share of DRAM bandwidth in use, % (DCGM's DRAM_ACTIVE, NVML GPM's DRAM utilisation)."""
     mem_growing: bool = False
+    seen_speed: float | None = None
+    """Normalised speed at which the job was last seen to run beside the partner it has now (1 = as fast as alone;
+    lucid.profiler.watch); not known where it runs alone."""
 
 
 @dataclass(frozen=True, slots=True)

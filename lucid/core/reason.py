@@ -43,6 +43,7 @@ __all__ = [
     "Reserved",
     "SameGpus",
     "SameUser",
+    "SeenSpeed",
     "ShareScores",
     "Shareable",
     "SharingLevel",
@@ -349,6 +350,19 @@ class PairSpeed(Reason):
 
     def __bool__(self) -> bool:
         return min(self.own, self.other) >= self.floor
+
+
+@dataclass(frozen=True, slots=True)
+class SeenSpeed(Reason):
+    """Does the job still run fast enough beside its partner, as measured (not as expected)?"""
+
+    job: str
+    partner: str
+    seen: float
+    bound: float
+
+    def __bool__(self) -> bool:
+        return self.seen >= self.bound
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     begin.add_argument("--nodes", type=int, default=1, help="how many nodes the job has (%(default)s)")
     begin.add_argument("--amp", choices=("yes", "no"), help="whether it trains in mixed precision, if known")
     begin.add_argument("--workload", default="", help="label under which like jobs are known")
+    begin.add_argument("--promised", type=float, help="normalised speed expected beside its partner, if it joins one")
     begin.add_argument("--no-launch", action="store_true", help="only announce: a service samples")
     finish = verbs.add_parser("stop", help="a job has ended (epilog)")
     finish.add_argument("--job", required=True)
@@ -88,6 +89,7 @@ def _verb(given: argparse.Namespace, paths: NodePaths) -> int:
             given.nodes > 1,
             None if given.amp is None else given.amp == "yes",
             given.workload,
+            given.promised,
         )
         start(paths, spec, (lambda: None) if given.no_launch else lambda: _launch(given, paths))
         return 0

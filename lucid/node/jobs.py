@@ -26,6 +26,8 @@ class JobSpec:
     several_nodes: bool = False
     amp: bool | None = None
     workload: str = ""
+    promised: float | None = None
+    """Normalised speed expected beside its partner, where it begins beside one."""
 
     def __post_init__(self) -> None:
         if not self.job or self.job.startswith(".") or set(self.job) & set("/@\0"):

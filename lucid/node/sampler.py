@@ -6,13 +6,15 @@ node, for a GPU that two jobs share must be read once and divided.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from lucid.adapters.profile_files import write_summary
+from lucid.adapters.profile_files import read_summary, write_summary
 from lucid.adapters.spool import SampleWriter
+from lucid.core.job import JobProfile
 from lucid.core.ports import GpuMetrics
 from lucid.core.readings import GpuLost, GpuProcess, GpuReading
 from lucid.errors import MetricsError
@@ -21,6 +23,7 @@ from lucid.node.owners import Owners
 from lucid.profiler.samples import GpuSample
 from lucid.profiler.series import Series, point_of
 from lucid.profiler.summary import Summary, summarise
+from lucid.profiler.watch import watched as with_partner
 
 __all__ = ["Sampler"]
 
@@ -44,6 +47,11 @@ class _Watched:
     gpus: tuple[str, ...] = ()
     due_s: float = 0.0
     partner: str | None = None
+    last_partner: str | None = None
+    """The present one, or the one before: what was seen of that pair is kept."""
+    partner_since_s: float = 0.0
+    alone: JobProfile | None = None
+    """The job's profile alone, of this run or an earlier one."""
     notes: dict[str, None] = field(default_factory=dict)
     """In order, each once."""
 
@@ -120,7 +128,7 @@ class Sampler:
         except (MetricsError, OSError) as error:
             self._log(f"job {spec.job} is not sampled: {error}")
             return
-        watched = _Watched(spec, writer, Series(), now_s)
+        watched = _Watched(spec, writer, Series(), now_s, alone=self._earlier(spec))
         for gpus, sample in writer.recovered:
             watched.gpus, watched.begun_s = gpus, min(watched.begun_s, sample.at_s)
             point = point_of(sample, self._interval_s)
@@ -130,6 +138,14 @@ class Sampler:
             watched.note(f"sampling was interrupted after sample {writer.next_seq - 1}")
             writer.recovered = []
         self._watched[spec.job] = watched
+
+    def _earlier(self, spec: JobSpec) -> JobProfile | None:
+        """The profile that an earlier run of the job left (its profiling run, on whatever node)."""
+        found = []
+        for name in (f"{spec.job}.json", f"{spec.job}@{self._node}.json"):
+            with contextlib.suppress(MetricsError, FileNotFoundError):
+                found.append(read_summary(self._profiles / name).profile)
+        return next((profile for profile in found if profile is not None), None)
 
     def _sample(self, now_s: float) -> None:
         wanted = self._wanted()
@@ -149,7 +165,10 @@ class Sampler:
             if not watched.gpus:
                 continue  # not on any GPU yet
             partners = [other for other in sharing[watched.gpus[0]] if other != job]
-            watched.partner = partners[0] if partners else None
+            partner = partners[0] if partners else None
+            if partner is not None and partner != watched.last_partner:
+                watched.last_partner, watched.partner_since_s = partner, now_s
+            watched.partner = partner
             parts = [
                 self._part(watched, readings.get(uuid), owned.get((uuid, job), ()), len(sharing[uuid]) > 1)
                 for uuid in watched.gpus
@@ -246,17 +265,22 @@ class Sampler:
         notes = list(watched.notes)
         if watched.writer.dropped:
             notes.append(f"{watched.writer.dropped} segments of samples were given up: nobody took them in")
-        return summarise(
+        found = summarise(
             watched.series,
             watched.spec.job,
             self._node,
             watched.gpus,
             watched.writer.next_seq,
             partner=watched.partner,
+            partner_since_s=watched.partner_since_s,
+            promised=watched.spec.promised,
             notes=notes,
             amp=watched.spec.amp,
             workload=watched.spec.workload,
         )
+        watched.alone = found.profile or watched.alone
+        beside = self._watched.get(watched.partner or "")
+        return with_partner(found, watched.alone, None if beside is None else beside.alone)
 
     def _summarise(self, watched: _Watched) -> None:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from lucid.core.job import JobProfile
@@ -81,7 +82,13 @@ class Summary:
     recent: Spell | None = None
     alone: Spell | None = None
     together: Spell | None = None
+    beside: Steadiness | None = None
+    """Steadiness of the job's own utilisation beside its partner, where that can be told."""
     partner: str | None = None
+    promised: float | None = None
+    """Normalised speed that was expected beside the partner when the pair was made."""
+    seen_by: str = ""
+    """How ``profile.seen_speed`` was found (lucid.profiler.watch)."""
     notes: tuple[str, ...] = field(default=())
     """What went wrong on the way, in words: a lost GPU, an Xid, samples dropped."""
 
@@ -94,6 +101,8 @@ def summarise(
     samples: int,
     *,
     partner: str | None = None,
+    partner_since_s: float = -inf,
+    promised: float | None = None,
     notes: Sequence[str] = (),
     amp: bool | None = None,
     workload: str = "",
@@ -101,13 +110,16 @@ def summarise(
     """The summary of one job on one node.
 
     ``samples``: how many were taken (the series may have joined neighbours). ``partner``: the job now on the
-    same GPUs. ``amp`` and ``workload`` go into the profile as they are.
+    same GPUs; only readings from ``partner_since_s`` on tell of this pair (or of the last one). ``promised``,
+    ``amp`` and ``workload`` go in as they are.
     """
     points = [point for point in series if point.gpu_util is not None or point.card_util is not None]
     if not points:
-        return Summary(job, node, tuple(gpus), 0.0, 0.0, samples, partner=partner, notes=tuple(notes))
+        return Summary(
+            job, node, tuple(gpus), 0.0, 0.0, samples, partner=partner, promised=promised, notes=tuple(notes)
+        )
     end_s = points[-1].at_s
-    together = [point for point in points if point.shared]
+    together = [point for point in points if point.shared and point.at_s >= partner_since_s]
     alone = [point for point in points if not point.shared]
     recent = _spell([point for point in points if point.at_s > end_s - _RECENT_S])
     findings = _alone(alone, amp, workload) if alone else _Alone()
@@ -128,7 +140,10 @@ def summarise(
         recent,
         findings.spell,
         _spell(_at_work(together)) if together else None,
+        _beside(together),
         partner,
+        promised,
+        "",
         tuple(notes),
     )
 
@@ -203,6 +218,14 @@ def _at_work(points: Sequence[Point]) -> Sequence[Point]:
     return [point for i, point in enumerate(points) if i not in idle] or points
 
 
+def _beside(points: Sequence[Point]) -> Steadiness | None:
+    known = [point for point in points if point.gpu_util is not None]
+    if not known or len(known) < len(points):
+        return None
+    util = [point.gpu_util or 0.0 for point in _at_work(known)]
+    return steadiness(util, _step(known))
+
+
 def _step(points: Sequence[Point]) -> float:
     return percentile([point.step_s for point in points], 0.5)
 
@@ -251,4 +274,5 @@ def merged_profile(summaries: Sequence[Summary]) -> JobProfile | None:
         sm_active=mean([p.sm_active for p, _ in known]),
         dram_active=mean([p.dram_active for p, _ in known]),
         mem_growing=any(p.mem_growing for p, _ in known),
+        seen_speed=min((p.seen_speed for p, _ in known if p.seen_speed is not None), default=None),
     )

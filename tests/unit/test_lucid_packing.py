@@ -38,6 +38,7 @@ from lucid.core.reason import (
     PartnerLeaves,
     PartnerOutlasts,
     SameGpus,
+    SeenSpeed,
     Shareable,
     ShareScores,
     Stable,
@@ -194,6 +195,51 @@ def test_L15_the_unstable_job_of_a_pair_leaves(order: int) -> None:
 def test_L15_the_partner_leaves_where_the_unstable_job_may_not_be_requeued() -> None:
     plan = pair_plan(member("a", "b"), member("b", "a", unstable=True, requeueable=False))
     assert [a.job_id for a in plan.actions] == ["a"]
+
+
+def seen(name: str, partner: str, speed: float | None, start_s: float = 0.0) -> Running:
+    profile = replace(LIGHT, seen_speed=speed)
+    return runs(name, "n1:0", profile=profile, partner=partner, start_s=start_s)
+
+
+def test_a_pair_measured_slower_than_the_bound_is_parted_and_the_later_one_leaves() -> None:
+    for speeds in ((0.45, 0.9), (0.9, 0.45)):
+        plan = pair_plan(seen("a", "b", speeds[0]), seen("b", "a", speeds[1], start_s=50.0))
+        assert [a.job_id for a in plan.actions] == ["b"]
+        decision = plan.decisions["b"]
+        assert isinstance(decision, Requeue)
+        assert decision.part
+        slow, other = ("a", "b") if speeds[0] < 0.5 else ("b", "a")
+        assert reason(decision, SeenSpeed) == SeenSpeed(slow, other, 0.45, 0.5)
+
+
+def test_a_pair_at_or_above_the_bound_or_not_measured_stays() -> None:
+    for speed in (0.5, 0.8, 1.1, None):
+        assert not pair_plan(seen("a", "b", speed), seen("b", "a", speed)).actions
+
+
+def growing(mib: float) -> Running:
+    return runs("b", "n1:0", profile=replace(LIGHT, gpu_mem_mib=mib, mem_growing=True), partner="a")
+
+
+def test_a_job_whose_memory_is_foretold_to_leave_its_partner_no_room_leaves() -> None:
+    other = member("a", "b")
+    assert other.profile is not None
+    room = 24576 - other.profile.gpu_mem_mib
+    plan = pair_plan(other, growing(room + 1))
+    assert [a.job_id for a in plan.actions] == ["b"]
+    assert reason(plan.decisions["b"], GpuMemory) == GpuMemory("a", room + 1, other.profile.gpu_mem_mib, 24576.0)
+    assert not pair_plan(other, growing(room - 1)).actions
+    large = replace(LIGHT, gpu_mem_mib=room + 1)  # measured so, and not growing: rule 1 was asked when it joined
+    assert not pair_plan(other, runs("b", "n1:0", profile=large, partner="a")).actions
+
+
+def test_one_pair_is_parted_once_whatever_holds_of_it() -> None:
+    both = replace(LIGHT, unstable=True, seen_speed=0.1, gpu_mem_mib=30000.0, mem_growing=True)
+    pair = [runs(name, "n1:0", profile=both, partner=other) for name, other in ("ab", "ba")]
+    plan = pair_plan(*pair)
+    assert len(plan.actions) == 1
+    assert reason(plan.decisions["a"], Stable) == Stable("a", True)
 
 
 def test_L15_a_pair_that_may_not_be_requeued_stays() -> None:

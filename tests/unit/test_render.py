@@ -53,6 +53,8 @@ SAID: list[tuple[Reason, str]] = [
     (why.GpuMemory("p", 9.0, 4.0, 10.0), "GPU memory 9 + 4 MiB does not fit in 10 MiB beside job p"),
     (why.Stable("a", True), "job a has an unstable utilisation pattern"),
     (why.Stable("a", False), "job a has a steady utilisation pattern"),
+    (why.SeenSpeed("a", "p", 0.7, 0.5), "job a was seen at 70% of full speed beside job p"),
+    (why.SeenSpeed("a", "p", 0.4, 0.5), "seen at 40% of full speed beside job p, below 50%: sharing does not pay"),
     (why.DistributedAlone(9, 8), "9 GPUs span nodes of 8: distributed jobs are not packed"),
     (why.PartnerOutlasts("p", 400.0, 300.0), "job p is expected to run 6.7 min more"),
     (why.PartnerOutlasts("p", 90.0, 300.0), "job p is expected to run 90 s more, less than 5 min: not worth joining"),

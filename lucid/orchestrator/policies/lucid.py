@@ -76,8 +76,10 @@ class LucidPolicy(PartitionPolicy):
                 self._waiting_at_home(snapshot),
                 _RoomAtHome(snapshot, self._settings),
             )
-        dynamic = self._settings.packing.dynamic  # then even an empty queue goes to measure how long it has been calm
-        if not partition.pending and not dynamic and not partings(partition.running):
+        packing = self._settings.packing
+        dynamic = packing.dynamic  # then even an empty queue goes to measure how long it has been calm
+        parted = partings(partition.running, partition.nodes, packing.part_below_speed)
+        if not partition.pending and not dynamic and not parted:
             return PartitionPlan({})
         return _VcPlan(partition, snapshot, self._settings, self._predictor).make(self._orders[partition.name])
 
@@ -153,7 +155,7 @@ class _VcPlan:
     def make(self, order: QueueOrder) -> PartitionPlan:
         """Part unstable pairs; then serve the reservation's holder; then everybody by estimate x GPUs."""
         partition, predictions = self._partition, self._predictions
-        for parting in partings(partition.running):
+        for parting in partings(partition.running, partition.nodes, self._settings.packing.part_below_speed):
             self._decisions[parting.entry.job.id] = parting.requeue
             self._actions.append(Action(parting.entry.job.id, partition.name, parting.requeue))
         parted = bool(self._actions)
