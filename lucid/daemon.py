@@ -20,6 +20,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from lucid.adapters.clock import SystemClock
 from lucid.adapters.estimates import WithContention
 from lucid.adapters.heartbeat import Heartbeat, write_heartbeat
+from lucid.adapters.pair_memory import PairMemory, WithMemory
 from lucid.adapters.profiles import ProfileFolder, ProfileSource
 from lucid.adapters.recorder import StoreRecorder
 from lucid.adapters.slurm_cli import CommandClient
@@ -101,6 +102,7 @@ class Daemon:
         clock: Clock,
         predictor: Predictor,
         holder: str = "",
+        memory: PairMemory | None = None,
     ) -> None:
         self._settings = settings
         self._client = client
@@ -109,6 +111,7 @@ class Daemon:
         self._source = source
         self._clock = clock
         self._predictor = predictor
+        self._memory = memory or PairMemory()
         self._holder = holder or f"{socket.gethostname()}:{os.getpid()}:{time.monotonic_ns()}"
         self._lease: Lease | None = None
         self._cluster: SlurmCluster | None = None
@@ -201,6 +204,7 @@ class Daemon:
             recorder = StoreRecorder(self._store, self._token, lambda: self.modes)
             self._cycle = Cycle(cluster, self._predictor, policy, recorder)
         result = self._cycle.run()
+        self._memory.take(entry for part in result.snapshot.partitions.values() for entry in part.running)
         for done in cluster.heal():
             _LOG.info(done)
         modes, factors = self.modes, {}
@@ -363,10 +367,10 @@ def _make(settings: Settings, monotonic_s: Callable[[], float] = time.monotonic)
     clock = SystemClock()
     store = open_store(state / "lucid.db", clock.now_s())
     source = ProfileFolder(Path(settings.daemon.profiles_dir or state / "profiles"))
-    predictor = WithContention(HistoryPredictor(settings.daemon.first_guess_s))
-    return Daemon(
-        settings, CommandClient(slurm.prefix, breaker, slurm.timeout_s), breaker, store, source, clock, predictor
-    )
+    memory = PairMemory(state / "pairs.json")
+    predictor = WithMemory(WithContention(HistoryPredictor(settings.daemon.first_guess_s)), memory)
+    client = CommandClient(slurm.prefix, breaker, slurm.timeout_s)
+    return Daemon(settings, client, breaker, store, source, clock, predictor, memory=memory)
 
 
 if __name__ == "__main__":

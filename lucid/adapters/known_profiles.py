@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lucid.adapters.profiles import ProfileSource, says_more
+from lucid.adapters.profiles import ProfileSource, labelled, says_more
 from lucid.adapters.slurm_records import SlurmJob
 from lucid.adapters.store import ProfileRow, Store
 from lucid.core.job import JobProfile
@@ -43,11 +43,14 @@ class KnownProfiles:
         by_number = {str(job.number): job for job in among if not job.pending}
         for reading in readings:
             job = jobs.get(reading.job_id) or by_number.get(reading.job_id)
-            if job is None or not says_more(self._own.get(job.id), reading.profile):
+            if job is None:
                 continue
-            row = ProfileRow(job.id, job.user, job.name, job.gpus, reading.profile, now_s)
+            profile = labelled(reading.profile, job.user, job.name)
+            if not says_more(self._own.get(job.id), profile):
+                continue
+            row = ProfileRow(job.id, job.user, job.name, job.gpus, profile, now_s)
             if self._store.put_profile(row, reading.source, token):
-                self.set(job.id, reading.profile)
+                self.set(job.id, profile)
                 self._like.pop((job.user, job.name, job.gpus), None)
 
     def set(self, job_id: str, profile: JobProfile) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from lucid.core.job import JobProfile
 from lucid.errors import MetricsError
 from lucid.profiler.summary import Summary, merged_profile
 
-__all__ = ["ProfileFolder", "ProfileReading", "ProfileSource", "says_more"]
+__all__ = ["ProfileFolder", "ProfileReading", "ProfileSource", "labelled", "says_more"]
 
 _UTIL_POINTS = 5.0
 _MEMORY_SHARE = 0.05
@@ -80,13 +80,18 @@ class ProfileFolder:
         return found
 
 
+def labelled(profile: JobProfile, user: str, name: str) -> JobProfile:
+    """With a label under which like jobs are known, where the sampler was told none: user and name."""
+    return profile if profile.workload or not user else replace(profile, workload=f"{user}/{name}")
+
+
 def says_more(before: JobProfile | None, after: JobProfile) -> bool:
     """Is a new profile different enough to look at a job afresh? Samplers write every few seconds, and each
     change of a profile makes plans anew."""
     return (
         before is None
         or (before.unstable, before.amp, before.workload) != (after.unstable, after.amp, after.workload)
-        or before.mem_growing != after.mem_growing
+        or (before.mem_growing, before.seen_beside) != (after.mem_growing, after.seen_beside)
         or _differ(before.seen_speed, after.seen_speed)
         or abs(before.gpu_util - after.gpu_util) > _UTIL_POINTS
         or abs(before.mem_util - after.mem_util) > _UTIL_POINTS

@@ -75,7 +75,7 @@ def _outgrows(entry: Running, partner: Running, capacity: dict[str, float], boun
 
 def _slowed(entry: Running, partner: Running, capacity: dict[str, float], bound: float) -> _Found:  # noqa: ARG001
     assert entry.profile is not None
-    if entry.profile.seen_speed is None:
+    if entry.profile.seen_speed is None or entry.profile.seen_beside != partner.job.id:
         return
     fast = SeenSpeed(entry.job.id, partner.job.id, entry.profile.seen_speed, bound)
     if not fast:

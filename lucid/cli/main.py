@@ -29,6 +29,7 @@ _COMMANDS = {
     "models": "lucid.cli.models:models",
     "tune": "lucid.cli.tune:tune",
     "slurm": "lucid.cli.slurm:slurm",
+    "gpu": "lucid.cli.gpu:gpu",
     "calibrate": "lucid.cli.calibrate:calibrate",
     "bench": "lucid.cli.bench:bench",
     "demo": "lucid.cli.demo:demo",

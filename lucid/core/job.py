@@ -126,8 +126,9 @@ class JobProfile:
     """Mean share of DRAM bandwidth in use, % (DCGM's DRAM_ACTIVE, NVML GPM's DRAM utilisation)."""
     mem_growing: bool = False
     seen_speed: float | None = None
-    """Normalised speed at which the job was last seen to run beside the partner it has now (1 = as fast as alone;
-    lucid.profiler.watch); not known where it runs alone."""
+    """Normalised speed at which the job was seen to run (1 = as fast as alone; lucid.profiler.watch) …"""
+    seen_beside: str | None = None
+    """… beside this job; says nothing once the partner is another."""
 
 
 @dataclass(frozen=True, slots=True)

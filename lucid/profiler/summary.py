@@ -275,4 +275,5 @@ def merged_profile(summaries: Sequence[Summary]) -> JobProfile | None:
         dram_active=mean([p.dram_active for p, _ in known]),
         mem_growing=any(p.mem_growing for p, _ in known),
         seen_speed=min((p.seen_speed for p, _ in known if p.seen_speed is not None), default=None),
+        seen_beside=next((p.seen_beside for p, _ in known if p.seen_beside is not None), None),
     )

@@ -74,7 +74,7 @@ def watched(summary: Summary, before: JobProfile | None, partner: JobProfile | N
     base = summary.profile or before
     if base is None:
         return summary
-    base = replace(base, seen_speed=None)
+    base = replace(base, seen_speed=None, seen_beside=None)
     if summary.together is None or summary.partner is None:
         return replace(summary, profile=base)
     seen = seen_speed(base, partner, summary.together)
@@ -84,6 +84,7 @@ def watched(summary: Summary, before: JobProfile | None, partner: JobProfile | N
     profile = replace(
         base,
         seen_speed=None if seen is None else seen.speed,
+        seen_beside=None if seen is None else summary.partner,
         unstable=base.unstable or (summary.beside is not None and summary.beside.unstable),
     )
     return replace(summary, profile=profile, seen_by="" if seen is None else seen.method)

@@ -198,7 +198,7 @@ def test_L15_the_partner_leaves_where_the_unstable_job_may_not_be_requeued() -> 
 
 
 def seen(name: str, partner: str, speed: float | None, start_s: float = 0.0) -> Running:
-    profile = replace(LIGHT, seen_speed=speed)
+    profile = replace(LIGHT, seen_speed=speed, seen_beside=partner)
     return runs(name, "n1:0", profile=profile, partner=partner, start_s=start_s)
 
 
@@ -218,6 +218,11 @@ def test_a_pair_at_or_above_the_bound_or_not_measured_stays() -> None:
         assert not pair_plan(seen("a", "b", speed), seen("b", "a", speed)).actions
 
 
+def test_what_was_seen_beside_an_earlier_partner_parts_nobody() -> None:
+    slow = replace(LIGHT, seen_speed=0.1, seen_beside="z")
+    assert not pair_plan(runs("a", "n1:0", profile=slow, partner="b"), member("b", "a")).actions
+
+
 def growing(mib: float) -> Running:
     return runs("b", "n1:0", profile=replace(LIGHT, gpu_mem_mib=mib, mem_growing=True), partner="a")
 
@@ -235,7 +240,7 @@ def test_a_job_whose_memory_is_foretold_to_leave_its_partner_no_room_leaves() ->
 
 
 def test_one_pair_is_parted_once_whatever_holds_of_it() -> None:
-    both = replace(LIGHT, unstable=True, seen_speed=0.1, gpu_mem_mib=30000.0, mem_growing=True)
+    both = replace(LIGHT, unstable=True, seen_speed=0.1, seen_beside="b", gpu_mem_mib=30000.0, mem_growing=True)
     pair = [runs(name, "n1:0", profile=both, partner=other) for name, other in ("ab", "ba")]
     plan = pair_plan(*pair)
     assert len(plan.actions) == 1

@@ -1,0 +1,88 @@
+"""Pairs are remembered by what their jobs are, over restarts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builders import runs
+from lucid.adapters.estimates import WithContention
+from lucid.adapters.pair_memory import PairMemory, WithMemory
+from lucid.adapters.profiles import labelled, says_more
+from lucid.core.job import JobProfile, Running
+from lucid.errors import StoreError
+from lucid.models.history import HistoryPredictor
+
+
+def seen(name: str, partner: str, workload: str, speed: float | None, beside: str | None = None) -> Running:
+    profile = JobProfile(50, 20, 1000, workload=workload, seen_speed=speed, seen_beside=beside or partner)
+    return runs(name, "n1:0", profile=profile, partner=partner)
+
+
+def test_a_pair_is_remembered_whichever_side_is_asked_and_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.json"
+    PairMemory(path).take([seen("1", "2", "u/zebra", 0.4), seen("2", "1", "u/ape", 0.9)])
+    memory = PairMemory(path)
+    assert memory.speeds("u/zebra", "u/ape") == (0.4, 0.9)
+    assert memory.speeds("u/ape", "u/zebra") == (0.9, 0.4)
+    assert memory.speeds("u/ape", "u/ape") is None
+
+
+def test_the_mean_of_several_pairs_counts_and_the_latest_of_each() -> None:
+    memory = PairMemory()
+    for speed in (0.9, 0.5):
+        memory.take([seen("1", "2", "a", speed), seen("2", "1", "b", speed)])
+    memory.take([seen("3", "4", "a", 0.7), seen("4", "3", "b", 0.9)])
+    assert memory.speeds("a", "b") == (pytest.approx(0.6), pytest.approx(0.7))
+    for job in range(10, 40, 2):
+        memory.take([seen(str(job), str(job + 1), "a", 1.0), seen(str(job + 1), str(job), "b", 1.0)])
+    assert memory.speeds("a", "b") == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        seen("2", "1", "b", None),
+        seen("2", "1", "", 0.5),
+        seen("2", "1", "b", 0.5, beside="9"),
+        runs("2", "n1:0", partner="1"),
+    ],
+)
+def test_what_is_not_known_of_both_is_not_noted(second: Running) -> None:
+    memory = PairMemory()
+    memory.take([seen("1", "2", "a", 0.5), second])
+    assert len(memory) == 0
+
+
+def test_the_predictor_says_what_was_seen_and_else_guesses() -> None:
+    memory = PairMemory()
+    plain = WithContention(HistoryPredictor(3600.0))
+    predictor = WithMemory(plain, memory)
+    a, b = JobProfile(90, 50, 1, workload="a"), JobProfile(90, 50, 1, workload="b")
+    assert predictor.pair_speed(a, b) == plain.pair_speed(a, b)
+    memory.take([seen("1", "2", "a", 0.3), seen("2", "1", "b", 0.6)])
+    assert predictor.pair_speed(a, b) == (0.3, 0.6)
+    assert predictor.pair_speed(b, a) == (0.6, 0.3)
+    assert predictor.pair_speed(a, JobProfile(90, 50, 1)) == plain.pair_speed(a, b)
+    assert predictor.name == plain.name
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.json"
+    path.write_text("[[1]]")
+    with pytest.raises(StoreError, match=r"pairs\.json: no memory of pairs"):
+        PairMemory(path)
+
+
+def test_a_profile_is_labelled_by_user_and_name_and_news_of_a_pair_is_news() -> None:
+    plain = JobProfile(50, 20, 1000)
+    assert labelled(plain, "ann", "train").workload == "ann/train"
+    assert labelled(JobProfile(50, 20, 1000, workload="x"), "ann", "train").workload == "x"
+    assert labelled(plain, "", "train").workload == ""
+    slow = JobProfile(50, 20, 1000, seen_speed=0.6, seen_beside="2")
+    assert says_more(plain, slow)
+    assert says_more(slow, plain)
+    assert not says_more(slow, JobProfile(50, 20, 1000, seen_speed=0.62, seen_beside="2"))
+    assert says_more(slow, JobProfile(50, 20, 1000, seen_speed=0.4, seen_beside="2"))
+    assert says_more(slow, JobProfile(50, 20, 1000, seen_speed=0.6, seen_beside="3"))
