@@ -8,7 +8,7 @@
 #
 # Which GPUs: where each GPU has a type of its own, Slurm names only the last one of several to a prolog
 # (SLURM_JOB_GPUS; seen on 24.11). So they are taken from the job's Extra, where the daemon notes `lucid-gpus=1,3` of
-# a job that it starts in slots. Without that the sampler finds a job's GPUs by its processes, and no MPS is started.
+# a job that it starts in slots (and `lucid-mem=9312`, its memory fence in MiB). Without that the sampler finds a job's GPUs by its processes, and no MPS is started.
 
 lucid_setting() {
     sed -n "s/^$1[[:space:]]\{1,\}\([A-Za-z0-9_.\/-]\{1,\}\)[[:space:]]*\$/\1/p" "$lucid_conf" | tail -n 1
@@ -21,6 +21,8 @@ lucid_hook() {
     uid=${SLURM_JOB_UID:-}
     gpus=$(printf '%s\n' "${SLURM_JOB_EXTRA:-}" |
         sed -n '1s/^\(.*[ ;]\)\{0,1\}lucid-gpus=\([0-9][0-9,]*\)\([ ;].*\)\{0,1\}$/\2/p')
+    mem=$(printf '%s\n' "${SLURM_JOB_EXTRA:-}" |
+        sed -n '1s/^\(.*[ ;]\)\{0,1\}lucid-mem=\([0-9][0-9]*\)\([ ;].*\)\{0,1\}$/\2/p')
     case $job in '' | *[!0-9]*) return 0 ;; esac
     case $uid in *[!0-9]*) uid='' ;; esac
     name=$job
@@ -52,7 +54,7 @@ lucid_hook() {
                 sed -n 's/^ *\(GPU-[0-9A-Za-z-]\{1,\}\) *$/\1/p' | paste -sd, -)
             # A job on whole GPUs has them to itself, and needs none.
             [ -z "$gpus" ] || timeout -k 1 "$limit" "$mps/start" --job "$job" --uid "$uid" --gpus "$gpus" \
-                </dev/null >/dev/null 2>&1
+                --mem-limit "$mem" </dev/null >/dev/null 2>&1
         fi
     fi
     return 0

@@ -257,6 +257,74 @@ def test_wrong_calls_are_refused_with_what_to_give(mps: Mps, arguments: tuple[st
     assert message in mps.run("start", *arguments, code=2)["error"]
 
 
+class TestBehindTheProlog:
+    """The whole way: prolog, task prolog, epilog, as Slurm runs them, with node.conf naming this folder."""
+
+    @pytest.fixture
+    def node(self, mps: Mps, tmp_path: Path) -> Mps:
+        smi = mps.tools / "nvidia-smi"
+        names = "".join(f"*,{i},*) echo {uuid} ;; " for i, uuid in enumerate((G0, G1, G2)))
+        lines = [
+            "#!/bin/sh",
+            '[ "$1" = --query-gpu=uuid ] && [ "$3" = -i ] || exit 0',
+            "for i in $(echo $4 | tr , ' '); do",
+            f"case ,$i, in {names} esac",
+            "done",
+        ]
+        smi.write_text("\n".join(lines) + "\n")
+        smi.chmod(0o755)
+        conf = tmp_path / "node.conf"
+        conf.write_text(f"mps {MPS}\nlimit 60\n")
+        mps.env["LUCID_NODE_CONF"] = str(conf)
+        return mps
+
+    def slurm(self, node: Mps, script: str, job: str, extra: str = "", **more: str) -> list[str]:
+        env = {"SLURM_JOB_ID": job, "SLURM_JOB_UID": str(os.getuid()), "SLURM_JOB_EXTRA": extra, **more}
+        done = subprocess.run(
+            [MPS.parent / script], env={**node.env, **env}, capture_output=True, text=True, timeout=60, check=True
+        )
+        return done.stdout.splitlines()
+
+    def task(self, node: Mps, job: str, **more: str) -> dict[str, str]:
+        lines = self.slurm(node, "task_prolog", job, SLURM_SHARDS_ON_NODE="1", **more)
+        return dict(line.removeprefix("export ").split("=", 1) for line in lines if line.startswith("export "))
+
+    def test_a_job_is_told_its_daemon_its_fence_and_its_gpus_by_uuid(self, node: Mps) -> None:
+        self.slurm(node, "prolog.d/50-lucid", "7", "lucid-gpus=1,2 lucid-mem=9000")
+        self.slurm(node, "prolog.d/50-lucid", "8", "lucid-gpus=1,2")
+        (daemon,) = node.daemons()
+        assert daemon["gpus"] == [G1, G2]
+        for visible in ("1,2", "0,1"):  # as Slurm counts without, and with, its device control groups
+            told = self.task(node, "7", CUDA_VISIBLE_DEVICES=visible)
+            assert told["CUDA_VISIBLE_DEVICES"] == f"{G1},{G2}"
+            assert told["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=9000M,1=9000M"
+            assert (Path(told["CUDA_MPS_PIPE_DIRECTORY"]) / "nvidia-cuda-mps-control.pid").exists()
+        step = {"SLURM_STEP_ID": "0", "SLURM_LOCALID": "1", "LUCID_GPUS_PER_TASK": "1"}
+        own = self.task(node, "8", CUDA_VISIBLE_DEVICES="1,2", **step)
+        assert own["CUDA_VISIBLE_DEVICES"] == G2
+        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in own
+        for job in ("7", "8"):
+            self.slurm(node, "epilog.d/50-lucid", job)
+        assert node.daemons() == []
+        assert not (node.dir / "env" / "7").exists()
+
+    def test_a_sliced_job_has_its_gpus_and_no_daemon(self, node: Mps) -> None:
+        node.env["LUCID_MPS_CONTROL"] = "no-such-control"
+        self.slurm(node, "prolog.d/50-lucid", "7", "lucid-gpus=1")
+        told = self.task(node, "7", CUDA_VISIBLE_DEVICES="1")
+        assert "CUDA_MPS_PIPE_DIRECTORY" not in told
+        assert told["CUDA_VISIBLE_DEVICES"] == G1
+        assert "no MPS" in (node.dir / "slicing" / "7").read_text()
+
+
+def test_a_daemon_left_by_an_epilog_that_was_cut_short_makes_room(mps: Mps) -> None:
+    mps.start("7", G0, G1)
+    (set_dir,) = (mps.dir / "sets").iterdir()
+    (set_dir / "clients" / "7").unlink()
+    assert mps.start("8", G0)["sharing"] == "mps"
+    assert [daemon["gpus"] for daemon in mps.daemons()] == [[G0]]
+
+
 def test_shellcheck_finds_nothing() -> None:
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if shellcheck is None:
