@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
+from lucid.calibrate.tables import shipped
 from lucid.cli.console import stdout_console
 from lucid.cli.models_evaluate import evaluate
 from lucid.cli.progress import progress
@@ -51,6 +52,11 @@ models.add_command(evaluate)
     "--pairs", type=click.Path(path_type=Path), help="CSV of pairs; with --profiles trains share and pairs."
 )
 @click.option("--bins", type=click.Path(path_type=Path), help="CSV of submissions per bin: trains throughput.")
+@click.option(
+    "--synthetic",
+    is_flag=True,
+    help="Train share and pairs on the synthetic table of the package, as long as nobody has measured (calibrate).",
+)
 @click.option("--due", is_flag=True, help="Train only what is due, for cron. Skips what is being trained already.")
 @_library
 @_config
@@ -61,6 +67,7 @@ def train(
     profiles: Path | None,
     pairs: Path | None,
     bins: Path | None,
+    synthetic: bool,
     due: bool,
     folder: Path | None,
     config: Path | None,
@@ -68,6 +75,10 @@ def train(
 ) -> None:
     """Train each KIND (duration, share, pairs, throughput; all there is data for unless told), judge it on later
     data beside the version in service, and put it in service if it is not worse."""
+    if synthetic:
+        if profiles is not None or pairs is not None:
+            raise ConfigError("--synthetic stands in for --profiles and --pairs; give one or the other")
+        profiles, pairs = shipped("profiles.csv"), shipped("pairs.csv")
     keeper = _keeper(folder, config, {"jobs": jobs, "profiles": profiles, "pairs": pairs, "bins": bins})
     wanted = kinds or keeper.sources.kinds
     if not wanted:

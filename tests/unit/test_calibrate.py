@@ -220,3 +220,15 @@ def test_every_kind_of_job_trains_on_the_cpu(workload: object) -> None:
     torch.set_num_threads(1)
     data = workload.dataset.replace("224", "32").replace("512", "16")
     train_step(replace(workload, batchsize=2, dataset=data), torch, "cpu")()
+
+
+def test_share_scores_are_trained_on_the_synthetic_table_and_it_shows(tmp_path: Path) -> None:
+    from lucid.cli.models import models
+
+    library = ["--library", str(tmp_path)]
+    done = CliRunner().invoke(models, ["train", "share", "--synthetic", *library, "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)
+    assert "synthetic" in "".join(path.read_text() for path in tmp_path.rglob("*.json*"))
+    both = CliRunner().invoke(models, ["train", "--synthetic", "--pairs", "x.csv", *library])
+    assert isinstance(both.exception, ConfigError)
