@@ -425,7 +425,7 @@ def test_the_speed_of_a_pair_is_seen_and_a_guest_brings_its_profile(
 
 
 def test_the_sampler_loads_nothing_large() -> None:
-    """A process on every node must stay small: no arithmetic, settings or learning libraries, no command line of ours."""
+    """A process on every node must stay small: no libraries of arithmetic, settings or learning."""
     code = "import lucid.node.command, sys; print(' '.join(sorted({name.partition('.')[0] for name in sys.modules})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"numpy", "scipy", "pandas", "sklearn", "interpret", "matplotlib", "pydantic", "click", "rich", "jinja2"}
