@@ -121,7 +121,8 @@ def summarise(
     end_s = points[-1].at_s
     together = [point for point in points if point.shared and point.at_s >= partner_since_s]
     alone = [point for point in points if not point.shared]
-    recent = _spell([point for point in points if point.at_s > end_s - _RECENT_S])
+    now = points[-1].shared  # the last minute, or since a partner came or went
+    recent = _spell([point for point in points if point.at_s > end_s - _RECENT_S and point.shared == now])
     findings = _alone(alone, amp, workload) if alone else _Alone()
     beside = [point.mem_mib for point in together if point.mem_mib is not None]
     return Summary(
