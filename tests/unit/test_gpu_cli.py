@@ -32,7 +32,7 @@ def pair(folder: Path) -> None:
 
 
 def call(*arguments: str) -> Result:
-    return CliRunner().invoke(gpu, list(arguments))
+    return CliRunner().invoke(gpu, list(arguments), env={"COLUMNS": "160"})
 
 
 def test_the_table_has_cards_jobs_readings_and_speeds(tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_a_job_known_from_an_earlier_run_is_not_profiled_again(stage: Scene) -> 
     assert stage.look("prof").running[0].stage is Stage.PROFILE
     stage.slurm.advance(100.0)
     (entry,) = stage.look().pending
-    assert (entry.job.id, entry.profile) == ("2", HEAVY)
+    assert (entry.job.id, entry.profile) == ("2", replace(HEAVY, workload="ada/train"))
     assert not stage.look("prof").pending
     assert stage.start("2", "n1:0") is None
     assert stage.slurm.records["2"].partition == "vc"
