@@ -78,8 +78,11 @@ class LucidPolicy(PartitionPolicy):
             )
         packing = self._settings.packing
         dynamic = packing.dynamic  # then even an empty queue goes to measure how long it has been calm
-        parted = partings(partition.running, partition.nodes, packing.part_below_speed)
-        if not partition.pending and not dynamic and not parted:
+        if (
+            not partition.pending
+            and not dynamic
+            and not partings(partition.running, partition.nodes, packing.part_below_speed)
+        ):
             return PartitionPlan({})
         return _VcPlan(partition, snapshot, self._settings, self._predictor).make(self._orders[partition.name])
 
