@@ -302,6 +302,11 @@ local function decide(job, part_list, now)
     return edits, "request"
   end
   edits[#edits + 1] = { "admin_comment", tag }
+  local per_task = request.untyped.task and request.untyped.task:match("gpu[:=]?(%d*)")
+  if per_task then
+    -- For the task prolog: 26.05 forgets GPUs a task once the request has become slots.
+    edits[#edits + 1] = { "environment", { "LUCID_GPUS_PER_TASK", per_task == "" and "1" or per_task } }
+  end
   edits[#edits + 1] = routed and { "partition", beat.profiling } or { "priority", 0 }
   return edits, routed and "routed" or "held"
 end
@@ -314,7 +319,11 @@ function slurm_job_submit(job, part_list, submit_uid)
   end
   local wrote, problem = pcall(function()
     for _, edit in ipairs(edits) do
-      job[edit[1]] = edit[2]
+      if edit[1] == "environment" then
+        job.environment[edit[2][1]] = edit[2][2]
+      else
+        job[edit[1]] = edit[2]
+      end
     end
   end)
   if not wrote then

@@ -134,7 +134,7 @@ def test_words_that_only_look_like_it_do_not_keep_a_job_from_sharing(box: Box) -
     [
         ("--gres=gpu:a100:2", "a100", "tres_per_node", "gres/gpu:2"),
         ("--gpus=a100:2", "a100", "tres_per_job", "gres/gpu:2"),
-        ("--gpus-per-node=a100", "a100", "tres_per_node", "gres/gpu"),
+        ("--gpus-per-node=a100", "a100", "tres_per_node", "gres/gpu:1"),
         ("--gpus-per-task=a100:1 -n2", "a100", "tres_per_task", "gres/gpu=1"),
         ("--gpus=a100:1 -C a100", "a100", "tres_per_job", "gres/gpu:1"),
         ("--gpus=a100:1 -C (a100)", "(a100)&a100", "tres_per_job", "gres/gpu:1"),

@@ -38,8 +38,8 @@ def all_ended(box: Box, job: str, count: int) -> bool:
 
 def running(box: Box, *jobs: str) -> int:
     """How many jobs and tasks run; all of them on the same two GPUs here."""
-    records = box.jobs()
-    return [records[number]["job_state"][0] for job in jobs for number in numbers(box, job)].count("RUNNING")
+    ours = [j for n, j in box.jobs().items() if n in jobs or str(j["array_job_id"]["number"]) in jobs]
+    return [j["job_state"][0] for j in ours].count("RUNNING")
 
 
 def ending(box: Box, job: str) -> list[tuple[str, int, list[str]]]:
@@ -135,7 +135,8 @@ def test_a_model_may_be_asked_for_in_steps_and_interactive_jobs_too(box: Box, op
     show = "echo $CUDA_VISIBLE_DEVICES"
     done = box.run("srun", "-Q", "-D", "/tmp", "-n1", option, "sh", "-c", show, user="alice")
     assert done.stdout.strip() in "0123"
-    inner = ["sh", "-c", f"srun -D /tmp sh -c '{show}' && srun -D /tmp -n1 --gres=gpu:a100:1 true"]
+    # The same option again: 26.05 refuses two of them in one job.
+    inner = ["sh", "-c", f"srun -D /tmp sh -c '{show}' && srun -D /tmp -n1 {option} true"]
     done = box.run("salloc", "-Q", "-n1", option, "-C", "a100|a100", *inner, user="alice")
     assert done.stdout.strip() in "0123"
     assert box.run("srun", "--gpus=v100:1", "true", user="alice", check=False).returncode != 0
