@@ -94,7 +94,8 @@ def test_the_settings_shown_are_the_defaults_and_complete() -> None:
     text = block("toml", "[policy.profiling]")
     assert settings_from(tomllib.loads(text), "docs") == Settings()
     known = Settings()
-    for table in (known.policy.profiling, known.policy.packing, known.policy.reservation, known.overheads):
+    rules = known.policy
+    for table in (rules.profiling, rules.packing, rules.reservation, rules.tiresias, rules.muri, known.overheads):
         for key in type(table).model_fields:
             assert re.search(rf"^(# )?{key} = ", text, re.MULTILINE), key
 

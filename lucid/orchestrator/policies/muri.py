@@ -128,8 +128,8 @@ class MuriPolicy(PartitionPolicy):
         groups = list(_within_memory(groups, queue.mem_mib, partition))
         if self._unpack:
             groups = unpack(groups, self.options)
+        groups.sort(key=lambda group: min(queue.rank[str(job.job_id)] for job in group.jobs))
         if self._unpack or len(groups) > whole:
-            groups.sort(key=lambda group: min(queue.rank[str(job.job_id)] for job in group.jobs))
             fits = _Fits(partition, self._place, queue)
             groups = [group for group in groups if fits(group.jobs[0])]
         members = [[queue.jobs[str(job.job_id)] for job in group.jobs] for group in groups]
