@@ -119,6 +119,11 @@ def read_scenario(
         notes.append(f"{count} jobs were given a SYNTHETIC workload (seed {seed})")
     elif not any(item.profile for item in trace.jobs):
         notes.append("the trace has no GPU readings, so nothing is packed; --workloads synthetic supplies some")
+    if trace.evaluated_with:
+        held = [
+            f"{name}.{key} = {value}" for name, part in trace.evaluated_with.items() for key, value in part.items()
+        ]
+        notes.append(f"as in the trace's published evaluation, unless --config says otherwise: {', '.join(held)}")
     given = _estimates(estimate_specs, trace, skip_bad)
     for estimates in given.values():
         lacking = sum(item.job.id not in estimates for item in trace.jobs)

@@ -144,6 +144,8 @@ def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> N
     table.add_row("GPU use", *[f"{m['gpu_use']:.1%}" for m in metrics.values()])
     table.add_row("jobs packed", *[f"{m['packed_share']:.1%}" for m in metrics.values()])
     table.add_row("preemptions", *[f"{m['preemptions']:,}" for m in metrics.values()])
+    if any(m["resizes"] for m in metrics.values()):
+        table.add_row("resizes", *[f"{m['resizes']:,}" for m in metrics.values()])
     table.add_row("ended in profiling", *[f"{m['ended_in_profiling']:,}" for m in metrics.values()])
     table.add_row("jobs", *[f"{m['jobs']:,}" for m in metrics.values()])
     table.add_row("simulated in", *[f"{m['wall_s']:.1f} s" for m in metrics.values()])

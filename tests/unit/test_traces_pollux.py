@@ -6,9 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from applications import BATCHES, EPOCHS, INIT, PERF, STEPS, an_application, learning, step_s, write_application
 from builders import a_job
+from lucid.cli.main import lucidctl
 from lucid.core.job import Elastic
 from lucid.errors import TraceError
 from lucid.simulator.applications import Application
@@ -197,3 +199,23 @@ def test_what_is_done_is_kept_where_time_is_cut_into_small_pieces(app: Applicati
         cut.advance(piece)
         spent += piece
     assert spent == pytest.approx(total_s)
+
+
+def test_the_command_says_which_settings_come_with_the_trace(profiles: Path) -> None:
+    path = workload(profiles, f"{HEADER}a,0,made,2,256\nb,30,made,2,256\n", "two.csv")
+    args = [
+        "simulate",
+        str(path),
+        "--nodes",
+        "2",
+        "--gpus-per-node",
+        "4",
+        "--policy",
+        "optimus",
+        "--policy",
+        "tiresias",
+    ]
+    result = CliRunner().invoke(lucidctl, args, catch_exceptions=False)
+    assert result.exit_code == 0
+    words = " ".join(result.output.split())
+    assert "optimus.interval_s = 60.0" in words
