@@ -63,9 +63,8 @@ def stream(count: int, seed: int) -> list[Piece]:
         user = dice.choice(list(WORK))
         name, gpu, mem, mib, typical_s = dice.choice(WORK[user])
         gpus = dice.choices((1, 2, 4), (70, 20, 10))[0]
-        vc = dice.choices(("vc-a", "vc-b"), (2, 1))[0]
         work_s = min(max(typical_s * dice.lognormvariate(0, 0.4), 3.0), 60.0)
-        pieces.append(Piece(at_s, user, f"{name}-{gpus}", gpus, vc, work_s, JobProfile(gpu, mem, mib)))
+        pieces.append(Piece(at_s, user, f"{name}-{gpus}", gpus, "vc-a", work_s, JobProfile(gpu, mem, mib)))
     return pieces
 
 
@@ -139,9 +138,11 @@ class Lucidd:
             f"[slurm]\nprefix = {prefix}\npoll_busy_s = 0.5\n"
             f'[daemon]\nstate_dir = "{state}"\nheartbeat = "{self.heartbeat}"\nprofiling_partition = "prof"\n'
             f'profiles_dir = "{site.folder}/profiles"\nfirst_guess_s = 20\n'
-            '[daemon.partitions]\nvc-a = "pack"\nvc-b = "pack"\n'
+            '[daemon.partitions]\nvc-a = "pack"\n'
         )
         self.heartbeat.unlink(missing_ok=True)
+        for path in (site.folder / "profiles").iterdir():
+            path.unlink()  # what the plain run measured is not known to anybody
         with (state / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "lucid.daemon", "--config", str(state / "lucid.toml")],
@@ -191,7 +192,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     console = Console(stderr=given.json)
-    layout = layout_from({"LUCID_TESTBED_NAME": "demo", **os.environ})
+    layout = layout_from(
+        {"LUCID_TESTBED_NAME": "demo", "LUCID_TESTBED_PARTITIONS": "vc-a=n[1-3] prof=n4", **os.environ}
+    )
     try:
         if reason := testbed.unfit(layout):
             raise TestbedError(reason)
