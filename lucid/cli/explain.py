@@ -14,6 +14,8 @@ import click
 from lucid.cli.live import config_option, live_settings, live_store
 from lucid.cli.live_job import live_story, live_text
 from lucid.cli.render import decision_text, duration, reason_text, when
+from lucid.cli.render_prediction import prediction_data, prediction_lines
+from lucid.core.prediction import Prediction
 from lucid.core.reason import reason_to_dict
 from lucid.errors import ConfigError, TraceError
 from lucid.orchestrator.policy import import_policy
@@ -41,11 +43,12 @@ def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool
         return
     folder = _folder(run_dir, policy)
     if as_json:
-        job, decisions, joined = _read(folder, job_id)
+        job, decisions, joined, prediction = _read(folder, job_id)
         data: dict[str, Any] = {
             "job": job,
             "policy": folder.name,
             "joined_by": joined,
+            "prediction": None if prediction is None else prediction_data(prediction),
             "decisions": [
                 {
                     "at_s": d.at_s,
@@ -69,14 +72,20 @@ def story(run_dir: Path, policy: str, job_id: str, width: int = WIDTH) -> str:
     Raises:
         TraceError: the folder's files cannot be read, or have no such job.
     """
-    job, decisions, joined = _read(run_dir / policy, job_id)
-    return explanation(job, policy, decisions, joined, width)
+    job, decisions, joined, prediction = _read(run_dir / policy, job_id)
+    told = explanation(job, policy, decisions, joined, width)
+    if prediction is not None:
+        told = "\n".join([told, *prediction_lines(prediction, job["user"])])
+    return told
 
 
-def _read(folder: Path, job_id: str) -> tuple[dict[str, str], list[LoggedDecision], list[tuple[str, float]]]:
+def _read(
+    folder: Path, job_id: str
+) -> tuple[dict[str, str], list[LoggedDecision], list[tuple[str, float]], Prediction | None]:
     path = folder / "decisions.jsonl"
     import_policy(folder.name)  # a third party's policy may have reasons of its own
-    return _outcome(folder / "jobs.csv", job_id), load_decisions(path, job_id), _joined(path, job_id)
+    decisions, prediction = load_decisions(path, job_id)
+    return _outcome(folder / "jobs.csv", job_id), decisions, _joined(path, job_id), prediction
 
 
 def _folder(run_dir: Path, policy: str | None) -> Path:

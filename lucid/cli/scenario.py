@@ -15,7 +15,8 @@ from lucid.orchestrator.policies import ESTIMATES, Estimates
 from lucid.orchestrator.policy import known_policies
 from lucid.simulator.estimates import read_estimates
 from lucid.simulator.layout import NodeShape, read_vcs, sized_vcs
-from lucid.simulator.scenario import Scenario, Semantics
+from lucid.simulator.learned import PackingModels, train_packing
+from lucid.simulator.scenario import PREDICTORS, Scenario, Semantics
 from lucid.simulator.traces import Trace, read_trace
 from lucid.simulator.traces.synth import with_workloads
 from lucid.simulator.truth import ContentionTruth, read_pairs
@@ -44,12 +45,17 @@ _OPTIONS = (
     ),
     click.option(
         "--predictor",
-        type=click.Choice(["history", "oracle"]),
+        type=click.Choice(PREDICTORS),
         default="history",
         show_default=True,
-        help="What estimates durations where no file does.",
+        help="What estimates where no file does; learned models are trained on the past of the trace as it goes on.",
     ),
     click.option("--pairs", type=click.Path(path_type=Path), help="CSV of measured pairs: the true interference."),
+    click.option(
+        "--profiles",
+        type=click.Path(path_type=Path),
+        help="CSV of workloads measured alone: with --predictor learned, share scores and pair speeds are learned.",
+    ),
     click.option(
         "--workloads",
         type=click.Choice(["trace", "synthetic"]),
@@ -93,6 +99,7 @@ def read_scenario(
     estimate_specs: Sequence[str],
     predictor: str,
     pairs: Path | None,
+    profiles: Path | None,
     workloads: str,
     seed: int,
     config: Path | None,
@@ -139,6 +146,7 @@ def read_scenario(
         given,
         "given estimates",
         predictor,
+        _packing(predictor, profiles, pairs),
         _semantics(semantics, trace, notes, muris_own),
     )
     if vcs is None and nodes is None:
@@ -146,6 +154,18 @@ def read_scenario(
     if pairs is None:
         notes.append("no --pairs: interference is the contention model's, not measured")
     return scenario, notes
+
+
+def _packing(predictor: str, profiles: Path | None, pairs: Path | None) -> PackingModels | None:
+    if profiles is None:
+        return None
+    if predictor != "learned" or pairs is None:
+        raise ConfigError(
+            "--profiles trains the share tree and the pair model: give --predictor learned and --pairs too"
+        )
+    with progress("training the packing models") as report:
+        report(0, 1)
+        return train_packing(profiles, pairs)
 
 
 def _semantics(name: str | None, trace: Trace, notes: list[str], muris_own: bool) -> Semantics:

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-__all__ = ["JUMBO", "MEDIUM", "TINY", "Prediction", "StageTimes"]
+__all__ = [
+    "JUMBO",
+    "MEDIUM",
+    "TINY",
+    "DurationTerms",
+    "Prediction",
+    "Split",
+    "StageTimes",
+    "Term",
+    "prediction_from_dict",
+    "prediction_to_dict",
+]
 
 TINY, MEDIUM, JUMBO = 0, 1, 2
 """Share scores (acceptance row L8)."""
@@ -25,9 +37,43 @@ class StageTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class Term:
+    """One addend of an estimate: what was looked at, the value found there, and what it adds to the score."""
+
+    name: str
+    value: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class DurationTerms:
+    """How a duration was arrived at: ``intercept`` and the terms' scores sum to ``score``, which is
+    log(duration in s + ``offset_s``). In 8 of 10 cases the truth is expected between ``low_s`` and ``high_s``
+    (``None``: nothing is known of that yet)."""
+
+    intercept: float
+    terms: tuple[Term, ...]
+    score: float
+    offset_s: float
+    low_s: float
+    high_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One comparison on the way down a decision tree: ``value`` is at most ``threshold``, or above it."""
+
+    feature: str
+    value: float
+    at_most: bool
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """``duration_s``: expected run time alone on its GPUs, from start to end. ``share_score``: 0, 1, 2, or
-    ``None`` as long as nobody has measured the job. The sources name the predictor, for explanations.
+    ``None`` as long as nobody has measured the job. The sources name the predictor, for explanations; the terms
+    and splits are those the numbers were made of, where the predictor is a sum or a tree.
     ``stages``: what a dry run of the job's model showed, if there was one.
 
     Of an elastic job, where the predictor can say: ``epochs``, passes over its data in all, and ``epoch_s``,
@@ -40,6 +86,8 @@ class Prediction:
     epochs: float | None = None
     epoch_s: tuple[float, ...] = ()
     stages: StageTimes | None = None
+    duration_terms: DurationTerms | None = None
+    share_splits: tuple[Split, ...] = ()
 
     def remaining_s(self, ran_s: float) -> float:
         """Expected remaining seconds of a job that has already run ``ran_s``.
@@ -54,3 +102,24 @@ class Prediction:
         """Has a job that ran this long reached its estimate?"""
         # a look again at start + estimate may come out a rounding error early
         return ran_s >= self.duration_s - 1e-6
+
+
+def prediction_to_dict(prediction: Prediction) -> dict[str, Any]:
+    """JSON form."""
+    return asdict(prediction)
+
+
+def prediction_from_dict(data: dict[str, Any]) -> Prediction:
+    """The inverse of ``prediction_to_dict``.
+
+    Raises:
+        KeyError, TypeError: a field is missing, or is not known.
+    """
+    made: dict[str, Any] = {"epoch_s": tuple(data["epoch_s"])}
+    if (terms := data["duration_terms"]) is not None:
+        addends = tuple(Term(**term) for term in terms["terms"])
+        made["duration_terms"] = DurationTerms(**{**terms, "terms": addends})
+    if (stages := data["stages"]) is not None:
+        made["stages"] = StageTimes(**{**stages, "times_s": tuple(stages["times_s"])})
+    made["share_splits"] = tuple(Split(**split) for split in data["share_splits"])
+    return Prediction(**{**data, **made})

@@ -4,8 +4,9 @@ The estimate of a job, on the scale ``log(seconds + 10)``, is a sum that can be 
 
     anchor + weight × (intercept + f_1(x_1) + f_2(x_2) + ...)
 
-The anchor is the median of the user's finished jobs; for a user without any, the mean (of logs, so a
-geometric mean) of jobs with the same GPU demand. What the additive model learns is only the log-ratio to that
+The anchor is the median of the user's finished jobs (or, on clusters where finished jobs show this to be clearly
+better, of those with the same request); for a user without any, the mean (of logs, so a geometric mean) of jobs
+with the same GPU demand. What the additive model learns is only the log-ratio to that
 anchor, with an absolute-error loss, and with how much weight, if any, is decided on finished jobs that it was
 not trained on (`lucid.models.duration_fit`). Where it does not help there, and for users it was not trained
 on, the estimate IS the anchor, and says so.
@@ -40,6 +41,11 @@ FORMAT: Final = "lucid-duration/1"
 # A correction multiplies or divides an anchor by at most this (e^3 is some twenty-fold).
 MOST_LOG: Final = 3.0
 _MEDIAN: Final = FACT_NAMES.index("user_median")
+_REQUEST_MEDIAN: Final = FACT_NAMES.index("request_median")
+_REQUEST_COUNT: Final = FACT_NAMES.index("request_count")
+# Anchors that a history may choose from; a request must have come this often before its own median is taken.
+ANCHORS: Final = ("user", "request")
+FEWEST_OF_REQUEST: Final = 2
 _COUNT: Final = FACT_NAMES.index("user_count")
 _DECILES: Final = (FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile"))
 _DEMAND: Final = FACT_NAMES.index("demand_mean")
@@ -61,7 +67,8 @@ class FitSettings:
 class Choice:
     """What stands behind the estimates of users with a history, and how every candidate did in validation.
 
-    `weight` is that of the additive model (0: the running median alone).
+    `weight` is that of the additive model (0: the anchor alone). `anchor` is "user", the median of the user's
+    jobs, or "request": the median of the user's jobs with the same request, where there are at least two.
     `scores` maps each candidate to its validation score relative to the running median: the mean of the
     ratios of log error and absolute error; below 1 is better.
     """
@@ -69,6 +76,7 @@ class Choice:
     name: str
     weight: float = 0.0
     scores: Mapping[str, float] = field(default_factory=dict)
+    anchor: str = "user"
 
 
 @dataclass(frozen=True)
@@ -88,13 +96,16 @@ class Estimates:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`intercept` and the terms' scores sum to `score`, which is log(estimate + 10 s)."""
+    """`intercept` and the terms' scores sum to `score`, which is log(estimate + 10 s). `low_s` and `high_s` bound
+    the 80 % interval."""
 
     score: float
     intercept: float
     terms: tuple[TermScore, ...]
     estimate_s: float
     source: str
+    low_s: float
+    high_s: float
 
     @property
     def factor(self) -> tuple[tuple[str, str, float], ...]:
@@ -173,30 +184,45 @@ class DurationModel:
         """
         if len(job) != 1:
             raise ModelError(f"explain takes a table of one job, this one has {len(job)}; take one row")
-        facts = history.facts(job)
-        anchor = float(self._anchor(facts)[0])
-        known = facts[0, _COUNT] > 0
+        return self.explain_facts(job, history.facts(job))
+
+    def explain_facts(self, job: JobTable, facts: FloatArray, ran_s: float = 0.0) -> Explanation:
+        """The same from facts looked up before, shape (1, facts); this is also how one job is estimated.
+
+        Of a job known to have run `ran_s` seconds without ending the estimate is that time and what is left of
+        such jobs (`IntervalTracker.remaining_s`); a last term carries the difference.
+        """
+        anchors = self._anchor(facts)
+        anchor, known = float(anchors[0]), bool(facts[0, _COUNT] > 0)
+        trained = bool(self._trained(job)[0])
         source = str(self._source(job, facts)[0])
-        what = f"{facts[0, _COUNT]:.0f} jobs" if known else f"{job.gpus[0]:.0f} GPUs"
-        terms = [TermScore("user median" if known else source.split(",")[0], what, anchor)]
-        tables, weight = self._parts(bool(known))
-        if known and not self._trained(job)[0]:
-            tables = None
+        terms = [TermScore(*self._anchor_words(job, facts, source), anchor)]
+        tables, weight = self._parts(known) if trained or not known else (None, 0.0)
         intercept = 0.0
         if tables is not None and weight:
-            columns = feature_columns(job, facts, np.array([anchor]), self.names(job.name.tolist()))
+            columns = feature_columns(job, facts, anchors, self.names(job.name.tolist()))
             intercept = weight * tables.intercept
-            row = {name: column[0] for name, column in columns.items()}
+            row = {name: columns[name][0] for name in tables.features}
             terms += [TermScore(t.term, t.value, weight * t.score) for t in tables.explain_one(row)]
-        raw = intercept + math.fsum(term.score for term in terms)
-        total = float(self.point_log(job, facts)[0])
-        if abs(total - raw) > 1e-12:
-            terms.append(TermScore("bound on corrections", f"×{math.exp(MOST_LOG):.0f}", total - raw))
-        estimate = float(np.fmin(from_log(total), job.limit_s[0]))
-        score = float(to_log(estimate)) if estimate < float(from_log(total)) else total
+        correction = intercept + math.fsum(term.score for term in terms[1:])
+        bounded = min(max(correction, -MOST_LOG), MOST_LOG)
+        if bounded != correction:
+            terms.append(TermScore("bound on corrections", f"×{math.exp(MOST_LOG):.0f}", bounded - correction))
+        total = anchor + bounded
+        free = float(from_log(total))
+        estimate = float(np.fmin(free, job.limit_s[0]))
+        score = float(to_log(estimate)) if estimate < free else total
         if score != total:
             terms.append(TermScore("requested limit", f"{job.limit_s[0]:.0f} s", score - total))
-        return Explanation(score, intercept, tuple(terms), estimate, source)
+        point = np.array([total])
+        scale = scale_of(point, facts[:, _DECILES[0]], facts[:, _DECILES[1]])
+        low, high = (float(bound[0]) for bound in self.interval.bounds(point, scale, job.limit_s))
+        if ran_s > 0.0:
+            left = self.interval.remaining_s(np.array([estimate]), scale, job.limit_s, np.array([ran_s]))
+            estimate, low = ran_s + float(left[0]), max(low, ran_s)
+            terms.append(TermScore("time run so far", f"{ran_s:.0f} s", float(to_log(estimate)) - score))
+            score = float(to_log(estimate))
+        return Explanation(score, intercept, tuple(terms), estimate, source, min(low, estimate), max(high, estimate))
 
     def to_json(self) -> dict[str, Any]:
         """The model as JSON-ready data; `from_json` gives an equal model back."""
@@ -210,6 +236,7 @@ class DurationModel:
                 "name": self.choice.name,
                 "weight": self.choice.weight,
                 "scores": dict(self.choice.scores),
+                "anchor": self.choice.anchor,
             },
             "tables": self.tables and self.tables.to_json(),
             "new_user_weight": self.new_user_weight,
@@ -232,10 +259,12 @@ class DurationModel:
         if not isinstance(data["users"], list) or not all(isinstance(name, str) for name in data["users"]):
             raise ModelError(f"{source}: users is not a list of names; {_REMEDY}")
         choice = data["choice"]
-        if not isinstance(choice, dict) or set(choice) != {"name", "weight", "scores"}:
-            raise ModelError(f"{source}: choice must have name, weight and scores; {_REMEDY}")
+        if not isinstance(choice, dict) or set(choice) != {"name", "weight", "scores", "anchor"}:
+            raise ModelError(f"{source}: choice must have name, weight, scores and anchor; {_REMEDY}")
         if not isinstance(choice["name"], str) or not isinstance(choice["scores"], dict):
             raise ModelError(f"{source}: choice.name must be text and choice.scores an object; {_REMEDY}")
+        if choice["anchor"] not in ANCHORS:
+            raise ModelError(f"{source}: choice.anchor is {choice['anchor']!r}, not of {ANCHORS}; {_REMEDY}")
         for where, value in (
             ("choice.weight", choice["weight"]),
             *(("new_user_weight", data["new_user_weight"]), ("default_log", data["default_log"])),
@@ -245,7 +274,7 @@ class DurationModel:
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise ModelError(f"{source}: {where} is {value!r}, not a finite number; {_REMEDY}")
         return cls(
-            Choice(choice["name"], choice["weight"], dict(choice["scores"])),
+            Choice(choice["name"], choice["weight"], dict(choice["scores"]), choice["anchor"]),
             _tables(data["tables"], f"{source}: tables"),
             _tables(data["new_user_tables"], f"{source}: new_user_tables"),
             float(data["new_user_weight"]),
@@ -273,13 +302,20 @@ class DurationModel:
             raise ModelError(f"{path}: cannot be read as JSON ({error}); {_REMEDY}") from error
         return cls.from_json(data, source=str(path))
 
+    def _anchor_words(self, job: JobTable, facts: FloatArray, source: str) -> tuple[str, str]:
+        if facts[0, _COUNT] <= 0:
+            return source.split(",")[0], f"{job.gpus[0]:.0f} GPUs"
+        if self.choice.anchor == "request" and _of_request(facts)[0]:
+            return "request median", f"{facts[0, _REQUEST_COUNT]:.0f} jobs"
+        return "user median", f"{facts[0, _COUNT]:.0f} jobs"
+
     def _parts(self, known: bool) -> tuple[AdditiveModel | None, float]:
         if known:
             return self.tables, self.choice.weight
         return self.new_user_tables, self.new_user_weight
 
     def _anchor(self, facts: FloatArray) -> FloatArray:
-        return anchor_log(facts, self.default_log)
+        return anchor_log(facts, self.default_log, self.choice.anchor)
 
     def _correction(self, jobs: JobTable, facts: FloatArray, anchor: FloatArray) -> FloatArray:
         correction = np.zeros(len(jobs))
@@ -298,17 +334,28 @@ class DurationModel:
         anchored = np.where(np.isnan(facts[:, _DEMAND]), "default", "demand mean").astype(object)
         if self.new_user_weight and self.new_user_tables is not None:
             anchored = anchored + ", corrected by request"
-        own = np.where(self._trained(jobs), self.choice.name, "user median")
+        alone = np.full(len(jobs), "user median", dtype=object)
+        if self.choice.anchor == "request":
+            alone[_of_request(facts)] = "request median"
+        own = np.where(self._trained(jobs), self.choice.name, alone)
         return np.where(known, own, anchored).astype(object)
 
     def _trained(self, jobs: JobTable) -> BoolArray:
         return np.array([user in self.users for user in jobs.user.tolist()], dtype=np.bool_)
 
 
-def anchor_log(facts: FloatArray, default_log: float) -> FloatArray:
-    """Median of the user's jobs, else mean of the same GPU demand, else `default_log`; logs, shape (n,)."""
+def anchor_log(facts: FloatArray, default_log: float, anchor: str = "user") -> FloatArray:
+    """Median of the user's jobs, else mean of the same GPU demand, else `default_log`; logs, shape (n,). With
+    `anchor` "request" the user's jobs with the same request go before all the user's jobs."""
     demand = np.where(np.isnan(facts[:, _DEMAND]), default_log, facts[:, _DEMAND])
-    return np.where(facts[:, _COUNT] > 0, facts[:, _MEDIAN], demand)
+    own = facts[:, _MEDIAN]
+    if anchor == "request":
+        own = np.where(_of_request(facts), facts[:, _REQUEST_MEDIAN], own)
+    return np.where(facts[:, _COUNT] > 0, own, demand)
+
+
+def _of_request(facts: FloatArray) -> BoolArray:
+    return np.asarray(facts[:, _REQUEST_COUNT] >= FEWEST_OF_REQUEST, dtype=np.bool_)
 
 
 def _tables(data: object, source: str) -> AdditiveModel | None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +25,7 @@ import numpy.typing as npt
 
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, from_ebm
-from lucid.models.duration import MOST_LOG, Choice, DurationModel, FitSettings, anchor_log
+from lucid.models.duration import ANCHORS, MOST_LOG, Choice, DurationModel, FitSettings, anchor_log
 from lucid.models.features import (
     FACT_NAMES,
     HABIT_FEATURES,
@@ -78,16 +79,18 @@ def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
     jobs, facts = jobs.take(by_end), facts[by_end]
     truth = to_log(jobs.duration_s)
     default = float(truth.mean())
-    anchor = anchor_log(facts, default)
+    which = _choose_anchor(facts, truth, jobs.limit_s, default)
+    anchor = anchor_log(facts, default, which)
     names = NameBuckets.fit(jobs.name.tolist())
     columns = feature_columns(jobs, facts, anchor, names(jobs.name.tolist()))
     train = _Trainer(columns, feature_types(jobs), truth - anchor, settings)
 
     known = np.flatnonzero(facts[:, _COUNT] > 0)
-    choice, tables = Choice("user median"), None
+    choice, tables = Choice("user median", anchor=which), None
     checked, point = np.empty(0, dtype=np.intp), anchor
     if len(known) >= FEWEST_JOBS:
         choice, checked, corrections = _choose(train, known, anchor, truth, jobs)
+        choice = replace(choice, anchor=which)
         point = anchor.copy()
         point[checked] += corrections
         if choice.weight:
@@ -211,9 +214,26 @@ def _choose(
     table = {label: np.array(values) for label, values in losses.items()}
     chosen = _evident(table)
     weights = {_label(name, weight): weight for name, weight in _CANDIDATES}
-    choice = Choice(chosen, weights[chosen], {label: round(float(v.mean()), 6) for label, v in table.items()})
+    choice = Choice(
+        chosen, weights[chosen], {label: round(float(v.mean()), 6) for label, v in table.items() if len(v)}
+    )
     rows = np.concatenate([known[int(len(known) * low) : int(len(known) * high)] for low, high in FOLDS])
     return choice, rows, np.concatenate(corrections[chosen])
+
+
+def _choose_anchor(facts: FloatArray, truth: FloatArray, limit_s: FloatArray, default: float) -> str:
+    """Which median to start from, over the later half of the known users' jobs; nothing is trained for it, so
+    each job is judged by what was known when it was submitted. The user's unless the other is evidently better."""
+    known = np.flatnonzero(facts[:, _COUNT] > 0)
+    later = known[len(known) // 2 :]
+    user, request = (anchor_log(facts[later], default, anchor) for anchor in ANCHORS)
+    parts = [
+        part for part in np.array_split(np.arange(len(later)), 2 * _STRETCHES) if len(part) >= _FEWEST_IN_STRETCH
+    ]
+    losses = [
+        relative_loss(user[part], (request - user)[part], truth[later[part]], limit_s[later[part]]) for part in parts
+    ]
+    return _evident({"user": np.ones(len(losses)), "request": np.array(losses)})
 
 
 def _well_known(jobs: JobTable, rows: IntArray) -> frozenset[str]:
@@ -226,6 +246,8 @@ def _evident(table: Mapping[str, FloatArray]) -> str:
     """The first candidate, or the best of those that evidently beat it."""
     default, *others = table
     best = default
+    if len(table[default]) < 2:
+        return default  # too few jobs of known users to check anything by
     for label in others:
         gain = table[default] - table[label]
         error = float(gain.std(ddof=1)) / np.sqrt(len(gain))

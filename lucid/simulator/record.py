@@ -23,6 +23,7 @@ from lucid.core.decision import (
 )
 from lucid.core.placement import show_placement
 from lucid.core.ports import Applied
+from lucid.core.prediction import Prediction, prediction_from_dict, prediction_to_dict
 from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
 from lucid.core.snapshot import Snapshot
 from lucid.errors import TraceError
@@ -55,6 +56,7 @@ class DecisionLog:
         self._last: dict[str, tuple[tuple[object, ...], int]] = {}
         self._seen: dict[str, PartitionPlan] = {}
         self._signatures: dict[int, tuple[Hold, tuple[object, ...]]] = {}
+        self._predictions: dict[str, Prediction] = {}
 
     def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:  # noqa: ARG002
         """Take in one cycle; partitions whose plan was merely handed out again are passed over."""
@@ -65,29 +67,39 @@ class DecisionLog:
             self._signatures.clear()
             for job_id, decision in part.decisions.items():
                 if isinstance(decision, Hold):
-                    self._hold(job_id, plan.now_s, name, decision)
+                    if not self._hold(job_id, plan.now_s, name, decision):
+                        continue
                 else:
                     self._last.pop(job_id, None)
                     self._entries.setdefault(job_id, []).append(_logged(plan.now_s, name, decision))
+                found = snapshot.predictions.get(job_id)
+                if found is not None and found.duration_terms is not None:
+                    self._predictions[job_id] = found
 
-    def _hold(self, job_id: str, now_s: float, partition: str, hold: Hold) -> None:
+    def _hold(self, job_id: str, now_s: float, partition: str, hold: Hold) -> bool:
+        """Note a wait if its reasons are new; were they?"""
         known = self._signatures.get(id(hold))
         if known is None:
             known = self._signatures[id(hold)] = (hold, tuple(r.kind for r in hold.reasons))
         signature = (partition, *known[1])
         last = self._last.get(job_id)
         if last is not None and last[0] == signature:
-            return
+            return False
         entries = self._entries.setdefault(job_id, [])
         count = 1 if last is None else last[1] + 1
         self._last[job_id] = (signature, count)
         if count > _MOST_HOLDS:
             del entries[-_MOST_HOLDS // 2]
         entries.append(LoggedDecision(now_s, partition, "hold", hold.reasons))
+        return True
 
     def of(self, job_id: str) -> list[LoggedDecision]:
         """The decisions on one job, oldest first."""
         return self._entries.get(job_id, [])
+
+    def prediction(self, job_id: str) -> Prediction | None:
+        """What the latest of them was told of the job, where the predictor said how it came to that."""
+        return self._predictions.get(job_id)
 
     @property
     def jobs(self) -> list[str]:
@@ -134,11 +146,15 @@ def write_decisions(path: Path, log: DecisionLog) -> None:
                     for entry in log.of(job_id)
                 ],
             }
+            prediction = log.prediction(job_id)
+            if prediction is not None:
+                line["prediction"] = prediction_to_dict(prediction)
             file.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n")
 
 
-def load_decisions(path: Path, job_id: str) -> list[LoggedDecision]:
-    """The decisions on one job from a file that ``write_decisions`` wrote.
+def load_decisions(path: Path, job_id: str) -> tuple[list[LoggedDecision], Prediction | None]:
+    """The decisions on one job from a file that ``write_decisions`` wrote, and the prediction they were made on
+    where the predictor said how it came to it.
 
     Raises:
         TraceError: the file cannot be read, or has no such job.
@@ -149,7 +165,8 @@ def load_decisions(path: Path, job_id: str) -> list[LoggedDecision]:
             for line in file:
                 if not line.startswith(f'{{"job":{needle},'):
                     continue
-                return [
+                data = json.loads(line)
+                decisions = [
                     LoggedDecision(
                         item["at_s"],
                         item["partition"],
@@ -158,8 +175,10 @@ def load_decisions(path: Path, job_id: str) -> list[LoggedDecision]:
                         item.get("placement", ""),
                         item.get("beside"),
                     )
-                    for item in json.loads(line)["decisions"]
+                    for item in data["decisions"]
                 ]
+                predicted = data.get("prediction")
+                return decisions, None if predicted is None else prediction_from_dict(predicted)
     except OSError as error:
         raise TraceError(
             f"{path}: cannot be read ({error.strerror}); give --run the folder that simulate --out wrote"

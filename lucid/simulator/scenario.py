@@ -21,11 +21,16 @@ from lucid.simulator.engine import Progress, Run, run
 from lucid.simulator.estimates import DryRunPredictor, GivenPredictor
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
+from lucid.simulator.learned import PackingModels, WalkForward
 from lucid.simulator.published_muri import EventChargedCluster, lengthened, published_policy
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.truth import ContentionTruth, Interference, OraclePredictor
 
-__all__ = ["Scenario", "Semantics", "simulate"]
+__all__ = ["PREDICTORS", "Scenario", "Semantics", "simulate"]
+
+
+PREDICTORS = ("history", "learned", "oracle")
+"""What estimates where no estimates are given: means over the past, the learned models, the truth."""
 
 
 class Semantics(StrEnum):
@@ -56,7 +61,8 @@ class Scenario:
 
     ``vcs``: nodes by VC; ``None`` sizes them to the trace. ``profiling_nodes``: how many of them profile;
     ``None`` takes 2 %. ``durations_s``: given estimates by policy name, "" standing for all others.
-    ``predictor``: ``history`` or ``oracle``, for what no estimates are given.
+    ``predictor``: one of ``PREDICTORS``, for what no estimates are given. ``packing``: what ``learned`` judges
+    share scores and pairs by; without it, as ``history`` does.
     """
 
     trace: Trace
@@ -68,6 +74,7 @@ class Scenario:
     durations_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     estimates_name: str = "estimates"
     predictor: str = "history"
+    packing: PackingModels | None = None
     semantics: Semantics = Semantics.HONEST
 
     def layout(self) -> Layout:
@@ -111,7 +118,15 @@ class Scenario:
             return OraclePredictor(self.trace, self.interference)
         if self.predictor == "history":
             return GivenPredictor("history", {}, self.trace, HistoryPredictor())
-        raise ConfigError(f"no predictor {self.predictor!r} (known: history, oracle)")
+        if self.predictor == "learned":
+            given_or_history = GivenPredictor("history", {}, self.trace, HistoryPredictor())
+            return WalkForward(
+                given_or_history,
+                self.packing,
+                epoch_s=self.trace.epoch_s or 0.0,
+                profiled_s=self.settings.policy.profiling.t_prof_s,
+            )
+        raise ConfigError(f"no predictor {self.predictor!r} (known: {', '.join(PREDICTORS)})")
 
 
 def simulate(

@@ -1,0 +1,181 @@
+"""The learned models as a `Predictor`: what the deciding half is given, live and in the simulator.
+
+Durations come from a `DurationModel` and the history of finished jobs, which is added to as jobs end. Share scores
+come from a `ShareTree`, pair speeds from a `PairModel`; for what there is no model, another predictor is asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.ports import Predictor
+from lucid.core.prediction import DurationTerms, Prediction, Split, Term
+from lucid.errors import ModelError
+from lucid.models.duration import DurationModel
+from lucid.models.features import LOG_OFFSET_S, DurationHistory
+from lucid.models.jobtable import JobTable
+from lucid.models.library import Library
+from lucid.models.measured import Usage
+from lucid.models.packing import ShareTree
+from lucid.models.pairs import PairModel, pair_columns
+from lucid.models.row import RowScorer
+
+__all__ = ["LearnedPredictor", "ended_table", "usage_of"]
+
+_MOST_PAIRS = 200_000
+
+
+class LearnedPredictor:
+    """Answers from models. `otherwise` is asked for share scores and pair speeds where there is no model for
+    them. `epoch_s` is added to times of jobs, so that hours and weekdays are those of the calendar. A job with a
+    profile has run for `profiled_s` without ending, and is estimated as such."""
+
+    name = "learned"
+
+    def __init__(
+        self,
+        duration: DurationModel,
+        history: DurationHistory,
+        otherwise: Predictor,
+        *,
+        share: ShareTree | None = None,
+        pairs: PairModel | None = None,
+        epoch_s: float = 0.0,
+        profiled_s: float = 0.0,
+    ) -> None:
+        self._profiled_s = profiled_s
+        self.duration = duration
+        self.history = history
+        self._otherwise = otherwise
+        self._share = share
+        self._pairs = None if pairs is None else RowScorer(pairs.model)
+        self._epoch_s = epoch_s
+        self._speeds: dict[tuple[JobProfile, JobProfile], tuple[float, float]] = {}
+
+    @classmethod
+    def from_library(
+        cls,
+        library: Library,
+        history: DurationHistory,
+        otherwise: Predictor,
+        *,
+        epoch_s: float = 0.0,
+        profiled_s: float = 0.0,
+    ) -> LearnedPredictor:
+        """The versions in service; a kind that has none, or is suspended, is left to history means (durations)
+        and to `otherwise` (share scores, pairs).
+
+        Raises:
+            ModelError: a version in service does not check.
+        """
+        data = {
+            name: library.show(name).data
+            for name in ("duration", "share", "pairs")
+            if library.serving(name) is not None and library.suspended(name) is None
+        }
+        return cls(
+            DurationModel.from_json(data["duration"]) if "duration" in data else DurationModel.untrained(),
+            history,
+            otherwise,
+            share=ShareTree.from_json(data["share"]) if "share" in data else None,
+            pairs=PairModel.from_json(data["pairs"]) if "pairs" in data else None,
+            epoch_s=epoch_s,
+            profiled_s=profiled_s,
+        )
+
+    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
+        """Duration with its terms; the share score, with the path through the tree, once there is a profile."""
+        table = _table(job, self._epoch_s)
+        ran_s = 0.0 if profile is None else self._profiled_s
+        found = self.duration.explain_facts(table, self.history.facts(table), ran_s)
+        terms = DurationTerms(
+            found.intercept,
+            tuple(Term(*term) for term in found.terms),
+            found.score,
+            LOG_OFFSET_S,
+            found.low_s,
+            found.high_s if math.isfinite(found.high_s) else None,
+        )
+        # An estimate of no time at all would be a division by zero for whoever divides by it.
+        duration_s, source = max(found.estimate_s, 1.0), f"{self.name}: {found.source}"
+        if profile is None:
+            return Prediction(duration_s, source, duration_terms=terms)
+        if self._share is None:
+            other = self._otherwise.predict(job, profile, now_s)
+            return Prediction(duration_s, source, other.share_score, other.share_source, duration_terms=terms)
+        usage = usage_of(profile)
+        score = int(self._share.predict([usage])[0])
+        splits = tuple(Split(*step) for step in self._share.path(usage))
+        return Prediction(duration_s, source, score, "share tree", duration_terms=terms, share_splits=splits)
+
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+        """By the pair model, capped at full speed; else by the other predictor."""
+        if self._pairs is None:
+            return self._otherwise.pair_speed(a, b)
+        known = self._speeds.get((a, b))
+        if known is None:
+            known = self._modelled(usage_of(a), usage_of(b))
+            if len(self._speeds) >= _MOST_PAIRS:
+                self._speeds.clear()
+            self._speeds[a, b] = known
+        return known
+
+    def learn(self, ended: Sequence[Ended]) -> None:
+        """Jobs that ended join the history."""
+        self.history.add(ended_table(ended, self._epoch_s))
+        self._otherwise.learn(ended)
+
+    def _modelled(self, a: Usage, b: Usage) -> tuple[float, float]:
+        assert self._pairs is not None
+        columns = pair_columns([(a, b), (b, a)])
+        own, other = (self._pairs({name: values[side] for name, values in columns.items()}) for side in (0, 1))
+        return min(max(own, 0.0), 1.0), min(max(other, 0.0), 1.0)
+
+
+def usage_of(profile: JobProfile) -> Usage:
+    """A profile as the packing models know it. A workload label ``model|dataset|batchsize|amp`` (as traces and
+    tables of pairs have it) names family and configuration; any other label is both at once."""
+    parts = profile.workload.split("|") if profile.workload else []
+    return Usage(
+        gpu_util=profile.gpu_util,
+        gmem_util=profile.mem_util,
+        gmem_mib=profile.gpu_mem_mib,
+        amp=profile.amp,
+        workload=parts[0] if parts else None,
+        config="/".join(parts) if parts else None,
+    )
+
+
+def ended_table(ended: Sequence[Ended], epoch_s: float = 0.0) -> JobTable:
+    """Jobs that ended as a table to learn from; `epoch_s` is added to their times."""
+    return _columns([item.job for item in ended], epoch_s, ended)
+
+
+def _table(job: Job, epoch_s: float) -> JobTable:
+    return _columns([job], epoch_s)
+
+
+def _columns(jobs: Sequence[Job], epoch_s: float, ended: Sequence[Ended] = ()) -> JobTable:
+    nan = float("nan")
+    known = {
+        "end_s": [item.end_s + epoch_s for item in ended],
+        "duration_s": [item.ran_s for item in ended],
+    }
+    if ended and len(ended) != len(jobs):
+        raise ModelError(f"{len(ended)} ends for {len(jobs)} jobs; give one each")
+    return JobTable.of(
+        None,
+        **(known if ended else {}),
+        job_id=[job.id for job in jobs],
+        user=[job.user for job in jobs],
+        account=[job.account for job in jobs],
+        partition=[job.vc for job in jobs],
+        name=[job.name for job in jobs],
+        gpus=[float(job.gpus) for job in jobs],
+        cpus=[float(job.cpus) if job.cpus else nan for job in jobs],
+        memory_mib=[float(job.mem_mib) if job.mem_mib else nan for job in jobs],
+        limit_s=[nan if job.time_limit_s is None else job.time_limit_s for job in jobs],
+        submit_s=[job.submit_s + epoch_s for job in jobs],
+    )
