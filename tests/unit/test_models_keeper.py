@@ -272,15 +272,18 @@ def invoke(*args: object) -> str:
     return result.stdout
 
 
-@pytest.fixture
-def log(tmp_path: Path, jobs: JobTable) -> Path:
-    path = tmp_path / "jobs.csv"
+def job_log(path: Path, jobs: JobTable) -> Path:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["job_id", "user", "submit_time", "duration", "tasks", "time_limit"])
         rows = zip(jobs.user, jobs.submit_s, jobs.duration_s, jobs.cpus, strict=True)
         writer.writerows([i, user, f"{s:.0f}", d, int(c), "2-00:00:00"] for i, (user, s, d, c) in enumerate(rows))
     return path
+
+
+@pytest.fixture
+def log(tmp_path: Path, jobs: JobTable) -> Path:
+    return job_log(tmp_path / "jobs.csv", jobs)
 
 
 def test_train_list_show_promote_rollback(tmp_path: Path, log: Path, quick: list[JobTable]) -> None:
