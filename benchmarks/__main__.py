@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import contention, frontier, plan, quality, replay, sampler, systems, timeaware
+from benchmarks import contention, frontier, models, plan, quality, replay, sampler, systems, timeaware
 from benchmarks.figure import Absent, Figure, as_dict, markdown
 
 __all__ = ["main"]
@@ -34,6 +34,7 @@ PARTS: dict[str, tuple[Part, str]] = {
     "contention": (contention.figures, "error of the contention model on measured pairs"),
     "sampler": (sampler.figures, "what the sampler costs a node: CPU, memory, disk"),
     "systems": (systems.figures, "Muri, Pollux, Optimus, elastic: times of decisions, and the elastic experiment"),
+    "models": (models.figures, "a synthetic month by policy and predictor; what training and predicting cost"),
 }
 
 

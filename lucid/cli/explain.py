@@ -20,7 +20,7 @@ from lucid.core.reason import reason_to_dict
 from lucid.errors import ConfigError, TraceError
 from lucid.orchestrator.policy import import_policy
 from lucid.simulator.cluster import PROFILING
-from lucid.simulator.record import LoggedDecision, load_decisions
+from lucid.simulator.record import LoggedDecision, load_decisions, load_prediction
 
 __all__ = ["WIDTH", "explain", "explanation", "story"]
 
@@ -48,7 +48,6 @@ def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool
             "job": job,
             "policy": folder.name,
             "joined_by": joined,
-            "prediction": None if prediction is None else prediction_data(prediction),
             "decisions": [
                 {
                     "at_s": d.at_s,
@@ -61,6 +60,8 @@ def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool
                 for d in decisions
             ],
         }
+        if prediction is not None:
+            data["prediction"] = prediction_data(prediction)
         click.echo(json.dumps(data, indent=1, ensure_ascii=False))
         return
     click.echo(story(run_dir, folder.name, job_id, shutil.get_terminal_size((WIDTH, 24)).columns))
@@ -84,8 +85,8 @@ def _read(
 ) -> tuple[dict[str, str], list[LoggedDecision], list[tuple[str, float]], Prediction | None]:
     path = folder / "decisions.jsonl"
     import_policy(folder.name)  # a third party's policy may have reasons of its own
-    decisions, prediction = load_decisions(path, job_id)
-    return _outcome(folder / "jobs.csv", job_id), decisions, _joined(path, job_id), prediction
+    outcome, decisions = _outcome(folder / "jobs.csv", job_id), load_decisions(path, job_id)
+    return outcome, decisions, _joined(path, job_id), load_prediction(path, job_id)
 
 
 def _folder(run_dir: Path, policy: str | None) -> Path:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lucid.core.decision import (
     Decision,
@@ -29,8 +29,9 @@ from lucid.core.snapshot import Snapshot
 from lucid.errors import TraceError
 from lucid.simulator.engine import Run
 
-__all__ = ["DecisionLog", "LoggedDecision", "load_decisions", "write_decisions", "write_jobs"]
+__all__ = ["DecisionLog", "LoggedDecision", "load_decisions", "load_prediction", "write_decisions", "write_jobs"]
 
+_T = TypeVar("_T")
 _MOST_HOLDS = 40
 """Changes of reason kept for one job; the first half and the last are, those between are counted."""
 
@@ -152,33 +153,47 @@ def write_decisions(path: Path, log: DecisionLog) -> None:
             file.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n")
 
 
-def load_decisions(path: Path, job_id: str) -> tuple[list[LoggedDecision], Prediction | None]:
-    """The decisions on one job from a file that ``write_decisions`` wrote, and the prediction they were made on
-    where the predictor said how it came to it.
+def load_decisions(path: Path, job_id: str) -> list[LoggedDecision]:
+    """The decisions on one job from a file that ``write_decisions`` wrote.
 
     Raises:
         TraceError: the file cannot be read, or has no such job.
     """
+    return _load(
+        path,
+        job_id,
+        lambda data: [
+            LoggedDecision(
+                item["at_s"],
+                item["partition"],
+                item["verb"],
+                tuple(reason_from_dict(reason) for reason in item["reasons"]),
+                item.get("placement", ""),
+                item.get("beside"),
+            )
+            for item in data["decisions"]
+        ],
+    )
+
+
+def load_prediction(path: Path, job_id: str) -> Prediction | None:
+    """The prediction that those decisions were made on, where the predictor said how it came to it.
+
+    Raises:
+        TraceError: the file cannot be read, or has no such job.
+    """
+    return _load(
+        path, job_id, lambda data: prediction_from_dict(data["prediction"]) if "prediction" in data else None
+    )
+
+
+def _load(path: Path, job_id: str, read: Callable[[dict[str, Any]], _T]) -> _T:
     needle = json.dumps(job_id, ensure_ascii=False)
     try:
         with path.open(encoding="utf-8") as file:
             for line in file:
-                if not line.startswith(f'{{"job":{needle},'):
-                    continue
-                data = json.loads(line)
-                decisions = [
-                    LoggedDecision(
-                        item["at_s"],
-                        item["partition"],
-                        item["verb"],
-                        tuple(reason_from_dict(reason) for reason in item["reasons"]),
-                        item.get("placement", ""),
-                        item.get("beside"),
-                    )
-                    for item in data["decisions"]
-                ]
-                predicted = data.get("prediction")
-                return decisions, None if predicted is None else prediction_from_dict(predicted)
+                if line.startswith(f'{{"job":{needle},'):
+                    return read(json.loads(line))
     except OSError as error:
         raise TraceError(
             f"{path}: cannot be read ({error.strerror}); give --run the folder that simulate --out wrote"

@@ -50,7 +50,7 @@ def test_policies_are_told_what_they_are_defined_on(
 
 
 def test_an_unknown_predictor_is_an_error_that_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match=r"no predictor 'tarot' \(known: history, oracle\)"):
+    with pytest.raises(ConfigError, match=r"no predictor 'tarot' \(known: history, learned, oracle\)"):
         simulate(Scenario(ONE, predictor="tarot"), "qssf")
 
 
