@@ -144,6 +144,8 @@ def check_decision(entry: Pending | Running, decision: Decision) -> None:
     """The decision fits the state of the job, and its reasons agree with it."""
     assert decision.reasons, f"{entry.job.id}: no reason"
     verdicts: dict[str, bool] = {item.kind: bool(item) for item in decision.reasons}
+    level = verdicts.pop("SharingLevel", True)  # false: less sharing than configured, which is no bar
+    assert level or isinstance(decision, Start | Hold)
     waiting = isinstance(entry, Pending)
     if isinstance(decision, Start):
         assert waiting
@@ -161,7 +163,12 @@ def check_decision(entry: Pending | Running, decision: Decision) -> None:
         assert any(holds_back(item) for item in decision.reasons), f"{entry.job.id} held although {verdicts}"
     elif isinstance(decision, Release):
         assert verdicts.get("ProfileTime", False) != waiting
-        assert not waiting or verdicts.get("WaitedForProfiling") or not verdicts.get("ProfilingFits", True)
+        if "HomeHasRoom" in verdicts:  # in a burst a job is measured at home
+            assert waiting
+            assert verdicts["ProfilerPressure"]
+            assert verdicts["HomeHasRoom"]
+        else:
+            assert not waiting or verdicts.get("WaitedForProfiling") or not verdicts.get("ProfilingFits", True)
     elif isinstance(decision, Keep):
         assert not waiting
         assert verdicts["ProfileTime"]
