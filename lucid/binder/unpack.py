@@ -33,7 +33,14 @@ def partings(running: Sequence[Running], nodes: Sequence[Node], part_below_speed
     such jobs stays, because nobody's job is killed for another's comfort.
     """
     found: list[Parting] = []
-    paired = [entry for entry in running if entry.partner is not None and entry.profile is not None]
+    # hundreds of pairs, asked for every plan: only those with something to look at are looked at
+    paired = [
+        entry
+        for entry in running
+        if entry.partner is not None
+        and (seen := entry.profile) is not None
+        and (seen.unstable or seen.mem_growing or seen.seen_speed is not None)
+    ]
     if not paired:
         return found
     by_id = {entry.job.id: entry for entry in running}
