@@ -45,8 +45,9 @@ def states(box: Box, numbers: list[str]) -> dict[str, str]:
 def test_jobs_are_profiled_and_packed_on_exactly_the_same_gpus(box: Box, lucidd: Lucidd) -> None:
     first = box.sbatch("--gres=gpu:2", "-J", "one", script=SHOW.format(30))
     second = box.sbatch("--gpus=2", "-J", "two", script=SHOW.format(25))
-    wide = box.sbatch("--gpus-per-node=4", "-N2", "-p", "vc-a", "-J", "wide", script="srun hostname; sleep 2")
-    box.wait_ended(wide, limit_s=40)
+    # it ends before the pair starts and is then all the history there is: the pair must look longer than a moment
+    wide = box.sbatch("--gpus-per-node=4", "-N2", "-p", "vc-a", "-J", "wide", script="srun hostname; sleep 12")
+    box.wait_ended(wide, limit_s=60)
     box.wait(
         "the pair", lambda: all(box.state(n) == "RUNNING" and "shard" in shards(box, n) for n in (first, second))
     )
