@@ -13,14 +13,8 @@ from rich.table import Table
 from lucid.cli.console import stdout_console
 from lucid.cli.progress import progress
 from lucid.cli.render import duration
-from lucid.config import Settings, load_settings
+from lucid.cli.scenario import read_scenario
 from lucid.errors import LucidError
-from lucid.simulator.estimates import read_estimates
-from lucid.simulator.layout import NodeShape, read_vcs, sized_vcs
-from lucid.simulator.scenario import Scenario
-from lucid.simulator.traces import read_trace
-from lucid.simulator.traces.synth import with_workloads
-from lucid.simulator.truth import ContentionTruth, read_pairs
 from lucid.tuner.page import verdict, write_page
 from lucid.tuner.proposal import Proposal, apply_proposal, load_proposal, rollback, save_proposal, toml_diff
 from lucid.tuner.search import Journal
@@ -92,18 +86,26 @@ def search(
 ) -> None:
     """Search settings on the earlier 60 % of the jobs, judge the best on the rest."""
     dimensions = choose(only)
-    settings = load_settings(config) if config else Settings()
-    with progress(f"reading {history.name}") as report:
-        trace = read_trace(history, fmt, skip_bad=skip_bad, progress=report)
-    if workloads == "synthetic":
-        trace, _ = with_workloads(trace, seed)
-    scenario = Scenario(
-        trace,
-        read_vcs(vcs) if vcs else sized_vcs(trace, gpus_per_node, nodes),
-        NodeShape(gpus_per_node, gpu_mem_mib),
-        read_pairs(pairs) if pairs else ContentionTruth(),
-        settings,
-        durations_s={"": read_estimates(estimates, trace)} if estimates else {},
+    scenario, _ = read_scenario(
+        history,
+        fmt,
+        vcs,
+        nodes,
+        gpus_per_node,
+        gpu_mem_mib,
+        cpus_per_node=0,
+        mem_mib_per_node=0,
+        profiling_nodes=None,
+        estimate_specs=(str(estimates),) if estimates else (),
+        predictor="history",
+        pairs=pairs,
+        profiles=None,
+        workloads=workloads,
+        seed=seed,
+        config=config,
+        semantics=None,
+        skip_bad=skip_bad,
+        muris_own=False,
     )
     with progress("trying settings") as report:
         proposal = run_tuning(scenario, dimensions, out, trials, seed, workers or os.cpu_count() or 1, report)
