@@ -80,6 +80,9 @@ class PackingSettings(_Frozen):
     same_user_only: bool = False
     """Only jobs of the same user share GPUs: two users' programs under one MPS daemon can hurt each other. The
     daemon turns this on unless daemon.share_across_users is set."""
+    mps: bool | None = None
+    """Say in the decision by what a pair will share: MPS is there for jobs of one user, or it is not. Unset: nothing
+    is said. The daemon sets it to daemon.mps."""
     dynamic: bool = False
     """Share less, or not at all, while a VC's idle GPUs suffice for what waits and what is forecast (L17)."""
     horizon_h: float = Field(12.0, gt=0)
@@ -278,6 +281,9 @@ class DaemonSettings(_Frozen):
     """Memory of a GPU, MiB, where no feature of the node says otherwise."""
     gpu_mem_mib_by_feature: dict[str, int] = {}
     share_across_users: bool = False
+    mps: bool = True
+    """Tell the nodes' prolog, in the job's Extra, the GPUs and the memory fence of a job in slots, so that it starts
+    MPS where node.conf names it. Off: nothing is written, and pairs share by time-slicing."""
     reuse_profiles_days: float = Field(30.0, ge=0)
     """A job of the same user, name and GPU count measured since then is not profiled again."""
     keep_days: float = Field(90.0, ge=1)

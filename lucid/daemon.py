@@ -60,7 +60,10 @@ def modes_from(settings: Settings, switches: Mapping[str, str]) -> dict[str, Mod
 def policy_settings(settings: Settings, able: frozenset[Capability]) -> PolicySettings:
     """The policy's settings as this cluster can honour them, and with the daemon's rule on whose jobs may share."""
     policy = settings.policy
-    packing: dict[str, Any] = {"same_user_only": not settings.daemon.share_across_users}
+    packing: dict[str, Any] = {
+        "same_user_only": not settings.daemon.share_across_users,
+        "mps": settings.daemon.mps,
+    }
     if Capability.SHARE not in able:
         packing["gss"] = 0
     profiling = {} if Capability.PROFILE in able else {"enabled": False}

@@ -174,6 +174,8 @@ class FakeSlurm:
         given = {key: getattr(changes, key) for key in names if getattr(changes, key) is not None}
         request = replace(record.request, **given)
         asked = sum(gpu_count(getattr(request, key)) for key in names[:4])
+        if changes.extra is not None:
+            self._set(job_id, extra=changes.extra)
         self._set(job_id, request=request, gpus=asked or record.gpus, partition=changes.partition or record.partition)
         if changes.start_now:
             self._set(job_id, eligible_s=self.now)

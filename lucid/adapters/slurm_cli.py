@@ -7,6 +7,7 @@ comments) is never sent at all.
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from collections.abc import Sequence
 from typing import Any
@@ -40,6 +41,7 @@ class CommandClient:
 
     def __init__(self, prefix: Sequence[str], breaker: Breaker, timeout_s: float = 20.0) -> None:
         self._prefix = list(prefix)
+        self._ssh = any(word.rpartition("/")[2] == "ssh" for word in prefix)
         self._breaker = breaker
         self._timeout_s = timeout_s
         self._version: tuple[int, int] | None = None
@@ -99,6 +101,7 @@ class CommandClient:
             "StartTime": "now" if changes.start_now else None,
             "SiteFactor": None if changes.site_factor is None else str(changes.site_factor),
             "AdminComment": changes.admin_comment,
+            "Extra": changes.extra,
         }
         words = [f"{key}={value}" for key, value in fields.items() if value is not None]
         if words:
@@ -121,7 +124,9 @@ class CommandClient:
         self._run(command)
 
     def _run(self, command: Sequence[str]) -> str:
-        return guarded(self._breaker, lambda: self._once([*self._prefix, *command], command[0]))
+        # ssh joins its words and gives them to a shell over there
+        words = map(shlex.quote, command) if self._ssh else command
+        return guarded(self._breaker, lambda: self._once([*self._prefix, *words], command[0]))
 
     def _once(self, words: Sequence[str], name: str) -> str:
         try:

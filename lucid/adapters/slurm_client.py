@@ -41,6 +41,8 @@ class Changes:
     start_now: bool = False
     site_factor: int | None = None
     admin_comment: str | None = None
+    extra: str | None = None
+    """Only ever Lucid's own items (``slurm_extra``): no user's text goes into a command."""
 
 
 class SlurmClient(Protocol):

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from lucid.adapters.known_profiles import KnownProfiles
 from lucid.adapters.profiles import ProfileSource
 from lucid.adapters.slurm_client import Changes, SlurmClient
+from lucid.adapters.slurm_extra import extra_for
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
 from lucid.adapters.slurm_starts import back_to, start_changes
 from lucid.adapters.slurm_view import Facts, Profiled, Viewer, as_written, parse_placement
@@ -216,11 +217,14 @@ class SlurmCluster:
             other = self._flying.get(part.node, {}).get(not shards)
             if other is not None and other != job_id:
                 raise ActionRefused(f"job {job_id}: waits for job {other} to settle on node {part.node}")
-        changes = start_changes(record, note, start.placement, shards, action.partition, self._nodes)
+        extra = self._extra(record, start) if shards and self._daemon.mps else ""
+        changes = start_changes(record, note, start.placement, shards, action.partition, self._nodes, extra)
         place = show_placement(start.placement)
         now_s = self._clock.now_s()
         self._put(replace(note, where=place, asked_s=now_s, shards=shards, released=False, restarts=record.restarts))
         words = f"{place}{f' beside {start.beside}' if start.beside else ''}{' in slots' if shards else ''}"
+        if extra and changes.extra is None and record.extra != extra:
+            words += ", without MPS: its Extra is the user's"
         self._do(
             job_id,
             "start",
@@ -230,6 +234,14 @@ class SlurmCluster:
         )
         self._put(replace(self._notes[job_id], released=True))
         self._flies(job_id, start.placement, shards)
+
+    def _extra(self, record: SlurmJob, start: Start) -> str:
+        """For the prolog; nothing where the node is not known, and then the start is refused anyway."""
+        (part,) = start.placement
+        node = next((node for node in self._nodes if node.name == part.node), None)
+        if node is None:
+            return ""
+        return extra_for(part.gpus, self.known.of(record), self._viewer.gpu_mem_mib(node), start.reasons)
 
     def _partner(self, job_id: str, start: Start) -> None:
         other = self._jobs.get(start.beside or "")

@@ -94,6 +94,7 @@ class SlurmJob:
     placement: Placement
     hosts_used: tuple[tuple[str, int, int], ...] = ()
     """(node, CPUs, MiB) that it holds now."""
+    extra: str = ""
 
     @property
     def completing(self) -> bool:
@@ -298,6 +299,7 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             dependent=dependent,
             placement=placement,
             hosts_used=used,
+            extra=str(raw.get("extra") or ""),
         )
         for job_id, rank in ids
     ]

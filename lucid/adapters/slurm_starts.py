@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lucid.adapters.slurm_client import Changes
+from lucid.adapters.slurm_extra import free_extra
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
 from lucid.adapters.slurm_text import hosts, shard_request, split_outside
 from lucid.adapters.slurm_view import as_written
@@ -24,10 +25,12 @@ def start_changes(
     shards: bool,
     partition: str,
     nodes: Sequence[SlurmNode],
+    extra: str = "",
 ) -> Changes:
     """To start on these GPUs: as slots of exactly these, or on these nodes with the request as it was written.
 
-    A job whose user chose nodes, or that asks for what only some nodes have, keeps its own choice of nodes.
+    ``extra``: what its prolog is to know of a job in slots; one on whole GPUs has none. A job whose user chose
+    nodes, or that asks for what only some nodes have, keeps its own choice of nodes.
 
     Raises:
         ActionRefused: a node is not known, or its GPUs cannot be named.
@@ -44,9 +47,9 @@ def start_changes(
             and record.min_nodes <= len(placement)
         )
         req = names if free else _within(written.get("req_nodes", ""), partition, nodes)
-        if req == record.request.req_nodes:
-            return _changes(back, partition=move)
-        return _changes({**back, "req_nodes": req}, partition=move)
+        if req != record.request.req_nodes:
+            back["req_nodes"] = req
+        return _changes(back, move, _extra(record, ""))
     (part,) = placement
     node = next((node for node in nodes if node.name == part.node), None)
     if node is None or not node.addressable or part.mask >> len(node.gpu_types):
@@ -57,7 +60,12 @@ def start_changes(
         "tres_per_task": _without_gpus(written.get("tres_per_task", "")),
         "req_nodes": part.node,
     }
-    return _changes(_differences(record, wanted), partition=move)
+    return _changes(_differences(record, wanted), move, _extra(record, extra))
+
+
+def _extra(record: SlurmJob, wanted: str) -> str | None:
+    """What to make of the job's Extra; ``None`` leaves it."""
+    return wanted if wanted != record.extra and free_extra(record.extra) else None
 
 
 def _within(req_nodes: str, partition: str, nodes: Sequence[SlurmNode]) -> str:
@@ -68,16 +76,18 @@ def _within(req_nodes: str, partition: str, nodes: Sequence[SlurmNode]) -> str:
 
 
 def back_to(record: SlurmJob, note: JobNote | None) -> Changes | None:
-    """To give a waiting job the request that its user wrote; ``None`` where it has it."""
+    """To give a waiting job the request that its user wrote, and take back what its prolog was to be told; ``None``
+    where there is nothing to do."""
+    extra = _extra(record, "")
     if note is not None and note.as_written:
         wanted = {key: note.as_written.get(key, "") for key in _FIELDS}
     elif record.request.shards:
         request = as_written(record)
         wanted = {key: getattr(request, key) for key in _FIELDS}
     else:
-        return None
+        wanted = {}
     different = _differences(record, wanted)
-    return _changes(different) if different else None
+    return _changes(different, extra=extra) if different or extra is not None else None
 
 
 def _without_gpus(tres: str) -> str:
@@ -89,7 +99,7 @@ def _differences(record: SlurmJob, wanted: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in wanted.items() if getattr(record.request, key) != value}
 
 
-def _changes(fields: Mapping[str, str], partition: str | None = None) -> Changes:
+def _changes(fields: Mapping[str, str], partition: str | None = None, extra: str | None = None) -> Changes:
     return Changes(
         partition=partition,
         tres_per_node=fields.get("tres_per_node"),
@@ -98,4 +108,5 @@ def _changes(fields: Mapping[str, str], partition: str | None = None) -> Changes
         tres_per_task=fields.get("tres_per_task"),
         req_nodes=fields.get("req_nodes"),
         start_now=True,
+        extra=extra,
     )

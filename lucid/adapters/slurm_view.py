@@ -131,14 +131,21 @@ class Viewer:
                 for name, c, m in job.hosts_used:
                     if name == node.name:
                         cpus, mem = cpus + c, mem + m
-        gpu_mem = [mib for feature, mib in self._settings.gpu_mem_mib_by_feature.items() if feature in node.features]
         return Node(
             node.name,
             len(node.gpu_types),
-            min(gpu_mem, default=self._settings.gpu_mem_mib),
+            self.gpu_mem_mib(node),
             max(node.cpus - cpus, 1),
             max(node.mem_mib - mem, 1),
             node.available,
+        )
+
+    def gpu_mem_mib(self, node: SlurmNode) -> int:
+        """Memory of one of its GPUs, by its features as configured."""
+        by_feature = self._settings.gpu_mem_mib_by_feature
+        return min(
+            (mib for feature, mib in by_feature.items() if feature in node.features),
+            default=self._settings.gpu_mem_mib,
         )
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> Job:

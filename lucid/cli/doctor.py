@@ -141,6 +141,13 @@ def look_over_cluster(
             yield Finding("bad", f"GresTypes lacks {', '.join(sorted(lacking))}", "GresTypes=gpu,shard")
         if config.get("JobRequeue", "1").startswith("0"):
             yield Finding("warn", "JobRequeue=0: no job may be requeued, so none is profiled", "JobRequeue=1")
+        if daemon.mps and "extra_constraints" in config.get("SchedulerParameters", ""):
+            yield Finding("bad", "SchedulerParameters has extra_constraints: Slurm takes what lucidd writes into a "
+                          "job's Extra for a constraint on nodes", "daemon.mps = false (pairs then share by "
+                          "time-slicing), or do without extra_constraints")  # fmt: skip
+        if daemon.mps and config.get("Prolog", "(null)") in ("", "(null)"):
+            yield Finding("warn", "no Prolog: nothing starts MPS, so pairs share by time-slicing",
+                          "Prolog=…/prolog.d/* and mps in node.conf, or daemon.mps = false")  # fmt: skip
         if config.get("TaskProlog", "(null)") in ("", "(null)"):
             yield Finding("warn", "no TaskProlog: an inner srun fails in a job that shares and has --gpus…",
                           "TaskProlog=…/slurm/task_prolog")  # fmt: skip

@@ -128,6 +128,15 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         + ("" if r else f" beside job {r.partner}")
     ),
     "Stable": lambda r: f"job {r.job} has " + ("an unstable" if r.unstable else "a steady") + " utilisation pattern",
+    "SharedBy": lambda r: (
+        f"shares with job {r.partner} by "
+        + (
+            "MPS, where the node has it"
+            if r
+            else "time-slicing: "
+            + ("there is no MPS here" if not r.mps else "MPS serves one user, and that job is another's")
+        )
+    ),
     "SeenSpeed": lambda r: (
         f"job {r.job} was seen at {r.seen:.0%} of full speed beside job {r.partner}"
         + ("" if r else f", below {r.bound:.0%}: sharing does not pay")

@@ -46,6 +46,7 @@ __all__ = [
     "SeenSpeed",
     "ShareScores",
     "Shareable",
+    "SharedBy",
     "SharingLevel",
     "SkipsProfiling",
     "Stable",
@@ -350,6 +351,19 @@ class PairSpeed(Reason):
 
     def __bool__(self) -> bool:
         return min(self.own, self.other) >= self.floor
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBy(Reason):
+    """May the pair run under MPS? It serves one user at a time, where it is there at all (``mps``); otherwise
+    the two take turns (time-slicing), and nothing fences their memory."""
+
+    partner: str
+    same_user: bool
+    mps: bool
+
+    def __bool__(self) -> bool:
+        return self.mps and self.same_user
 
 
 @dataclass(frozen=True, slots=True)

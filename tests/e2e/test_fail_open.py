@@ -89,7 +89,8 @@ def test_a_request_that_had_become_slots_is_given_back(box: Box) -> None:
     box.beat()
     jobs = {form: box.sbatch(*form.split()) for form in ("--gres=gpu:2", "--gpus=2", "--gpus-per-task=1 -n2")}
     before = {form: box.job(number) for form, number in jobs.items()}
-    slots = ["TresPerNode=gres/shard:g1:1,gres/shard:g3:1", "TresPerJob=", "TresPerTask=", "ReqNodeList=n1"]
+    slots = ["TresPerNode=gres/shard:g1:1,gres/shard:g3:1", "TresPerJob=", "TresPerTask=", "ReqNodeList=n1",
+             "Extra=lucid-gpus=1,3;lucid-mem=9000"]  # fmt: skip
     for number in jobs.values():
         box.scontrol("update", f"JobId={number}", "Partition=prof", "ReqNodeList=")
         box.scontrol("update", f"JobId={number}", "Partition=vc-a", *slots)
@@ -98,7 +99,7 @@ def test_a_request_that_had_become_slots_is_given_back(box: Box) -> None:
     box.wait_ended(*jobs.values())
     for form, number in jobs.items():
         job = box.job(number)
-        for field in ("tres_per_node", "tres_per_job", "tres_per_task", "partition", "required_nodes"):
+        for field in ("tres_per_node", "tres_per_job", "tres_per_task", "partition", "required_nodes", "extra"):
             assert job[field] == before[form][field], (form, field)
         assert job["job_state"] == ["COMPLETED"]
         assert "gres/gpu=2" in job["tres_alloc_str"]

@@ -43,13 +43,13 @@ def test_hooks_are_called_with_numbers_and_neither_hanging_nor_failing_harms_the
     job = hooked.sbatch("--gres=gpu:2", "--job-name=$(touch /tmp/pwned)", "--comment=`touch /tmp/pwned`")
     hooked.scontrol(
         "update", f"JobId={job}", "TresPerNode=gres/shard:g1:1,gres/shard:g3:1", "ReqNodeList=n1",
-        "Extra=by;lucid-gpus=1,3;lucid-mem=9000",
+        "Extra=by;lucid-gpus=1,3;lucid-mem=9000;lucid-speed=0.9",
     )  # fmt: skip
     hooked.scontrol("release", job)
     hooked.wait_ended(job)
     hooked.wait("the epilog", lambda: len(log(hooked)) == 4)
     assert log(hooked) == [
-        f"sampler start --job {job} --slurm-id {job} --gpus 1,3 --nodes 1",
+        f"sampler start --job {job} --slurm-id {job} --gpus 1,3 --nodes 1 --promised 0.9",
         f"start --job {job} --uid 2001 --gpus GPU-aa1,GPU-aa3 --mem-limit 9000",
         f"sampler stop --job {job}",
         f"stop --job {job}",

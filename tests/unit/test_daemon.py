@@ -117,6 +117,24 @@ def test_users_share_with_each_other_only_where_the_site_says_so(tmp_path: Path)
         assert not across or pairs
 
 
+@pytest.mark.parametrize(
+    ("users", "mps", "words"),
+    [
+        ("ada ada", True, "by MPS, where the node has it"),
+        ("ada bob", True, "by time-slicing: MPS serves one user"),
+        ("ada ada", False, "by time-slicing: there is no MPS here"),
+    ],
+)
+def test_a_pair_is_told_by_what_it_shares(tmp_path: Path, users: str, mps: bool, words: str) -> None:
+    site = Site(tmp_path, share_across_users=True, mps=mps)
+    for number, user in zip("12", users.split(), strict=True):
+        site.submit(number, 2, user=user)
+    site.turns(200.0)
+    told = " ".join(site.ctl("explain", "2").split())
+    assert words in told
+    assert bool(site.slurm.records["2"].extra) is mps
+
+
 def _running(site: Site) -> Any:
     assert site.daemon.cluster is not None
     return site.daemon.cluster.observe().partitions["vc"].running

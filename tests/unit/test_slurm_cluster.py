@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Keep, Release, Requeue, Start
 from lucid.core.job import Job, Stage
 from lucid.core.placement import mask_of
-from lucid.core.reason import FairOrder
+from lucid.core.reason import FairOrder, PairSpeed
 from lucid.core.snapshot import Partition
 from lucid.errors import ClusterUnavailable
 
@@ -26,7 +27,8 @@ WHY = (FairOrder(0.0),)
 class Scene:
     """One VC with nodes n1 and n2, a profiling partition with p1; jobs measured light may be joined."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, mps: bool = True, **settings: Any) -> None:
+        self.mps = mps
         self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")])
         self.store = MemoryStore()
         lease = self.store.take_lease("me", 0.0, 1e9)
@@ -42,7 +44,7 @@ class Scene:
         """A new daemon on the same store and Slurm."""
         self.cluster = SlurmCluster(
             self.slurm, self.store, self.sampler, self.slurm, self.settings,
-            DaemonSettings(partitions={"vc": Mode.PACK}, profiling_partition="prof"),
+            DaemonSettings(partitions={"vc": Mode.PACK}, profiling_partition="prof", mps=self.mps),
             lambda: self.modes, lambda job, profile: profile is LIGHT, self.profiled, self.token,
         )  # fmt: skip
         return self.cluster
@@ -101,6 +103,51 @@ def test_a_light_job_starts_in_slots_of_exactly_the_chosen_gpus(stage: Scene) ->
     assert stage.request("1") == Request("gres/shard:g1:1,gres/shard:g3:1", "", "", "cpu=2", "n2")
     (entry,) = stage.look().running
     assert (entry.placement, entry.alone, entry.job.gpus) == (at("n2:1,3"), False, 2)
+
+
+def extra(stage: Scene, job_id: str) -> str:
+    return stage.slurm.records[job_id].extra
+
+
+def test_the_prolog_is_told_of_the_gpus_the_fence_and_the_speed_of_a_job_in_slots(stage: Scene) -> None:
+    for name in ("1", "2"):
+        stage.slurm.submit(name, "vc", 2)
+    known(stage, "1", "2")
+    stage.start("1", "n2:1,3")
+    fence = f"lucid-mem={ceil(LIGHT.gpu_mem_mib * 1.1) + 512}"
+    assert extra(stage, "1") == f"lucid-gpus=1,3;{fence}"
+    stage.do("2", Start(at("n2:1,3"), (*WHY, PairSpeed("1", 0.934, 0.9, 0.85, "x")), "1"))
+    assert extra(stage, "2") == f"lucid-gpus=1,3;{fence};lucid-speed=0.93"
+
+
+def test_on_whole_gpus_again_the_prolog_is_told_nothing(stage: Scene) -> None:
+    pair(stage)
+    assert extra(stage, "2")
+    assert stage.do("2", Requeue(WHY, part=True)) is None
+    stage.mend()
+    assert extra(stage, "2") == "", "taken back while it waits"
+    stage.slurm._set("2", extra="lucid-gpus=2")  # as a lost note would leave it
+    assert stage.start("2", "n2:0") is None
+    assert (stage.request("2").shards, extra(stage, "2")) == (False, "")
+
+
+def test_a_users_own_extra_stays_and_the_action_says_that_there_is_no_mps(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1, extra="rack=7; $(id)")
+    known(stage, "1")
+    stage.start("1", "n1:0")
+    assert (stage.request("1").shards, extra(stage, "1")) == (True, "rack=7; $(id)")
+    assert stage.store.actions("1")[-1].detail == "n1:0 in slots, without MPS: its Extra is the user's"
+    stage.do("1", Requeue(WHY))
+    stage.mend()
+    assert extra(stage, "1") == "rack=7; $(id)"
+
+
+def test_where_there_is_no_mps_nothing_is_written_into_extra() -> None:
+    stage = Scene(mps=False)
+    stage.slurm.submit("1", "vc", 1)
+    known(stage, "1")
+    stage.start("1", "n1:0")
+    assert (stage.request("1").shards, extra(stage, "1")) == (True, "")
 
 
 def test_per_task_requests_lose_only_their_gpus(stage: Scene) -> None:

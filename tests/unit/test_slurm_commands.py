@@ -49,6 +49,8 @@ def test_only_fields_that_change_are_written(tmp_path: Path) -> None:
     slurm = client(tmp_path, "")
     slurm.update("3_1", Changes(tres_per_node="gres/shard:g1:1", tres_per_job="", req_nodes="n2", start_now=True))
     slurm.update("4", Changes(site_factor=0))
+    slurm.update("4", Changes(extra="lucid-gpus=1,3;lucid-mem=9"))
+    slurm.update("4", Changes(extra=""))
     slurm.update("4", Changes())
     slurm.release("4")
     slurm.hold("4")
@@ -57,9 +59,27 @@ def test_only_fields_that_change_are_written(tmp_path: Path) -> None:
         ["scontrol", "update", "JobId=3_1", "TresPerNode=gres/shard:g1:1", "TresPerJob=", "ReqNodeList=n2",
          "StartTime=now"],
         ["scontrol", "update", "JobId=4", "SiteFactor=0"],
+        ["scontrol", "update", "JobId=4", "Extra=lucid-gpus=1,3;lucid-mem=9"],
+        ["scontrol", "update", "JobId=4", "Extra="],
         ["scontrol", "release", "4"],
         ["scontrol", "hold", "4"],
         ["scontrol", "requeuehold", "4"],
+    ]  # fmt: skip
+
+
+def test_what_goes_through_ssh_reaches_slurm_as_it_is(tmp_path: Path) -> None:
+    """ssh gives its words to a shell, for which a semicolon ends a command."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {tmp_path}/said\n")
+    scontrol.chmod(0o755)
+    prefix = [str(ssh), "head", "env", f"PATH={tmp_path}:/usr/bin:/bin"]
+    slurm = CommandClient(prefix, Breaker(Watch()), 10.0)
+    slurm.update("4", Changes(req_nodes="n1", extra="lucid-gpus=1,3;lucid-mem=9"))
+    assert (tmp_path / "said").read_text().split() == [
+        "update", "JobId=4", "ReqNodeList=n1", "Extra=lucid-gpus=1,3;lucid-mem=9",
     ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.reason import FreeGpus, HomeHasRoom, Priority, Reason, Reserved, SharingLevel
+from lucid.core.reason import FreeGpus, HomeHasRoom, Priority, Reason, Reserved, SharedBy, SharingLevel
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.order import QueuedJob, QueueOrder
 from lucid.orchestrator.placement import Feasibility, consolidated
@@ -246,7 +246,9 @@ class _VcPlan:
 
     def _start_beside(self, queued: QueuedJob, beside: Running, why: tuple[Reason, ...]) -> None:
         job = queued.entry.job
-        reasons = (self._priority(queued.value, queued.prediction, job), *why)
+        mps = self._settings.packing.mps
+        by = () if mps is None else (SharedBy(beside.job.id, beside.job.user == job.user, mps),)
+        reasons = (self._priority(queued.value, queued.prediction, job), *why, *by)
         self._binder.joined(queued.entry, beside)
         self._act(job, Start(beside.placement, reasons, beside.job.id))
 

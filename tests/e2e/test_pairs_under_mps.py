@@ -1,0 +1,91 @@
+"""A pair that lucidd starts on a real Slurm runs under one MPS daemon, with a stand-in for NVIDIA's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from box import Box
+from daemon_box import Lucidd
+
+FAKE = Path(__file__).parents[1] / "assets/mps/nvidia-cuda-mps-control"
+SHOW = "echo PIPE=$CUDA_MPS_PIPE_DIRECTORY; echo FENCE=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; sleep 25"
+
+
+@pytest.fixture
+def mps(box: Box) -> Iterator[Path]:
+    """The nodes have MPS; what its daemons did stands in the folder returned."""
+    folder = box.root / "tmp/fake-mps"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    folder.chmod(0o777)
+    bin_ = box.root / "usr/bin"
+    shutil.copy(FAKE, bin_ / "nvidia-cuda-mps-control.py")
+    control = bin_ / "nvidia-cuda-mps-control"
+    control.write_text('#!/bin/sh\nFAKE_MPS=/tmp/fake-mps exec python3 /usr/bin/nvidia-cuda-mps-control.py "$@"\n')
+    smi = bin_ / "nvidia-smi"  # UUIDs of the GPUs asked for by index; no card is in MIG mode
+    smi.write_text(
+        "#!/bin/sh\ncase $* in *mig*) exit 0 ;; esac\nfor last; do :; done\n"
+        'echo "$last" | tr , "\\n" | sed "s/^/GPU-aa/"\n'
+    )
+    for path in (control, smi):
+        path.chmod(0o755)
+    conf = box.root / "etc/slurm/lucid/node.conf"
+    conf.write_text("mps /etc/slurm/lucid/mps\nlimit 15\n")
+    yield folder
+    for path in (conf, control, smi, bin_ / "nvidia-cuda-mps-control.py"):
+        path.unlink()
+
+
+@pytest.fixture
+def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
+    daemon = Lucidd(box, tmp_path / "state")
+    daemon.start()
+    yield daemon
+    daemon.close()
+
+
+def daemons(folder: Path) -> list[list[str]]:
+    """The GPU sets for which a daemon was ever started."""
+    return [json.loads(path.read_text())["gpus"] for path in sorted(folder.glob("daemon-*"))]
+
+
+def test_a_pair_has_one_mps_daemon_with_a_memory_fence_for_each(box: Box, mps: Path, lucidd: Lucidd) -> None:
+    first, second = (box.sbatch("--gres=gpu:2", "-J", name, script=SHOW) for name in ("one", "two"))
+    box.wait(
+        "the pair",
+        lambda: all(box.state(n) == "RUNNING" and "shard" in box.job(n)["tres_per_node"] for n in (first, second)),
+    )
+    gpus = box.job(first)["tres_per_node"].replace("gres/shard:g", "").replace(":1", "")
+    fence = 4000 * 11 // 10 + 512
+    assert box.job(first)["extra"] == f"lucid-gpus={gpus};lucid-mem={fence}"
+    assert box.job(second)["extra"].startswith(f"lucid-gpus={gpus};lucid-mem={fence};lucid-speed=0.")
+    box.wait_ended(first, second)
+    seen = {}
+    for number in (first, second):
+        lines = dict(line.split("=", 1) for line in box.output(number).splitlines() if "=" in line)
+        assert lines["FENCE"] == f"0={fence}M,1={fence}M"
+        seen[number] = lines["PIPE"]
+    assert seen[first] == seen[second] != ""
+    assert daemons(mps) == [[f"GPU-aa{i}" for i in gpus.split(",")]], "one daemon over both GPUs, and no other"
+    assert not (mps / "violations").exists()
+    told = lucidd.ctl("explain", second)
+    assert "by MPS, where the node has it" in told
+    box.wait("the daemon's end", lambda: not list((box.root / "run/lucid/mps/sets").glob("*")))
+
+
+@pytest.mark.slow
+def test_a_user_who_keeps_extra_to_himself_has_it_untouched(box: Box, mps: Path, lucidd: Lucidd) -> None:
+    first, second = (
+        box.sbatch("--gres=gpu:1", "-J", name, "--extra=my rack", script=SHOW) for name in ("one", "two")
+    )
+    box.wait(
+        "the pair",
+        lambda: all(box.state(n) == "RUNNING" and "shard" in box.job(n)["tres_per_node"] for n in (first, second)),
+    )
+    assert {box.job(n)["extra"] for n in (first, second)} == {"my rack"}
+    assert "its Extra is the user's" in lucidd.ctl("explain", second)
+    assert daemons(mps) == []
