@@ -34,7 +34,8 @@ class Lucidd:
         prefix = ["chroot", "--userspec=lucid", str(box.root)]
         (folder / "lucid.toml").write_text(
             f"[policy.profiling]\nt_prof_s = {t_prof_s}\ncarry_on_share = 0.0\n"
-            "[policy.packing]\nleast_partner_remaining_s = 3\n"
+            # Slurm still remembers the other tests' jobs, of a second each: by that history every job is nearly done
+            "[policy.packing]\nleast_partner_remaining_s = 0\n"
             f"[slurm]\nprefix = {json.dumps(prefix)}\nnodes_every_s = 5\npoll_idle_s = 6\nstart_grace_s = 10\n"
             f'[daemon]\nstate_dir = "{folder}"\nheartbeat = "{box.root}/run/lucid/heartbeat"\n'
             'profiling_partition = "prof"\nfirst_guess_s = 60\nlease_s = 6\n'

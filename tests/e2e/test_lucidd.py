@@ -43,8 +43,7 @@ def states(box: Box, numbers: list[str]) -> dict[str, str]:
 
 
 def test_jobs_are_profiled_and_packed_on_exactly_the_same_gpus(box: Box, tmp_path: Path) -> None:
-    # Nothing here hangs on how fast this machine is: both profiles are there long before T_prof is over, and as no
-    # job has ended yet each is expected to run for ``first_guess_s``, longer than any of them does.
+    # nothing here hangs on how fast this machine is: both profiles are there long before T_prof is over
     lucidd = Lucidd(box, tmp_path / "state", t_prof_s=10.0)
     lucidd.start()
     try:
