@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from lucid.errors import ConfigError
 
 __all__ = [
+    "BackfillSettings",
     "DaemonSettings",
     "Mode",
     "ModelSettings",
@@ -105,6 +106,26 @@ class ReservationSettings(_Frozen):
     """Until then a job may start there if this many times its estimate ends before the nodes are needed."""
 
 
+class BackfillSettings(_Frozen):
+    """Plain Slurm order, as the policy ``backfill`` replays it. Weights are those of Slurm's multifactor priority;
+    with all at 0, Slurm's own default, jobs go in order of submission."""
+
+    weight_age: float = Field(0.0, ge=0)
+    """PriorityWeightAge: of the time since submission, as a share of ``max_age_s``."""
+    weight_size: float = Field(0.0, ge=0)
+    """PriorityWeightJobSize: of the job's share of the partition's GPUs (larger first)."""
+    max_age_s: float = Field(604800.0, gt=0)
+    """PriorityMaxAge."""
+    calc_period_s: float = Field(300.0, gt=0)
+    """PriorityCalcPeriod: how often priorities are worked out."""
+    depth: int = Field(100, ge=1)
+    """Of how many jobs that cannot start the expected start is kept (bf_max_job_test); 1 is EASY backfilling."""
+    limit_factor: float = Field(2.0, gt=0)
+    """Where the trace has no time limit: this many times the estimate …"""
+    least_limit_s: float = Field(600.0, gt=0)
+    """… and at least this long."""
+
+
 class TiresiasSettings(_Frozen):
     """Discretised 2D-LAS, two queues."""
 
@@ -187,6 +208,7 @@ class PolicySettings(_Frozen):
     remainder_on_emptiest: bool = False
     """Where a job of more than one node leaves a remainder, put it on the emptiest node (as the published
     simulator does) instead of the tightest that fits."""
+    backfill: BackfillSettings = BackfillSettings()
     tiresias: TiresiasSettings = TiresiasSettings()
     muri: MuriSettings = MuriSettings()
     pollux: PolluxSettings = PolluxSettings()

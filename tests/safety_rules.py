@@ -187,7 +187,7 @@ def left_out(verdicts: Mapping[str, bool]) -> bool:
 
 def holds_back(item: Reason) -> bool:
     """Is this comparison, as it came out, one that keeps a job from starting?"""
-    if item.kind in {"FreeGpus", "HostFits", "EverFits"}:
+    if item.kind in {"FreeGpus", "HostFits", "EverFits", "Backfill"}:
         return not item
     return item.kind in {"TooLarge", "Preempted", "BehindHead", "NextRound"} and bool(item)
 

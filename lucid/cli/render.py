@@ -72,8 +72,23 @@ def _reserved(r: why.Reserved) -> str:
     return f"{nodes} until about {when(r.until_s)}: {meanwhile}"
 
 
+def _backfill(r: why.Backfill) -> str:
+    if r:
+        return f"ends by its time limit of {duration(r.limit_s)} before GPUs are needed for {_ahead(r.ahead)}"
+    return (
+        f"no GPUs are free for its time limit of {duration(r.limit_s)} without delaying {_ahead(r.ahead)}; a shorter "
+        "limit could let it start earlier"
+    )
+
+
+def _ahead(count: int) -> str:
+    return "the job ahead of it" if count == 1 else f"the {count} jobs ahead of it"
+
+
 _WORDS: dict[str, Callable[[Any], str]] = {
     "Priority": _priority,
+    "SlurmPriority": lambda r: f"priority {r.value:,.0f} (age factor {r.age:.2f}, size factor {r.size:.2f})",
+    "Backfill": _backfill,
     "FairOrder": lambda r: f"in order of submission ({when(r.submit_s)})",
     "FreeGpus": _free,
     "HostFits": lambda r: (

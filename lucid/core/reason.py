@@ -14,6 +14,7 @@ __all__ = [
     "REASONS",
     "Allotted",
     "AsksForGpus",
+    "Backfill",
     "BehindHead",
     "BestPartner",
     "CarryNode",
@@ -49,6 +50,7 @@ __all__ = [
     "SharedBy",
     "SharingLevel",
     "SkipsProfiling",
+    "SlurmPriority",
     "Stable",
     "TooLarge",
     "UserAllows",
@@ -107,6 +109,28 @@ class FairOrder(Reason):
     """The place in line of policies that need no estimate: by time of submission."""
 
     submit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmPriority(Reason):
+    """The place in line by the sum of Slurm's factors, each from 0 to 1, times their weights; larger first."""
+
+    value: float
+    age: float
+    size: float
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill(Reason):
+    """Are there GPUs that stay free for ``limit_s``, the job's time limit, without a later start of any of the
+    ``ahead`` jobs that come before it and have GPUs kept for them?"""
+
+    ahead: int
+    limit_s: float
+    fits: bool
+
+    def __bool__(self) -> bool:
+        return self.fits
 
 
 @dataclass(frozen=True, slots=True)

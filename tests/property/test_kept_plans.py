@@ -62,7 +62,7 @@ def some_guess(rng: random.Random, profile: JobProfile | None, queued: bool) -> 
     return guess(duration_s, None if profile is None else 0 if queued else rng.choice([0, 1]))
 
 
-@pytest.mark.parametrize("name", ["fifo", "qssf", "srtf", "tiresias", "lucid"])
+@pytest.mark.parametrize("name", ["fifo", "backfill", "qssf", "srtf", "tiresias", "lucid"])
 @settings(max_examples=int(os.environ.get("LUCID_EXAMPLES", "50")), deadline=None)
 @given(rng=st.randoms(use_true_random=False))
 def test_a_kept_plan_is_the_plan_made_anew(name: str, rng: random.Random) -> None:
@@ -72,6 +72,12 @@ def test_a_kept_plan_is_the_plan_made_anew(name: str, rng: random.Random) -> Non
             "safety": rng.choice([1.0, 1.0, 1.5, 0.5]),
             "strict_after_s": rng.choice([43200.0, 43200.0, 2000.0]),
             "after_wait_s": rng.choice([0.0, 0.0, 800.0]),
+        },
+        "backfill": {
+            "weight_age": rng.choice([0.0, 100.0]),
+            "max_age_s": 1000.0,
+            "depth": rng.choice([1, 100]),
+            "least_limit_s": rng.choice([1.0, 600.0]),
         },
         "packing": {
             "least_pair_speed": rng.choice([0.85, 0.7]),

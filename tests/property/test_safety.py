@@ -30,6 +30,11 @@ from safety_rules import INTERLEAVING, Watcher, could_run
 
 VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "fifo": ("fifo", {}),
+    "backfill": ("backfill", {}),
+    "backfill, EASY, weighted": (
+        "backfill",
+        {"backfill": {"depth": 1, "weight_age": 1000.0, "weight_size": 500.0, "max_age_s": 600.0}},
+    ),
     "sjf": ("sjf", {}),
     "srtf": ("srtf", {}),
     "srsf": ("srsf", {}),

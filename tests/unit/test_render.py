@@ -19,6 +19,12 @@ SAID: list[tuple[Reason, str]] = [
     (why.Priority("estimate x GPUs", 7200.0, 3600.0, 2, "history"), "estimate 1.0 h by history, 2 GPUs"),
     (why.Priority("attained GPU-seconds", 12000.0, 0.0, 2, "x"), "has had 12,000 GPU-seconds of service"),
     (why.FairOrder(3661.0), "in order of submission (day 0 01:01:01)"),
+    (why.SlurmPriority(1234.4, 0.5, 0.25), "priority 1,234 (age factor 0.50, size factor 0.25)"),
+    (why.Backfill(1, 7200.0, True), "ends by its time limit of 2.0 h before GPUs are needed for the job ahead of it"),
+    (
+        why.Backfill(3, 7200.0, False),
+        "no GPUs are free for its time limit of 2.0 h without delaying the 3 jobs",
+    ),
     (why.FreeGpus(1, 4, 9, True), "1 of 9 free GPUs"),
     (why.FreeGpus(2, 4, 9, True), "2 of 9 free GPUs, together"),
     (why.FreeGpus(2, 1, 1, False), "needs 2 GPUs, 1 free"),

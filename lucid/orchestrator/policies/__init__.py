@@ -8,6 +8,7 @@ from lucid.config import PolicySettings
 from lucid.core.job import Pending, Running
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
+from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.elastic import ElasticPolicy
 from lucid.orchestrator.policies.lucid import LucidPolicy
 from lucid.orchestrator.policies.muri import ATTAINED, REMAINING, MuriPolicy, PriorityRule
@@ -45,6 +46,10 @@ def _remaining(overhead_s: float) -> PreemptiveQueuePolicy:
 
 def _fifo(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
     return QueuePolicy("fifo", "submission", _submitted)
+
+
+def _backfill(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    return BackfillPolicy(settings.backfill)
 
 
 def _sjf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
@@ -106,6 +111,7 @@ def _optimus_fitted(settings: PolicySettings, predictor: Predictor) -> Policy:  
 
 BUILT_IN: dict[str, PolicyFactory] = {
     "fifo": _fifo,
+    "backfill": _backfill,
     "sjf": _sjf,
     "srtf": _srtf,
     "qssf": _qssf,
@@ -135,12 +141,15 @@ class Estimates(StrEnum):
     NONE = "none"
     GIVEN = "given"
     """Estimates, as good as they are."""
+    LIMITS = "limits"
+    """Users' time limits; where there are none, estimates times a factor."""
     TRUE = "true"
     """It is defined on true durations, which only a replay has."""
 
 
 ESTIMATES: dict[str, Estimates] = {
     "fifo": Estimates.NONE,
+    "backfill": Estimates.LIMITS,
     "tiresias": Estimates.NONE,
     "pollux": Estimates.NONE,
     "optimus": Estimates.TRUE,

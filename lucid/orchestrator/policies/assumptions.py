@@ -19,9 +19,18 @@ _CODE = (
 """What users' programs must have been given for a capability, the most demanding first."""
 
 
+_WORDS = {
+    "none": "no durations",
+    "given": "estimated durations",
+    "limits": "time limits",
+    "true": "TRUE durations",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """``durations``: what is known of them, "none", "given" (estimates) or "true" (which only a replay has).
+    """``durations``: what is known of them, "none", "given" (estimates), "limits" (users' time limits, or
+    estimates times a factor) or "true" (which only a replay has).
     ``preempts``, ``resizes``: are running jobs stopped and resumed, or moved to more or fewer GPUs?
     ``changes_batch``: does it change the batch size users chose? ``code``: what their programs must have been given,
     empty for nothing.
@@ -35,7 +44,7 @@ class Assumptions:
 
     def text(self) -> str:
         """As one line: ``true durations, preempts; code: checkpoints``."""
-        words = [{"none": "no durations", "given": "estimated durations", "true": "TRUE durations"}[self.durations]]
+        words = [_WORDS[self.durations]]
         words += ["preempts"] if self.preempts else []
         words += ["resizes"] if self.resizes else []
         words += ["changes batch sizes"] if self.changes_batch else []

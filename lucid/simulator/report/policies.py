@@ -18,6 +18,7 @@ _OWN_STYLE = {"lucid": 0, "fifo": 1, "sjf": 2, "tiresias": 3, "qssf": 4, "srtf":
 
 _ABOUT = {
     "fifo": "in order of submission",
+    "backfill": "in Slurm's order, backfilled by time limits",
     "sjf": "shortest run time first",
     "srtf": "shortest remaining time first",
     "qssf": "least run time × GPUs first",

@@ -1,0 +1,182 @@
+"""Plain Slurm: jobs in order of priority on whole GPUs, and backfilling on time limits.
+
+What a cluster does without Lucid, as far as a snapshot tells: the multifactor priority plugin's order, its start
+from the front (sched/builtin), and behind the first job that does not fit sched/backfill, which lets a job go before
+others if none of them starts later for it, by everybody's time limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+
+from lucid.config import BackfillSettings
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start, earliest
+from lucid.core.job import Job, Pending, Running
+from lucid.core.ledger import Ledger
+from lucid.core.placement import Placement
+from lucid.core.prediction import Prediction
+from lucid.core.reason import Backfill, FairOrder, FreeGpus, Reason, SlurmPriority
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.placement import Feasibility, consolidated
+from lucid.orchestrator.policies.queue import no_place
+from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.timeline import Timeline
+
+__all__ = ["BackfillPolicy", "limit_s"]
+
+_UNLIMITED_S = 365 * 86400.0
+"""What Slurm's backfill takes for a job without any time limit."""
+_ROUNDING_S = 1e-6
+
+
+def limit_s(job: Job, prediction: Prediction | None, settings: BackfillSettings) -> float:
+    """Seconds for which the job may hold its GPUs: the limit that its user asked for; where none was, so many times
+    its estimate (users ask for more than they need); a year where there is not even that."""
+    if job.time_limit_s is not None:
+        return job.time_limit_s
+    if prediction is None:
+        return _UNLIMITED_S
+    return max(prediction.duration_s * settings.limit_factor, settings.least_limit_s)
+
+
+def _end_s(entry: Running, limit: float, now_s: float) -> float:
+    """When a running job is to end. One that has outlived its limit (a made-up one: Slurm ends jobs at theirs) is
+    taken to have twice the limit, and so on."""
+    limit = max(limit, 1.0)
+    while entry.start_s + limit <= now_s + _ROUNDING_S:
+        limit *= 2
+    return entry.start_s + limit
+
+
+class BackfillPolicy(PartitionPolicy):
+    """Conservative backfilling: of the jobs that cannot start, the first ``depth`` in order have GPUs kept for them
+    from the time when limits say that these come free. With ``depth`` 1 it is EASY backfilling."""
+
+    name = "backfill"
+
+    def __init__(self, settings: BackfillSettings) -> None:
+        super().__init__()
+        self._settings = settings
+        self._weighs = bool(settings.weight_age or settings.weight_size)
+
+    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
+        """Start from the front, then what delays nobody."""
+        if not partition.pending:
+            return PartitionPlan({})
+        return _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot.now_s)).make(
+            self._changes_s(partition, snapshot.now_s)
+        )
+
+    def _changes_s(self, partition: Partition, now_s: float) -> float | None:
+        """When priorities are next worked out. Where nothing runs, who waits waits for a node, in any order."""
+        if not self._weighs or not partition.running:
+            return None
+        period_s = self._settings.calc_period_s
+        return (math.floor(now_s / period_s) + 1) * period_s
+
+    def _queue(self, partition: Partition, now_s: float) -> list[tuple[Pending, Reason]]:
+        """Highest priority first; equals, and everybody where nothing has a weight, in order of submission."""
+        in_order = sorted(partition.pending, key=lambda e: (e.job.submit_s, e.job.rank))
+        if not self._weighs:
+            return [(entry, FairOrder(entry.job.submit_s)) for entry in in_order]
+        period_s = self._settings.calc_period_s
+        at_s, gpus = math.floor(now_s / period_s) * period_s, max(partition.gpus, 1)
+        keyed = [(entry, self._priority(entry, at_s, gpus)) for entry in in_order]
+        keyed.sort(key=lambda item: -item[1].value)
+        return [*keyed]
+
+    def _priority(self, entry: Pending, at_s: float, gpus: int) -> SlurmPriority:
+        """Slurm's sum of factors from 0 to 1, each times its weight."""
+        settings, job = self._settings, entry.job
+        age = min(max(at_s - job.submit_s, 0.0) / settings.max_age_s, 1.0)
+        size = job.gpus / gpus
+        return SlurmPriority(settings.weight_age * age + settings.weight_size * size, age, size)
+
+
+class _Plan:
+    """One plan of one partition in the making."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        snapshot: Snapshot,
+        settings: BackfillSettings,
+        queue: Sequence[tuple[Pending, Reason]],
+    ) -> None:
+        self._partition = partition
+        self._now_s = snapshot.now_s
+        self._predictions = snapshot.predictions
+        self._settings = settings
+        self._queue = queue
+        self._ledger = Ledger(partition)
+        self._ends: list[tuple[float, Job, Placement]] = [
+            (_end_s(entry, self._limit(entry.job), self._now_s), entry.job, entry.placement)
+            for entry in partition.running
+        ]
+        self._timeline: Timeline | None = None
+        self._reserved = 0
+        self._decisions: dict[str, Decision] = {}
+        self._actions: list[Action] = []
+
+    def _limit(self, job: Job) -> float:
+        return limit_s(job, self._predictions.get(job.id), self._settings)
+
+    def make(self, changes_s: float | None) -> PartitionPlan:
+        """Decide everybody. ``changes_s``: when the order may change by itself."""
+        feasible = Feasibility(self._partition)
+        gpus = [entry.job.gpus for entry, _ in self._queue]
+        least_behind = [*accumulate(reversed(gpus), min)][::-1]
+        # nothing that a plan does frees GPUs: once the smallest job behind finds none, nobody does
+        for at, (entry, order) in enumerate(self._queue):
+            job = entry.job
+            hopeless = feasible.bar(job)
+            if hopeless is not None:
+                self._decisions[job.id] = Hold((hopeless,))
+            elif min(least_behind[at], self._ledger.gpus_per_node) > self._ledger.largest:
+                self._decisions[job.id] = Hold((order, *no_place(self._ledger, entry)))
+            elif self._timeline is None:
+                self._from_the_front(entry, order)
+            else:
+                self._behind(self._timeline, entry, order)
+        # a job that outlives its made-up limit changes what the others wait for
+        outlived_s = min((end_s for end_s, _, _ in self._ends), default=None)
+        return PartitionPlan(self._decisions, tuple(self._actions), earliest(changes_s, outlived_s))
+
+    def _from_the_front(self, entry: Pending, order: Reason) -> None:
+        placement = consolidated(self._ledger, entry.job)
+        if placement is not None:
+            self._start(entry, order, placement, ())
+            return
+        self._decisions[entry.job.id] = Hold((order, *no_place(self._ledger, entry)))
+        self._timeline = Timeline(self._ledger, self._now_s, self._ends)
+        self._reserve(self._timeline, entry.job)
+
+    def _behind(self, timeline: Timeline, entry: Pending, order: Reason) -> None:
+        job, limit = entry.job, self._limit(entry.job)
+        slot = timeline.find(job, limit)
+        test = Backfill(self._reserved, limit, slot is not None and slot.step == 0)
+        if slot is None or not test:
+            self._decisions[job.id] = Hold((order, test))
+            if slot is not None and self._reserved < self._settings.depth:
+                timeline.take(job, slot, limit)
+                self._reserved += 1
+            return
+        timeline.take(job, slot, limit)
+        self._start(entry, order, tuple(self._ledger.lowest(i, here) for i, here in slot.parts), (test,))
+
+    def _reserve(self, timeline: Timeline, job: Job) -> None:
+        limit = self._limit(job)
+        slot = timeline.find(job, limit)
+        if slot is not None:  # else it waits for a node that is down
+            timeline.take(job, slot, limit)
+            self._reserved += 1
+
+    def _start(self, entry: Pending, order: Reason, placement: Placement, why: tuple[Reason, ...]) -> None:
+        job = entry.job
+        start = Start(placement, (order, *why, FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, True)))
+        self._ledger.take(job, placement)
+        self._ends.append((self._now_s + max(self._limit(job), 1.0), job, placement))
+        self._decisions[job.id] = start
+        self._actions.append(Action(job.id, self._partition.name, start))
