@@ -193,11 +193,13 @@ class FakeSlurm:
 
     def requeue_hold(self, job_id: str) -> None:
         record = self._write(job_id, "requeuehold")
+        if record.ended:
+            return  # "Incomplete"
         if record.state != "RUNNING" or not record.requeue:
             raise ActionRefused("Requested operation is presently disabled")
         self._set(
-            job_id, state="PENDING", held=True, restarts=record.restarts + 1, eligible_s=self.now + AHEAD_S,
-            flags=frozenset({"COMPLETING"}),
+            job_id, state="PENDING", held=True, restarts=record.restarts + 1, submit_s=self.now,
+            eligible_s=self.now + AHEAD_S, flags=frozenset({"COMPLETING"}),
         )  # fmt: skip
         self.gone_s[job_id] = self.now + self.completing_s
         if not self.completing_s:

@@ -116,8 +116,8 @@ class CommandClient:
         self._write(["scontrol", "release", checked_id(job_id)])
 
     def requeue_hold(self, job_id: str) -> None:
-        """``scontrol requeuehold``."""
-        self._write(["scontrol", "requeuehold", checked_id(job_id)])
+        """``scontrol requeuehold``. Without ``Incomplete`` it would run a job that has just ended a second time."""
+        self._write(["scontrol", "requeuehold", "Incomplete", checked_id(job_id)])
 
     def _write(self, command: Sequence[str]) -> None:
         self._breaker.calls.writes += 1

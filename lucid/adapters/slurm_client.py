@@ -79,7 +79,7 @@ class SlurmClient(Protocol):
         ...
 
     def requeue_hold(self, job_id: str) -> None:
-        """Stop a running batch job and put it back, held."""
+        """Stop a running batch job and put it back, held; one that has ended meanwhile stays as it is."""
         ...
 
 

@@ -174,9 +174,13 @@ class SlurmCluster:
             return note
         written = {key: value for key, value in asdict(as_written(record)).items() if value}
         written["partition"] = record.partition
-        base = note or JobNote(record.id)
         return replace(
-            base, user=record.user, name=record.name, home=self._viewer.home(record, note), as_written=written
+            note or JobNote(record.id),
+            user=record.user,
+            name=record.name,
+            home=self._viewer.home(record, note),
+            as_written=written,
+            submit_s=record.submit_s,
         )
 
     def _put(self, note: JobNote) -> None:

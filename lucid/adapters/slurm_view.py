@@ -156,7 +156,7 @@ class Viewer:
             id=record.id,
             vc=home,
             gpus=record.gpus,
-            submit_s=record.submit_s,
+            submit_s=(note.submit_s if note is not None else 0.0) or record.submit_s,
             rank=record.number,
             user=record.user,
             account=record.account,

@@ -37,6 +37,7 @@ class JobNote:
     """What Lucid must remember of one job that it touched.
 
     ``as_written``: the request as the user wrote it, field by field, to give it back. ``home``: its VC.
+    ``submit_s``: when it was submitted (a requeue makes Slurm set its SubmitTime anew).
     ``to_home``: it is on its way from profiling to its VC. ``kept``: it carries on on its profiling node.
     ``alone``: parted by rule, not to be packed again. ``where``: the GPUs on which it was told to start at
     ``asked_s`` (written before Slurm is told), ``shards``: as slots that others may join, ``released``: Slurm
@@ -60,6 +61,7 @@ class JobNote:
     ran_s: float = 0.0
     restarts: int = 0
     site_factor: int = 0
+    submit_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,17 @@ def test_a_parted_job_gets_its_own_request_back_before_anything_else(stage: Scen
     assert stage.slurm.records["2"].eligible_s == stage.slurm.now, "StartTime was two minutes ahead"
 
 
+def test_a_requeued_job_was_submitted_when_its_user_did_so(stage: Scene) -> None:
+    stage.slurm.advance(10.0)
+    pair(stage)
+    submitted_s = next(e.job.submit_s for e in stage.look().running if e.job.id == "2")
+    stage.slurm.advance(40.0)
+    assert stage.do("2", Requeue(WHY, part=True)) is None
+    assert stage.slurm.records["2"].submit_s == stage.slurm.now, "what Slurm says of it from then on"
+    (entry,) = stage.look().pending
+    assert entry.job.submit_s == submitted_s < stage.slurm.now
+
+
 def test_a_start_that_does_not_come_about_is_taken_back(stage: Scene) -> None:
     stage.slurm.submit("1", "vc", 4)
     stage.slurm.submit("x", "vc", 1, mark="somebody's", held=False)

@@ -63,7 +63,7 @@ def test_only_fields_that_change_are_written(tmp_path: Path) -> None:
         ["scontrol", "update", "JobId=4", "Extra="],
         ["scontrol", "release", "4"],
         ["scontrol", "hold", "4"],
-        ["scontrol", "requeuehold", "4"],
+        ["scontrol", "requeuehold", "Incomplete", "4"],
     ]  # fmt: skip
 
 
