@@ -29,7 +29,9 @@ __all__ = [
     "Settings",
     "SlurmSettings",
     "TiresiasSettings",
+    "library_folder",
     "load_settings",
+    "own_job_log",
     "settings_from",
     "with_defaults",
 ]
@@ -224,9 +226,12 @@ class ModelSettings(_Frozen):
     """
 
     library: str | None = None
-    """Folder of the versions."""
+    """Folder of the versions. lucidd's own, where none is named: models/ in daemon.state_dir."""
     jobs: str | None = None
-    """Log of finished jobs (sacct lines or CSV): durations."""
+    """Log of finished jobs (sacct lines or CSV): durations. lucidd's own, where none is named: jobs.csv in
+    daemon.state_dir, which it writes."""
+    every_h: float = Field(6.0, ge=0)
+    """How often lucidd looks whether a training is due, hours; 0: never (cron does, or nobody)."""
     profiles: str | None = None
     """CSV of configurations measured alone: share scores; with ``pairs`` the pair model too."""
     pairs: str | None = None
@@ -332,6 +337,18 @@ def with_defaults(settings: PolicySettings, defaults: Mapping[str, Mapping[str, 
         fresh = {key: value for key, value in values.items() if key not in section.model_fields_set}
         sections[name] = section.model_copy(update=fresh)
     return settings.model_copy(update=sections)
+
+
+def library_folder(settings: Settings, base: Path) -> Path | None:
+    """Where the versions of models are; ``None`` where nothing says so. ``base``: folder of the configuration."""
+    if settings.models.library:
+        return base / settings.models.library
+    return Path(settings.daemon.state_dir) / "models" if settings.daemon.partitions else None
+
+
+def own_job_log(settings: Settings) -> Path:
+    """The log of finished jobs that lucidd writes."""
+    return Path(settings.daemon.state_dir) / "jobs.csv"
 
 
 def settings_from(data: dict[str, Any], where: str) -> Settings:

@@ -12,15 +12,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from lucid.adapters.clock import SystemClock
-from lucid.adapters.estimates import WithContention
 from lucid.adapters.heartbeat import Heartbeat, write_heartbeat
-from lucid.adapters.pair_memory import PairMemory, WithMemory
+from lucid.adapters.model_timer import ModelTimer
+from lucid.adapters.pair_memory import PairMemory
 from lucid.adapters.profiles import ProfileFolder, ProfileSource
 from lucid.adapters.recorder import StoreRecorder
 from lucid.adapters.slurm_cli import CommandClient
@@ -29,12 +30,14 @@ from lucid.adapters.slurm_cluster import SlurmCluster
 from lucid.adapters.store import Lease, LeaseLost, Store, holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore, set_aside
 from lucid.adapters.systemd import tell_systemd
-from lucid.config import Mode, PolicySettings, Settings, load_settings
+from lucid.config import Mode, PolicySettings, Settings, library_folder, load_settings
 from lucid.core.job import Job, JobProfile, Stage
 from lucid.core.ports import Capability, Clock, Predictor
 from lucid.core.prediction import MEDIUM
 from lucid.errors import ClusterError, ConfigError, LucidError, StoreError, UnsafePlan
-from lucid.models.history import HistoryPredictor
+from lucid.live.models import LiveModels
+from lucid.live.status import partitions_of, status_of
+from lucid.live.upkeep import model_timer
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.policy import make_policy
 from lucid.orchestrator.site_factor import site_factors
@@ -106,7 +109,9 @@ class Daemon:
         predictor: Predictor,
         holder: str = "",
         memory: PairMemory | None = None,
+        models: LiveModels | None = None,
     ) -> None:
+        """``models`` take the place of ``predictor`` and are followed as versions come into service."""
         self._settings = settings
         self._client = client
         self._breaker = breaker
@@ -114,6 +119,7 @@ class Daemon:
         self._source = source
         self._clock = clock
         self._predictor = predictor
+        self._models = models
         self._memory = memory or PairMemory()
         self._holder = holder or f"{socket.gethostname()}:{os.getpid()}:{time.monotonic_ns()}"
         self._lease: Lease | None = None
@@ -200,12 +206,8 @@ class Daemon:
     def _work(self) -> CycleResult:
         cluster = self._cluster
         assert cluster is not None
-        if self._cycle is None:  # asks Slurm for its version, so it waits for the first turn that reaches it
-            self._predictor.learn(self._store.ended())
-            able = cluster.capabilities
-            policy = make_policy(self._settings.daemon.policy, policy_settings(self._settings, able), self._predictor)
-            recorder = StoreRecorder(self._store, self._token, lambda: self.modes)
-            self._cycle = Cycle(cluster, self._predictor, policy, recorder)
+        if self._cycle is None or (self._models is not None and self._models.changed()):
+            self._cycle = self._make_cycle(cluster)
         result = self._cycle.run()
         self._memory.take(entry for part in result.snapshot.partitions.values() for entry in part.running)
         for done in cluster.heal():
@@ -224,6 +226,23 @@ class Daemon:
         self._cycles += 1
         return result
 
+    def _make_cycle(self, cluster: SlurmCluster) -> Cycle:
+        """Everything that a prediction goes into, from the models that serve now and the jobs that have ended."""
+        able = cluster.capabilities  # asks Slurm for its version, so this waits for the first turn that reaches it
+        if self._models is not None:
+            self._predictor = self._models.make()
+            self._tell_models(self._models)
+        self._predictor.learn(self._store.ended())
+        policy = make_policy(self._settings.daemon.policy, policy_settings(self._settings, able), self._predictor)
+        recorder = StoreRecorder(self._store, self._token, lambda: self.modes)
+        return Cycle(cluster, self._predictor, policy, recorder)
+
+    def _tell_models(self, models: LiveModels) -> None:
+        for kind, serving in models.serving.items():
+            self._store.put_model(kind, serving.version, self._clock.now_s(), serving.why)
+            level = logging.ERROR if serving.trouble else logging.INFO
+            _LOG.log(level, "model", extra={"facts": {"kind": kind, **asdict(serving)}})
+
     def _beat(self, result: CycleResult) -> None:
         daemon, now_s = self._settings.daemon, self._clock.now_s()
         profiling = self._settings.policy.profiling
@@ -235,37 +254,15 @@ class Daemon:
         self._status(now_s, result)
 
     def _status(self, now_s: float, result: CycleResult | None) -> None:
-        calls = self._breaker.calls
-        status: dict[str, Any] = {
-            "at_s": now_s,
-            "pid": os.getpid(),
+        status = {
+            **status_of(now_s, self._client.name, self._breaker, self._models, self._source),
             "cycles": self._cycles,
             "paused": self._switches.get("paused") == "1",
             "modes": {name: str(mode) for name, mode in self.modes.items()},
-            "client": self._client.name,
-            "calls": {
-                "reads": calls.reads,
-                "writes": calls.writes,
-                "refused": calls.refused,
-                "failed": calls.failed,
-                "last_s": round(calls.last_s, 4),
-                "slowest_s": round(calls.slowest_s, 4),
-            },
-            "breaker_open_s": round(self._breaker.open_s, 1),
-            "breaker_why": self._breaker.why if self._breaker.open_s else "",
             "last_error": self._last_error,
-            "bad_profiles": dict(getattr(self._source, "bad", {})),
         }
         if result is not None:
-            status["partitions"] = {
-                name: {
-                    "gpus": part.gpus,
-                    "pending": len(part.pending),
-                    "running": len(part.running),
-                    "packed": sum(entry.partner is not None for entry in part.running),
-                }
-                for name, part in result.snapshot.partitions.items()
-            }
+            status["partitions"] = partitions_of(result.snapshot)
         self._store.put_view("status", status)
 
     def _wait_s(self, result: CycleResult) -> float:
@@ -327,23 +324,27 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
-    _LOG.addHandler(handler)
+    for log in (_LOG, logging.getLogger("lucid")):
+        log.addHandler(handler)
     _LOG.setLevel(logging.INFO)
     try:
-        daemon = _make(load_settings(given.config))
+        settings = load_settings(given.config)
+        daemon, store = _make(settings, given.config)
     except LucidError as error:
         print(f"lucidd: {error}", file=sys.stderr)
         return error.exit_code
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    return _turn_until(daemon, stop, given.once)
+    return _turn_until(daemon, stop, given.once, model_timer(settings, given.config, store))
 
 
-def _turn_until(daemon: Daemon, stop: threading.Event, once: bool) -> int:
+def _turn_until(daemon: Daemon, stop: threading.Event, once: bool, models: ModelTimer | None = None) -> int:
     timers = BackgroundScheduler(daemon=True)
     timers.add_job(daemon.prune, "interval", hours=_PRUNE_EVERY_H, max_instances=1, coalesce=True)
     timers.start()
+    if models is not None and not once:
+        models.start()
     tell_systemd("READY=1")
     _LOG.info("started")
     try:
@@ -355,12 +356,16 @@ def _turn_until(daemon: Daemon, stop: threading.Event, once: bool) -> int:
     finally:
         tell_systemd("STOPPING=1")
         timers.shutdown(wait=False)
+        if models is not None and not once:
+            models.stop()
         daemon.stop()
     _LOG.info("stopped")
     return 0
 
 
-def _make(settings: Settings, monotonic_s: Callable[[], float] = time.monotonic) -> Daemon:
+def _make(
+    settings: Settings, config: Path, monotonic_s: Callable[[], float] = time.monotonic
+) -> tuple[Daemon, SqliteStore]:
     if not settings.daemon.partitions:
         raise ConfigError(
             'daemon.partitions is empty: name those to look after, as in [daemon.partitions] main = "observe"'
@@ -371,9 +376,15 @@ def _make(settings: Settings, monotonic_s: Callable[[], float] = time.monotonic)
     store = open_store(state / "lucid.db", clock.now_s())
     source = ProfileFolder(Path(settings.daemon.profiles_dir or state / "profiles"))
     memory = PairMemory(state / "pairs.json")
-    predictor = WithMemory(WithContention(HistoryPredictor(settings.daemon.first_guess_s)), memory)
+    models = LiveModels(
+        library_folder(settings, config.parent) or state / "models",
+        first_guess_s=settings.daemon.first_guess_s,
+        profiled_s=settings.policy.profiling.t_prof_s,
+        memory=memory,
+    )
     client = CommandClient(slurm.prefix, breaker, slurm.timeout_s)
-    return Daemon(settings, client, breaker, store, source, clock, predictor, memory=memory)
+    daemon = Daemon(settings, client, breaker, store, source, clock, models.make(), memory=memory, models=models)
+    return daemon, store
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 
 from lucid.adapters.snapshot_json import plan_to_dict, snapshot_to_dict, verb_of
-from lucid.adapters.store import DecisionRow, Store
+from lucid.adapters.store import DecisionRow, PredictionRow, Store
 from lucid.config import Mode
 from lucid.core.decision import Decision, PartitionPlan, Plan, Start
 from lucid.core.placement import show_placement
@@ -50,6 +51,7 @@ class StoreRecorder:
                     rows.append(row)
         if rows:
             self._store.put_decisions(rows, self._token)
+            self._store.put_predictions(_predictions(snapshot, {row.job_id for row in rows}), self._token)
         if snapshot.ended:
             self._store.put_ended(snapshot.ended, self._token)
             for ended in snapshot.ended:
@@ -77,3 +79,14 @@ class StoreRecorder:
             return
         self._drawn, self._drawn_at_s = dict(snapshot.partitions), snapshot.now_s
         self._store.put_view("snapshot", {**snapshot_to_dict(snapshot), "plan": plan_to_dict(plan)})
+
+
+def _predictions(snapshot: Snapshot, wanted: Collection[str]) -> list[PredictionRow]:
+    """What these jobs were decided by."""
+    parts = snapshot.partitions.values()
+    jobs = chain((e.job for p in parts for e in p.pending), (e.job for p in parts for e in p.running))
+    return [
+        PredictionRow(job.id, snapshot.now_s, job.user, snapshot.predictions[job.id])
+        for job in jobs
+        if job.id in wanted and job.id in snapshot.predictions
+    ]

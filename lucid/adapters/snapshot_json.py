@@ -4,14 +4,14 @@ snapshot can be planned again offline."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from lucid.core.decision import Decision, Hold, Keep, Plan, Regroup, Release, Requeue, Resize, Start
 from lucid.core.job import Job, JobProfile, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, show_placement
-from lucid.core.prediction import Prediction
+from lucid.core.prediction import prediction_from_dict, prediction_to_dict
 from lucid.core.reason import reason_to_dict
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import StoreError
@@ -65,7 +65,8 @@ def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
             for name, part in snapshot.partitions.items()
         },
         "predictions": {
-            job_id: asdict(snapshot.predictions[job_id])
+            # what they were made of is kept with the decision: for thousands of jobs it would be megabytes
+            job_id: prediction_to_dict(replace(snapshot.predictions[job_id], duration_terms=None, share_splits=()))
             for part in snapshot.partitions.values()
             for job_id in [*(e.job.id for e in part.pending), *(e.job.id for e in part.running)]
             if job_id in snapshot.predictions
@@ -90,7 +91,7 @@ def snapshot_from_dict(data: Any) -> Snapshot:
             )
             for name, part in data["partitions"].items()
         }
-        predictions = {job_id: Prediction(**item) for job_id, item in data["predictions"].items()}
+        predictions = {job_id: prediction_from_dict(item) for job_id, item in data["predictions"].items()}
         return Snapshot(data["now_s"], partitions, (), predictions)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise StoreError(f"the stored snapshot cannot be read ({error!r}); lucidd writes a new one") from None

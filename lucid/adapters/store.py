@@ -13,10 +13,21 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lucid.core.job import Ended, JobProfile
+from lucid.core.prediction import Prediction
 from lucid.core.reason import Reason
 from lucid.errors import StoreError
 
-__all__ = ["ActionRow", "DecisionRow", "JobNote", "Lease", "LeaseLost", "ProfileRow", "Store", "holder_is_dead"]
+__all__ = [
+    "ActionRow",
+    "DecisionRow",
+    "JobNote",
+    "Lease",
+    "LeaseLost",
+    "PredictionRow",
+    "ProfileRow",
+    "Store",
+    "holder_is_dead",
+]
 
 
 class LeaseLost(StoreError):
@@ -74,6 +85,16 @@ class ProfileRow:
     gpus: int
     profile: JobProfile
     at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionRow:
+    """What the models said of a job of this user when it was last decided."""
+
+    job_id: str
+    at_s: float
+    user: str
+    prediction: Prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +194,14 @@ class Store(Protocol):
         """Decisions, oldest first; the latest ``limit`` of them."""
         ...
 
+    def put_predictions(self, rows: Sequence[PredictionRow], token: int) -> None:
+        """Keep the latest of each job."""
+        ...
+
+    def prediction(self, job_id: str) -> PredictionRow | None:
+        """The latest of a job."""
+        ...
+
     def begin_action(self, at_s: float, job_id: str, verb: str, detail: str, token: int) -> int:
         """Note that something is about to be done; returns its id."""
         ...
@@ -222,7 +251,8 @@ class Store(Protocol):
         ...
 
     def prune(self, before_s: float) -> int:
-        """Drop decisions, actions and ended jobs older than that; returns how many rows went."""
+        """Drop decisions, predictions, actions, ended jobs and profiles older than that; returns how many rows
+        went."""
         ...
 
     def close(self) -> None:

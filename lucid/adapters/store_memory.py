@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lucid.adapters.store import ActionRow, DecisionRow, JobNote, Lease, LeaseLost, ProfileRow
+from lucid.adapters.store import ActionRow, DecisionRow, JobNote, Lease, LeaseLost, PredictionRow, ProfileRow
 from lucid.core.job import Ended
 
 __all__ = ["MemoryStore"]
@@ -23,6 +23,7 @@ class MemoryStore:
         self._profiles: dict[str, ProfileRow] = {}
         self._readings: dict[str, float] = {}
         self._decisions: list[DecisionRow] = []
+        self._predictions: dict[str, PredictionRow] = {}
         self._actions: dict[int, ActionRow] = {}
         self._last_action = 0
         self._ended: dict[str, Ended] = {}
@@ -110,6 +111,15 @@ class MemoryStore:
             found = [row for row in self._decisions if row.job_id == job_id]
         return found[-limit:]
 
+    def put_predictions(self, rows: Sequence[PredictionRow], token: int) -> None:
+        """Insert or replace."""
+        self._fence(token)
+        self._predictions.update({row.job_id: row for row in rows})
+
+    def prediction(self, job_id: str) -> PredictionRow | None:
+        """One row."""
+        return self._predictions.get(job_id)
+
     def begin_action(self, at_s: float, job_id: str, verb: str, detail: str, token: int) -> int:
         """Note with no result."""
         self._fence(token)
@@ -174,6 +184,7 @@ class MemoryStore:
         """Old rows go."""
         before = self._rows()
         self._decisions = [row for row in self._decisions if row.at_s >= before_s]
+        self._predictions = {k: row for k, row in self._predictions.items() if row.at_s >= before_s}
         self._actions = {k: row for k, row in self._actions.items() if row.at_s >= before_s}
         self._ended = {k: row for k, row in self._ended.items() if row.end_s >= before_s}
         self._profiles = {k: row for k, row in self._profiles.items() if row.at_s >= before_s}
@@ -181,7 +192,7 @@ class MemoryStore:
         return before - self._rows()
 
     def _rows(self) -> int:
-        tables = (self._decisions, self._actions, self._ended, self._profiles, self._readings)
+        tables = (self._decisions, self._predictions, self._actions, self._ended, self._profiles, self._readings)
         return sum(map(len, tables))
 
     def close(self) -> None:

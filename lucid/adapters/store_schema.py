@@ -32,4 +32,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);
     CREATE TABLE views (name TEXT PRIMARY KEY, data TEXT NOT NULL);
     """,
+    """
+    CREATE TABLE predictions (job_id TEXT PRIMARY KEY, at_s REAL, user TEXT, data TEXT NOT NULL);
+    """,
 )

@@ -12,9 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.store import ActionRow, DecisionRow, JobNote, Lease, LeaseLost, ProfileRow
+from lucid.adapters.store import ActionRow, DecisionRow, JobNote, Lease, LeaseLost, PredictionRow, ProfileRow
 from lucid.adapters.store_schema import MIGRATIONS
 from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.prediction import prediction_from_dict, prediction_to_dict
 from lucid.core.reason import reason_from_dict, reason_to_dict
 from lucid.errors import StoreError
 
@@ -227,6 +228,24 @@ class SqliteStore:
                 for r in reversed(rows)
             ]
 
+    def put_predictions(self, rows: Sequence[PredictionRow], token: int) -> None:
+        """Insert or replace."""
+        with self._write(token) as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO predictions VALUES (?, ?, ?, ?)",
+                [(r.job_id, r.at_s, r.user, json.dumps(prediction_to_dict(r.prediction))) for r in rows],
+            )
+
+    def prediction(self, job_id: str) -> PredictionRow | None:
+        """One row."""
+        with self._read() as db:
+            row = db.execute("SELECT * FROM predictions WHERE job_id = ?", (job_id,)).fetchone()
+            return (
+                None
+                if row is None
+                else PredictionRow(row[0], row[1], row[2], prediction_from_dict(json.loads(row[3])))
+            )
+
     def begin_action(self, at_s: float, job_id: str, verb: str, detail: str, token: int) -> int:
         """Insert with no result."""
         with self._write(token) as db:
@@ -319,6 +338,7 @@ class SqliteStore:
             gone = 0
             for table, column in (
                 ("decisions", "at_s"),
+                ("predictions", "at_s"),
                 ("actions", "at_s"),
                 ("ended", "end_s"),
                 ("profiles", "at_s"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -18,8 +19,19 @@ from lucid.binder.contention import contention_speeds
 from lucid.calibrate.suite import Workload, pairs_of, suite
 from lucid.core.job import JobProfile
 from lucid.errors import ConfigError
+from lucid.models.measured import read_pairs, read_profiles
+from lucid.models.packing import fit_share, share_labels
 
-__all__ = ["Alone", "Circumstances", "Together", "shipped", "synthetic_tables", "tables", "write_tables"]
+__all__ = [
+    "Alone",
+    "Circumstances",
+    "Together",
+    "shipped",
+    "synthetic_share",
+    "synthetic_tables",
+    "tables",
+    "write_tables",
+]
 
 _LEAST_MEM_MIB = 24576.0
 _SYNTHETIC = "synthetic: contention model"
@@ -130,9 +142,22 @@ def synthetic_tables() -> dict[str, str]:
     return tables(alone, together, Circumstances(_SYNTHETIC, _SYNTHETIC))
 
 
+def synthetic_share(profiles: Path, pairs: Path) -> str:
+    """The share tree trained on these tables, as JSON: what a daemon without a library of models goes by.
+
+    Raises:
+        ModelError: a table cannot be read, or the libraries that train are not installed.
+    """
+    usages = read_profiles(profiles)
+    labels = share_labels(usages, read_pairs(pairs, usages))
+    known = [(usage, label) for usage, label in zip(usages, labels, strict=True) if label is not None]
+    tree = fit_share([usage for usage, _ in known], [label for _, label in known])
+    return json.dumps(tree.to_json(), indent=1) + "\n"
+
+
 def shipped(name: str) -> Path:
-    """Path of a table that comes with the package: ``profiles.csv`` or ``pairs.csv``, synthetic both. Made anew
-    by ``lucidctl calibrate --synthetic --out lucid/calibrate/synthetic``."""
+    """Path of a file that comes with the package: ``profiles.csv``, ``pairs.csv`` or ``share.json``, synthetic all.
+    Made anew by ``lucidctl calibrate --synthetic --out lucid/calibrate/synthetic``."""
     return Path(str(files("lucid.calibrate"))) / "synthetic" / name
 
 

@@ -14,7 +14,7 @@ from lucid.adapters.nvml import NvmlMetrics
 from lucid.calibrate.measure import Calibration, Rates
 from lucid.calibrate.mps import sharing_environment
 from lucid.calibrate.suite import suite
-from lucid.calibrate.tables import Circumstances, synthetic_tables, tables, write_tables
+from lucid.calibrate.tables import Circumstances, synthetic_share, synthetic_tables, tables, write_tables
 from lucid.core.readings import GpuCard
 from lucid.errors import ConfigError, MetricsError
 
@@ -56,7 +56,9 @@ def calibrate(
     OUT/profiles.csv and OUT/pairs.csv.
     """
     if synthetic:
-        done: dict[str, Any] = {"source": "synthetic", "files": write_tables(synthetic_tables(), out)}
+        profiles, pairs = write_tables(synthetic_tables(), out)
+        tree = write_tables({"share.json": synthetic_share(profiles, pairs)}, out)
+        done: dict[str, Any] = {"source": "synthetic", "files": [profiles, pairs, *tree]}
     else:
         workloads = [w for w in suite(quick) if only is None or only in w.key]
         if not workloads:

@@ -8,7 +8,9 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -89,6 +91,7 @@ def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
         yield Finding("bad", f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")
     if seen.get("breaker_why"):
         yield Finding("warn", f"the breaker is open: {seen['breaker_why']}", "look at slurmctld's load (sdiag)")
+    yield from _models(settings, seen.get("models", {}))
     beat = read_heartbeat(Path(daemon.heartbeat))
     if beat is None:
         yield Finding(
@@ -109,6 +112,17 @@ def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
             files.new()
             for words in files.bad.values():
                 yield Finding("warn", words)
+
+
+def _models(settings: Settings, serving: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    for kind, found in serving.items():
+        if found["trouble"]:
+            yield Finding("warn", f"the {kind} model in service cannot be used: {found['why']}",
+                          f"lucidctl models rollback {kind}, or train anew")  # fmt: skip
+    lacking = [name for name in ("sklearn", "interpret", "rapidfuzz") if find_spec(name) is None]
+    if settings.models.every_h and lacking:
+        yield Finding("warn", f"{', '.join(lacking)} not installed: no model is ever trained, history means answer",
+                      "pip install 'lucid-scheduler[models]', or models.every_h = 0")  # fmt: skip
 
 
 def look_over_cluster(

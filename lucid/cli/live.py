@@ -113,6 +113,12 @@ def status(config: Path, as_json: bool) -> None:
         click.echo(f"breaker open for {seen['breaker_open_s']} s: {seen['breaker_why']}")
     if seen.get("last_error"):
         click.echo(f"last cycle failed: {seen['last_error']}")
+    serving = seen.get("models", {})
+    if serving:
+        click.echo("models: " + ", ".join(f"{kind} by {found['version']}" for kind, found in serving.items()))
+    for kind, found in serving.items():
+        if found["trouble"]:
+            click.echo(f"the {kind} model in service cannot be used: {found['why']}")
     table = Table()
     for name in ("partition", "mode", "GPUs", "waiting", "running", "packed"):
         table.add_column(name, justify="left" if name in ("partition", "mode") else "right")

@@ -10,19 +10,20 @@ from typing import Any
 
 import click
 
-from lucid.adapters.estimates import WithContention
 from lucid.adapters.snapshot_json import decision_to_dict
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.cli.live import config_option, live_settings, live_snapshot, live_store
 from lucid.cli.render import duration, reason_text
-from lucid.config import PolicySettings
+from lucid.cli.render_prediction import prediction_data, prediction_lines
+from lucid.config import PolicySettings, library_folder
 from lucid.core.decision import Decision, Hold, Start
 from lucid.core.job import Pending
 from lucid.core.placement import show_placement
+from lucid.core.ports import Predictor
 from lucid.core.reason import reason_to_dict
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
-from lucid.models.history import HistoryPredictor
+from lucid.live.models import LiveModels
 from lucid.orchestrator.policy import make_policy
 
 __all__ = ["live_story", "live_text", "replanned", "why_not"]
@@ -44,7 +45,7 @@ def live_story(store: SqliteStore, job_id: str) -> dict[str, Any]:
         ConfigError: nothing is known of it.
     """
     decisions, actions = store.decisions(job_id), store.actions(job_id)
-    row = store.profiles().get(job_id)
+    row, said = store.profiles().get(job_id), store.prediction(job_id)
     if not decisions and not actions:
         raise ConfigError(
             f"nothing was decided about job {job_id}: it asks for no GPU, is not in a partition of Lucid's, was "
@@ -76,6 +77,8 @@ def live_story(store: SqliteStore, job_id: str) -> dict[str, Any]:
             "mem_util": row.profile.mem_util,
             "gpu_mem_mib": row.profile.gpu_mem_mib,
         },
+        "prediction": None if said is None else {"user": said.user, **prediction_data(said.prediction)},
+        "prediction_words": [] if said is None else prediction_lines(said.prediction, said.user),
     }
 
 
@@ -102,11 +105,17 @@ def live_text(story: dict[str, Any]) -> str:
     for at_s, text in sorted(events, key=lambda e: e[0]):
         lines.append(f"{time.strftime('%F %T', time.localtime(at_s))}  {text[0]}")
         lines += [f"{'':21}{line}" for line in text[1:]]
+    lines += story["prediction_words"]
     return "\n".join(lines)
 
 
 def replanned(
-    snapshot: Snapshot, job_id: str, settings: PolicySettings, gpus: int | None, share: bool
+    snapshot: Snapshot,
+    job_id: str,
+    settings: PolicySettings,
+    predictor: Predictor,
+    gpus: int | None,
+    share: bool,
 ) -> tuple[Decision | None, Decision | None]:
     """The decision on a waiting job as things are, and if it asked for ``gpus`` GPUs or was willing to share.
 
@@ -120,7 +129,8 @@ def replanned(
         changed = _changed(entry, gpus, share)
         others = tuple(changed if e is entry else e for e in partition.pending)
         asked = replace(snapshot, partitions={**snapshot.partitions, name: replace(partition, pending=others)})
-        return _decide(snapshot, job_id, settings), _decide(asked, job_id, settings)
+        before, after = (make_policy("lucid", settings, predictor).plan(seen) for seen in (snapshot, asked))
+        return before.decision_of(job_id), after.decision_of(job_id)
     raise ConfigError(f"job {job_id} does not wait for Lucid (any more); look at: lucidctl explain {job_id}")
 
 
@@ -132,11 +142,6 @@ def _changed(entry: Pending, gpus: int | None, share: bool) -> Pending:
     if share:
         job = replace(job, shareable=True)
     return replace(entry, job=job, alone=entry.alone and not share)
-
-
-def _decide(snapshot: Snapshot, job_id: str, settings: PolicySettings) -> Decision | None:
-    policy = make_policy("lucid", settings, WithContention(HistoryPredictor()))
-    return policy.plan(snapshot).decision_of(job_id)
 
 
 def _words(decision: Decision | None) -> str:
@@ -161,6 +166,7 @@ def why_not(job_id: str, gpus: int | None, share: bool, config: Path, as_json: b
     snapshot, _ = live_snapshot(live_store(settings))
     packing = settings.policy.packing.model_copy(update={"same_user_only": not settings.daemon.share_across_users})
     policy = settings.policy.model_copy(update={"packing": packing})
+    predictor = LiveModels(library_folder(settings, config.parent) or Path()).make()
     variants: list[tuple[str, int | None, bool]] = (
         [(f"with {gpus} GPUs" if gpus else "", gpus, False)] if gpus else []
     )
@@ -170,8 +176,8 @@ def why_not(job_id: str, gpus: int | None, share: bool, config: Path, as_json: b
         less = max(widths, default=1) // 2
         variants = [(f"with {less} GPUs", less, False)] if less else []
         variants.append(("willing to share", None, True))
-    now, _ = replanned(snapshot, job_id, policy, None, False)
-    answers = [(words, replanned(snapshot, job_id, policy, g, s)[1]) for words, g, s in variants]
+    now, _ = replanned(snapshot, job_id, policy, predictor, None, False)
+    answers = [(words, replanned(snapshot, job_id, policy, predictor, g, s)[1]) for words, g, s in variants]
     if as_json:
         data = {
             "job": job_id,

@@ -14,7 +14,7 @@ from lucid.calibrate.tables import shipped
 from lucid.cli.console import stdout_console
 from lucid.cli.models_evaluate import evaluate
 from lucid.cli.progress import progress
-from lucid.config import ModelSettings, Settings, load_settings
+from lucid.config import Settings, library_folder, load_settings, own_job_log
 from lucid.errors import ConfigError
 from lucid.models.library import Library
 
@@ -30,7 +30,7 @@ _library = click.option(
     "folder",
     type=click.Path(path_type=Path),
     envvar="LUCID_MODELS",
-    help=f"Folder of the versions. Default: LUCID_MODELS, else what --config says, else ./{_LIBRARY}.",
+    help=f"Folder of the versions. Default: LUCID_MODELS, else what --config says (lucidd's), else ./{_LIBRARY}.",
 )
 _config = click.option("--config", type=click.Path(path_type=Path), help="TOML settings; section [models].")
 _json = click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
@@ -249,16 +249,13 @@ def rollback(name: str, why: str, folder: Path | None, config: Path | None) -> N
     click.echo(f"{name}: v{number} is in service again")
 
 
-def _settings(config: Path | None) -> tuple[ModelSettings, Path]:
-    settings = load_settings(config) if config else Settings()
-    return settings.models, config.parent if config else Path()
+def _settings(config: Path | None) -> tuple[Settings, Path]:
+    return load_settings(config) if config else Settings(), config.parent if config else Path()
 
 
 def _open(folder: Path | None, config: Path | None) -> Library:
     settings, base = _settings(config)
-    if folder is None:
-        folder = base / settings.library if settings.library else Path(_LIBRARY)
-    return Library(folder)
+    return Library(folder or library_folder(settings, base) or Path(_LIBRARY))
 
 
 def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | None]) -> Keeper:
@@ -269,11 +266,14 @@ def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | No
     from lucid.models.measured import read_pairs, read_profiles
     from lucid.models.throughput import read_bins
 
-    settings, base = _settings(config)
+    whole, base = _settings(config)
+    settings = whole.models
     paths: dict[str, Path | None] = {}
     for name, path in given.items():
         configured = getattr(settings, name)
         paths[name] = path or (base / configured if configured else None)
+    if paths["jobs"] is None and whole.daemon.partitions and own_job_log(whole).exists():
+        paths["jobs"] = own_job_log(whole)
     jobs, profiles, pairs, bins = (paths[name] for name in ("jobs", "profiles", "pairs", "bins"))
     if (profiles is None) != (pairs is None):
         raise ConfigError("--profiles and --pairs belong together: share scores are labelled by measured pairs")

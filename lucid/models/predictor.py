@@ -7,7 +7,7 @@ come from a `ShareTree`, pair speeds from a `PairModel`; for what there is no mo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Predictor
@@ -28,15 +28,16 @@ _MOST_PAIRS = 200_000
 
 
 class LearnedPredictor:
-    """Answers from models. `otherwise` is asked for share scores and pair speeds where there is no model for
-    them. `epoch_s` is added to times of jobs, so that hours and weekdays are those of the calendar. A job with a
-    profile has run for `profiled_s` without ending, and is estimated as such."""
+    """Answers from models. `otherwise` is asked for what there is no model for. `epoch_s` is added to times of jobs,
+    so that hours and weekdays are those of the calendar. A job with a profile has run for `profiled_s` without
+    ending, and is estimated as such. `sources` name the duration model and the share tree in explanations, where
+    they go by another name than these."""
 
     name = "learned"
 
     def __init__(
         self,
-        duration: DurationModel,
+        duration: DurationModel | None,
         history: DurationHistory,
         otherwise: Predictor,
         *,
@@ -44,7 +45,9 @@ class LearnedPredictor:
         pairs: PairModel | None = None,
         epoch_s: float = 0.0,
         profiled_s: float = 0.0,
+        sources: Mapping[str, str] | None = None,
     ) -> None:
+        self._sources = {"duration": self.name, "share": "share tree", **(sources or {})}
         self._profiled_s = profiled_s
         self.duration = duration
         self.history = history
@@ -63,30 +66,61 @@ class LearnedPredictor:
         *,
         epoch_s: float = 0.0,
         profiled_s: float = 0.0,
+        kinds: Collection[str] = ("duration", "share", "pairs"),
+        share: ShareTree | None = None,
+        share_source: str = "",
     ) -> LearnedPredictor:
-        """The versions in service; a kind that has none, or is suspended, is left to history means (durations)
-        and to `otherwise` (share scores, pairs).
+        """The versions in service of these kinds; a kind that has none, or is suspended, is left to `otherwise`,
+        and share scores to the tree `share`, where one is given.
 
         Raises:
             ModelError: a version in service does not check.
         """
-        data = {
-            name: library.show(name).data
-            for name in ("duration", "share", "pairs")
+        found = {
+            name: library.show(name)
+            for name in kinds
             if library.serving(name) is not None and library.suspended(name) is None
         }
+        data = {name: version.data for name, version in found.items()}
+        numbers = {name: version.number for name, version in found.items()}
+        sources = {} if share is None else {"share": share_source}
+        if "duration" in found:
+            sources["duration"] = f"{cls.name} v{numbers['duration']}"
+        if "share" in found:
+            share = ShareTree.from_json(data["share"])
+            sources["share"] = f"share tree v{numbers['share']}"
         return cls(
-            DurationModel.from_json(data["duration"]) if "duration" in data else DurationModel.untrained(),
+            DurationModel.from_json(data["duration"]) if "duration" in data else None,
             history,
             otherwise,
-            share=ShareTree.from_json(data["share"]) if "share" in data else None,
+            share=share,
             pairs=PairModel.from_json(data["pairs"]) if "pairs" in data else None,
             epoch_s=epoch_s,
             profiled_s=profiled_s,
+            sources=sources,
         )
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
         """Duration with its terms; the share score, with the path through the tree, once there is a profile."""
+        duration_s, source, terms = self._duration(job, profile, now_s)
+        if profile is None:
+            return Prediction(duration_s, source, duration_terms=terms)
+        if self._share is None:
+            other = self._otherwise.predict(job, profile, now_s)
+            return Prediction(duration_s, source, other.share_score, other.share_source, duration_terms=terms)
+        usage = usage_of(profile)
+        score = int(self._share.predict([usage])[0])
+        splits = tuple(Split(*step) for step in self._share.path(usage))
+        return Prediction(
+            duration_s, source, score, self._sources["share"], duration_terms=terms, share_splits=splits
+        )
+
+    def _duration(
+        self, job: Job, profile: JobProfile | None, now_s: float
+    ) -> tuple[float, str, DurationTerms | None]:
+        if self.duration is None:
+            other = self._otherwise.predict(job, profile, now_s)
+            return other.duration_s, other.duration_source, other.duration_terms
         table = _table(job, self._epoch_s)
         ran_s = 0.0 if profile is None else self._profiled_s
         found = self.duration.explain_facts(table, self.history.facts(table), ran_s)
@@ -99,16 +133,7 @@ class LearnedPredictor:
             found.high_s if math.isfinite(found.high_s) else None,
         )
         # An estimate of no time at all would be a division by zero for whoever divides by it.
-        duration_s, source = max(found.estimate_s, 1.0), f"{self.name}: {found.source}"
-        if profile is None:
-            return Prediction(duration_s, source, duration_terms=terms)
-        if self._share is None:
-            other = self._otherwise.predict(job, profile, now_s)
-            return Prediction(duration_s, source, other.share_score, other.share_source, duration_terms=terms)
-        usage = usage_of(profile)
-        score = int(self._share.predict([usage])[0])
-        splits = tuple(Split(*step) for step in self._share.path(usage))
-        return Prediction(duration_s, source, score, "share tree", duration_terms=terms, share_splits=splits)
+        return max(found.estimate_s, 1.0), f"{self._sources['duration']}: {found.source}", terms
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
         """By the pair model, capped at full speed; else by the other predictor."""

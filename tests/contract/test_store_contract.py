@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from builders import LIGHT, a_job
-from lucid.adapters.store import DecisionRow, JobNote, LeaseLost, ProfileRow, Store
+from lucid.adapters.store import DecisionRow, JobNote, LeaseLost, PredictionRow, ProfileRow, Store
 from lucid.adapters.store_memory import MemoryStore
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.core.job import Ended
+from lucid.core.prediction import DurationTerms, Prediction, Split, Term
 from lucid.core.reason import FreeGpus, NotMeasured
 
 STORES: dict[str, Callable[[Path], Store]] = {
@@ -34,6 +35,21 @@ def token(store: Store) -> int:
 
 def profile_row(job_id: str = "1", at_s: float = 5.0, name: str = "train") -> ProfileRow:
     return ProfileRow(job_id, "ada", name, 2, LIGHT, at_s)
+
+
+def test_the_latest_prediction_of_a_job_is_kept_whole(store: Store, token: int) -> None:
+    terms = DurationTerms(0.5, (Term("user median", "3 jobs", 4.0), Term("gpus", "2", -0.1)), 4.4, 10.0, 20.0, None)
+    first = Prediction(60.0, "learned v1: habit", duration_terms=terms)
+    then = Prediction(70.0, "history", 1, "share tree v2", share_splits=(Split("gpu_util", 20.0, True, 50.0),))
+    store.put_predictions([PredictionRow("1", 5.0, "ada", first), PredictionRow("2", 5.0, "bob", first)], token)
+    assert store.prediction("1") == PredictionRow("1", 5.0, "ada", first)
+    store.put_predictions([PredictionRow("1", 9.0, "ada", then)], token)
+    assert store.prediction("1") == PredictionRow("1", 9.0, "ada", then)
+    assert store.prediction("3") is None
+    assert store.prune(6.0) == 1
+    assert store.prediction("2") is None
+    with pytest.raises(LeaseLost):
+        store.put_predictions([], token + 1)
 
 
 def test_one_holder_at_a_time(store: Store, token: int) -> None:

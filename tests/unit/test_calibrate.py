@@ -73,7 +73,8 @@ def test_the_suite_covers_kinds_batches_and_amp() -> None:
 def test_the_shipped_tables_are_what_the_command_makes_and_say_they_are_synthetic(tmp_path: Path) -> None:
     done = CliRunner().invoke(calibrate, ["--synthetic", "--out", str(tmp_path)])
     assert done.exit_code == 0
-    assert done.output.count("(synthetic)") == 2
+    assert done.output.count("(synthetic)") == 3
+    assert shipped("share.json").read_text() == (tmp_path / "share.json").read_text()
     for name in ("profiles.csv", "pairs.csv"):
         assert shipped(name).read_text() == (tmp_path / name).read_text()
         with shipped(name).open() as file:

@@ -184,14 +184,32 @@ def test_the_row_scorer_knows_missing_and_unknown(name: str | None, number: floa
 def test_the_library_gives_what_is_in_service_and_nothing_suspended(tmp_path: Path, model: DurationModel) -> None:
     library = Library(tmp_path)
     empty = LearnedPredictor.from_library(library, DurationHistory(), HistoryPredictor())
-    assert empty.duration.trained_jobs == 0
+    assert empty.duration is None
+    assert empty.predict(a_job("x"), None, 0.0).duration_source == "history: no job has ended yet"
     library.promote("duration", library.add("duration", model.to_json(), {}))
     library.promote("share", library.add("share", TREE.to_json(), {}))
     served = LearnedPredictor.from_library(library, DurationHistory(), HistoryPredictor())
+    assert served.duration is not None
     assert served.duration.trained_jobs == model.trained_jobs
-    assert served.predict(a_job("x"), PROFILE, 0.0).share_source == "share tree"
+    found = served.predict(a_job("x"), PROFILE, 0.0)
+    assert (found.share_source, found.duration_source[:12]) == ("share tree v1", "learned v1: ")
     library.suspend("duration", "it drifted")
-    assert LearnedPredictor.from_library(library, DurationHistory(), HistoryPredictor()).duration.trained_jobs == 0
+    again = LearnedPredictor.from_library(library, DurationHistory(), HistoryPredictor())
+    assert again.duration is None
+    assert again.predict(a_job("x"), None, 0.0).duration_source.startswith("history: ")
+
+
+def test_where_no_share_tree_serves_the_one_given_answers_under_its_name(tmp_path: Path) -> None:
+    def source(library: Library) -> str:
+        made = LearnedPredictor.from_library(
+            library, DurationHistory(), HistoryPredictor(), share=TREE, share_source="a tree of mine"
+        )
+        return made.predict(a_job("x"), PROFILE, 0.0).share_source
+
+    library = Library(tmp_path)
+    assert source(library) == "a tree of mine"
+    library.promote("share", library.add("share", TREE.to_json(), {}))
+    assert source(library) == "share tree v1"
 
 
 def test_loading_and_predicting_import_no_library_of_learning(tmp_path: Path, model: DurationModel) -> None:

@@ -94,3 +94,17 @@ def test_moving_aside_takes_the_journal_along(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "lucid.db.damaged-3", "lucid.db.damaged-3-shm", "lucid.db.damaged-3-wal",
     ]  # fmt: skip
+
+
+def test_a_store_of_the_first_version_is_brought_up_to_date_with_what_it_holds(tmp_path: Path) -> None:
+    path = tmp_path / "lucid.db"
+    db = sqlite3.connect(path)
+    db.executescript(f"{MIGRATIONS[0]}; PRAGMA user_version = 1; INSERT INTO settings VALUES ('paused', '1');")
+    db.close()
+    with pytest.raises(StoreError, match="start lucidd once"):
+        SqliteStore(path, read_only=True)
+    store = SqliteStore(path)
+    assert store.settings() == {"paused": "1"}
+    assert store.prediction("1") is None
+    store.close()
+    assert SqliteStore(path, read_only=True).settings() == {"paused": "1"}

@@ -1,0 +1,51 @@
+"""What ``lucidctl status`` shows of a daemon: a picture of plain values, replaced every cycle."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+from lucid.adapters.profiles import ProfileSource
+from lucid.adapters.slurm_client import Breaker
+from lucid.core.snapshot import Snapshot
+from lucid.live.models import LiveModels
+
+__all__ = ["partitions_of", "status_of"]
+
+
+def status_of(
+    now_s: float, client: str, breaker: Breaker, models: LiveModels | None, source: ProfileSource
+) -> dict[str, Any]:
+    """How it gets on with Slurm, which models answer, and which profiles could not be read."""
+    calls = breaker.calls
+    return {
+        "at_s": now_s,
+        "pid": os.getpid(),
+        "client": client,
+        "calls": {
+            "reads": calls.reads,
+            "writes": calls.writes,
+            "refused": calls.refused,
+            "failed": calls.failed,
+            "last_s": round(calls.last_s, 4),
+            "slowest_s": round(calls.slowest_s, 4),
+        },
+        "breaker_open_s": round(breaker.open_s, 1),
+        "breaker_why": breaker.why if breaker.open_s else "",
+        "models": {} if models is None else {kind: asdict(found) for kind, found in models.serving.items()},
+        "bad_profiles": dict(getattr(source, "bad", {})),
+    }
+
+
+def partitions_of(snapshot: Snapshot) -> dict[str, dict[str, int]]:
+    """GPUs and jobs of each partition."""
+    return {
+        name: {
+            "gpus": part.gpus,
+            "pending": len(part.pending),
+            "running": len(part.running),
+            "packed": sum(entry.partner is not None for entry in part.running),
+        }
+        for name, part in snapshot.partitions.items()
+    }

@@ -1,0 +1,61 @@
+"""The models' upkeep beside a daemon: finished jobs go into a log, and a child trains from it when that is due."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from lucid.adapters.job_log import write_job_log
+from lucid.adapters.model_timer import ChildTick, ModelTimer
+from lucid.adapters.store import Store
+from lucid.config import Settings, own_job_log
+from lucid.errors import StoreError
+
+__all__ = ["Upkeep", "model_timer"]
+
+_LOG = logging.getLogger("lucidd")
+
+
+class Upkeep:
+    """One tick: write the log, and let a child train where there is enough to learn from."""
+
+    def __init__(self, settings: Settings, store: Store, train: Callable[[], Sequence[dict[str, Any]]]) -> None:
+        self._settings = settings
+        self._store = store
+        self._train = train
+
+    def __call__(self) -> Sequence[dict[str, Any]]:
+        """What the training came to, one object for each kind; nothing where no child was started.
+
+        Raises:
+            ModelError: the child failed.
+        """
+        models = self._settings.models
+        try:
+            ended = self._store.ended()
+            write_job_log(own_job_log(self._settings), ended)
+        except StoreError as error:
+            _LOG.error("finished jobs not written out", extra={"facts": {"why": str(error)}})
+            ended = []
+        if len(ended) < models.least_jobs and not (models.jobs or models.profiles or models.bins):
+            return []  # a child costs seconds of CPU to find that out
+        return self._train()
+
+
+def model_timer(settings: Settings, config: Path, store: Store) -> ModelTimer | None:
+    """The timer of a daemon with this configuration file; ``None`` where it is not to train."""
+    if not settings.models.every_h:
+        return None
+    child = ChildTick(["--config", str(config.absolute())])
+    return ModelTimer(Upkeep(settings, store, child), timedelta(hours=settings.models.every_h), _told)
+
+
+def _told(outcomes: Sequence[dict[str, Any]]) -> None:
+    for found in outcomes:
+        facts = {
+            key: found[key] for key in ("kind", "action", "version", "promoted", "why", "trouble") if key in found
+        }
+        _LOG.info("models", extra={"facts": facts})
