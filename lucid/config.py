@@ -269,6 +269,15 @@ class Mode(StrEnum):
 class SlurmSettings(_Frozen):
     """How the daemon talks to Slurm."""
 
+    client: Literal["command", "rest"] = "command"
+    """By Slurm's own commands, or by slurmrestd."""
+    rest_url: str = ""
+    """unix:/run/slurmrestd/slurmrestd.sock, or http://host:6820."""
+    rest_token_file: str = ""
+    """Holds the JSON web token that slurmrestd wants over HTTP; read anew for every request."""
+    rest_commands: bool = False
+    """What slurmrestd cannot do (changing one task of an array; before 26.05, requeueing) goes through the
+    commands. Without it, pack mode is not to be had over slurmrestd."""
     prefix: tuple[str, ...] = ()
     """Words before every Slurm command: ["chroot", "/srv/slurm"] or ["ssh", "head"]."""
     timeout_s: float = Field(20.0, gt=0)
@@ -286,6 +295,11 @@ class SlurmSettings(_Frozen):
     """How long the breaker stays open at first."""
     start_grace_s: float = Field(30.0, gt=0)
     """A released job that has not started by then is taken back and decided anew."""
+
+    @property
+    def packs(self) -> bool:
+        """Can every change that pack mode makes be written this way?"""
+        return self.client == "command" or self.rest_commands
 
 
 class DaemonSettings(_Frozen):
@@ -358,10 +372,18 @@ def settings_from(data: dict[str, Any], where: str) -> Settings:
         ConfigError: naming the key, the value, what was expected, and for an unknown key the known ones.
     """
     try:
-        return Settings.model_validate(data)
+        settings = Settings.model_validate(data)
     except ValidationError as error:
         lines = [_explain(dict(item)) for item in error.errors()]
         raise ConfigError(f"{where}: " + "; ".join(lines)) from None
+    packs = [name for name, mode in settings.daemon.partitions.items() if mode is Mode.PACK]
+    if packs and not settings.slurm.packs:
+        raise ConfigError(
+            f"{where}: daemon.partitions.{packs[0]} = 'pack', but slurmrestd cannot change one task of an array, nor "
+            "requeue before 26.05: set slurm.rest_commands = true (scontrol, behind slurm.prefix, does that), or "
+            "slurm.client = 'command', or observe or order here"
+        )
+    return settings
 
 
 def _explain(item: dict[str, Any]) -> str:

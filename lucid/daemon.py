@@ -24,8 +24,8 @@ from lucid.adapters.model_timer import ModelTimer
 from lucid.adapters.pair_memory import PairMemory
 from lucid.adapters.profiles import ProfileFolder, ProfileSource
 from lucid.adapters.recorder import StoreRecorder
-from lucid.adapters.slurm_cli import CommandClient
 from lucid.adapters.slurm_client import Breaker, SlurmClient
+from lucid.adapters.slurm_clients import make_client
 from lucid.adapters.slurm_cluster import SlurmCluster
 from lucid.adapters.store import Lease, LeaseLost, Store, holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore, set_aside
@@ -51,12 +51,14 @@ _PRUNE_EVERY_H = 6
 
 def modes_from(settings: Settings, switches: Mapping[str, str]) -> dict[str, Mode]:
     """The mode of each partition: from the configuration, overruled by what ``lucidctl mode`` set; all of them
-    ``observe`` while paused."""
+    ``observe`` while paused; at most ``order`` where the client cannot write what ``pack`` needs."""
     modes: dict[str, Mode] = {}
     paused = switches.get("paused") == "1"
     for name, configured in settings.daemon.partitions.items():
         text = switches.get(f"mode.{name}", str(configured))
         modes[name] = Mode.OBSERVE if paused or text not in set(Mode) else Mode(text)
+        if modes[name] is Mode.PACK and not settings.slurm.packs:
+            modes[name] = Mode.ORDER
     return modes
 
 
@@ -382,7 +384,7 @@ def _make(
         profiled_s=settings.policy.profiling.t_prof_s,
         memory=memory,
     )
-    client = CommandClient(slurm.prefix, breaker, slurm.timeout_s)
+    client = make_client(slurm, breaker)
     daemon = Daemon(settings, client, breaker, store, source, clock, models.make(), memory=memory, models=models)
     return daemon, store
 

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lucid.adapters.slurm_client import Breaker, Changes, checked_id, guarded
-from lucid.adapters.slurm_records import SlurmJob, SlurmNode, jobs_from, nodes_from, version_of
+from lucid.adapters.slurm_records import SlurmJob, SlurmNode, jobs_from, nodes_from, reads_whole, version_of
+from lucid.adapters.slurm_site import Partition, clock_from, config_from_text, partitions_from
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 
 __all__ = ["CommandClient"]
@@ -29,8 +30,12 @@ _TRY_AGAIN = (
     "slurmctld is not responding",
     "protocol authentication error",
     "munge",
+    "unexpected message received",
 )
 """Words of Slurm's that mean that it does not answer at present, rather than that it declines."""
+
+_WHOLE = "--json=v0.0.44"
+"""Where the default form leaves something out that matters here."""
 
 
 class CommandClient:
@@ -45,6 +50,7 @@ class CommandClient:
         self._breaker = breaker
         self._timeout_s = timeout_s
         self._version: tuple[int, int] | None = None
+        self._json = "--json"
 
     def version(self) -> tuple[int, int]:
         """From the last answer, or by asking."""
@@ -58,9 +64,14 @@ class CommandClient:
         return self._version
 
     def jobs(self) -> list[SlurmJob]:
-        """One ``squeue`` over all states."""
+        """One ``squeue`` over all states; the first on 26.05 is asked again in a form that tells more."""
         self._breaker.calls.reads += 1
-        return jobs_from(self.ask(["squeue", "--json", "--states=all"]))
+        document = self.ask(["squeue", self._json, "--states=all"])
+        if self._json == "--json" and not reads_whole(document):
+            self._breaker.calls.reads += 1
+            document = self.ask(["squeue", _WHOLE, "--states=all"])
+            self._json = _WHOLE
+        return jobs_from(document)
 
     def nodes(self) -> list[SlurmNode]:
         """One ``scontrol show nodes``."""
@@ -68,10 +79,28 @@ class CommandClient:
         return nodes_from(self.ask(["scontrol", "show", "nodes", "--json"]))
 
     def config(self) -> dict[str, str]:
-        """``scontrol show config``, by key."""
+        """``scontrol show config``."""
         self._breaker.calls.reads += 1
-        pairs = (line.partition("=") for line in self._run(["scontrol", "show", "config"]).splitlines())
-        return {key.strip(): value.strip() for key, eq, value in pairs if eq}
+        return config_from_text(self._run(["scontrol", "show", "config"]))
+
+    def partitions(self) -> list[Partition]:
+        """``scontrol show partitions``."""
+        self._breaker.calls.reads += 1
+        return partitions_from(self.ask(["scontrol", "show", "partitions", "--json"]))
+
+    def clock_s(self) -> float | None:
+        """From ``sdiag``."""
+        self._breaker.calls.reads += 1
+        return clock_from(self.ask(["sdiag", "--json"]))
+
+    def rights(self) -> tuple[str, str] | None:
+        """The user behind the prefix, by ``id``, and what ``sacctmgr`` says of them."""
+        user = self._run(["id", "-un"]).strip()
+        try:
+            level = self._run(["sacctmgr", "-nP", "show", "user", user, "format=adminlevel"]).strip().lower()
+        except ActionRefused:
+            return None
+        return user, level or "none"
 
     def ask(self, command: Sequence[str]) -> Any:
         """The JSON that a command prints.

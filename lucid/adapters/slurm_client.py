@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_site import Partition
 from lucid.errors import ActionRefused, ClusterUnavailable
 
-__all__ = ["Breaker", "Calls", "Changes", "SlurmClient", "checked_id", "guarded"]
+__all__ = ["Breaker", "Calls", "Changes", "Inspector", "SlurmClient", "checked_id", "guarded"]
 
 T = TypeVar("T")
 
@@ -80,6 +81,28 @@ class SlurmClient(Protocol):
 
     def requeue_hold(self, job_id: str) -> None:
         """Stop a running batch job and put it back, held; one that has ended meanwhile stays as it is."""
+        ...
+
+
+class Inspector(SlurmClient, Protocol):
+    """A client that can also be asked how Slurm is set up, for ``lucidctl doctor``."""
+
+    def config(self) -> Mapping[str, str] | None:
+        """slurmctld's configuration in force, by key as ``scontrol show config`` has it; ``None`` where this way of
+        asking does not tell."""
+        ...
+
+    def partitions(self) -> Sequence[Partition]:
+        """All partitions."""
+        ...
+
+    def clock_s(self) -> float | None:
+        """slurmctld's clock, Unix seconds."""
+        ...
+
+    def rights(self) -> tuple[str, str] | None:
+        """Who Slurm takes this client for, and their AdminLevel in small letters; ``None`` where it cannot be
+        told (no accounting)."""
         ...
 
 

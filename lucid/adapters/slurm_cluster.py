@@ -75,7 +75,10 @@ class SlurmCluster:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Sharing needs a Slurm that replaces requests; profiling a partition for it."""
+        """Sharing needs a Slurm that replaces requests; profiling a partition for it; all of it a client that can
+        requeue."""
+        if not self._slurm.packs:
+            return frozenset()
         able = {Capability.PREEMPT}
         if self._client.version() >= _OLDEST:
             able.add(Capability.SHARE)

@@ -17,7 +17,16 @@ from lucid.adapters.slurm_text import array_tasks, gpu_count, gpu_mask, gpu_type
 from lucid.core.placement import NodeGpus, Placement
 from lucid.errors import ClusterError
 
-__all__ = ["Request", "SlurmJob", "SlurmNode", "jobs_from", "nodes_from", "version_of"]
+__all__ = [
+    "Request",
+    "SlurmJob",
+    "SlurmNode",
+    "checked_list",
+    "jobs_from",
+    "nodes_from",
+    "reads_whole",
+    "version_of",
+]
 
 _MOST_TASKS = 1000
 """Tasks shown of one array that still waits: what bounds a snapshot."""
@@ -183,7 +192,12 @@ def _words(value: Any) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else []
 
 
-def _checked(document: Any, key: str, what: str) -> list[Mapping[str, Any]]:
+def checked_list(document: Any, key: str, what: str) -> list[Mapping[str, Any]]:
+    """The list that an answer has under *key*.
+
+    Raises:
+        ClusterError: the answer is none, or says that it failed.
+    """
     if not isinstance(document, Mapping) or not isinstance(document.get(key), list):
         raise ClusterError(f"{what}: no {key!r} in the answer; is this Slurm 23.02 or later?")
     errors = document.get("errors") or []
@@ -205,6 +219,13 @@ def version_of(document: Any) -> tuple[int, int] | None:
         return None
 
 
+def reads_whole(document: Any) -> bool:
+    """Does the answer tell all that is read here? Data parser v0.0.45 (the default of 26.05) does not say which jobs
+    are ``--exclusive``: it empties ``shared`` and has nothing in its place (seen on 26.05.5)."""
+    meta = document.get("meta", {}) if isinstance(document, Mapping) else {}
+    return "v0.0.45" not in str((meta.get("plugin") or {}).get("data_parser"))
+
+
 def jobs_from(document: Any) -> list[SlurmJob]:
     """Jobs of one answer; waiting tasks of an array apart, in order of their number.
 
@@ -212,7 +233,7 @@ def jobs_from(document: Any) -> list[SlurmJob]:
         ClusterError: the answer is none, or says that it failed.
     """
     found: list[SlurmJob] = []
-    raws = _checked(document, "jobs", "jobs")
+    raws = checked_list(document, "jobs", "jobs")
     at_work = Counter(
         int(_number(raw.get("array_job_id"))) for raw in raws if _words(raw.get("job_state"))[:1] == ["RUNNING"]
     )
@@ -313,6 +334,10 @@ def _held(resources: Mapping[str, Any], raw: Mapping[str, Any]) -> tuple[tuple[t
         memory = part.get("memory") or {}
         cpus = part.get("cpus") or {}
         used.append((str(part.get("name")), int(_number(cpus.get("count"))), int(_number(memory.get("allocated")))))
+    for part in resources.get("allocated_nodes") or []:  # as v0.0.40 has it
+        cores = [core for socket in (part.get("sockets") or {}).values() for core in socket.get("cores") or {}]
+        cpus_used = int(_number(part.get("cpus_used"))) or len(cores)
+        used.append((str(part.get("nodename")), cpus_used, int(_number(part.get("memory_allocated")))))
     detail = raw.get("gres_detail") or []
     masks = [gpu_mask(str(item)) for item in detail] if isinstance(detail, list) else []
     names = hosts(str(raw.get("nodes") or ""))
@@ -327,7 +352,7 @@ def nodes_from(document: Any) -> list[SlurmNode]:
         ClusterError: the answer is none, or says that it failed.
     """
     found = []
-    for raw in _checked(document, "nodes", "nodes"):
+    for raw in checked_list(document, "nodes", "nodes"):
         types, shards = gpu_types(str(raw.get("gres") or ""))
         mem_mib = int(_number(raw.get("real_memory"))) - int(_number(raw.get("specialized_memory")))
         found.append(

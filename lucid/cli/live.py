@@ -277,5 +277,7 @@ def mode(partition: str, to: str, config: Path) -> None:
     if partition not in settings.daemon.partitions:
         known = ", ".join(settings.daemon.partitions)
         raise ConfigError(f"no partition {partition!r} in {config} (known: {known}); add it there")
+    if to == Mode.PACK and not settings.slurm.packs:
+        raise ConfigError(f"{partition} cannot be packed over slurmrestd alone: set slurm.rest_commands = true")
     live_store(settings, write=True).set_setting(f"mode.{partition}", None if to == "configured" else to)
     click.echo(f"{partition}: {to}, from the next cycle on")

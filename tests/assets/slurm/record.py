@@ -2,7 +2,12 @@
 
     python tests/assets/slurm/record.py OUT PARTITION -- chroot DIR     # an idle testbed, as its root
 
-Writes OUT/<version>/jobs.json and nodes.json. Needs a partition of two nodes with four GPUs each, and slots.
+Writes OUT/<version>/jobs.json and nodes.json as the commands print them, and OUT/<version>-<interface>/ with what
+slurmrestd answers through each version of its interface: the same two, and refusals (answers.json). Needs a
+partition of two nodes with four GPUs each, and slots. The recordings here were made on
+
+    LUCID_TESTBED_NODES='n[1-3],p1:gpus=4,cpus=16,mem=64000,type=a100' LUCID_TESTBED_PLUGIN=0 \\
+        LUCID_TESTBED_PARTITIONS='vc=n[1-2] other=n3 prof=p1' LUCID_TESTBED_PROFILING=prof make cluster
 """
 
 from __future__ import annotations
@@ -12,8 +17,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+import httpx
+
+from lucid.adapters.slurm_records import reads_whole
+from lucid.adapters.slurm_rest import REQUEUES, VERSIONS
 
 BATCH = "#!/bin/sh\nsleep 600\n"
+STUBBORN = "#!/bin/sh\ntrap '' TERM\nsleep 600\n"
+"""Of the job that is requeued: it stays COMPLETING until it is killed, long enough for all looks."""
 JOBS = (
     ["--gres=shard:g2:1,shard:g3:1", "-w", "n2", "-J", "slots"],
     ["--gres=shard:g2:1,shard:g3:1", "-w", "n2", "-J", "guest"],
@@ -37,24 +50,80 @@ def run(prefix: list[str], *command: str, text: str | None = None) -> str:
     return done.stdout
 
 
+def put(folder: Path, **documents: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, document in documents.items():
+        (folder / f"{name}.json").write_text(json.dumps(document, separators=(",", ":"), sort_keys=True) + "\n")
+
+
+def only(document: Any, ids: dict[str, str]) -> Any:
+    document["jobs"] = [job for job in document["jobs"] if str(job["job_id"]) in ids.values()]
+    return document
+
+
+def answer(http: httpx.Client, method: str, path: str, body: Any = None, **headers: str) -> dict[str, Any]:
+    reply = http.request(method, path, json=body, headers=headers)
+    try:
+        says = reply.json()
+    except ValueError:
+        says = reply.text
+    return {"method": method, "path": path, "body": body, "status": reply.status_code, "says": says}
+
+
+def looks(local: httpx.Client) -> dict[str, tuple[Any, Any]]:
+    """(jobs, nodes) through each version of the interface that this slurmrestd knows."""
+    replies = {interface: local.get(f"/slurm/{interface}/jobs/") for interface in (REQUEUES, *VERSIONS)}
+    return {
+        interface: (reply.json(), local.get(f"/slurm/{interface}/nodes/").json())
+        for interface, reply in replies.items()
+        if reply.status_code != 404
+    }
+
+
+def answers(root: str, ids: dict[str, str], local: httpx.Client, remote: httpx.Client, stale: str) -> Any:
+    waiting, running, array = (ids[name] for name in ("stays", "gpus", "array"))
+    requeue = {"jobs": [waiting], "flags": ["Hold"]}
+    return {
+        "ping": answer(local, "GET", f"{root}/ping/"),
+        "no such version": answer(local, "GET", "/slurm/v0.0.1/ping/"),
+        "no such job": answer(local, "POST", f"{root}/job/999999", {"hold": True}),
+        "runs already": answer(local, "POST", f"{root}/job/{running}", {"tres_per_node": "gres/gpu:1"}),
+        "one task": answer(local, "POST", f"{root}/job/{array}_2", {"hold": True}),
+        "unknown field": answer(local, "POST", f"{root}/job/{waiting}", {"nonsense": 1}),
+        "written": answer(local, "POST", f"{root}/job/{waiting}", {"site_factor": 0}),
+        "requeue": answer(local, "POST", f"{root}/jobs/requeue", requeue),
+        "no token": answer(remote, "GET", f"{root}/ping/"),
+        "token expired": answer(remote, "GET", f"{root}/jobs/", **{"X-SLURM-USER-TOKEN": stale}),
+    }
+
+
 def main() -> None:
     out, partition, prefix = Path(sys.argv[1]), sys.argv[2], sys.argv[sys.argv.index("--") + 1 :]
+    described = json.loads((Path(prefix[-1]).parent / "testbed.json").read_text())
+    local = httpx.Client(transport=httpx.HTTPTransport(uds=described["rest_socket"]), base_url="http://slurmrestd")
+    remote = httpx.Client(base_url=described["rest_http"], timeout=30)
+    stale = run(prefix, "scontrol", "token", "username=lucid", "lifespan=1").strip().removeprefix("SLURM_JWT=")
     ids = {}
     for options in JOBS:
-        said = run(prefix, "sbatch", "--parsable", "-o", "/dev/null", "-p", partition, *options, text=BATCH)
+        script = STUBBORN if options[-1] == "gres" else BATCH
+        said = run(prefix, "sbatch", "--parsable", "-o", "/dev/null", "-p", partition, *options, text=script)
         ids[options[-1]] = said.strip()
     run(prefix, "scontrol", "update", f"JobId={ids['per-task']}", f"AdminComment=lucid:vc={partition};cold=1")
     time.sleep(5)
     run(prefix, "scancel", ids["cancelled"])
+    time.sleep(8)  # until it has left COMPLETING
     run(prefix, "scontrol", "requeuehold", ids["gres"])
     jobs = json.loads(run(prefix, "squeue", "--json", "--states=all"))
+    if not reads_whole(jobs):
+        jobs = json.loads(run(prefix, "squeue", f"--json={VERSIONS[0]}", "--states=all"))
+    seen = looks(local)
     nodes = json.loads(run(prefix, "scontrol", "show", "nodes", "--json"))
-    release = jobs["meta"]["slurm"]["version"]
-    folder = out / f"{release['major']}.{release['minor']}"
-    folder.mkdir(parents=True, exist_ok=True)
-    jobs["jobs"] = [job for job in jobs["jobs"] if str(job["job_id"]) in ids.values()]
-    for name, document in (("jobs", jobs), ("nodes", nodes)):
-        (folder / f"{name}.json").write_text(json.dumps(document, separators=(",", ":"), sort_keys=True) + "\n")
+    version = jobs["meta"]["slurm"]["version"]
+    release = f"{version['major']}.{version['minor']}"
+    put(out / release, jobs=only(jobs, ids), nodes=nodes)
+    for interface, (rest_jobs, rest_nodes) in seen.items():
+        said_no = answers(f"/slurm/{interface}", ids, local, remote, stale)
+        put(out / f"{release}-{interface}", jobs=only(rest_jobs, ids), nodes=rest_nodes, answers=said_no)
     run(prefix, "scancel", *ids.values())
 
 

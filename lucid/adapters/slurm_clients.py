@@ -1,0 +1,30 @@
+"""Which way of talking to Slurm the settings name."""
+
+from __future__ import annotations
+
+from lucid.adapters.slurm_cli import CommandClient
+from lucid.adapters.slurm_client import Breaker, Inspector
+from lucid.config import SlurmSettings
+from lucid.errors import ConfigError
+
+__all__ = ["make_client"]
+
+
+def make_client(slurm: SlurmSettings, breaker: Breaker) -> Inspector:
+    """The client of these settings; commands and slurmrestd stand behind the same breaker.
+
+    Raises:
+        ConfigError: slurmrestd's address or token file is missing or wrong, or httpx is not installed.
+    """
+    commands = CommandClient(slurm.prefix, breaker, slurm.timeout_s)
+    if slurm.client == "command":
+        return commands
+    try:
+        from lucid.adapters.slurm_rest import RestClient
+    except ImportError:
+        raise ConfigError(
+            "slurm.client = 'rest' needs httpx: pip install 'lucid-scheduler[rest]', or set slurm.client = 'command'"
+        ) from None
+    return RestClient(
+        slurm.rest_url, breaker, slurm.rest_token_file, slurm.timeout_s, commands if slurm.rest_commands else None
+    )

@@ -1,0 +1,103 @@
+"""How Slurm is set up, in our words: partitions and the configuration in force. For ``lucidctl doctor``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lucid.adapters.slurm_records import checked_list
+
+__all__ = ["Partition", "clock_from", "config_from_json", "config_from_text", "partitions_from"]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition. ``allowed``: what its jobs may be of, where that is narrowed, as ("groups", "ml,root").
+    Memory in MiB; ``max_time_s`` is ``None`` where there is no limit."""
+
+    name: str
+    state: str
+    exclusive: bool
+    oversubscribe: bool
+    allowed: tuple[tuple[str, str], ...]
+    def_mem_mib: int
+    max_time_s: float | None
+    root_only: bool
+
+
+def partitions_from(document: Any) -> list[Partition]:
+    """Partitions of one answer, of ``scontrol show partitions --json`` or slurmrestd.
+
+    Raises:
+        ClusterError: the answer is none, or says that it failed.
+    """
+    return [_partition(raw) for raw in checked_list(document, "partitions", "partitions")]
+
+
+def _partition(raw: Mapping[str, Any]) -> Partition:
+    about = raw.get("partition") or {}
+    most = raw.get("maximums") or {}
+    if "exclusive" in about:  # 26.05's v0.0.45
+        exclusive = about["exclusive"] not in ("", "NO")
+        oversubscribe = str(about.get("oversubscribe") or "NO").partition(":")[0] not in ("NO", "EXCLUSIVE")
+    else:
+        shares = (most.get("oversubscribe") or {}).get("jobs", 1)
+        exclusive, oversubscribe = shares == 0, shares > 1
+    allowed = []
+    for key in ("groups", "accounts", "qos"):
+        rules = raw.get(key) or {}
+        for verb in ("allowed", "deny"):
+            if rules.get(verb):
+                allowed.append((key if verb == "allowed" else f"no {key}", str(rules[verb])))
+    defaults = raw.get("defaults") or {}
+    memory = [defaults.get("partition_memory_per_node"), defaults.get("partition_memory_per_cpu")]
+    limit = most.get("time") or {}
+    return Partition(
+        name=str(raw.get("name") or ""),
+        state=str(next(iter(about.get("state") or []), "UP")),
+        exclusive=exclusive,
+        oversubscribe=oversubscribe,
+        allowed=tuple(allowed),
+        def_mem_mib=max(int((item or {}).get("number") or 0) for item in memory),
+        max_time_s=float(limit["number"]) * 60 if limit.get("set") and not limit.get("infinite") else None,
+        root_only="ROOT_ONLY" in (raw.get("flags") or []),
+    )
+
+
+def config_from_text(text: str) -> dict[str, str]:
+    """``scontrol show config`` by key. What is not set is empty; lists (``Prolog[0]``) are joined by commas."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        key, eq, value = line.partition("=")
+        if eq:
+            _add(found, re.sub(r"\[\d+\]$", "", key.strip()), value.strip())
+    return found
+
+
+def config_from_json(document: Mapping[str, Any]) -> dict[str, str]:
+    """``slurm_conf`` of slurmrestd's answer (v0.0.45), as `config_from_text` gives it."""
+    found: dict[str, str] = {}
+    for key, value in document.items():
+        if isinstance(value, list):
+            text = ",".join(str(item) for item in value if not isinstance(item, Mapping))
+        elif isinstance(value, Mapping):
+            text = str(value.get("number", "")) if value.get("set") and not value.get("infinite") else ""
+        else:
+            text = str(int(value)) if isinstance(value, bool) else str(value)
+        _add(found, key, text)
+    return found
+
+
+def _add(found: dict[str, str], key: str, value: str) -> None:
+    bare = "" if value in ("(null)", "none", "UNLIMITED", "N/A") else value
+    found[key] = f"{found[key]},{bare}" if found.get(key) else bare
+
+
+def clock_from(document: Any) -> float | None:
+    """slurmctld's clock, of ``sdiag``'s answer; ``None`` where it does not say."""
+    statistics = document.get("statistics") if isinstance(document, Mapping) else None
+    at = (statistics or {}).get("req_time")
+    number = at.get("number") if isinstance(at, Mapping) else at
+    return float(number) if isinstance(number, int) and number > 0 else None

@@ -1,0 +1,228 @@
+"""What every client of a real Slurm keeps to: by its commands, by slurmrestd's socket, by slurmrestd over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from box import Box
+
+from builders import at
+from lucid.adapters.slurm_cli import CommandClient
+from lucid.adapters.slurm_client import Breaker, Changes, Inspector
+from lucid.adapters.slurm_records import SlurmJob
+from lucid.adapters.slurm_rest import RestClient
+from lucid.errors import ActionRefused, ClusterUnavailable
+from testbed import daemons, host
+from testbed.settings import layout_from
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def described(box: Box) -> dict[str, str]:
+    return json.loads((box.root.parent / "testbed.json").read_text())  # type: ignore[no-any-return]
+
+
+def commands(box: Box, breaker: Breaker) -> CommandClient:
+    return CommandClient(["chroot", "--userspec=lucid", str(box.root)], breaker)
+
+
+def token(box: Box, folder: Path, *options: str) -> str:
+    path = folder / "token"
+    path.write_text(box.run("scontrol", "token", "username=lucid", *options).stdout)
+    return str(path)
+
+
+def make(box: Box, kind: str, folder: Path) -> Inspector:
+    breaker = Breaker(time.monotonic)
+    if kind == "commands":
+        return commands(box, breaker)
+    if kind == "socket":
+        return RestClient(f"unix:{described(box)['rest_socket']}", breaker)
+    return RestClient(described(box)["rest_http"], breaker, token(box, folder))
+
+
+@pytest.fixture(params=["commands", "socket", "http"])
+def client(request: pytest.FixtureRequest, box: Box, tmp_path: Path) -> Iterator[Inspector]:
+    made = make(box, request.param, tmp_path)
+    yield made
+    if isinstance(made, RestClient):
+        made.close()
+
+
+def see(client: Inspector, number: str) -> SlurmJob:
+    return next(job for job in client.jobs() if job.id == number)
+
+
+def test_all_see_the_same(client: Inspector, box: Box) -> None:
+    ids = [
+        box.sbatch("--gres=gpu:1", "-H"),
+        box.sbatch("--gpus=2", "-w", "n1", "-H"),
+        box.sbatch("--array=1-3", "-H"),
+    ]
+    other = commands(box, Breaker(time.monotonic))
+    mine, theirs = ({job.id: job for job in seen.jobs()} for seen in (client, other))
+    assert mine.keys() == theirs.keys() >= {*ids[:2], f"{ids[2]}_1", f"{ids[2]}_3"}
+    assert all(mine[i].request == theirs[i].request and mine[i].held == theirs[i].held for i in mine)
+    assert client.nodes() == other.nodes()
+    assert client.version() == other.version() >= (24, 11)
+    assert client.partitions() == other.partitions()
+
+
+def test_a_held_job_is_sent_to_the_gpus_that_were_chosen(client: Inspector, box: Box) -> None:
+    number = box.sbatch("--gpus=2", "-H", script="sleep 60")
+    client.update(
+        number,
+        Changes(
+            tres_per_node="gres/shard:g1:1,gres/shard:g3:1", tres_per_job="", req_nodes="n2", start_now=True,
+            extra="lucid-gpus=1,3",
+        ),
+    )  # fmt: skip
+    client.release(number)
+    box.wait("the start", lambda: see(client, number).state == "RUNNING")
+    job = see(client, number)
+    assert (job.placement, job.extra) == (at("n2:1,3"), "lucid-gpus=1,3")
+
+
+def test_a_field_that_is_cleared_is_empty(client: Inspector, box: Box) -> None:
+    number = box.sbatch("--gres=gpu:1", "-H", "-w", "n1")
+    client.update(number, Changes(req_nodes=""))
+    assert see(client, number).request.req_nodes == ""
+
+
+def test_a_pending_job_is_held_and_released(client: Inspector, box: Box) -> None:
+    number = box.sbatch("--gres=gpu:1", "--begin=now+1hour")
+    client.hold(number)
+    assert see(client, number).held
+    client.release(number)
+    assert not see(client, number).held
+    client.update(number, Changes(start_now=True))
+    box.wait_ended(number)
+
+
+def priority(box: Box, number: str) -> int:
+    words = box.run("scontrol", "show", "job", number).stdout.split()
+    return int(next(word for word in words if word.startswith("Priority=")).partition("=")[2])
+
+
+def test_a_site_factor_adds_to_the_priority_and_is_taken_back(client: Inspector, box: Box) -> None:
+    box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 60")
+    one = box.sbatch("--gres=gpu:4", "-p", "vc-b")
+    array = box.sbatch("--gres=gpu:4", "-p", "vc-b", "--array=1-2")
+    for number, target in ((one, one), (array, f"{array}_2")):
+        before = priority(box, number)
+        client.update(target, Changes(site_factor=5000))
+        assert 4900 <= priority(box, target) - before <= 5100
+        client.update(target, Changes(site_factor=0))
+        assert abs(priority(box, target) - before) <= 100
+
+
+def test_a_running_job_is_requeued_or_the_client_says_that_it_cannot(client: Inspector, box: Box) -> None:
+    number = box.sbatch("--gres=gpu:1", script="sleep 60")
+    box.wait("the start", lambda: box.state(number) == "RUNNING")
+    if isinstance(client, RestClient) and client.version() < (26, 5):
+        with pytest.raises(ActionRefused, match="rest_commands"):
+            client.requeue_hold(number)
+        assert see(client, number).state == "RUNNING"
+        return
+    client.requeue_hold(number)
+    box.wait("the requeue", lambda: see(client, number).pending)
+    assert (see(client, number).held, see(client, number).restarts) == (True, 1)
+    over = box.sbatch("--gres=gpu:1")
+    box.wait_ended(over)
+    with pytest.raises(ActionRefused):
+        client.requeue_hold(over)
+    assert see(client, over).ended
+
+
+def test_what_slurm_declines_is_a_refusal(client: Inspector, box: Box) -> None:
+    number = box.sbatch("--gres=gpu:1", script="sleep 60")
+    box.wait("the start", lambda: box.state(number) == "RUNNING")
+    for target, changes in ((number, Changes(req_nodes="n2")), ("999999", Changes(site_factor=1))):
+        with pytest.raises(ActionRefused):
+            client.update(target, changes)
+
+
+def test_what_the_doctor_asks_is_answered(client: Inspector, box: Box) -> None:
+    config = client.config()
+    if config is None:
+        assert isinstance(client, RestClient)
+        assert client.version() < (26, 5)
+    else:
+        assert {"gpu", "shard"} <= set(config["GresTypes"].split(","))
+        assert config["Prolog"] == "/etc/slurm/lucid/prolog.d/*"
+        assert "lua" in config["JobSubmitPlugins"]
+    assert {partition.name for partition in client.partitions()} == {"vc-a", "vc-b", "prof"}
+    assert abs((client.clock_s() or 0.0) - time.time()) < 60
+    told = client.rights()
+    if not (isinstance(client, RestClient) and client.url.startswith("unix:")):
+        assert told == ("lucid", "operator")
+
+
+def test_a_token_that_has_expired_is_said(box: Box, tmp_path: Path) -> None:
+    path = token(box, tmp_path, "lifespan=1")
+    client = RestClient(described(box)["rest_http"], Breaker(time.monotonic), path)
+    time.sleep(2.1)
+    with pytest.raises(ClusterUnavailable, match=r"expired .* renew it"):
+        client.jobs()
+    token(box, tmp_path)
+    client.jobs()
+    client.close()
+
+
+def test_lucidd_orders_a_queue_over_slurmrestd_alone(box: Box, tmp_path: Path) -> None:
+    """One cycle, without any Slurm command: its prefix leads nowhere."""
+    box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 60")
+    small = box.sbatch("--gres=gpu:1", "-p", "vc-b")
+    large = box.sbatch("--gres=gpu:4", "-p", "vc-b")
+    before = {number: priority(box, number) for number in (small, large)}
+    for kind in ("socket", "http"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        url = f"unix:{described(box)['rest_socket']}" if kind == "socket" else described(box)["rest_http"]
+        secret = f'rest_token_file = "{token(box, folder)}"\n' if kind == "http" else ""
+        (folder / "lucid.toml").write_text(
+            f'[slurm]\nclient = "rest"\nrest_url = "{url}"\nprefix = ["/no/such/program"]\n{secret}'
+            f'[daemon]\nstate_dir = "{folder}"\nheartbeat = "{folder}/heartbeat"\nsite_factor_bound = 1000\n'
+            '[daemon.partitions]\nvc-b = "order"\n'
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "lucid.daemon", "--once", "--config", str(folder / "lucid.toml")],
+            capture_output=True, text=True, check=False, cwd=REPO, env=os.environ, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        gained = {number: priority(box, number) - before[number] for number in (small, large)}
+        assert gained[small] >= gained[large] > 100, done.stderr
+        for number in (small, large):
+            box.run("scontrol", "update", f"JobId={number}", "SiteFactor=0")
+
+
+@pytest.mark.slow
+def test_a_dead_slurmctld_is_no_answer_to_every_client(box: Box, tmp_path: Path) -> None:
+    layout = layout_from({"LUCID_TESTBED_NAME": "pytest", **os.environ})
+    clients = [make(box, kind, tmp_path) for kind in ("commands", "socket", "http")]
+    number = box.sbatch("--gres=gpu:1", "-H")
+    for client in clients:
+        client.jobs()
+    (pid,) = [pid for pid, name in host.processes_in(layout.root).items() if name == "slurmctld"]
+    os.kill(pid, signal.SIGTERM)
+    box.wait("its end", lambda: "slurmctld" not in host.processes_in(layout.root).values())
+    try:
+        for client in clients:
+            with pytest.raises(ClusterUnavailable):
+                client.jobs()
+            with pytest.raises(ClusterUnavailable):
+                client.release(number)
+    finally:
+        daemons.start_slurmctld(layout)
+    for client in clients:
+        client.jobs()
+        if isinstance(client, RestClient):
+            client.close()
