@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,14 @@ from lucid.adapters.slurm_cluster import SlurmCluster
 from lucid.adapters.store import Lease, LeaseLost, Store, holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore, set_aside
 from lucid.adapters.systemd import tell_systemd
-from lucid.config import Mode, PolicySettings, Settings, library_folder, load_settings
+from lucid.config import Mode, Settings, library_folder, load_settings
 from lucid.core.job import Job, JobProfile, Stage
-from lucid.core.ports import Capability, Clock, Predictor
+from lucid.core.ports import Clock, Predictor
 from lucid.core.prediction import MEDIUM
 from lucid.errors import ClusterError, ConfigError, LucidError, StoreError, UnsafePlan
 from lucid.live.models import LiveModels
+from lucid.live.modes import modes_from, policy_settings
+from lucid.live.samples import SampleIntake, WithSamples
 from lucid.live.status import partitions_of, status_of
 from lucid.live.upkeep import model_timer
 from lucid.orchestrator.cycle import Cycle, CycleResult
@@ -43,41 +45,10 @@ from lucid.orchestrator.policy import make_policy
 from lucid.orchestrator.site_factor import site_factors
 from lucid.profiler.stage import goes_through_profiling
 
-__all__ = ["Daemon", "main", "modes_from", "open_store", "policy_settings"]
+__all__ = ["Daemon", "main", "open_store"]
 
 _LOG = logging.getLogger("lucidd")
 _PRUNE_EVERY_H = 6
-
-
-def modes_from(settings: Settings, switches: Mapping[str, str]) -> dict[str, Mode]:
-    """The mode of each partition: from the configuration, overruled by what ``lucidctl mode`` set; all of them
-    ``observe`` while paused; at most ``order`` where the client cannot write what ``pack`` needs."""
-    modes: dict[str, Mode] = {}
-    paused = switches.get("paused") == "1"
-    for name, configured in settings.daemon.partitions.items():
-        text = switches.get(f"mode.{name}", str(configured))
-        modes[name] = Mode.OBSERVE if paused or text not in set(Mode) else Mode(text)
-        if modes[name] is Mode.PACK and not settings.slurm.packs:
-            modes[name] = Mode.ORDER
-    return modes
-
-
-def policy_settings(settings: Settings, able: frozenset[Capability]) -> PolicySettings:
-    """The policy's settings as this cluster can honour them, and with the daemon's rule on whose jobs may share."""
-    policy = settings.policy
-    packing: dict[str, Any] = {
-        "same_user_only": not settings.daemon.share_across_users,
-        "mps": settings.daemon.mps,
-    }
-    if Capability.SHARE not in able:
-        packing["gss"] = 0
-    profiling = {} if Capability.PROFILE in able else {"enabled": False}
-    return policy.model_copy(
-        update={
-            "packing": policy.packing.model_copy(update=packing),
-            "profiling": policy.profiling.model_copy(update=profiling),
-        }
-    )
 
 
 def open_store(path: Path, now_s: float) -> SqliteStore:
@@ -112,8 +83,10 @@ class Daemon:
         holder: str = "",
         memory: PairMemory | None = None,
         models: LiveModels | None = None,
+        samples: SampleIntake | None = None,
     ) -> None:
-        """``models`` take the place of ``predictor`` and are followed as versions come into service."""
+        """``models`` take the place of ``predictor`` and are followed as versions come into service; ``samples``
+        are taken in before each cycle."""
         self._settings = settings
         self._client = client
         self._breaker = breaker
@@ -122,7 +95,8 @@ class Daemon:
         self._clock = clock
         self._predictor = predictor
         self._models = models
-        self._memory = memory or PairMemory()
+        self._samples = samples
+        self._memory = PairMemory() if memory is None else memory  # one that is empty is false
         self._holder = holder or f"{socket.gethostname()}:{os.getpid()}:{time.monotonic_ns()}"
         self._lease: Lease | None = None
         self._cluster: SlurmCluster | None = None
@@ -210,8 +184,13 @@ class Daemon:
         assert cluster is not None
         if self._cycle is None or (self._models is not None and self._models.changed()):
             self._cycle = self._make_cycle(cluster)
+        if self._samples is not None:
+            self._samples.take(self._token)
         result = self._cycle.run()
-        self._memory.take(entry for part in result.snapshot.partitions.values() for entry in part.running)
+        running = [entry for part in result.snapshot.partitions.values() for entry in part.running]
+        self._memory.take(running)
+        if self._samples is not None:
+            self._samples.watch(running)
         for done in cluster.heal():
             _LOG.info(done)
         modes, factors = self.modes, {}
@@ -256,13 +235,15 @@ class Daemon:
         self._status(now_s, result)
 
     def _status(self, now_s: float, result: CycleResult | None) -> None:
-        status = {
+        status: dict[str, Any] = {
             **status_of(now_s, self._client.name, self._breaker, self._models, self._source),
             "cycles": self._cycles,
             "paused": self._switches.get("paused") == "1",
             "modes": {name: str(mode) for name, mode in self.modes.items()},
             "last_error": self._last_error,
         }
+        if self._samples is not None:
+            status["samples"] = {"taken": self._samples.taken, "missing": self._samples.missing}
         if result is not None:
             status["partitions"] = partitions_of(result.snapshot)
         self._store.put_view("status", status)
@@ -376,7 +357,18 @@ def _make(
     breaker = Breaker(monotonic_s, latency_s=slurm.slow_s, rest_s=slurm.rest_s)
     clock = SystemClock()
     store = open_store(state / "lucid.db", clock.now_s())
-    source = ProfileFolder(Path(settings.daemon.profiles_dir or state / "profiles"))
+    source: ProfileSource = ProfileFolder(Path(settings.daemon.profiles_dir or state / "profiles"))
+    samples = None
+    if settings.daemon.samples_dir:
+        samples = SampleIntake(
+            Path(settings.daemon.samples_dir),
+            store,
+            clock,
+            every_s=settings.daemon.samples_every_s,
+            keep_s=settings.daemon.keep_samples_h * 3600.0,
+            most_bytes=settings.daemon.most_samples_mib << 20,
+        )
+        source = WithSamples(source, samples)
     memory = PairMemory(state / "pairs.json")
     models = LiveModels(
         library_folder(settings, config.parent) or state / "models",
@@ -385,7 +377,9 @@ def _make(
         memory=memory,
     )
     client = make_client(slurm, breaker)
-    daemon = Daemon(settings, client, breaker, store, source, clock, models.make(), memory=memory, models=models)
+    daemon = Daemon(
+        settings, client, breaker, store, source, clock, models.make(), memory=memory, models=models, samples=samples
+    )
     return daemon, store
 
 

@@ -262,6 +262,9 @@ local function tag_of(job, request, types, name, entry)
   if (" " .. (job.comment or "") .. " "):find("[%s,;]lucid:cold[%s,;]") then
     tag[#tag + 1] = "cold=1"
   end
+  if (" " .. (job.comment or "") .. " "):find("[%s,;]lucid:amp[%s,;]") then
+    tag[#tag + 1] = "amp=1"
+  end
   return "lucid:" .. table.concat(tag, ";")
 end
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lucid.adapters.profiles import ProfileSource, labelled, says_more
 from lucid.adapters.slurm_records import SlurmJob
+from lucid.adapters.slurm_text import parse_mark
 from lucid.adapters.store import ProfileRow, Store
 from lucid.core.job import JobProfile
 from lucid.core.ports import Clock
@@ -45,7 +46,8 @@ class KnownProfiles:
             job = jobs.get(reading.job_id) or by_number.get(reading.job_id)
             if job is None:
                 continue
-            profile = labelled(reading.profile, job.user, job.name)
+            mark = parse_mark(job.admin_comment) or {}
+            profile = labelled(reading.profile, job.user, job.name, True if mark.get("amp") == "1" else None)
             if not says_more(self._own.get(job.id), profile):
                 continue
             row = ProfileRow(job.id, job.user, job.name, job.gpus, profile, now_s)

@@ -80,9 +80,11 @@ class ProfileFolder:
         return found
 
 
-def labelled(profile: JobProfile, user: str, name: str) -> JobProfile:
-    """With a label under which like jobs are known, where the sampler was told none: user and name."""
-    return profile if profile.workload or not user else replace(profile, workload=f"{user}/{name}")
+def labelled(profile: JobProfile, user: str, name: str, amp: bool | None = None) -> JobProfile:
+    """With what the daemon knows of a job and the sampler was not told: a label under which like jobs are known,
+    user and name, and whether it trains in mixed precision, where its user says so."""
+    workload = profile.workload or (f"{user}/{name}" if user else "")
+    return replace(profile, workload=workload, amp=amp if profile.amp is None else profile.amp)
 
 
 def says_more(before: JobProfile | None, after: JobProfile) -> bool:

@@ -17,7 +17,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,7 @@ from lucid.adapters.atomic import write_atomic
 from lucid.errors import MetricsError
 from lucid.profiler.samples import GpuSample, Sample, pack, record_size, unpack
 
-__all__ = ["Batch", "JobSamples", "SampleWriter", "read_spool", "release", "unended"]
+__all__ = ["Batch", "JobSamples", "SampleWriter", "not_taken", "read_spool", "release", "unended"]
 
 _SEGMENT_RECORDS: Final = 3600
 _MOST_SEGMENTS: Final = 48
@@ -61,14 +61,17 @@ def _segments(folder: Path) -> list[_Segment]:
     return found
 
 
-def _samples(segment: _Segment) -> Iterator[Sample]:
-    """Whole records from the beginning; ends at the first that is torn or damaged."""
+def _samples(segment: _Segment, wanted: int = 0) -> Iterator[Sample]:
+    """Whole records from number ``wanted`` on; ends at the first that is torn or damaged. Numbers have no gap, so
+    what was read before is not read again."""
     size = record_size(len(segment.gpus))
     try:
-        content = segment.path.read_bytes()
+        with segment.path.open("rb") as file:
+            file.seek(segment.start + max(wanted - segment.first, 0) * size)
+            content = file.read()
     except FileNotFoundError:
         return
-    for at in range(segment.start, len(content) - size + 1, size):
+    for at in range(0, len(content) - size + 1, size):
         sample = unpack(content[at : at + size], len(segment.gpus), segment.base_s)
         if sample is None:
             return
@@ -185,6 +188,8 @@ class JobSamples:
     gpus: tuple[str, ...]
     samples: tuple[Sample, ...]
     missing: int = 0
+    folder: str = ""
+    """Of this run of the job in the spool: what cursors go by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +200,18 @@ class Batch:
     cursors: Mapping[str, int] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
     """Folders of jobs that have ended and are read to the end once these cursors are stored."""
+    bad: tuple[str, ...] = ()
+    """Folders that could not be read, in words; nothing is taken from those."""
 
 
-def read_spool(spool: Path, cursors: Mapping[str, int]) -> Batch:
-    """All samples from ``cursors`` (next number wanted, by folder name; 0 where there is none) on.
-
-    Raises:
-        MetricsError: a segment is no such file; the message names it.
-    """
+def read_spool(spool: Path, cursors: Mapping[str, int], most: int | None = None) -> Batch:
+    """Samples from ``cursors`` (next number wanted, by folder name; 0 where there is none) on: all, or about
+    ``most`` of them (a segment begun is read to its end)."""
     jobs: list[JobSamples] = []
     after: dict[str, int] = {}
     ended: list[str] = []
+    bad: list[str] = []
+    left = float("inf") if most is None else most
     for folder in sorted(spool.iterdir()) if spool.is_dir() else ():
         job, at, place = folder.name.rpartition("@")
         node, began, _ = place.rpartition("~")
@@ -213,20 +219,27 @@ def read_spool(spool: Path, cursors: Mapping[str, int]) -> Batch:
             continue
         end = _end_of(folder)
         wanted = cursors.get(folder.name, 0)
-        segments = _segments(folder)
+        try:
+            segments = _segments(folder)
+        except MetricsError as error:
+            bad.append(str(error))
+            continue
         for i, segment in enumerate(segments):
+            if left <= 0:
+                break
             following = segments[i + 1].first if i + 1 < len(segments) else None
             if following is not None and following <= wanted:
                 continue
-            fresh = tuple(sample for sample in _samples(segment) if sample.seq >= wanted)
+            fresh = tuple(sample for sample in _samples(segment, wanted) if sample.seq >= wanted)
             missing = max(segment.first - wanted, 0)
             if fresh or missing:
-                jobs.append(JobSamples(job, node, segment.gpus, fresh, missing))
+                jobs.append(JobSamples(job, node, segment.gpus, fresh, missing, folder.name))
+            left -= len(fresh)
             wanted = fresh[-1].seq + 1 if fresh else max(wanted, segment.first)
         after[folder.name] = wanted
         if end is not None and wanted >= end:
             ended.append(folder.name)
-    return Batch(tuple(jobs), after, tuple(ended))
+    return Batch(tuple(jobs), after, tuple(ended), tuple(bad))
 
 
 def _end_of(folder: Path) -> int | None:
@@ -234,6 +247,19 @@ def _end_of(folder: Path) -> int | None:
         return int(json.loads((folder / _END).read_bytes())["samples"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def not_taken(batch: Batch, cursors: Mapping[str, int]) -> list[JobSamples]:
+    """What of a batch is new by the cursors that are stored, which may be ahead of those that it was read from."""
+    fresh: list[JobSamples] = []
+    for job in batch.jobs:
+        wanted = cursors.get(job.folder, 0)
+        samples = tuple(sample for sample in job.samples if sample.seq >= wanted)
+        first = samples[0].seq if samples else batch.cursors.get(job.folder, 0)
+        missing = min(job.missing, max(first - wanted, 0))
+        if samples or missing:
+            fresh.append(replace(job, samples=samples, missing=missing))
+    return fresh
 
 
 def release(spool: Path, batch: Batch) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from lucid.adapters.spool import Batch, JobSamples
 from lucid.core.job import Ended, JobProfile
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Reason
@@ -186,6 +187,28 @@ class Store(Protocol):
         """Latest profile of a job of the same user, name and GPU count measured since then."""
         ...
 
+    def put_samples(self, batch: Batch, at_s: float, token: int) -> list[JobSamples]:
+        """Take samples in together with the batch's cursors, all or nothing; returns those that had not been taken
+        in before, whatever cursors the batch was read from."""
+        ...
+
+    def sample_cursors(self) -> dict[str, int]:
+        """The next number wanted, by folder."""
+        ...
+
+    def samples_missing(self) -> int:
+        """Numbers that samplers had given up before they were taken in."""
+        ...
+
+    def samples(self, since_s: float = 0.0) -> list[JobSamples]:
+        """What was taken in since then, in order of folder and number."""
+        ...
+
+    def bound_samples(self, before_s: float, most_bytes: int, token: int) -> int:
+        """Drop what was taken in before then, and the oldest beyond so many bytes; returns how many samples went.
+        Cursors stay."""
+        ...
+
     def put_decisions(self, rows: Sequence[DecisionRow], token: int) -> None:
         """Append decisions."""
         ...
@@ -251,8 +274,8 @@ class Store(Protocol):
         ...
 
     def prune(self, before_s: float) -> int:
-        """Drop decisions, predictions, actions, ended jobs and profiles older than that; returns how many rows
-        went."""
+        """Drop decisions, predictions, actions, ended jobs, profiles and cursors older than that; returns how
+        many rows went."""
         ...
 
     def close(self) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from lucid.adapters.spool import Batch, JobSamples, not_taken
 from lucid.adapters.store import ActionRow, DecisionRow, JobNote, Lease, LeaseLost, PredictionRow, ProfileRow
 from lucid.core.job import Ended
+from lucid.profiler.samples import record_size
 
 __all__ = ["MemoryStore"]
 
@@ -22,6 +24,9 @@ class MemoryStore:
         self._notes: dict[str, JobNote] = {}
         self._profiles: dict[str, ProfileRow] = {}
         self._readings: dict[str, float] = {}
+        self._samples: list[tuple[float, JobSamples]] = []
+        self._cursors: dict[str, int] = {}
+        self._missing = 0
         self._decisions: list[DecisionRow] = []
         self._predictions: dict[str, PredictionRow] = {}
         self._actions: dict[int, ActionRow] = {}
@@ -97,6 +102,39 @@ class MemoryStore:
             if (row.user, row.name, row.gpus) == (user, name, gpus) and row.at_s >= since_s
         ]
         return max(like, key=lambda row: row.at_s, default=None)
+
+    def put_samples(self, batch: Batch, at_s: float, token: int) -> list[JobSamples]:
+        """Kept as they are."""
+        self._fence(token)
+        fresh = not_taken(batch, self._cursors)
+        self._samples += [(at_s, job) for job in fresh if job.samples]
+        self._missing += sum(job.missing for job in fresh)
+        for folder, wanted in batch.cursors.items():
+            self._cursors[folder] = max(wanted, self._cursors.get(folder, 0))
+        return fresh
+
+    def sample_cursors(self) -> dict[str, int]:
+        """All of them."""
+        return dict(self._cursors)
+
+    def samples_missing(self) -> int:
+        """Their sum."""
+        return self._missing
+
+    def samples(self, since_s: float = 0.0) -> list[JobSamples]:
+        """In order."""
+        found = [replace(job, missing=0) for at_s, job in self._samples if at_s >= since_s]
+        return sorted(found, key=lambda job: (job.folder, job.samples[0].seq))
+
+    def bound_samples(self, before_s: float, most_bytes: int, token: int) -> int:
+        """By age, then by what they would take as records."""
+        self._fence(token)
+        before = self._samples
+        kept = [item for item in before if item[0] >= before_s]
+        while sum(len(job.samples) * record_size(len(job.gpus)) for _, job in kept) > most_bytes:
+            kept = kept[1:]
+        self._samples = kept
+        return sum(len(job.samples) for _, job in before) - sum(len(job.samples) for _, job in kept)
 
     def put_decisions(self, rows: Sequence[DecisionRow], token: int) -> None:
         """Append."""

@@ -35,4 +35,12 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE predictions (job_id TEXT PRIMARY KEY, at_s REAL, user TEXT, data TEXT NOT NULL);
     """,
+    """
+    CREATE TABLE samples (
+        folder TEXT, first INTEGER, job TEXT, node TEXT, gpus TEXT, base_s REAL, data BLOB NOT NULL, at_s REAL,
+        PRIMARY KEY (folder, first)
+    ) WITHOUT ROWID;
+    CREATE INDEX samples_at ON samples (at_s);
+    CREATE TABLE cursors (folder TEXT PRIMARY KEY, wanted INTEGER, missing INTEGER, at_s REAL);
+    """,
 )

@@ -12,7 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lucid.adapters.spool import Batch, JobSamples
 from lucid.adapters.store import ActionRow, DecisionRow, JobNote, Lease, LeaseLost, PredictionRow, ProfileRow
+from lucid.adapters.store_samples import bound_samples, put_samples, samples_since
 from lucid.adapters.store_schema import MIGRATIONS
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import prediction_from_dict, prediction_to_dict
@@ -191,6 +193,33 @@ class SqliteStore:
             ).fetchone()
             return None if row is None else _profile(row)
 
+    # -- samples ---------------------------------------------------------------------------------------------
+
+    def put_samples(self, batch: Batch, at_s: float, token: int) -> list[JobSamples]:
+        """Samples as the records that samplers write, a row for what came at once."""
+        with self._write(token) as db:
+            return put_samples(db, batch, at_s)
+
+    def sample_cursors(self) -> dict[str, int]:
+        """All of them."""
+        with self._read() as db:
+            return dict(db.execute("SELECT folder, wanted FROM cursors").fetchall())
+
+    def samples_missing(self) -> int:
+        """Their sum."""
+        with self._read() as db:
+            return int(db.execute("SELECT coalesce(sum(missing), 0) FROM cursors").fetchone()[0])
+
+    def samples(self, since_s: float = 0.0) -> list[JobSamples]:
+        """Unpacked."""
+        with self._read() as db:
+            return samples_since(db, since_s)
+
+    def bound_samples(self, before_s: float, most_bytes: int, token: int) -> int:
+        """By age, then by size."""
+        with self._write(token) as db:
+            return bound_samples(db, before_s, most_bytes)
+
     # -- what was decided and done ---------------------------------------------------------------------------
 
     def put_decisions(self, rows: Sequence[DecisionRow], token: int) -> None:
@@ -343,6 +372,7 @@ class SqliteStore:
                 ("ended", "end_s"),
                 ("profiles", "at_s"),
                 ("readings", "at_s"),
+                ("cursors", "at_s"),
             ):
                 gone += db.execute(f"DELETE FROM {table} WHERE {column} < ?", (before_s,)).rowcount
             return gone

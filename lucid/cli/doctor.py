@@ -100,6 +100,7 @@ def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
         )  # fmt: skip
     elif now_s - beat.at_s > _STALE_S:
         yield Finding("bad", f"the heartbeat is {now_s - beat.at_s:.0f} s old", "lucidctl status says why")
+    yield from _samples(daemon.samples_dir)
     folder = Path(daemon.profiles_dir or Path(daemon.state_dir) / "profiles")
     if Mode.PACK in daemon.partitions.values():
         if not folder.is_dir():
@@ -112,6 +113,18 @@ def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
             files.new()
             for words in files.bad.values():
                 yield Finding("warn", words)
+
+
+def _samples(samples_dir: str) -> Iterator[Finding]:
+    spool = Path(samples_dir)
+    if not samples_dir:
+        return
+    if not spool.is_dir():
+        yield Finding("bad", f"{spool}: no such folder, so no samples are taken in",
+                      "make it the samplers' --spool, shared with nodes, or unset daemon.samples_dir")  # fmt: skip
+    elif not os.access(spool, os.R_OK | os.W_OK | os.X_OK):
+        yield Finding("warn", f"{spool}: user {os.geteuid()} may not delete there; if lucidd may not either, what it "
+                      "has taken in stays", "one group for samplers and lucidd")  # fmt: skip
 
 
 def _models(settings: Settings, serving: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:

@@ -113,6 +113,11 @@ def status(config: Path, as_json: bool) -> None:
         click.echo(f"breaker open for {seen['breaker_open_s']} s: {seen['breaker_why']}")
     if seen.get("last_error"):
         click.echo(f"last cycle failed: {seen['last_error']}")
+    samples = seen.get("samples")
+    if samples:
+        click.echo(
+            f"{samples['taken']} samples taken in" + (f", {samples['missing']} lost" * bool(samples["missing"]))
+        )
     serving = seen.get("models", {})
     if serving:
         click.echo("models: " + ", ".join(f"{kind} by {found['version']}" for kind, found in serving.items()))

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from builders import LIGHT, a_job
+from lucid.adapters.spool import Batch, SampleWriter, read_spool
 from lucid.adapters.store import DecisionRow, JobNote, LeaseLost, PredictionRow, ProfileRow, Store
 from lucid.adapters.store_memory import MemoryStore
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.core.job import Ended
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term
 from lucid.core.reason import FreeGpus, NotMeasured
+from lucid.profiler.samples import GpuSample
 
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda folder: MemoryStore(),
@@ -50,6 +52,42 @@ def test_the_latest_prediction_of_a_job_is_kept_whole(store: Store, token: int) 
     assert store.prediction("2") is None
     with pytest.raises(LeaseLost):
         store.put_predictions([], token + 1)
+
+
+def spooled(folder: Path, count: int = 0, **cursors: int) -> Batch:
+    """What a spool holds after so many more samples, read from these cursors."""
+    writer = SampleWriter(folder, "7", "n1", 5.0)
+    for _ in range(count):
+        writer.write(100.0 + writer.next_seq, ("GPU-a", "GPU-b"), [GpuSample(40.0, shared=True), GpuSample()])
+    return read_spool(folder, {"7@n1~5000": cursors.get("wanted", 0)})
+
+
+def test_samples_are_taken_in_once_and_come_back_as_they_were(store: Store, token: int, tmp_path: Path) -> None:
+    batch = spooled(tmp_path / "spool", 5)
+    assert [len(part.samples) for part in store.put_samples(batch, 9.0, token)] == [5]
+    assert store.put_samples(batch, 9.0, token) == [], "read again by one who was killed before he knew"
+    (late,) = store.put_samples(spooled(tmp_path / "spool", 3), 19.0, token)
+    assert [sample.seq for sample in late.samples] == [5, 6, 7], "of a batch read from the beginning what is new"
+    assert store.sample_cursors() == {"7@n1~5000": 8}
+    found = store.samples()
+    assert [(part.job, part.node, part.gpus) for part in found] == [("7", "n1", ("GPU-a", "GPU-b"))] * 2
+    samples = [sample for part in found for sample in part.samples]
+    assert samples == [sample for part in spooled(tmp_path / "spool").jobs for sample in part.samples]
+    assert [sample.seq for part in store.samples(since_s=10.0) for sample in part.samples] == [5, 6, 7]
+    with pytest.raises(LeaseLost):
+        store.put_samples(spooled(tmp_path / "spool", 3), 29.0, token + 1)
+    assert store.sample_cursors() == {"7@n1~5000": 8}
+
+
+def test_samples_are_bounded_by_age_and_size_and_their_cursors_stay(store: Store, token: int, tmp_path: Path) -> None:
+    for at_s in (10.0, 20.0, 30.0):
+        batch = spooled(tmp_path / "spool", 4, wanted=sum(store.sample_cursors().values()))
+        store.put_samples(batch, at_s, token)
+    assert store.bound_samples(15.0, 10**6, token) == 4
+    assert store.bound_samples(15.0, 5 * 36, token) == 4, "36 bytes a record of two GPUs"
+    assert [sample.seq for part in store.samples() for sample in part.samples] == [8, 9, 10, 11]
+    assert store.sample_cursors() == {"7@n1~5000": 12}
+    assert store.samples_missing() == 0
 
 
 def test_one_holder_at_a_time(store: Store, token: int) -> None:

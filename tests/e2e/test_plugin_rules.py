@@ -121,6 +121,13 @@ def test_jobs_that_slots_could_break_are_tagged_to_keep_their_gpus(
     assert box.tag(number) == f"lucid:vc=vc-a;held=1;node=gres/gpu:1;share=0;why={why}"
 
 
+def test_what_users_say_of_their_job_is_tagged(box: Box) -> None:
+    box.beat()
+    number = box.sbatch("--gres=gpu:1", "--comment=mine, lucid:cold;lucid:amp")
+    assert box.tag(number) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;cold=1;amp=1"
+    assert box.tag(box.sbatch("--gres=gpu:1", "--comment=lucid:amps")) == "lucid:vc=vc-a;held=1;node=gres/gpu:1"
+
+
 def test_words_that_only_look_like_it_do_not_keep_a_job_from_sharing(box: Box) -> None:
     box.beat()
     script = "srun hostname; nvidia-smi --gpus; echo $SLURM_GPUS_ON_NODE; echo lucid:off"

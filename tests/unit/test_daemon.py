@@ -17,8 +17,9 @@ from lucid.adapters.slurm_client import Breaker
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import Mode, Settings, settings_from
-from lucid.daemon import Daemon, main, modes_from, policy_settings
+from lucid.daemon import Daemon, main
 from lucid.errors import ClusterUnavailable, ConfigError
+from lucid.live.modes import modes_from, policy_settings
 from lucid.models.history import HistoryPredictor
 
 

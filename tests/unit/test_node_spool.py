@@ -100,6 +100,21 @@ def test_what_nobody_takes_in_is_given_up_oldest_first_and_said(tmp_path: Path) 
     assert [s.seq for job in found for s in job.samples] == list(range(30, 55))
 
 
+def test_after_a_long_absence_it_is_taken_in_by_parts(tmp_path: Path) -> None:
+    for job in ("7", "8"):
+        write(SampleWriter(tmp_path, job, "n1", 5.0, segment_records=10), 25)
+    cursors: dict[str, int] = {}
+    parts = []
+    while batch := read_spool(tmp_path, cursors, most=15):
+        cursors.update(batch.cursors)
+        release(tmp_path, batch)
+        if not batch.jobs:
+            break
+        parts.append([(job.job, sample.seq) for job in batch.jobs for sample in job.samples])
+    assert [len(part) for part in parts] == [20, 15, 15]
+    assert sorted(item for part in parts for item in part) == [(job, n) for job in ("7", "8") for n in range(25)]
+
+
 def test_two_jobs_and_two_nodes_are_apart(tmp_path: Path) -> None:
     for job, node in (("7", "n1"), ("7", "n2"), ("70", "n1")):
         write(SampleWriter(tmp_path, job, node, 5.0), 2)
@@ -114,12 +129,16 @@ def test_a_damaged_head_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "7@n1~5000"
     folder.mkdir()
     (folder / "0000000000.seg").write_text("nonsense\n")
+    write(SampleWriter(tmp_path, "8", "n1", 5.0), 2)
+    (bad,) = read_spool(tmp_path, {}).bad
+    assert "0000000000.seg: not a segment" in bad
+    assert numbers(tmp_path, {}) == [0, 1], "of the others all are read"
     with pytest.raises(MetricsError, match=r"0000000000\.seg: not a segment"):
-        read_spool(tmp_path, {})
+        SampleWriter(tmp_path, "7", "n1", 5.0)
     (folder / "0000000000.seg").write_text(json.dumps({"gpus": ["GPU-a"], "base_s": 5.0}) + "\n")
-    assert read_spool(tmp_path, {}).jobs == ()
+    assert [job.job for job in read_spool(tmp_path, {}).jobs] == ["8"]
     (tmp_path / "notes.txt").write_text("not ours")
-    assert list(read_spool(tmp_path, {}).cursors) == ["7@n1~5000"]
+    assert list(read_spool(tmp_path, {}).cursors) == ["7@n1~5000", "8@n1~5000"]
 
 
 def test_a_full_disk_loses_the_sample_and_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

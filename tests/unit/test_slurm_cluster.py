@@ -469,3 +469,13 @@ def test_with_the_store_lost_a_job_is_not_tied_to_its_profiling_node(stage: Scen
     assert stage.start("2", "n2:0") is None
     assert [stage.slurm.records[n].state for n in "12"] == ["RUNNING", "RUNNING"]
     assert {r.partition for r in stage.slurm.records.values()} == {"vc"}
+
+
+def test_mixed_precision_is_known_from_the_jobs_tag(stage: Scene) -> None:
+    stage.measured("1", mark="lucid:vc=vc;amp=1")
+    stage.measured("2")
+    for name in ("1", "2"):
+        stage.start(name, f"n{name}:0")
+    stage.slurm.advance(100.0)
+    found = {entry.job.id: (entry.job.amp, entry.profile and entry.profile.amp) for entry in stage.look().running}
+    assert found == {"1": (True, True), "2": (None, None)}

@@ -1,0 +1,65 @@
+"""Samples in the SQLite store: records as samplers write them, a row for what came at once, and the cursors. Each
+function works within a transaction of its caller's."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+from lucid.adapters.spool import Batch, JobSamples, not_taken
+from lucid.profiler.samples import Sample, pack, record_size, unpack
+
+__all__ = ["bound_samples", "put_samples", "samples_since"]
+
+
+def put_samples(db: sqlite3.Connection, batch: Batch, at_s: float) -> list[JobSamples]:
+    """What of a batch is new, now stored, with its cursors."""
+    fresh = not_taken(batch, dict(db.execute("SELECT folder, wanted FROM cursors").fetchall()))
+    db.executemany(
+        "INSERT INTO samples VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (part.folder, part.samples[0].seq, part.job, part.node, json.dumps(part.gpus), part.samples[0].at_s,
+             b"".join(pack(sample, part.samples[0].at_s) for sample in part.samples), at_s)
+            for part in fresh if part.samples
+        ],
+    )  # fmt: skip
+    db.executemany(
+        "INSERT INTO cursors VALUES (?, ?, 0, ?) ON CONFLICT (folder) "
+        "DO UPDATE SET wanted = max(wanted, excluded.wanted), at_s = excluded.at_s",
+        [(folder, wanted, at_s) for folder, wanted in batch.cursors.items()],
+    )
+    db.executemany(
+        "UPDATE cursors SET missing = missing + ? WHERE folder = ?",
+        [(part.missing, part.folder) for part in fresh if part.missing],
+    )
+    return fresh
+
+
+def samples_since(db: sqlite3.Connection, since_s: float) -> list[JobSamples]:
+    """What was taken in since then."""
+    rows = db.execute(
+        "SELECT folder, job, node, gpus, base_s, data FROM samples WHERE at_s >= ? ORDER BY folder, first", (since_s,)
+    ).fetchall()
+    return [JobSamples(r[1], r[2], *_unpacked(r[3], r[4], r[5]), 0, r[0]) for r in rows]
+
+
+def _unpacked(gpus: str, base_s: float, data: bytes) -> tuple[tuple[str, ...], tuple[Sample, ...]]:
+    uuids = tuple(str(uuid) for uuid in json.loads(gpus))
+    size = record_size(len(uuids))
+    found = (unpack(data[at : at + size], len(uuids), base_s) for at in range(0, len(data), size))
+    return uuids, tuple(sample for sample in found if sample is not None)
+
+
+def bound_samples(db: sqlite3.Connection, before_s: float, most_bytes: int) -> int:
+    """Delete what came before then, and the oldest beyond so many bytes; returns how many samples went."""
+    gone = db.execute("SELECT folder, first, gpus, length(data) FROM samples WHERE at_s < ?", (before_s,)).fetchall()
+    (held,) = db.execute("SELECT coalesce(sum(length(data)), 0) FROM samples WHERE at_s >= ?", (before_s,)).fetchone()
+    if held > most_bytes:
+        kept = "SELECT folder, first, gpus, length(data) FROM samples WHERE at_s >= ? ORDER BY at_s, first"
+        for row in db.execute(kept, (before_s,)).fetchall():
+            if held <= most_bytes:
+                break
+            held -= row[3]
+            gone.append(row)
+    db.executemany("DELETE FROM samples WHERE folder = ? AND first = ?", [row[:2] for row in gone])
+    return sum(size // record_size(len(json.loads(gpus))) for _, _, gpus, size in gone)

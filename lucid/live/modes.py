@@ -1,0 +1,42 @@
+"""What the daemon may do in each partition, and the policy's settings as this cluster can honour them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lucid.config import Mode, PolicySettings, Settings
+from lucid.core.ports import Capability
+
+__all__ = ["modes_from", "policy_settings"]
+
+
+def modes_from(settings: Settings, switches: Mapping[str, str]) -> dict[str, Mode]:
+    """The mode of each partition: from the configuration, overruled by what ``lucidctl mode`` set; all of them
+    ``observe`` while paused; at most ``order`` where the client cannot write what ``pack`` needs."""
+    modes: dict[str, Mode] = {}
+    paused = switches.get("paused") == "1"
+    for name, configured in settings.daemon.partitions.items():
+        text = switches.get(f"mode.{name}", str(configured))
+        modes[name] = Mode.OBSERVE if paused or text not in set(Mode) else Mode(text)
+        if modes[name] is Mode.PACK and not settings.slurm.packs:
+            modes[name] = Mode.ORDER
+    return modes
+
+
+def policy_settings(settings: Settings, able: frozenset[Capability]) -> PolicySettings:
+    """The policy's settings as this cluster can honour them, and with the daemon's rule on whose jobs may share."""
+    policy = settings.policy
+    packing: dict[str, Any] = {
+        "same_user_only": not settings.daemon.share_across_users,
+        "mps": settings.daemon.mps,
+    }
+    if Capability.SHARE not in able:
+        packing["gss"] = 0
+    profiling = {} if Capability.PROFILE in able else {"enabled": False}
+    return policy.model_copy(
+        update={
+            "packing": policy.packing.model_copy(update=packing),
+            "profiling": policy.profiling.model_copy(update=profiling),
+        }
+    )
