@@ -12,18 +12,19 @@ from typing import Final
 from lucid.adapters.atomic import write_atomic
 from lucid.core.job import Ended
 from lucid.errors import StoreError
+from lucid.models.jobtable import PROFILE_COLUMNS
 
 __all__ = ["write_job_log"]
 
 _COLUMNS: Final = (
     *("job_id", "user", "account", "partition", "name", "gpus_req", "processors_req", "mem_req", "wallclock_req"),
-    *("submit_time", "start_time", "end_time", "run_time", "state"),
+    *("submit_time", "start_time", "end_time", "run_time", "state", *PROFILE_COLUMNS),
 )
 
 
 def write_job_log(path: Path, ended: Sequence[Ended]) -> None:
     """Replace the log by one of these jobs: times in UTC, memory in MiB, limits and run times in s; empty where
-    the user did not ask for any.
+    the user did not ask for any; what was measured in the columns of `PROFILE_COLUMNS`.
 
     Raises:
         StoreError: it cannot be written.
@@ -51,6 +52,7 @@ def write_job_log(path: Path, ended: Sequence[Ended]) -> None:
                 *times,
                 f"{item.ran_s:.3f}",
                 item.state,
+                *("" if item.profile is None else getattr(item.profile, name) for name in PROFILE_COLUMNS),
             ]
         )
     try:

@@ -130,7 +130,8 @@ class SlurmCluster:
             note = self._notes.get(record.id)
             if self._viewer.home(record, note) in self._facts.modes and record.start_s:
                 job = self._viewer.job(record, note, self._facts)
-                found.append(Ended(job, record.end_s, max(record.end_s - record.start_s, 0.0), record.state))
+                ran_s = max(record.end_s - record.start_s, 0.0)
+                found.append(Ended(job, record.end_s, ran_s, record.state, self.known.of(record)))
         return tuple(sorted(found, key=lambda e: e.end_s))
 
     # -- act -------------------------------------------------------------------------------------------------

@@ -43,4 +43,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX samples_at ON samples (at_s);
     CREATE TABLE cursors (folder TEXT PRIMARY KEY, wanted INTEGER, missing INTEGER, at_s REAL);
     """,
+    """
+    ALTER TABLE ended ADD COLUMN profile TEXT;
+    """,
 )

@@ -303,18 +303,21 @@ class SqliteStore:
         """Each once: a job seen ended again keeps its first entry."""
         with self._write(token) as db:
             db.executemany(
-                "INSERT OR IGNORE INTO ended VALUES (?, ?, ?, ?, ?)",
-                [(r.job.id, r.end_s, r.ran_s, r.state, json.dumps(asdict(r.job))) for r in rows],
+                "INSERT OR IGNORE INTO ended VALUES (?, ?, ?, ?, ?, ?)",
+                [(r.job.id, r.end_s, r.ran_s, r.state, json.dumps(asdict(r.job)), _or_null(r.profile)) for r in rows],
             )
 
     def ended(self, since_s: float = 0.0, limit: int = 100_000) -> list[Ended]:
         """Oldest first."""
         with self._read() as db:
             rows = db.execute(
-                "SELECT job, end_s, ran_s, state FROM ended WHERE end_s >= ? ORDER BY end_s DESC LIMIT ?",
+                "SELECT job, end_s, ran_s, state, profile FROM ended WHERE end_s >= ? ORDER BY end_s DESC LIMIT ?",
                 (since_s, limit),
             ).fetchall()
-            return [Ended(Job(**json.loads(row[0])), row[1], row[2], row[3]) for row in reversed(rows)]
+            return [
+                Ended(Job(**json.loads(job)), end_s, ran_s, state, profile and JobProfile(**json.loads(profile)))
+                for job, end_s, ran_s, state, profile in reversed(rows)
+            ]
 
     # -- models, switches, pictures --------------------------------------------------------------------------
 
@@ -381,6 +384,10 @@ class SqliteStore:
         """Close the file."""
         with self._lock:
             self._db.close()
+
+
+def _or_null(profile: JobProfile | None) -> str | None:
+    return None if profile is None else json.dumps(asdict(profile))
 
 
 def _profile(row: Sequence[Any]) -> ProfileRow:

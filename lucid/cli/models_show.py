@@ -71,6 +71,7 @@ def _parts(model: Loaded) -> list[tuple[str, str, AdditiveModel]]:
         parts = [
             (f"Duration: {model.choice.name}, beside the user's median", log, model.tables),
             ("Duration of new users' jobs, beside the mean of the same GPU demand", log, model.new_user_tables),
+            ("Duration of profiled jobs, beside the estimate at submission", log, model.profiled_tables),
         ]
         return [(title, unit, tables) for title, unit, tables in parts if tables is not None]
     if isinstance(model, PairModel):

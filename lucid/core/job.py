@@ -200,3 +200,5 @@ class Ended:
     end_s: float
     ran_s: float
     state: str = "COMPLETED"
+    profile: JobProfile | None = None
+    """What was measured of it, if it was."""

@@ -28,16 +28,24 @@ import numpy.typing as npt
 
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, TermScore
-from lucid.models.features import FACT_NAMES, LOG_OFFSET_S, DurationHistory, feature_columns, from_log, to_log
+from lucid.models.features import (
+    FACT_NAMES,
+    LOG_OFFSET_S,
+    DurationHistory,
+    feature_columns,
+    from_log,
+    profile_columns,
+    to_log,
+)
 from lucid.models.intervals import IntervalTracker, scale_of
-from lucid.models.jobtable import FloatArray, JobTable, TextArray
+from lucid.models.jobtable import PROFILE_COLUMNS, FloatArray, JobTable, TextArray
 from lucid.models.names import NameBuckets
 
-__all__ = ["Choice", "DurationModel", "Estimates", "Explanation", "FitSettings", "anchor_log"]
+__all__ = ["Choice", "DurationModel", "Estimates", "Explanation", "FitSettings", "anchor_log", "measured"]
 
 BoolArray = npt.NDArray[np.bool_]
 
-FORMAT: Final = "lucid-duration/1"
+FORMAT: Final = "lucid-duration/2"
 # A correction multiplies or divides an anchor by at most this (e^3 is some twenty-fold).
 MOST_LOG: Final = 3.0
 _MEDIAN: Final = FACT_NAMES.index("user_median")
@@ -119,6 +127,8 @@ class DurationModel:
 
     `users` are those whom the tables know well enough: what was learned from others' habits made estimates of
     a newcomer's jobs worse than the newcomer's own median, so anybody else is estimated by that alone.
+
+    `profiled_tables` correct the estimates of profiled jobs further, by what was measured of them.
     """
 
     choice: Choice
@@ -130,6 +140,8 @@ class DurationModel:
     default_log: float
     trained_jobs: int
     users: frozenset[str] = frozenset()
+    profiled_tables: AdditiveModel | None = None
+    profiled_weight: float = 0.0
 
     @classmethod
     def untrained(cls) -> DurationModel:
@@ -204,6 +216,11 @@ class DurationModel:
             intercept = weight * tables.intercept
             row = {name: columns[name][0] for name in tables.features}
             terms += [TermScore(t.term, t.value, weight * t.score) for t in tables.explain_one(row)]
+        if (tables := self.profiled_tables) is not None and self.profiled_weight and known and measured(job)[0]:
+            columns = profile_columns(job)
+            intercept += self.profiled_weight * tables.intercept
+            seen = tables.explain_one({name: columns[name][0] for name in tables.features})
+            terms += [TermScore(f"measured {t.term}", t.value, self.profiled_weight * t.score) for t in seen]
         correction = intercept + math.fsum(term.score for term in terms[1:])
         bounded = min(max(correction, -MOST_LOG), MOST_LOG)
         if bounded != correction:
@@ -241,6 +258,8 @@ class DurationModel:
             "tables": self.tables and self.tables.to_json(),
             "new_user_weight": self.new_user_weight,
             "new_user_tables": self.new_user_tables and self.new_user_tables.to_json(),
+            "profiled_weight": self.profiled_weight,
+            "profiled_tables": self.profiled_tables and self.profiled_tables.to_json(),
             "names": self.names.to_json(),
             "interval": self.interval.to_json(),
         }
@@ -267,7 +286,7 @@ class DurationModel:
             raise ModelError(f"{source}: choice.anchor is {choice['anchor']!r}, not of {ANCHORS}; {_REMEDY}")
         for where, value in (
             ("choice.weight", choice["weight"]),
-            *(("new_user_weight", data["new_user_weight"]), ("default_log", data["default_log"])),
+            *((name, data[name]) for name in ("new_user_weight", "profiled_weight", "default_log")),
             *((f"choice.scores[{name!r}]", score) for name, score in choice["scores"].items()),
             ("trained_jobs", data["trained_jobs"]),
         ):
@@ -283,6 +302,8 @@ class DurationModel:
             float(data["default_log"]),
             int(data["trained_jobs"]),
             frozenset(data["users"]),
+            _tables(data["profiled_tables"], f"{source}: profiled_tables"),
+            float(data["profiled_weight"]),
         )
 
     def save(self, path: Path) -> None:
@@ -327,6 +348,10 @@ class DurationModel:
             if tables is not None and weight and rows.any():
                 some = {name: columns[name][rows] for name in tables.features}
                 correction[rows] = weight * tables.score(some)
+        rows = known & measured(jobs)
+        if self.profiled_tables is not None and self.profiled_weight and rows.any():
+            taken = profile_columns(jobs.take(rows))
+            correction[rows] += self.profiled_weight * self.profiled_tables.score(taken)
         return np.clip(correction, -MOST_LOG, MOST_LOG)
 
     def _source(self, jobs: JobTable, facts: FloatArray) -> TextArray:
@@ -352,6 +377,12 @@ def anchor_log(facts: FloatArray, default_log: float, anchor: str = "user") -> F
     if anchor == "request":
         own = np.where(_of_request(facts), facts[:, _REQUEST_MEDIAN], own)
     return np.where(facts[:, _COUNT] > 0, own, demand)
+
+
+def measured(jobs: JobTable) -> BoolArray:
+    """Which jobs have a profile, shape (n,)."""
+    columns = profile_columns(jobs)
+    return np.asarray(np.isfinite([columns[name] for name in PROFILE_COLUMNS]).any(axis=0), dtype=np.bool_)
 
 
 def _of_request(facts: FloatArray) -> BoolArray:

@@ -10,6 +10,9 @@ The habit model at full weight is what is used unless the evidence speaks for an
 weight, none at all, or the wide model at half): its loss must be lower over the checked stretches by three
 standard errors of the paired differences. Choosing the lowest loss outright follows each passing regime of a
 cluster and did worse than any fixed choice, since the regime had usually changed by the time it was chosen.
+
+Jobs that were profiled are a choice of their own: they lived long enough to be. What was measured of them corrects
+the estimates that they had at submission, in tables trained on such jobs alone, if later ones evidently gain by it.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import numpy.typing as npt
 
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, from_ebm
-from lucid.models.duration import ANCHORS, MOST_LOG, Choice, DurationModel, FitSettings, anchor_log
+from lucid.models.duration import ANCHORS, MOST_LOG, Choice, DurationModel, FitSettings, anchor_log, measured
 from lucid.models.features import (
     FACT_NAMES,
     HABIT_FEATURES,
@@ -33,11 +36,12 @@ from lucid.models.features import (
     feature_columns,
     feature_types,
     from_log,
+    profile_columns,
     replay,
     to_log,
 )
 from lucid.models.intervals import IntervalTracker, residual, scale_of
-from lucid.models.jobtable import FloatArray, JobTable
+from lucid.models.jobtable import PROFILE_COLUMNS, FloatArray, JobTable
 from lucid.models.names import NameBuckets
 
 __all__ = ["fit", "rank_correlation", "relative_loss"]
@@ -69,7 +73,7 @@ def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
     Raises:
         ModelError: the training libraries are not installed, or `settings` names no known feature.
     """
-    _check(jobs, settings)
+    _check(settings)
     ended = np.isfinite(jobs.duration_s) & np.isfinite(jobs.end_s)
     if int(ended.sum()) < FEWEST_JOBS:
         return DurationModel.untrained()
@@ -82,8 +86,8 @@ def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
     which = _choose_anchor(facts, truth, jobs.limit_s, default)
     anchor = anchor_log(facts, default, which)
     names = NameBuckets.fit(jobs.name.tolist())
-    columns = feature_columns(jobs, facts, anchor, names(jobs.name.tolist()))
-    train = _Trainer(columns, feature_types(jobs), truth - anchor, settings)
+    columns = {**feature_columns(jobs, facts, anchor, names(jobs.name.tolist())), **profile_columns(jobs)}
+    train = _Trainer(columns, feature_types(), truth - anchor, settings)
 
     known = np.flatnonzero(facts[:, _COUNT] > 0)
     choice, tables = Choice("user median", anchor=which), None
@@ -98,6 +102,7 @@ def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
     new_user_tables, new_user_weight = _new_users(
         train, jobs, truth - np.where(np.isnan(facts[:, _DEMAND]), default, facts[:, _DEMAND])
     )
+    profiled_tables, profiled_weight = _profiled(train, checked[measured(jobs)[checked]], point, truth, jobs.limit_s)
     deciles = facts[checked][:, _DECILES]
     scale = scale_of(point[checked], deciles[:, 0], deciles[:, 1])
     residuals = residual(truth[checked], point[checked], scale)
@@ -111,6 +116,8 @@ def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
         default_log=default,
         trained_jobs=len(jobs),
         users=_well_known(jobs, known),
+        profiled_tables=profiled_tables,
+        profiled_weight=profiled_weight,
     )
 
 
@@ -126,7 +133,7 @@ class _Trainer:
 
     def __init__(self, columns: Columns, types: Mapping[str, str], target: FloatArray, settings: FitSettings) -> None:
         self.columns = columns
-        self._types = types
+        self._types = {**types, **dict.fromkeys(PROFILE_COLUMNS, "continuous")}
         self._target = np.clip(target, -MOST_LOG, MOST_LOG)
         self._settings = settings
         self.features = {"habit": HABIT_FEATURES, "wide": tuple(types)}
@@ -297,8 +304,36 @@ def _new_users(train: _Trainer, jobs: JobTable, ratio: FloatArray) -> tuple[Addi
     return train(rows, REQUEST_FEATURES, target, weight), _NEW_USER_WEIGHT
 
 
-def _check(jobs: JobTable, settings: FitSettings) -> None:
-    known = feature_types(jobs)
+def _profiled(
+    train: _Trainer, rows: IntArray, point: FloatArray, truth: FloatArray, limit_s: FloatArray
+) -> tuple[AdditiveModel | None, float]:
+    """Tables by measurement of log(duration / estimate), where later jobs evidently gain by them.
+
+    `rows`, in order of their ends, were profiled, and `point` estimates them by a model that had not seen them. That
+    they lived to be profiled makes all of them longer than their estimates; this is left to whoever knows how long
+    one has run (`IntervalTracker.remaining_s`), so that the tables say only how the measured differ from each other.
+    """
+    features = (*PROFILE_COLUMNS, "gpus")
+    if len(rows) < FEWEST_JOBS:
+        return None, 0.0
+    half = len(rows) // 2
+    later = rows[half:]
+    longer = float(np.median((truth - point)[rows[:half]]))
+    target = np.clip(truth - point - longer, -MOST_LOG, MOST_LOG)
+    shift = train.score(train(rows[:half], features, target), later)
+    losses = [
+        relative_loss(longer + point[later[part]], shift[part], truth[later[part]], limit_s[later[part]])
+        for part in np.array_split(np.arange(len(later)), _STRETCHES)
+        if len(part) >= _FEWEST_IN_STRETCH
+    ]
+    if _evident({"": np.ones(len(losses)), "measured": np.array(losses)}) == "":
+        return None, 0.0
+    target = np.clip(truth - point - float(np.median((truth - point)[rows])), -MOST_LOG, MOST_LOG)
+    return train(rows, features, target), 1.0
+
+
+def _check(settings: FitSettings) -> None:
+    known = feature_types()
     for name, sign in settings.monotone.items():
         if known.get(name) != "continuous" or sign not in (-1, 1):
             numeric = ", ".join(name for name, kind in known.items() if kind == "continuous")

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lucid.models.jobtable import FloatArray, JobTable
+from lucid.models.jobtable import PROFILE_COLUMNS, FloatArray, JobTable
 
 __all__ = [
     "FACT_NAMES",
@@ -31,6 +31,7 @@ __all__ = [
     "feature_columns",
     "feature_types",
     "from_log",
+    "profile_columns",
     "name_stem",
     "replay",
     "to_log",
@@ -211,12 +212,22 @@ def replay(jobs: JobTable, history: DurationHistory | None = None) -> FloatArray
     return facts
 
 
-def feature_types(jobs: JobTable) -> dict[str, str]:
+def feature_types() -> dict[str, str]:
     """Feature name to interpret's feature type, in the order a model is trained with."""
     return {
         **dict.fromkeys(_CATEGORICAL, "nominal"),
-        **dict.fromkeys((*REQUEST_FEATURES[3:], *_TIME, *_HISTORY, *HABIT_FEATURES, *jobs.profile), "continuous"),
+        **dict.fromkeys((*REQUEST_FEATURES[3:], *_TIME, *_HISTORY, *HABIT_FEATURES), "continuous"),
     }
+
+
+def profile_columns(jobs: JobTable) -> dict[str, FloatArray]:
+    """What corrects the estimate of a profiled job: columns of length n, NaN where nothing was measured.
+
+    They are kept out of `feature_columns`: a job without a profile is either new or ended before it was measured, so
+    a model that saw both together would take every job at its submission for a short one.
+    """
+    nothing = np.full(len(jobs), np.nan)
+    return {**{name: jobs.profile.get(name, nothing) for name in PROFILE_COLUMNS}, "gpus": jobs.gpus}
 
 
 def feature_columns(
@@ -256,7 +267,6 @@ def feature_columns(
         "same_name_jobs": fact["name_count"],
         "same_name": fact["name_median"] - anchor,
         "limit_ratio": to_log(jobs.limit_s) - anchor,
-        **jobs.profile,
     }
 
 

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from lucid.errors import ModelError, TraceError
 
-__all__ = ["SACCT_FIELDS", "JobTable", "read_jobs"]
+__all__ = ["PROFILE_COLUMNS", "SACCT_FIELDS", "JobTable", "read_jobs"]
 
 FloatArray = npt.NDArray[np.float64]
 TextArray = npt.NDArray[np.object_]
@@ -38,6 +38,8 @@ SACCT_FIELDS: Final = (
     *("reqmem", "reqtres", "alloctres", "timelimit", "nodelist", "jobname"),
 )
 _TEXT: Final = ("job_id", "user", "account", "partition", "qos", "name")
+# What is measured while a job is profiled: per cent, per cent, MiB.
+PROFILE_COLUMNS: Final = ("gpu_util", "mem_util", "gpu_mem_mib")
 _NEVER: Final = frozenset({"", "None", "none", "Unknown", "N/A"})
 _NO_LIMIT: Final = _NEVER | {"Partition_Limit", "UNLIMITED", "INFINITE", "NOT_SET"}
 # Slurm stores --mem-per-cpu as the amount with bit 31 set (MEM_PER_CPU); old sacct versions print it raw.
@@ -54,7 +56,8 @@ class JobTable:
 
     Units: `nodes`, `gpus`, `cpus` are totals of the request; `memory_mib` is the job's total MiB; `limit_s`
     the requested wall-clock limit; `submit_s`, `end_s` seconds from one origin; `duration_s` run time in s.
-    `profile` holds further numeric columns where a job was profiled (e.g. ``gpu_util_percent``).
+    `profile` holds what was measured of a job, NaN where nothing was: columns ``gpu_util`` and ``mem_util`` in per
+    cent, ``gpu_mem_mib``. A log may bring columns of these names; without, there are none here either.
     """
 
     job_id: TextArray
@@ -153,6 +156,7 @@ def _read(
     *,
     first_line: int,
 ) -> JobTable:
+    columns = {**columns, **{name: _column(name, _number) for name in PROFILE_COLUMNS if name in header}}
     made: dict[str, list[Any]] = {name: [] for name in columns}
     for line, cells in enumerate(rows, start=first_line):
         if not cells or cells == [""]:
@@ -168,7 +172,8 @@ def _read(
                     f"{path}: line {line}, column {source!r}: {row.get(source, '')!r} cannot be read "
                     f"({error}); mend or drop the line"
                 ) from error
-    return JobTable.of(None, **made).by_submit()
+    measured = [name for name in PROFILE_COLUMNS if name in header]
+    return JobTable.of({name: made.pop(name) for name in measured}, **made).by_submit()
 
 
 def _text(values: Sequence[Any]) -> TextArray:

@@ -15,7 +15,7 @@ from lucid.core.prediction import DurationTerms, Prediction, Split, Term
 from lucid.errors import ModelError
 from lucid.models.duration import DurationModel
 from lucid.models.features import LOG_OFFSET_S, DurationHistory
-from lucid.models.jobtable import JobTable
+from lucid.models.jobtable import PROFILE_COLUMNS, JobTable
 from lucid.models.library import Library
 from lucid.models.measured import Usage
 from lucid.models.packing import ShareTree
@@ -121,7 +121,7 @@ class LearnedPredictor:
         if self.duration is None:
             other = self._otherwise.predict(job, profile, now_s)
             return other.duration_s, other.duration_source, other.duration_terms
-        table = _table(job, self._epoch_s)
+        table = _table(job, self._epoch_s, profile)
         ran_s = 0.0 if profile is None else self._profiled_s
         found = self.duration.explain_facts(table, self.history.facts(table), ran_s)
         terms = DurationTerms(
@@ -175,14 +175,16 @@ def usage_of(profile: JobProfile) -> Usage:
 
 def ended_table(ended: Sequence[Ended], epoch_s: float = 0.0) -> JobTable:
     """Jobs that ended as a table to learn from; `epoch_s` is added to their times."""
-    return _columns([item.job for item in ended], epoch_s, ended)
+    return _columns([item.job for item in ended], epoch_s, [item.profile for item in ended], ended)
 
 
-def _table(job: Job, epoch_s: float) -> JobTable:
-    return _columns([job], epoch_s)
+def _table(job: Job, epoch_s: float, profile: JobProfile | None) -> JobTable:
+    return _columns([job], epoch_s, [profile])
 
 
-def _columns(jobs: Sequence[Job], epoch_s: float, ended: Sequence[Ended] = ()) -> JobTable:
+def _columns(
+    jobs: Sequence[Job], epoch_s: float, profiles: Sequence[JobProfile | None], ended: Sequence[Ended] = ()
+) -> JobTable:
     nan = float("nan")
     known = {
         "end_s": [item.end_s + epoch_s for item in ended],
@@ -191,7 +193,10 @@ def _columns(jobs: Sequence[Job], epoch_s: float, ended: Sequence[Ended] = ()) -
     if ended and len(ended) != len(jobs):
         raise ModelError(f"{len(ended)} ends for {len(jobs)} jobs; give one each")
     return JobTable.of(
-        None,
+        {
+            name: [nan if profile is None else getattr(profile, name) for profile in profiles]
+            for name in PROFILE_COLUMNS
+        },
         **(known if ended else {}),
         job_id=[job.id for job in jobs],
         user=[job.user for job in jobs],

@@ -188,7 +188,7 @@ class SimulatedCluster(Floor):
         del self._live[view.job.id]
         self.ended += 1
         ran_s = view.ran_s + view.elapsed_s(self._now_s)
-        self._ended.append(Ended(view.job, self._now_s, ran_s, live.item.state or "COMPLETED"))
+        self._ended.append(Ended(view.job, self._now_s, ran_s, live.item.state or "COMPLETED", view.profile))
 
     def _measured(self, live: Live) -> None:
         """A reading comes in: at T_prof the profile; an unstable pattern shows only some time later."""

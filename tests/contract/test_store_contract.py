@@ -12,7 +12,7 @@ from lucid.adapters.spool import Batch, SampleWriter, read_spool
 from lucid.adapters.store import DecisionRow, JobNote, LeaseLost, PredictionRow, ProfileRow, Store
 from lucid.adapters.store_memory import MemoryStore
 from lucid.adapters.store_sqlite import SqliteStore
-from lucid.core.job import Ended
+from lucid.core.job import Ended, JobProfile
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term
 from lucid.core.reason import FreeGpus, NotMeasured
 from lucid.profiler.samples import GpuSample
@@ -192,7 +192,7 @@ def test_an_action_is_noted_before_and_after(store: Store, token: int) -> None:
 
 
 def test_an_ended_job_is_kept_once(store: Store, token: int) -> None:
-    first = Ended(a_job("1", 2, user="ada"), 9.0, 5.0, "FAILED")
+    first = Ended(a_job("1", 2, user="ada"), 9.0, 5.0, "FAILED", JobProfile(40.0, 20.0, 3000.0))
     store.put_ended([first, Ended(a_job("2"), 4.0, 1.0)], token)
     store.put_ended([Ended(a_job("1"), 99.0, 1.0)], token)
     assert [e.job.id for e in store.ended()] == ["2", "1"]

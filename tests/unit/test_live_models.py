@@ -18,13 +18,13 @@ from lucid.adapters.store_sqlite import SqliteStore
 from lucid.cli.doctor import look_over_state
 from lucid.cli.main import lucidctl
 from lucid.config import settings_from
-from lucid.core.job import Ended, Job
+from lucid.core.job import Ended, Job, JobProfile
 from lucid.daemon import Daemon
 from lucid.errors import ModelError
 from lucid.live.models import LiveModels
 from lucid.live.upkeep import Upkeep, model_timer
 from lucid.models.duration import DurationModel
-from lucid.models.jobtable import read_jobs
+from lucid.models.jobtable import PROFILE_COLUMNS, read_jobs
 from lucid.models.library import Library
 from lucid.models.packing import Node, ShareTree
 from lucid.models.predictor import ended_table
@@ -148,6 +148,7 @@ def test_the_log_of_finished_jobs_reads_back_as_what_it_was_made_of(tmp_path: Pa
             Job(f"{n}", "vc", n % 3, 1.6e9 + n, n, "ada", "", name, 2 * n, 100 * n, 600.0 if n % 2 else None),
             1.6e9 + 100.25 * (n + 1),
             10.125 * n,
+            profile=JobProfile(40.5 + n, 20.0, 3000.0) if n % 2 else None,
         )
         for n, name in enumerate(names)
     ]
@@ -157,6 +158,8 @@ def test_the_log_of_finished_jobs_reads_back_as_what_it_was_made_of(tmp_path: Pa
         assert getattr(read, column).tolist() == getattr(made, column).tolist(), column
     for column in ("gpus", "cpus", "memory_mib", "limit_s", "submit_s", "end_s", "duration_s"):
         np.testing.assert_allclose(getattr(read, column), getattr(made, column), rtol=0, atol=1e-3, err_msg=column)
+    for column in PROFILE_COLUMNS:
+        np.testing.assert_array_equal(read.profile[column], made.profile[column])
     write_job_log(tmp_path / "jobs.csv", [Ended(Job("1", "vc", 1, 0.0, name="half \ud800 of one"), 5.0, 1.0)])
     assert "half" in read_jobs(tmp_path / "jobs.csv").name[0]
 

@@ -69,6 +69,56 @@ def history(jobs: JobTable) -> DurationHistory:
     return DurationHistory.of(jobs.take(np.arange(600)))
 
 
+def profiled(rows: int = 900, seed: int = 5, told: bool = True) -> JobTable:
+    """Jobs that look alike at submission; where `told`, the busier their GPU, the longer they run. Those that end
+    within five minutes are never measured."""
+    jobs = cluster(rows, seed)
+    rng = np.random.default_rng(seed)
+    util = rng.uniform(5.0, 100.0, rows)
+    duration = np.round(60.0 * np.exp(util / 20.0 if told else rng.uniform(0.0, 5.0, rows)))
+    unseen = duration < 300.0
+    seen = {
+        name: np.where(unseen, np.nan, values)
+        for name, values in (("gpu_util", util), ("mem_util", util / 2), ("gpu_mem_mib", np.full(rows, 4000.0)))
+    }
+    return dataclasses.replace(jobs, duration_s=duration, end_s=jobs.submit_s + duration, profile=seen)
+
+
+def test_what_was_measured_of_a_job_corrects_its_estimate_and_says_so() -> None:
+    jobs = profiled()
+    model = DurationModel.fit(jobs.take(np.arange(700)))
+    assert model.profiled_weight == 1.0
+    later = jobs.take(np.arange(700, 900))
+    later = later.take(np.isfinite(later.profile["gpu_util"]))
+    history, blind = DurationHistory.of(jobs.take(np.arange(700))), dataclasses.replace(later, profile={})
+
+    def spread(table: JobTable) -> float:  # all of them outlive their estimates: that is not the tables' business
+        return float((to_log(model.predict(table, history).point_s) - to_log(later.duration_s)).std())
+
+    assert spread(later) < 0.5 * spread(blind)
+    told = model.explain(later.take([0]), history)
+    assert "measured gpu_util" in [term.term for term in told.terms]
+    assert told.intercept + math.fsum(term.score for term in told.terms) == pytest.approx(told.score, abs=1e-9)
+    assert told.estimate_s == pytest.approx(model.predict(later.take([0]), history).point_s[0])
+    again = DurationModel.from_json(json.loads(json.dumps(model.to_json())))
+    assert np.array_equal(again.predict(later, history).point_s, model.predict(later, history).point_s)
+
+
+def test_a_measurement_that_tells_nothing_changes_no_estimate() -> None:
+    jobs = profiled(told=False)
+    model = DurationModel.fit(jobs.take(np.arange(700)))
+    assert (model.profiled_tables, model.profiled_weight) == (None, 0.0)
+
+
+def test_a_job_at_its_submission_is_not_taken_for_one_too_short_to_be_measured() -> None:
+    jobs = profiled()
+    blind = dataclasses.replace(jobs, profile={})
+    models = [DurationModel.fit(table.take(np.arange(700))) for table in (jobs, blind)]
+    history = DurationHistory.of(blind.take(np.arange(700)))
+    found = [model.predict(blind.take(np.arange(700, 900)), history).point_s for model in models]
+    assert np.array_equal(*found)
+
+
 def someone_new(gpus: float = 1.0) -> JobTable:
     return JobTable.of(user=["new"], gpus=[gpus], cpus=[4.0], limit_s=[HOUR * 48], submit_s=[1e7])
 
