@@ -31,8 +31,8 @@ __all__ = [
     "feature_columns",
     "feature_types",
     "from_log",
-    "profile_columns",
     "name_stem",
+    "profile_columns",
     "replay",
     "to_log",
 ]
