@@ -113,6 +113,13 @@ def test_psi_sees_shifts_missing_values_and_new_names() -> None:
     assert category_psi(["a", "b", None] * 100, ["c"] * 100) > 0.25
 
 
+def test_many_rare_users_are_no_drift_but_a_new_one_with_half_of_the_jobs_is() -> None:
+    rng = np.random.default_rng(1)
+    old, new = ([f"user{n}" for n in rng.zipf(1.3, size) if n < 1e6] for size in (500, 2000))
+    assert category_psi(old, new) < 0.1
+    assert category_psi(old, [*new[: len(new) // 2], *["newcomer"] * (len(new) // 2)]) > 0.25
+
+
 class Ticks:
     """A stand-in for training and falling back that notes what was called."""
 
