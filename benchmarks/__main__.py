@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import contention, frontier, models, plan, quality, replay, sampler, systems, timeaware
+from benchmarks import contention, frontier, models, plan, quality, replay, sampler, systems, timeaware, tuner
 from benchmarks.figure import Absent, Figure, as_dict, markdown
 
 __all__ = ["main"]
@@ -34,6 +34,8 @@ PARTS: dict[str, tuple[Part, str]] = {
     "contention": (contention.figures, "error of the contention model on measured pairs"),
     "sampler": (sampler.figures, "what the sampler costs a node: CPU, memory, disk"),
     "systems": (systems.figures, "Muri, Pollux, Optimus, elastic: times of decisions, and the elastic experiment"),
+    "tuner": (tuner.search, "200 trials of a synthetic 10,000-job month on two processes, beside bare replays"),
+    "clusters": (tuner.clusters, "the tuner on 20 synthetic clusters: how many of its proposals lose afterwards"),
     "models": (models.figures, "a synthetic month by policy and predictor; what training and predicting cost"),
 }
 

@@ -21,7 +21,7 @@ from lucid.simulator.traces import Trace, read_trace
 from lucid.simulator.traces.synth import with_workloads
 from lucid.simulator.truth import ContentionTruth, read_pairs
 
-__all__ = ["read_scenario", "scenario_options"]
+__all__ = ["cluster_options", "read_scenario", "scenario_options"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -81,13 +81,18 @@ _OPTIONS = (
 
 def scenario_options(command: _Command) -> _Command:
     """Adds the argument TRACE and the options of ``read_scenario`` to a command."""
+    return click.argument("trace_file", metavar="TRACE", type=click.Path(path_type=Path))(cluster_options(command))
+
+
+def cluster_options(command: _Command) -> _Command:
+    """Adds the options of ``read_scenario`` without the trace: for commands that name it in their own way."""
     for option in reversed(_OPTIONS):
         command = option(command)
-    return click.argument("trace_file", metavar="TRACE", type=click.Path(path_type=Path))(command)
+    return command
 
 
 def read_scenario(
-    trace_file: Path,
+    trace_file: Path | Trace,
     fmt: str | None,
     vcs: Path | None,
     nodes: int | None,
@@ -109,7 +114,8 @@ def read_scenario(
 ) -> tuple[Scenario, list[str]]:
     """What the options ask for, and notes on what was assumed.
 
-    ``muris_own``: without ``semantics``, replay a trace of Muri's as Muri's simulator does.
+    ``trace_file``: a trace to read, or one that was read already. ``muris_own``: without ``semantics``, replay a
+    trace of Muri's as Muri's simulator does.
 
     Raises:
         ConfigError: options that contradict each other.
@@ -118,8 +124,7 @@ def read_scenario(
     if vcs is not None and nodes is not None:
         raise ConfigError("--vcs and --nodes both say how many nodes there are; give one of them")
     settings = load_settings(config) if config else Settings()
-    with progress(f"reading {trace_file.name}") as report:
-        trace = read_trace(trace_file, fmt, skip_bad=skip_bad, progress=report)
+    trace = trace_file if isinstance(trace_file, Trace) else _read(trace_file, fmt, skip_bad)
     notes = [f"left out of the trace: {count} rows, {reason}" for reason, count in trace.skipped]
     if workloads == "synthetic":
         trace, count = with_workloads(trace, seed)
@@ -154,6 +159,11 @@ def read_scenario(
     if pairs is None:
         notes.append("no --pairs: interference is the contention model's, not measured")
     return scenario, notes
+
+
+def _read(path: Path, fmt: str | None, skip_bad: bool) -> Trace:
+    with progress(f"reading {path.name}") as report:
+        return read_trace(path, fmt, skip_bad=skip_bad, progress=report)
 
 
 def _packing(predictor: str, profiles: Path | None, pairs: Path | None) -> PackingModels | None:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 from jinja2 import Environment, PackageLoader
 from matplotlib.figure import Figure
 
+from lucid.tuner.drawing import Drawing, drawn, hours
 from lucid.tuner.proposal import Proposal, toml_diff
 from lucid.tuner.search import Trial
 
 __all__ = ["verdict", "write_page"]
-
-_WIDTH_IN, _HEIGHT_IN = 8.0, 3.2
-
-
-@dataclass(frozen=True, slots=True)
-class _Figure:
-    svg: str
-    words: str
 
 
 def verdict(proposal: Proposal) -> str:
@@ -46,26 +36,12 @@ def write_page(path: Path, proposal: Proposal, trials: Sequence[Trial]) -> None:
     figures += _setting_figures(trials)
     environment = Environment(loader=PackageLoader("lucid.tuner", "."), autoescape=True)
     page = environment.get_template("page.html.j2").render(
-        proposal=proposal, diff=toml_diff(proposal), verdict=verdict(proposal), figures=figures, hours=_hours
+        proposal=proposal, diff=toml_diff(proposal), verdict=verdict(proposal), figures=figures, hours=hours
     )
     path.write_text(page, encoding="utf-8")
 
 
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.2f} h"
-
-
-def _drawn(draw: Callable[[Figure], None], words: str, height_in: float = _HEIGHT_IN) -> _Figure:
-    with matplotlib.rc_context({"svg.hashsalt": "lucid", "font.size": 9}):
-        figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
-        draw(figure)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    svg = text.getvalue()
-    return _Figure(svg[svg.index("<svg") :], words)
-
-
-def _search_figure(trials: Sequence[Trial]) -> _Figure:
+def _search_figure(trials: Sequence[Trial]) -> Drawing:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         scores = [t.score_s / 3600 for t in trials]
@@ -78,10 +54,10 @@ def _search_figure(trials: Sequence[Trial]) -> _Figure:
         axes.set_ylim(min(scores) * 0.98, min(max(scores), 2 * scores[0]) * 1.02)
         axes.legend(frameon=False)
 
-    return _drawn(draw, "The search: score (average JCT, and a tenth of large jobs' queueing) on the earlier data.")
+    return drawn(draw, "The search: score (average JCT, and a tenth of large jobs' queueing) on the earlier data.")
 
 
-def _days_figure(proposal: Proposal) -> _Figure:
+def _days_figure(proposal: Proposal) -> Drawing:
     evidence = proposal.evidence
     assert evidence is not None
 
@@ -94,10 +70,10 @@ def _days_figure(proposal: Proposal) -> _Figure:
         axes.set_xlabel("day of submission")
         axes.set_ylabel("average JCT, change in %")
 
-    return _drawn(draw, "The later data day by day: below zero, the proposal was better that day.")
+    return drawn(draw, "The later data day by day: below zero, the proposal was better that day.")
 
 
-def _setting_figures(trials: Sequence[Trial]) -> list[_Figure]:
+def _setting_figures(trials: Sequence[Trial]) -> list[Drawing]:
     keys = list(trials[0].values)
     rows = -(-len(keys) // 3)
 
@@ -111,4 +87,4 @@ def _setting_figures(trials: Sequence[Trial]) -> list[_Figure]:
             axes.plot(shown, [t.score_s / 3600 for t in trials], ".", color="#1f5fa8", markersize=3)
             axes.set_title(key.removeprefix("policy."), fontsize=8)
 
-    return [_drawn(draw, "Score in hours by each setting; a flat cloud means that it hardly matters.", 1.9 * rows)]
+    return [drawn(draw, "Score in hours by each setting; a flat cloud means that it hardly matters.", 1.9 * rows)]

@@ -54,6 +54,7 @@ ITEMS = st.builds(
     state=TEXT,
     profile=st.none() | PROFILES,
     share_label=st.none() | st.integers(0, 9),
+    waited_s=st.none() | AMOUNT,
 )
 TRACES = st.builds(
     Trace,

@@ -45,6 +45,7 @@ class Draft:
     elastic: Elastic | None = None
     learning: Learning | None = None
     id_column: str = "job_id"
+    waited_s: float | None = None
     rank: int | None = None
     """Place among jobs with the same submit time, where the file fixes it; else the order of the rows."""
 
@@ -134,5 +135,12 @@ def _finish(draft: Draft, submit_s: float, rank: int) -> TraceJob:
         draft.elastic,
     )
     return TraceJob(
-        job, draft.duration_s, draft.state, draft.profile, draft.share_label, draft.learning, draft.stages
+        job,
+        draft.duration_s,
+        draft.state,
+        draft.profile,
+        draft.share_label,
+        draft.learning,
+        draft.stages,
+        draft.waited_s,
     )

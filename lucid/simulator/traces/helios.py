@@ -45,4 +45,11 @@ def _parse(row: Row) -> Draft:
         state=row.text("state").upper(),
         profile=profile_of(row),
         share_label=row.whole_or_none("share_label", most=2),
+        waited_s=_waited_s(row),
     )
+
+
+def _waited_s(row: Row) -> float | None:
+    if row.text("start_time").lower() in {"", "none", "null", "nan"}:  # the log's words for a job that never ran
+        return None
+    return max(row.date_s("start_time") - row.date_s("submit_time"), 0.0)

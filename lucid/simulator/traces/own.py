@@ -55,9 +55,11 @@ _TRUTH = [
     "share_label",
 ]
 _STAGES = ["stage_times_s", "iteration_s", "cold_start_s"]
+_WAITED = ["waited_s"]
 COLUMNS = (*_JOB, *_TRUTH)
 """Columns of the format, in the order in which they are written. Those of stage times follow in a trace that has
-any (``stage_times_s``: seconds on each resource, with spaces between)."""
+any (``stage_times_s``: seconds on each resource, with spaces between), and ``waited_s``, what really passed before
+the start, in one that tells of it."""
 _SPECIAL = re.compile('[",\r\n]')
 
 
@@ -77,9 +79,15 @@ def write_trace(trace: Trace, path: str | Path) -> None:
         )
     about = {"name": trace.name, "epoch_s": trace.epoch_s, "skipped": [list(item) for item in trace.skipped]}
     staged = any(item.stages is not None for item in trace.jobs)
-    columns = (*COLUMNS, *_STAGES) if staged else COLUMNS
+    waited = any(item.waited_s is not None for item in trace.jobs)
+    columns = (*COLUMNS, *(_STAGES if staged else ()), *(_WAITED if waited else ()))
     lines = [f"{MAGIC}{_VERSION} {json.dumps(about, sort_keys=True)}", ",".join(columns)]
-    lines.extend(",".join(_cells(item) + (_stage_cells(item) if staged else [])) for item in trace.jobs)
+    lines.extend(
+        ",".join(
+            [*_cells(item), *(_stage_cells(item) if staged else ()), *((_or_empty(item.waited_s),) if waited else ())]
+        )
+        for item in trace.jobs
+    )
     try:
         data = ("\n".join(lines) + "\n").encode()
     except UnicodeEncodeError as error:
@@ -114,7 +122,7 @@ def _cells(item: TraceJob) -> list[str]:
         _quoted(job.name),
         str(job.cpus),
         str(job.mem_mib),
-        "" if job.time_limit_s is None else repr(job.time_limit_s),
+        _or_empty(job.time_limit_s),
         _flag(job.amp),
         _flag(job.requeueable),
         _flag(job.long_cold_start),
@@ -131,6 +139,10 @@ def _stage_cells(item: TraceJob) -> list[str]:
     if stages is None:
         return ["", "", ""]
     return [" ".join(map(repr, stages.times_s)), repr(stages.iteration_s), repr(stages.start_s)]
+
+
+def _or_empty(value: float | None) -> str:
+    return "" if value is None else repr(value)
 
 
 def _flag(value: bool | None) -> str:
@@ -205,6 +217,7 @@ def _parse(row: Row) -> Draft:
         profile=_profile(row),
         share_label=row.whole_or_none("share_label"),
         stages=_stages(row),
+        waited_s=row.real_or_none("waited_s"),
     )
 
 

@@ -21,7 +21,8 @@ class TraceJob:
     ``share_label``: a published share score for it. ``state``: as accounting reports it (COMPLETED, FAILED,
     CANCELLED, TIMEOUT, ...), empty where unknown. ``learning``: of an elastic job, how it trains; its
     ``duration_s`` is then what it takes on the GPUs and with the batch it was submitted with. ``stages``: what a
-    dry run of one iteration would show.
+    dry run of one iteration would show. ``waited_s``: what really passed between submission and start, where the
+    log tells.
     """
 
     job: Job
@@ -31,6 +32,7 @@ class TraceJob:
     share_label: int | None = None
     learning: Learning | None = None
     stages: StageTimes | None = None
+    waited_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

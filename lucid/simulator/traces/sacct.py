@@ -150,6 +150,7 @@ def _parse(row: Row) -> Draft:
         mem_mib=_mem(row, granted or asked, nodes, cpus),
         time_limit_s=_limit_s(row),
         state=state,
+        waited_s=_waited_s(row, submit_s),
         id_column="JobID",
     )
 
@@ -176,6 +177,12 @@ def _run_s(row: Row) -> float:
         remedy = f"sacct writes [days-]hours:minutes:seconds; {_HINT}"
         raise BadCell(column, text, "is not an elapsed time", remedy, f"{column}: is not an elapsed time")
     return run_s
+
+
+def _waited_s(row: Row, submit_s: float) -> float | None:
+    if row.text("Start", "").lower() in _NO_TIME:
+        return None
+    return max(row.date_s("Start") - submit_s, 0.0)
 
 
 def _limit_s(row: Row) -> float | None:
