@@ -337,7 +337,11 @@ class DaemonSettings(_Frozen):
     reuse_profiles_days: float = Field(30.0, ge=0)
     """A job of the same user, name and GPU count measured since then is not profiled again."""
     keep_days: float = Field(90.0, ge=1)
-    """How long decisions, actions and ended jobs are kept."""
+    """How long decisions, actions, ended jobs and records of plans are kept."""
+    record_every_s: float = Field(30.0, ge=0)
+    """At most one plan in so many seconds is recorded, with all that it was made from (lucidctl replay)."""
+    record_mib: float = Field(200.0, ge=0)
+    """Most that all records may take, MiB: the oldest go first. 0: none are written."""
     first_guess_s: float = Field(3600.0, gt=0)
     """Estimate of a job's run time before any job has ended."""
 

@@ -22,6 +22,7 @@ from lucid.adapters.clock import SystemClock
 from lucid.adapters.heartbeat import Heartbeat, write_heartbeat
 from lucid.adapters.model_timer import ModelTimer
 from lucid.adapters.pair_memory import PairMemory
+from lucid.adapters.plan_records import prune_records
 from lucid.adapters.profiles import ProfileFolder, ProfileSource
 from lucid.adapters.recorder import StoreRecorder
 from lucid.adapters.slurm_client import Breaker, SlurmClient
@@ -37,11 +38,11 @@ from lucid.core.prediction import MEDIUM
 from lucid.errors import ClusterError, ConfigError, LucidError, StoreError, UnsafePlan
 from lucid.live.models import LiveModels
 from lucid.live.modes import modes_from, policy_settings
+from lucid.live.records import records_folder, with_records
 from lucid.live.samples import SampleIntake, WithSamples
 from lucid.live.status import partitions_of, status_of
 from lucid.live.upkeep import model_timer
 from lucid.orchestrator.cycle import Cycle, CycleResult
-from lucid.orchestrator.policy import make_policy
 from lucid.orchestrator.site_factor import site_factors
 from lucid.profiler.stage import goes_through_profiling
 
@@ -214,8 +215,9 @@ class Daemon:
             self._predictor = self._models.make()
             self._tell_models(self._models)
         self._predictor.learn(self._store.ended())
-        policy = make_policy(self._settings.daemon.policy, policy_settings(self._settings, able), self._predictor)
-        recorder = StoreRecorder(self._store, self._token, lambda: self.modes)
+        rules = policy_settings(self._settings, able)
+        store = StoreRecorder(self._store, self._token, lambda: self.modes)
+        policy, recorder = with_records(self._settings, rules, self._predictor, store)
         return Cycle(cluster, self._predictor, policy, recorder)
 
     def _tell_models(self, models: LiveModels) -> None:
@@ -286,9 +288,10 @@ class Daemon:
     def prune(self) -> None:
         """Drop what is older than ``daemon.keep_days``."""
         try:
-            gone = self._store.prune(self._clock.now_s() - self._settings.daemon.keep_days * 86400.0)
-            _LOG.info("pruned", extra={"facts": {"rows": gone}})
-        except StoreError as error:
+            before_s = self._clock.now_s() - self._settings.daemon.keep_days * 86400.0
+            gone, plans = self._store.prune(before_s), prune_records(records_folder(self._settings), before_s)
+            _LOG.info("pruned", extra={"facts": {"rows": gone, "plans": plans}})
+        except (StoreError, OSError) as error:
             self._trouble("pruning failed", error)
 
 

@@ -10,10 +10,10 @@ from lucid.adapters.store import DecisionRow, PredictionRow, Store
 from lucid.config import Mode
 from lucid.core.decision import Decision, PartitionPlan, Plan, Start
 from lucid.core.placement import show_placement
-from lucid.core.ports import Applied
+from lucid.core.ports import Applied, Recorder
 from lucid.core.snapshot import Partition, Snapshot
 
-__all__ = ["StoreRecorder"]
+__all__ = ["Recorders", "StoreRecorder"]
 
 _PICTURE_EVERY_S = 2.0
 
@@ -90,3 +90,15 @@ def _predictions(snapshot: Snapshot, wanted: Collection[str]) -> list[Prediction
         for job in jobs
         if job.id in wanted and job.id in snapshot.predictions
     ]
+
+
+class Recorders:
+    """Several as one, in order."""
+
+    def __init__(self, *recorders: Recorder) -> None:
+        self._recorders = recorders
+
+    def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
+        """Tell each."""
+        for recorder in self._recorders:
+            recorder.record(snapshot, plan, applied)

@@ -28,6 +28,7 @@ _COMMANDS = {
     "trace": "lucid.cli.trace:trace",
     "models": "lucid.cli.models:models",
     "tune": "lucid.cli.tune:tune",
+    "replay": "lucid.cli.replay:replay",
     "report": "lucid.cli.report:report",
     "slurm": "lucid.cli.slurm:slurm",
     "gpu": "lucid.cli.gpu:gpu",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -32,8 +32,8 @@ class Annotator:
         """By partition, the entries already looked at, under their ``id``: most are the same as the last time."""
         self._handed_out: weakref.ref[Snapshot] | None = None
 
-    def __call__(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with a prediction for each pending and running job."""
+    def __call__(self, snapshot: Snapshot, memory: Mapping[str, object] | None = None) -> Snapshot:
+        """The snapshot with a prediction for each pending and running job, and the ``memory`` of the plan before."""
         if self._handed_out is not None and self._handed_out() is not None:
             # somebody keeps the last snapshot: its predictions are a fact, ours go on. Commonly nobody does
             self._predictions = self._predictions.copy()
@@ -52,7 +52,9 @@ class Annotator:
                     self._predict([entries[i] for i in entries if i in fresh], snapshot.now_s)
                 self._entries[name] = entries
         forecast = {} if self._forecaster is None else self._forecaster.gpus_per_hour(snapshot.now_s)
-        annotated = replace(snapshot, predictions=MappingProxyType(self._predictions), forecast=forecast)
+        annotated = replace(
+            snapshot, predictions=MappingProxyType(self._predictions), forecast=forecast, memory=memory or {}
+        )
         self._handed_out = weakref.ref(annotated)
         return annotated
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lucid.core.decision import Plan
 from lucid.core.ports import Applied, Cluster, Forecaster, Predictor, Recorder
@@ -61,7 +61,7 @@ class Cycle:
             ClusterUnavailable: nothing, or not everything, was applied; the next turn starts from what is.
             UnsafePlan: the policy broke a safety rule; nothing was applied.
         """
-        snapshot = replace(self._annotate(self._cluster.observe()), memory=self._memory)
+        snapshot = self._annotate(self._cluster.observe(), self._memory)
         plan = self._policy.plan(snapshot)
         self._check(snapshot, plan)
         self._memory = plan.memory

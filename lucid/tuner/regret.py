@@ -20,7 +20,7 @@ __all__ = ["PLAIN", "REALLY", "WARM_UP_S", "Figures", "Group", "Loss", "Regret",
 
 REALLY = "really"
 """The column of what the log itself says."""
-PLAIN = "fifo"
+PLAIN = "backfill"
 """What plain Slurm would have done."""
 WARM_UP_S = 14 * 86400.0
 """What goes before the days looked at, and is replayed with them: a cluster is not empty on a Monday morning, and
@@ -235,6 +235,11 @@ def _assumed(trace: Trace, jobs: Sequence[TraceJob]) -> list[str]:
     measured = sum(item.profile is not None for item in jobs)
     if measured < len(jobs):
         said.append(f"{len(jobs) - measured} of {len(jobs)} jobs have no GPU readings and are never packed")
+    unlimited = sum(item.job.time_limit_s is None for item in jobs)
+    if unlimited:
+        said.append(
+            f"{unlimited} of {len(jobs)} jobs have no time limit: plain order is given one made from estimates"
+        )
     missing = Counter(dict(trace.skipped))
     said += [f"left out: {count} {reason}" for reason, count in missing.items()]
     return said

@@ -159,6 +159,20 @@ def test_a_kept_snapshot_keeps_its_predictions() -> None:
     assert {job: found.duration_s for job, found in second.predictions.items()} == {"b": 2.0}
 
 
+def test_a_cycle_s_snapshot_keeps_its_predictions_for_whoever_keeps_it() -> None:
+    cluster, tape, predictor = (
+        a_cluster(a_trace(by("a", 1, 10.0)), profiled=lambda job: False),
+        Tape(),
+        FixedPredictor(),
+    )
+    cycle = Cycle(cluster, predictor, policy("fifo"), tape)
+    for now_s in (0.0, 10.0):
+        cluster.advance(now_s)
+        cycle.run()
+    first, second = (snapshot.predictions for snapshot, _, _ in tape.cycles)
+    assert (list(first), list(second)) == (["a"], [])
+
+
 def test_nobody_can_change_what_was_predicted() -> None:
     annotated = Annotator(FixedPredictor())(Snapshot(0.0, {"vc": part(nodes(1), [waits("a")])}))
     with pytest.raises(TypeError):

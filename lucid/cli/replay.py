@@ -1,0 +1,133 @@
+"""``lucidctl replay``: plan again what lucidd planned, and say whether the same comes out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lucid.adapters.nouns import noun_from_json
+from lucid.adapters.plan_records import PlanRecord, lucid_version, read_record, record_files, replan
+from lucid.adapters.snapshot_json import decision_to_dict
+from lucid.cli.live import config_option, live_settings
+from lucid.cli.progress import progress
+from lucid.cli.render import reason_text
+from lucid.core.reason import reason_from_dict
+from lucid.errors import StoreError
+from lucid.live.records import records_folder
+
+__all__ = ["replay"]
+
+_LISTED = 20
+
+
+@click.command()
+@click.argument("paths", metavar="[RECORD]...", nargs=-1, type=click.Path(path_type=Path))
+@config_option
+@click.option("--last", type=click.IntRange(min=1), help="Only so many, the newest.")
+@click.option("--json", "as_json", is_flag=True)
+def replay(paths: tuple[Path, ...], config: Path, last: int | None, as_json: bool) -> None:
+    """Plan recorded snapshots again: each plan must come out byte for byte as lucidd made it.
+
+    RECORD is a file or a folder of them; without one, those of lucidd (--config). Nothing is asked of Slurm and
+    nothing is done to it.
+
+    Exit status: 0 all came out the same, 1 some did not (and in what), 2 a record cannot be read.
+    """
+    files = _files(paths, config)[-last:] if last else _files(paths, config)
+    found: list[dict[str, Any]] = []
+    with progress("planning again") as report:
+        for number, path in enumerate(files):
+            report(number, len(files))
+            found.append(_one(path))
+    differing = [item for item in found if item["differs"]]
+    foreign = {item["code"] for item in found} - {lucid_version()}
+    if as_json:
+        told = {"records": len(found), "same": len(found) - len(differing), "code": lucid_version(), "found": found}
+        click.echo(json.dumps(told, indent=1))
+    else:
+        plans = sum(item["partitions"] for item in found)
+        for item in differing[:_LISTED]:
+            _print(item)
+        if len(differing) > _LISTED:
+            click.echo(f"and {len(differing) - _LISTED} more records; --json has all")
+        for code in sorted(foreign):
+            click.echo(f"note: some were recorded by {code}, this is {lucid_version()}")
+        same = "all the same" if not differing else f"{len(differing)} DIFFER"
+        click.echo(f"{len(found)} records with {plans} partitions' plans made again: {same}")
+    if differing:
+        raise SystemExit(1)
+
+
+def _files(paths: Sequence[Path], config: Path) -> list[Path]:
+    given = paths or (records_folder(live_settings(config)),)
+    files = [file for path in given for file in (record_files(path) if path.is_dir() else [path])]
+    if not files:
+        places = ", ".join(map(str, given))
+        raise StoreError(f"no record of a plan in {places}; lucidd writes them while daemon.record_mib is above 0")
+    return files
+
+
+def _one(path: Path) -> dict[str, Any]:
+    record = read_record(path)
+    again = replan(record)
+    changed = {name: was for name, was in record.plans.items() if again.get(name) != was}
+    return {
+        "file": str(path),
+        "at_s": record.at_s,
+        "policy": record.policy,
+        "code": record.code,
+        "partitions": len(record.plans),
+        "jobs": _jobs(record),
+        "kept": sum(record.contexts[i].snapshot.now_s != record.at_s for i in record.context.values()),
+        "differs": {name: _differences(was, again.get(name)) for name, was in changed.items()},
+    }
+
+
+def _jobs(record: PlanRecord) -> int:
+    now = next((c.snapshot for c in record.contexts if c.snapshot.now_s == record.at_s), record.contexts[0].snapshot)
+    return sum(len(part.pending) + len(part.running) for part in now.partitions.values())
+
+
+def _differences(was: bytes, now: bytes | None) -> list[dict[str, Any]]:
+    """What is not as it was, one entry for each job or part of the plan."""
+    if now is None:
+        return [{"what": "partition", "was": "planned", "now": "not planned"}]
+    old, new = json.loads(was), json.loads(now)
+    before, after = dict(old["decisions"]), dict(new["decisions"])
+    found: list[dict[str, Any]] = [
+        {"what": f"job {job_id}", "was": _words(before.get(job_id)), "now": _words(after.get(job_id))}
+        for job_id in {**before, **after}
+        if before.get(job_id) != after.get(job_id)
+    ]
+    if not found and old["decisions"] != new["decisions"]:
+        found.append({"what": "order of decisions", "was": list(before), "now": list(after)})
+    if [a[0] for a in old["actions"]] != [a[0] for a in new["actions"]]:
+        names = [[a[0] for a in plan["actions"]] for plan in (old, new)]
+        found.append({"what": "order of actions", "was": names[0], "now": names[1]})
+    found += [{"what": key, "was": old[key], "now": new[key]} for key in ("wake_s", "memory") if old[key] != new[key]]
+    return found
+
+
+def _words(decision: Any) -> str:
+    if decision is None:
+        return "no decision"
+    data = decision_to_dict(noun_from_json(decision))
+    place = f" on {data['placement']}" if data.get("placement") else ""
+    beside = f" beside {data['beside']}" if data.get("beside") else ""
+    reasons = "; ".join(reason_text(reason_from_dict(reason)) for reason in data["reasons"])
+    return f"{data['verb']}{place}{beside}: {reasons}"
+
+
+def _print(item: dict[str, Any]) -> None:
+    at = time.strftime("%F %T", time.localtime(item["at_s"]))
+    for name, differences in item["differs"].items():
+        click.echo(f"{item['file']} ({at}), partition {name}:")
+        for one in differences[:_LISTED]:
+            click.echo(f"  {one['what']}\n    was: {one['was']}\n    now: {one['now']}")
+        if len(differences) > _LISTED:
+            click.echo(f"  and {len(differences) - _LISTED} more")

@@ -1,0 +1,94 @@
+"""A policy under watch: what each part of its plans was made from, so that it can be made again elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lucid.core.decision import PartitionPlan, Plan
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.ports import Capability, Predictor
+from lucid.core.prediction import Prediction
+from lucid.core.snapshot import Snapshot
+from lucid.orchestrator.policy import Policy
+
+__all__ = ["Answers", "Context", "HeardPredictor", "WatchedPolicy"]
+
+Answers = Mapping[tuple[JobProfile, JobProfile], tuple[float, float] | None]
+"""What the predictor said of pairs, by question."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """All that a policy looked at while it made a plan: the snapshot, and what its predictor, which was called
+    ``predictor`` then, said of pairs."""
+
+    snapshot: Snapshot
+    predictor: str
+    answers: Answers
+
+
+class HeardPredictor:
+    """Passes every question on, and keeps the answers on pairs: predictions of jobs are in the snapshot anyway."""
+
+    def __init__(self, inner: Predictor) -> None:
+        self._inner = inner
+        self.answers: dict[tuple[JobProfile, JobProfile], tuple[float, float] | None] = {}
+
+    @property
+    def name(self) -> str:
+        """As the one behind it is called now."""
+        return self._inner.name
+
+    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
+        """Passed on."""
+        return self._inner.predict(job, profile, now_s)
+
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+        """Passed on, and kept."""
+        found = self.answers[a, b] = self._inner.pair_speed(a, b)
+        return found
+
+    def learn(self, ended: Sequence[Ended]) -> None:
+        """Passed on."""
+        self._inner.learn(ended)
+
+
+class WatchedPolicy:
+    """Plans as the policy does that ``make`` makes, and knows of each partition's plan what it was made from: of one
+    that was kept, what there was when it was made."""
+
+    def __init__(self, make: Callable[[Predictor], Policy], predictor: Predictor) -> None:
+        self._heard = HeardPredictor(predictor)
+        self._inner = make(self._heard)
+        self.group_limit: int = getattr(self._inner, "group_limit", 1)
+        self._made: dict[str, tuple[PartitionPlan, Context]] = {}
+
+    @property
+    def name(self) -> str:
+        """As the policy is called."""
+        return self._inner.name
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        """As the policy needs."""
+        return self._inner.needs
+
+    def profiled(self, job: Job) -> bool:
+        """As the policy has it."""
+        return self._inner.profiled(job)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """The policy's plan."""
+        self._heard.answers = {}
+        plan = self._inner.plan(snapshot)
+        now = Context(snapshot, self._heard.name, self._heard.answers)
+        known, self._made = self._made, {}
+        for name, part in plan.partitions.items():
+            before = known.get(name)
+            self._made[name] = before if before is not None and before[0] is part else (part, now)
+        return plan
+
+    def made_from(self) -> Mapping[str, Context]:
+        """By partition, what its part of the last plan was made from."""
+        return {name: context for name, (_, context) in self._made.items()}
