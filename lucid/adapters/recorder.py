@@ -75,7 +75,8 @@ class StoreRecorder:
 
     def _draw(self, snapshot: Snapshot, plan: Plan) -> None:
         changed = any(self._drawn.get(name) is not part for name, part in snapshot.partitions.items())
-        if not changed or snapshot.now_s - self._drawn_at_s < _PICTURE_EVERY_S:
+        since_s = snapshot.now_s - self._drawn_at_s  # below 0 where the clock was set back
+        if not changed or 0 <= since_s < _PICTURE_EVERY_S:
             return
         self._drawn, self._drawn_at_s = dict(snapshot.partitions), snapshot.now_s
         self._store.put_view("snapshot", {**snapshot_to_dict(snapshot), "plan": plan_to_dict(plan)})

@@ -28,6 +28,7 @@ from lucid.orchestrator.policy import make_policy
 
 __all__ = ["live_story", "live_text", "replanned", "why_not"]
 
+_TASKS_NAMED = 8
 _VERBS = {
     "start": "starts",
     "hold": "waits",
@@ -47,6 +48,12 @@ def live_story(store: SqliteStore, job_id: str) -> dict[str, Any]:
     decisions, actions = store.decisions(job_id), store.actions(job_id)
     row, said = store.profiles().get(job_id), store.prediction(job_id)
     if not decisions and not actions:
+        tasks = {d.job_id for d in store.decisions(limit=50_000) if d.job_id.startswith(f"{job_id}_")}
+        if tasks:
+            named = ", ".join(sorted(tasks, key=lambda i: int(i.rpartition("_")[2]))[:_TASKS_NAMED])
+            raise ConfigError(
+                f"job {job_id} is an array, and its {len(tasks)} tasks are decided one by one: ask about {named}"
+            )
         raise ConfigError(
             f"nothing was decided about job {job_id}: it asks for no GPU, is not in a partition of Lucid's, was "
             "left to Slurm (scontrol show job: AdminComment says why), or is older than daemon.keep_days"

@@ -10,7 +10,7 @@ from pathlib import Path
 from testbed.conf import REST_PORT
 from testbed.settings import USERS, Layout, TestbedError
 
-__all__ = ["inside", "start", "start_slurmctld", "token", "wait_for"]
+__all__ = ["inside", "start", "start_slurmctld", "start_slurmd", "start_slurmdbd", "token", "wait_for"]
 
 _ACCOUNTS = {"research": ("alice", "bob"), "teaching": ("carol",)}
 
@@ -46,7 +46,7 @@ def start(layout: Layout, base: int, say: Callable[[str], None]) -> None:
     if layout.accounting:
         _add_accounts(layout)
     for host in layout.hosts:
-        _spawn(layout, f"slurmd.{host}", "/usr/sbin/slurmd", "-D", "-N", host)
+        start_slurmd(layout, host)
     _start_rest(layout, base)
     wait_for("every node", lambda: _idle_nodes(layout) == len(layout.hosts), _log(layout, "slurmctld"))
     say(f"slurm {inside(layout, 'sinfo', '--version').split()[-1]}, {len(layout.hosts)} nodes idle")
@@ -56,6 +56,17 @@ def start_slurmctld(layout: Layout) -> None:
     """Start slurmctld, also after it was ended on purpose, and wait until it answers."""
     _spawn(layout, "slurmctld", "/usr/sbin/slurmctld", "-D", user="slurm")
     wait_for("slurmctld", lambda: _works(layout, "scontrol", "ping"), _log(layout, "slurmctld"))
+
+
+def start_slurmd(layout: Layout, node: str) -> None:
+    """Start the slurmd of one node, also after it was ended on purpose. It registers by itself."""
+    _spawn(layout, f"slurmd.{node}", "/usr/sbin/slurmd", "-D", "-N", node)
+
+
+def start_slurmdbd(layout: Layout) -> None:
+    """Start slurmdbd, also after it was ended on purpose, and wait until it answers."""
+    _spawn(layout, "slurmdbd", "/usr/sbin/slurmdbd", "-D", user="slurm")
+    wait_for("slurmdbd", lambda: _works(layout, "sacctmgr", "-n", "show", "cluster"), _log(layout, "slurmdbd"))
 
 
 def token(layout: Layout, user: str, lifespan_s: int = 86400) -> str:
@@ -85,8 +96,7 @@ def _start_accounting(layout: Layout) -> None:
         "IDENTIFIED VIA unix_socket; GRANT ALL ON slurm_acct_db.* TO slurm@localhost"
     )
     wait_for("mariadbd", lambda: _works(layout, "mariadb", "-e", sql), _log(layout, "mariadbd"))
-    _spawn(layout, "slurmdbd", "/usr/sbin/slurmdbd", "-D", user="slurm")
-    wait_for("slurmdbd", lambda: _works(layout, "sacctmgr", "-n", "show", "cluster"), _log(layout, "slurmdbd"))
+    start_slurmdbd(layout)
     _manage(layout, "add", "cluster", "testbed")
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,22 @@ LIGHT = JobProfile(20.0, 10.0, 4000.0)
 
 
 class Lucidd:
-    """One daemon process after the other on one state folder."""
+    """One daemon process after the other on one state folder. ``program``: what is run in place of lucidd itself;
+    ``state``: where it keeps its state, ``folder`` unless given."""
 
-    def __init__(self, box: Box, folder: Path, mode: str = "pack", t_prof_s: float = 4.0) -> None:
+    def __init__(
+        self,
+        box: Box,
+        folder: Path,
+        mode: str = "pack",
+        t_prof_s: float = 4.0,
+        *,
+        program: Sequence[str] = ("-m", "lucid.daemon"),
+        environ: Mapping[str, str] | None = None,
+        state: Path | None = None,
+    ) -> None:
         self.box, self.folder = box, folder
+        self.program, self.environ = program, {**os.environ, **(environ or {})}
         self.profiles = folder / "profiles"
         self.profiles.mkdir(parents=True)
         self.process: subprocess.Popen[bytes] | None = None
@@ -37,7 +50,8 @@ class Lucidd:
             # Slurm still remembers the other tests' jobs, of a second each: by that history every job is nearly done
             "[policy.packing]\nleast_partner_remaining_s = 0\n"
             f"[slurm]\nprefix = {json.dumps(prefix)}\nnodes_every_s = 5\npoll_idle_s = 6\nstart_grace_s = 10\n"
-            f'[daemon]\nstate_dir = "{folder}"\nheartbeat = "{box.root}/run/lucid/heartbeat"\n'
+            f'[daemon]\nstate_dir = "{state or folder}"\nprofiles_dir = "{self.profiles}"\n'
+            f'heartbeat = "{box.root}/run/lucid/heartbeat"\n'
             'profiling_partition = "prof"\nfirst_guess_s = 60\nlease_s = 6\n'
             f'[daemon.partitions]\nvc-a = "{mode}"\nvc-b = "{mode}"\n'
         )
@@ -64,8 +78,8 @@ class Lucidd:
         beat.unlink(missing_ok=True)
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "lucid.daemon", "--config", str(self.folder / "lucid.toml")],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=REPO,
+                [sys.executable, *self.program, "--config", str(self.folder / "lucid.toml")],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=REPO, env=self.environ,
             )  # fmt: skip
         self.box.wait("a heartbeat", beat.exists, 90)
 

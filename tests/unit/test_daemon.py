@@ -319,3 +319,23 @@ def test_observing_a_full_queue_is_idle(tmp_path: Path) -> None:
     before = site.slurm.reads
     site.turns(600.0)
     assert (site.slurm.reads - before) / 10 <= 12
+
+
+def test_pictures_are_drawn_on_after_the_clock_was_set_back(site: Site) -> None:
+    site.submit("1")
+    site.turns(20.0)
+    site.slurm.now -= 3600.0
+    site.submit("2")
+    site.turns(20.0)
+    drawn = site.store.view("snapshot")
+    assert drawn["now_s"] < 1000.0
+    assert "2" in json.dumps(drawn)
+
+
+def test_an_array_is_explained_task_by_task(site: Site) -> None:
+    site.submit("7_1")
+    site.submit("7_0")
+    site.turns(20.0)
+    with pytest.raises(ConfigError, match=r"job 7 is an array, and its 2 tasks are decided one by one: .* 7_0, 7_1"):
+        site.ctl("explain", "7")
+    assert "starts" in site.ctl("explain", "7_0")
