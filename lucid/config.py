@@ -194,6 +194,8 @@ class OverheadSettings(_Frozen):
     preempt_large_s: float = Field(60.0, ge=0)
     requeue_s: float = Field(10.0, ge=0)
     """Slurm's COMPLETING state and a second start-up, for a job that starts over."""
+    start_s: float = Field(0.0, ge=0)
+    """From the decision to start a job to the first second of its work, which holds its GPUs (``--as-live`` only)."""
     rescale_s: float = Field(30.0, ge=0)
     """Checkpoint and restart of an elastic job, on a resize or after a preemption. Pollux's simulator charges
     30 s (15-120 s were observed)."""

@@ -72,6 +72,12 @@ _OPTIONS = (
         "only. Default: 'honest'; simulate takes 'muri' for a trace of Muri's.",
     ),
     click.option(
+        "--as-live",
+        is_flag=True,
+        help="With the manners of lucidd on Slurm: jobs like one measured before are not measured again, and only "
+        "jobs that start in slots are joined.",
+    ),
+    click.option(
         "--skip-bad",
         is_flag=True,
         help="Leave bad rows of the trace out and count them; let the history estimate jobs that --estimates lacks.",
@@ -110,6 +116,7 @@ def read_scenario(
     config: Path | None,
     semantics: str | None,
     skip_bad: bool,
+    as_live: bool = False,
     muris_own: bool = True,
 ) -> tuple[Scenario, list[str]]:
     """What the options ask for, and notes on what was assumed.
@@ -153,7 +160,10 @@ def read_scenario(
         predictor,
         _packing(predictor, profiles, pairs),
         _semantics(semantics, trace, notes, muris_own),
+        as_live,
     )
+    if as_live and scenario.semantics is not Semantics.HONEST:
+        raise ConfigError(f"--as-live is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
     if vcs is None and nodes is None:
         notes.append("no --vcs or --nodes: VCs were sized to run all jobs at once for 95 % of the time")
     if pairs is None:

@@ -13,12 +13,14 @@ from rich.table import Table
 
 from lucid.cli.console import stdout_console
 from lucid.cli.progress import progress
+from lucid.cli.realism import print_realism, read_against
 from lucid.cli.render import duration
 from lucid.cli.scenario import read_scenario, scenario_options
 from lucid.errors import ConfigError
 from lucid.orchestrator.policy import find_policy
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import run_metrics
+from lucid.simulator.realism import realism
 from lucid.simulator.record import DecisionLog, write_decisions, write_jobs
 from lucid.simulator.report import write_report
 from lucid.simulator.scenario import Scenario
@@ -31,8 +33,16 @@ __all__ = ["compare", "print_table", "simulate", "write_run"]
 @scenario_options
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Policy to replay; repeat to compare.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for report.html, per-job CSV, decisions.")
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="[POLICY=]FILE",
+    help="CSV of job_id, start_s, end_s: what the jobs really did. Shows how far the prediction is from it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of tables.")
-def simulate(policies: tuple[str, ...], out: Path | None, as_json: bool, **options: Any) -> None:
+def simulate(
+    policies: tuple[str, ...], out: Path | None, against: tuple[str, ...], as_json: bool, **options: Any
+) -> None:
     """Replay TRACE under each --policy (fifo and lucid unless told) and compare what becomes of its jobs.
 
     sjf and srtf are defined on true durations and are given them; the others get --estimates or --predictor.
@@ -42,15 +52,20 @@ def simulate(policies: tuple[str, ...], out: Path | None, as_json: bool, **optio
         find_policy(name)
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is not a folder; give another name")
+    real = read_against(against, list(dict.fromkeys(chosen)))
     scenario, notes = read_scenario(**options)
     metrics, runs, logs = compare(scenario, chosen, keep_decisions=out is not None)
     if out is not None:
         write_run(out, scenario, runs, metrics, logs, notes)
+    compared = [realism(run, real[run.policy]) for run in runs if run.policy in real]
     if as_json:
-        click.echo(json.dumps(_summary(scenario, metrics, notes), indent=1))
+        errors = {"against": {one.policy: one.figures for one in compared}} if compared else {}
+        click.echo(json.dumps({**_summary(scenario, metrics, notes), **errors}, indent=1))
         return
     console = stdout_console()
     print_table(console, metrics)
+    if compared:
+        print_realism(console, compared)
     for note in notes:
         console.print(f"note: {note}", highlight=False)
     if out is not None:

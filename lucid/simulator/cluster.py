@@ -353,10 +353,11 @@ class SimulatedCluster(Floor):
     def _pair(self, live: Live, running: Running, partner: Live) -> None:
         shown = partner.view
         assert isinstance(shown, Running)
-        assert running.profile is not None
-        assert shown.profile is not None
+        mine, others = live.item.profile or running.profile, partner.item.profile or shown.profile
+        assert mine is not None
+        assert others is not None
         self._catch_up(partner)
-        live.speed, partner.speed = self._interference.speeds(running.profile, shown.profile)
+        live.speed, partner.speed = self._interference.speeds(mine, others)
         live.outcome.packed = partner.outcome.packed = True
         self._schedule_end(partner)
         self._show(partner, replace(shown, partner=running.job.id))

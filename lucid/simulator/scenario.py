@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
 from lucid.config import PackingSettings, PolicySettings, ReservationSettings, Settings, with_defaults
+from lucid.core.job import Job, JobProfile
 from lucid.core.node import Node
 from lucid.core.ports import Capability, Predictor, Recorder
+from lucid.core.prediction import MEDIUM
 from lucid.errors import ConfigError
 from lucid.models.arrivals import ArrivalForecaster
 from lucid.models.history import HistoryPredictor
@@ -16,6 +19,7 @@ from lucid.orchestrator.policies import ESTIMATES, Estimates
 from lucid.orchestrator.policies.muri import MuriPolicy
 from lucid.orchestrator.policies.queue import QueuePolicy
 from lucid.orchestrator.policy import Policy, find_policy, make_policy
+from lucid.simulator.as_live import AsLive, LiveLikeCluster
 from lucid.simulator.cluster import Layout, SimulatedCluster
 from lucid.simulator.engine import Progress, Run, run
 from lucid.simulator.estimates import DryRunPredictor, GivenPredictor
@@ -62,7 +66,8 @@ class Scenario:
     ``vcs``: nodes by VC; ``None`` sizes them to the trace. ``profiling_nodes``: how many of them profile;
     ``None`` takes 2 %. ``durations_s``: given estimates by policy name, "" standing for all others.
     ``predictor``: one of ``PREDICTORS``, for what no estimates are given. ``packing``: what ``learned`` judges
-    share scores and pairs by; without it, as ``history`` does.
+    share scores and pairs by; without it, as ``history`` does. ``as_live``: with the manners of lucidd
+    on Slurm (``LiveLikeCluster``).
     """
 
     trace: Trace
@@ -76,6 +81,7 @@ class Scenario:
     predictor: str = "history"
     packing: PackingModels | None = None
     semantics: Semantics = Semantics.HONEST
+    as_live: bool = False
 
     def layout(self) -> Layout:
         """Nodes by VC, profiling nodes included."""
@@ -117,7 +123,8 @@ class Scenario:
         if self.predictor == "oracle":
             return OraclePredictor(self.trace, self.interference)
         if self.predictor == "history":
-            return GivenPredictor("history", {}, self.trace, HistoryPredictor())
+            first_guess_s = self.settings.daemon.first_guess_s
+            return GivenPredictor("history", {}, self.trace, HistoryPredictor(first_guess_s))
         if self.predictor == "learned":
             given_or_history = GivenPredictor("history", {}, self.trace, HistoryPredictor())
             return WalkForward(
@@ -140,12 +147,14 @@ def simulate(
     find_policy(policy)
     if scenario.semantics not in (Semantics.HONEST, Semantics.MURI):
         return _published(scenario, policy, recorder, progress)
-    kind = SimulatedCluster
+    kind: Callable[..., SimulatedCluster] = SimulatedCluster
     if scenario.semantics is Semantics.MURI:
         scenario, kind = replace(scenario, trace=lengthened(scenario.trace)), EventChargedCluster
     predictor = scenario.predictor_for(policy)
     rules = with_defaults(scenario.settings.policy, scenario.trace.evaluated_with)
     made = make_policy(policy, rules, predictor)
+    if scenario.as_live:
+        kind = partial(LiveLikeCluster, _as_live(scenario, rules.packing, predictor))
     if scenario.semantics is Semantics.MURI:
         made = published_policy(made, rules.muri)
     lent: list[Node] = []
@@ -170,6 +179,16 @@ def simulate(
     )
     forecaster = ArrivalForecaster() if scenario.settings.policy.packing.dynamic else None
     return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster)
+
+
+def _as_live(scenario: Scenario, packing: PackingSettings, predictor: Predictor) -> AsLive:
+    """Which jobs start in slots, by the rule of the daemon: Tiny and Medium ones that GSS lets share at all."""
+
+    def in_slots(job: Job, profile: JobProfile, now_s: float) -> bool:
+        score = predictor.predict(job, profile, now_s).share_score
+        return not profile.unstable and score is not None and score <= min(packing.gss, MEDIUM)
+
+    return AsLive(in_slots, scenario.settings.overheads.start_s)
 
 
 def _interleaving(policy: Policy) -> Interleaving:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -105,6 +106,50 @@ def test_simulate_json_has_the_figures_of_each_policy(lucid: Lucid) -> None:
 def test_fifo_and_lucid_are_compared_unless_told(lucid: Lucid) -> None:
     said = lucid("simulate", "pack.csv", "--vcs", "vcs.csv", "--json")
     assert list(json.loads(said.out)["results"]) == ["fifo", "lucid"]
+
+
+def test_a_replay_is_set_beside_what_really_happened(lucid: Lucid, tmp_path: Path) -> None:
+    assert lucid("simulate", "pack.csv", *ALL, "--policy", "fifo", "--out", "run").code == 0
+    with (tmp_path / "run" / "fifo" / "jobs.csv").open(newline="") as file:
+        rows = [(row["job_id"], float(row["start_s"]), float(row["end_s"])) for row in csv.DictReader(file)]
+    real = "".join(f"{job},{start_s},{end_s + 5}\n" for job, start_s, end_s in rows)
+    (tmp_path / "real.csv").write_text("job_id,start_s,end_s\n" + real)
+    said = lucid("simulate", "pack.csv", *ALL, "--against", "fifo=real.csv", "--json")
+    (figures,) = json.loads(said.out)["against"].values()
+    assert (figures["start_mae_s"], figures["jct_mae_s"]) == (0.0, pytest.approx(5.0))
+    assert figures["jct_bias_s"] == pytest.approx(-5.0)
+    told = lucid("simulate", "pack.csv", *ALL, "--policy", "fifo", "--against", "real.csv").out
+    assert "prediction and reality" in told
+    assert "mean absolute error of a job's JCT" in told
+    assert "-5" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--against", "real.csv"), "of which policy? Write --against fifo=real.csv"),
+        (("--against", "srtf=real.csv"), "'srtf' is not replayed (--policy: fifo, lucid)"),
+        (("--against", "fifo=none.csv"), "none.csv: cannot be read"),
+        (("--as-live", "--semantics", "published"), "--as-live is for --semantics honest"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_before_anything_is_replayed(
+    lucid: Lucid, options: tuple[str, ...], words: str
+) -> None:
+    said = lucid("simulate", "pack.csv", "--vcs", "vcs.csv", *options)
+    assert said.code == 2
+    assert words in said.err
+
+
+def test_as_live_jobs_of_a_user_are_measured_once(lucid: Lucid, tmp_path: Path) -> None:
+    (tmp_path / "pack.csv").write_text(re.sub(r"^(\d+),,", r"\1,ada,", PACK, flags=re.MULTILINE))
+    found = {}
+    for options in ((), ("--as-live",)):
+        said = lucid("simulate", "pack.csv", *ALL, *options, "--policy", "lucid", "--out", "run")
+        assert said.code == 0, said.err
+        with (tmp_path / "run" / "lucid" / "jobs.csv").open(newline="") as file:
+            found[options] = sum(float(row["profiled_s"]) > 0 for row in csv.DictReader(file))
+    assert 0 < found["--as-live",] < found[()]
 
 
 def test_the_settings_file_is_heeded(lucid: Lucid, tmp_path: Path) -> None:
