@@ -1,7 +1,8 @@
 """``make demo-slurm``: the same 60 jobs of three users on a real Slurm, once plain and once with lucidd in pack mode.
 
-Both runs have the same nodes: plain Slurm may use the profiling node for any job. GPUs are emulated, and so are the
-jobs' readings and the slowdown of two that share (``demo_job.py``); Slurm, its plugin and lucidd are real.
+Both runs begin on an empty cluster with the same nodes: plain Slurm may use the profiling node for any job. GPUs are
+emulated, and so are the jobs' readings and the slowdown of two that share (``demo_job.py``); Slurm, its plugin and
+lucidd are real. Afterwards the simulator replays the same stream, and what it predicts is shown beside what happened.
 """
 
 from __future__ import annotations
@@ -9,13 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
-import statistics
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,57 +21,58 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPO), str(REPO / "slurm")]
 
 from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
 
+import demo_tables as tables  # noqa: E402
+from demo_stream import GPUS_PER_NODE, NODES, VC, Piece, stream, trace_of  # noqa: E402
 from lucid.adapters.profile_files import summary_to_dict  # noqa: E402
-from lucid.cli.render import duration  # noqa: E402
-from lucid.core.job import JobProfile  # noqa: E402
+from lucid.cli.realism import print_realism  # noqa: E402
+from lucid.config import load_settings  # noqa: E402
+from lucid.errors import LucidError  # noqa: E402
 from lucid.profiler.summary import Summary  # noqa: E402
+from lucid.simulator.layout import NodeShape  # noqa: E402
+from lucid.simulator.realism import Realism, RealTimes, realism, write_real  # noqa: E402
+from lucid.simulator.scenario import Scenario, simulate  # noqa: E402
+from lucid.simulator.traces.own import write_trace  # noqa: E402
 from testbed import cli as testbed  # noqa: E402
-from testbed.settings import TestbedError, layout_from  # noqa: E402
+from testbed.settings import Layout, TestbedError, layout_from  # noqa: E402
 
-WORK = {
-    "alice": (("bert", 85.0, 60.0, 14e3, 26.0), ("probe", 12.0, 5.0, 2000.0, 6.0), ("lstm", 30.0, 15.0, 5e3, 20.0)),
-    "bob": (("resnet", 70.0, 45.0, 11000.0, 24.0), ("debug", 10.0, 4.0, 1500.0, 5.0), ("gan", 35.0, 20.0, 6e3, 18.0)),
-    "carol": (("gnn", 25.0, 12.0, 4e3, 22.0), ("tabular", 15.0, 6.0, 2500.0, 12.0), ("vit", 90.0, 70.0, 16e3, 28.0)),
-}  # fmt: skip
-"""By user: name, GPU time and memory time (%), memory (MiB), typical seconds of work."""
 LIMIT_S = 270.0
+INSIDE = "/tmp/lucid-demo"
+LAYOUT = {
+    "LUCID_TESTBED_NAME": "demo",
+    "LUCID_TESTBED_NODES": f"n[1-{NODES}]:gpus={GPUS_PER_NODE},cpus=16,mem=64000,type=a100",
+    "LUCID_TESTBED_PARTITIONS": f"{VC}=n[1-{NODES - 1}] prof=n{NODES}",
+}
+SETTINGS = """# The daemon's settings in `make demo-slurm`, and those of the replay that predicts it.
+[policy.profiling]
+t_prof_s = 4
+n_prof = 2
+max_wait_s = 30
+carry_on_share = 1.0
 
+[policy.packing]
+least_partner_remaining_s = 4
+same_user_only = true
 
-@dataclass(frozen=True)
-class Piece:
-    """One job of the stream."""
+[overheads]
+start_s = 1.0
+requeue_s = 3.0
 
-    at_s: float
-    user: str
-    name: str
-    gpus: int
-    vc: str
-    work_s: float
-    profile: JobProfile
-
-
-def stream(count: int, seed: int) -> list[Piece]:
-    """The same jobs for the same seed."""
-    dice = random.Random(seed)
-    pieces, at_s = [], 0.0
-    for _ in range(count):
-        at_s += dice.expovariate(1 / 1.0)
-        user = dice.choice(list(WORK))
-        name, gpu, mem, mib, typical_s = dice.choice(WORK[user])
-        gpus = dice.choices((1, 2, 4), (70, 20, 10))[0]
-        work_s = min(max(typical_s * dice.lognormvariate(0, 0.4), 3.0), 60.0)
-        pieces.append(Piece(at_s, user, f"{name}-{gpus}", gpus, "vc-a", work_s, JobProfile(gpu, mem, mib)))
-    return pieces
+"""
+"""Jobs of a minute: all that is meant for hours is as much shorter. The overheads are for the replay."""
 
 
 class Site:
     """The testbed as users and lucidd see it."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.folder = root / "tmp/lucid-demo"
+    def __init__(self, layout: Layout) -> None:
+        self.layout, self.root = layout, layout.root
+        self.folder = self.root / INSIDE.lstrip("/")
+
+    def begin(self, say: Console) -> None:
+        """An empty cluster: nothing that ran before is known to anybody."""
+        testbed.down(self.layout)
+        testbed.up(self.layout, lambda text: say.print(text, highlight=False))
         for name in ("gpus", "profiles"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
             (self.folder / name).chmod(0o777)
@@ -89,26 +88,28 @@ class Site:
         return done.stdout
 
     def submit(self, piece: Piece, partition: str) -> str:
-        summary = summary_to_dict(Summary("JOB", "demo", (), 0.0, 30.0, 30, piece.profile))
-        inside = "/tmp/lucid-demo"
-        numbers = f"{piece.work_s:.1f} {piece.profile.gpu_util:g} {piece.profile.mem_util:g}"
-        script = f"python3 {inside}/job.py {inside} {numbers} '{json.dumps(summary, separators=(',', ':'))}'"
+        program = piece.program
+        summary = summary_to_dict(Summary("JOB", "demo", (), 0.0, 30.0, 30, program.profile))
+        numbers = f"{piece.work_s:.1f} {program.profile.gpu_util:g} {program.profile.mem_util:g}"
+        script = f"python3 {INSIDE}/job.py {INSIDE} {numbers} '{json.dumps(summary, separators=(',', ':'))}'"
+        nodes = max(-(-program.gpus // GPUS_PER_NODE), 1)
         return self.run(
-            piece.user, "sbatch", "--parsable", "-D", "/tmp", "-o", "/dev/null", "-J", piece.name, "-p", partition,
-            f"--gres=gpu:{piece.gpus}", f"--wrap={script}",
+            piece.user, "sbatch", "--parsable", "-D", "/tmp", "-o", "/dev/null", "-J", program.name, "-p", partition,
+            f"--gres=gpu:{program.gpus // nodes}", f"--nodes={nodes}", f"--time={program.limit_min}",
+            f"--wrap={script}",
         ).strip()  # fmt: skip
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         found = json.loads(self.run("root", "squeue", "--json", "--states=all"))["jobs"]
         return {str(job["job_id"]): job for job in found}
 
-    def play(self, pieces: list[Piece], console: Console, shared: str) -> dict[str, tuple[Piece, dict[str, Any]]]:
-        """Submit the stream in time and wait for its end. ``shared``: a partition that jobs may use besides."""
-        began = time.monotonic()
-        ids: dict[str, Piece] = {}
-        for piece in pieces:
+    def play(self, pieces: list[Piece], console: Console, partition: str) -> tables.Played:
+        """Submit the stream in time and wait for its end."""
+        began, began_s = time.monotonic(), time.time()
+        ids: dict[str, int] = {}
+        for n, piece in enumerate(pieces):
             time.sleep(max(piece.at_s - (time.monotonic() - began), 0.0))
-            ids[self.submit(piece, piece.vc + shared)] = piece
+            ids[self.submit(piece, partition)] = n
         with console.status("") as note:
             while True:
                 jobs = {number: job for number, job in self.jobs().items() if number in ids}
@@ -118,37 +119,63 @@ class Site:
                     raise TestbedError(f"job {failed[0]} ended as {jobs[failed[0]]['job_state'][0]}")
                 note.update(f"{len(over)} of {len(ids)} jobs done")
                 if len(over) == len(ids):
-                    return {number: (ids[number], jobs[number]) for number in ids}
+                    return self._played(ids, began_s)
                 if time.monotonic() - began > LIMIT_S:
                     left = [f"{n} {j['job_state']} {j['state_reason']}" for n, j in jobs.items() if n not in over]
                     raise TestbedError(f"not ended within {LIMIT_S:.0f} s: {'; '.join(left)}")
                 time.sleep(1.0)
 
+    def _played(self, ids: dict[str, int], began_s: float) -> tables.Played:
+        """From accounting, which keeps each run of a requeued job: a job starts when it first does."""
+        until = time.monotonic() + 60
+        while True:
+            runs: dict[str, list[tuple[float, float]]] = {}
+            said = self.run(
+                "root", "env", "SLURM_TIME_FORMAT=%s", "sacct", "-a", "-D", "-X", "-n", "-P", "-S", "now-1hours",
+                "-o", "JobIDRaw,Start,End",
+            )  # fmt: skip
+            for line in said.splitlines():
+                number, start, end = line.split("|")
+                if start.isdigit() and end.isdigit():
+                    runs.setdefault(number, []).append((float(start), float(end)))
+            jobs = self.jobs()
+            ready = all(len(runs.get(n, ())) == jobs[n]["restart_cnt"] + 1 for n in ids if n in jobs)
+            if ready and all(n in runs for n in ids):
+                break
+            if time.monotonic() > until:
+                raise TestbedError("accounting does not tell of all jobs; see the log of slurmdbd")
+            time.sleep(0.5)
+        real = {
+            str(at + 1): RealTimes(min(s for s, _ in runs[n]) - began_s, max(e for _, e in runs[n]) - began_s)
+            for n, at in ids.items()
+        }
+        return tables.Played({n: str(at + 1) for n, at in ids.items()}, real, {n: len(runs[n]) - 1 for n in ids})
+
 
 class Lucidd:
-    """The daemon's process for one run."""
+    """The daemon's process for one run. Its state stays in the folder, for ``lucidctl`` afterwards."""
 
-    def __init__(self, site: Site, state: Path) -> None:
-        self.state = state
+    def __init__(self, site: Site, out: Path) -> None:
+        self.out = out
+        self.config = out / "lucid.toml"
         self.heartbeat = site.root / "run/lucid/heartbeat"
+        state = out / "state"
+        shutil.rmtree(state, ignore_errors=True)
+        state.mkdir()
         prefix = json.dumps(["chroot", "--userspec=lucid", str(site.root)])
-        (state / "lucid.toml").write_text(
-            "[policy.profiling]\nt_prof_s = 3\ncarry_on_share = 0.0\nn_prof = 2\nmax_wait_s = 15\n"
-            "[policy.packing]\nleast_partner_remaining_s = 4\n"
-            f"[slurm]\nprefix = {prefix}\npoll_busy_s = 0.5\n"
+        self.config.write_text(
+            f"{SETTINGS}[slurm]\nprefix = {prefix}\npoll_busy_s = 0.5\n\n"
             f'[daemon]\nstate_dir = "{state}"\nheartbeat = "{self.heartbeat}"\nprofiling_partition = "prof"\n'
-            f'profiles_dir = "{site.folder}/profiles"\nfirst_guess_s = 20\n'
-            '[daemon.partitions]\nvc-a = "pack"\n'
+            f'profiles_dir = "{site.folder}/profiles"\nfirst_guess_s = 20\n\n'
+            f'[daemon.partitions]\n{VC} = "pack"\n'
         )
         self.heartbeat.unlink(missing_ok=True)
-        for path in (site.folder / "profiles").iterdir():
-            path.unlink()  # what the plain run measured is not known to anybody
         with (state / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "lucid.daemon", "--config", str(state / "lucid.toml")],
+                [sys.executable, "-m", "lucid.daemon", "--config", str(self.config)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=REPO,
             )  # fmt: skip
-        until = time.monotonic() + 20
+        until = time.monotonic() + 30
         while not self.heartbeat.exists():
             if time.monotonic() > until:
                 raise TestbedError(f"lucidd does not come up: {(state / 'log').read_text()[-500:]}")
@@ -156,7 +183,7 @@ class Lucidd:
 
     def ctl(self, *words: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "lucid.cli.main", *words, "--config", str(self.state / "lucid.toml")],
+            [sys.executable, "-m", "lucid.cli.main", *words, "--config", str(self.config)],
             capture_output=True, text=True, check=False, cwd=REPO, env={**os.environ, "COLUMNS": "110"},
         )  # fmt: skip
         return done.stdout + done.stderr
@@ -167,41 +194,20 @@ class Lucidd:
         self.heartbeat.unlink(missing_ok=True)
 
 
-def figures(played: dict[str, tuple[Piece, dict[str, Any]]]) -> dict[str, float]:
-    """Times in seconds."""
-    jct = [j["end_time"]["number"] - j["submit_time"]["number"] for _, j in played.values()]
-    begin = min(j["submit_time"]["number"] for _, j in played.values())
-    return {
-        "avg JCT": statistics.mean(jct),
-        "median JCT": statistics.median(jct),
-        "p90 JCT": sorted(jct)[int(0.9 * len(jct))],
-        "makespan": max(j["end_time"]["number"] for _, j in played.values()) - begin,
-        **{
-            f"avg JCT of {user}": statistics.mean(
-                j["end_time"]["number"] - j["submit_time"]["number"] for p, j in played.values() if p.user == user
-            )
-            for user in sorted({p.user for p, _ in played.values()})
-        },
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("out/demo-slurm"), help="stream, outcome, lucidd's state")
     given = parser.parse_args()
     console = Console(stderr=given.json)
-    layout = layout_from(
-        {"LUCID_TESTBED_NAME": "demo", "LUCID_TESTBED_PARTITIONS": "vc-a=n[1-3] prof=n4", **os.environ}
-    )
+    layout = layout_from({**LAYOUT, **os.environ})
     try:
         if reason := testbed.unfit(layout):
             raise TestbedError(reason)
-        testbed.down(layout)
-        testbed.up(layout, lambda text: console.print(text, highlight=False))
-        return _both(given, console, Site(layout.root))
-    except TestbedError as error:
+        return _both(given, console, Site(layout))
+    except (TestbedError, LucidError) as error:
         print(f"demo-slurm: {error}", file=sys.stderr)
         return 2
     finally:
@@ -211,49 +217,56 @@ def main() -> int:
 
 def _both(given: argparse.Namespace, console: Console, site: Site) -> int:
     pieces = stream(given.jobs, given.seed)
-    console.print(f"{len(pieces)} jobs of three users on 16 emulated GPUs, first on plain Slurm …", highlight=False)
-    plain = site.play(pieces, console, ",prof")
-    console.print("… then with lucidd in pack mode (4 of the GPUs profile)", highlight=False)
-    with tempfile.TemporaryDirectory(prefix="lucid-demo-") as folder:
-        lucidd = Lucidd(site, Path(folder))
-        try:
-            packed = site.play(pieces, console, "")
-            time.sleep(2.0)
-            done = json.loads(lucidd.ctl("history", "--json", "--limit", "1000"))["jobs"]
-            guests = [row["job"] for row in done if row["packed_beside"]]
-            told = max(guests, key=lambda n: packed[n][1]["restart_cnt"] if n in packed else -1, default="")
-            words = lucidd.ctl("explain", told) if told else "no job found a partner"
-        finally:
-            lucidd.stop()
-    before, after = figures(plain), figures(packed)
-    requeued = sum(j["restart_cnt"] > 0 for _, j in packed.values())
-    if given.json:
-        print(json.dumps({"plain": before, "lucid": after, "guests": len(guests), "requeued": requeued}, indent=1))
-        return 0
-    table = Table(title="the same stream, s")
-    for column in ("", "plain Slurm", "Lucid (pack)", "Lucid / plain"):
-        table.add_column(column, justify="left" if not column else "right")
-    for name, value in before.items():
-        table.add_row(name, f"{value:.0f}", f"{after[name]:.0f}", f"{after[name] / value:.2f}")
-    console.print(table)
-    slow = sorted(packed.items(), key=lambda i: i[1][1]["submit_time"]["number"])
-    jobs = Table(title="how it went, a job in six")
-    for column in ("job", "user", "name", "GPUs", "plain: JCT", "Lucid: JCT", "beside"):
-        jobs.add_column(column)
-    beside = {row["job"]: row["packed_beside"] or "" for row in done}
-    by_piece = {id(piece): job for piece, job in plain.values()}
-    for number, (piece, job) in slow[::6]:
-        spans = [duration(j["end_time"]["number"] - j["submit_time"]["number"]) for j in (by_piece[id(piece)], job)]
-        jobs.add_row(number, piece.user, piece.name, str(piece.gpus), *spans, beside.get(number, ""))
-    console.print(jobs)
+    out: Path = given.out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    write_trace(trace_of(pieces), out / "trace.csv")
+    (out / "vcs.csv").write_text(f"name,num\n{VC},{NODES}\n")
+    site.begin(console)
+    console.print(f"{tables.described(pieces)}\nfirst on plain Slurm …", highlight=False)
+    plain = site.play(pieces, console, f"{VC},prof")
+    write_real(out / "plain.csv", plain.real)
+    site.begin(console)
     console.print(
-        f"{len(guests)} jobs started beside another; {requeued} were requeued after their profiling run, the others "
-        "ended in it or were known from an earlier run",
+        f"then with lucidd in pack mode: {GPUS_PER_NODE} of the GPUs profile, and it knows nothing yet …",
         highlight=False,
     )
+    lucidd = Lucidd(site, out)
+    try:
+        packed = site.play(pieces, console, VC)
+        write_real(out / "lucid.csv", packed.real)
+        time.sleep(2.0)
+        done = json.loads(lucidd.ctl("history", "--json", "--limit", "1000"))["jobs"]
+        beside = {row["job"]: row["packed_beside"] for row in done if row["packed_beside"]}
+        told = max(beside, key=lambda n: packed.requeued.get(n, -1), default="")
+        words = lucidd.ctl("explain", told) if told else "no job found a partner"
+    finally:
+        lucidd.stop()
+    compared = _predicted(pieces, out, plain, packed)
+    if given.json:
+        print(json.dumps(tables.as_data(pieces, plain, packed, beside, compared), indent=1))
+        return 0
+    tables.show(console, pieces, plain, packed, beside)
     console.rule("why did that job start then, and there?  (lucidctl explain)")
     console.print(words, highlight=False)
+    console.rule("what the simulator predicts for the same stream, and what happened")
+    print_realism(console, compared, {"backfill": "plain Slurm", "lucid": "Lucid (pack)"})
+    console.print(tables.commands(given.out, told), highlight=False, soft_wrap=True)
     return 0
+
+
+def _predicted(pieces: list[Piece], out: Path, plain: tables.Played, packed: tables.Played) -> list[Realism]:
+    scenario = Scenario(
+        trace_of(pieces),
+        {VC: NODES},
+        NodeShape(GPUS_PER_NODE),
+        settings=load_settings(out / "lucid.toml"),
+        profiling_nodes=1,
+        as_live=True,
+    )
+    return [
+        realism(simulate(scenario, policy), played.real)
+        for policy, played in (("backfill", plain), ("lucid", packed))
+    ]
 
 
 if __name__ == "__main__":

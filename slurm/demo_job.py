@@ -3,7 +3,7 @@
     demo_job.py FOLDER WORK_S GPU_UTIL MEM_UTIL SUMMARY
 
 Works WORK_S seconds at full speed. While another such job stands on the same GPUs both slow down by the contention
-model (lucid/binder/contention.py); each finds the other by a file per GPU in FOLDER. After two seconds it writes
+model (lucid/binder/contention.py); each finds the other by a file per GPU in FOLDER. After three seconds it writes
 SUMMARY, a sampler's summary with JOB for its number, as a sampler would. Runs on any Python 3.
 """
 
@@ -12,7 +12,7 @@ import sys
 import time
 
 TICK_S = 0.2
-MEASURED_S = 2.0
+MEASURED_S = 3.0
 
 
 def main():
