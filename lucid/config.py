@@ -285,8 +285,9 @@ class SlurmSettings(_Frozen):
     timeout_s: float = Field(20.0, gt=0)
     poll_busy_s: float = Field(1.0, gt=0)
     """Seconds between looks while jobs wait for Lucid or are being profiled."""
-    poll_idle_s: float = Field(7.0, ge=6)
-    """Seconds between looks otherwise: with nodes_every_s at most 12 requests a minute."""
+    poll_idle_s: float = Field(7.0, ge=1)
+    """Seconds between looks otherwise, and so the longest that a job waits for the first look at it. With
+    nodes_every_s at most 12 requests a minute; below 6, more."""
     nodes_every_s: float = Field(30.0, ge=1)
     """Seconds between looks at the nodes."""
     writes_per_cycle: int = Field(60, ge=3)

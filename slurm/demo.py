@@ -59,7 +59,7 @@ start_s = 1.0
 requeue_s = 3.0
 
 """
-"""Jobs of a minute: all that is meant for hours is as much shorter. The overheads are for the replay."""
+"""Jobs of a minute: all that is meant for hours is as much shorter, also how often Slurm is asked. The overheads are for the replay."""
 
 
 class Site:
@@ -164,7 +164,7 @@ class Lucidd:
         state.mkdir()
         prefix = json.dumps(["chroot", "--userspec=lucid", str(site.root)])
         self.config.write_text(
-            f"{SETTINGS}[slurm]\nprefix = {prefix}\npoll_busy_s = 0.5\n\n"
+            f"{SETTINGS}[slurm]\nprefix = {prefix}\npoll_busy_s = 0.5\npoll_idle_s = 1\n\n"
             f'[daemon]\nstate_dir = "{state}"\nheartbeat = "{self.heartbeat}"\nprofiling_partition = "prof"\n'
             f'profiles_dir = "{site.folder}/profiles"\nfirst_guess_s = 20\n\n'
             f'[daemon.partitions]\n{VC} = "pack"\n'
@@ -184,7 +184,7 @@ class Lucidd:
     def ctl(self, *words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "lucid.cli.main", *words, "--config", str(self.config)],
-            capture_output=True, text=True, check=False, cwd=REPO, env={**os.environ, "COLUMNS": "110"},
+            capture_output=True, text=True, check=False, cwd=REPO, env={**os.environ, "COLUMNS": "100"},
         )  # fmt: skip
         return done.stdout + done.stderr
 
@@ -247,7 +247,7 @@ def _both(given: argparse.Namespace, console: Console, site: Site) -> int:
         return 0
     tables.show(console, pieces, plain, packed, beside)
     console.rule("why did that job start then, and there?  (lucidctl explain)")
-    console.print(words, highlight=False)
+    console.print(words, highlight=False, soft_wrap=True)
     console.rule("what the simulator predicts for the same stream, and what happened")
     print_realism(console, compared, {"backfill": "plain Slurm", "lucid": "Lucid (pack)"})
     console.print(tables.commands(given.out, told), highlight=False, soft_wrap=True)

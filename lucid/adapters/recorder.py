@@ -11,6 +11,7 @@ from lucid.config import Mode
 from lucid.core.decision import Decision, PartitionPlan, Plan, Start
 from lucid.core.placement import show_placement
 from lucid.core.ports import Applied, Recorder
+from lucid.core.reason import Reason, SameUser
 from lucid.core.snapshot import Partition, Snapshot
 
 __all__ = ["Recorders", "StoreRecorder"]
@@ -31,7 +32,7 @@ class StoreRecorder:
         self._drawn: dict[str, Partition] = {}
         self._drawn_at_s = float("-inf")
         for row in store.decisions(limit=20_000):
-            self._last[row.job_id] = (row.partition, row.verb, *(r.kind for r in row.reasons), row.placement)
+            self._last[row.job_id] = _signature(row.partition, row.verb, row.reasons, row.placement)
 
     def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
         """Take in one cycle."""
@@ -64,7 +65,7 @@ class StoreRecorder:
         if isinstance(decision, Start):
             place, beside = show_placement(decision.placement), decision.beside
         # where nothing is done, a start that would be made stands for as long as the job waits
-        signature = (name, verb, *(r.kind for r in decision.reasons), place)
+        signature = _signature(name, verb, decision.reasons, place)
         known = self._last.get(job_id)
         if known == signature or (
             mode is not Mode.PACK and known is not None and known[:2] == (name, verb) and verb == "start"
@@ -103,3 +104,9 @@ class Recorders:
         """Tell each."""
         for recorder in self._recorders:
             recorder.record(snapshot, plan, applied)
+
+
+def _signature(partition: str, verb: str, reasons: Sequence[Reason], place: str) -> tuple[object, ...]:
+    """What makes a decision another one. How many jobs of other users could have been joined is told with it, and is
+    no news by itself: they come and go all the time."""
+    return (partition, verb, *(r.kind for r in reasons if not isinstance(r, SameUser)), place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +24,15 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+_UNIX_TIME_S = 1e9
+"""No trace is as long as that: from 2001 on it is a moment of Unix time."""
+
+
 def when(at_s: float) -> str:
-    """A moment of trace time: day, hours, minutes and seconds since its start."""
+    """A moment of trace time: day, hours, minutes and seconds since its start; of Unix time, which only a live daemon
+    has: the date and the local time of day."""
+    if at_s >= _UNIX_TIME_S:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
     days, rest = divmod(round(at_s), 86400)
     hours, rest = divmod(rest, 3600)
     minutes, seconds = divmod(rest, 60)

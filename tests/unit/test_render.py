@@ -135,6 +135,10 @@ def test_a_duration_in_words(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
+def test_a_moment_of_a_live_daemon_is_a_date() -> None:
+    assert re.fullmatch(r"2026-11-2\d \d\d:\d\d:\d\d", when(1795258065.9))
+
+
 def test_a_moment_in_words() -> None:
     assert when(2 * 86400.0 + 3 * 3600.0 + 4 * 60.0 + 4.6) == "day 2 03:04:05"
 

@@ -1,0 +1,38 @@
+"""What of the decisions is kept: those that say something new."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import snap
+from lucid.adapters.recorder import StoreRecorder
+from lucid.adapters.store_memory import MemoryStore
+from lucid.config import Mode
+from lucid.core.decision import Hold, PartitionPlan, Plan
+from lucid.core.reason import FreeGpus, Reason, SameGpus, SameUser
+
+FULL = FreeGpus(1, 0, 0, False)
+NOBODY, OTHERS = SameGpus(1, 0), SameUser("ada", 3)
+
+
+@pytest.mark.parametrize(
+    ("second", "kept"),
+    [
+        ((NOBODY, OTHERS, FULL), 1),  # other users' jobs come and go
+        ((NOBODY, FreeGpus(1, 0, 2, False)), 1),
+        ((FULL,), 2),
+    ],
+)
+def test_a_wait_is_kept_when_the_kinds_of_its_reasons_change(second: tuple[Reason, ...], kept: int) -> None:
+    store = MemoryStore()
+    lease = store.take_lease("me", 0.0, 60.0)
+    assert lease is not None
+    recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})
+    for at_s, reasons in enumerate([(NOBODY, FULL), second, second]):
+        plan = Plan(float(at_s), {"vc": PartitionPlan({"1": Hold(reasons)})})
+        recorder.record(snap(plan.now_s), plan, [])
+    assert len(store.decisions("1")) == kept
+    again = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})
+    last = Plan(9.0, {"vc": PartitionPlan({"1": Hold(second)})})
+    again.record(snap(9.0), last, [])
+    assert len(store.decisions("1")) == kept, "after a restart it is no news either"
