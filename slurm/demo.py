@@ -59,7 +59,8 @@ start_s = 1.0
 requeue_s = 3.0
 
 """
-"""Jobs of a minute: all that is meant for hours is as much shorter, also how often Slurm is asked. The overheads are for the replay."""
+"""Jobs of a minute: all that is meant for hours is as much shorter, how often Slurm is asked too. The
+overheads are for the replay."""
 
 
 class Site:
