@@ -45,7 +45,7 @@ def check_installation(root: Path, conf: str = "etc/slurm/slurm.conf") -> list[F
     folder = (root / conf).parent
     return [
         *_files(root),
-        *_parameters(settings.settings),
+        *_parameters(settings.settings, _models(folder)),
         *_plugin(root, folder),
         *_gres(settings, folder / "gres.conf"),
     ]
@@ -74,7 +74,16 @@ def _files(root: Path) -> Iterator[Finding]:
             yield Finding(about, True, "as shipped")
 
 
-def _parameters(settings: dict[str, str]) -> Iterator[Finding]:
+def _models(folder: Path) -> bool:
+    """Are there GPU models that people can ask for?"""
+    try:
+        text = (folder / "lucid.plugin.conf").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return True  # a finding of its own; nothing is known
+    return re.search(r"^type\s+\S", text, re.MULTILINE) is not None
+
+
+def _parameters(settings: dict[str, str], models: bool) -> Iterator[Finding]:
     def has(key: str, word: str, why: str) -> Finding:
         value = settings.get(key.lower(), "")
         words = [item.strip() for item in value.split(",")]
@@ -87,7 +96,8 @@ def _parameters(settings: dict[str, str]) -> Iterator[Finding]:
     yield has("GresTypes", "shard", "GPUs have no slots, so no two jobs can share one")
     yield has("PriorityType", "priority/multifactor", "order mode has no SiteFactor to set")
     yield has("JobSubmitPlugins", "lua", "no job is tagged, so Lucid decides none in pack mode")
-    yield has("CliFilterPlugins", "lua", "an inner srun of a job that names a GPU model fails")
+    if models:
+        yield has("CliFilterPlugins", "lua", "an inner srun of a job that names a GPU model fails")
     files = "/etc/slurm/lucid"
     yield has("TaskProlog", f"{files}/task_prolog", "an inner srun of a shared job fails")
     yield has("Prolog", f"{files}/prolog.d/*", "no sampler is started with a job")

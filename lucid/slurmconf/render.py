@@ -95,7 +95,8 @@ def _slurm_conf(
         "PriorityType=priority/multifactor",
         "AccountingStorageTRES=gres/gpu,gres/shard",
         "JobSubmitPlugins=lua",
-        "CliFilterPlugins=lua",
+        # What it costs each command (docs/slurm-install.md) buys nothing where no GPU model can be asked for.
+        *(["CliFilterPlugins=lua"] if any(node.gpu_type for node in nodes) else []),
         f"Prolog={files}/prolog.d/*",
         f"Epilog={files}/epilog.d/*",
         f"TaskProlog={files}/task_prolog",

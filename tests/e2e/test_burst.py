@@ -48,6 +48,18 @@ def asked_by_lucid(box: Box) -> int:
     return int(found.group(1)) if found else 0
 
 
+@pytest.fixture
+def unfiltered(box: Box) -> Iterator[None]:
+    """sbatch as where no GPU models are asked for. What Slurm takes to load any cli_filter script is another matter,
+    which ``test_latency.py`` measures."""
+    conf = box.root / "etc/slurm/lucid.slurm.conf"
+    before = conf.read_text()
+    conf.write_text(before.replace("CliFilterPlugins=lua\n", ""))
+    yield
+    conf.write_text(before)
+
+
+@pytest.mark.usefixtures("unfiltered")
 def test_a_thousand_jobs_in_a_burst(box: Box, plain: Box, tmp_path: Path) -> None:
     lucidd = Lucidd(box, tmp_path / "state")
     lucidd.start()
@@ -89,4 +101,5 @@ def test_a_thousand_jobs_in_a_burst(box: Box, plain: Box, tmp_path: Path) -> Non
     cycles = span_s / slurm.poll_busy_s + 2
     assert calls["reads"] <= cycles + span_s / slurm.nodes_every_s + 2
     assert calls["writes"] <= cycles * slurm.writes_per_cycle
-    assert counted <= 2 * (calls["reads"] + calls["writes"]) + 20, "slurmctld counts what the daemon counts"
+    # A command is a few requests: squeue --json asks for jobs, partitions, nodes and the time besides.
+    assert counted <= 8 * (calls["reads"] + calls["writes"]) + 20

@@ -54,6 +54,14 @@ def test_what_install_and_render_write_passes_the_check(root: Path) -> None:
 
 
 @ROOT_ONLY
+def test_without_models_to_ask_for_nobody_misses_the_filter(root: Path) -> None:
+    for name, line in (("lucid.slurm.conf", "CliFilterPlugins=lua\n"), ("lucid.plugin.conf", "type a100\n")):
+        path = root / "etc/slurm" / name
+        path.write_text(path.read_text().replace(line, ""))
+        assert bad(root).keys() == ({"CliFilterPlugins"} if name == "lucid.slurm.conf" else set())
+
+
+@ROOT_ONLY
 @pytest.mark.parametrize(
     ("file", "old", "new", "about", "says"),
     [

@@ -49,6 +49,13 @@ def test_partitions_are_read_with_options() -> None:
             parse_partition(wrong)
 
 
+@pytest.mark.parametrize(("node", "filtered"), [("n1:gpus=2,type=a100", True), ("n1:gpus=2", False)])
+def test_commands_are_filtered_only_where_there_are_models_to_ask_for(node: str, filtered: bool) -> None:
+    written = render([parse_node(node)])
+    assert ("CliFilterPlugins=lua" in written.slurm_conf.splitlines()) is filtered
+    assert "JobSubmitPlugins=lua" in written.slurm_conf
+
+
 def test_each_gpu_gets_an_address_and_two_slots() -> None:
     written = render(
         [parse_node("n[1-2]:gpus=2,cpus=8,mem=9000,type=a100")],
