@@ -29,6 +29,7 @@ __all__ = [
     "Settings",
     "SlurmSettings",
     "TiresiasSettings",
+    "TunerSettings",
     "library_folder",
     "load_settings",
     "own_job_log",
@@ -257,6 +258,24 @@ class ModelSettings(_Frozen):
     """Population stability index of an input above which to train."""
 
 
+class TunerSettings(_Frozen):
+    """The tuner beside lucidd: searches the cluster's own past now and then, and leaves a report."""
+
+    every_h: float = Field(0.0, ge=0)
+    """How often, hours; 0: never."""
+    history_days: float = Field(30.0, gt=0)
+    """How much of the past is searched."""
+    trials: int = Field(60, ge=2)
+    workers: int = Field(1, ge=1)
+    """Processes at a time, of the lowest priority."""
+    only: tuple[str, ...] = ()
+    """Settings, or tables of them, to search; empty: all that can be tuned."""
+    apply: bool = False
+    """Also write a change whose gain survives on later data into the configuration, for lucidd's next start."""
+    keep: int = Field(10, ge=1)
+    """Reports kept."""
+
+
 class Mode(StrEnum):
     """What the daemon may do in a partition."""
 
@@ -355,6 +374,7 @@ class Settings(_Frozen):
     policy: PolicySettings = PolicySettings()
     overheads: OverheadSettings = OverheadSettings()
     models: ModelSettings = ModelSettings()
+    tuner: TunerSettings = TunerSettings()
     slurm: SlurmSettings = SlurmSettings()
     daemon: DaemonSettings = DaemonSettings()
 

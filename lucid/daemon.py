@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from lucid.live.modes import modes_from, policy_settings
 from lucid.live.records import records_folder, with_records
 from lucid.live.samples import SampleIntake, WithSamples
 from lucid.live.status import partitions_of, status_of
+from lucid.live.tuning import tune_timer
 from lucid.live.upkeep import model_timer
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.site_factor import site_factors
@@ -322,15 +323,16 @@ def main(arguments: list[str] | None = None) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    return _turn_until(daemon, stop, given.once, model_timer(settings, given.config, store))
+    beside = (model_timer(settings, given.config, store), tune_timer(settings, given.config))
+    return _turn_until(daemon, stop, given.once, [] if given.once else [timer for timer in beside if timer])
 
 
-def _turn_until(daemon: Daemon, stop: threading.Event, once: bool, models: ModelTimer | None = None) -> int:
+def _turn_until(daemon: Daemon, stop: threading.Event, once: bool, beside: Sequence[ModelTimer] = ()) -> int:
     timers = BackgroundScheduler(daemon=True)
     timers.add_job(daemon.prune, "interval", hours=_PRUNE_EVERY_H, max_instances=1, coalesce=True)
     timers.start()
-    if models is not None and not once:
-        models.start()
+    for timer in beside:
+        timer.start()
     tell_systemd("READY=1")
     _LOG.info("started")
     try:
@@ -342,8 +344,8 @@ def _turn_until(daemon: Daemon, stop: threading.Event, once: bool, models: Model
     finally:
         tell_systemd("STOPPING=1")
         timers.shutdown(wait=False)
-        if models is not None and not once:
-            models.stop()
+        for timer in beside:
+            timer.stop()
         daemon.stop()
     _LOG.info("stopped")
     return 0

@@ -10,32 +10,26 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
+from lucid.adapters.child import run_lucidctl
 from lucid.errors import ModelError
 
 __all__ = ["ChildTick", "ModelTimer"]
 
 _LOG = logging.getLogger(__name__)
-_LOWEST_PRIORITY = 19
 
 
 class ChildTick:
     """Runs one tick in a child of low priority. ``arguments`` go to ``lucidctl models train --due --json``."""
 
     def __init__(self, arguments: Sequence[str], timeout: timedelta = timedelta(hours=1)) -> None:
-        self._command = [
-            *(sys.executable, "-c", "from lucid.cli.main import main; main()"),
-            *("models", "train", "--due", "--json", *arguments),
-        ]
-        self._timeout_s = timeout.total_seconds()
+        self._words = ("models", "train", "--due", "--json", *arguments)
+        self._timeout = timeout
 
     def __call__(self) -> list[dict[str, Any]]:
         """What the tick came to, one object for each kind of model (as ``train --due --json`` prints it).
@@ -44,16 +38,9 @@ class ChildTick:
             ModelError: the child was killed, ran too long, or failed; its last words are in the message.
         """
         try:
-            done = subprocess.run(
-                self._command,
-                capture_output=True,
-                text=True,
-                timeout=self._timeout_s,
-                check=False,
-                preexec_fn=_step_back,
-            )
-        except subprocess.TimeoutExpired:
-            raise ModelError(f"training ran longer than {self._timeout_s:.0f} s and was stopped") from None
+            done = run_lucidctl(self._words, self._timeout)
+        except TimeoutError as error:
+            raise ModelError(f"training {error}") from None
         try:
             found = json.loads(done.stdout)
         except ValueError:
@@ -67,7 +54,7 @@ class ChildTick:
 class ModelTimer:
     """Ticks now and then ``every`` so often; never twice at once, and a tick that fails is told and forgotten.
 
-    ``told`` is called, in the timer's thread, with what each tick came to.
+    ``told`` is called, in the timer's thread, with what each tick came to. ``what`` names the work in the log.
     """
 
     def __init__(
@@ -75,7 +62,9 @@ class ModelTimer:
         tick: Callable[[], Sequence[Any]],
         every: timedelta,
         told: Callable[[Sequence[Any]], None] = lambda _: None,
+        what: str = "models",
     ) -> None:
+        self._what = what
         self._tick = tick
         self._told = told
         self._scheduler = BackgroundScheduler(daemon=True, timezone=UTC)
@@ -101,10 +90,6 @@ class ModelTimer:
         try:
             self._told(self._tick())
         except ModelError as error:
-            _LOG.warning("models: %s", error)
+            _LOG.warning("%s: %s", self._what, error)
         except Exception:
-            _LOG.exception("models: a tick failed; the next one tries again")
-
-
-def _step_back() -> None:
-    os.nice(_LOWEST_PRIORITY)
+            _LOG.exception("%s: a tick failed; the next one tries again", self._what)

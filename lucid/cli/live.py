@@ -23,6 +23,7 @@ from lucid.config import Mode, Settings, load_settings
 from lucid.core.reason import reason_from_dict
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError, StoreError
+from lucid.live.tuning import latest_report
 from lucid.orchestrator.forecast import forecast
 
 __all__ = [
@@ -95,11 +96,13 @@ def status(config: Path, as_json: bool) -> None:
     seen = store.view("status") or {}
     lease, beat, now_s = store.lease(), read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
     alive = lease is not None and lease.until_s > now_s and not holder_is_dead(lease.holder)
+    report = latest_report(settings)
     data = {
         "alive": alive,
         "holder": lease.holder if lease else "",
         "heartbeat_age_s": round(now_s - beat.at_s, 1) if beat else None,
         "switches": store.settings(),
+        "tuner": None if report is None else {"folder": str(report[0]), **report[1]},
         **seen,
     }
     if as_json:
@@ -118,6 +121,8 @@ def status(config: Path, as_json: bool) -> None:
         click.echo(
             f"{samples['taken']} samples taken in" + (f", {samples['missing']} lost" * bool(samples["missing"]))
         )
+    if report is not None:
+        click.echo(f"tuner ({report[0].name} UTC): {report[1]['verdict']} lucidctl tune show tells more")
     serving = seen.get("models", {})
     if serving:
         click.echo("models: " + ", ".join(f"{kind} by {found['version']}" for kind, found in serving.items()))

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.table import Table
 
 from lucid.cli.console import stdout_console
+from lucid.cli.live import config_option, live_settings
+from lucid.cli.past import scenario_of_log, scenario_of_store
 from lucid.cli.progress import progress
 from lucid.cli.render import duration
-from lucid.cli.scenario import read_scenario
-from lucid.errors import LucidError
+from lucid.cli.scenario import cluster_options
+from lucid.cli.tune_array import run_array
+from lucid.errors import ConfigError, LucidError
+from lucid.live.tuning import latest_report
+from lucid.simulator.scenario import Scenario
 from lucid.tuner.page import verdict, write_page
 from lucid.tuner.proposal import Proposal, apply_proposal, load_proposal, rollback, save_proposal, toml_diff
 from lucid.tuner.search import Journal
-from lucid.tuner.space import choose
+from lucid.tuner.space import Dimension, choose
+from lucid.tuner.spread import Spread, load_spread, run_element, save_spread
 from lucid.tuner.tune import tune as run_tuning
 
-__all__ = ["tune"]
+__all__ = ["tune", "write_proposal"]
 
 
 class _DefaultGroup(click.Group):
@@ -37,7 +48,9 @@ class _DefaultGroup(click.Group):
 def tune() -> None:
     """Replay the past under other settings and propose a change where the gain survives on later data.
 
-    lucidctl tune --history TRACE --out DIR   search (the same command again goes on where it stopped);
+    lucidctl tune --history TRACE --out DIR   search (the same command again goes on where it stopped; with --slurm N
+    as a job array);
+    lucidctl tune show [DIR]                  what came of it, or of the last search beside lucidd;
     lucidctl tune apply DIR --config FILE     write the proposal into a configuration;
     lucidctl tune rollback --config FILE      take the last one back.
     """
@@ -45,81 +58,124 @@ def tune() -> None:
 
 @tune.command()
 @click.option(
-    "--history", required=True, type=click.Path(path_type=Path), help="Trace of the past, e.g. sacct lines."
+    "--history",
+    required=True,
+    metavar="TRACE|30d",
+    help="Trace of the past, as sacct lines; or days of lucidd's store.",
 )
-@click.option("--format", "fmt", metavar="NAME", help="Format of the trace, where its first lines do not tell.")
-@click.option("--vcs", type=click.Path(path_type=Path), help="CSV of 'VC,nodes'; else VCs are sized to the trace.")
-@click.option("--nodes", type=click.IntRange(min=1), help="Nodes in all, shared out by the VCs' GPU-hours.")
-@click.option("--gpus-per-node", type=click.IntRange(1, 64), default=8, show_default=True)
-@click.option("--gpu-mem-mib", type=click.IntRange(min=1), default=24576, show_default=True)
-@click.option("--pairs", type=click.Path(path_type=Path), help="CSV of measured pairs: the true interference.")
-@click.option("--estimates", type=click.Path(path_type=Path), help="CSV of estimated durations; else history means.")
-@click.option("--workloads", type=click.Choice(["trace", "synthetic"]), default="trace", show_default=True)
-@click.option("--config", type=click.Path(path_type=Path), help="Present settings. Default: Lucid's defaults.")
 @click.option("--only", multiple=True, metavar="KEY", help="Setting (or table of settings) to search; repeat.")
 @click.option("--trials", type=click.IntRange(min=2), default=60, show_default=True)
 @click.option("--workers", type=click.IntRange(min=1), default=None, help="Processes. Default: all cores.")
-@click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--skip-bad", is_flag=True, help="Leave bad rows of the trace out.")
+@click.option(
+    "--slurm",
+    "elements",
+    type=click.IntRange(1, 1000),
+    help="Share the search out as a job array of so many.",
+)
+@click.option("--sbatch", "sbatch", default="", metavar="OPTIONS", help="With --slurm: more options for sbatch.")
+@click.option("--on-node", metavar="COMMAND", help="With --slurm: what runs lucidctl there. Default: this Python.")
+@click.option("--wait", is_flag=True, help="With --slurm: stay until the array is done, then judge.")
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="Folder for the journal and the proposal."
 )
 @click.option("--json", "as_json", is_flag=True)
+@cluster_options
 def search(
-    history: Path,
-    fmt: str | None,
-    vcs: Path | None,
-    nodes: int | None,
-    gpus_per_node: int,
-    gpu_mem_mib: int,
-    pairs: Path | None,
-    estimates: Path | None,
-    workloads: str,
-    config: Path | None,
+    history: str,
     only: tuple[str, ...],
     trials: int,
     workers: int | None,
-    seed: int,
-    skip_bad: bool,
+    elements: int | None,
+    sbatch: str,
+    on_node: str | None,
+    wait: bool,
     out: Path,
     as_json: bool,
+    **options: Any,
 ) -> None:
-    """Search settings on the earlier 60 % of the jobs, judge the best on the rest."""
+    """Search settings on the earlier 60 % of the jobs, judge the best on the rest.
+
+    With --slurm the same command again shows how far the array is, submits anew what was lost, and judges when all
+    trials are there. The folder must be one that this machine and the nodes share.
+    """
     dimensions = choose(only)
-    scenario, _ = read_scenario(
-        history,
-        fmt,
-        vcs,
-        nodes,
-        gpus_per_node,
-        gpu_mem_mib,
-        cpus_per_node=0,
-        mem_mib_per_node=0,
-        profiling_nodes=None,
-        estimate_specs=(str(estimates),) if estimates else (),
-        predictor="history",
-        pairs=pairs,
-        profiles=None,
-        workloads=workloads,
-        seed=seed,
-        config=config,
-        semantics=None,
-        skip_bad=skip_bad,
-        muris_own=False,
-    )
+    if elements is None:
+        scenario = _scenario(history, options)
+    else:
+        asked = {"history": history, "only": list(only), **{k: str(v) for k, v in options.items()}}
+        wanted = (elements, trials, options["seed"])
+        spread = _spread(out, asked, wanted, dimensions, lambda: _scenario(history, options))
+        if not run_array(out, spread, shlex.split(sbatch), _on_node(on_node), wait):
+            return
+        scenario, trials = spread.scenario, spread.trials
     with progress("trying settings") as report:
-        proposal = run_tuning(scenario, dimensions, out, trials, seed, workers or os.cpu_count() or 1, report)
+        count = workers or os.cpu_count() or 1
+        proposal = run_tuning(scenario, dimensions, out, trials, options["seed"], count, report)
+    write_proposal(out, proposal)
+    if as_json:
+        click.echo(_as_json(proposal))
+    else:
+        _print(proposal, out)
+
+
+def _scenario(history: str, options: dict[str, Any]) -> Scenario:
+    days = re.fullmatch(r"(\d+(?:\.\d+)?)d", history)
+    if days is not None and not Path(history).exists():
+        return scenario_of_store(float(days[1]), options)[0]
+    return scenario_of_log(Path(history), options)[0]
+
+
+def write_proposal(out: Path, proposal: Proposal) -> None:
+    """Write the proposal into its folder: JSON, TOML and a page.
+
+    Raises:
+        LucidError: it cannot be written.
+    """
     try:
         save_proposal(out / "proposal.json", proposal)
         (out / "proposal.toml").write_text(toml_diff(proposal), encoding="utf-8")
         write_page(out / "proposal.html", proposal, Journal.read(out / "trials.jsonl"))
+        summary = {"worth_it": proposal.worth_it, "verdict": verdict(proposal)}
+        (out / "summary.json").write_text(json.dumps(summary) + "\n", encoding="utf-8")  # last: all is there then
     except OSError as error:
         raise LucidError(f"{out}: cannot be written ({error.strerror}); give --out another folder") from None
-    if as_json:
-        data = {"worth_it": proposal.worth_it, "verdict": verdict(proposal), **asdict(proposal)}
-        click.echo(json.dumps(data, indent=1))
-    else:
-        _print(proposal, out)
+
+
+def _spread(
+    out: Path,
+    asked: dict[str, Any],
+    wanted: tuple[int, int, int],
+    dimensions: tuple[Dimension, ...],
+    scenario: Callable[[], Scenario],
+) -> Spread:
+    """The search in the folder, made if there is none: the past of a store goes on while an array runs."""
+    found, (elements, trials, seed) = load_spread(out), wanted
+    if found is None:
+        found = Spread(scenario(), dimensions, trials, elements, seed, asked)
+        save_spread(out, found)
+    elif (found.asked, found.elements, found.trials, found.seed) != (asked, elements, trials, seed):
+        raise ConfigError(
+            f"{out} holds another search ({found.trials} trials in {found.elements} elements of "
+            f"{found.asked['history']}); give the same options, or --out a new folder"
+        )
+    return found
+
+
+def _on_node(given: str | None) -> list[str]:
+    return shlex.split(given) if given else [sys.executable, "-m", "lucid.cli.main"]
+
+
+@tune.command(hidden=True)
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("number", type=click.IntRange(min=0))
+def element(folder: Path, number: int) -> None:
+    """Do one element's share of a search that --slurm shared out: what the job array runs."""
+    workers = int(os.environ.get("SLURM_CPUS_PER_TASK") or 1)
+    click.echo(f"element {number}: {run_element(folder, number, workers)} trials")
+
+
+def _as_json(proposal: Proposal) -> str:
+    return json.dumps({"worth_it": proposal.worth_it, "verdict": verdict(proposal), **asdict(proposal)}, indent=1)
 
 
 def _print(proposal: Proposal, out: Path) -> None:
@@ -149,6 +205,24 @@ def _print(proposal: Proposal, out: Path) -> None:
     console.print(f"written: {out / 'proposal.html'}", highlight=False)
     if proposal.worth_it:
         console.print(f"to use it: lucidctl tune apply {out} --config lucid.toml", highlight=False)
+
+
+@tune.command()
+@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@config_option
+@click.option("--json", "as_json", is_flag=True)
+def show(folder: Path | None, config: Path, as_json: bool) -> None:
+    """Show the proposal of FOLDER; without one, lucidd's latest report (tuner.every_h)."""
+    if folder is None:
+        report = latest_report(live_settings(config))
+        if report is None:
+            raise ConfigError("lucidd has no report of the tuner yet; tuner.every_h says how often it makes one")
+        folder = report[0]
+    proposal = load_proposal(folder / "proposal.json")
+    if as_json:
+        click.echo(_as_json(proposal))
+    else:
+        _print(proposal, folder)
 
 
 @tune.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lucid.errors import ConfigError
 from lucid.simulator.scenario import Scenario
@@ -14,10 +15,36 @@ from lucid.tuner.proposal import Proposal, changed_values
 from lucid.tuner.search import Journal, search
 from lucid.tuner.space import Dimension, value_at, with_values
 
-__all__ = ["FOUND_SHARE", "tune"]
+__all__ = ["FOUND_SHARE", "about_search", "earlier_part", "tune"]
 
 FOUND_SHARE = 0.6
 """Share of the jobs that the search may see; the rest judges what it found."""
+
+
+def earlier_part(scenario: Scenario) -> Scenario:
+    """What the search may see.
+
+    Raises:
+        ConfigError: the history is too short to be divided.
+    """
+    trace, split_s = scenario.trace, split_time_s(scenario.trace, FOUND_SHARE)
+    if split_s >= trace.jobs[-1].job.submit_s:
+        raise ConfigError(f"{trace.name}: the history is too short to keep whole days for the judgement; give more")
+    return replace(scenario, trace=before(trace, split_s))
+
+
+def about_search(scenario: Scenario, dimensions: Sequence[Dimension], seed: int) -> dict[str, Any]:
+    """What tells one search from another, as JSON."""
+    trace = scenario.trace
+    return {
+        "trace": trace.name,
+        "jobs": len(trace.jobs),
+        "until_s": trace.jobs[-1].job.submit_s,
+        "vcs": dict(scenario.vcs or {}),
+        "seed": seed,
+        "settings": scenario.settings.model_dump(mode="json"),
+        "space": [[d.key, d.low, d.high, d.log, list(d.choices)] for d in dimensions],
+    }
 
 
 def tune(
@@ -37,21 +64,9 @@ def tune(
     Raises:
         ConfigError: the folder holds another search, or the history is too short to be divided.
     """
-    trace = scenario.trace
-    split_s = split_time_s(trace, FOUND_SHARE)
-    if split_s >= trace.jobs[-1].job.submit_s:
-        raise ConfigError(f"{trace.name}: the history is too short to keep whole days for the judgement; give more")
-    earlier = replace(scenario, trace=before(trace, split_s))
-    about = {
-        "trace": trace.name,
-        "jobs": len(trace.jobs),
-        "until_s": trace.jobs[-1].job.submit_s,
-        "vcs": dict(scenario.vcs or {}),
-        "seed": seed,
-        "settings": scenario.settings.model_dump(mode="json"),
-        "space": [[d.key, d.low, d.high, d.log, list(d.choices)] for d in dimensions],
-    }
-    journal = Journal(folder / "trials.jsonl", about)
+    trace, split_s = scenario.trace, split_time_s(scenario.trace, FOUND_SHARE)
+    earlier = earlier_part(scenario)
+    journal = Journal(folder / "trials.jsonl", about_search(scenario, dimensions, seed))
     best = search(earlier, dimensions, journal, trials, seed, workers, progress)
     present_s = journal.trials[0].score_s
     changes = changed_values(scenario.settings, best.values)
