@@ -102,6 +102,9 @@ class CommandClient:
             return None
         return user, level or "none"
 
+    def close(self) -> None:
+        """Nothing is kept open."""
+
     def ask(self, command: Sequence[str]) -> Any:
         """The JSON that a command prints.
 

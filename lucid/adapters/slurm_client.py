@@ -105,6 +105,10 @@ class Inspector(SlurmClient, Protocol):
         told (no accounting)."""
         ...
 
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
 
 @dataclass(slots=True)
 class Calls:

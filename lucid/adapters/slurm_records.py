@@ -13,7 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lucid.adapters.slurm_text import array_tasks, gpu_count, gpu_mask, gpu_types, hosts, is_shards, memory_mib
+from lucid.adapters.slurm_text import (
+    array_tasks,
+    gpu_count,
+    gpu_mask,
+    gpu_types,
+    hosts,
+    is_shards,
+    memory_mib,
+    shard_counts,
+)
 from lucid.core.placement import NodeGpus, Placement
 from lucid.errors import ClusterError
 
@@ -139,6 +148,8 @@ class SlurmNode:
     partitions: frozenset[str]
     states: frozenset[str]
     reason: str = ""
+    slots: frozenset[int] = frozenset()
+    """How many shards its GPUs have, each; several numbers where they differ."""
 
     @property
     def available(self) -> bool:
@@ -366,6 +377,7 @@ def nodes_from(document: Any) -> list[SlurmNode]:
                 partitions=frozenset(_words(raw.get("partitions"))),
                 states=frozenset(_words(raw.get("state"))),
                 reason=str(raw.get("reason") or ""),
+                slots=frozenset(shard_counts(str(raw.get("gres") or "")).values()),
             )
         )
     return found

@@ -17,6 +17,7 @@ __all__ = [
     "is_shards",
     "memory_mib",
     "parse_mark",
+    "shard_counts",
     "shard_request",
     "shard_types",
     "split_outside",
@@ -134,6 +135,11 @@ def gpu_types(gres: str) -> tuple[list[str], list[str]]:
         elif name == "shard" and kind:
             shards.append(kind)
     return gpus, shards
+
+
+def shard_counts(gres: str) -> dict[str, int]:
+    """From a node's ``gres``: how many shards the GPU of each type has."""
+    return {kind: count for name, kind, count in _entries(gres) if name == "shard" and kind}
 
 
 def shard_request(types: list[str], slots: int = 1) -> str:

@@ -12,7 +12,7 @@ from lucid.errors import ConfigError
 from lucid.slurmconf.install import FILES, shipped_folder
 from lucid.slurmconf.nodes import hosts_in
 
-__all__ = ["Finding", "check_installation"]
+__all__ = ["Finding", "check_installation", "heartbeat_in", "settings_in"]
 
 _DEPTH = 8
 
@@ -49,6 +49,25 @@ def check_installation(root: Path, conf: str = "etc/slurm/slurm.conf") -> list[F
         *_plugin(root, folder),
         *_gres(settings, folder / "gres.conf"),
     ]
+
+
+def settings_in(root: Path, conf: str = "etc/slurm/slurm.conf") -> dict[str, str]:
+    """Parameters of slurm.conf and of what it includes, by key in small letters.
+
+    Raises:
+        ConfigError: slurm.conf itself cannot be read.
+    """
+    return _read_conf(root, root / conf).settings
+
+
+def heartbeat_in(root: Path, conf: str = "etc/slurm/slurm.conf") -> str | None:
+    """The heartbeat that job_submit.lua reads, as lucid.plugin.conf names it; ``None`` where it names none."""
+    try:
+        text = ((root / conf).parent / "lucid.plugin.conf").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    found = re.search(r"^heartbeat\s+(/\S+)\s*$", text, re.MULTILINE)
+    return found[1] if found else None
 
 
 def _files(root: Path) -> Iterator[Finding]:

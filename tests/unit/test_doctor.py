@@ -1,75 +1,275 @@
-"""What doctor finds in Slurm's answers, without a Slurm."""
+"""What doctor finds in Slurm's answers: those that real, sound clusters gave, with one thing put wrong at a time."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fake_slurm import fake_node
-from lucid.adapters.store_sqlite import SqliteStore
-from lucid.cli.doctor import Finding, look_over_cluster, look_over_state
-from lucid.config import settings_from
+from fake_slurm import FakeSlurm, fake_node
+from lucid.adapters.slurm_records import nodes_from
+from lucid.adapters.slurm_site import Partition, clock_from, config_from_json, config_from_text, partitions_from
+from lucid.config import Settings, settings_from
+from lucid.errors import ClusterError, ClusterUnavailable
+from lucid.live.doctor_cluster import Site, look_over_site, see_site
+from lucid.live.finding import Finding
+from lucid.live.modes import modes_from
 
-SOUND = {
-    "PriorityType": "priority/multifactor",
-    "JobSubmitPlugins": "lua",
-    "GresTypes": "gpu,shard",
-    "TaskProlog": "/etc/slurm/lucid/task_prolog",
-    "Prolog": "/etc/slurm/lucid/prolog.d/*",
-    "SchedulerParameters": "bf_continue",
-}
+ASSETS = Path(__file__).parent.parent / "assets/slurm"
+RELEASES = ("24.11", "26.05")
 
 
-def found(config: dict[str, str] | None = None, **daemon: Any) -> list[Finding]:
+def document(release: str, name: str) -> Any:
+    return json.loads((ASSETS / release / f"{name}.json").read_text())
+
+
+def sound(release: str) -> Site:
+    """As the daemons of the testbed answered; ``vc-b``, which was made odd in the recording, is as ``vc-a``."""
+    config = config_from_text((ASSETS / release / "config.txt").read_text())
+    partitions = {partition.name: partition for partition in partitions_from(document(release, "partitions"))}
+    partitions["vc-b"] = replace(partitions["vc-a"], name="vc-b")
+    major, minor = map(int, release.split("."))
+    nodes = nodes_from(document(release, "site_nodes"))
+    return Site((major, minor), config, nodes, [*partitions.values()], [], 1e9, ("lucid", "operator"), 1e9)
+
+
+def settings(**daemon: Any) -> Settings:
+    partitions = {"vc-a": "pack", "vc-b": "pack"}
+    data = {"partitions": partitions, "profiling_partition": "prof", "heartbeat": "/nowhere", **daemon}
+    return settings_from({"daemon": data}, "test")
+
+
+def found(site: Site, given: Settings | None = None) -> list[Finding]:
     """All that is not as it should be."""
-    data = {"partitions": {"vc": "pack"}, "profiling_partition": "prof", "heartbeat": "/nowhere", **daemon}
-    nodes = [fake_node("n1", "vc"), fake_node("p1", "prof")]
-    settings = settings_from({"daemon": data}, "test")
-    findings = look_over_cluster(settings, (24, 11), {**SOUND, **(config or {})}, nodes, [], 0.0)
-    return [item for item in findings if item.level != "ok"]
+    given = given or settings()
+    findings = [item for item in look_over_site(given, modes_from(given, {}), site) if item.level != "ok"]
+    assert all(item.remedy and item.remedy != item.what for item in findings)
+    return findings
 
 
-def test_a_sound_cluster_has_no_findings() -> None:
-    assert found() == []
+@pytest.fixture(params=RELEASES)
+def site(request: pytest.FixtureRequest) -> Site:
+    return sound(request.param)
 
 
-def test_extra_that_slurm_would_read_as_a_constraint_is_bad() -> None:
-    constraints = {"SchedulerParameters": "bf_continue,extra_constraints"}
-    (finding,) = found(constraints)
-    assert finding.level == "bad"
-    assert "daemon.mps = false" in finding.remedy
-    assert found(constraints, mps=False) == []
+def test_a_sound_cluster_has_no_findings(site: Site) -> None:
+    assert found(site) == []
+    assert found(site, settings(partitions={"vc-a": "order"}, profiling_partition="")) == []
+    assert found(site, settings(partitions={"vc-a": "observe"}, profiling_partition="")) == []
 
 
-def test_without_a_prolog_nothing_starts_mps() -> None:
-    (finding,) = found({"Prolog": "(null)"})
-    assert (finding.level, "MPS" in finding.what) == ("warn", True)
-    assert found({"Prolog": "(null)"}, mps=False) == []
+CONFIG = [
+    ({"SelectType": "select/linear"}, "bad", "one by one"),
+    ({"SelectTypeParameters": ""}, "warn", "SelectTypeParameters is not set"),
+    ({"SelectTypeParameters": "CR_CORE"}, "warn", "memory is not shared out"),
+    ({"SelectTypeParameters": "CR_SOCKET_MEMORY"}, "bad", "whole sockets"),
+    ({"GresTypes": "gpu"}, "bad", "GresTypes lacks shard"),
+    ({"GresTypes": "gpu,shard,mps"}, "bad", "mps and shard"),
+    ({"AccountingStorageTRES": "cpu,mem,gres/gpu"}, "warn", "lacks gres/shard"),
+    ({"JobRequeue": "0"}, "warn", "none is profiled"),
+    ({"JobSubmitPlugins": ""}, "bad", "job_submit.lua is not loaded"),
+    ({"TaskProlog": ""}, "warn", "no TaskProlog"),
+    ({"Prolog": ""}, "warn", "nothing starts MPS"),
+    ({"PrologFlags": "Alloc,Contain,RunInJob"}, "warn", "RunInJob"),
+    ({"SchedulerParameters": "bf_continue,extra_constraints"}, "bad", "extra_constraints"),
+    ({"MinJobAge": "5 sec"}, "bad", "Slurm forgets a job"),
+    ({"MinJobAge": "60 sec"}, "warn", "missing from its history"),
+    ({"RequeueExit": "75"}, "warn", "RequeueExit=75"),
+    ({"RequeueExitHold": "76"}, "warn", "RequeueExitHold=76"),
+    ({"PrivateData": "jobs,usage"}, "warn", "only an operator sees"),
+    ({"SlurmctldParameters": "rl_enable,rl_bucket_size=10"}, "warn", "rate limit"),
+    ({"PreemptType": "preempt/partition_prio", "PreemptMode": "SUSPEND,GANG"}, "bad", "keeps its GPUs' memory"),
+    ({"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE"}, "warn", "Slurm itself may stop"),
+    ({"PriorityType": "priority/basic"}, "warn", "no site factors"),
+]
 
 
-def test_a_folder_of_samples_has_to_be_there(tmp_path: Path) -> None:
-    def about(samples_dir: str) -> list[Finding]:
-        data = {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path), "samples_dir": samples_dir}
-        found = look_over_state(settings_from({"daemon": data}, "test"), 0.0)
-        return [item for item in found if "taken in" in item.what]
-
-    SqliteStore(tmp_path / "lucid.db").close()
-    (finding,) = about(str(tmp_path / "none"))
-    assert (finding.level, "--spool" in finding.remedy) == ("bad", True)
-    assert about(str(tmp_path)) == about("") == []
+@pytest.mark.parametrize(("wrong", "level", "words"), CONFIG, ids=lambda item: str(item)[:40])
+def test_a_setting_that_is_wrong_is_found(site: Site, wrong: dict[str, str], level: str, words: str) -> None:
+    assert site.config is not None
+    assert wrong.keys() <= site.config.keys(), "as Slurm names it"
+    findings = found(replace(site, config={**site.config, **wrong}))
+    assert [item.level for item in findings if words in item.what] == [level]
+    assert len(findings) == 1 or wrong.keys() & {"JobSubmitPlugins"}
 
 
-def test_models_need_what_trains_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    SqliteStore(tmp_path / "lucid.db").close()
-    monkeypatch.setattr("lucid.cli.doctor.find_spec", lambda name: None)
+def test_what_matters_to_packing_alone_is_not_said_of_ordering(site: Site) -> None:
+    config = {**(site.config or {}), "GresTypes": "gpu", "TaskProlog": "", "SelectTypeParameters": ""}
+    assert found(replace(site, config=config), settings(partitions={"vc-a": "order"}, profiling_partition="")) == []
 
-    def lacking(every_h: float) -> list[str]:
-        daemon = {"partitions": {"vc": "observe"}, "state_dir": str(tmp_path)}
-        settings = settings_from({"daemon": daemon, "models": {"every_h": every_h}}, "test")
-        return [item.remedy for item in look_over_state(settings, 0.0) if "not installed" in item.what]
 
-    assert lacking(0) == []
-    (remedy,) = lacking(6)
-    assert "lucid-scheduler[models]" in remedy
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"PriorityType": "priority/basic"}, "no site factors"),
+        ({"PrioritySiteFactorPlugin": "site_factor/own"}, "writes over the site factors"),
+        ({"PriorityWeightAge": "10", "PriorityWeightQOS": "0"}, None),
+        ({"PriorityWeightAge": "10", "PriorityWeightQOS": "0", "PriorityWeightFairShare": "0",
+          "PriorityWeightFairshare": "0"}, "outweighs age, fair-share and QOS"),
+    ],
+)  # fmt: skip
+def test_order_mode_needs_site_factors_that_count_and_do_not_rule(
+    site: Site, wrong: dict[str, str], words: str | None
+) -> None:
+    order = settings(partitions={"vc-a": "order"}, profiling_partition="")
+    findings = found(replace(site, config={**(site.config or {}), **wrong}), order)
+    assert [words in item.what for item in findings] == ([True] if words else [])
+
+
+def test_mps_that_is_off_needs_neither_extra_nor_prolog(site: Site) -> None:
+    for wrong in ({"SchedulerParameters": "extra_constraints"}, {"Prolog": ""}):
+        assert found(replace(site, config={**(site.config or {}), **wrong}), settings(mps=False)) == []
+
+
+def with_partition(name: str, /, **changes: Any) -> Callable[[Site], Site]:
+    def change(site: Site) -> Site:
+        parts = [replace(part, **changes) if part.name == name else part for part in site.partitions]
+        return replace(site, partitions=parts)
+
+    return change
+
+
+def with_nodes(name: str, /, **changes: Any) -> Callable[[Site], Site]:
+    return lambda site: replace(site, nodes=[replace(n, **changes) if n.name == name else n for n in site.nodes])
+
+
+def without_memory(site: Site) -> Site:
+    return replace(site, config={**(site.config or {}), "DefMemPerCPU": "0"})
+
+
+CLUSTER: list[tuple[Callable[[Site], Site], str, str]] = [
+    (with_partition("vc-a", exclusive=True), "bad", "none shares"),
+    (with_partition("prof", exclusive=True), "bad", "none shares"),
+    (with_partition("vc-a", oversubscribe=True), "warn", "same CPUs"),
+    (with_partition("vc-b", state="DRAIN"), "warn", "is DRAIN"),
+    (with_partition("prof", root_only=True), "bad", "RootOnly"),
+    (with_partition("prof", allowed=(("groups", "ml"),)), "bad", "allows groups ml"),
+    (with_partition("prof", allowed=(("no accounts", "guests"),)), "bad", "allows no accounts guests"),
+    (with_partition("prof", max_time_s=600.0), "bad", "MaxTime 10 min"),
+    (with_partition("prof", name="profiling"), "bad", "'prof' does not exist (there are: profiling, vc-a, vc-b)"),
+    (without_memory, "bad", "no default memory"),
+    (with_nodes("n1", gpu_types=("a100", "a100")), "bad", "have no address"),
+    (with_nodes("n1", shard_types=frozenset()), "bad", "have no address"),
+    (with_nodes("n1", slots=frozenset({2, 4})), "bad", "have not 2 slots each"),
+    (with_nodes("n3", partitions=frozenset({"vc-a", "vc-b"})), "warn", "vc-a and vc-b"),
+    (with_nodes("n4", partitions=frozenset({"vc-b", "prof"})), "warn", "vc-b and prof"),
+    (with_nodes("n1", partitions=frozenset({"vc-a", "all"})), "warn", "stands in all too"),
+    (with_nodes("n3", states=frozenset({"IDLE", "DRAIN"}), reason="fan"), "warn", "n3 (fan)"),
+    (with_nodes("n3", gpu_types=(), shard_types=frozenset()), "warn", "no node with GPUs"),
+    (lambda site: replace(site, clock_s=site.now_s - 20), "warn", "differ by 20 s"),
+    (lambda site: replace(site, clock_s=site.now_s + 300), "bad", "differ by 300 s"),
+    (lambda site: replace(site, rights=("lucid", "none")), "bad", "no operator"),
+    (lambda site: replace(site, version=(23, 2)), "bad", "adds to a waiting job's request"),
+    (lambda site: replace(site, config=None), "warn", "does not tell the configuration"),
+]
+
+
+@pytest.mark.parametrize(("change", "level", "words"), CLUSTER, ids=[words for _, _, words in CLUSTER])
+def test_what_is_wrong_with_a_cluster_is_found(
+    site: Site, change: Callable[[Site], Site], level: str, words: str
+) -> None:
+    findings = [item for item in found(change(site)) if words in item.what]
+    assert findings, found(change(site))
+    assert {item.level for item in findings} == {level}
+
+
+def test_a_partition_of_the_configuration_that_is_not_there_is_named(site: Site) -> None:
+    (finding,) = found(site, settings(partitions={"vc-a": "pack", "vcb": "observe"}))
+    assert "'vcb' does not exist" in finding.what
+    (finding, *_) = found(site, settings(partitions={"vc-a": "pack", "prof": "pack"}))
+    assert any("at once" in item.what for item in found(site, settings(partitions={"prof": "pack"})))
+    (finding,) = found(site, settings(profiling_partition=""))
+    assert "no profiling partition" in finding.what
+
+
+def test_memory_may_have_its_default_in_any_place(site: Site) -> None:
+    bare = without_memory(site)
+    assert found(with_partition("vc-a", def_mem_mib=100)(with_partition("vc-b", def_mem_mib=1)(
+        with_partition("prof", def_mem_mib=1)(bare)))) == []  # fmt: skip
+    for key, value in (("DefMemPerNode", "100"), ("JobDefaults", "DefMemPerGPU=1000")):
+        assert found(replace(bare, config={**(bare.config or {}), key: value})) == []
+
+
+def test_slurms_own_user_needs_no_level_and_a_watcher_none_at_all(site: Site) -> None:
+    assert found(replace(site, rights=("slurm", "none"))) == []
+    watch = settings(partitions={"vc-a": "observe"}, profiling_partition="")
+    stranger = replace(site, rights=("lucid", "none"))
+    assert found(stranger, watch) == []
+    private = replace(stranger, config={**(site.config or {}), "PrivateData": "jobs"})
+    assert [item.level for item in found(private, watch)] == ["warn", "bad"]
+
+
+def test_jobs_that_nobody_decides_are_told(site: Site) -> None:
+    slurm = FakeSlurm([fake_node("n1", "vc-a")])
+    slurm.submit("7", "vc-a")
+    slurm.submit("8", "old", mark="lucid:vc=old")
+    words = [item.what for item in found(replace(site, jobs=slurm.jobs()))]
+    assert any("2 jobs are held for a daemon that does not decide" in text for text in words)
+    assert any("stand in old" in text for text in words)
+
+
+# -- what Slurm says of its set-up -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_an_odd_partition_is_read_as_it_is(release: str) -> None:
+    read = {partition.name: partition for partition in partitions_from(document(release, "partitions"))}
+    # 24.11 does not print RootOnly in JSON.
+    odd = Partition("vc-b", "DOWN", True, False, (("groups", "bob"), ("accounts", "research")), 100, 600.0,
+                    release == "26.05")  # fmt: skip
+    assert read["vc-b"] == odd
+    assert read["vc-a"] == Partition("vc-a", "UP", False, False, (), 0, None, False)
+
+
+def test_forced_oversubscription_is_read_in_both_forms() -> None:
+    old = {
+        "name": "a",
+        "maximums": {"oversubscribe": {"jobs": 2, "flags": ["force"]}},
+        "partition": {"state": ["UP"]},
+    }
+    new = {"name": "a", "partition": {"exclusive": "NO", "oversubscribe": "FORCE:2", "state": ["UP"]}}
+    for raw in (old, new):
+        (read,) = partitions_from({"partitions": [raw]})
+        assert (read.oversubscribe, read.exclusive) == (True, False)
+    with pytest.raises(ClusterError):
+        partitions_from({"jobs": []})
+
+
+def test_configuration_reads_alike_from_text_and_json() -> None:
+    text = "A = b\nProlog[0] = /x\nProlog[1] = /y\nTaskProlog = (null)\nDefMemPerNode = UNLIMITED\nno pair\n"
+    assert config_from_text(text) == {"A": "b", "Prolog": "/x,/y", "TaskProlog": "", "DefMemPerNode": ""}
+    data = {"Prolog": ["/x", "/y"], "JobRequeue": True, "DefMemPerCPU": {"set": True, "number": 5}, "MinJobAge": 300,
+            "MaxMem": {"set": False, "number": 0}, "controllers": [{"a": 1}], "TaskProlog": ""}  # fmt: skip
+    assert config_from_json(data) == {
+        "Prolog": "/x,/y", "JobRequeue": "1", "DefMemPerCPU": "5", "MinJobAge": "300", "MaxMem": "",
+        "controllers": "", "TaskProlog": "",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", [None, {}, {"statistics": {}}, {"statistics": {"req_time": {"number": 0}}}])
+def test_a_clock_that_is_not_told_is_none(answer: Any) -> None:
+    assert clock_from(answer) is None
+    assert clock_from({"statistics": {"req_time": 5}}) == 5.0
+
+
+class Asked(FakeSlurm):
+    def config(self) -> dict[str, str]:
+        return {}
+
+    def partitions(self) -> list[Partition]:
+        return []
+
+    def clock_s(self) -> float:
+        return 5.0
+
+    def rights(self) -> tuple[str, str]:
+        raise ClusterUnavailable("slurmdbd is down")
+
+
+def test_without_slurmdbd_all_else_is_still_looked_at() -> None:
+    seen = see_site(Asked([]), iter([4.0, 8.0]).__next__)
+    assert (seen.rights, seen.clock_s, seen.now_s) == (None, 5.0, 6.0)

@@ -15,12 +15,12 @@ from lucid.adapters.job_log import write_job_log
 from lucid.adapters.slurm_client import Breaker
 from lucid.adapters.store_memory import MemoryStore
 from lucid.adapters.store_sqlite import SqliteStore
-from lucid.cli.doctor import look_over_state
 from lucid.cli.main import lucidctl
 from lucid.config import settings_from
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.daemon import Daemon
 from lucid.errors import ModelError
+from lucid.live.doctor_state import look_over_state
 from lucid.live.models import LiveModels
 from lucid.live.upkeep import Upkeep, model_timer
 from lucid.models.duration import DurationModel

@@ -1,0 +1,157 @@
+"""What may be wrong with the daemon's own files: its store, lease, heartbeat, profiles, token, models."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lucid.adapters.heartbeat import read_heartbeat
+from lucid.adapters.profiles import ProfileFolder
+from lucid.adapters.slurm_token import Token
+from lucid.adapters.store import holder_is_dead
+from lucid.adapters.store_sqlite import SqliteStore
+from lucid.config import Mode, Settings
+from lucid.errors import ClusterUnavailable, StoreError
+from lucid.live.finding import Finding, bad, warn
+
+__all__ = ["look_over_state"]
+
+_STALE_S = 60.0
+_LEAST_FREE_MIB = 512
+_TOKEN_WARN_S = 86400.0
+
+
+def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
+    """Of what lucidd keeps and writes. Folders are judged by what the user who runs this may do."""
+    yield from _store(settings, now_s)
+    yield from _heartbeat(Path(settings.daemon.heartbeat), now_s)
+    yield from _samples(settings.daemon.samples_dir)
+    yield from _profiles(settings)
+    yield from _token(settings, now_s)
+    lacking = [name for name in ("sklearn", "interpret", "rapidfuzz") if find_spec(name) is None]
+    if settings.models.every_h and lacking:
+        yield warn(
+            f"{', '.join(lacking)} not installed: no model is ever trained, history means answer",
+            "pip install 'lucid-scheduler[models]', or models.every_h = 0",
+        )
+
+
+def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
+    folder = Path(settings.daemon.state_dir)
+    try:
+        store = SqliteStore(folder / "lucid.db", read_only=True)
+        seen, lease, switches = store.view("status") or {}, store.lease(), store.settings()
+    except StoreError as error:
+        yield bad(str(error), "start lucidd; it makes the store, or moves a damaged one aside")
+        return
+    yield Finding("ok", f"store {store.path} is readable")
+    store.close()
+    if not os.access(folder, os.W_OK) or not os.access(store.path, os.W_OK):
+        yield warn(f"{folder} cannot be written by this user", "run this as lucidd's user; is it that user's folder?")
+    free_mib = shutil.disk_usage(folder).free >> 20
+    if free_mib < _LEAST_FREE_MIB:
+        yield bad(f"{folder}: {free_mib} MiB are free; a full disk stops every decision", "make room there")
+    if lease is None or lease.until_s < now_s or holder_is_dead(lease.holder):
+        yield bad("lucidd is down: nobody holds the lease", "systemctl start lucidd, and read its log")
+    else:
+        yield Finding("ok", f"lucidd runs ({lease.holder})")
+    yield from _switches(settings, switches)
+    if seen.get("last_error"):
+        yield bad(f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")
+    if seen.get("breaker_why"):
+        yield warn(f"the breaker is open: {seen['breaker_why']}", "look at slurmctld's load (sdiag)")
+    for kind, found in dict[str, Mapping[str, Any]](seen.get("models", {})).items():
+        if found["trouble"]:
+            yield warn(
+                f"the {kind} model in service cannot be used: {found['why']}",
+                f"lucidctl models rollback {kind}, or train anew",
+            )
+
+
+def _switches(settings: Settings, switches: Mapping[str, str]) -> Iterator[Finding]:
+    for key, value in switches.items():
+        name = key.removeprefix("mode.")
+        if key.startswith("mode.") and (name not in settings.daemon.partitions or value not in set(Mode)):
+            yield warn(f"a switch {key} = {value} names nothing known", "lucidctl mode … configured")
+    if switches.get("paused") == "1":
+        yield warn("lucidd is paused", "lucidctl resume")
+
+
+def _heartbeat(path: Path, now_s: float) -> Iterator[Finding]:
+    beat = read_heartbeat(path)
+    if not path.parent.is_dir():
+        yield bad(
+            f"{path.parent}: no such folder, so there is no heartbeat", "RuntimeDirectory=lucid in lucidd.service"
+        )
+    elif not os.access(path.parent, os.W_OK):
+        yield bad(
+            f"{path.parent} cannot be written by this user: no heartbeat, and job_submit.lua leaves every job alone",
+            "give the folder to lucidd's user (and run this as that user)",
+        )
+    elif beat is None:
+        yield bad(
+            f"{path}: no heartbeat, so job_submit.lua leaves every job alone",
+            "start lucidd; on another host than slurmctld's, share the folder",
+        )
+    if beat is not None and now_s - beat.at_s > _STALE_S:
+        yield bad(f"the heartbeat is {now_s - beat.at_s:.0f} s old", "lucidctl status says why")
+    elif beat is not None and beat.at_s - now_s > _STALE_S:
+        yield bad(
+            f"the heartbeat is {beat.at_s - now_s:.0f} s ahead of this clock", "chrony or ntpd; then start lucidd"
+        )
+
+
+def _samples(samples_dir: str) -> Iterator[Finding]:
+    spool = Path(samples_dir)
+    if not samples_dir:
+        return
+    if not spool.is_dir():
+        yield bad(
+            f"{spool}: no such folder, so no samples are taken in",
+            "make it the samplers' --spool, shared with nodes, or unset daemon.samples_dir",
+        )
+    elif not os.access(spool, os.R_OK | os.W_OK | os.X_OK):
+        yield warn(
+            f"{spool}: user {os.geteuid()} may not delete there; if lucidd may not, what is taken in stays",
+            "one group for samplers and lucidd",
+        )
+
+
+def _profiles(settings: Settings) -> Iterator[Finding]:
+    daemon = settings.daemon
+    if Mode.PACK not in daemon.partitions.values():
+        return
+    folder = Path(daemon.profiles_dir or Path(daemon.state_dir) / "profiles")
+    if not folder.is_dir():
+        yield warn(
+            f"{folder}: no such folder, so no job is ever measured and none shares",
+            "make it, writable for the samplers and shared with the nodes, or set daemon.profiles_dir",
+        )
+        return
+    files = ProfileFolder(folder)
+    files.new()
+    for words in files.bad.values():
+        yield Finding("warn", words)
+
+
+def _token(settings: Settings, now_s: float) -> Iterator[Finding]:
+    slurm = settings.slurm
+    if slurm.client != "rest" or not slurm.rest_token_file:
+        return
+    token = Token(Path(slurm.rest_token_file))
+    renew = f"scontrol token username=… lifespan=… > {token.path}, from a timer"
+    try:
+        left_s = token.left_s(now_s)
+    except ClusterUnavailable as error:
+        yield bad(str(error), renew)
+        return
+    if token.readable_by_others:
+        yield bad(f"{token.path} can be read by everybody: who reads it acts as lucidd", f"chmod 0400 {token.path}")
+    if left_s is not None and left_s <= 0:
+        yield bad(token.story(now_s), renew)
+    elif left_s is not None and left_s < _TOKEN_WARN_S:
+        yield warn(f"the token in {token.path} expires in {left_s / 3600:.1f} h", renew)
