@@ -9,6 +9,8 @@ import pytest
 
 from builders import LIGHT, VC, a_cluster, a_trace, at, by, elastic, nodes
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
+from fake_slurmrestd import NamedClient
+from lucid.adapters.slurm_client import SlurmClient
 from lucid.adapters.slurm_cluster import SlurmCluster
 from lucid.adapters.store_memory import MemoryStore
 from lucid.config import DaemonSettings, Mode, SlurmSettings
@@ -68,6 +70,8 @@ class Live:
     """The live adapter over a slurmctld in memory. Every job starts in slots, so that it may be joined at once and
     stands on exactly the GPUs that were decided."""
 
+    client: Callable[[FakeSlurm], SlurmClient] = staticmethod(lambda slurm: slurm)
+
     def __init__(self) -> None:
         slurm = FakeSlurm([fake_node(name, room) for name, room in NODES.items()])
         for name, gpus, home in (("a", 1, VC), ("b", 1, VC), ("c", 2, VC), ("o", 1, "other")):
@@ -78,7 +82,7 @@ class Live:
         assert lease is not None
         self.profiling = "prof"
         self.cluster: Cluster = Looking(
-            slurm,
+            self.client(slurm),
             store,
             FakeSampler(slurm, dict.fromkeys("abcd", LIGHT)),
             slurm,
@@ -92,9 +96,15 @@ class Live:
         self.pass_time = slurm.advance
 
 
+class LiveOverRest(Live):
+    """The same over slurmrestd: requests, JSON and all."""
+
+    client = staticmethod(NamedClient)
+
+
 NODES = {"n1": VC, "n2": VC, "o1": "other", "p1": "prof"}
 
-STAGES: list[Callable[[], Scene]] = [Simulated, Live]
+STAGES: list[Callable[[], Scene]] = [Simulated, Live, LiveOverRest]
 
 
 @pytest.fixture(params=STAGES, ids=lambda factory: factory.__name__)

@@ -1,0 +1,136 @@
+"""slurmrestd of 26.05 in memory, over a slurmctld in memory: requests in, JSON of Slurm's shape out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import httpx
+
+from fake_slurm import FakeSlurm
+from lucid.adapters.slurm_client import Breaker, Changes
+from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_rest import REQUEUES, VERSIONS, RestClient
+from lucid.errors import ActionRefused
+
+FACTOR = 2**31
+
+
+def _time(seconds: float) -> dict[str, Any]:
+    return {"set": True, "infinite": False, "number": int(seconds)}
+
+
+def job_json(job: SlurmJob) -> dict[str, Any]:
+    """One job, as slurmrestd has it."""
+    return {
+        "job_id": job.number, "job_state": [job.state, *job.flags], "partition": job.partition, "name": job.name,
+        "user_name": job.user, "account": job.account, "admin_comment": job.admin_comment, "extra": job.extra,
+        "state_reason": job.reason, "hold": job.held, "node_count": _time(job.min_nodes), "cpus": _time(job.cpus),
+        "tres_req_str": f"cpu={job.cpus},mem={job.mem_mib}M", "submit_time": _time(job.submit_s),
+        "eligible_time": _time(job.eligible_s), "start_time": _time(job.start_s), "end_time": _time(job.end_s),
+        "restart_cnt": job.restarts, "requeue": job.requeue, "batch_flag": job.batch, "features": job.features,
+        "tres_per_node": job.request.tres_per_node, "tres_per_job": job.request.tres_per_job,
+        "tres_per_socket": job.request.tres_per_socket, "tres_per_task": job.request.tres_per_task,
+        "required_nodes": job.request.req_nodes, "shared": [] if job.simple else ["none"],
+        "nodes": ",".join(part.node for part in job.placement),
+        "gres_detail": [
+            ",".join(f"gpu:g{gpu}:1(IDX:{gpu})" for gpu in part.gpus) for part in job.placement
+        ],
+    }  # fmt: skip
+
+
+def node_json(node: SlurmNode) -> dict[str, Any]:
+    """One node."""
+    gres = [f"gpu:{kind}:1" for kind in node.gpu_types] + [f"shard:{kind}:2" for kind in sorted(node.shard_types)]
+    return {
+        "name": node.name, "gres": ",".join(gres), "cpus": node.cpus, "real_memory": node.mem_mib,
+        "partitions": sorted(node.partitions), "state": sorted(node.states), "reason": node.reason,
+    }  # fmt: skip
+
+
+class FakeSlurmrestd:
+    """A handler for httpx; ``client`` speaks to it. Jobs are addressed by number, as on a real one."""
+
+    def __init__(self, slurm: FakeSlurm) -> None:
+        self.slurm = slurm
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        _, _, interface, *rest = request.url.path.split("/")
+        path = "/".join(rest)
+        if interface not in (REQUEUES, VERSIONS[0]) or (path == "jobs/requeue" and interface != REQUEUES):
+            return httpx.Response(404, text="Unable to find requested URL endpoint.")
+        body = json.loads(request.content) if request.content else {}
+        meta = {"slurm": {"version": {"major": "26", "minor": "05"}}}
+        try:
+            found = self._answer(path, body)
+        except ActionRefused as error:
+            errors = [{"error_number": 2037, "error": str(error), "description": "Job update requested failed"}]
+            return httpx.Response(422, json={"meta": meta, "errors": errors})
+        return httpx.Response(200, json={"meta": meta, "errors": [], "warnings": [], **found})
+
+    def _answer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path == "jobs/":
+            return {"jobs": [job_json(job) for job in self.slurm.jobs()]}
+        if path == "nodes/":
+            return {"nodes": [node_json(node) for node in self.slurm.nodes()]}
+        if path == "jobs/requeue":
+            for number in body["jobs"]:
+                self.slurm.requeue_hold(self._name(number))
+        elif path.startswith("job/"):
+            self._post(self._name(path.removeprefix("job/")), body)
+        return {}
+
+    def _name(self, number: str) -> str:
+        return next((job.id for job in self.slurm.records.values() if str(job.number) == number), number)
+
+    def _post(self, name: str, body: dict[str, Any]) -> None:
+        if "hold" in body:
+            (self.slurm.hold if body["hold"] else self.slurm.release)(name)
+            return
+        nodes = body.get("required_nodes")
+        self.slurm.update(
+            name,
+            Changes(
+                **{key: body[key] for key in ("partition", "tres_per_node", "tres_per_job", "tres_per_socket",
+                                              "tres_per_task", "extra") if key in body},
+                req_nodes=None if not nodes else ",".join(nodes),
+                start_now="begin_time" in body,
+                site_factor=body["site_factor"] - FACTOR if "site_factor" in body else None,
+            ),
+        )  # fmt: skip
+
+
+class NamedClient:
+    """The real client over the fake slurmrestd; a job goes by its name, as the scenes' jobs do."""
+
+    name = "slurmrestd"
+
+    def __init__(self, slurm: FakeSlurm) -> None:
+        handler = httpx.MockTransport(FakeSlurmrestd(slurm))
+        self.rest = RestClient("unix:/run/fake.sock", Breaker(slurm.now_s), transport=handler)
+        self.numbers: dict[str, str] = {}
+
+    def version(self) -> tuple[int, int]:
+        return self.rest.version()
+
+    def jobs(self) -> Sequence[SlurmJob]:
+        found = self.rest.jobs()
+        self.numbers = {job.name: job.id for job in found}
+        return [replace(job, id=job.name) for job in found]
+
+    def nodes(self) -> Sequence[SlurmNode]:
+        return self.rest.nodes()
+
+    def update(self, job_id: str, changes: Changes) -> None:
+        self.rest.update(self.numbers[job_id], changes)
+
+    def hold(self, job_id: str) -> None:
+        self.rest.hold(self.numbers[job_id])
+
+    def release(self, job_id: str) -> None:
+        self.rest.release(self.numbers[job_id])
+
+    def requeue_hold(self, job_id: str) -> None:
+        self.rest.requeue_hold(self.numbers[job_id])
