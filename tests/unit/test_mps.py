@@ -63,6 +63,13 @@ class Mps:
     def daemons(self) -> list[dict[str, object]]:
         return [json.loads(path.read_text()) for path in sorted(self.fake.glob("daemon-*"))]
 
+    def gone(self) -> None:
+        """No daemon is left: a busy machine may take a moment to end one that was told to."""
+        until = time.monotonic() + 30
+        while self.daemons():
+            assert time.monotonic() < until, self.daemons()
+            time.sleep(0.05)
+
     def log(self, word: str) -> int:
         path = self.fake / "log"
         return sum(line.startswith(word) for line in path.read_text().splitlines()) if path.exists() else 0
@@ -98,7 +105,7 @@ def test_two_jobs_of_a_pair_have_one_daemon_over_both_gpus(mps: Mps) -> None:
     assert len(mps.daemons()) == 1
     assert not (mps.dir / "env" / "7").exists()
     mps.stop("8")
-    assert mps.daemons() == []
+    mps.gone()
     assert list((mps.dir / "sets").iterdir()) == []
     assert mps.log("start") == mps.log("stop") == 1
 
@@ -108,7 +115,7 @@ def test_stop_may_come_twice_or_for_a_job_nobody_knows(mps: Mps) -> None:
     for _ in range(2):
         mps.stop("7")
     mps.stop("99")
-    assert mps.daemons() == []
+    mps.gone()
 
 
 def test_pairs_on_different_gpus_have_daemons_of_their_own(mps: Mps) -> None:
@@ -142,7 +149,7 @@ def test_a_second_user_is_sliced_and_the_daemon_is_the_first_users(mps: Mps, tmp
     assert refused["reason"].startswith("cross-user: the daemon of these GPUs is user 65534's")
     mps.stop("8")
     mps.stop("7")
-    assert mps.daemons() == []
+    mps.gone()
 
 
 def test_without_mps_jobs_are_sliced_and_so_is_who_joins_them(mps: Mps) -> None:
@@ -182,7 +189,7 @@ def test_a_dead_daemon_is_replaced_when_the_partner_comes_or_at_a_check(mps: Mps
         assert len(mps.daemons()) == 1
     mps.stop("7")
     mps.stop("8")
-    assert mps.daemons() == []
+    mps.gone()
 
 
 def test_a_job_whose_epilog_never_ran_leaves_nothing_in_the_way(mps: Mps) -> None:
@@ -209,7 +216,7 @@ def test_a_fault_is_reported_with_the_partners_fate_and_mended(mps: Mps) -> None
     mps.servers("8", p4194302="FAULT")
     assert mps.run("check")["fault"].endswith("hit: 8")
     mps.stop("8")
-    assert mps.daemons() == []
+    mps.gone()
 
 
 def test_a_daemon_that_will_not_quit_is_ended(mps: Mps) -> None:
@@ -217,7 +224,7 @@ def test_a_daemon_that_will_not_quit_is_ended(mps: Mps) -> None:
     mps.start("7", G0)
     (mps.fake / "deaf").touch()
     mps.stop("7")
-    assert mps.daemons() == []
+    mps.gone()
 
 
 def test_pairs_starting_and_stopping_at_once_never_race(mps: Mps) -> None:
@@ -236,7 +243,7 @@ def test_pairs_starting_and_stopping_at_once_never_race(mps: Mps) -> None:
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(life, range(6)))
-    assert mps.daemons() == []
+    mps.gone()
     assert list((mps.dir / "sets").iterdir()) == []
     assert mps.log("start") == mps.log("stop") >= 3
 
@@ -305,7 +312,7 @@ class TestBehindTheProlog:
         assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in own
         for job in ("7", "8"):
             self.slurm(node, "epilog.d/50-lucid", job)
-        assert node.daemons() == []
+        node.gone()
         assert not (node.dir / "env" / "7").exists()
 
     def test_a_sliced_job_has_its_gpus_and_no_daemon(self, node: Mps) -> None:
