@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import signal
@@ -25,9 +24,11 @@ from lucid.adapters.pair_memory import PairMemory
 from lucid.adapters.plan_records import prune_records
 from lucid.adapters.profiles import ProfileFolder, ProfileSource
 from lucid.adapters.recorder import StoreRecorder
+from lucid.adapters.slurm_cli import CommandClient
 from lucid.adapters.slurm_client import Breaker, SlurmClient
 from lucid.adapters.slurm_clients import make_client
 from lucid.adapters.slurm_cluster import SlurmCluster
+from lucid.adapters.slurm_sacct import Accounting, SacctClient
 from lucid.adapters.store import Lease, LeaseLost, Store, holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore, set_aside
 from lucid.adapters.systemd import tell_systemd
@@ -36,6 +37,8 @@ from lucid.core.job import Job, JobProfile, Stage
 from lucid.core.ports import Clock, Predictor
 from lucid.core.prediction import MEDIUM
 from lucid.errors import ClusterError, ConfigError, LucidError, StoreError, UnsafePlan
+from lucid.live.catch_up import CatchUp
+from lucid.live.log import JsonLines
 from lucid.live.models import LiveModels
 from lucid.live.modes import modes_from, policy_settings
 from lucid.live.records import records_folder, with_records
@@ -86,9 +89,10 @@ class Daemon:
         memory: PairMemory | None = None,
         models: LiveModels | None = None,
         samples: SampleIntake | None = None,
+        accounting: Accounting | None = None,
     ) -> None:
         """``models`` take the place of ``predictor`` and are followed as versions come into service; ``samples``
-        are taken in before each cycle."""
+        are taken in before each cycle; ``accounting`` tells what ended while no daemon was there."""
         self._settings = settings
         self._client = client
         self._breaker = breaker
@@ -98,6 +102,7 @@ class Daemon:
         self._predictor = predictor
         self._models = models
         self._samples = samples
+        self._catch_up = None if accounting is None else CatchUp(store, accounting, clock, settings.daemon)
         self._memory = PairMemory() if memory is None else memory  # one that is empty is false
         self._holder = holder or f"{socket.gethostname()}:{os.getpid()}:{time.monotonic_ns()}"
         self._lease: Lease | None = None
@@ -172,6 +177,8 @@ class Daemon:
             lambda job: goes_through_profiling(job, settings.policy.profiling),
             token,
         )
+        if self._catch_up is not None:
+            self._catch_up.begin()
         self._cycle = None
         self._token = token
 
@@ -193,6 +200,7 @@ class Daemon:
         self._memory.take(running)
         if self._samples is not None:
             self._samples.watch(running)
+        self._learn_what_was_missed(cluster)  # while the notes of jobs that have left are still there
         for done in cluster.heal():
             _LOG.info(done)
         modes, factors = self.modes, {}
@@ -208,6 +216,14 @@ class Daemon:
             _LOG.info("refused" if item.refused else "done", extra={"facts": {**facts, "words": item.refused or ""}})
         self._cycles += 1
         return result
+
+    def _learn_what_was_missed(self, cluster: SlurmCluster) -> None:
+        if self._catch_up is None:
+            return
+        missed = self._catch_up.run({job.id for job in cluster.facts.jobs}, cluster.notes, self._token)
+        if missed:
+            self._predictor.learn(missed)
+        self._catch_up.seen(self._clock.now_s())
 
     def _make_cycle(self, cluster: SlurmCluster) -> Cycle:
         """Everything that a prediction goes into, from the models that serve now and the jobs that have ended."""
@@ -296,13 +312,6 @@ class Daemon:
             self._trouble("pruning failed", error)
 
 
-class _JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line = {"at": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage()}
-        line.update(getattr(record, "facts", {}))
-        return json.dumps(line, ensure_ascii=False)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The process: read the configuration, turn until told to stop."""
     parser = argparse.ArgumentParser(prog="lucidd", description="Schedule GPU jobs on Slurm.")
@@ -310,7 +319,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--once", action="store_true", help="one cycle, then stop")
     given = parser.parse_args(arguments)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines())
+    handler.setFormatter(JsonLines())
     for log in (_LOG, logging.getLogger("lucid")):
         log.addHandler(handler)
     _LOG.setLevel(logging.INFO)
@@ -382,9 +391,14 @@ def _make(
         memory=memory,
     )
     client = make_client(slurm, breaker)
+    accounting = None
+    if slurm.client == "command" or slurm.rest_commands:
+        # slow accounting is no reason to ask slurmctld less often
+        accounting = SacctClient(CommandClient(slurm.prefix, Breaker(monotonic_s), slurm.timeout_s))
     daemon = Daemon(
-        settings, client, breaker, store, source, clock, models.make(), memory=memory, models=models, samples=samples
-    )
+        settings, client, breaker, store, source, clock, models.make(),
+        memory=memory, models=models, samples=samples, accounting=accounting,
+    )  # fmt: skip
     return daemon, store
 
 

@@ -96,6 +96,11 @@ class SlurmCluster:
         """How Slurm's records are read."""
         return self._viewer
 
+    @property
+    def notes(self) -> Mapping[str, JobNote]:
+        """What is remembered, by job."""
+        return self._notes
+
     # -- look ------------------------------------------------------------------------------------------------
 
     def observe(self) -> Snapshot:

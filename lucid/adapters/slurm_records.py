@@ -27,12 +27,14 @@ from lucid.core.placement import NodeGpus, Placement
 from lucid.errors import ClusterError
 
 __all__ = [
+    "ENDED",
     "Request",
     "SlurmJob",
     "SlurmNode",
     "checked_list",
     "jobs_from",
     "nodes_from",
+    "number_of",
     "reads_whole",
     "version_of",
 ]
@@ -40,7 +42,7 @@ __all__ = [
 _MOST_TASKS = 1000
 """Tasks shown of one array that still waits: what bounds a snapshot."""
 
-_ENDED = frozenset(
+ENDED = frozenset(
     [
         "COMPLETED",
         "CANCELLED",
@@ -54,6 +56,7 @@ _ENDED = frozenset(
         "REVOKED",
     ]
 )
+"""States of jobs that have left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ class SlurmJob:
     @property
     def ended(self) -> bool:
         """Has it left?"""
-        return self.state in _ENDED and not self.completing
+        return self.state in ENDED and not self.completing
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,7 @@ _OUT = frozenset(
 )
 
 
-def _number(value: Any, otherwise: float = 0.0) -> float:
+def number_of(value: Any, otherwise: float = 0.0) -> float:
     """A number in either of its wrappers; ``otherwise`` where it is not set or infinite."""
     if isinstance(value, Mapping):
         if not value.get("set", True) or value.get("infinite"):
@@ -246,22 +249,22 @@ def jobs_from(document: Any) -> list[SlurmJob]:
     found: list[SlurmJob] = []
     raws = checked_list(document, "jobs", "jobs")
     at_work = Counter(
-        int(_number(raw.get("array_job_id"))) for raw in raws if _words(raw.get("job_state"))[:1] == ["RUNNING"]
+        int(number_of(raw.get("array_job_id"))) for raw in raws if _words(raw.get("job_state"))[:1] == ["RUNNING"]
     )
     for raw in raws:
         made = _job(raw)
         if len(made) > 1:  # tasks beyond the array's own limit could not start, whoever decided
-            limit = int(_number(raw.get("array_max_tasks")))
-            made = made[: max(limit - at_work[int(_number(raw.get("array_job_id")))], 0)] if limit else made
+            limit = int(number_of(raw.get("array_max_tasks")))
+            made = made[: max(limit - at_work[int(number_of(raw.get("array_job_id")))], 0)] if limit else made
         found += made
     return found
 
 
 def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
     states = _words(raw.get("job_state"))
-    number = int(_number(raw.get("job_id")))
-    array = int(_number(raw.get("array_job_id")))
-    task = _number(raw.get("array_task_id"), -1.0)
+    number = int(number_of(raw.get("job_id")))
+    array = int(number_of(raw.get("array_job_id")))
+    task = number_of(raw.get("array_task_id"), -1.0)
     tasks = str(raw.get("array_task_string") or "")
     request = Request(
         tres_per_node=str(raw.get("tres_per_node") or ""),
@@ -270,8 +273,8 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
         tres_per_task=str(raw.get("tres_per_task") or ""),
         req_nodes=str(raw.get("required_nodes") or ""),
     )
-    nodes = max(int(_number(raw.get("node_count"), 1.0)), 1)
-    count = max(int(_number(raw.get("tasks"), 1.0)), 1)
+    nodes = max(int(number_of(raw.get("node_count"), 1.0)), 1)
+    count = max(int(number_of(raw.get("tasks"), 1.0)), 1)
     gpus = max(
         gpu_count(request.tres_per_node) * nodes,
         gpu_count(request.tres_per_job),
@@ -280,7 +283,7 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
     )
     resources = raw.get("job_resources")
     used, placement = _held(resources if isinstance(resources, Mapping) else {}, raw)
-    limit = _number(raw.get("time_limit"), -1.0)
+    limit = number_of(raw.get("time_limit"), -1.0)
     flags = frozenset([*states[1:], *_words(raw.get("flags"))])
     shared = " ".join(_words(raw.get("shared"))).lower()
     simple = not (
@@ -288,7 +291,7 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
         or raw.get("licenses")
         or raw.get("resv_name")
         or raw.get("network")
-        or _number(raw.get("het_job_id")) > 0
+        or number_of(raw.get("het_job_id")) > 0
         or "none" in shared.split()
         or request.tres_per_socket
     )
@@ -299,7 +302,7 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
     elif array and tasks:
         ids = [(f"{array}_{n}", number) for n in array_tasks(tasks, _MOST_TASKS)[0]]
     mem_mib = memory_mib(str(raw.get("tres_req_str") or ""))
-    priority = _number(raw.get("priority"), -1.0)
+    priority = number_of(raw.get("priority"), -1.0)
     return [
         SlurmJob(
             id=job_id,
@@ -315,15 +318,17 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             held=bool(raw["hold"]) if "hold" in raw else priority == 0,
             gpus=gpus,
             min_nodes=nodes,
-            cpus=int(_number(raw.get("cpus"))),
+            cpus=int(number_of(raw.get("cpus"))),
             mem_mib=mem_mib,
-            submit_s=_number(raw.get("submit_time")),
-            eligible_s=_number(raw.get("eligible_time")),
-            start_s=_number(raw.get("start_time")),
-            end_s=_number(raw.get("end_time")),
+            submit_s=number_of(raw.get("submit_time")),
+            eligible_s=number_of(raw.get("eligible_time")),
+            start_s=number_of(raw.get("start_time")),
+            end_s=number_of(raw.get("end_time")),
             time_limit_s=limit * 60 if limit >= 0 else None,
-            restarts=int(_number(raw.get("restart_cnt"))),
-            requeue=bool(_number(raw.get("requeue"))) if not isinstance(raw.get("requeue"), bool) else raw["requeue"],
+            restarts=int(number_of(raw.get("restart_cnt"))),
+            requeue=bool(number_of(raw.get("requeue")))
+            if not isinstance(raw.get("requeue"), bool)
+            else raw["requeue"],
             batch=bool(raw.get("batch_flag")),
             request=request,
             features=str(raw.get("features") or ""),
@@ -344,11 +349,13 @@ def _held(resources: Mapping[str, Any], raw: Mapping[str, Any]) -> tuple[tuple[t
     for part in (nodes.get("allocation") or []) if isinstance(nodes, Mapping) else []:
         memory = part.get("memory") or {}
         cpus = part.get("cpus") or {}
-        used.append((str(part.get("name")), int(_number(cpus.get("count"))), int(_number(memory.get("allocated")))))
+        used.append(
+            (str(part.get("name")), int(number_of(cpus.get("count"))), int(number_of(memory.get("allocated"))))
+        )
     for part in resources.get("allocated_nodes") or []:  # as v0.0.40 has it
         cores = [core for socket in (part.get("sockets") or {}).values() for core in socket.get("cores") or {}]
-        cpus_used = int(_number(part.get("cpus_used"))) or len(cores)
-        used.append((str(part.get("nodename")), cpus_used, int(_number(part.get("memory_allocated")))))
+        cpus_used = int(number_of(part.get("cpus_used"))) or len(cores)
+        used.append((str(part.get("nodename")), cpus_used, int(number_of(part.get("memory_allocated")))))
     detail = raw.get("gres_detail") or []
     masks = [gpu_mask(str(item)) for item in detail] if isinstance(detail, list) else []
     names = hosts(str(raw.get("nodes") or ""))
@@ -365,13 +372,13 @@ def nodes_from(document: Any) -> list[SlurmNode]:
     found = []
     for raw in checked_list(document, "nodes", "nodes"):
         types, shards = gpu_types(str(raw.get("gres") or ""))
-        mem_mib = int(_number(raw.get("real_memory"))) - int(_number(raw.get("specialized_memory")))
+        mem_mib = int(number_of(raw.get("real_memory"))) - int(number_of(raw.get("specialized_memory")))
         found.append(
             SlurmNode(
                 name=str(raw.get("name") or ""),
                 gpu_types=tuple(types),
                 shard_types=frozenset(shards),
-                cpus=int(_number(raw.get("effective_cpus")) or _number(raw.get("cpus"))),
+                cpus=int(number_of(raw.get("effective_cpus")) or number_of(raw.get("cpus"))),
                 mem_mib=mem_mib,
                 features=frozenset(_features(raw.get("active_features") or raw.get("features"))),
                 partitions=frozenset(_words(raw.get("partitions"))),

@@ -8,6 +8,7 @@ from box import Box
 
 from lucid.adapters.slurm_cli import CommandClient
 from lucid.adapters.slurm_client import Breaker
+from lucid.adapters.slurm_sacct import Accounted, SacctClient
 
 
 def test_a_job_that_has_just_ended_is_not_run_again_by_a_requeue_that_comes_late(box: Box) -> None:
@@ -19,3 +20,23 @@ def test_a_job_that_has_just_ended_is_not_run_again_by_a_requeue_that_comes_late
     box.scontrol("requeuehold", job)
     assert box.job(job)["restart_cnt"] == 1, "the control: without 'Incomplete' it would"
     box.run("scancel", job)
+
+
+def test_accounting_tells_of_jobs_what_slurmctld_told_while_it_knew_them(box: Box) -> None:
+    commands = CommandClient(["chroot", "--userspec=lucid", str(box.root)], Breaker(time.monotonic))
+    accounting = SacctClient(commands)
+    jobs = [
+        box.sbatch("--gres=gpu:2", "-J", "a|b;'c'", script="sleep 1"),
+        box.sbatch("--gpus-per-task=1", "-n2", "--array=3", "-t", "5", script="true"),
+    ]
+    box.wait_ended(*jobs)
+    seen = {job.number: job for job in commands.jobs() if str(job.number) in jobs}
+
+    def told() -> dict[int, Accounted]:
+        return {job.number: job for job in accounting.ended(600.0, ["vc-a"]) if job.number in seen}
+
+    box.wait("slurmdbd", lambda: len(told()) == len(jobs), 60)
+    for number, job in told().items():
+        for name in ("id", "partition", "user", "account", "gpus", "cpus", "mem_mib", "time_limit_s", "submit_s",
+                     "start_s", "end_s", "state"):  # fmt: skip
+            assert getattr(job, name) == getattr(seen[number], name), name

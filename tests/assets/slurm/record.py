@@ -2,9 +2,10 @@
 
     python tests/assets/slurm/record.py OUT PARTITION -- chroot DIR     # an idle testbed, as its root
 
-Writes OUT/<version>/jobs.json and nodes.json as the commands print them, and OUT/<version>-<interface>/ with what
-slurmrestd answers through each version of its interface: the same two, and refusals (answers.json). Needs a
-partition of two nodes with four GPUs each, and slots. The recordings here were made on
+Writes OUT/<version>/jobs.json, nodes.json and sacct.json as the commands print them, and
+OUT/<version>-<interface>/ with what slurmrestd answers through each version of its interface: jobs and nodes, and
+refusals (answers.json). Needs a partition of two nodes with four GPUs each, and slots. The recordings here were
+made on
 
     LUCID_TESTBED_NODES='n[1-3],p1:gpus=4,cpus=16,mem=64000,type=a100' LUCID_TESTBED_PLUGIN=0 \\
         LUCID_TESTBED_PARTITIONS='vc=n[1-2] other=n3 prof=p1' LUCID_TESTBED_PROFILING=prof make cluster
@@ -125,6 +126,9 @@ def main() -> None:
         said_no = answers(f"/slurm/{interface}", ids, local, remote, stale)
         put(out / f"{release}-{interface}", jobs=only(rest_jobs, ids), nodes=rest_nodes, answers=said_no)
     run(prefix, "scancel", *ids.values())
+    time.sleep(8)
+    past = json.loads(run(prefix, "sacct", "--json", "-X", "-a", "-S", "now-600seconds"))
+    put(out / release, sacct=only(past, ids))
 
 
 if __name__ == "__main__":
