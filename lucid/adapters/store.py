@@ -200,8 +200,8 @@ class Store(Protocol):
         """Numbers that samplers had given up before they were taken in."""
         ...
 
-    def samples(self, since_s: float = 0.0) -> list[JobSamples]:
-        """What was taken in since then, in order of folder and number."""
+    def samples(self, since_s: float = 0.0, most: int | None = None) -> list[JobSamples]:
+        """What was taken in since then, or about the newest ``most`` of it, in order of folder and number."""
         ...
 
     def bound_samples(self, before_s: float, most_bytes: int, token: int) -> int:

@@ -121,9 +121,15 @@ class MemoryStore:
         """Their sum."""
         return self._missing
 
-    def samples(self, since_s: float = 0.0) -> list[JobSamples]:
+    def samples(self, since_s: float = 0.0, most: int | None = None) -> list[JobSamples]:
         """In order."""
-        found = [replace(job, missing=0) for at_s, job in self._samples if at_s >= since_s]
+        left = float("inf") if most is None else most
+        found = []
+        for at_s, job in reversed(self._samples):
+            if at_s < since_s or left <= 0:
+                break
+            found.append(replace(job, missing=0))
+            left -= len(job.samples)
         return sorted(found, key=lambda job: (job.folder, job.samples[0].seq))
 
     def bound_samples(self, before_s: float, most_bytes: int, token: int) -> int:

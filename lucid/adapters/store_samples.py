@@ -35,12 +35,18 @@ def put_samples(db: sqlite3.Connection, batch: Batch, at_s: float) -> list[JobSa
     return fresh
 
 
-def samples_since(db: sqlite3.Connection, since_s: float) -> list[JobSamples]:
-    """What was taken in since then."""
-    rows = db.execute(
-        "SELECT folder, job, node, gpus, base_s, data FROM samples WHERE at_s >= ? ORDER BY folder, first", (since_s,)
-    ).fetchall()
-    return [JobSamples(r[1], r[2], *_unpacked(r[3], r[4], r[5]), 0, r[0]) for r in rows]
+def samples_since(db: sqlite3.Connection, since_s: float, most: int | None = None) -> list[JobSamples]:
+    """What was taken in since then, or about the newest ``most`` of it: unpacking a day of a large cluster would take
+    minutes."""
+    found: list[JobSamples] = []
+    left = float("inf") if most is None else most
+    newest_first = "SELECT folder, job, node, gpus, base_s, data FROM samples WHERE at_s >= ? ORDER BY at_s DESC"
+    for folder, job, node, gpus, base_s, data in db.execute(newest_first, (since_s,)):
+        if left <= 0:
+            break
+        found.append(JobSamples(job, node, *_unpacked(gpus, base_s, data), 0, folder))
+        left -= len(found[-1].samples)
+    return sorted(found, key=lambda part: (part.folder, part.samples[0].seq))
 
 
 def _unpacked(gpus: str, base_s: float, data: bytes) -> tuple[tuple[str, ...], tuple[Sample, ...]]:

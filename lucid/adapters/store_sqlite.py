@@ -210,10 +210,10 @@ class SqliteStore:
         with self._read() as db:
             return int(db.execute("SELECT coalesce(sum(missing), 0) FROM cursors").fetchone()[0])
 
-    def samples(self, since_s: float = 0.0) -> list[JobSamples]:
+    def samples(self, since_s: float = 0.0, most: int | None = None) -> list[JobSamples]:
         """Unpacked."""
         with self._read() as db:
-            return samples_since(db, since_s)
+            return samples_since(db, since_s, most)
 
     def bound_samples(self, before_s: float, most_bytes: int, token: int) -> int:
         """By age, then by size."""

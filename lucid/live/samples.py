@@ -24,8 +24,8 @@ from lucid.profiler.watch import watched
 
 __all__ = ["SampleIntake", "WithSamples"]
 
-_MOST_AT_ONCE: Final = 200_000
-"""Samples read in one go, some seconds of work; after a long absence the rest follows at the next taking-in."""
+_MOST_AT_ONCE: Final = 50_000
+"""Samples read in one go, a few seconds of work; after a long absence the rest follows at the next taking-in."""
 _POINTS: Final = 512
 """Points of a job's series: with a thousand jobs about 100 MB."""
 _OFTEN_S, _SELDOM_S, _YOUNG_S = 10.0, 60.0, 900.0
@@ -169,7 +169,7 @@ class SampleIntake:
             job: replace(row.profile, seen_speed=None, seen_beside=None)
             for job, row in self._store.profiles().items()
         }
-        for part in self._store.samples(now_s - self._keep_s):
+        for part in self._store.samples(now_s - self._keep_s, _MOST_AT_ONCE):
             self._run(part).add(part)
 
     def _run(self, part: JobSamples) -> _Run:

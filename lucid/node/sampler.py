@@ -7,6 +7,7 @@ node, for a GPU that two jobs share must be read once and divided.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,9 @@ def _sum(values: Iterable[float | None]) -> float | None:
 _OFTEN_S, _SELDOM_S, _YOUNG_S = 10.0, 60.0, 900.0
 """A summary every 10 s in a job's first quarter of an hour (its profiling run is over by then), then every minute."""
 _MOST_NOTES: Final = 20
+_LONGEST_NOTE: Final = 200
+_MPS_DIR: Final = Path(os.environ.get("LUCID_MPS_DIR", "/run/lucid/mps"))
+"""Where slurm/mps keeps its state."""
 
 
 @dataclass(slots=True)
@@ -73,6 +77,7 @@ class Sampler:
         interval_s: float = 1.0,
         owners: Owners | None = None,
         log: Callable[[str], None] = lambda _: None,
+        mps: Path = _MPS_DIR,
     ) -> None:
         self._metrics = metrics
         self._spool = spool
@@ -81,6 +86,7 @@ class Sampler:
         self._interval_s = interval_s
         self._owners = owners or Owners()
         self._log = log
+        self._mps = mps
         self._watched: dict[str, _Watched] = {}
         self._by_index: dict[str, str] = {}
 
@@ -263,6 +269,9 @@ class Sampler:
 
     def _summary(self, watched: _Watched) -> Summary:
         notes = list(watched.notes)
+        slicing = self._slicing(watched.spec)
+        if slicing:
+            notes.append(f"shares by time-slicing: {slicing}")
         if watched.writer.dropped:
             notes.append(f"{watched.writer.dropped} segments of samples were given up: nobody took them in")
         found = summarise(
@@ -281,6 +290,14 @@ class Sampler:
         watched.alone = found.profile or watched.alone
         beside = self._watched.get(watched.partner or "")
         return with_partner(found, watched.alone, None if beside is None else beside.alone)
+
+    def _slicing(self, spec: JobSpec) -> str:
+        """Why a job that may share is not under MPS, as slurm/mps/start found; empty where it is, or nobody tried."""
+        try:
+            lines = (self._mps / "slicing" / (spec.slurm_id or spec.job)).read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return " ".join(lines[1:])[:_LONGEST_NOTE]
 
     def _summarise(self, watched: _Watched) -> None:
         try:

@@ -74,6 +74,8 @@ def test_samples_are_taken_in_once_and_come_back_as_they_were(store: Store, toke
     samples = [sample for part in found for sample in part.samples]
     assert samples == [sample for part in spooled(tmp_path / "spool").jobs for sample in part.samples]
     assert [sample.seq for part in store.samples(since_s=10.0) for sample in part.samples] == [5, 6, 7]
+    assert [sample.seq for part in store.samples(most=2) for sample in part.samples] == [5, 6, 7], "the newest rows"
+    assert len(store.samples(most=4)) == 2
     with pytest.raises(LeaseLost):
         store.put_samples(spooled(tmp_path / "spool", 3), 29.0, token + 1)
     assert store.sample_cursors() == {"7@n1~5000": 8}

@@ -147,6 +147,19 @@ def test_lost_gpus_an_xid_and_a_silent_driver_are_noted_and_survived(sampler: Sa
     assert found.profile.gpu_util == 60
 
 
+def test_a_pair_that_is_not_under_mps_says_why(source: Readings, tmp_path: Path) -> None:
+    slicing = tmp_path / "mps/slicing"
+    slicing.mkdir(parents=True)
+    (slicing / "75").write_text("GPU-0\ncross-user: the daemon of these GPUs is user 7's\n")
+    sampler = Sampler(source, tmp_path / "spool", tmp_path / "profiles", "n1", owners=Given(), mps=tmp_path / "mps")
+    source.now = {uuid: GpuReading(uuid, 50, 20, 2000) for uuid in ("GPU-0", "GPU-1")}
+    (tmp_path / "profiles").mkdir()
+    ticks(sampler, [JobSpec("70_3", ("GPU-0",), slurm_id="75"), JobSpec("76", ("GPU-1",))], 0, 3)
+    (note,) = sampler.summary("70_3").notes
+    assert note == "shares by time-slicing: cross-user: the daemon of these GPUs is user 7's"
+    assert sampler.summary("76").notes == ()
+
+
 def test_a_summary_comes_every_ten_seconds_and_at_the_end(sampler: Sampler, source: Readings, tmp_path: Path) -> None:
     source.now = {"GPU-0": GpuReading("GPU-0", 60, 30, 3200, processes=())}
     job = JobSpec("a", ("GPU-0",), amp=True, workload="u/train")
