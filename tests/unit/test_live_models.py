@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from test_daemon import Site
 
+from lucid import daemon as daemon_module
 from lucid.adapters.job_log import write_job_log
 from lucid.adapters.slurm_client import Breaker
 from lucid.adapters.store_memory import MemoryStore
@@ -190,11 +192,33 @@ def test_finished_jobs_are_written_out_and_a_child_trains_once_there_are_enough(
     assert (measured(), ran) == ([{"kind": "duration"}], [0]), "measured tables need no finished job"
 
 
-def test_a_daemon_that_is_not_to_train_has_no_timer(tmp_path: Path) -> None:
+def test_a_daemon_that_is_not_to_train_has_no_timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    children: list[list[str]] = []
+    monkeypatch.setattr("lucid.live.upkeep.ChildTick", children.append)
     daemon = {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}
     for every_h, there in ((0, False), (6, True)):
         settings = settings_from({"daemon": daemon, "models": {"every_h": every_h}}, "test")
         assert (model_timer(settings, tmp_path / "lucid.toml", MemoryStore()) is not None) is there
+    assert children == [["--config", str(tmp_path / "lucid.toml")]], "the child goes by the daemon's own settings"
+
+
+def test_the_daemon_starts_the_timer_and_ends_it(site: LearnedSite) -> None:
+    stop, told = threading.Event(), []
+
+    class Timer:
+        def start(self) -> None:
+            told.append("start")
+
+        def stop(self, wait: bool = False) -> None:
+            told.append("stop")
+
+    turn = site.daemon.turn
+    site.daemon.turn = lambda: stop.set() or turn()  # type: ignore[method-assign,func-returns-value]
+    assert daemon_module._turn_until(site.daemon, stop, False, Timer()) == 0  # type: ignore[arg-type]
+    assert told == ["start", "stop"]
+    told.clear()
+    daemon_module._turn_until(site.daemon, threading.Event(), True, Timer())  # type: ignore[arg-type]
+    assert told == [], "one cycle by hand trains nothing"
 
 
 def test_lucidctl_trains_from_the_daemons_log_into_the_daemons_library(site: LearnedSite) -> None:
