@@ -125,7 +125,7 @@ class SampleIntake:
         now_s = self._clock.now_s()
         if token != self._token:
             self._go_on(token, now_s)
-        if now_s < self._due_s:
+        if 0 < self._due_s - now_s <= self._every_s:  # more, and the clock has been set back meanwhile
             return
         self._due_s = now_s + self._every_s
         try:
@@ -147,7 +147,7 @@ class SampleIntake:
         for folder in batch.ended:
             self._runs.pop(folder, None)
         self._forget(now_s)
-        if now_s - self._bound_s >= _BOUND_EVERY_S:
+        if not 0 <= now_s - self._bound_s < _BOUND_EVERY_S:
             self._bound_s = now_s
             self._store.bound_samples(now_s - self._keep_s, self._most_bytes, token)
 

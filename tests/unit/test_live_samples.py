@@ -228,6 +228,15 @@ def test_what_is_kept_is_bounded_and_cursors_outlive_it(tmp_path: Path) -> None:
     assert [seq for _, seq in desk.numbers()] == [80, 81, 82]
 
 
+def test_a_clock_that_was_an_hour_ahead_stops_nothing(desk: Desk) -> None:
+    writer = SampleWriter(desk.spool, "7", "n1", 5.0)
+    for ahead_s in (3600.0, 0.0):
+        write(writer, 5)
+        desk.clock.now = 1000.0 + ahead_s
+        desk.take()
+    assert len(desk.numbers()) == 10
+
+
 def test_what_samplers_gave_up_is_counted(desk: Desk) -> None:
     writer = SampleWriter(desk.spool, "7", "n1", 5.0, segment_records=10, most_segments=2)
     write(writer, 45)
