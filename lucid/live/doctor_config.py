@@ -19,6 +19,8 @@ def look_over_config(settings: Settings, modes: Mapping[str, Mode], config: Mapp
     used = set(modes.values())
     yield from _priorities(settings, used, config)
     yield from _jobs(settings, config)
+    if settings.daemon.catch_up_days:
+        yield from _accounting(config)
     if Mode.PACK in used:
         yield from _gpus(config)
         yield from _memory(config)
@@ -34,6 +36,19 @@ def _number(config: Mapping[str, str], key: str) -> int | None:
     """The whole number at the start of a value (``300 sec``), or none."""
     found = re.match(r"\d+", config.get(key, ""))
     return int(found[0]) if found else None
+
+
+def _accounting(config: Mapping[str, str]) -> Iterator[Finding]:
+    if "slurmdbd" not in config.get("AccountingStorageType", ""):
+        yield warn(
+            "no accounting by slurmdbd: jobs that end while lucidd is down are missing from its history",
+            "slurmdbd, or daemon.catch_up_days = 0",
+        )
+    elif "gres/gpu" not in config.get("AccountingStorageTRES", ""):
+        yield warn(
+            "AccountingStorageTRES lacks gres/gpu: jobs that end while lucidd is down are missing from its history",
+            "AccountingStorageTRES=gres/gpu,gres/shard",
+        )
 
 
 def _priorities(settings: Settings, used: set[Mode], config: Mapping[str, str]) -> Iterator[Finding]:

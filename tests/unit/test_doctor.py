@@ -70,6 +70,8 @@ CONFIG = [
     ({"GresTypes": "gpu"}, "bad", "GresTypes lacks shard"),
     ({"GresTypes": "gpu,shard,mps"}, "bad", "mps and shard"),
     ({"AccountingStorageTRES": "cpu,mem,gres/gpu"}, "warn", "lacks gres/shard"),
+    ({"AccountingStorageTRES": "cpu,mem,gres/shard"}, "warn", "lacks gres/gpu"),
+    ({"AccountingStorageType": "accounting_storage/none"}, "warn", "no accounting by slurmdbd"),
     ({"JobRequeue": "0"}, "warn", "none is profiled"),
     ({"JobSubmitPlugins": ""}, "bad", "job_submit.lua is not loaded"),
     ({"TaskProlog": ""}, "warn", "no TaskProlog"),
@@ -118,6 +120,11 @@ def test_order_mode_needs_site_factors_that_count_and_do_not_rule(
     order = settings(partitions={"vc-a": "order"}, profiling_partition="")
     findings = found(replace(site, config={**(site.config or {}), **wrong}), order)
     assert [words in item.what for item in findings] == ([True] if words else [])
+
+
+def test_a_daemon_that_is_not_to_catch_up_needs_no_accounting(site: Site) -> None:
+    config = {**(site.config or {}), "AccountingStorageType": ""}
+    assert found(replace(site, config=config), settings(catch_up_days=0)) == []
 
 
 def test_mps_that_is_off_needs_neither_extra_nor_prolog(site: Site) -> None:
