@@ -221,7 +221,7 @@ def _nodes(settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmN
                     "let a third job in",
                     f"Name=shard … Count={_SLOTS} in gres.conf, and shard:gN:{_SLOTS} in slurm.conf",
                 )
-        out = [f"{node.name} ({node.reason})" for node in mine if not node.available]
+        out = [f"{node.name} ({node.reason or '+'.join(sorted(node.states))})" for node in mine if not node.available]
         if out:
             yield warn(f"{name}: {len(out)} nodes are not available: {', '.join(out[:5])}", "scontrol show node NAME")
     for node in nodes:

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 from box import Box
+from click.testing import CliRunner
 
 from builders import at
 from lucid.adapters.slurm_cli import CommandClient
 from lucid.adapters.slurm_client import Breaker, Changes, Inspector
 from lucid.adapters.slurm_records import SlurmJob
 from lucid.adapters.slurm_rest import RestClient
+from lucid.cli.main import lucidctl
 from lucid.errors import ActionRefused, ClusterUnavailable
 from testbed import daemons, host
 from testbed.settings import layout_from
@@ -201,8 +203,9 @@ def test_lucidd_orders_a_queue_over_slurmrestd_alone(box: Box, tmp_path: Path) -
         assert done.returncode == 0, done.stderr
         gained = {number: priority(box, number) - before[number] for number in (small, large)}
         assert gained[small] >= gained[large] > 100, done.stderr
-        for number in (small, large):
-            box.run("scontrol", "update", f"JobId={number}", "SiteFactor=0")
+        left = CliRunner().invoke(lucidctl, ["uninstall", "--config", str(folder / "lucid.toml")])
+        assert left.exit_code == 0, left.output
+        assert all(priority(box, number) - before[number] < gained[number] - 100 for number in (small, large))
 
 
 @pytest.mark.slow

@@ -166,6 +166,7 @@ CLUSTER: list[tuple[Callable[[Site], Site], str, str]] = [
     (with_nodes("n4", partitions=frozenset({"vc-b", "prof"})), "warn", "vc-b and prof"),
     (with_nodes("n1", partitions=frozenset({"vc-a", "all"})), "warn", "stands in all too"),
     (with_nodes("n3", states=frozenset({"IDLE", "DRAIN"}), reason="fan"), "warn", "n3 (fan)"),
+    (with_nodes("n3", states=frozenset({"IDLE", "NOT_RESPONDING"})), "warn", "n3 (IDLE+NOT_RESPONDING)"),
     (with_nodes("n3", gpu_types=(), shard_types=frozenset()), "warn", "no node with GPUs"),
     (lambda site: replace(site, clock_s=site.now_s - 20), "warn", "differ by 20 s"),
     (lambda site: replace(site, clock_s=site.now_s + 300), "bad", "differ by 300 s"),
