@@ -47,6 +47,19 @@ def a_config(folder: Path, tuner: str = "every_h = 24") -> Path:
     return config
 
 
+def a_past(folder: Path) -> None:
+    """Fifty jobs that ended in the last twelve days."""
+    store, now_s = SqliteStore(folder / "lucid.db"), time.time()
+    lease = store.take_lease("me", now_s, 60.0)
+    assert lease is not None
+    jobs: list[Ended] = []
+    for n in range(50):
+        at_s = now_s - (12 - n / 5) * DAY_S
+        jobs.append(Ended(Job(str(n), "vc", 1 + n % 4, at_s, n, "ab"[n % 2]), at_s + DAY_S, 5e4))
+    store.put_ended(jobs, lease.token)
+    store.close()
+
+
 def tick(config: Path, child: Child, at_s: float) -> list[dict[str, Any]]:
     return TuneTick(load_settings(config), config, child, lambda: at_s)()
 
@@ -124,16 +137,8 @@ def test_the_latest_whole_report_is_found(tmp_path: Path) -> None:
 
 def test_a_search_of_the_store_is_found_by_status_and_show(tmp_path: Path) -> None:
     """The whole way but for the child: lucidctl tune on the store, then its report."""
-    config, now_s = a_config(tmp_path), time.time()
-    store = SqliteStore(tmp_path / "lucid.db")
-    lease = store.take_lease("me", now_s, 60.0)
-    assert lease is not None
-    jobs: list[Ended] = []
-    for n in range(50):
-        at_s = now_s - (12 - n / 5) * DAY_S
-        jobs.append(Ended(Job(str(n), "vc", 1 + n % 4, at_s, n, "ab"[n % 2]), at_s + DAY_S, 5e4))
-    store.put_ended(jobs, lease.token)
-    store.close()
+    config = a_config(tmp_path)
+    a_past(tmp_path)
     run = CliRunner()
     assert isinstance(run.invoke(lucidctl, ["tune", "show", "--config", str(config)]).exception, ConfigError)
     out = reports_folder(load_settings(config)) / "20260101-000000"
@@ -147,3 +152,16 @@ def test_a_search_of_the_store_is_found_by_status_and_show(tmp_path: Path) -> No
     assert "tuner (20260101-000000 UTC): Nothing that was tried" in status.output
     seen = json.loads(run.invoke(lucidctl, ["status", "--json", "--config", str(config)]).output)
     assert seen["tuner"]["worth_it"] is False
+
+
+@pytest.mark.slow
+def test_a_real_child_searches_the_store_and_leaves_a_report(tmp_path: Path) -> None:
+    config = a_config(tmp_path, 'every_h = 24\ntrials = 2\nonly = ["gss"]')
+    a_past(tmp_path)
+    found = TuneTick(load_settings(config), config)()
+    assert found[0]["worth_it"] is False
+    report = latest_report(load_settings(config))
+    assert report is not None
+    assert str(report[0]) == found[0]["folder"]
+    assert (report[0] / "proposal.html").exists()
+    assert TuneTick(load_settings(config), config)() == []
