@@ -103,7 +103,7 @@ def clusters(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - deterministic
     proposed = [o for o in found if o.proposed]
     changed = [o for o in found if o.changed]
     what = f"of {_CLUSTERS} synthetic clusters"
-    yield Figure(f"{what}, with a proposal", len(proposed), "")
+    yield Figure(f"{what}, with a proposal", len(proposed), "", 1, len(changed), "a better setting found")
     yield Figure(
         f"{what}, whose proposal loses in the four weeks after", sum(o.gain > 0 for o in proposed), "",
         1, sum(o.gain > 0 for o in changed), "the best found, applied without a judgement", at_most=_MOST_LOST,
