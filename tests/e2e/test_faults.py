@@ -50,7 +50,7 @@ def test_accounting_may_be_down_for_a_while(box: Box, lucidd: Lucidd, broken: Br
     before = box.sbatch("--gres=gpu:1", "-J", "a0", script=RUNS.format(12))
     box.wait("it is profiled", lambda: box.state(before) == "RUNNING", 30)
     broken.kill("slurmdbd")
-    ids = [before, *pair(box, 20)]
+    ids = [before, *pair(box, 45)]
     box.wait_ended(*ids, limit_s=90)
     ran_once(box, *ids)
     broken.start_slurmdbd()
