@@ -50,7 +50,7 @@ def search(runs: int) -> Iterator[Figure]:
     yield Figure(f"{name}, wall", wall_s, "s", 1, least_s, "as many replays under fifo, CPU", at_most=_MOST_S)
     yield Figure(
         f"{name}, CPU of all processes by their number", cpu_s / _WORKERS, "s", 1, least_s,
-        "as many replays under fifo, CPU", at_most=_MOST_S, note="the wall time of a machine with nothing else to do",
+        "as many replays under fifo, CPU", at_most=_MOST_S, note="the least wall time that idle cores could take",
     )  # fmt: skip
 
 
