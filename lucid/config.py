@@ -16,6 +16,7 @@ from lucid.errors import ConfigError
 __all__ = [
     "BackfillSettings",
     "DaemonSettings",
+    "FairnessSettings",
     "Mode",
     "ModelSettings",
     "MuriSettings",
@@ -107,6 +108,16 @@ class ReservationSettings(_Frozen):
     """Once it has waited this long, no other job is started on the nodes kept for it."""
     safety: float = Field(1.0, gt=0)
     """Until then a job may start there if this many times its estimate ends before the nodes are needed."""
+
+
+class FairnessSettings(_Frozen):
+    """What Lucid's own order owes to those whom it passes over."""
+
+    beyond_plain_s: float | None = Field(None, gt=0)
+    """The starvation bound: no job waits for more than this beyond when plain Slurm order (``policy.backfill``) would
+    have started it; unset: no such promise."""
+    keep_from: float = Field(0.5, ge=0, le=1)
+    """From this share of the bound on a job goes before all others, and nodes are kept for it."""
 
 
 class BackfillSettings(_Frozen):
@@ -213,6 +224,7 @@ class PolicySettings(_Frozen):
     remainder_on_emptiest: bool = False
     """Where a job of more than one node leaves a remainder, put it on the emptiest node (as the published
     simulator does) instead of the tightest that fits."""
+    fairness: FairnessSettings = FairnessSettings()
     backfill: BackfillSettings = BackfillSettings()
     tiresias: TiresiasSettings = TiresiasSettings()
     muri: MuriSettings = MuriSettings()

@@ -89,6 +89,11 @@ def _backfill(r: why.Backfill) -> str:
     )
 
 
+def _plain_order(r: why.PlainOrder) -> str:
+    beyond = f"waits {duration(r.now_s - r.plain_s)} beyond plain Slurm order ({when(r.plain_s)})"
+    return f"{beyond}: goes before all others, to start by {when(r.bound_s)}" if r else beyond
+
+
 def _ahead(count: int) -> str:
     return "the job ahead of it" if count == 1 else f"the {count} jobs ahead of it"
 
@@ -97,6 +102,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "Priority": _priority,
     "SlurmPriority": lambda r: f"priority {r.value:,.0f} (age factor {r.age:.2f}, size factor {r.size:.2f})",
     "Backfill": _backfill,
+    "PlainOrder": _plain_order,
     "FairOrder": lambda r: f"in order of submission ({when(r.submit_s)})",
     "FreeGpus": _free,
     "HostFits": lambda r: (

@@ -161,6 +161,8 @@ def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> N
     table.add_row("preemptions", *[f"{m['preemptions']:,}" for m in metrics.values()])
     if any(m["resizes"] for m in metrics.values()):
         table.add_row("resizes", *[f"{m['resizes']:,}" for m in metrics.values()])
+    if any("starvation_bound_s" in m for m in metrics.values()):
+        table.add_row("past the starvation bound", *[_past_bound(m) for m in metrics.values()])
     table.add_row("ended in profiling", *[f"{m['ended_in_profiling']:,}" for m in metrics.values()])
     table.add_row("jobs", *[f"{m['jobs']:,}" for m in metrics.values()])
     table.add_row("simulated in", *[f"{m['wall_s']:.1f} s" for m in metrics.values()])
@@ -180,6 +182,13 @@ def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> N
                 ]
                 split.add_row(group, f"{first['jobs']:,}", *cells)
         console.print(split)
+
+
+def _past_bound(found: Mapping[str, Any]) -> str:
+    if "starvation_bound_s" not in found:
+        return "-"
+    past = found["jobs_past_bound"]
+    return f"{past:,} (worst by {_time(found['worst_past_bound_s'])})" if past else "0"
 
 
 def _time(seconds: float | None) -> str:

@@ -33,6 +33,7 @@ __all__ = [
     "PairSpeed",
     "PartnerLeaves",
     "PartnerOutlasts",
+    "PlainOrder",
     "Preempted",
     "Priority",
     "ProfileTime",
@@ -457,6 +458,21 @@ class Reserved(Reason):
 
     def __bool__(self) -> bool:
         return self.room_s > 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlainOrder(Reason):
+    """Has the job waited for so long beyond ``plain_s``, when plain Slurm order would have started it, that it goes
+    before all others? ``turn_s`` is that time; by ``bound_s`` it is promised to start, as far as can be promised."""
+
+    plain_s: float
+    now_s: float
+    turn_s: float
+    bound_s: float
+
+    def __bool__(self) -> bool:
+        # a wake at the very time may come out a rounding error early
+        return self.now_s >= self.turn_s - 1e-6
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ waited long enough nothing at all starts on its nodes any more: the wait is then
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from math import inf
 
@@ -97,8 +97,9 @@ def reserve(
     predictions: Mapping[str, Prediction],
     now_s: float,
     settings: ReservationSettings,
+    closed: Set[int] = frozenset(),
 ) -> Reservation:
-    """Choose the nodes that are expected to drain soonest."""
+    """Choose the nodes that are expected to drain soonest, none of them ``closed``."""
     expected = [_Drain() for _ in ledger.nodes]
     index = ledger.index
     for entry in partition.running:
@@ -115,7 +116,11 @@ def reserve(
                 drain.fixed_s = max(drain.fixed_s, ends_s)
     ready_s = [max(now_s, drain.fixed_s, 2 * now_s - drain.oldest_s) for drain in expected]
     whole, rest = divmod(holder.job.gpus, ledger.gpus_per_node)
-    usable = [i for i, node in enumerate(ledger.nodes) if node.available and node.gpus == ledger.gpus_per_node]
+    usable = [
+        i
+        for i, node in enumerate(ledger.nodes)
+        if node.available and node.gpus == ledger.gpus_per_node and i not in closed
+    ]
     usable.sort(key=lambda i: (ready_s[i], i))
     count = whole + (1 if rest else 0)
     chosen, others = usable[:count], [expected[i] for i in usable[count:]]

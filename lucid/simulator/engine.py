@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from lucid.core.ports import Forecaster, Predictor, Recorder
 from lucid.orchestrator.cycle import Cycle
+from lucid.orchestrator.policies.lucid_plan import promise_kept
+from lucid.orchestrator.policies.plain import Kept
 from lucid.orchestrator.policy import Policy
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 
@@ -64,6 +66,8 @@ class Run:
     cycles: int
     wall_s: float
     cpu_s: float
+    kept: Kept | None = None
+    """How the starvation bound was kept, where there was one."""
 
 
 def run(
@@ -86,6 +90,7 @@ def run(
     series = Series()
     wake_s: float | None = None
     now_s, cycles = 0.0, 0
+    memory: Mapping[str, object] = {}
     while True:
         times = [t for t in (cluster.next_event_s(), wake_s) if t is not None]
         if not times:
@@ -98,6 +103,7 @@ def run(
             result = cycle.run()
             cycles += 1
             wake_s = result.plan.wake_s
+            memory = result.plan.memory
             done = not (result.applied and cluster.moved)
             del result  # a snapshot that nobody keeps need not be kept apart from the next one
             if done:
@@ -113,4 +119,5 @@ def run(
         cycles,
         time.perf_counter() - began_s,
         time.process_time() - began_cpu_s,
+        promise_kept(memory),
     )

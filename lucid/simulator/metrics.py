@@ -44,6 +44,8 @@ def run_metrics(run: Run) -> dict[str, Any]:
 
     ``gpu_use``: GPU-seconds held over GPU-seconds there were until the last end; ``packed_share``: share of
     jobs that ever stood beside another. Jobs that could never run are left out and counted as ``impossible_jobs``.
+    Where there was a starvation bound: ``starvation_bound_s``, ``jobs_past_bound`` and ``worst_past_bound_s``, the
+    tally of the policy itself.
     """
     done = [o for o in run.outcomes if o.end_s >= 0]
     found = group_metrics(done)
@@ -69,6 +71,12 @@ def run_metrics(run: Run) -> dict[str, Any]:
         "by_vc": {vc: group_metrics(members) for vc, members in _grouped(done).items()},
         "by_size": {label: group_metrics([o for o in done if inside(o.job.gpus)]) for label, inside in SIZES},
     }
+    if run.kept is not None:
+        found |= {
+            "starvation_bound_s": run.kept.bound_s,
+            "jobs_past_bound": run.kept.past,
+            "worst_past_bound_s": run.kept.worst_s,
+        }
     return found
 
 

@@ -95,8 +95,16 @@ def test_the_settings_shown_are_the_defaults_and_complete() -> None:
     assert settings_from(tomllib.loads(text), "docs") == Settings()
     known = Settings()
     rules = known.policy
-    elsewhere = (rules.backfill, rules.tiresias, rules.muri, rules.pollux, rules.optimus, known.overheads)
-    for table in (rules.profiling, rules.packing, rules.reservation, *elsewhere):
+    elsewhere = (
+        rules.backfill,
+        rules.fairness,
+        rules.tiresias,
+        rules.muri,
+        rules.pollux,
+        rules.optimus,
+        known.overheads,
+    )
+    for table in (rules.profiling, rules.packing, rules.reservation, *elsewhere, known.overheads):
         for key in type(table).model_fields:
             assert re.search(rf"^(# )?{key} = ", text, re.MULTILINE), key
 

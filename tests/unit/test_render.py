@@ -25,6 +25,11 @@ SAID: list[tuple[Reason, str]] = [
         why.Backfill(3, 7200.0, False),
         "no GPUs are free for its time limit of 2.0 h without delaying the 3 jobs",
     ),
+    (
+        why.PlainOrder(0.0, 7200.0, 7200.0, 14400.0),
+        "waits 2.0 h beyond plain Slurm order (day 0 00:00:00): goes before all others, to start by day 0 04:00:00",
+    ),
+    (why.PlainOrder(0.0, 60.0, 7200.0, 14400.0), "waits 60 s beyond plain Slurm order (day 0 00:00:00)"),
     (why.FreeGpus(1, 4, 9, True), "1 of 9 free GPUs"),
     (why.FreeGpus(2, 4, 9, True), "2 of 9 free GPUs, together"),
     (why.FreeGpus(2, 1, 1, False), "needs 2 GPUs, 1 free"),

@@ -48,6 +48,11 @@ _COLUMNS = (
     Column("Cluster", "packed jobs", "packed_share", show_share, better=False),
     Column("Cluster", "preemptions", "preemptions", show_count),
 )
+_BOUND = (
+    Column("Starvation bound", "jobs past it", "jobs_past_bound", show_count),
+    Column("Starvation bound", "worst by", "worst_past_bound_s"),
+)
+"""Where one of the policies promised such a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +66,13 @@ class Comparison:
 
 def compare(policies: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) -> Comparison:
     """The table of all policies; the best of a column is marked unless all are alike."""
-    columns = [_cells(column, [metrics[policy].get(column.key) for policy in policies]) for column in _COLUMNS]
-    groups = [column.group for column in _COLUMNS]
+    bounded = any("starvation_bound_s" in metrics[policy] for policy in policies)
+    chosen = [*_COLUMNS, *(_BOUND if bounded else ())]
+    columns = [_cells(column, [metrics[policy].get(column.key) for policy in policies]) for column in chosen]
+    groups = [column.group for column in chosen]
     return Comparison(
         [(group, groups.count(group)) for group in dict.fromkeys(groups)],
-        list(_COLUMNS),
+        chosen,
         [list(row) for row in zip(*columns, strict=True)],
     )
 

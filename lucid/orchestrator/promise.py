@@ -1,0 +1,58 @@
+"""The starvation bound: whose turn it is, by when, and the nodes kept for them.
+
+A job's turn comes a share of the bound after plain order would have started it. From then on it goes before all
+others, in order of their bounds, and nodes are kept for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lucid.config import FairnessSettings
+from lucid.core.decision import earliest
+from lucid.core.job import Pending
+from lucid.core.reason import PlainOrder
+from lucid.core.snapshot import Partition
+from lucid.orchestrator.placement import Feasibility
+
+__all__ = ["Turn", "turns"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A job whose turn has come, with the comparison that says so."""
+
+    entry: Pending
+    why: PlainOrder
+
+
+def turns(
+    partition: Partition,
+    plain_starts_s: Mapping[str, float],
+    next_end_s: float | None,
+    now_s: float,
+    settings: FairnessSettings,
+) -> tuple[list[Turn], float | None]:
+    """Those whose turn it is, earliest bound first, and when that may come to be otherwise by itself.
+
+    ``plain_starts_s``: when plain order started those of the partition's pending jobs that it has started.
+    ``next_end_s``: before that it starts no other.
+    """
+    bound_s = settings.beyond_plain_s
+    assert bound_s is not None
+    share_s = settings.keep_from * bound_s
+    changes_s = None if next_end_s is None else next_end_s + share_s
+    found: list[Turn] = []
+    feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
+    for entry in partition.pending:
+        plain_s = plain_starts_s.get(entry.job.id)
+        if plain_s is None or feasible.bar(entry.job) is not None:
+            continue
+        why = PlainOrder(plain_s, now_s, plain_s + share_s, plain_s + bound_s)
+        if why:
+            found.append(Turn(entry, why))
+        else:
+            changes_s = earliest(changes_s, why.turn_s)
+    found.sort(key=lambda t: (t.why.bound_s, t.entry.job.submit_s, t.entry.job.rank))
+    return found, changes_s

@@ -1,0 +1,144 @@
+"""The starvation bound: what plain order would have done is reckoned right, and nobody passes out of turn."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import FixedPredictor, Tape, a_job, a_trace, nodes, replay
+from lucid.core.decision import Start
+from lucid.core.node import Node
+from lucid.core.snapshot import Snapshot
+from lucid.orchestrator.policies.lucid_plan import LucidMemory
+from lucid.orchestrator.policies.plain import Shadow
+from lucid.simulator.traces import Trace, TraceJob
+
+EXAMPLES = int(os.environ.get("LUCID_EXAMPLES", "40"))
+ALONE: Mapping[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
+
+
+def some_stream(rng: random.Random) -> tuple[Trace, dict[str, tuple[Node, ...]]]:
+    """Two to four nodes, more work than they can do for a while, whole seconds."""
+    size = rng.choice([1, 2, 4])
+    machines = nodes(rng.randint(2, 4), size)
+    items, submit_s = [], 0.0
+    for number in range(rng.randint(5, 25)):
+        submit_s += rng.choice([0, 0, 5, 20, 60])
+        gpus = min(rng.choice([1, 1, 1, 2, size, size * 2]), size * len(machines))
+        length_s = float(rng.choice([10, 50, 100, 300, 900]))
+        items.append(TraceJob(a_job(f"j{number}", gpus, submit_s, rank=number), length_s))
+    return a_trace(*items), {"vc": machines}
+
+
+def shadow_of(memory: Mapping[str, object]) -> Shadow | None:
+    found = memory.get("vc")
+    return found.shadow if isinstance(found, LucidMemory) else None
+
+
+def wrong(rng: random.Random, trace: Trace) -> FixedPredictor:
+    """Estimates that are off by up to ten times, either way."""
+    return FixedPredictor({item.job.id: item.duration_s * rng.choice([0.1, 0.5, 1, 2, 10]) for item in trace.jobs})
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(rng=st.randoms(use_true_random=False))
+def test_with_right_estimates_the_shadow_is_the_replay_of_plain_order(rng: random.Random) -> None:
+    trace, layout = some_stream(rng)
+    outcomes, _ = replay("backfill", trace, layout)
+    _, tape = replay("lucid", trace, layout, fairness={"beyond_plain_s": 1e6}, **ALONE)
+    starts: dict[str, float] = {}
+    for _, plan, _ in tape.cycles:
+        shadow = shadow_of(plan.memory)
+        assert shadow is not None
+        starts.update({**shadow.starts_s, **{job: entry.start_s for job, entry in shadow.running.items()}})
+    assert starts == {job: outcomes[job].start_s for job in starts}
+
+
+def check_nobody_passes(tape: Tape) -> tuple[int, int]:
+    """Rules of the test's own, for every start of every cycle. How often were nodes kept, and how often strictly?"""
+    kept = strict = 0
+    for snapshot, plan, _ in tape.cycles:
+        before, after = shadow_of(snapshot.memory), shadow_of(plan.memory)
+        if before is None or after is None:
+            continue
+        for holder, fence in after.fences.items():
+            closed = fence.until_s - plan.now_s <= after.kept.bound_s
+            kept, strict = kept + 1, strict + closed
+            for action in plan.actions:
+                start = action.decision
+                if not isinstance(start, Start) or not {p.node for p in start.placement} & {*fence.names}:
+                    continue
+                theirs_s = after.starts_s.get(action.job_id)
+                if theirs_s is not None and goes_before(snapshot, action.job_id, theirs_s, holder, after):
+                    continue
+                assert not closed, f"{action.job_id} starts on nodes kept strictly for {holder}"
+                ends_s = plan.now_s + snapshot.predictions[action.job_id].duration_s
+                assert ends_s <= fence.until_s + 1e-6, f"{action.job_id} passes {holder}"
+    return kept, strict
+
+
+def goes_before(snapshot: Snapshot, job: str, plain_s: float, holder: str, shadow: Shadow) -> bool:
+    entries = {e.job.id: e.job for e in snapshot.partitions["vc"].pending}
+    a, b = entries[job], entries[holder]
+    return (plain_s, a.submit_s, a.rank) < (shadow.starts_s[holder], b.submit_s, b.rank)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(rng=st.randoms(use_true_random=False))
+def test_nobody_starts_on_kept_nodes_before_his_turn_however_wrong_estimates_are(rng: random.Random) -> None:
+    trace, layout = some_stream(rng)
+    bound = {"beyond_plain_s": rng.choice([30.0, 100.0, 400.0]), "keep_from": rng.choice([0.0, 0.5, 1.0])}
+    outcomes, tape = replay("lucid", trace, layout, predictor=wrong(rng, trace), fairness=bound, **ALONE)
+    check_nobody_passes(tape)
+    assert all(o.end_s > 0 for o in outcomes.values())
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(rng=st.randoms(use_true_random=False))
+def test_with_right_estimates_a_job_starts_when_its_nodes_were_expected(rng: random.Random) -> None:
+    """From when nodes are first kept for it, only jobs whose own bound is earlier can keep a job from starting as
+    soon as what ran on them has ended: it starts by then, unless such a job goes before it meanwhile."""
+    trace, layout = some_stream(rng)
+    bound = {"beyond_plain_s": rng.choice([30.0, 100.0, 400.0]), "keep_from": rng.choice([0.0, 0.5, 1.0])}
+    outcomes, tape = replay("lucid", trace, layout, fairness=bound, **ALONE)
+    plain_s: dict[str, float] = {}
+    first: dict[str, tuple[float, float]] = {}
+    for _, plan, _ in tape.cycles:
+        shadow = shadow_of(plan.memory)
+        assert shadow is not None
+        plain_s.update(shadow.starts_s)
+        for job, fence in shadow.fences.items():
+            first.setdefault(job, (plan.now_s, fence.until_s))
+
+    def order(job: str) -> tuple[float, float, int]:
+        return plain_s[job], outcomes[job].job.submit_s, outcomes[job].job.rank
+
+    for job, (from_s, until_s) in first.items():
+        before = [o for other, o in outcomes.items() if other in plain_s and order(other) < order(job)]
+        by_right_s = [o.end_s for o in before if from_s <= o.start_s <= outcomes[job].start_s]
+        assert outcomes[job].start_s <= max([until_s, *by_right_s]) + 1.0, job
+
+
+def test_the_streams_reach_what_they_are_for() -> None:
+    kept = strict = past = late = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        trace, layout = some_stream(rng)
+        guesses = wrong(rng, trace)
+        _, tape = replay("lucid", trace, layout, predictor=guesses, fairness={"beyond_plain_s": 60.0}, **ALONE)
+        counts = check_nobody_passes(tape)
+        kept, strict = kept + counts[0], strict + counts[1]
+        shadow = shadow_of(tape.cycles[-1][1].memory)
+        assert shadow is not None
+        past += shadow.kept.past
+        late += shadow.kept.worst_s > 0
+        assert shadow.kept.jobs == len(trace.jobs)
+    assert kept > 100
+    assert strict > 30
+    assert past > 10
+    assert late > 5
