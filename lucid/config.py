@@ -118,6 +118,13 @@ class FairnessSettings(_Frozen):
     have started it; unset: no such promise."""
     keep_from: float = Field(0.5, ge=0, le=1)
     """From this share of the bound on a job goes before all others, and nodes are kept for it."""
+    share_bound: float = Field(1.0, ge=1)
+    """Fair-share: a priority value counts at most this many times as much for an account far above its share, and as
+    many times less for one that has used nothing; 1: no fair-share in Lucid's own order."""
+    half_life_s: float = Field(604800.0, gt=0)
+    """In replays: usage counts half after this long (PriorityDecayHalfLife)."""
+    shares: dict[str, float] = {}
+    """In replays: shares by account, or by user where jobs have none; 1 each unless given."""
 
 
 class BackfillSettings(_Frozen):
@@ -128,6 +135,8 @@ class BackfillSettings(_Frozen):
     """PriorityWeightAge: of the time since submission, as a share of ``max_age_s``."""
     weight_size: float = Field(0.0, ge=0)
     """PriorityWeightJobSize: of the job's share of the partition's GPUs (larger first)."""
+    weight_fair_share: float = Field(0.0, ge=0)
+    """PriorityWeightFairshare: of the account's fair-share factor."""
     max_age_s: float = Field(604800.0, gt=0)
     """PriorityMaxAge."""
     calc_period_s: float = Field(300.0, gt=0)

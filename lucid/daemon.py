@@ -29,6 +29,7 @@ from lucid.adapters.slurm_client import Breaker, SlurmClient
 from lucid.adapters.slurm_clients import make_client
 from lucid.adapters.slurm_cluster import SlurmCluster
 from lucid.adapters.slurm_sacct import Accounting, SacctClient
+from lucid.adapters.slurm_shares import FairShares
 from lucid.adapters.store import Lease, LeaseLost, Store, holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore, set_aside
 from lucid.adapters.systemd import tell_systemd
@@ -162,6 +163,13 @@ class Daemon:
         self._lease = lease
         return True
 
+    def _fair_shares(self) -> FairShares | None:
+        """Slurm's own factors, asked for as often as Slurm works them out, where the order goes by them."""
+        rules = self._settings.policy
+        if rules.fairness.share_bound <= 1.0 and not rules.backfill.weight_fair_share:
+            return None
+        return FairShares(self._client.fair_shares, rules.backfill.calc_period_s)
+
     def _build(self, token: int) -> None:
         """Everything anew from the store: another daemon may have acted meanwhile."""
         settings = self._settings
@@ -176,6 +184,7 @@ class Daemon:
             self._joinable,
             lambda job: goes_through_profiling(job, settings.policy.profiling),
             token,
+            self._fair_shares(),
         )
         if self._catch_up is not None:
             self._catch_up.begin()

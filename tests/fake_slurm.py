@@ -46,6 +46,11 @@ class FakeSlurm:
     down: bool = False
     name: str = "fake"
 
+    shares: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def fair_shares(self) -> dict[tuple[str, str], float]:
+        return dict(self.shares)
+
     def now_s(self) -> float:
         return self.now
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from lucid.adapters.slurm_client import Breaker, Changes, checked_id, guarded
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode, jobs_from, nodes_from, reads_whole, version_of
+from lucid.adapters.slurm_shares import fair_shares_from
 from lucid.adapters.slurm_site import Partition, clock_from, config_from_text, partitions_from
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 
@@ -77,6 +78,11 @@ class CommandClient:
         """One ``scontrol show nodes``."""
         self._breaker.calls.reads += 1
         return nodes_from(self.ask(["scontrol", "show", "nodes", "--json"]))
+
+    def fair_shares(self) -> dict[tuple[str, str], float]:
+        """One ``sshare``."""
+        self._breaker.calls.reads += 1
+        return fair_shares_from(self.ask(["sshare", "-a", "--json"]))
 
     def config(self) -> dict[str, str]:
         """``scontrol show config``."""

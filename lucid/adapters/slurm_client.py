@@ -67,6 +67,10 @@ class SlurmClient(Protocol):
         """All nodes."""
         ...
 
+    def fair_shares(self) -> Mapping[tuple[str, str], float]:
+        """Slurm's fair-share factors (0 to 1) by account and user. Raises ``ClusterError`` where it has none."""
+        ...
+
     def update(self, job_id: str, changes: Changes) -> None:
         """Change a pending job (or only the site factor of any)."""
         ...

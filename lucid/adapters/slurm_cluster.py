@@ -14,6 +14,7 @@ from lucid.adapters.profiles import ProfileSource
 from lucid.adapters.slurm_client import Changes, SlurmClient
 from lucid.adapters.slurm_extra import extra_for
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_shares import FairShares
 from lucid.adapters.slurm_starts import back_to, start_changes
 from lucid.adapters.slurm_view import Facts, Profiled, Viewer, as_written, parse_placement
 from lucid.adapters.store import JobNote, Store
@@ -36,7 +37,7 @@ _OLDEST = (23, 11)
 
 class SlurmCluster:
     """See ``Cluster``. ``modes`` says at any time what may be done in each partition; ``token`` is the daemon's
-    lease, without which nothing is written."""
+    lease, without which nothing is written. ``shares``: fair-share factors, where Lucid's order goes by them."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class SlurmCluster:
         joinable: Joinable,
         profiled: Profiled,
         token: int,
+        shares: FairShares | None = None,
     ) -> None:
         self._client = client
         self._store = store
@@ -58,6 +60,7 @@ class SlurmCluster:
         self._daemon = daemon
         self._modes = modes
         self._joinable = joinable
+        self._shares = shares
         self.token = token
         self.known = KnownProfiles(store, profiles, clock, daemon.reuse_profiles_days)
         """Profiles, by job."""
@@ -120,7 +123,8 @@ class SlurmCluster:
             note = self._notes.get(job.id)
             if note is not None and self._viewer.under_way(job, note):
                 self._flies(job.id, parse_placement(note.where), note.shards)
-        return Snapshot(now_s, partitions, self._ended(jobs))
+        fair_share = {} if self._shares is None else self._shares(now_s)
+        return Snapshot(now_s, partitions, self._ended(jobs), fair_share=fair_share)
 
     def _flies(self, job_id: str, placement: Placement, shards: bool) -> None:
         for part in placement:

@@ -19,6 +19,7 @@ import httpx
 from lucid.adapters.slurm_cli import CommandClient
 from lucid.adapters.slurm_client import Breaker, Changes, checked_id, guarded
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode, jobs_from, nodes_from, version_of
+from lucid.adapters.slurm_shares import fair_shares_from
 from lucid.adapters.slurm_site import Partition, clock_from, config_from_json, partitions_from
 from lucid.adapters.slurm_token import Token
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable, ConfigError
@@ -129,6 +130,10 @@ class RestClient:
     def nodes(self) -> list[SlurmNode]:
         """One request."""
         return nodes_from(self.read("nodes/"))
+
+    def fair_shares(self) -> dict[tuple[str, str], float]:
+        """One request."""
+        return fair_shares_from(self.read("shares"))
 
     def config(self) -> dict[str, str] | None:
         """From v0.0.45 on; before that by ``scontrol``, where commands are given."""

@@ -89,6 +89,11 @@ def _backfill(r: why.Backfill) -> str:
     )
 
 
+def _slurm_priority(r: why.SlurmPriority) -> str:
+    fair = "" if r.fair_share is None else f", fair-share factor {r.fair_share:.2f}"
+    return f"priority {r.value:,.0f} (age factor {r.age:.2f}, size factor {r.size:.2f}{fair})"
+
+
 def _plain_order(r: why.PlainOrder) -> str:
     beyond = f"waits {duration(r.now_s - r.plain_s)} beyond plain Slurm order ({when(r.plain_s)})"
     return f"{beyond}: goes before all others, to start by {when(r.bound_s)}" if r else beyond
@@ -100,7 +105,11 @@ def _ahead(count: int) -> str:
 
 _WORDS: dict[str, Callable[[Any], str]] = {
     "Priority": _priority,
-    "SlurmPriority": lambda r: f"priority {r.value:,.0f} (age factor {r.age:.2f}, size factor {r.size:.2f})",
+    "SlurmPriority": _slurm_priority,
+    "FairShare": lambda r: (
+        f"fair-share factor {r.factor:.2f} of {r.account}: its priority value counts {r.times:.2f} times "
+        f"(bound {r.bound:g})"
+    ),
     "Backfill": _backfill,
     "PlainOrder": _plain_order,
     "FairOrder": lambda r: f"in order of submission ({when(r.submit_s)})",

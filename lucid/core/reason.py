@@ -21,6 +21,7 @@ __all__ = [
     "DistributedAlone",
     "EverFits",
     "FairOrder",
+    "FairShare",
     "FreeGpus",
     "GpuMemory",
     "HomeHasRoom",
@@ -113,12 +114,25 @@ class FairOrder(Reason):
 
 
 @dataclass(frozen=True, slots=True)
+class FairShare(Reason):
+    """What the account has used lately against its share: the fair-share ``factor`` (1/2 at its share) makes the
+    priority value count ``times`` as much, at most ``bound`` times."""
+
+    account: str
+    factor: float
+    times: float
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
 class SlurmPriority(Reason):
     """The place in line by the sum of Slurm's factors, each from 0 to 1, times their weights; larger first."""
 
     value: float
     age: float
     size: float
+    fair_share: float | None = None
+    """``None`` where it has no weight, or nobody knows it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,9 @@ class Snapshot:
     ``ended``: jobs that ended since the snapshot before. ``predictions``: by job id, filled in by
     ``orchestrator.annotate``; an adapter leaves it empty. ``memory``: by partition, what the plan before left
     for this one (``Plan.memory``), filled in by the cycle. ``forecast``: GPUs expected to be submitted per hour, by
-    VC, filled in like the predictions; the same object as long as it says the same.
+    VC, filled in like the predictions; the same object as long as it says the same. ``fair_share``: Slurm's
+    fair-share factor, from 0 (has used far more than its share) to 1 (nothing), by account and user, where the
+    adapter knows; the same object as long as it says the same.
     """
 
     now_s: float
@@ -49,6 +51,7 @@ class Snapshot:
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     memory: Mapping[str, object] = field(default_factory=dict)
     forecast: Mapping[str, float] = field(default_factory=dict)
+    fair_share: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     @property
     def profiling(self) -> Partition | None:

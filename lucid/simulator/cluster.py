@@ -24,6 +24,7 @@ from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.state import Event, JobOutcome, Live, Room
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.truth import Interference
+from lucid.simulator.usage import UsageBook
 
 __all__ = ["PROFILING", "JobOutcome", "Layout", "SimulatedCluster"]
 
@@ -45,7 +46,7 @@ class SimulatedCluster(Floor):
     the published simulator only: with ``measured_before`` every job brings its profile; with
     ``mend_survivors=False`` the survivor of a pair whose first-placed job ends first keeps its slowed speed
     and its place in the pair for ever. ``interleaving`` is the executor of interleaved groups, where there is one;
-    it reports the work done by each job.
+    it reports the work done by each job. ``usage`` keeps the books of which fair-share factors are made.
 
     Raises:
         ConfigError: a VC of the trace has no nodes, or a job of it asks for no GPU.
@@ -65,6 +66,7 @@ class SimulatedCluster(Floor):
         measured_before: bool = False,
         mend_survivors: bool = True,
         interleaving: Interleaving | None = None,
+        usage: UsageBook | None = None,
     ) -> None:
         missing = [vc for vc in trace.vcs if vc not in layout]
         if missing:
@@ -90,6 +92,7 @@ class SimulatedCluster(Floor):
         self._elastic = any(item.learning is not None for item in trace.jobs)
         self._measured_before = measured_before
         self._mend_survivors = mend_survivors
+        self._usage = usage
         self._ended: list[Ended] = []
         self._to_come = list(reversed(trace.jobs))
         """Arrivals, the next one last: a sorted list needs no heap."""
@@ -172,6 +175,8 @@ class SimulatedCluster(Floor):
         room = PROFILING if PROFILING in self._rooms and self._profiled(job) else job.vc
         outcome = JobOutcome(job, item.duration_s)
         self.outcomes[job.id] = outcome
+        if self._usage is not None:
+            self._usage.saw(job)
         live = Live(item, outcome, item.duration_s, room)
         self._live[job.id] = live
         if item.learning is not None:
@@ -215,6 +220,7 @@ class SimulatedCluster(Floor):
         """Take a job off its GPUs."""
         room = self._rooms[live.partition]
         del room.running[view.job.id]
+        self._charge(view.job, -view.gpus)
         room.elastic.discard(view.job.id)
         room.shown = None
         outcome = live.outcome
@@ -251,7 +257,8 @@ class SimulatedCluster(Floor):
                 )
             partitions[name] = room.shown
         ended, self._ended = tuple(self._ended), []
-        return Snapshot(self._now_s, partitions, ended)
+        fair_share = {} if self._usage is None else self._usage.factors(self._now_s)
+        return Snapshot(self._now_s, partitions, ended, fair_share=fair_share)
 
     def _report(self, live: Live) -> None:
         """A running elastic job says how far it is."""
@@ -341,6 +348,7 @@ class SimulatedCluster(Floor):
             group=start.group,
         )  # fmt: skip
         self._hold(start.placement)
+        self._charge(job, running.gpus)
         if start.beside is not None:
             self._pair(live, running, self._live[start.beside])
         self._show(live, running)
@@ -349,6 +357,10 @@ class SimulatedCluster(Floor):
         else:
             self._schedule_end(live)
         self._watch(live)
+
+    def _charge(self, job: Job, gpus: int) -> None:
+        if self._usage is not None:
+            self._usage.holds(job, gpus, self._now_s)
 
     def _pair(self, live: Live, running: Running, partner: Live) -> None:
         shown = partner.view
@@ -380,6 +392,7 @@ class SimulatedCluster(Floor):
         shown = replace(view, placement=resize.placement, restarts=view.restarts + 1, progress=training.progress())
         self._give_up(view.placement)
         self._hold(resize.placement)
+        self._charge(view.job, shown.gpus - view.gpus)
         live.outcome.resizes += 1
         live.outcome.placement = resize.placement
         self._show(live, shown)

@@ -29,6 +29,7 @@ from lucid.simulator.learned import PackingModels, WalkForward
 from lucid.simulator.published_muri import EventChargedCluster, lengthened, published_policy
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.truth import ContentionTruth, Interference, OraclePredictor
+from lucid.simulator.usage import UsageBook
 
 __all__ = ["PREDICTORS", "Scenario", "Semantics", "simulate"]
 
@@ -176,6 +177,7 @@ def simulate(
         profiling_nodes=lent,
         agents=Capability.ADAPT in made.needs,
         interleaving=_interleaving(made) if scenario.staged else None,
+        usage=_usage(scenario.settings.policy),
     )
     forecaster = ArrivalForecaster() if scenario.settings.policy.packing.dynamic else None
     return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster)
@@ -189,6 +191,14 @@ def _as_live(scenario: Scenario, packing: PackingSettings, predictor: Predictor)
         return not profile.unstable and score is not None and score <= min(packing.gss, MEDIUM)
 
     return AsLive(in_slots, scenario.settings.overheads.start_s)
+
+
+def _usage(settings: PolicySettings) -> UsageBook | None:
+    """The books of accounts' usage, where anything is made of them."""
+    fair = settings.fairness
+    if fair.share_bound <= 1.0 and not settings.backfill.weight_fair_share:
+        return None
+    return UsageBook(fair.half_life_s, settings.backfill.calc_period_s, fair.shares)
 
 
 def _interleaving(policy: Policy) -> Interleaving:

@@ -8,7 +8,7 @@ others if none of them starts later for it, by everybody's time limits.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from lucid.config import BackfillSettings
@@ -59,13 +59,17 @@ class BackfillPolicy(PartitionPolicy):
     def __init__(self, settings: BackfillSettings) -> None:
         super().__init__()
         self._settings = settings
-        self._weighs = bool(settings.weight_age or settings.weight_size)
+        self._weighs = bool(settings.weight_age or settings.weight_size or settings.weight_fair_share)
+
+    def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
+        """Fair-share factors, where they have a weight."""
+        return (snapshot.fair_share,) if self._settings.weight_fair_share and partition.pending else ()
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Start from the front, then what delays nobody."""
         if not partition.pending:
             return PartitionPlan({})
-        return _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot.now_s)).make(
+        return _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot)).make(
             self._changes_s(partition, snapshot.now_s)
         )
 
@@ -76,23 +80,29 @@ class BackfillPolicy(PartitionPolicy):
         period_s = self._settings.calc_period_s
         return (math.floor(now_s / period_s) + 1) * period_s
 
-    def _queue(self, partition: Partition, now_s: float) -> list[tuple[Pending, Reason]]:
+    def _queue(self, partition: Partition, snapshot: Snapshot) -> list[tuple[Pending, Reason]]:
         """Highest priority first; equals, and everybody where nothing has a weight, in order of submission."""
         in_order = sorted(partition.pending, key=lambda e: (e.job.submit_s, e.job.rank))
         if not self._weighs:
             return [(entry, FairOrder(entry.job.submit_s)) for entry in in_order]
         period_s = self._settings.calc_period_s
-        at_s, gpus = math.floor(now_s / period_s) * period_s, max(partition.gpus, 1)
-        keyed = [(entry, self._priority(entry, at_s, gpus)) for entry in in_order]
+        at_s, gpus = math.floor(snapshot.now_s / period_s) * period_s, max(partition.gpus, 1)
+        keyed = [(entry, self._priority(entry, at_s, gpus, snapshot.fair_share)) for entry in in_order]
         keyed.sort(key=lambda item: -item[1].value)
         return [*keyed]
 
-    def _priority(self, entry: Pending, at_s: float, gpus: int) -> SlurmPriority:
-        """Slurm's sum of factors from 0 to 1, each times its weight."""
+    def _priority(
+        self, entry: Pending, at_s: float, gpus: int, fair_share: Mapping[tuple[str, str], float]
+    ) -> SlurmPriority:
+        """Slurm's sum of factors from 0 to 1, each times its weight; an unknown fair-share counts as 1/2."""
         settings, job = self._settings, entry.job
         age = min(max(at_s - job.submit_s, 0.0) / settings.max_age_s, 1.0)
         size = job.gpus / gpus
-        return SlurmPriority(settings.weight_age * age + settings.weight_size * size, age, size)
+        value, fair = settings.weight_age * age + settings.weight_size * size, None
+        if settings.weight_fair_share:
+            fair = fair_share.get((job.account, job.user))
+            value += settings.weight_fair_share * (0.5 if fair is None else fair)
+        return SlurmPriority(value, age, size, fair)
 
 
 class _Plan:

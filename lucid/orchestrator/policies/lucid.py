@@ -39,7 +39,9 @@ class LucidPolicy(PartitionPolicy):
         super().__init__()
         self._settings = settings
         self._predictor = predictor
-        self._orders: defaultdict[str, QueueOrder] = defaultdict(lambda: QueueOrder(settings.packing.same_user_only))
+        self._orders: defaultdict[str, QueueOrder] = defaultdict(
+            lambda: QueueOrder(settings.packing.same_user_only, settings.fairness.share_bound)
+        )
         bound_s = settings.fairness.beyond_plain_s
         self._plain = None if bound_s is None else BackfillPolicy(settings.backfill)
         self._profiling = settings.profiling
@@ -69,6 +71,11 @@ class LucidPolicy(PartitionPolicy):
 
     def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         """The profiling queue looks for room in the VCs, where it is time-aware; dynamic sharing at the forecast."""
+        if not partition.profiling and self._settings.fairness.share_bound > 1.0:
+            return (snapshot.fair_share, *self._looks_at(partition, snapshot))
+        return self._looks_at(partition, snapshot)
+
+    def _looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         if self._plain is not None and not partition.profiling:
             forecast = snapshot.forecast.get(partition.name) if self._settings.packing.dynamic else None
             return (self._in_profiling(partition.name, snapshot), forecast)

@@ -60,6 +60,7 @@ class VcPlan:
         self._partition = partition
         self._now_s = snapshot.now_s
         self._predictions = snapshot.predictions
+        self._fair_share = snapshot.fair_share
         self._settings = settings
         self._shadow = shadow
         self._ledger = Ledger(partition)
@@ -117,7 +118,7 @@ class VcPlan:
         decisions, fences = self._decisions, self._fences
         blocked = self._blocked = [{} for _ in fences.nodes]
         one, room_s = len(fences.fences) < 2, fences.rooms_s[0] if fences.fences else float("inf")
-        queue = order(partition.pending, predictions)
+        queue = order(partition.pending, predictions, self._fair_share)
         if served:
             queue = [queued for queued in queue if queued.id not in served]
         for queued in queue:
@@ -247,27 +248,27 @@ class VcPlan:
 
     def _decide(self, queued: QueuedJob, level: int) -> None:
         entry, value = queued.entry, queued.value
-        job = entry.job
+        job, fair = entry.job, () if queued.fair is None else (queued.fair,)
         beside, why = self._partner(queued, level, self._gss)
         if beside is not None:
-            self._start_beside(queued, beside, (*self._level, *why))
+            self._start_beside(queued, beside, (*fair, *self._level, *why))
             return
         placement = self._place(job, level)
         if placement is not None:
-            self._start_alone(entry, value, placement, (*self._level, *why))
+            self._start_alone(entry, value, placement, (*fair, *self._level, *why))
             return
         if self._level:  # sharing less is for those who need not wait for it
             beside, why = self._partner(queued, level, self._settings.packing.gss)
             if beside is not None:
-                self._start_beside(queued, beside, why)
+                self._start_beside(queued, beside, (*fair, *why))
                 return
         hopeless = self._feasible.bar(job)
         if hopeless is not None:
             hold = Hold((hopeless,))
         elif level:
-            hold = Hold((self._fences.why(level), *why, *no_place(self._ledger, entry)))
+            hold = Hold((*fair, self._fences.why(level), *why, *no_place(self._ledger, entry)))
         else:
-            hold = Hold((*why, *no_place(self._ledger, entry)))
+            hold = Hold((*fair, *why, *no_place(self._ledger, entry)))
         if queued.steady:  # the reason of an unsteady job names it, and is nobody else's
             self._blocked[level][queued.shape] = (queued.gpu_mem_mib, hold)
         self._decisions[job.id] = hold

@@ -109,6 +109,7 @@ class _Advance:
         self._now_s = snapshot.now_s
         self._predictions = snapshot.predictions
         self._plain = plain
+        self._fair_share = snapshot.fair_share
         self._waiting = dict(before.waiting)
         self._running = dict(before.running)
         self._starts_s = dict(before.starts_s)
@@ -219,7 +220,8 @@ class _Advance:
         room = Partition(
             self._partition.name, self._partition.nodes, tuple(self._waiting.values()), tuple(self._running.values())
         )
-        plan = self._plain.plan_partition(room, Snapshot(at_s, {room.name: room}, predictions=self._guesses))
+        seen = Snapshot(at_s, {room.name: room}, predictions=self._guesses, fair_share=self._fair_share)
+        plan = self._plain.plan_partition(room, seen)
         for action in plan.actions:
             assert isinstance(action.decision, Start)
             entry = self._waiting.pop(action.job_id)
