@@ -1,8 +1,8 @@
 """Records of plans: everything that a plan was made from and the plan itself, a compressed file each.
 
 A record can be planned again anywhere (``replan``) and must come to the same bytes: it holds the snapshot with its
-predictions, memory and forecast, what the predictor said of pairs, and the policy with its settings. Of a partition
-whose plan was kept from an earlier cycle it holds what there was when that plan was made.
+predictions, memory, forecast and shares, what the predictor said of pairs, and the policy with its settings. Of a
+partition whose plan was kept from an earlier cycle it holds what there was when that plan was made.
 """
 
 from __future__ import annotations
@@ -157,6 +157,7 @@ def _context_json(context: Context, partitions: _Once[Partition], predictions: _
         "ended": noun_to_json(snapshot.ended),
         "memory": noun_to_json(dict(snapshot.memory)),
         "forecast": noun_to_json(dict(snapshot.forecast)),
+        "fair_share": noun_to_json(dict(snapshot.fair_share)),
         "predictor": context.predictor,
         "answers": [list(map(noun_to_json, (a, b, said))) for (a, b), said in context.answers.items()],
     }
@@ -207,6 +208,7 @@ def _context(data: Mapping[str, Any], partitions: Sequence[Partition], predictio
         {job_id: predictions[i] for job_id, i in data["predictions"]},
         noun_from_json(data["memory"]),
         noun_from_json(data["forecast"]),
+        noun_from_json(data.get("fair_share", {"map": []})),
     )
     said = {(noun_from_json(a), noun_from_json(b)): noun_from_json(answer) for a, b, answer in data["answers"]}
     return Context(snapshot, data["predictor"], said)

@@ -230,3 +230,10 @@ def test_a_dead_slurmctld_is_no_answer_to_every_client(box: Box, tmp_path: Path)
         client.jobs()
         if isinstance(client, RestClient):
             client.close()
+
+
+def test_shares_are_told_by_account_and_user(client: Inspector, box: Box) -> None:
+    found = client.fair_shares()
+    assert {("research", "alice"), ("research", "bob"), ("teaching", "carol")} <= found.keys()
+    assert all(0.0 <= factor <= 1.0 for factor in found.values())
+    assert found == commands(box, Breaker(time.monotonic)).fair_shares()

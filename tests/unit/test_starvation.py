@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from builders import FixedPredictor, a_trace, by, guess, kinds, nodes, part, policy, reason, replay, runs, snap, waits
+from lucid.adapters.nouns import noun_from_json, noun_to_json
 from lucid.config import FairnessSettings, settings_from
 from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.job import Ended
@@ -167,6 +169,12 @@ def test_what_really_happened_moves_the_shadow_not_what_will() -> None:
     ended = Ended(held.running[0].job, 100.0, 100.0)
     plan = chosen.plan(Snapshot(100.0, {"vc": gone}, (ended,), guesses, memory))
     assert memory_of(plan.partitions["vc"]).starts_s == {"second": 100.0}
+
+
+def test_the_shadow_can_be_recorded() -> None:
+    room = part(nodes(2, 4), [waits("wide", 4, 0.0), waits("x", 1, 1.0)], [runs("y", "n1:0-3"), runs("z", "n2:0-3")])
+    memory = planned(2 * HOUR, room, {"wide": 0.0}, {"y": 9 * HOUR, "z": 2.5 * HOUR}).memory
+    assert noun_from_json(json.loads(json.dumps(noun_to_json(memory)))) == memory
 
 
 def test_a_withdrawn_job_leaves_the_shadow() -> None:
