@@ -64,7 +64,6 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
         {"profiling": {"max_wait_s": 100.0, "carry_on_share": 1.0, "n_prof": 4}},
     ),
     "lucid, bounded": ("lucid", {"fairness": {"beyond_plain_s": 500.0}}),
-    "lucid, bounded at once": ("lucid", {"fairness": {"beyond_plain_s": 200.0, "keep_from": 0.0}}),
     "lucid, bounded late, dynamic": (
         "lucid",
         {"fairness": {"beyond_plain_s": 1000.0, "keep_from": 1.0}, "packing": {"dynamic": True, "horizon_h": 1.0}},

@@ -18,7 +18,7 @@ from lucid.orchestrator.policies.lucid_plan import LucidMemory
 from lucid.orchestrator.policies.plain import Shadow
 from lucid.simulator.traces import Trace, TraceJob
 
-EXAMPLES = int(os.environ.get("LUCID_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("LUCID_EXAMPLES", "25"))
 ALONE: Mapping[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
 
 

@@ -215,7 +215,7 @@ class _Advance:
 
     def _start(self, at_s: float) -> None:
         """Let plain order start what it starts."""
-        if not self._waiting:
+        if not self._waiting or self._free() < min(entry.job.gpus for entry in self._waiting.values()):
             return
         room = Partition(
             self._partition.name, self._partition.nodes, tuple(self._waiting.values()), tuple(self._running.values())
@@ -228,6 +228,11 @@ class _Advance:
             self._running[action.job_id] = Running(entry.job, at_s, action.decision.placement)
             if action.job_id not in self._started:
                 self._starts_s[action.job_id] = at_s
+
+    def _free(self) -> int:
+        """GPUs that nobody holds in the shadow, wherever they are."""
+        held = {part for entry in self._running.values() for part in entry.placement}
+        return self._partition.gpus - sum(part.mask.bit_count() for part in held)
 
     def _tally(self) -> Kept:
         """Count those that have started: as they were told to, even if they have ended since, or by carrying on."""
