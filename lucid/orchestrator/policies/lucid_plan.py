@@ -146,12 +146,6 @@ class VcPlan:
             memory = LucidMemory(replace(self._shadow, told_s=told_s), self._mode)
         return PartitionPlan(self._decisions, tuple(self._actions), wake_s, memory)
 
-    def _strict(self, job: Job) -> bool:
-        """Has a job that may hold a reservation of its own waited for so long that nobody else may use its nodes?"""
-        rules = self._settings.reservation
-        above = self._ledger.gpus_per_node if rules.above_gpus is None else rules.above_gpus
-        return rules.enabled and job.gpus > above and self._now_s - job.submit_s >= rules.strict_after_s
-
     def _strict_from_s(self, holder: Pending) -> float | None:
         at_s = holder.job.submit_s + self._settings.reservation.strict_after_s
         return at_s if at_s > self._now_s else None
@@ -216,10 +210,9 @@ class VcPlan:
 
     def _fence(self, turn: Turn, nodes: KeptNodes) -> Reserved:
         """Close the nodes to others: to all, since estimates are too poor to let anybody in; unless the nodes are not
-        expected within another bound. Then those may come that are expected to be gone by that time, as far as the
-        job's own reservation, if it is large, would let them."""
+        expected within another bound. Then those may come that are expected to be gone by that time."""
         room_s = nodes.until_s - self._now_s
-        strict = room_s <= turn.why.bound_s - turn.why.plain_s or self._strict(turn.entry.job)
+        strict = room_s <= turn.why.bound_s - turn.why.plain_s
         room_s = 0.0 if strict else room_s / self._settings.reservation.safety
         room = Reserved(turn.entry.job.id, nodes.until_s, room_s, len(nodes.names), strict)
         inside = frozenset(self._ledger.index[name] for name in nodes.names)
