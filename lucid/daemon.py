@@ -112,6 +112,7 @@ class Daemon:
         self._switches: dict[str, str] = {}
         self._cycles = 0
         self._last_error = ""
+        self._shares: FairShares | None = None
 
     @property
     def modes(self) -> dict[str, Mode]:
@@ -168,7 +169,8 @@ class Daemon:
         rules = self._settings.policy
         if rules.fairness.share_bound <= 1.0 and not rules.backfill.weight_fair_share:
             return None
-        return FairShares(self._client.fair_shares, rules.backfill.calc_period_s)
+        self._shares = FairShares(self._client.fair_shares, rules.backfill.calc_period_s)
+        return self._shares
 
     def _build(self, token: int) -> None:
         """Everything anew from the store: another daemon may have acted meanwhile."""
@@ -270,6 +272,8 @@ class Daemon:
             "modes": {name: str(mode) for name, mode in self.modes.items()},
             "last_error": self._last_error,
         }
+        if self._shares is not None:
+            status["no_fair_share"] = self._shares.why_none
         if self._samples is not None:
             status["samples"] = {"taken": self._samples.taken, "missing": self._samples.missing}
         if result is not None:

@@ -116,6 +116,8 @@ def status(config: Path, as_json: bool) -> None:
         click.echo(f"breaker open for {seen['breaker_open_s']} s: {seen['breaker_why']}")
     if seen.get("last_error"):
         click.echo(f"last cycle failed: {seen['last_error']}")
+    if seen.get("no_fair_share"):
+        click.echo(f"no fair-share factors: {seen['no_fair_share']}")
     samples = seen.get("samples")
     if samples:
         click.echo(

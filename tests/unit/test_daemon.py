@@ -339,3 +339,23 @@ def test_an_array_is_explained_task_by_task(site: Site) -> None:
     with pytest.raises(ConfigError, match=r"job 7 is an array, and its 2 tasks are decided one by one: .* 7_0, 7_1"):
         site.ctl("explain", "7")
     assert "starts" in site.ctl("explain", "7_0")
+
+
+def test_slurms_fair_share_factor_counts_in_the_order_and_is_told(site: Site) -> None:
+    policy = {"profiling": {"enabled": False}, "packing": {"gss": 0}, "fairness": {"share_bound": 4.0}}
+    site.settings = settings_from({**site.settings.model_dump(), "policy": policy}, "test")
+    site.slurm.shares = {("over", "ada"): 0.1, ("under", "bob"): 0.9}
+    site.start()
+    for name in ("1", "2"):
+        site.submit(name, 4, run_s=200.0)
+    site.turns(20.0)
+    site.submit("3", 4, account="over", user="ada", run_s=50.0)
+    site.submit("4", 4, account="under", user="bob", run_s=50.0)
+    site.submit("5", 4, account="over", user="ada", run_s=50.0)
+    site.turns(300.0)
+    order = [job for _, job, _ in site.slurm.starts]
+    assert order == ["1", "2", "4", "3", "5"]
+    assert "fair-share factor 0.90 of under: its priority value counts 0.33 times" in " ".join(
+        site.ctl("explain", "4").split()
+    )
+    assert "no_fair_share" in json.loads(site.ctl("status", "--json"))
