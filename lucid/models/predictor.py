@@ -120,7 +120,10 @@ class LearnedPredictor:
     ) -> tuple[float, str, DurationTerms | None]:
         if self.duration is None:
             other = self._otherwise.predict(job, profile, now_s)
-            return other.duration_s, other.duration_source, other.duration_terms
+            if profile is None or not other.outlived(self._profiled_s):
+                return other.duration_s, other.duration_source, other.duration_terms
+            longer_s = self._profiled_s + other.remaining_s(self._profiled_s)
+            return longer_s, f"{other.duration_source}; it outlived that while it was profiled", None
         table = _table(job, self._epoch_s, profile)
         ran_s = 0.0 if profile is None else self._profiled_s
         found = self.duration.explain_facts(table, self.history.facts(table), ran_s)

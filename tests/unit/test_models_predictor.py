@@ -401,3 +401,18 @@ def test_explain_tells_the_terms_of_a_run(tmp_path: Path, fits: list[JobTable]) 
     # told as it was decided: the queue was ordered by the same number
     priority = [r for d in data["decisions"] for r in d["reasons"] if r["kind"] == "Priority"]
     assert priority[-1]["estimate_s"] == pytest.approx(data["prediction"]["duration_s"])
+
+
+def test_history_means_that_a_job_outlived_while_it_was_profiled_are_no_longer_believed(tmp_path: Path) -> None:
+    """Means over many one-second jobs would have every partner nearly done, and leave all GPUs to one job each."""
+    learned = LearnedPredictor.from_library(
+        Library(tmp_path), DurationHistory(), HistoryPredictor(), share=TREE, profiled_s=80.0
+    )
+    job = Job("1", "vc", 1, 0.0, user="ada", name="train")
+    learned.learn([Ended(job, 50.0, 1.0)])
+    assert learned.predict(job, None, 100.0).duration_s == 1.0
+    found = learned.predict(job, PROFILE, 100.0)
+    assert found.duration_s == 160.0, "as long again as it has run"
+    assert "outlived" in found.duration_source
+    learned.learn([Ended(job, 900.0, 799.0)])
+    assert learned.predict(job, PROFILE, 1000.0).duration_s == 400.0, "a mean above T_prof stands"
