@@ -1,0 +1,166 @@
+"""Settings of a live cluster: Slurm, the daemon, the upkeep of models, the tuner."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from lucid.config.base import Section
+
+__all__ = [
+    "DaemonSettings",
+    "Mode",
+    "ModelSettings",
+    "SlurmSettings",
+    "TunerSettings",
+]
+
+
+class ModelSettings(Section):
+    """Learned models: where they are kept, what they learn from, and when they are trained again.
+
+    Paths are relative to the folder of the configuration file.
+    """
+
+    library: str | None = None
+    """Folder of the versions. lucidd's own, where none is named: models/ in daemon.state_dir."""
+    jobs: str | None = None
+    """Log of finished jobs (sacct lines or CSV): durations. lucidd's own, where none is named: jobs.csv in
+    daemon.state_dir, which it writes."""
+    every_h: float = Field(6.0, ge=0)
+    """How often lucidd looks whether a training is due, hours; 0: never (cron does, or nobody)."""
+    profiles: str | None = None
+    """CSV of configurations measured alone: share scores; with ``pairs`` the pair model too."""
+    pairs: str | None = None
+    """CSV of configurations measured together."""
+    bins: str | None = None
+    """CSV of submissions per bin of time: throughput."""
+    monotone: dict[str, Literal[-1, 1]] = Field(default_factory=dict)
+    """Features along which durations may only rise (1) or fall (-1)."""
+    new_jobs: int = Field(1000, ge=1)
+    """Finished jobs not yet learned from that call for training."""
+    least_jobs: int = Field(50, ge=40)
+    """With fewer new ones nothing is trained."""
+    most_age_days: float = Field(7.0, gt=0)
+    drift_jobs: int = Field(100, ge=1)
+    """Finished jobs that a drift of the error needs before it counts."""
+    ratio_train: float = Field(1.0, gt=0)
+    """Model error, as a multiple of the error of history means, above which to train."""
+    ratio_fall_back: float = Field(1.2, gt=0)
+    """And above which history means answer until a new version is promoted."""
+    psi_train: float = Field(0.25, gt=0)
+    """Population stability index of an input above which to train."""
+
+
+class TunerSettings(Section):
+    """The tuner beside lucidd: searches the cluster's own past now and then, and leaves a report."""
+
+    every_h: float = Field(0.0, ge=0)
+    """How often, hours; 0: never."""
+    history_days: float = Field(30.0, gt=0)
+    """How much of the past is searched."""
+    trials: int = Field(60, ge=2)
+    workers: int = Field(1, ge=1)
+    """Processes at a time, of the lowest priority."""
+    only: tuple[str, ...] = ()
+    """Settings, or tables of them, to search; empty: all that can be tuned."""
+    apply: bool = False
+    """Also write a change whose gain survives on later data into the configuration, for lucidd's next start."""
+    keep: int = Field(10, ge=1)
+    """Reports kept."""
+
+
+class Mode(StrEnum):
+    """What the daemon may do in a partition."""
+
+    OBSERVE = "observe"
+    """Touch nothing; record what would be done."""
+    ORDER = "order"
+    """Order the queue by SiteFactor, within a bound."""
+    PACK = "pack"
+    """Profile, order, place and pack."""
+
+
+class SlurmSettings(Section):
+    """How the daemon talks to Slurm."""
+
+    client: Literal["command", "rest"] = "command"
+    """By Slurm's own commands, or by slurmrestd."""
+    rest_url: str = ""
+    """unix:/run/slurmrestd/slurmrestd.sock, or http://host:6820."""
+    rest_token_file: str = ""
+    """Holds the JSON web token that slurmrestd wants over HTTP; read anew for every request."""
+    rest_commands: bool = False
+    """What slurmrestd cannot do (changing one task of an array; before 26.05, requeueing) goes through the
+    commands. Without it, pack mode is not to be had over slurmrestd."""
+    prefix: tuple[str, ...] = ()
+    """Words before every Slurm command: ["chroot", "/srv/slurm"] or ["ssh", "head"]."""
+    timeout_s: float = Field(20.0, gt=0)
+    poll_busy_s: float = Field(1.0, gt=0)
+    """Seconds between looks while jobs wait for Lucid or are being profiled."""
+    poll_idle_s: float = Field(7.0, ge=1)
+    """Seconds between looks otherwise, and so the longest that a job waits for the first look at it. With
+    nodes_every_s at most 12 requests a minute; below 6, more."""
+    nodes_every_s: float = Field(30.0, ge=1)
+    """Seconds between looks at the nodes."""
+    writes_per_cycle: int = Field(60, ge=3)
+    """Most commands that change something in one cycle; the rest waits for the next."""
+    slow_s: float = Field(5.0, gt=0)
+    """Answers slower than this, three in a row, open the breaker."""
+    rest_s: float = Field(15.0, gt=0)
+    """How long the breaker stays open at first."""
+    start_grace_s: float = Field(30.0, gt=0)
+    """A released job that has not started by then is taken back and decided anew."""
+
+    @property
+    def packs(self) -> bool:
+        """Can every change that pack mode makes be written this way?"""
+        return self.client == "command" or self.rest_commands
+
+
+class DaemonSettings(Section):
+    """What lucidd looks after, and where it keeps its state."""
+
+    partitions: dict[str, Mode] = Field(default_factory=dict)
+    """Mode by partition (VC). Partitions not named here are none of Lucid's business."""
+    profiling_partition: str = ""
+    """Where new jobs are profiled; empty: nowhere, and profiles come from earlier runs and samplers in place."""
+    policy: str = "lucid"
+    state_dir: str = "/var/lib/lucid"
+    heartbeat: str = "/run/lucid/heartbeat"
+    """Rewritten after every good cycle; job_submit.lua leaves jobs alone once it is old."""
+    profiles_dir: str = ""
+    """Where samplers put their summaries; empty: profiles/ in state_dir."""
+    samples_dir: str = ""
+    """Where samplers put their samples (their --spool), if the daemon can reach it; empty: it goes by the summaries
+    in profiles_dir alone."""
+    samples_every_s: float = Field(10.0, gt=0)
+    """Seconds between takings-in of samples."""
+    keep_samples_h: float = Field(6.0, gt=0)
+    """How long samples are kept, hours: what a restarted daemon goes on from."""
+    most_samples_mib: int = Field(256, ge=1)
+    """And how much of them at the most; the oldest go first."""
+    lease_s: float = Field(15.0, ge=3)
+    site_factor_bound: int = Field(1000, ge=1, le=1_000_000)
+    """Most that order mode adds to a job's priority."""
+    gpu_mem_mib: int = Field(24576, ge=1)
+    """Memory of a GPU, MiB, where no feature of the node says otherwise."""
+    gpu_mem_mib_by_feature: dict[str, int] = Field(default_factory=dict)
+    share_across_users: bool = False
+    mps: bool = True
+    """Tell the nodes' prolog, in the job's Extra, the GPUs and the memory fence of a job in slots, so that it starts
+    MPS where node.conf names it. Off: nothing is written, and pairs share by time-slicing."""
+    reuse_profiles_days: float = Field(30.0, ge=0)
+    """A job of the same user, name and GPU count measured since then is not profiled again."""
+    catch_up_days: float = Field(7.0, ge=0)
+    """How far back lucidd asks sacct, when it starts, for jobs that ended while it was down; 0: not at all."""
+    keep_days: float = Field(90.0, ge=1)
+    """How long decisions, actions, ended jobs and records of plans are kept."""
+    record_every_s: float = Field(30.0, ge=0)
+    """At most one plan in so many seconds is recorded, with all that it was made from (lucidctl replay)."""
+    record_mib: float = Field(200.0, ge=0)
+    """Most that all records may take, MiB: the oldest go first. 0: none are written."""
+    first_guess_s: float = Field(3600.0, gt=0)
+    """Estimate of a job's run time before any job has ended."""

@@ -1,0 +1,235 @@
+"""Settings of policies: what is profiled, packed, reserved, promised; overheads of a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from lucid.config.base import Section
+
+__all__ = [
+    "BackfillSettings",
+    "FairnessSettings",
+    "MuriSettings",
+    "OptimusSettings",
+    "OverheadSettings",
+    "PackingSettings",
+    "PolicySettings",
+    "PolluxSettings",
+    "ProfilingSettings",
+    "ReservationSettings",
+    "TiresiasSettings",
+    "with_defaults",
+]
+
+
+class ProfilingSettings(Section):
+    """The profiling stage (acceptance rows L2, L4, L6, L7)."""
+
+    enabled: bool = True
+    t_prof_s: float = Field(80.0, gt=0)
+    """T_prof: longest profiling run, s. The published setting for a Philly-like cluster."""
+    cold_start_factor: float = Field(3.0, ge=1)
+    """T_prof is longer by this factor for a job marked 'long cold start'."""
+    n_prof: int = Field(8, ge=0)
+    """N_prof: jobs above this many GPUs skip profiling and are measured in place."""
+    max_wait_s: float = Field(14400.0, ge=0)
+    """A job that waited this long for a profiling node goes to its VC unprofiled."""
+    carry_on_share: float = Field(0.5, ge=0, le=1)
+    """On this share of the profiling nodes (rounded down) profiled jobs may carry on in place."""
+    time_aware: bool = False
+    """In a burst shorten T_prof, lower N_prof, and send jobs home to be measured there where GPUs are idle (L5)."""
+    burst_wait_s: float = Field(160.0, gt=0)
+    """A burst is a profiling queue that would take longer than this at the usual T_prof."""
+    least_t_prof_s: float = Field(40.0, gt=0)
+    """T_prof in the worst of bursts: what a sampler needs at the least."""
+
+
+class PackingSettings(Section):
+    """Packing pairs of jobs on the same GPUs (rows L11-L19)."""
+
+    gss: int = Field(2, ge=0, le=4)
+    """GPU sharing capacity: the most that the share scores of a pair may add up to; 0 turns sharing off."""
+    partner: Literal["first", "best"] = "best"
+    """Take the first partner that passes every rule, or the one with the best expected pair speed."""
+    least_pair_speed: float = Field(0.85, ge=0, le=1)
+    """Refuse pairs in which either job is expected to run slower than this (1 = as fast as alone); the paper
+    counts a pair as free of interference from 0.85."""
+    part_below_speed: float = Field(0.5, ge=0, le=1)
+    """Part a pair in which a job was measured to run slower than this: below 0.5 each, two jobs would both be done
+    sooner one after the other. Parting costs the leaver its progress, so it lies well below least_pair_speed."""
+    least_partner_remaining_s: float = Field(300.0, ge=0)
+    """Pairs are avoided where the partner is expected to end within this time (L19)."""
+    priority_ratio: float | None = Field(None, gt=0)
+    """A guest's priority value may be at most this many times its partner's (L30); unset: no such rule."""
+    same_user_only: bool = False
+    """Only jobs of the same user share GPUs: two users' programs under one MPS daemon can hurt each other. The
+    daemon turns this on unless daemon.share_across_users is set."""
+    mps: bool | None = None
+    """Say in the decision by what a pair will share: MPS is there for jobs of one user, or it is not. Unset: nothing
+    is said. The daemon sets it to daemon.mps."""
+    dynamic: bool = False
+    """Share less, or not at all, while a VC's idle GPUs suffice for what waits and what is forecast (L17)."""
+    horizon_h: float = Field(12.0, gt=0)
+    """How far the forecast looks ahead: about as long as a job holds its GPUs."""
+    calm_s: float = Field(1800.0, ge=0)
+    """Sharing is reduced by one step after this long a calm."""
+
+
+class ReservationSettings(Section):
+    """Reserving nodes for large jobs that would starve behind small ones."""
+
+    enabled: bool = True
+    above_gpus: int | None = Field(None, ge=0)
+    """Jobs above this many GPUs may hold a reservation; unset: those larger than one node."""
+    after_wait_s: float = Field(0.0, ge=0)
+    """A reservation is made once the job has waited this long."""
+    strict_after_s: float = Field(43200.0, ge=0)
+    """Once it has waited this long, no other job is started on the nodes kept for it."""
+    safety: float = Field(1.0, gt=0)
+    """Until then a job may start there if this many times its estimate ends before the nodes are needed."""
+
+
+class FairnessSettings(Section):
+    """What Lucid's own order owes to those whom it passes over."""
+
+    beyond_plain_s: float | None = Field(None, gt=0)
+    """The starvation bound: no job waits for more than this beyond when plain Slurm order (``policy.backfill``) would
+    have started it; unset: no such promise."""
+    keep_from: float = Field(0.5, ge=0, le=1)
+    """From this share of the bound on a job goes before all others, and nodes are kept for it."""
+    share_bound: float = Field(1.0, ge=1)
+    """Fair-share: a priority value counts at most this many times as much for an account far above its share, and as
+    many times less for one that has used nothing; 1: no fair-share in Lucid's own order."""
+    half_life_s: float = Field(604800.0, gt=0)
+    """In replays: usage counts half after this long (PriorityDecayHalfLife)."""
+    shares: dict[str, float] = Field(default_factory=dict)
+    """In replays: shares by account, or by user where jobs have none; 1 each unless given."""
+
+
+class BackfillSettings(Section):
+    """Plain Slurm order, as the policy ``backfill`` replays it. Weights are those of Slurm's multifactor priority;
+    with all at 0, Slurm's own default, jobs go in order of submission."""
+
+    weight_age: float = Field(0.0, ge=0)
+    """PriorityWeightAge: of the time since submission, as a share of ``max_age_s``."""
+    weight_size: float = Field(0.0, ge=0)
+    """PriorityWeightJobSize: of the job's share of the partition's GPUs (larger first)."""
+    weight_fair_share: float = Field(0.0, ge=0)
+    """PriorityWeightFairshare: of the account's fair-share factor."""
+    max_age_s: float = Field(604800.0, gt=0)
+    """PriorityMaxAge."""
+    calc_period_s: float = Field(300.0, gt=0)
+    """PriorityCalcPeriod: how often priorities are worked out."""
+    depth: int = Field(100, ge=1)
+    """Of how many jobs that cannot start the expected start is kept (bf_max_job_test); 1 is EASY backfilling."""
+    limit_factor: float = Field(2.0, gt=0)
+    """Where the trace has no time limit: this many times the estimate …"""
+    least_limit_s: float = Field(600.0, gt=0)
+    """… and at least this long."""
+
+
+class TiresiasSettings(Section):
+    """Discretised 2D-LAS, two queues."""
+
+    threshold_gpu_s: float = Field(18000.0, gt=0)
+    interval_s: float = Field(60.0, gt=0)
+    placement: Literal["consolidated", "emptiest"] = "consolidated"
+    """On as few nodes as possible or not at all; or on the emptiest nodes, however many that takes."""
+
+
+class PolluxSettings(Section):
+    """Pollux (rows P20-P31)."""
+
+    interval_s: float = Field(60.0, gt=0)
+    p: float = -1.0
+    """Fairness: the power of the mean of speedups; 1 is the mean, ever more negative looks at the worst job."""
+    restart_s: float = Field(30.0, ge=0)
+    """What it assumes that a restart costs."""
+    avoid_interference: bool = True
+    """At most one job on several nodes uses a node."""
+    population: int = Field(100, ge=4)
+    generations: int = Field(100, ge=0)
+    patience: int = Field(50, ge=1)
+    """The search ends after so many generations without a better allocation."""
+    greedy_seeds: bool = True
+    """Begin the search also with greedy allocations; the published one does not."""
+    seed: int = Field(0, ge=0)
+
+
+class OptimusSettings(Section):
+    """Optimus (rows O1-O18)."""
+
+    interval_s: float = Field(600.0, gt=0)
+    seed: int = Field(0, ge=0)
+    """Of the lot by which jobs that nobody knows are tried out."""
+
+
+class MuriSettings(Section):
+    """Interleaved groups (rows M3-M22)."""
+
+    resources: int = Field(4, ge=2, le=4)
+    """k: storage, CPU, GPU, network, or the first of them."""
+    group_size: int | None = Field(None, ge=1, le=4)
+    """Most jobs in a group; unset: as many as there are resources."""
+    ordering: Literal["best", "worst"] = "best"
+    """In which order the members of a group enter a round; "worst" is an ablation."""
+    matching: Literal["blossom", "by_priority"] = "blossom"
+    """How jobs are grouped; "by_priority", neighbours in the queue, is the ablation without matching."""
+    unpack: bool = True
+    """Split groups that are slower together than one after the other."""
+    overheads: bool = True
+    """Reckon with the overheads of interleaving that Muri's authors measured (a factor by group size)."""
+    merge_by_efficiency: bool = False
+    """Merge first where the fewest GPUs are wasted, which the published code sets out to do."""
+    split_pairs: bool = False
+    """With groups of at most three: take pairs apart to make threes, which the published rounds cannot do."""
+
+
+class OverheadSettings(Section):
+    """What changes of state cost a job, in seconds of its run time. The preemption figures are those the
+    published simulator charges (after Tiresias' measured 62 s per preemption)."""
+
+    preempt_small_s: float = Field(40.0, ge=0)
+    """Checkpoint and restart of a job of at most 8 GPUs."""
+    preempt_large_s: float = Field(60.0, ge=0)
+    requeue_s: float = Field(10.0, ge=0)
+    """Slurm's COMPLETING state and a second start-up, for a job that starts over."""
+    start_s: float = Field(0.0, ge=0)
+    """From the decision to start a job to the first second of its work, which holds its GPUs (``--as-live`` only)."""
+    rescale_s: float = Field(30.0, ge=0)
+    """Checkpoint and restart of an elastic job, on a resize or after a preemption. Pollux's simulator charges
+    30 s (15-120 s were observed)."""
+    elastic_start_s: float = Field(30.0, ge=0)
+    """First start of an elastic job."""
+
+
+class PolicySettings(Section):
+    """All that a policy may be told."""
+
+    profiling: ProfilingSettings = ProfilingSettings()
+    packing: PackingSettings = PackingSettings()
+    reservation: ReservationSettings = ReservationSettings()
+    remainder_on_emptiest: bool = False
+    """Where a job of more than one node leaves a remainder, put it on the emptiest node (as the published
+    simulator does) instead of the tightest that fits."""
+    fairness: FairnessSettings = FairnessSettings()
+    backfill: BackfillSettings = BackfillSettings()
+    tiresias: TiresiasSettings = TiresiasSettings()
+    muri: MuriSettings = MuriSettings()
+    pollux: PolluxSettings = PolluxSettings()
+    optimus: OptimusSettings = OptimusSettings()
+    restart_overhead_s: float = Field(40.0, ge=0)
+    """What srtf assumes that one preemption costs."""
+
+
+def with_defaults(settings: PolicySettings, defaults: Mapping[str, Mapping[str, Any]]) -> PolicySettings:
+    """The settings with other defaults, by section and key; what was set on purpose stays as it is."""
+    sections: dict[str, BaseModel] = {}
+    for name, values in defaults.items():
+        section: BaseModel = getattr(settings, name)
+        fresh = {key: value for key, value in values.items() if key not in section.model_fields_set}
+        sections[name] = section.model_copy(update=fresh)
+    return settings.model_copy(update=sections)

@@ -1,0 +1,102 @@
+"""The whole of ``lucid.toml``: reading it, and saying what is wrong with it."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from lucid.config.base import Section
+from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings, TunerSettings
+from lucid.config.policy import OverheadSettings, PolicySettings
+from lucid.errors import ConfigError
+
+__all__ = [
+    "Settings",
+    "library_folder",
+    "load_settings",
+    "own_job_log",
+    "settings_from",
+]
+
+
+class Settings(Section):
+    """The whole of ``lucid.toml``."""
+
+    policy: PolicySettings = PolicySettings()
+    overheads: OverheadSettings = OverheadSettings()
+    models: ModelSettings = ModelSettings()
+    tuner: TunerSettings = TunerSettings()
+    slurm: SlurmSettings = SlurmSettings()
+    daemon: DaemonSettings = DaemonSettings()
+
+
+def library_folder(settings: Settings, base: Path) -> Path | None:
+    """Where the versions of models are; ``None`` where nothing says so. ``base``: folder of the configuration."""
+    if settings.models.library:
+        return base / settings.models.library
+    return Path(settings.daemon.state_dir) / "models" if settings.daemon.partitions else None
+
+
+def own_job_log(settings: Settings) -> Path:
+    """The log of finished jobs that lucidd writes."""
+    return Path(settings.daemon.state_dir) / "jobs.csv"
+
+
+def settings_from(data: dict[str, Any], where: str) -> Settings:
+    """Settings from a mapping; ``where`` names its source in errors.
+
+    Raises:
+        ConfigError: naming the key, the value, what was expected, and for an unknown key the known ones.
+    """
+    try:
+        settings = Settings.model_validate(data)
+    except ValidationError as error:
+        lines = [_explain(dict(item)) for item in error.errors()]
+        raise ConfigError(f"{where}: " + "; ".join(lines)) from None
+    packs = [name for name, mode in settings.daemon.partitions.items() if mode is Mode.PACK]
+    if packs and not settings.slurm.packs:
+        raise ConfigError(
+            f"{where}: daemon.partitions.{packs[0]} = 'pack', but slurmrestd cannot change one task of an array, nor "
+            "requeue before 26.05: set slurm.rest_commands = true (scontrol, behind slurm.prefix, does that), or "
+            "slurm.client = 'command', or observe or order here"
+        )
+    return settings
+
+
+def _explain(item: dict[str, Any]) -> str:
+    path = [str(part) for part in item["loc"]]
+    if item["type"] == "extra_forbidden":
+        known = _keys_at(path[:-1])
+        near = difflib.get_close_matches(path[-1], known, n=1)
+        hint = f", did you mean {near[0]!r}?" if near else ""
+        return f"unknown key {'.'.join(path)!r}{hint} (known here: {', '.join(known)})"
+    return f"{'.'.join(path)} = {item['input']!r}: {item['msg']}"
+
+
+def _keys_at(path: list[str]) -> list[str]:
+    model: type[BaseModel] = Settings
+    for part in path:
+        inner = model.model_fields[part].annotation
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return list(model.model_fields)
+
+
+def load_settings(path: Path) -> Settings:
+    """Read ``lucid.toml``.
+
+    Raises:
+        ConfigError: the file cannot be read, is not TOML, or holds a wrong or unknown key.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give --config an existing file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    return settings_from(data, str(path))

@@ -1,0 +1,47 @@
+"""What every reason is: a comparison that keeps what it compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+__all__ = [
+    "REASONS",
+    "Reason",
+    "reason_from_dict",
+    "reason_to_dict",
+]
+
+
+REASONS: dict[str, type[Reason]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Base of all. ``bool(reason)`` is the outcome of the comparison."""
+
+    kind: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        # slots=True makes dataclass build the class twice; the second, final one wins
+        cls.kind = cls.__name__
+        REASONS[cls.__name__] = cls
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def reason_to_dict(reason: Reason) -> dict[str, Any]:
+    """JSON form: the kind, the compared values, and the outcome."""
+    values = {f.name: getattr(reason, f.name) for f in fields(reason)}
+    return {"kind": reason.kind, **values, "holds": bool(reason)}
+
+
+def reason_from_dict(data: dict[str, Any]) -> Reason:
+    """The inverse of ``reason_to_dict``.
+
+    Raises:
+        KeyError: the kind is unknown.
+    """
+    cls = REASONS[data["kind"]]
+    return cls(**{f.name: data[f.name] for f in fields(cls)})

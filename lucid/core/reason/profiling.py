@@ -1,0 +1,131 @@
+"""Reasons of the profiling stage: who goes through it, when it is over, and where to from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lucid.core.reason.base import Reason
+
+__all__ = [
+    "CarryNode",
+    "HomeHasRoom",
+    "HomeWaits",
+    "NobodyWaits",
+    "ProfileTime",
+    "ProfilerPressure",
+    "ProfilingFits",
+    "Requeueable",
+    "SkipsProfiling",
+    "WaitedForProfiling",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SkipsProfiling(Reason):
+    """Is the job above the profiling scale limit N_prof (L2)? Then it goes straight to its VC."""
+
+    gpus: int
+    n_prof: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > self.n_prof
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileTime(Reason):
+    """Has the profiling run reached its limit T_prof (L2)?"""
+
+    ran_s: float
+    t_prof_s: float
+
+    def __bool__(self) -> bool:
+        # a wake at start + T_prof may come out a rounding error early
+        return self.ran_s >= self.t_prof_s - 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class NobodyWaits(Reason):
+    """May a profiled job keep its profiling node? ``waiting`` jobs want one."""
+
+    waiting: int
+
+    def __bool__(self) -> bool:
+        return self.waiting == 0
+
+
+@dataclass(frozen=True, slots=True)
+class CarryNode(Reason):
+    """Is this one of the profiling nodes on which jobs may carry on? The others stay clear for profiling, so
+    that a job which wants a whole node never waits for one that carries on."""
+
+    node: str
+    may: bool
+
+    def __bool__(self) -> bool:
+        return self.may
+
+
+@dataclass(frozen=True, slots=True)
+class HomeWaits(Reason):
+    """Do jobs already wait in the job's own VC? Only then is carrying on better than making room."""
+
+    vc: str
+    waiting: int
+
+    def __bool__(self) -> bool:
+        return self.waiting > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Requeueable(Reason):
+    """May the job be requeued at all? One submitted with ``--no-requeue``, or interactive, may not."""
+
+    requeueable: bool
+
+    def __bool__(self) -> bool:
+        return self.requeueable
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilerPressure(Reason):
+    """Is there a burst? ``queue_s``: how long the profiling queue would take at the usual T_prof."""
+
+    queue_s: float
+    bound_s: float
+
+    def __bool__(self) -> bool:
+        return self.queue_s > self.bound_s
+
+
+@dataclass(frozen=True, slots=True)
+class HomeHasRoom(Reason):
+    """Could the job start in its own VC at once, with nobody waiting there before it?"""
+
+    vc: str
+    free_gpus: int
+    room: bool
+
+    def __bool__(self) -> bool:
+        return self.room
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingFits(Reason):
+    """Could any profiling node that is up hold the job?"""
+
+    gpus: int
+    possible: bool
+
+    def __bool__(self) -> bool:
+        return self.possible
+
+
+@dataclass(frozen=True, slots=True)
+class WaitedForProfiling(Reason):
+    """Has the job waited for a profiling node longer than it should? Fewest-GPUs-first could starve it."""
+
+    waited_s: float
+    most_s: float
+
+    def __bool__(self) -> bool:
+        return self.waited_s >= self.most_s - 1e-6

@@ -1,0 +1,225 @@
+"""Reasons of order and room: whose turn it is, what fits where, what is kept for whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lucid.core.reason.base import Reason
+
+__all__ = [
+    "Allotted",
+    "AsksForGpus",
+    "Backfill",
+    "BehindHead",
+    "EverFits",
+    "FairOrder",
+    "FairShare",
+    "FreeGpus",
+    "HostFits",
+    "NextRound",
+    "PlainOrder",
+    "Preempted",
+    "Priority",
+    "Rescaled",
+    "Reserved",
+    "SlurmPriority",
+    "TooLarge",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Priority(Reason):
+    """The sort key of the queue: ``value`` (smaller first), made from an estimate and a GPU count."""
+
+    rule: str
+    value: float
+    estimate_s: float
+    gpus: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class FairOrder(Reason):
+    """The place in line of policies that need no estimate: by time of submission."""
+
+    submit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FairShare(Reason):
+    """What the account has used lately against its share: the fair-share ``factor`` (1/2 at its share) makes the
+    priority value count ``times`` as much, at most ``bound`` times."""
+
+    account: str
+    factor: float
+    times: float
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmPriority(Reason):
+    """The place in line by the sum of Slurm's factors, each from 0 to 1, times their weights; larger first."""
+
+    value: float
+    age: float
+    size: float
+    fair_share: float | None = None
+    """``None`` where it has no weight, or nobody knows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill(Reason):
+    """Are there GPUs that stay free for ``limit_s``, the job's time limit, without a later start of any of the
+    ``ahead`` jobs that come before it and have GPUs kept for them?"""
+
+    ahead: int
+    limit_s: float
+    fits: bool
+
+    def __bool__(self) -> bool:
+        return self.fits
+
+
+@dataclass(frozen=True, slots=True)
+class FreeGpus(Reason):
+    """Is there a consolidated place? ``largest`` is the most free GPUs on one node, ``free`` all free ones."""
+
+    needed: int
+    largest: int
+    free: int
+    found: bool
+
+    def __bool__(self) -> bool:
+        return self.found
+
+
+@dataclass(frozen=True, slots=True)
+class HostFits(Reason):
+    """Do the nodes with enough free GPUs also have the CPUs and the host memory that the job asks for?"""
+
+    cpus: int
+    mem_mib: int
+    found: bool
+
+    def __bool__(self) -> bool:
+        return self.found
+
+
+@dataclass(frozen=True, slots=True)
+class AsksForGpus(Reason):
+    """Does the job ask for any GPU? One that does not is Slurm's own business, and never started from here."""
+
+    gpus: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > 0
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge(Reason):
+    """Could the job ever run here? It asks for more GPUs than the partition has."""
+
+    gpus: int
+    partition_gpus: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > self.partition_gpus
+
+
+@dataclass(frozen=True, slots=True)
+class EverFits(Reason):
+    """Could the nodes of the partition hold the job if all were up and empty? Where nodes differ in size, or have
+    limits of CPUs and host memory, enough GPUs in all may still be no place for it."""
+
+    gpus: int
+    cpus: int
+    mem_mib: int
+    possible: bool
+
+    def __bool__(self) -> bool:
+        return self.possible
+
+
+@dataclass(frozen=True, slots=True)
+class BehindHead(Reason):
+    """This policy stops at the first job that does not fit; ``head`` is that job."""
+
+    head: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextRound(Reason):
+    """This policy decides at fixed times only; the next one is ``at_s``."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted(Reason):
+    """Jobs of higher priority fill the partition's GPUs: this one got none of the ``quota`` left over."""
+
+    gpus: int
+    quota: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > self.quota
+
+
+@dataclass(frozen=True, slots=True)
+class Allotted(Reason):
+    """Does the round give this elastic job GPUs? ``gpus`` of at most ``most``; ``value`` is what they are worth
+    to it by ``rule``."""
+
+    rule: str
+    gpus: int
+    most: int
+    value: float
+
+    def __bool__(self) -> bool:
+        return self.gpus > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rescaled(Reason):
+    """Does a running job get more GPUs, because some are idle and nobody waits for them, or fewer, because
+    ``waiting`` requests do?"""
+
+    before: int
+    after: int
+    waiting: int
+
+    def __bool__(self) -> bool:
+        return self.after > self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved(Reason):
+    """Nodes are kept for a large job that has waited long. May others start there meanwhile?
+
+    Those may that are expected to end by ``until_s``, when the nodes are expected to have drained; with
+    ``strict`` none may. Compared is the longest time that such a job may take, ``room_s``; 0 when strict.
+    """
+
+    holder: str
+    until_s: float
+    room_s: float
+    nodes: int
+    strict: bool
+
+    def __bool__(self) -> bool:
+        return self.room_s > 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlainOrder(Reason):
+    """Has the job waited for so long beyond ``plain_s``, when plain Slurm order would have started it, that it goes
+    before all others? ``turn_s`` is that time; by ``bound_s`` it is promised to start, as far as can be promised."""
+
+    plain_s: float
+    now_s: float
+    turn_s: float
+    bound_s: float
+
+    def __bool__(self) -> bool:
+        # a wake at the very time may come out a rounding error early
+        return self.now_s >= self.turn_s - 1e-6

@@ -1,0 +1,238 @@
+"""Reasons of sharing: who may stand beside whom on the same GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lucid.core.reason.base import Reason
+
+__all__ = [
+    "BestPartner",
+    "DistributedAlone",
+    "GpuMemory",
+    "Interleaved",
+    "NotMeasured",
+    "PairSpeed",
+    "PartnerLeaves",
+    "PartnerOutlasts",
+    "SameGpus",
+    "SameUser",
+    "SeenSpeed",
+    "ShareScores",
+    "Shareable",
+    "SharedBy",
+    "SharingLevel",
+    "Stable",
+    "UserAllows",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Shareable(Reason):
+    """May this job share its GPUs at all? Sharing capacity (GSS) 0 means that sharing is off."""
+
+    score: int
+    gss: int
+
+    def __bool__(self) -> bool:
+        return self.score <= self.gss and self.gss > 0
+
+
+@dataclass(frozen=True, slots=True)
+class UserAllows(Reason):
+    """Has the user, or an earlier parting, ruled sharing out for this job?"""
+
+    shareable: bool
+    parted_before: bool
+
+    def __bool__(self) -> bool:
+        return self.shareable and not self.parted_before
+
+
+@dataclass(frozen=True, slots=True)
+class NotMeasured(Reason):
+    """Has the job a profile? Without one nobody knows what it would do to a partner."""
+
+    measured: bool
+
+    def __bool__(self) -> bool:
+        return self.measured
+
+
+@dataclass(frozen=True, slots=True)
+class SameGpus(Reason):
+    """Packing rule 2 (L13): is there a running job with the same GPU demand that is alone on its GPUs?"""
+
+    gpus: int
+    candidates: int
+
+    def __bool__(self) -> bool:
+        return self.candidates > 0
+
+
+@dataclass(frozen=True, slots=True)
+class SameUser(Reason):
+    """Are the running jobs that could be joined of the same user? ``others`` are not, and here only jobs of one
+    user share GPUs."""
+
+    user: str
+    others: int
+
+    def __bool__(self) -> bool:
+        return self.others == 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShareScores(Reason):
+    """GPU sharing capacity (L11): do the share scores of the pair stay within GSS?"""
+
+    own: int
+    other: int
+    gss: int
+
+    def __bool__(self) -> bool:
+        return self.own + self.other <= self.gss
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory(Reason):
+    """Packing rule 1 (L12): do both memory peaks fit on each GPU?"""
+
+    partner: str
+    own_mib: float
+    other_mib: float
+    capacity_mib: float
+
+    def __bool__(self) -> bool:
+        return self.own_mib + self.other_mib < self.capacity_mib
+
+
+@dataclass(frozen=True, slots=True)
+class Stable(Reason):
+    """Packing rule 4 (L15): is the utilisation pattern of the job steady enough to stand beside another?"""
+
+    job: str
+    unstable: bool
+
+    def __bool__(self) -> bool:
+        return not self.unstable
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedAlone(Reason):
+    """Packing rule 5 (L16): jobs over several nodes keep their GPUs to themselves."""
+
+    gpus: int
+    gpus_per_node: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerOutlasts(Reason):
+    """Pairs are avoided where one is nearly done (L19): has the partner enough time left to be worth it?"""
+
+    partner: str
+    remaining_s: float
+    least_s: float
+
+    def __bool__(self) -> bool:
+        # a wake at the time when this becomes true may come out a rounding error early
+        return self.remaining_s >= self.least_s - 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerLeaves(Reason):
+    """Would the guest end before the partner does, or does it gain enough by starting now?
+
+    The published rule: own priority value at most ``ratio`` times the partner's.
+    """
+
+    partner: str
+    own: float
+    other: float
+    ratio: float
+
+    def __bool__(self) -> bool:
+        return self.own <= self.ratio * self.other
+
+
+@dataclass(frozen=True, slots=True)
+class PairSpeed(Reason):
+    """Expected normalised speeds of the pair, against the least that either may fall to."""
+
+    partner: str
+    own: float
+    other: float
+    floor: float
+    source: str
+
+    def __bool__(self) -> bool:
+        return min(self.own, self.other) >= self.floor
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBy(Reason):
+    """May the pair run under MPS? It serves one user at a time, where it is there at all (``mps``); otherwise
+    the two take turns (time-slicing), and nothing fences their memory."""
+
+    partner: str
+    same_user: bool
+    mps: bool
+
+    def __bool__(self) -> bool:
+        return self.mps and self.same_user
+
+
+@dataclass(frozen=True, slots=True)
+class SeenSpeed(Reason):
+    """Does the job still run fast enough beside its partner, as measured (not as expected)?"""
+
+    job: str
+    partner: str
+    seen: float
+    bound: float
+
+    def __bool__(self) -> bool:
+        return self.seen >= self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class BestPartner(Reason):
+    """Of ``candidates`` partners that pass every rule this one has the highest ``score`` (the sum of the pair's
+    expected speeds); or, by the rule ``first``, it is the first that passes, and nobody looked further."""
+
+    partner: str
+    score: float
+    candidates: int
+    rule: str = "best"
+
+
+@dataclass(frozen=True, slots=True)
+class Interleaved(Reason):
+    """Is a group faster together than its members one after the other? ``group`` names its ``jobs`` members; one
+    round of all takes ``period_s``, one iteration of each alone ``alone_s`` in all."""
+
+    jobs: int
+    group: str
+    period_s: float
+    alone_s: float
+
+    def __bool__(self) -> bool:
+        return self.period_s <= self.alone_s
+
+
+@dataclass(frozen=True, slots=True)
+class SharingLevel(Reason):
+    """Is the VC busy enough for sharing as configured? ``gss`` is the capacity in force, from idle GPUs, GPUs that
+    wait, and GPUs forecast to be submitted per hour."""
+
+    idle_gpus: int
+    waiting_gpus: int
+    gpus_per_hour: float
+    gss: int
+    default_gss: int
+
+    def __bool__(self) -> bool:
+        return self.gss >= self.default_gss
