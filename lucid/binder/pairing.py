@@ -45,6 +45,8 @@ class _Candidate:
     remaining_s: float
     value: float
     node: str
+    noted: bool = False
+    """Has it been noted when it will have outlived its estimate?"""
 
 
 _ROUNDING_S = 1e-6
@@ -158,7 +160,8 @@ class Binder:
                 if mem_mib + other.mem_mib < other.capacity_mib:
                     passed = 2
                     if other.remaining_s < least_s - _ROUNDING_S:
-                        self._changes(other)
+                        if not other.noted:
+                            self._changes(other)
                     else:
                         passed = 3
                         if not needs_host or self._host_fits(entry, other):
@@ -224,6 +227,7 @@ class Binder:
 
     def _changes(self, other: _Candidate) -> None:
         """Note when a partner that is nearly done would no longer be, should it outlive its estimate."""
+        other.noted = True
         found = self._predictions[other.entry.job.id]
         at_s = other.entry.start_s + max(found.duration_s, self._settings.least_partner_remaining_s)
         if self.changes_s is None or at_s < self.changes_s:

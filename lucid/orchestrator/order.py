@@ -93,8 +93,10 @@ class QueueOrder:
         return queue
 
     def _anew(self, entry: Pending, predictions: Mapping[str, Prediction]) -> QueuedJob:
-        fair = fair_share_of(entry.job, self._fair_share, self._share_bound)
-        row = self._known[id(entry)] = QueuedJob(entry, predictions[entry.job.id], self._by_user, fair)
+        job, fair = entry.job, None
+        if self._fair_share:
+            fair = fair_share_of(job, self._fair_share, self._share_bound)
+        row = self._known[id(entry)] = QueuedJob(entry, predictions[job.id], self._by_user, fair)
         return row
 
 
