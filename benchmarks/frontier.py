@@ -1,5 +1,6 @@
 """What each choice of Lucid's settings is worth on P1: average JCT against the JCT of large jobs and the longest
-waits. The settings are the policy's own; only the last line gives it knowledge that no cluster has."""
+waits. The settings are the policy's own; only two lines give it knowledge that no cluster has. Then, on synthetic
+months, where large jobs come in numbers, what it is worth that they give way."""
 
 from __future__ import annotations
 
@@ -9,10 +10,12 @@ from typing import Any
 
 from benchmarks.figure import Figure
 from benchmarks.packs import pack
+from benchmarks.timeaware import synthetic
 from lucid.config import settings_from
 from lucid.core.job import JobProfile
 from lucid.core.ports import Predictor
 from lucid.models.history import HistoryPredictor
+from lucid.simulator.engine import Run
 from lucid.simulator.estimates import GivenPredictor
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
@@ -39,6 +42,7 @@ _VARIANTS = (
     _Variant("strict after 4 h", {"reservation": {"strict_after_s": 14400}}),
     _Variant("reservation after 30 min only", {"reservation": {"after_wait_s": 1800}}),
     _Variant("held to twice the estimate", {"reservation": {"safety": 2.0}}),
+    _Variant("large jobs never give way", {"reservation": {"most_share": 1.0}}),
     _Variant("no carry-on in place", {"profiling": {"carry_on_share": 0}}),
     _Variant(
         "no carry-on, strict after 4 h",
@@ -73,6 +77,38 @@ class _Told(Scenario):
 
 
 def figures(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - deterministic
+    """By variant on P1; then, on synthetic months, with and without the share that large jobs are kept to."""
+    yield from _on_p1()
+    for seed in (1, 2, 3):
+        yield from _on_month(seed)
+
+
+def _on_month(seed: int) -> Iterator[Figure]:
+    scenario = synthetic("month-small", seed)
+    fifo_large_h = float(run_metrics(simulate(scenario, "fifo"))["avg_jct_large_s"]) / 3600
+    without: float | None = None
+    for name, share in (("large jobs never give way", 1.0), ("large jobs give way (as shipped)", 0.5)):
+        settings = settings_from({"policy": {"reservation": {"most_share": share}}}, name)
+        jct_h, large_h, wait_h = _hours(simulate(replace(scenario, settings=settings), "lucid"))
+        without = jct_h if without is None else without
+        yield Figure(
+            f"synthetic month, seed {seed}, {name}: avg JCT",
+            jct_h,
+            "h",
+            1,
+            without,
+            "never giving way",
+            note=f"jobs > 8 GPUs {large_h:.1f} h (fifo {fifo_large_h:.1f} h), p99.9 queueing {wait_h:.0f} h",
+        )
+
+
+def _hours(run: Run) -> tuple[float, float, float]:
+    metrics = run_metrics(run)
+    jct_s, large_s, wait_s = (float(metrics[key]) for key in ("avg_jct_s", "avg_jct_large_s", "p999_queue_s"))
+    return jct_s / 3600, large_s / 3600, wait_s / 3600
+
+
+def _on_p1() -> Iterator[Figure]:
     """Average JCT by variant against the shipped settings; what large jobs and the unluckiest got beside it."""
     scenario = pack("P1", (("lucid", "P1_est_ebm.csv"),))
     shipped: float | None = None
@@ -80,10 +116,7 @@ def figures(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - deterministic
         chosen = replace(scenario, settings=settings_from({"policy": dict(variant.policy)}, variant.name))
         if variant.told_pairs:
             chosen = _Told(**{name: getattr(chosen, name) for name in Scenario.__dataclass_fields__})
-        metrics = run_metrics(simulate(chosen, "lucid"))
-        jct_h, large_h, wait_h = (
-            float(metrics[key]) / 3600 for key in ("avg_jct_s", "avg_jct_large_s", "p999_queue_s")
-        )
+        jct_h, large_h, wait_h = _hours(simulate(chosen, "lucid"))
         shipped = jct_h if shipped is None else shipped
         yield Figure(
             f"P1, {variant.name}: avg JCT",

@@ -25,7 +25,7 @@ from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.synth import preset, synthesise, with_workloads
 
-__all__ = ["figures"]
+__all__ = ["figures", "synthetic"]
 
 _HOUR = 3600.0
 _SEEDS = (1, 2, 3)
@@ -38,7 +38,8 @@ _VARIANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-def _synthetic(name: str, seed: int) -> Scenario:
+def synthetic(name: str, seed: int) -> Scenario:
+    """A synthetic history of one of the synthesiser's presets, with synthetic workloads, on its own nodes."""
     settings = preset(name)
     trace, _ = with_workloads(synthesise(settings, seed), seed)
     return Scenario(trace, {vc.name: vc.nodes for vc in settings.vcs}, NodeShape(settings.gpus_per_node))
@@ -49,7 +50,7 @@ def _scenes() -> Iterator[tuple[str, Scenario]]:
         yield "P1", pack("P1", (("lucid", "P1_est_ebm.csv"),))
     for name in ("month-small", "burst"):
         for seed in _SEEDS:
-            yield f"synthetic {name}, seed {seed}", _synthetic(name, seed)
+            yield f"synthetic {name}, seed {seed}", synthetic(name, seed)
 
 
 def _shifted(scenario: Scenario, seed: int) -> Scenario:

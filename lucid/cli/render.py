@@ -80,6 +80,15 @@ def _reserved(r: why.Reserved) -> str:
     return f"{nodes} until about {when(r.until_s)}: {meanwhile}"
 
 
+def _large_share(r: why.LargeShare) -> str:
+    if r:
+        return "nodes may be kept for it, as a large job"
+    return (
+        f"jobs as large hold {r.held_gpus} of {_gpus(r.total_gpus)}, with its own {r.gpus} it would be more than "
+        f"{r.most_share:.0%}, and job {r.other} has waited for {duration(r.other_waited_s)}: no nodes are kept for it"
+    )
+
+
 def _backfill(r: why.Backfill) -> str:
     if r:
         return f"ends by its time limit of {duration(r.limit_s)} before GPUs are needed for {_ahead(r.ahead)}"
@@ -203,6 +212,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         f"one after the other {r.alone_s:.3g} s"
     ),
     "Reserved": _reserved,
+    "LargeShare": _large_share,
     "SkipsProfiling": lambda r: f"{_gpus(r.gpus)}, profiling takes jobs of at most {r.n_prof}",
     "ProfileTime": lambda r: f"profiled for {duration(r.ran_s)} (limit {duration(r.t_prof_s)})",
     "NobodyWaits": lambda r: (

@@ -90,6 +90,9 @@ class ReservationSettings(Section):
     """Once it has waited this long, no other job is started on the nodes kept for it."""
     safety: float = Field(1.0, gt=0)
     """Until then a job may start there if this many times its estimate ends before the nodes are needed."""
+    most_share: float = Field(0.5, ge=0, le=1)
+    """While jobs as large hold GPUs, and would with the holder have more than this share of the VC, nothing is kept
+    for it if a smaller job has waited at least half as long. 1: that never matters."""
 
 
 class FairnessSettings(Section):

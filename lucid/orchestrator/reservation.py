@@ -4,6 +4,7 @@ The rule is that of EASY backfilling: one reservation at a time, for the job tha
 are those expected to drain soonest; another job may start on them only if it is expected to be gone by then.
 Estimates of single jobs are poor, so a job is held to ``safety`` times its estimate, and once the holder has
 waited long enough nothing at all starts on its nodes any more: the wait is then bounded by what already runs.
+Large jobs that come without end would so have everything to themselves; ``large_share`` is what stops that.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from lucid.config import ReservationSettings
 from lucid.core.job import Pending
 from lucid.core.ledger import Ledger
 from lucid.core.prediction import Prediction
-from lucid.core.reason import Reserved
+from lucid.core.reason import LargeShare, Reserved
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.placement import Feasibility
 
-__all__ = ["Reservation", "next_holder", "reserve"]
+__all__ = ["Reservation", "large_share", "next_holder", "reserve"]
 
 
 _LATER_S = 1e-3
@@ -80,7 +81,7 @@ def next_holder(
     next one will be."""
     if not settings.enabled:
         return None, None
-    above = gpus_per_node if settings.above_gpus is None else settings.above_gpus
+    above = _above(gpus_per_node, settings)
     feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
     large = [e for e in partition.pending if e.job.gpus > above and feasible.bar(e.job) is None]
     if not large:
@@ -88,6 +89,36 @@ def next_holder(
     oldest = min(large, key=lambda e: (e.job.submit_s, e.job.rank))
     due_s = oldest.job.submit_s + settings.after_wait_s
     return (oldest, None) if now_s >= due_s else (None, due_s)
+
+
+def _above(gpus_per_node: int, settings: ReservationSettings) -> int:
+    """A job of more GPUs than this is large."""
+    return gpus_per_node if settings.above_gpus is None else settings.above_gpus
+
+
+def large_share(
+    holder: Pending, partition: Partition, gpus_per_node: int, now_s: float, settings: ReservationSettings
+) -> tuple[LargeShare | None, float | None]:
+    """The comparison that keeps large jobs to their share of the GPUs that are up while a smaller job waits, made
+    with the smaller job that has waited longest, and when it will fail by itself; ``None`` where there is nothing
+    to compare, because no job as large runs, or no smaller one waits."""
+    above = _above(gpus_per_node, settings)
+    held = sum(entry.gpus for entry in partition.running if entry.job.gpus > above)
+    if not held or settings.most_share >= 1:
+        return None, None
+    feasible = Feasibility(partition, up_only=True)  # a job that can never start is helped by nobody's waiting
+    smaller = [e for e in partition.pending if e.job.gpus <= above and feasible.bar(e.job) is None]
+    if not smaller:
+        return None, None
+    first = min(smaller, key=lambda e: (e.job.submit_s, e.job.rank))
+    total = sum(node.gpus for node in partition.nodes if node.available)
+    since_s, holder_since_s = first.job.submit_s, holder.job.submit_s
+    found = LargeShare(
+        holder.job.gpus, held, total, settings.most_share, first.job.id, now_s - since_s, now_s - holder_since_s
+    )
+    if not found or found.held_gpus + found.gpus <= settings.most_share * total:
+        return found, None
+    return found, 2 * since_s - holder_since_s  # then it has waited half as long
 
 
 def reserve(

@@ -97,6 +97,11 @@ SAID: list[tuple[Reason, str]] = [
         "takes turns in a group of 2 (a b): a round takes 0.25 s, one after the other 0.4 s",
     ),
     (why.Reserved("b", 60.0, 0.0, 2, True), "2 nodes kept for job b, which has waited past the bound"),
+    (
+        why.LargeShare(32, 32, 72, 0.5, "s", 7200.0, 7200.0),
+        "jobs as large hold 32 of 72 GPUs, with its own 32 it would be more than 50%, and job s has waited for 2.0 h",
+    ),
+    (why.LargeShare(32, 0, 72, 0.5, "s", 7200.0, 7200.0), "nodes may be kept for it"),
     (why.SkipsProfiling(16, 8), "16 GPUs, profiling takes jobs of at most 8"),
     (why.ProfileTime(80.0, 80.0), "profiled for 80 s (limit 80 s)"),
     (why.NobodyWaits(0), "nobody waits for profiling nodes"),

@@ -14,8 +14,8 @@ from lucid.core.job import Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.prediction import Prediction
-from lucid.core.reason import Reserved
-from lucid.orchestrator.reservation import Reservation, next_holder, reserve
+from lucid.core.reason import LargeShare, Reserved
+from lucid.orchestrator.reservation import Reservation, large_share, next_holder, reserve
 
 MACHINES = nodes(3, 4)
 HELD = [runs("r1", "n1:0-3"), runs("r2", "n2:0-3"), runs("r3", "n3:0-1")]
@@ -179,3 +179,65 @@ def test_a_time_that_has_passed_is_not_looked_forward_to() -> None:
 def test_a_strict_reservation_has_no_room_to_come_or_go() -> None:
     found = standing(900.0, {"r1": 0.0, "r2": 0.0, "r3": 0.0}, strict_after_s=1.0)
     assert found.stands_until_s(900.0, [800.0, 950.0]) is None
+
+
+# -- large jobs keep to their share ----------------------------------------------------------------------------------
+
+FIVE = nodes(5, 4)
+LARGE_RUNS = [runs("L", "n1:0-3 n2:0-3")]
+SHORT = {"L": guess(900.0), "big": guess(900.0), "small": guess(9e9), "tiny": guess(9e9)}
+
+
+def crowded(big_s: float, small_s: float, now_s: float = 100.0, **reservation: object) -> PartitionPlan:
+    """8 of 20 GPUs held by a large job, 12 by small ones; another large one waits, and one that needs a GPU."""
+    held = [*LARGE_RUNS, runs("s3", "n3:0-3"), runs("s4", "n4:0-3"), runs("s5", "n5:0-3")]
+    waiting = [waits("big", 8, big_s), waits("small", 1, small_s)]
+    snapshot = snap(
+        now_s, part(FIVE, waiting, held), predictions={**SHORT, **{f"s{i}": guess(500.0) for i in (3, 4, 5)}}
+    )
+    return decide("lucid", snapshot, reservation=reservation)
+
+
+def test_beyond_their_share_large_jobs_give_way_to_a_smaller_one_that_has_waited_half_as_long() -> None:
+    decision = crowded(0.0, 50.0).decisions["big"]
+    assert reason(decision, LargeShare) == LargeShare(8, 8, 20, 0.5, "small", 50.0, 100.0)
+    assert isinstance(decision, Hold)
+    assert not any(isinstance(why, Reserved) for why in decision.reasons)
+
+
+def test_until_then_nodes_are_kept_and_the_plan_is_looked_at_again_at_that_very_time() -> None:
+    made = crowded(0.0, 60.0)
+    assert reason(made.decisions["big"], Reserved).holder == "big"
+    assert made.wake_s == 120.0
+    later = crowded(0.0, 60.0, now_s=120.0)
+    assert reason(later.decisions["big"], LargeShare).other_waited_s == 60.0
+
+
+@pytest.mark.parametrize("rules", [{"most_share": 1.0}, {"most_share": 0.8}])
+def test_within_their_share_they_need_not(rules: dict[str, float]) -> None:
+    assert reason(crowded(0.0, 0.0, **rules).decisions["big"], Reserved).holder == "big"
+
+
+def test_a_job_that_gives_way_still_starts_where_there_is_room() -> None:
+    waiting = [waits("big", 8, 0.0), waits("small", 1, 0.0, rank=1)]
+    snapshot = snap(100.0, part(FIVE, waiting, LARGE_RUNS), predictions=SHORT)
+    made = decide("lucid", snapshot)
+    assert {a.job_id for a in made.actions} == {"big", "small"}
+
+
+def test_one_large_job_at_least_is_always_served() -> None:
+    room = part(FIVE, [waits("big", 20), waits("small", 1)], [runs("s", "n1:0-3")])
+    assert large_share(room.pending[0], room, 4, 50.0, ReservationSettings()) == (None, None)
+
+
+def test_who_can_never_start_makes_nobody_give_way() -> None:
+    down = (*FIVE[:4], Node("n5", 4, available=False, cpus=64))
+    machines = tuple(replace(node, cpus=node.cpus or 8) for node in down)
+    hopeless = waits("small", 1, cpus=32)
+    room = part(machines, [waits("big", 8), hopeless], LARGE_RUNS)
+    assert large_share(room.pending[0], room, 4, 50.0, ReservationSettings()) == (None, None)
+    willing = part(machines, [waits("big", 8), waits("small", 1)], LARGE_RUNS)
+    share, _ = large_share(willing.pending[0], willing, 4, 50.0, ReservationSettings())
+    assert share is not None
+    assert share.total_gpus == 16  # a node that is down counts for nobody
+    assert not share

@@ -16,6 +16,7 @@ __all__ = [
     "FairShare",
     "FreeGpus",
     "HostFits",
+    "LargeShare",
     "NextRound",
     "PlainOrder",
     "Preempted",
@@ -208,6 +209,26 @@ class Reserved(Reason):
 
     def __bool__(self) -> bool:
         return self.room_s > 0
+
+
+@dataclass(frozen=True, slots=True)
+class LargeShare(Reason):
+    """May nodes be kept for one more large job? Not if jobs as large hold ``held_gpus`` already, would have more than
+    ``most_share`` of the ``total_gpus`` with its ``gpus``, and a smaller job, ``other``, has waited at least half
+    as long: large jobs that come without end would have the VC to themselves."""
+
+    gpus: int
+    held_gpus: int
+    total_gpus: int
+    most_share: float
+    other: str
+    other_waited_s: float
+    waited_s: float
+
+    def __bool__(self) -> bool:
+        within = not self.held_gpus or self.held_gpus + self.gpus <= self.most_share * self.total_gpus
+        # a wake at the very time may come out a rounding error early
+        return within or self.other_waited_s < self.waited_s / 2 - 1e-6
 
 
 @dataclass(frozen=True, slots=True)

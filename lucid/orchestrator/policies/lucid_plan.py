@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from lucid.binder.dynamic import SharingMode, sharing_mode
@@ -15,7 +15,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.reason import FreeGpus, Priority, Reason, Reserved, SharedBy, SharingLevel
+from lucid.core.reason import FreeGpus, LargeShare, Priority, Reason, Reserved, SharedBy, SharingLevel
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.fences import Fence, Fences, KeptNodes, soonest
 from lucid.orchestrator.order import QueuedJob, QueueOrder
@@ -23,7 +23,7 @@ from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.plain import Kept, Shadow
 from lucid.orchestrator.policies.queue import SETTLE_S, no_place
 from lucid.orchestrator.promise import Turn, turns
-from lucid.orchestrator.reservation import Reservation, next_holder, reserve
+from lucid.orchestrator.reservation import Reservation, large_share, next_holder, reserve
 
 __all__ = ["LucidMemory", "VcPlan", "promise_kept"]
 
@@ -82,6 +82,8 @@ class VcPlan:
         shape: a lighter job of the same share score waits with the heavier one before it, until the next plan."""
         self._kept: Reservation | None = None
         self._fences = Fences()
+        self._gave_way: tuple[str, LargeShare] | None = None
+        """The large job that nothing is kept for, and why."""
 
     def _weigh_sharing(self, snapshot: Snapshot) -> None:
         name = self._partition.name
@@ -110,11 +112,8 @@ class VcPlan:
         if not partition.pending:
             return self._plan(self._now_s + SETTLE_S if parted else None)
         turn_s = self._serve_turns()
-        holder, due_s = next_holder(partition, self._ledger.gpus_per_node, self._now_s, self._settings.reservation)
         served = set() if self._shadow is None else {*self._decisions}
-        if holder is not None and holder.job.id not in served:
-            self._serve(holder)
-            due_s = self._strict_from_s(holder)
+        holder, due_s = self._serve_large(served)
         decisions, fences = self._decisions, self._fences
         blocked = self._blocked = [{} for _ in fences.nodes]
         one, room_s = len(fences.fences) < 2, fences.rooms_s[0] if fences.fences else float("inf")
@@ -132,6 +131,7 @@ class VcPlan:
                 decisions[queued.id] = known[1]
             else:
                 self._decide(queued, level)
+        self._tell_who_gave_way()
         due_s = earliest(due_s, turn_s)
         if self._kept is not None:
             estimates_s = (queued.prediction.duration_s for queued in queue if queued.entry is not holder)
@@ -145,6 +145,28 @@ class VcPlan:
             told_s = {a.job_id: self._now_s for a in self._actions if isinstance(a.decision, Start)}
             memory = LucidMemory(replace(self._shadow, told_s=told_s), self._mode)
         return PartitionPlan(self._decisions, tuple(self._actions), wake_s, memory)
+
+    def _serve_large(self, served: Container[str]) -> tuple[Pending | None, float | None]:
+        """The large job whose turn it is, with when that may come to be otherwise by itself; one that has to give way
+        to smaller jobs stands in the queue like anybody else."""
+        partition, settings, per_node = self._partition, self._settings.reservation, self._ledger.gpus_per_node
+        holder, due_s = next_holder(partition, per_node, self._now_s, settings)
+        if holder is None or holder.job.id in served:
+            return holder, due_s
+        share, fails_s = large_share(holder, partition, per_node, self._now_s, settings)
+        if share is not None and not share:
+            self._gave_way = (holder.job.id, share)
+            return None, None
+        self._serve(holder)
+        return holder, earliest(self._strict_from_s(holder), fails_s)
+
+    def _tell_who_gave_way(self) -> None:
+        if self._gave_way is None:
+            return
+        job_id, share = self._gave_way
+        decision = self._decisions[job_id]
+        if isinstance(decision, Hold):
+            self._decisions[job_id] = Hold((share, *decision.reasons))
 
     def _strict_from_s(self, holder: Pending) -> float | None:
         at_s = holder.job.submit_s + self._settings.reservation.strict_after_s
