@@ -20,7 +20,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from lucid.adapters.clock import SystemClock
 from lucid.adapters.heartbeat import Heartbeat, write_heartbeat
 from lucid.adapters.model_timer import ModelTimer
-from lucid.adapters.pair_memory import PairMemory
+from lucid.adapters.pair_memory import PairMemoryFile
 from lucid.adapters.plan_records import prune_records
 from lucid.adapters.profiles import ProfileFolder, ProfileSource
 from lucid.adapters.recorder import StoreRecorder
@@ -47,6 +47,7 @@ from lucid.live.samples import SampleIntake, WithSamples
 from lucid.live.status import partitions_of, status_of
 from lucid.live.tuning import tune_timer
 from lucid.live.upkeep import model_timer
+from lucid.models.pair_memory import PairMemory
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.site_factor import site_factors
 from lucid.profiler.stage import goes_through_profiling
@@ -396,7 +397,7 @@ def _make(
             most_bytes=settings.daemon.most_samples_mib << 20,
         )
         source = WithSamples(source, samples)
-    memory = PairMemory(state / "pairs.json")
+    memory = PairMemoryFile(state / "pairs.json")
     models = LiveModels(
         library_folder(settings, config.parent) or state / "models",
         first_guess_s=settings.daemon.first_guess_s,

@@ -14,6 +14,7 @@ from lucid.core.placement import NodeGpus, Placement, mask_of
 from lucid.core.ports import Applied, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.models.pair_memory import PairMemory
 from lucid.orchestrator.policy import Policy, make_policy
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 from lucid.simulator.engine import run
@@ -217,6 +218,7 @@ def a_cluster(
     mend_survivors: bool = True,
     interleaving: Interleaving | None = None,
     agents: bool = False,
+    memory: PairMemory | None = None,
 ) -> SimulatedCluster:
     """The simulated cluster; one VC of one 8-GPU node unless told."""
     return SimulatedCluster(
@@ -230,6 +232,7 @@ def a_cluster(
         mend_survivors=mend_survivors,
         interleaving=interleaving,
         agents=agents,
+        memory=memory,
     )
 
 

@@ -54,7 +54,8 @@ _OPTIONS = (
     click.option(
         "--profiles",
         type=click.Path(path_type=Path),
-        help="CSV of workloads measured alone: with --predictor learned, share scores and pair speeds are learned.",
+        help="CSV of workloads measured alone: share scores and pair speeds are learned from it and --pairs. For "
+        "--predictor learned, or --estimates.",
     ),
     click.option(
         "--workloads",
@@ -76,6 +77,12 @@ _OPTIONS = (
         is_flag=True,
         help="With the manners of lucidd on Slurm: jobs like one measured before are not measured again, and only "
         "jobs that start in slots are joined.",
+    ),
+    click.option(
+        "--remember-pairs",
+        is_flag=True,
+        help="Judge pairs by what was seen of pairs of the same workloads before, as lucidd does (--as-live does so, "
+        "too).",
     ),
     click.option(
         "--skip-bad",
@@ -117,6 +124,7 @@ def read_scenario(
     semantics: str | None,
     skip_bad: bool,
     as_live: bool = False,
+    remember_pairs: bool = False,
     muris_own: bool = True,
 ) -> tuple[Scenario, list[str]]:
     """What the options ask for, and notes on what was assumed.
@@ -158,9 +166,10 @@ def read_scenario(
         given,
         "given estimates",
         predictor,
-        _packing(predictor, profiles, pairs),
+        _packing(bool(given) or predictor == "learned", profiles, pairs),
         _semantics(semantics, trace, notes, muris_own),
         as_live,
+        remember_pairs,
     )
     if as_live and scenario.semantics is not Semantics.HONEST:
         raise ConfigError(f"--as-live is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
@@ -176,12 +185,13 @@ def _read(path: Path, fmt: str | None, skip_bad: bool) -> Trace:
         return read_trace(path, fmt, skip_bad=skip_bad, progress=report)
 
 
-def _packing(predictor: str, profiles: Path | None, pairs: Path | None) -> PackingModels | None:
+def _packing(used: bool, profiles: Path | None, pairs: Path | None) -> PackingModels | None:
     if profiles is None:
         return None
-    if predictor != "learned" or pairs is None:
+    if not used or pairs is None:
         raise ConfigError(
-            "--profiles trains the share tree and the pair model: give --predictor learned and --pairs too"
+            "--profiles trains the share tree and the pair model: give --predictor learned (or --estimates) and "
+            "--pairs too"
         )
     with progress("training the packing models") as report:
         report(0, 1)

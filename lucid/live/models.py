@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from lucid.adapters.estimates import WithContention
-from lucid.adapters.pair_memory import PairMemory, WithMemory
 from lucid.calibrate.tables import shipped
 from lucid.core.ports import Predictor
 from lucid.errors import ModelError
@@ -21,6 +20,7 @@ from lucid.models.features import DurationHistory
 from lucid.models.history import HistoryPredictor
 from lucid.models.library import Library
 from lucid.models.packing import ShareTree
+from lucid.models.pair_memory import PairMemory, WithMemory
 from lucid.models.predictor import LearnedPredictor
 
 __all__ = ["KINDS", "LiveModels", "Serving"]

@@ -18,7 +18,9 @@ from lucid.core.placement import Placement
 from lucid.core.ports import Applied, Capability
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
+from lucid.models.pair_memory import PairMemory
 from lucid.profiler.stage import measured_after_s
+from lucid.profiler.watch import LEAST_TOGETHER_S
 from lucid.simulator.floor import Floor
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.state import Event, JobOutcome, Live, Room
@@ -46,7 +48,9 @@ class SimulatedCluster(Floor):
     the published simulator only: with ``measured_before`` every job brings its profile; with
     ``mend_survivors=False`` the survivor of a pair whose first-placed job ends first keeps its slowed speed
     and its place in the pair for ever. ``interleaving`` is the executor of interleaved groups, where there is one;
-    it reports the work done by each job. ``usage`` keeps the books of which fair-share factors are made.
+    it reports the work done by each job. ``usage`` keeps the books of which fair-share factors are made. ``memory``
+    is told how fast pairs of labelled workloads ran, once they part, if they were together for long enough for a
+    sampler to judge them (``LEAST_TOGETHER_S``).
 
     Raises:
         ConfigError: a VC of the trace has no nodes, or a job of it asks for no GPU.
@@ -67,6 +71,7 @@ class SimulatedCluster(Floor):
         mend_survivors: bool = True,
         interleaving: Interleaving | None = None,
         usage: UsageBook | None = None,
+        memory: PairMemory | None = None,
     ) -> None:
         missing = [vc for vc in trace.vcs if vc not in layout]
         if missing:
@@ -93,6 +98,7 @@ class SimulatedCluster(Floor):
         self._measured_before = measured_before
         self._mend_survivors = mend_survivors
         self._usage = usage
+        self._memory = memory
         self._ended: list[Ended] = []
         self._to_come = list(reversed(trace.jobs))
         """Arrivals, the next one last: a sorted list needs no heap."""
@@ -238,10 +244,19 @@ class SimulatedCluster(Floor):
         assert isinstance(shown, Running)
         if not self._mend_survivors and shown.start_s >= view.start_s:
             return  # the published slip: the survivor stays slow, and in a pair with nobody, for ever
+        self._remember(live, view, partner, shown)
         self._catch_up(partner)
         partner.speed = 1.0
         self._schedule_end(partner)
         self._show(partner, replace(shown, partner=None))
+
+    def _remember(self, live: Live, view: Running, partner: Live, shown: Running) -> None:
+        if self._memory is None or view.profile is None or shown.profile is None:
+            return
+        together_s = self._now_s - max(view.start_s, shown.start_s)
+        workloads = (view.profile.workload, shown.profile.workload)
+        if together_s >= LEAST_TOGETHER_S and all(workloads):
+            self._memory.note(workloads, (live.speed, partner.speed), f"{view.job.id}+{shown.job.id}")
 
     # -- what a policy makes happen ------------------------------------------------------------------------
 

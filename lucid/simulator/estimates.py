@@ -20,10 +20,19 @@ __all__ = ["DryRunPredictor", "GivenPredictor", "read_estimates"]
 
 class GivenPredictor:
     """Durations as given by job id, else by another predictor. Share scores as the trace gives them, else by
-    the contention model; either is known only once the job has a profile. Pair speeds by the contention model."""
+    the contention model; either is known only once the job has a profile. Pair speeds by the contention model.
+    Scores and speeds by ``measured`` instead, where that is given: models of a table that was measured."""
 
-    def __init__(self, name: str, durations_s: Mapping[str, float], trace: Trace, otherwise: Predictor) -> None:
+    def __init__(
+        self,
+        name: str,
+        durations_s: Mapping[str, float],
+        trace: Trace,
+        otherwise: Predictor,
+        measured: Predictor | None = None,
+    ) -> None:
         self.name = name
+        self._measured = measured
         self._durations_s = durations_s
         self._labels = {item.job.id: item.share_label for item in trace.jobs if item.share_label is not None}
         self._otherwise = otherwise
@@ -38,13 +47,18 @@ class GivenPredictor:
             source = self.name
         if profile is None:
             return Prediction(given, source)
+        if self._measured is not None:
+            found = self._measured.predict(job, profile, now_s)
+            return replace(found, duration_s=given, duration_source=source, duration_terms=None)
         label = self._labels.get(job.id)
         if label is None:
             return Prediction(given, source, contention_score(profile), "contention model")
         return Prediction(given, source, label, "trace")
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
-        """By the contention model, from both profiles."""
+        """From both profiles."""
+        if self._measured is not None:
+            return self._measured.pair_speed(a, b)
         return contention_speeds(a, b)
 
     def learn(self, ended: Sequence[Ended]) -> None:

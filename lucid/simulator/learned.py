@@ -16,12 +16,13 @@ from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
 from lucid.models.duration import DurationModel, FitSettings
 from lucid.models.features import DurationHistory
+from lucid.models.history import HistoryPredictor
 from lucid.models.measured import read_pairs, read_profiles
 from lucid.models.packing import ShareTree, fit_share, share_labels
 from lucid.models.pairs import PairModel, fit_pairs
 from lucid.models.predictor import LearnedPredictor, ended_table
 
-__all__ = ["PackingModels", "WalkForward", "train_packing"]
+__all__ = ["PackingModels", "WalkForward", "packing_predictor", "train_packing"]
 
 _WEEK_S = 7 * 86400.0
 _FIRST_JOBS = 200
@@ -50,6 +51,11 @@ def train_packing(profiles: Path, pairs: Path) -> PackingModels:
     known = [(usage, label) for usage, label in zip(usages, labels, strict=True) if label is not None]
     tree = fit_share([usage for usage, _ in known], [label for _, label in known]) if known else None
     return PackingModels(tree, fit_pairs(pairings))
+
+
+def packing_predictor(models: PackingModels) -> Predictor:
+    """Share scores and pair speeds by these models; of durations it knows nothing but means."""
+    return LearnedPredictor(None, DurationHistory(), HistoryPredictor(), share=models.share, pairs=models.pairs)
 
 
 class WalkForward:

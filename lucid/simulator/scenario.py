@@ -15,6 +15,7 @@ from lucid.core.prediction import MEDIUM
 from lucid.errors import ConfigError
 from lucid.models.arrivals import ArrivalForecaster
 from lucid.models.history import HistoryPredictor
+from lucid.models.pair_memory import PairMemory, WithMemory
 from lucid.orchestrator.policies import ESTIMATES, Estimates
 from lucid.orchestrator.policies.muri import MuriPolicy
 from lucid.orchestrator.policies.queue import QueuePolicy
@@ -25,7 +26,7 @@ from lucid.simulator.engine import Progress, Run, run
 from lucid.simulator.estimates import DryRunPredictor, GivenPredictor
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
-from lucid.simulator.learned import PackingModels, WalkForward
+from lucid.simulator.learned import PackingModels, WalkForward, packing_predictor
 from lucid.simulator.published_muri import EventChargedCluster, lengthened, published_policy
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.truth import ContentionTruth, Interference, OraclePredictor
@@ -66,9 +67,10 @@ class Scenario:
 
     ``vcs``: nodes by VC; ``None`` sizes them to the trace. ``profiling_nodes``: how many of them profile;
     ``None`` takes 2 %. ``durations_s``: given estimates by policy name, "" standing for all others.
-    ``predictor``: one of ``PREDICTORS``, for what no estimates are given. ``packing``: what ``learned`` judges
-    share scores and pairs by; without it, as ``history`` does. ``as_live``: with the manners of lucidd
-    on Slurm (``LiveLikeCluster``).
+    ``predictor``: one of ``PREDICTORS``, for what no estimates are given. ``packing``: what share scores and pairs
+    are judged by where estimates are given, or by ``learned``; without it, as ``history`` does. ``as_live``: with the
+    manners of lucidd on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are judged by what was seen of pairs
+    of the same workloads before, where there was one, as lucidd does.
     """
 
     trace: Trace
@@ -83,6 +85,7 @@ class Scenario:
     packing: PackingModels | None = None
     semantics: Semantics = Semantics.HONEST
     as_live: bool = False
+    remember_pairs: bool = False
 
     def layout(self) -> Layout:
         """Nodes by VC, profiling nodes included."""
@@ -120,7 +123,8 @@ class Scenario:
             return HistoryPredictor()
         given = self.durations_s.get(policy, self.durations_s.get(""))
         if given is not None:
-            return GivenPredictor(self.estimates_name, given, self.trace, HistoryPredictor())
+            measured = None if self.packing is None else packing_predictor(self.packing)
+            return GivenPredictor(self.estimates_name, given, self.trace, HistoryPredictor(), measured)
         if self.predictor == "oracle":
             return OraclePredictor(self.trace, self.interference)
         if self.predictor == "history":
@@ -152,6 +156,9 @@ def simulate(
     if scenario.semantics is Semantics.MURI:
         scenario, kind = replace(scenario, trace=lengthened(scenario.trace)), EventChargedCluster
     predictor = scenario.predictor_for(policy)
+    memory = PairMemory() if scenario.remember_pairs or scenario.as_live else None
+    if memory is not None:
+        predictor = WithMemory(predictor, memory)
     rules = with_defaults(scenario.settings.policy, scenario.trace.evaluated_with)
     made = make_policy(policy, rules, predictor)
     if scenario.as_live:
@@ -178,6 +185,7 @@ def simulate(
         agents=Capability.ADAPT in made.needs,
         interleaving=_interleaving(made) if scenario.staged else None,
         usage=_usage(scenario.settings.policy),
+        memory=memory,
     )
     forecaster = ArrivalForecaster() if scenario.settings.policy.packing.dynamic else None
     return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster)

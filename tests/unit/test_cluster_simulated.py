@@ -13,6 +13,7 @@ from lucid.core.job import JobProfile, Pending, Running, Stage
 from lucid.core.ports import Capability
 from lucid.core.reason import FairOrder
 from lucid.errors import ConfigError
+from lucid.models.pair_memory import PairMemory
 from lucid.simulator.cluster import PROFILING, SimulatedCluster
 from lucid.simulator.traces import TraceJob
 
@@ -35,7 +36,9 @@ def start(cluster: SimulatedCluster, job_id: str, where: str, beside: str | None
     assert done.refused is None
 
 
-def pair(mend_survivors: bool = True, a_s: float = 1000.0, b_s: float = 400.0) -> SimulatedCluster:
+def pair(
+    mend_survivors: bool = True, a_s: float = 1000.0, b_s: float = 400.0, memory: PairMemory | None = None
+) -> SimulatedCluster:
     """Jobs a and b, both measured by running side by side on other GPUs first, then packed at 100 s.
 
     They are measured at 80 s and requeued at 100 s with all their work to do again.
@@ -47,6 +50,7 @@ def pair(mend_survivors: bool = True, a_s: float = 1000.0, b_s: float = 400.0) -
         interference=Halves(),
         overheads=OverheadSettings(requeue_s=0.0),
         mend_survivors=mend_survivors,
+        memory=memory,
     )
     cluster.advance(0.0)
     start(cluster, "a", "vc-1:0")
@@ -119,6 +123,25 @@ def test_the_partner_of_a_parted_job_recovers_and_the_parted_one_starts_over() -
     start(cluster, "b", "vc-1:5")
     run_out(cluster)
     assert cluster.outcomes["b"].end_s == pytest.approx(1300.0 + 400.0)
+
+
+@pytest.mark.parametrize(("together_s", "remembered"), [(59.0, None), (60.0, (0.5, 0.25))])
+@pytest.mark.parametrize("leaves", ["a", "b"])
+def test_a_pair_that_parts_is_remembered_if_a_sampler_could_have_judged_it(
+    together_s: float, remembered: tuple[float, float] | None, leaves: str
+) -> None:
+    memory = PairMemory()
+    cluster = pair(memory=memory)
+    cluster.advance(100.0 + together_s)
+    assert len(memory) == 0  # nothing of the future
+    cluster.apply([Action(leaves, VC, Requeue(WHY, part=True))])
+    assert memory.speeds("a", "b") == remembered
+
+
+def test_an_end_makes_a_memory_as_well() -> None:
+    memory = PairMemory()
+    run_out(pair(memory=memory))
+    assert memory.speeds("b", "a") == (0.25, 0.5)
 
 
 @pytest.mark.parametrize(("gpus", "cost_s"), [(8, 40.0), (9, 60.0)])

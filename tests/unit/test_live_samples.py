@@ -16,7 +16,7 @@ import pytest
 from test_daemon import Site
 
 from lucid.adapters.estimates import WithContention
-from lucid.adapters.pair_memory import PairMemory, WithMemory
+from lucid.adapters.pair_memory import PairMemoryFile
 from lucid.adapters.profiles import ProfileFolder
 from lucid.adapters.slurm_client import Breaker
 from lucid.adapters.spool import SampleWriter
@@ -28,6 +28,7 @@ from lucid.daemon import Daemon
 from lucid.live import samples as live_samples
 from lucid.live.samples import SampleIntake, WithSamples
 from lucid.models.history import HistoryPredictor
+from lucid.models.pair_memory import WithMemory
 from lucid.profiler.samples import GpuSample
 from nvml_emulator import Board, Gpu, Proc, build, node_environment, uuid_of
 
@@ -353,7 +354,7 @@ class Watched(Site):
     def start(self, holder: str = "one") -> Daemon:
         self.store = SqliteStore(self.folder / "lucid.db")
         intake = SampleIntake(self.spool, self.store, self.slurm, every_s=5.0)
-        self.memory = PairMemory(self.memory_path)
+        self.memory = PairMemoryFile(self.memory_path)
         self.predictor = WithMemory(WithContention(HistoryPredictor(2000.0)), self.memory)
         self.daemon = Daemon(
             self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store,
@@ -433,7 +434,7 @@ def test_a_pair_seen_at_less_than_half_speed_is_parted_and_remembered(watched: W
     assert parting["reasons"][0]["seen"] == pytest.approx(0.4, abs=0.02)
     assert watched.pair() == frozenset()
     assert not watched.slurm.records["2"].request.shards, "it runs on GPUs of its own"
-    assert PairMemory(watched.memory_path).speeds("ada/job1", "ada/job2") == pytest.approx((0.4, 0.4), abs=0.02)
+    assert PairMemoryFile(watched.memory_path).speeds("ada/job1", "ada/job2") == pytest.approx((0.4, 0.4), abs=0.02)
     one, two = (JobProfile(40.0, 20.0, 3000.0, workload=f"ada/job{n}") for n in (1, 2))
     assert min(watched.predictor.pair_speed(one, two) or ()) < 0.5, "the next such pair is not made"
 
@@ -444,4 +445,4 @@ def test_a_pair_that_keeps_its_speed_stays_together(watched: Watched) -> None:
         watched.slurm.submit(job, "vc", 1, name=f"job{job}")
     watched.live(220)
     assert watched.pair() == {"1", "2"}
-    assert PairMemory(watched.memory_path).speeds("ada/job1", "ada/job2") == pytest.approx((0.95, 0.95), abs=0.02)
+    assert PairMemoryFile(watched.memory_path).speeds("ada/job1", "ada/job2") == pytest.approx((0.95, 0.95), abs=0.02)

@@ -8,11 +8,12 @@ import pytest
 
 from builders import runs
 from lucid.adapters.estimates import WithContention
-from lucid.adapters.pair_memory import PairMemory, WithMemory
+from lucid.adapters.pair_memory import PairMemoryFile
 from lucid.adapters.profiles import labelled, says_more
 from lucid.core.job import JobProfile, Running
 from lucid.errors import StoreError
 from lucid.models.history import HistoryPredictor
+from lucid.models.pair_memory import PairMemory, WithMemory
 
 
 def seen(name: str, partner: str, workload: str, speed: float | None, beside: str | None = None) -> Running:
@@ -22,8 +23,8 @@ def seen(name: str, partner: str, workload: str, speed: float | None, beside: st
 
 def test_a_pair_is_remembered_whichever_side_is_asked_and_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "pairs.json"
-    PairMemory(path).take([seen("1", "2", "u/zebra", 0.4), seen("2", "1", "u/ape", 0.9)])
-    memory = PairMemory(path)
+    PairMemoryFile(path).take([seen("1", "2", "u/zebra", 0.4), seen("2", "1", "u/ape", 0.9)])
+    memory = PairMemoryFile(path)
     assert memory.speeds("u/zebra", "u/ape") == (0.4, 0.9)
     assert memory.speeds("u/ape", "u/zebra") == (0.9, 0.4)
     assert memory.speeds("u/ape", "u/ape") is None
@@ -72,7 +73,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "pairs.json"
     path.write_text("[[1]]")
     with pytest.raises(StoreError, match=r"pairs\.json: no memory of pairs"):
-        PairMemory(path)
+        PairMemoryFile(path)
 
 
 def test_a_profile_is_labelled_by_user_and_name_and_news_of_a_pair_is_news() -> None:

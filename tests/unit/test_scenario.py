@@ -10,8 +10,11 @@ from builders import Tape, a_trace, by
 from lucid.config import Settings
 from lucid.core.job import JobProfile
 from lucid.errors import ConfigError
+from lucid.models.measured import Usage
+from lucid.models.packing import fit_share
 from lucid.simulator.cluster import PROFILING, JobOutcome
 from lucid.simulator.layout import NodeShape
+from lucid.simulator.learned import PackingModels
 from lucid.simulator.scenario import Scenario, Semantics, simulate
 from lucid.simulator.traces import Trace
 from lucid.simulator.truth import PairsTable
@@ -105,6 +108,31 @@ def test_the_survivor_of_a_pair_stays_slow_in_parity_mode_only_until_it_is_mende
         outcomes = ran(pair(semantics), "lucid")
         assert outcomes["a"].jct_s == pytest.approx(2002.0)
         assert outcomes["b"].jct_s == pytest.approx(2002.0 + left_s)
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_pairs_that_were_seen_to_be_slow_are_not_made_again(remembers: bool) -> None:
+    jobs = [("a", 0.0), ("b", 0.0), ("c", 5000.0), ("d", 5000.0)]
+    trace = a_trace(
+        *(by(name, 1, 1000.0, at_s, rank=i, profile=WORKLOAD, label=0) for i, (name, at_s) in enumerate(jobs))
+    )
+    table = PairsTable({(WORKLOAD.workload, WORKLOAD.workload): (0.5, 0.5)})
+    durations_s = {"": {name: 1000.0 for name, _ in jobs}}
+    scenario = Scenario(trace, {"vc": 2}, NodeShape(1), table, durations_s=durations_s, remember_pairs=remembers)
+    outcomes = ran(scenario, "lucid")
+    assert [outcomes[name].packed for name, _ in jobs] == [True, True, not remembers, not remembers]
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_packing_models_answer_beside_given_estimates(given: bool) -> None:
+    trace = a_trace(by("a", 1, 1000.0, profile=WORKLOAD, label=0))
+    tree = fit_share([Usage(10.0, 5.0, 1000.0, False), Usage(90.0, 60.0, 9000.0, False)] * 8, [2, 2] * 8)
+    durations_s = {"": {"a": 77.0}} if given else {}
+    scenario = Scenario(trace, {"vc": 2}, durations_s=durations_s, predictor="learned", packing=PackingModels(tree))
+    found = scenario.predictor_for("lucid").predict(trace.jobs[0].job, WORKLOAD, 0.0)
+    assert (found.share_score, found.share_source) == (2, "share tree")
+    assert (found.duration_s == 77.0) is given
+    assert found.share_splits is not None
 
 
 def test_published_profiling_ends_short_jobs_and_delays_nobody() -> None:
