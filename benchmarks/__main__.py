@@ -25,6 +25,7 @@ PARTS: dict[str, tuple[Part, str]] = {
     "philly": (replay.philly, "replaying the whole Philly log: wall and peak memory, beside fifo's"),
     "kept": (replay.kept, "what keeping the plans of unchanged partitions saves on P1"),
     "quality": (quality.honest, "schedules of P1 under every policy, everything charged"),
+    "best": (quality.best, "schedules of P1 under lucid with everything it has, and a starvation bound"),
     "parity": (quality.parity, "parity mode beside the published simulator's figures, P0 and P1"),
     "frontier": (frontier.figures, "what each of lucid's settings is worth on P1"),
     "timeaware": (

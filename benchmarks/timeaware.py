@@ -1,6 +1,8 @@
 """What dynamic sharing and time-aware profiling do beside the best static settings: on P1, and on synthetic months
 and bursts (named so).
 
+Pairs are remembered, as lucidd does.
+
 One history says little: submissions that come up to a minute sooner or later move its average JCT by more than
 either mechanism does. So each is replayed several times, with other such shifts, the same for all variants.
 """
@@ -42,12 +44,13 @@ def synthetic(name: str, seed: int) -> Scenario:
     """A synthetic history of one of the synthesiser's presets, with synthetic workloads, on its own nodes."""
     settings = preset(name)
     trace, _ = with_workloads(synthesise(settings, seed), seed)
-    return Scenario(trace, {vc.name: vc.nodes for vc in settings.vcs}, NodeShape(settings.gpus_per_node))
+    nodes = {vc.name: vc.nodes for vc in settings.vcs}
+    return Scenario(trace, nodes, NodeShape(settings.gpus_per_node), remember_pairs=True)
 
 
 def _scenes() -> Iterator[tuple[str, Scenario]]:
     with suppress(Absent):
-        yield "P1", pack("P1", (("lucid", "P1_est_ebm.csv"),))
+        yield "P1", replace(pack("P1", (("lucid", "P1_est_ebm.csv"),)), remember_pairs=True)
     for name in ("month-small", "burst"):
         for seed in _SEEDS:
             yield f"synthetic {name}, seed {seed}", synthetic(name, seed)
