@@ -128,18 +128,25 @@ class Binder:
         return None if test else test
 
     def partner(
-        self, entry: Pending, value: float, score: int, gss: int, fenced: Container[str] = ()
+        self,
+        entry: Pending,
+        value: float,
+        score: int,
+        gss: int,
+        fenced: Container[str] = (),
+        floor: float | None = None,
     ) -> tuple[Running | None, tuple[Reason, ...]]:
         """The job to stand beside, with the comparisons that chose it; or ``None`` with the count of candidates
         and the comparison that the one which came furthest failed.
 
         ``value`` is the priority value, ``gss`` the sharing capacity in force, ``fenced`` names nodes that this
-        job must keep off.
+        job must keep off, ``floor`` is the least speed of either if not ``least_pair_speed``.
         """
         settings, profile, job = self._settings, entry.profile, entry.job
         assert profile is not None
         room = gss - score
-        mem_mib, least_s, floor = profile.gpu_mem_mib, settings.least_partner_remaining_s, settings.least_pair_speed
+        mem_mib, least_s = profile.gpu_mem_mib, settings.least_partner_remaining_s
+        floor = settings.least_pair_speed if floor is None else floor
         ratio = settings.priority_ratio if settings.priority_ratio is not None else float("inf")
         needs_host = self._ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0)
         candidates = self._open[self._kind(job)]
@@ -184,7 +191,8 @@ class Binder:
         same = SameGpus(job.gpus, len(candidates))
         if best is not None:
             chosen = best[1]
-            reasons = [r for r in self._compared(entry, value, score, gss, chosen) if self._asked(r, needs_host)]
+            compared = self._compared(entry, value, score, gss, chosen, floor)
+            reasons = [r for r in compared if self._asked(r, needs_host)]
             choice = BestPartner(chosen.entry.job.id, best[0], qualified, settings.partner)
             return chosen.entry, (same, *reasons, choice)
         if furthest is None:
@@ -193,7 +201,7 @@ class Binder:
                 others = sum(len(jobs) for (gpus, _), jobs in self._open.items() if gpus == job.gpus)
             none = SameGpus(job.gpus, 0)
             return None, (none, SameUser(job.user, others)) if others else (none,)
-        return None, (same, self._compared(entry, value, score, gss, furthest[1])[furthest[0]])
+        return None, (same, self._compared(entry, value, score, gss, furthest[1], floor)[furthest[0]])
 
     def _speeds(self, profile: JobProfile, other: _Candidate) -> tuple[float, float]:
         """Expected speeds of the pair; full speed where the predictor has no opinion."""
@@ -203,7 +211,9 @@ class Binder:
     def _host_fits(self, entry: Pending, other: _Candidate) -> bool:
         return self._ledger.host_fits(self._ledger.index[other.node], entry.job, entry.job.gpus)
 
-    def _compared(self, entry: Pending, value: float, score: int, gss: int, other: _Candidate) -> tuple[Reason, ...]:
+    def _compared(
+        self, entry: Pending, value: float, score: int, gss: int, other: _Candidate, floor: float
+    ) -> tuple[Reason, ...]:
         """The comparisons between two jobs, in the order of ``partner``."""
         settings, job, profile = self._settings, entry.job, entry.profile
         assert profile is not None
@@ -216,7 +226,7 @@ class Binder:
             PartnerOutlasts(other_id, other.remaining_s, settings.least_partner_remaining_s),
             HostFits(job.cpus, job.mem_mib, not self._ledger.host_limits or self._host_fits(entry, other)),
             PartnerLeaves(other_id, value, other.value, ratio if ratio is not None else float("inf")),
-            PairSpeed(other_id, own_speed, other_speed, settings.least_pair_speed, self._predictor.name),
+            PairSpeed(other_id, own_speed, other_speed, floor, self._predictor.name),
         )
 
     def _asked(self, reason: Reason, needs_host: bool) -> bool:

@@ -57,6 +57,9 @@ class PackingSettings(Section):
     least_pair_speed: float = Field(0.85, ge=0, le=1)
     """Refuse pairs in which either job is expected to run slower than this (1 = as fast as alone); the paper
     counts a pair as free of interference from 0.85."""
+    waiting_pair_speed: float | None = Field(None, ge=0, le=1)
+    """The same, lower, for a job that would otherwise wait: it takes a slower partner rather than none. Unset:
+    ``least_pair_speed`` holds for it, too."""
     part_below_speed: float = Field(0.5, ge=0, le=1)
     """Part a pair in which a job was measured to run slower than this: below 0.5 each, two jobs would both be done
     sooner one after the other. Parting costs the leaver its progress, so it lies well below least_pair_speed."""

@@ -81,6 +81,7 @@ def test_a_kept_plan_is_the_plan_made_anew(name: str, rng: random.Random) -> Non
         },
         "packing": {
             "least_pair_speed": rng.choice([0.85, 0.7]),
+            "waiting_pair_speed": rng.choice([None, 0.6]),
             "least_partner_remaining_s": rng.choice([0.0, 300.0]),
             "dynamic": rng.choice([False, True]),
         },

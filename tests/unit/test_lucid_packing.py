@@ -406,6 +406,30 @@ def test_a_pair_in_which_either_is_slowed_too_much_is_refused(own: float, other:
     assert reason(decision, PairSpeed).floor == 0.85
 
 
+@pytest.mark.parametrize(
+    ("free", "lower", "packs"), [(0, None, False), (0, 0.7, True), (0, 0.75, False), (1, 0.7, False)]
+)
+def test_who_would_wait_takes_a_slower_partner_where_that_is_allowed(
+    free: int, lower: float | None, packs: bool
+) -> None:
+    predictor = FixedPredictor(speed=lambda a, b: (0.74, 0.8))
+    guest, host = waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT)
+    decision = beside(guest, host, machines=nodes(1, 1 + free), predictor=predictor, waiting_pair_speed=lower)
+    assert isinstance(decision, Start) == (packs or bool(free))
+    assert (isinstance(decision, Start) and decision.beside == "host") == packs
+    if not free:  # the comparison that counted, the lower one where there is one
+        assert reason(decision, PairSpeed).floor == (lower or 0.85)
+
+
+def test_a_fast_partner_is_still_preferred_to_free_gpus_and_these_to_a_slow_one() -> None:
+    guest, host = waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT)
+    for speed, chosen in ((0.9, "host"), (0.8, None)):
+        predictor = FixedPredictor(speed=lambda a, b, speed=speed: (speed, speed))  # type: ignore[misc]
+        decision = beside(guest, host, machines=nodes(1, 2), predictor=predictor, waiting_pair_speed=0.6)
+        assert isinstance(decision, Start)
+        assert decision.beside == chosen
+
+
 @pytest.mark.xfail(strict=True, reason="what a plan remembers of a shape leaves out the speed of the pair")
 def test_a_heavy_job_that_is_refused_does_not_hold_back_a_light_one_of_its_shape() -> None:
     host = runs("host", "n1:0", profile=HEAVY)

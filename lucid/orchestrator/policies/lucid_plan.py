@@ -70,6 +70,9 @@ class VcPlan:
         self._mode: SharingMode | None = None
         self._level_changes_s: float | None = None
         self._gss = settings.packing.gss
+        lower = settings.packing.waiting_pair_speed
+        self._yields = lower is not None and lower < settings.packing.least_pair_speed
+        """Does who would otherwise wait take a slower partner?"""
         if settings.packing.dynamic and settings.packing.gss:
             self._weigh_sharing(snapshot)
         self._binder = Binder(partition, self._ledger, self._predictions, predictor, settings.packing, self._now_s)
@@ -250,7 +253,7 @@ class VcPlan:
         if placement is not None:
             self._start_alone(entry, queued.value, placement, (turn.why,))
             return True
-        beside, why = self._partner(queued, level, self._settings.packing.gss)
+        beside, why = self._partner_to_wait_no_more(queued, level)
         if beside is not None:
             self._start_beside(queued, beside, (turn.why, *why))
         return beside is not None
@@ -272,8 +275,8 @@ class VcPlan:
         if placement is not None:
             self._start_alone(entry, value, placement, (*fair, *self._level, *why))
             return
-        if self._level:  # sharing less is for those who need not wait for it
-            beside, why = self._partner(queued, level, self._settings.packing.gss)
+        if self._level or self._yields:  # sharing less, or only at speed, is for those who need not wait for it
+            beside, why = self._partner_to_wait_no_more(queued, level)
             if beside is not None:
                 self._start_beside(queued, beside, (*fair, *why))
                 return
@@ -288,13 +291,20 @@ class VcPlan:
             self._blocked[level][queued.shape] = (queued.gpu_mem_mib, hold)
         self._decisions[job.id] = hold
 
-    def _partner(self, queued: QueuedJob, level: int, gss: int) -> tuple[Running | None, tuple[Reason, ...]]:
+    def _partner_to_wait_no_more(self, queued: QueuedJob, level: int) -> tuple[Running | None, tuple[Reason, ...]]:
+        """Under the full capacity, and at the lower speed for those who would wait otherwise, where there is one."""
+        packing = self._settings.packing
+        return self._partner(queued, level, packing.gss, packing.waiting_pair_speed if self._yields else None)
+
+    def _partner(
+        self, queued: QueuedJob, level: int, gss: int, floor: float | None = None
+    ) -> tuple[Running | None, tuple[Reason, ...]]:
         score = queued.prediction.share_score
         bar = self._binder.bars(queued.entry, score, gss)
         if bar is not None:
             return None, (bar,)
         assert score is not None
-        return self._binder.partner(queued.entry, queued.value, score, gss, self._fences.names[level])
+        return self._binder.partner(queued.entry, queued.value, score, gss, self._fences.names[level], floor)
 
     def _start_beside(self, queued: QueuedJob, beside: Running, why: tuple[Reason, ...]) -> None:
         job = queued.entry.job
