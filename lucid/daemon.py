@@ -86,23 +86,25 @@ class Daemon:
         store: Store,
         source: ProfileSource,
         clock: Clock,
-        predictor: Predictor,
+        predictor: Predictor | LiveModels,
         holder: str = "",
         memory: PairMemory | None = None,
-        models: LiveModels | None = None,
         samples: SampleIntake | None = None,
         accounting: Accounting | None = None,
     ) -> None:
-        """``models`` take the place of ``predictor`` and are followed as versions come into service; ``samples``
-        are taken in before each cycle; ``accounting`` tells what ended while no daemon was there."""
+        """``predictor`` may be the models to make one from: the first cycle makes it, and another when other versions
+        serve; ``samples`` are taken in before each cycle; ``accounting`` tells what ended without a daemon."""
         self._settings = settings
         self._client = client
         self._breaker = breaker
         self._store = store
         self._source = source
         self._clock = clock
-        self._predictor = predictor
-        self._models = models
+        self._models: LiveModels | None = None
+        if isinstance(predictor, LiveModels):
+            self._models = predictor
+        else:
+            self._predictor = predictor
         self._samples = samples
         self._catch_up = None if accounting is None else CatchUp(store, accounting, clock, settings.daemon)
         self._memory = PairMemory() if memory is None else memory  # one that is empty is false
@@ -410,8 +412,8 @@ def _make(
         # slow accounting is no reason to ask slurmctld less often
         accounting = SacctClient(CommandClient(slurm.prefix, Breaker(monotonic_s), slurm.timeout_s))
     daemon = Daemon(
-        settings, client, breaker, store, source, clock, models.make(),
-        memory=memory, models=models, samples=samples, accounting=accounting,
+        settings, client, breaker, store, source, clock, models,
+        memory=memory, samples=samples, accounting=accounting,
     )  # fmt: skip
     return daemon, store
 

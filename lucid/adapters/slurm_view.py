@@ -8,7 +8,7 @@ touched show as running, and nobody joins them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lucid.adapters.slurm_records import Request, SlurmJob, SlurmNode
@@ -20,7 +20,7 @@ from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement, mask_of
 from lucid.core.snapshot import Partition
 
-__all__ = ["Facts", "KnownProfile", "Profiled", "Viewer", "as_written", "parse_placement", "users_nodes"]
+__all__ = ["Facts", "KnownProfile", "Profiled", "Viewer", "as_written", "home_of", "parse_placement", "users_nodes"]
 
 KnownProfile = Callable[[SlurmJob], JobProfile | None]
 Profiled = Callable[[Job], bool]
@@ -48,6 +48,15 @@ def parse_placement(text: str) -> Placement:
     return tuple(parts)
 
 
+def home_of(partition: str, admin_comment: str, note: JobNote | None, vcs: Collection[str]) -> str:
+    """The VC of a job that stands, or ended, in ``partition``: as noted, as tagged with one of ``vcs``, else that
+    partition."""
+    if note is not None and note.home:
+        return note.home
+    tagged = (parse_mark(admin_comment) or {}).get("vc", "")
+    return tagged if tagged in vcs else partition
+
+
 class Viewer:
     """Makes partitions. ``profile_of`` answers what is known of a job's profile, its own or an earlier one's."""
 
@@ -63,12 +72,8 @@ class Viewer:
     # -- who is whose ----------------------------------------------------------------------------------------
 
     def home(self, job: SlurmJob, note: JobNote | None) -> str:
-        """The job's VC: as noted, as tagged, else the partition it stands in."""
-        if note is not None and note.home:
-            return note.home
-        mark = parse_mark(job.admin_comment)
-        tagged = (mark or {}).get("vc", "")
-        return tagged if tagged in self._settings.partitions else job.partition
+        """The job's VC (`home_of`)."""
+        return home_of(job.partition, job.admin_comment, note, self._settings.partitions)
 
     def ours(self, job: SlurmJob) -> bool:
         """Does it bear our mark, on a job that Lucid may decide?"""

@@ -8,6 +8,7 @@ from typing import Final
 
 from lucid.adapters.slurm_sacct import Accounted, Accounting
 from lucid.adapters.slurm_text import parse_mark
+from lucid.adapters.slurm_view import home_of
 from lucid.adapters.store import JobNote, Store
 from lucid.config import DaemonSettings
 from lucid.core.job import Ended, Job
@@ -86,7 +87,7 @@ def ended_from(job: Accounted, note: JobNote | None, settings: DaemonSettings) -
     Its VC is the one noted or tagged, where it is: it may have ended while it was profiled.
     """
     mark = parse_mark(job.tag) or {}
-    home = (note.home if note is not None else "") or mark.get("vc", "") or job.partition
+    home = home_of(job.partition, job.tag, note, settings.partitions)
     if not job.gpus or home not in settings.partitions:
         return None
     made = Job(

@@ -112,7 +112,7 @@ def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
         new_user_tables=new_user_tables,
         new_user_weight=new_user_weight,
         names=names,
-        interval=IntervalTracker(residuals.tolist()),
+        interval=IntervalTracker(residuals.tolist(), float(jobs.duration_s.max())),
         default_log=default,
         trained_jobs=len(jobs),
         users=_well_known(jobs, known),

@@ -141,6 +141,7 @@ def _intervals(
             ended = finishing[done]
             tracker.add(
                 float(residuals[ended]),
+                duration_s=float(jobs.duration_s[test_from + ended]),
                 below=bool(jobs.duration_s[test_from + ended] < low[ended]),
                 above=bool(jobs.duration_s[test_from + ended] > high[ended]),
             )

@@ -8,6 +8,10 @@ The interval spans two quantiles of past residuals (split conformal prediction).
 online, after Gibbs and Candès, "Adaptive conformal inference under distribution shift" (2021): each miss
 below the interval lowers the lower level a little, each job that is not below raises it, in proportions that
 settle at the wanted share of misses; likewise above.
+
+A residual knows no bounds: a steady user's one job of a day, where all others took a minute, is some seventy times
+that user's scale, and as many times the scale of a user whose jobs take seconds or days is more seconds than a float
+holds. So nothing is said to run longer than twice the longest job seen, or the top of the user's own middle 80 %.
 """
 
 from __future__ import annotations
@@ -35,17 +39,23 @@ _FEWEST: Final = 10
 _OWN_DECILE: Final = 1.0
 _LEAST_SCALE: Final = 0.1
 _UNKNOWN_SCALE: Final = 1.5
+# What outlives all that was seen is expected to run as long again (see `remaining_s`).
+_MARGIN_LOG: Final = math.log(2.0)
+# In place of the longest job seen, for trackers that were stored without it: beyond what clusters let a job run.
+_YEAR_S: Final = 366 * 86_400.0
 
 
 class IntervalTracker:
-    """The latest residuals in order of the jobs' ends, and the two quantile levels in use."""
+    """The latest residuals in order of the jobs' ends, and the two quantile levels in use. `longest_s` is the
+    longest duration among the jobs that ended, in seconds; without it a year is taken."""
 
-    def __init__(self, residuals: Iterable[float] = ()) -> None:
+    def __init__(self, residuals: Iterable[float] = (), longest_s: float = _YEAR_S) -> None:
         self._order: deque[float] = deque()
         self._sorted: list[float] = []
         self._miss = (1.0 - COVERAGE) / 2.0
         self.low = self._miss
         self.high = 1.0 - self._miss
+        self._longest_s = longest_s
         for residual in residuals:
             self._push(float(residual))
 
@@ -56,19 +66,26 @@ class IntervalTracker:
     def bounds(self, point: FloatArray, scale: FloatArray, limit_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Lower and upper bounds in seconds, shape (n,), of estimates given as logs (n,); `scale` is (n, 2).
 
-        A lower bound under ten seconds is given as zero: at that length nothing tells jobs apart. With fewer
-        than ten residuals it knows nothing: zero to the limit (or infinity).
+        A lower bound under ten seconds is given as zero: at that length nothing tells jobs apart. The upper one is
+        at most twice the longest duration seen, unless the user's own highest tenth begins later. With fewer than
+        ten residuals it knows nothing: zero to the limit (or infinity).
         """
         limit = np.where(np.isnan(limit_s), np.inf, limit_s)
         if len(self._sorted) < _FEWEST:
             return np.zeros(len(point)), limit
         low = from_log(point + scale[:, 0] * min(self._quantile(self.low), -_OWN_DECILE))
-        high = from_log(point + scale[:, 1] * max(self._quantile(self.high), _OWN_DECILE))
+        high = from_log(
+            np.minimum(
+                point + scale[:, 1] * max(self._quantile(self.high), _OWN_DECILE), self._most_log(point, scale)
+            )
+        )
         return np.minimum(np.where(low < LOG_OFFSET_S, 0.0, low), limit), np.minimum(high, limit)
 
-    def add(self, residual: float, *, below: bool, above: bool) -> None:
-        """Learn from a job that ended: its residual, and whether it lay below or above its own interval."""
+    def add(self, residual: float, *, duration_s: float, below: bool, above: bool) -> None:
+        """Learn from a job that ended: its residual, how long it ran (seconds), and whether that lay below or above
+        its own interval."""
         self._push(residual)
+        self._longest_s = max(self._longest_s, duration_s)
         self.low = min(max(self.low + _RATE * (self._miss - below), 0.0), 0.5)
         self.high = min(max(self.high - _RATE * (self._miss - above), 0.5), 1.0)
 
@@ -77,7 +94,8 @@ class IntervalTracker:
     ) -> FloatArray:
         """Median time left of jobs that have already run `ran_s`, shape (n,), seconds.
 
-        Taken over the outcomes ``estimate × residual`` that exceed `ran_s`. A job that outran all of them is
+        Taken over the outcomes ``estimate × residual`` that exceed `ran_s`, none of them longer than an upper bound
+        may be (`bounds`). A job that outran all of them is
         expected to run as long again: for heavy (Pareto) tails the time left grows with the time spent.
         The limit caps it.
         """
@@ -86,38 +104,47 @@ class IntervalTracker:
         if len(self._sorted) < _FEWEST:
             levels = np.zeros(1)
         shift = np.where(levels < 0, scale[:, :1], scale[:, 1:]) * levels
-        outcomes = np.minimum(from_log(to_log(point_s)[:, None] + shift), limit[:, None])
+        point = to_log(point_s)
+        outcome = np.minimum(point[:, None] + shift, self._most_log(point, scale)[:, None])
+        outcomes = np.minimum(from_log(outcome), limit[:, None])
         left = np.where(outcomes > ran_s[:, None], outcomes - ran_s[:, None], np.nan)
         none = np.isnan(left).all(axis=1)
         left[none] = np.minimum(ran_s, limit - ran_s)[none, None]
         return np.asarray(np.maximum(np.nanmedian(left, axis=1), 0.0), dtype=np.float64)
 
     def to_json(self) -> dict[str, Any]:
-        """Residuals, oldest first, and levels, ready for JSON."""
-        return {"low": self.low, "high": self.high, "residuals": list(self._order)}
+        """Residuals, oldest first, levels, and the longest duration in seconds, ready for JSON."""
+        return {"low": self.low, "high": self.high, "residuals": list(self._order), "longest_s": self._longest_s}
 
     @classmethod
     def from_json(cls, data: object, *, source: str) -> IntervalTracker:
-        """Check and build.
+        """Check and build. Models of earlier versions have no `longest_s`.
 
         Raises:
-            ModelError: levels out of range or residuals that are not finite numbers; names `source`.
+            ModelError: levels out of range, or residuals or a longest duration that are not finite numbers; names
+                `source`.
         """
         remedy = "train the model again or restore an earlier version"
-        if not isinstance(data, dict) or set(data) != {"low", "high", "residuals"}:
-            raise ModelError(f"{source}: interval must have exactly low, high and residuals; {remedy}")
+        if not isinstance(data, dict) or {*data, "longest_s"} != {"low", "high", "residuals", "longest_s"}:
+            raise ModelError(f"{source}: interval must have exactly low, high, residuals and longest_s; {remedy}")
+        longest_s = data.get("longest_s", _YEAR_S)
         numbers = [
             data["low"],
             data["high"],
+            longest_s,
             *(data["residuals"] if isinstance(data["residuals"], list) else [None]),
         ]
         if not all(_finite(number) for number in numbers):
             raise ModelError(f"{source}: interval holds something that is not a finite number; {remedy}")
         if not 0.0 <= data["low"] <= 0.5 <= data["high"] <= 1.0:
             raise ModelError(f"{source}: interval levels {data['low']}, {data['high']} are out of range; {remedy}")
-        tracker = cls(data["residuals"])
+        tracker = cls(data["residuals"], float(longest_s))
         tracker.low, tracker.high = float(data["low"]), float(data["high"])
         return tracker
+
+    def _most_log(self, point: FloatArray, scale: FloatArray) -> FloatArray:
+        """The longest duration to speak of, shape (n,), as logs."""
+        return np.maximum(to_log(self._longest_s) + _MARGIN_LOG, point + scale[:, 1] * _OWN_DECILE)
 
     def _push(self, residual: float) -> None:
         self._order.append(residual)

@@ -76,6 +76,7 @@ SETTINGS = DaemonSettings(partitions={"vc": "pack"}, profiling_partition="prof")
         (replace(JOB, partition="prof", tag="lucid:vc=vc;held=1"), None, "vc"),
         (replace(JOB, partition="prof"), JobNote("3", home="vc", submit_s=5.0), "vc"),
         (replace(JOB, partition="prof"), None, None),
+        (replace(JOB, tag="lucid:vc=gone;held=1"), None, "vc"),
         (replace(JOB, partition="other"), None, None),
         (replace(JOB, gpus=0), None, None),
     ],

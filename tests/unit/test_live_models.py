@@ -27,7 +27,7 @@ from lucid.live.models import LiveModels
 from lucid.live.upkeep import Upkeep, model_timer
 from lucid.models.duration import DurationModel
 from lucid.models.jobtable import PROFILE_COLUMNS, read_jobs
-from lucid.models.library import Library
+from lucid.models.library import Library, Version
 from lucid.models.packing import Node, ShareTree
 from lucid.models.predictor import ended_table
 
@@ -48,7 +48,7 @@ class LearnedSite(Site):
         models = LiveModels(self.library.root, first_guess_s=2000.0, profiled_s=60.0)
         self.daemon = Daemon(
             self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            models.make(), holder, models=models,
+            models, holder,
         )  # fmt: skip
         return self.daemon
 
@@ -105,6 +105,39 @@ def test_a_version_promoted_by_another_process_serves_from_the_next_cycle_on(sit
         ("v2", "judged better"),
         ("v1", "it was worse; was v2"),
     ]
+
+
+def test_a_daemon_that_starts_reads_its_library_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = LearnedSite(tmp_path, catch_up_days=0.0)
+    site.store.close()
+    site.serve("duration", DurationModel.untrained())
+    site.serve("share", TINY)
+    reads: list[str] = []
+    show = Library.show
+
+    def counted(library: Library, name: str, number: int | None = None) -> Version:
+        reads.append(name)
+        return show(library, name, number)
+
+    monkeypatch.setattr(Library, "show", counted)
+    LiveModels(site.library.root).make()
+    once = sorted(reads)
+    assert {*once} == {"duration", "share"}
+
+    reads.clear()
+    monkeypatch.setattr(daemon_module, "make_client", lambda *_: site.slurm)
+    monkeypatch.setattr(daemon_module, "SystemClock", lambda: site.slurm)
+    daemon, store = daemon_module._make(site.settings, tmp_path / "lucid.toml", lambda: site.slurm.now)
+    for _ in range(2):
+        daemon.turn()
+        assert sorted(reads) == once
+    assert {name: version for name, version, _, _ in store.models()}["duration"] == "v1"
+    site.serve("share", JUMBO)
+    reads.clear()
+    daemon.turn()
+    assert sorted(reads) == once, "and again when another version serves"
+    daemon.stop()
+    store.close()
 
 
 def test_what_a_job_was_decided_by_is_told_after_it_has_ended(site: LearnedSite) -> None:

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,7 @@ def test_files_round_trip_exactly(
         (("users",), [1]),
         (("interval", "low"), 0.9),
         (("interval", "residuals"), ["a"]),
+        (("interval", "longest_s"), math.nan),
         (("tables",), {"format": "?"}),
         (("more",), 1),
     ],
@@ -344,7 +346,8 @@ def test_intervals_reach_their_coverage_and_recover_from_a_shift(shift: float, m
         truth = from_log(7.0 + 0.2 * rng.normal() + shift * 0.2 * (step > 1000))
         inside.append(bool(low[0] <= truth <= high[0]))
         gap = float(residual(np.atleast_1d(to_log(truth)), point, scale)[0])
-        tracker.add(gap, below=bool(truth < low[0]), above=bool(truth > high[0]))
+        ran_s = float(np.atleast_1d(truth)[0])
+        tracker.add(gap, duration_s=ran_s, below=bool(truth < low[0]), above=bool(truth > high[0]))
     assert 0.77 <= np.mean(inside[2000:]) <= most
 
 
@@ -352,6 +355,65 @@ def test_without_residuals_the_interval_claims_nothing() -> None:
     low, high = IntervalTracker().bounds(np.full(2, 5.0), np.ones((2, 2)), np.array([100.0, np.nan]))
     assert low.tolist() == [0.0, 0.0]
     assert high.tolist() == [100.0, math.inf]
+
+
+def steady_and_erratic(rows: int = 400) -> JobTable:
+    """One user's jobs take half a minute but for one in thirteen, which takes three days; of the other's jobs four of
+    five fail at once, and the fifth takes two days."""
+    number = np.arange(rows)
+    steady = number % 4 > 0
+    seconds = np.where(
+        steady, np.where(number % 13 == 0, 72 * HOUR, 30.0), np.where(number // 4 % 5 == 0, 48 * HOUR, 0.0)
+    )
+    submit = number * 4000.0
+    return JobTable.of(
+        user=np.where(steady, "steady", "erratic").tolist(),
+        submit_s=submit,
+        duration_s=seconds,
+        end_s=submit + seconds,
+    )
+
+
+def test_one_users_surprise_is_not_multiplied_by_anothers_spread() -> None:
+    table = steady_and_erratic()
+    facts, longest_s = replay(table)[200:], 72 * HOUR
+    past = table.take(np.arange(200, len(table)))
+    bare = DurationModel.untrained()
+    guessed = bare.predict_facts(past, facts)
+    misses = residual(to_log(past.duration_s), bare.point_log(past, facts), guessed.scale)
+    assert misses.max() * guessed.scale.max() > math.log(sys.float_info.max), "no float would hold it"
+
+    model = dataclasses.replace(bare, interval=IntervalTracker(misses.tolist(), longest_s))
+    history, job = DurationHistory.of(table), JobTable.of(user=["erratic"], submit_s=[1e9])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        estimate = model.predict(job, history)
+        told = [model.explain_facts(job, history.facts(job), ran_s) for ran_s in (0.0, 80.0)]
+        left_s = [float(model.remaining_s(estimate, np.array([ran_s]))[0]) for ran_s in (0.0, 80.0, 96 * HOUR)]
+    assert 48 * HOUR <= estimate.high_s[0] <= 2 * longest_s + 10.0
+    assert all(0.0 <= found.low_s <= found.estimate_s <= found.high_s <= 2 * longest_s + 10.0 for found in told)
+    assert max(left_s) <= 2 * longest_s + 10.0
+
+
+def test_a_users_own_past_goes_before_the_longest_job_that_training_saw() -> None:
+    tracker = IntervalTracker([-1.0, 0.0, 1.0, 9.0] * 10, longest_s=HOUR)
+    point, limit = to_log(np.array([HOUR])), np.array([np.nan])
+    for decile_s, most_s in ((90 * 60.0, 2 * HOUR), (30 * HOUR, 30 * HOUR)):
+        scale = scale_of(point, point, to_log(np.array([decile_s])))
+        assert tracker.bounds(point, scale, limit)[1][0] == pytest.approx(most_s, abs=10.0)
+    tracker.add(0.0, duration_s=5 * HOUR, below=False, above=False)
+    scale = scale_of(point, point, to_log(np.array([90 * 60.0])))
+    assert tracker.bounds(point, scale, limit)[1][0] == pytest.approx(10 * HOUR, abs=10.0)
+
+
+def test_a_model_stored_without_its_longest_job_is_read_and_bounded_all_the_same(model: DurationModel) -> None:
+    data = json.loads(json.dumps(model.to_json()))
+    assert data["interval"].pop("longest_s") == cluster().duration_s[:600].max()
+    data["interval"]["residuals"] = [95.0] * 20
+    old, scale = DurationModel.from_json(data).interval, np.array([[1.0, 8.7]])
+    high = old.bounds(to_log(np.array([40.0])), scale, np.array([np.nan]))[1]
+    assert high[0] == pytest.approx(2 * 366 * 24 * HOUR, rel=1e-6), "twice a year, and no overflow"
+    assert "longest_s" in old.to_json()
 
 
 def test_evaluation_refuses_rows_out_of_range(tmp_path: Path) -> None:
