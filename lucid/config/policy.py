@@ -75,6 +75,9 @@ class PackingSettings(Section):
     is said. The daemon sets it to daemon.mps."""
     dynamic: bool = False
     """Share less, or not at all, while a VC's idle GPUs suffice for what waits and what is forecast (L17)."""
+    harmless_pair_speed: float = Field(0.9, ge=0, le=1)
+    """While sharing is less, pairs in which both jobs are expected to run at this speed or better are still
+    made, under the full capacity."""
     horizon_h: float = Field(12.0, gt=0)
     """How far the forecast looks ahead: about as long as a job holds its GPUs."""
     calm_s: float = Field(1800.0, ge=0)

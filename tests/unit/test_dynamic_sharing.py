@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from builders import LIGHT, a_job, decide, guess, nodes, part, reason, runs, snap, waits
+from builders import LIGHT, FixedPredictor, a_job, decide, guess, nodes, part, reason, runs, snap, waits
 from lucid.binder.dynamic import SharingMode, sharing_mode
 from lucid.config import PackingSettings
 from lucid.core.decision import Decision, Start
-from lucid.core.reason import SharingLevel
+from lucid.core.reason import PairSpeed, SharingLevel
 from lucid.models.arrivals import BIN_S, ArrivalForecaster
 
 RULES = PackingSettings(dynamic=True, calm_s=600.0, horizon_h=2.0)
@@ -53,13 +53,15 @@ def test_a_flap_around_the_bound_changes_nothing() -> None:
         assert mode.gss == 2
 
 
-def in_a_calm_vc(idle: int) -> Decision:
+def in_a_calm_vc(idle: int, speed: float = 0.89, **packing: object) -> Decision:
     vc = part(nodes(2, 4), [waits("new", profile=LIGHT)], [runs("old", "n1:0", profile=LIGHT)])
     if not idle:
         vc = part(nodes(1, 1), [waits("new", profile=LIGHT)], [runs("old", "n1:0", profile=LIGHT)])
     found = snap(0.0, vc, predictions={"new": guess(5000.0, 0), "old": guess(50000.0, 0)})
     found = replace(found, memory={"vc": SharingMode(0, -9e9)})
-    return decide("lucid", found, profiling={"enabled": False}, packing={"dynamic": True}).decisions["new"]
+    predictor = FixedPredictor(speed=lambda a, b: (speed, 1.0))
+    rules = {"dynamic": True, **packing}
+    return decide("lucid", found, predictor, profiling={"enabled": False}, packing=rules).decisions["new"]
 
 
 def test_a_calm_cluster_gives_a_job_its_own_gpu_and_says_why() -> None:
@@ -68,6 +70,18 @@ def test_a_calm_cluster_gives_a_job_its_own_gpu_and_says_why() -> None:
     assert decision.beside is None
     level = reason(decision, SharingLevel)
     assert (level.idle_gpus, level.waiting_gpus, level.gss) == (7, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("speed", "harmless", "beside"), [(0.9, 0.9, "old"), (0.89, 0.9, None), (1.0, 1.0, "old"), (0.99, 1.0, None)]
+)
+def test_pairs_that_hurt_nobody_are_made_even_then(speed: float, harmless: float, beside: str | None) -> None:
+    decision = in_a_calm_vc(7, speed, harmless_pair_speed=harmless)
+    assert isinstance(decision, Start)
+    assert decision.beside == beside
+    if beside is not None:
+        assert reason(decision, PairSpeed).floor == harmless
+        assert not any(isinstance(why, SharingLevel) for why in decision.reasons)
 
 
 def test_nobody_waits_because_sharing_is_off() -> None:

@@ -271,6 +271,12 @@ class VcPlan:
         if beside is not None:
             self._start_beside(queued, beside, (*fair, *self._level, *why))
             return
+        if self._level:  # a pair that costs nobody anything keeps GPUs free for what nobody foretold
+            packing = self._settings.packing
+            beside, harmless = self._partner(queued, level, packing.gss, packing.harmless_pair_speed)
+            if beside is not None:
+                self._start_beside(queued, beside, (*fair, *harmless))
+                return
         placement = self._place(job, level)
         if placement is not None:
             self._start_alone(entry, value, placement, (*fair, *self._level, *why))
