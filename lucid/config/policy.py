@@ -41,7 +41,7 @@ class ProfilingSettings(Section):
     """On this share of the profiling nodes (rounded down) profiled jobs may carry on in place."""
     time_aware: bool = False
     """In a burst shorten T_prof, lower N_prof, and send jobs home to be measured there where GPUs are idle (L5)."""
-    burst_wait_s: float = Field(160.0, gt=0)
+    burst_wait_s: float = Field(80.0, gt=0)
     """A burst is a profiling queue that would take longer than this at the usual T_prof."""
     least_t_prof_s: float = Field(40.0, gt=0)
     """T_prof in the worst of bursts: what a sampler needs at the least."""
