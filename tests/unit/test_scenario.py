@@ -110,17 +110,17 @@ def test_the_survivor_of_a_pair_stays_slow_in_parity_mode_only_until_it_is_mende
         assert outcomes["b"].jct_s == pytest.approx(2002.0 + left_s)
 
 
-@pytest.mark.parametrize("remembers", [False, True])
-def test_pairs_that_were_seen_to_be_slow_are_not_made_again(remembers: bool) -> None:
+@pytest.mark.parametrize("how", [{}, {"remember_pairs": True}, {"as_live": True}])
+def test_pairs_that_were_seen_to_be_slow_are_not_made_again(how: dict[str, bool]) -> None:
     jobs = [("a", 0.0), ("b", 0.0), ("c", 5000.0), ("d", 5000.0)]
     trace = a_trace(
         *(by(name, 1, 1000.0, at_s, rank=i, profile=WORKLOAD, label=0) for i, (name, at_s) in enumerate(jobs))
     )
     table = PairsTable({(WORKLOAD.workload, WORKLOAD.workload): (0.5, 0.5)})
     durations_s = {"": {name: 1000.0 for name, _ in jobs}}
-    scenario = Scenario(trace, {"vc": 2}, NodeShape(1), table, durations_s=durations_s, remember_pairs=remembers)
-    outcomes = ran(scenario, "lucid")
-    assert [outcomes[name].packed for name, _ in jobs] == [True, True, not remembers, not remembers]
+    scenario = Scenario(trace, {"vc": 2}, NodeShape(1), table, durations_s=durations_s)
+    outcomes = ran(replace(scenario, **how), "lucid")  # type: ignore[arg-type]
+    assert [outcomes[name].packed for name, _ in jobs] == [True, True, not how, not how]
 
 
 @pytest.mark.parametrize("given", [False, True])

@@ -226,7 +226,7 @@ class LargeShare(Reason):
     waited_s: float
 
     def __bool__(self) -> bool:
-        within = not self.held_gpus or self.held_gpus + self.gpus <= self.most_share * self.total_gpus
+        within = self.held_gpus + self.gpus <= self.most_share * self.total_gpus
         # a wake at the very time may come out a rounding error early
         return within or self.other_waited_s < self.waited_s / 2 - 1e-6
 
