@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from lucid.live.catch_up import CatchUp
 from lucid.live.log import JsonLines
 from lucid.live.models import LiveModels
 from lucid.live.modes import modes_from, policy_settings
+from lucid.live.policy_memory import PolicyMemory
 from lucid.live.records import records_folder, with_records
 from lucid.live.samples import SampleIntake, WithSamples
 from lucid.live.status import partitions_of, status_of
@@ -116,6 +118,7 @@ class Daemon:
         self._cycles = 0
         self._last_error = ""
         self._shares: FairShares | None = None
+        self._policy_memory = PolicyMemory(store, settings.daemon.policy)
 
     @property
     def modes(self) -> dict[str, Mode]:
@@ -210,6 +213,7 @@ class Daemon:
         if self._samples is not None:
             self._samples.take(self._token)
         result = self._cycle.run()
+        self._policy_memory.keep(self._cycle.memory)
         running = [entry for part in result.snapshot.partitions.values() for entry in part.running]
         self._memory.take(running)
         if self._samples is not None:
@@ -249,7 +253,8 @@ class Daemon:
         rules = policy_settings(self._settings, able)
         store = StoreRecorder(self._store, self._token, lambda: self.modes)
         policy, recorder = with_records(self._settings, rules, self._predictor, store)
-        return Cycle(cluster, self._predictor, policy, recorder)
+        before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
+        return Cycle(cluster, self._predictor, policy, recorder, memory=before)
 
     def _tell_models(self, models: LiveModels) -> None:
         for kind, serving in models.serving.items():
@@ -315,6 +320,9 @@ class Daemon:
         """Give the lease back. Jobs stay as they are: a restart goes on with them, and what is to happen when none
         follows is the unit's business (ExecStopPost, and the timer)."""
         if self._lease is not None:
+            if self._cycle is not None:
+                with suppress(StoreError):  # what was kept last will do; the lease matters more
+                    self._policy_memory.keep(self._cycle.memory, now=True)
             self._store.drop_lease(self._lease.token)
             self._lease = None
 

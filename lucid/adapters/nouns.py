@@ -73,7 +73,7 @@ def noun_from_json(data: Any) -> Any:
         return tuple(noun_from_json(item) for item in data)
     try:
         return _of(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ImportError) as error:
         raise StoreError(f"a recorded value cannot be read ({error!r}): another version of Lucid wrote it") from None
 
 

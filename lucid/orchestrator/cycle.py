@@ -39,7 +39,9 @@ class Cycle:
         policy: Policy,
         recorder: Recorder | None = None,
         forecaster: Forecaster | None = None,
+        memory: Mapping[str, object] | None = None,
     ) -> None:
+        """``memory``: what the policy's last plan left, where there was one before."""
         lacking = policy.needs - cluster.capabilities
         if lacking:
             raise ConfigError(
@@ -52,7 +54,8 @@ class Cycle:
         self._annotate = Annotator(predictor, forecaster)
         self._check = SafetyCheck(getattr(policy, "group_limit", 1))
         self._recorder = recorder
-        self._memory: Mapping[str, object] = {}
+        self.memory: Mapping[str, object] = memory or {}
+        """What the last plan left for the next, by partition."""
 
     def run(self) -> CycleResult:
         """One turn.
@@ -61,10 +64,10 @@ class Cycle:
             ClusterUnavailable: nothing, or not everything, was applied; the next turn starts from what is.
             UnsafePlan: the policy broke a safety rule; nothing was applied.
         """
-        snapshot = self._annotate(self._cluster.observe(), self._memory)
+        snapshot = self._annotate(self._cluster.observe(), self.memory)
         plan = self._policy.plan(snapshot)
         self._check(snapshot, plan)
-        self._memory = plan.memory
+        self.memory = plan.memory
         actions = plan.actions
         applied = self._cluster.apply(actions) if actions else []
         if self._recorder is not None:

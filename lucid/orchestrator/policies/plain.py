@@ -90,6 +90,8 @@ def advance(
     if before is None or before.nodes != names:
         running = {entry.job.id: entry for entry in partition.running}
         before = Shadow(snapshot.now_s, names, Kept(bound_s), running=running, started=frozenset(running))
+    if before.kept.bound_s != bound_s:  # the promise is another one since the daemon was last started
+        before = replace(before, kept=Kept(bound_s))
     return _Advance(before, partition, newcomers, snapshot, plain).done()
 
 

@@ -1,0 +1,58 @@
+"""What a policy's plans leave for the next (the shadow of a starvation bound, the mode of sharing), over restarts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from lucid.adapters.nouns import noun_from_json, noun_to_json
+from lucid.adapters.store import Store
+from lucid.errors import StoreError
+
+__all__ = ["PolicyMemory"]
+
+_LOG = logging.getLogger("lucidd")
+_VIEW: Final = "policy_memory"
+_LEAST_EVERY_S: Final = 30.0
+_COST: Final = 100.0
+"""Keeping it takes at most one part in so many of the daemon's time."""
+
+
+class PolicyMemory:
+    """Keeps the memory of the policy called ``policy`` in the store. Of a daemon that is killed the last half minute
+    is lost: a shadow goes on from when it was kept, with what is known by then."""
+
+    def __init__(self, store: Store, policy: str) -> None:
+        self._store = store
+        self._policy = policy
+        self._kept: Mapping[str, object] = {}
+        self._due_s = 0.0
+
+    def load(self) -> Mapping[str, object]:
+        """As it was kept last; empty where there is none, or where another policy or version left it."""
+        data = self._store.view(_VIEW)
+        if not data or data.get("policy") != self._policy:
+            return {}
+        try:
+            found = noun_from_json(data.get("memory"))
+        except StoreError as error:
+            _LOG.warning("policy memory begins anew", extra={"facts": {"why": str(error)}})
+            return {}
+        self._kept = found if isinstance(found, dict) else {}
+        return self._kept
+
+    def keep(self, memory: Mapping[str, object], *, now: bool = False) -> None:
+        """Keep it if that is due, or ``now``, and it has changed.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        began_s = time.monotonic()
+        if memory is self._kept or (began_s < self._due_s and not now) or not (memory or self._kept):
+            return
+        self._store.put_view(_VIEW, {"policy": self._policy, "memory": noun_to_json(dict(memory))})
+        self._kept = memory
+        took_s = time.monotonic() - began_s
+        self._due_s = began_s + took_s + max(_LEAST_EVERY_S, _COST * took_s)
