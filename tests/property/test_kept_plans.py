@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from builders import HEAVY, LIGHT, FixedPredictor, a_job, guess, policy
 from lucid.binder.contention import contention_speeds
+from lucid.core.decision import Plan
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.core.prediction import Prediction
+from lucid.core.reason import LargeShare
 from lucid.core.snapshot import Partition, Snapshot
 from safety_rules import outline
 
@@ -29,13 +31,18 @@ PROFILES = (MIDDLE, LIGHT, HEAVY, replace(LIGHT, gpu_mem_mib=15000.0), replace(H
 
 def some_waiting_vc(rng: random.Random) -> Snapshot:
     """A VC in which a large job waits for whole nodes, and small ones for GPUs; some running jobs have outlived
-    their estimates. In some, a heavy job stands in the queue before lighter ones of its shape."""
+    their estimates. In some, a heavy job stands in the queue before lighter ones of its shape; in some, another large
+    job runs."""
     gpus, count, queued = rng.choice([1, 2, 2, 4]), rng.randint(2, 6), rng.random() < 0.4
     nodes = tuple(Node(f"n{i}", gpus) for i in range(count))
     predictions: dict[str, Prediction] = {}
     now_s = 1000.0
     running: list[Running] = []
-    for node in nodes:
+    if count > 3 and rng.random() < 0.4:
+        both, mask = nodes[:2], (1 << gpus) - 1
+        running.append(Running(a_job("wide", 2 * gpus), 0.0, tuple(NodeGpus(node.name, mask) for node in both)))
+        predictions["wide"] = some_guess(rng, None, queued)
+    for node in nodes[2:] if running else nodes:
         for gpu in range(gpus):
             if rng.random() < 0.05:
                 continue
@@ -48,8 +55,9 @@ def some_waiting_vc(rng: random.Random) -> Snapshot:
     large = a_job("large", gpus * rng.randint(1, count - 1) + rng.randint(1, gpus), rng.choice([0.0, 500.0]))
     pending = [Pending(large, large.submit_s)]
     predictions["large"] = guess(5000.0)
+    first_s = rng.choice([900.0, 900.0, 700.0])
     for i in range(rng.randint(1, 6)):
-        job = a_job(f"p{i}", 1 if queued else rng.randint(1, gpus), 900.0 + i, rank=i)
+        job = a_job(f"p{i}", 1 if queued else rng.randint(1, gpus), first_s + i, rank=i)
         profile = (MIDDLE if i else HEAVY) if queued else rng.choice(PROFILES)
         found = some_guess(rng, profile, queued)
         predictions[job.id] = replace(found, duration_s=1.0) if queued and not i else found
@@ -72,6 +80,7 @@ def test_a_kept_plan_is_the_plan_made_anew(name: str, rng: random.Random) -> Non
             "safety": rng.choice([1.0, 1.0, 1.5, 0.5]),
             "strict_after_s": rng.choice([43200.0, 43200.0, 2000.0]),
             "after_wait_s": rng.choice([0.0, 0.0, 800.0]),
+            "most_share": rng.choice([0.5, 0.5, 0.9]),
         },
         "backfill": {
             "weight_age": rng.choice([0.0, 100.0]),
@@ -106,14 +115,21 @@ def test_a_kept_plan_is_the_plan_made_anew(name: str, rng: random.Random) -> Non
         snapshot = replace(snapshot, now_s=plan.wake_s)
 
 
+def gives_way(plan: Plan) -> bool:
+    return any(isinstance(why, LargeShare) for d in plan.partitions["vc"].decisions.values() for why in d.reasons)
+
+
 def test_the_scenes_reach_reservations_that_move() -> None:
     """What the test above is for happens often enough in its scenes."""
-    kept = moving = 0
+    kept = moving = giving_way = 0
     for seed in range(200):
         snapshot = some_waiting_vc(random.Random(seed))
-        plan = policy("lucid", FixedPredictor(speed=contention_speeds), profiling={"enabled": False}).plan(snapshot)
+        predicted = policy("lucid", FixedPredictor(speed=contention_speeds), profiling={"enabled": False})
+        plan = predicted.plan(snapshot)
         if not plan.actions:
             kept += 1
             moving += plan.wake_s is not None
+            giving_way += gives_way(plan) != gives_way(predicted.plan(replace(snapshot, now_s=1801.0)))
     assert kept > 50
     assert moving > 30
+    assert giving_way > 3
