@@ -128,15 +128,14 @@ class GoodputModel(NamedTuple):
     def efficiency(self, batch: ArrayLike) -> Floats:
         """Progress of a sample in a batch of ``batch``, relative to one of M0 (P7, P8).
 
-        (phi + M0) / (phi + M) with phi = M0 var / sqr, in the form of the gain over r = M / M0. 1 where
-        both statistics are zero.
+        (phi + M0) / (phi + M) with phi = M0 var / sqr, in the form (var + sqr) / (var + r sqr) with r = M / M0,
+        which loses no digits to statistics next to nothing. 1 / r where both statistics are zero.
         """
         ratio = np.asarray(batch, dtype=np.float64) / self.init
         sqr, var = np.asarray(self.grad.sqr), np.asarray(self.grad.var)
-        denominator = var / ratio + sqr
+        denominator = var + ratio * sqr
         some = denominator > 0
-        gain = np.where(some, (var + sqr) / np.where(some, denominator, 1.0), 1.0)
-        return np.asarray(gain / ratio)
+        return np.asarray(np.where(some, (var + sqr) / np.where(some, denominator, 1.0), 1.0 / ratio))
 
     def goodput(self, nodes: ArrayLike, replicas: ArrayLike, atomic: ArrayLike, accum: ArrayLike) -> Floats:
         """THROUGHPUT x EFFICIENCY, samples a second; NaN where the batch is below M0 (P3, P4)."""

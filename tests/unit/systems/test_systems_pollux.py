@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lucid.errors import ConfigError
@@ -59,6 +59,7 @@ def test_overlap_lies_between_sum_and_maximum(gamma: float) -> None:  # P13
     assert max(0.18, 0.058) - 1e-9 <= step <= 0.18 + 0.058 + 1e-9
 
 
+@example(0.0, 2.225073858507e-311, 1026)
 @given(st.floats(0, 10), st.floats(0, 1e4), st.integers(64, 10**6))
 def test_efficiency_is_the_noise_scale_form(sqr: float, var: float, batch: int) -> None:  # P7, P8
     grad = GradParams(sqr, var)
