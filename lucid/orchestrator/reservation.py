@@ -101,24 +101,22 @@ def large_share(
 ) -> tuple[LargeShare | None, float | None]:
     """The comparison that keeps large jobs to their share of the GPUs that are up while a smaller job waits, made
     with the smaller job that has waited longest, and when it will fail by itself; ``None`` where there is nothing
-    to compare, because no job as large runs, or no smaller one waits."""
+    to compare, because no job as large runs, they would stay within their share, or no smaller one waits."""
     above = _above(gpus_per_node, settings)
     held = sum(entry.gpus for entry in partition.running if entry.job.gpus > above)
-    if not held or settings.most_share >= 1:
-        return None, None
+    total = sum(node.gpus for node in partition.nodes if node.available)
+    if not held or held + holder.job.gpus <= settings.most_share * total or settings.most_share >= 1:
+        return None, None  # before the queue is looked through
     feasible = Feasibility(partition, up_only=True)  # a job that can never start is helped by nobody's waiting
     smaller = [e for e in partition.pending if e.job.gpus <= above and feasible.bar(e.job) is None]
     if not smaller:
         return None, None
     first = min(smaller, key=lambda e: (e.job.submit_s, e.job.rank))
-    total = sum(node.gpus for node in partition.nodes if node.available)
     since_s, holder_since_s = first.job.submit_s, holder.job.submit_s
     found = LargeShare(
         holder.job.gpus, held, total, settings.most_share, first.job.id, now_s - since_s, now_s - holder_since_s
     )
-    if not found or found.held_gpus + found.gpus <= settings.most_share * total:
-        return found, None
-    return found, 2 * since_s - holder_since_s  # then it has waited half as long
+    return found, 2 * since_s - holder_since_s if found else None  # then it has waited half as long
 
 
 def reserve(

@@ -101,7 +101,7 @@ SAID: list[tuple[Reason, str]] = [
         why.LargeShare(32, 32, 72, 0.5, "s", 7200.0, 7200.0),
         "jobs as large hold 32 of 72 GPUs, with its own 32 it would be more than 50%, and job s has waited for 2.0 h",
     ),
-    (why.LargeShare(32, 32, 128, 0.5, "s", 7200.0, 7200.0), "nodes may be kept for it"),
+    (why.LargeShare(32, 32, 72, 0.5, "s", 3500.0, 7200.0), "nodes may be kept for it"),
     (why.SkipsProfiling(16, 8), "16 GPUs, profiling takes jobs of at most 8"),
     (why.ProfileTime(80.0, 80.0), "profiled for 80 s (limit 80 s)"),
     (why.NobodyWaits(0), "nobody waits for profiling nodes"),

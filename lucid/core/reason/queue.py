@@ -213,9 +213,9 @@ class Reserved(Reason):
 
 @dataclass(frozen=True, slots=True)
 class LargeShare(Reason):
-    """May nodes be kept for one more large job? Not if jobs as large hold ``held_gpus`` already, would have more than
-    ``most_share`` of the ``total_gpus`` with its ``gpus``, and a smaller job, ``other``, has waited at least half
-    as long: large jobs that come without end would have the VC to themselves."""
+    """May nodes be kept for one more large job, where jobs as large hold ``held_gpus`` already and would with its
+    ``gpus`` have more than ``most_share`` of the ``total_gpus``? Not if a smaller job, ``other``, has waited at least
+    half as long: large jobs that come without end would have the VC to themselves."""
 
     gpus: int
     held_gpus: int
@@ -226,9 +226,8 @@ class LargeShare(Reason):
     waited_s: float
 
     def __bool__(self) -> bool:
-        within = self.held_gpus + self.gpus <= self.most_share * self.total_gpus
         # a wake at the very time may come out a rounding error early
-        return within or self.other_waited_s < self.waited_s / 2 - 1e-6
+        return self.other_waited_s < self.waited_s / 2 - 1e-6
 
 
 @dataclass(frozen=True, slots=True)
