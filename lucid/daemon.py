@@ -232,6 +232,10 @@ class Daemon:
                 continue
             facts = {"job": item.action.job_id, "what": type(item.action.decision).__name__.lower()}
             _LOG.info("refused" if item.refused else "done", extra={"facts": {**facts, "words": item.refused or ""}})
+        for error in result.unsafe:
+            _LOG.error(
+                "action refused by the safety check", extra={"facts": {"job": error.job_id, "why": str(error)}}
+            )
         self._cycles += 1
         return result
 
@@ -254,7 +258,7 @@ class Daemon:
         store = StoreRecorder(self._store, self._token, lambda: self.modes)
         policy, recorder = with_records(self._settings, rules, self._predictor, store)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
-        return Cycle(cluster, self._predictor, policy, recorder, memory=before)
+        return Cycle(cluster, self._predictor, policy, recorder, memory=before, tolerant=True)
 
     def _tell_models(self, models: LiveModels) -> None:
         for kind, serving in models.serving.items():

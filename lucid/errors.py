@@ -12,6 +12,7 @@ __all__ = [
     "ModelError",
     "StoreError",
     "TraceError",
+    "UnsafeAction",
     "UnsafePlan",
 ]
 
@@ -70,3 +71,11 @@ class UnsafePlan(LucidError):
     """A policy proposed something that breaks a safety rule: a bug. Nothing of the plan is applied."""
 
     exit_code = 70
+
+
+class UnsafeAction(UnsafePlan):
+    """One action of a plan breaks a safety rule; ``job_id`` is its job. A live cluster leaves that action out."""
+
+    def __init__(self, words: str, job_id: str) -> None:
+        super().__init__(words)
+        self.job_id = job_id

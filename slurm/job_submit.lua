@@ -265,6 +265,7 @@ local function tag_of(job, request, types, name, entry)
   if (" " .. (job.comment or "") .. " "):find("[%s,;]lucid:amp[%s,;]") then
     tag[#tag + 1] = "amp=1"
   end
+  tag[#tag + 1] = "v=2" -- holds of users and administrators show in the comment: slurm_job_modify
   return "lucid:" .. table.concat(tag, ";")
 end
 
@@ -336,8 +337,57 @@ function slurm_job_submit(job, part_list, submit_uid)
   return slurm.SUCCESS
 end
 
--- Also fires for the daemon's own updates: nothing is to be done, ever.
-function slurm_job_modify()
+local HELD = "lucid:held"
+
+-- The comment without the word, and with it.
+local function without_held(comment)
+  local left = (" " .. comment .. " "):gsub("([%s,;])lucid:held([%s,;])", "%2")
+  return (left:gsub("^%s+", ""):gsub("%s+$", ""))
+end
+
+local function with_held(comment)
+  local rest = without_held(comment)
+  return rest == "" and HELD or rest .. " " .. HELD
+end
+
+-- Lucid's own hold and a user's look the same to Slurm, once a job is held. So a hold by anybody but the daemon is noted
+-- in the job's comment, and a release takes the note away: the job is Lucid's again then, in Lucid's order. The daemon
+-- sets a begin time in the same update in which it holds, which no `scontrol hold` does.
+local function hold_or_release(job, record, now)
+  local tag, comment = record.admin_comment or "", job.comment or record.comment or ""
+  if tag:sub(1, 6) ~= "lucid:" or not tag:find(";v=2", 1, true) or unset(job.priority) then
+    return nil
+  end
+  if job.priority == 0 then
+    local begin = tonumber(job.begin_time)
+    return (unset(begin) or begin == 0) and { { "comment", with_held(comment) } } or nil
+  end
+  if not (" " .. comment .. " "):find("[%s,;]lucid:held[%s,;]") then
+    return nil
+  end
+  local left = without_held(comment)
+  local edits = { { "comment", left == "" and " " or left } } -- an empty string would leave it as it is
+  local beat, name = heartbeat(settings(), now), tag:match("^lucid:vc=([^;]+)")
+  if beat and beat.modes[name] == "pack" and record.priority == 0 then
+    edits[2] = { "priority", NO_VAL }
+  end
+  return edits
+end
+
+function slurm_job_modify(job, record)
+  local fine, edits = pcall(hold_or_release, job, record, os.time())
+  if not fine then
+    slurm.log_error("lucid: change taken as it was written: %s", tostring(edits))
+    return slurm.SUCCESS
+  end
+  for _, edit in ipairs(edits or {}) do
+    local wrote, problem = pcall(function()
+      job[edit[1]] = edit[2]
+    end)
+    if not wrote then
+      slurm.log_error("lucid: a field could not be written: %s", tostring(problem))
+    end
+  end
   return slurm.SUCCESS
 end
 

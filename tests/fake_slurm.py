@@ -47,6 +47,8 @@ class FakeSlurm:
     name: str = "fake"
 
     shares: dict[tuple[str, str], float] = field(default_factory=dict)
+    limits: Callable[[SlurmJob], str] = lambda job: ""
+    """The reason for which slurmctld does not start a released job that would fit; empty: none."""
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         return dict(self.shares)
@@ -139,7 +141,10 @@ class FakeSlurm:
         for record in sorted(self.records.values(), key=lambda r: r.number):
             if record.pending and not record.held and not record.dependent and record.eligible_s <= self.now:
                 place = self._find(record)
-                if place is not None:
+                reason = self.limits(record) or ("" if place is not None else "Resources")
+                if reason:
+                    self._set(record.id, reason=reason)
+                elif place is not None:
                     self._set(record.id, state="RUNNING", start_s=self.now, placement=place, reason="None")
                     self.starts.append((self.now, record.id, place))
 
@@ -188,12 +193,12 @@ class FakeSlurm:
     def hold(self, job_id: str) -> None:
         if not self._write(job_id, "hold").pending:
             raise ActionRefused("Job is no longer pending execution")
-        self._set(job_id, held=True)
+        self._set(job_id, held=True, reason="JobHeldUser")
 
     def release(self, job_id: str) -> None:
         if not self._write(job_id, "release").pending:
             raise ActionRefused("Job is pending execution")
-        self._set(job_id, held=False)
+        self._set(job_id, held=False, reason="None")
         self._schedule()
 
     def requeue_hold(self, job_id: str) -> None:

@@ -13,9 +13,11 @@ from lucid.adapters.known_profiles import KnownProfiles
 from lucid.adapters.profiles import ProfileSource
 from lucid.adapters.slurm_client import Changes, SlurmClient
 from lucid.adapters.slurm_extra import extra_for
+from lucid.adapters.slurm_hands import Hands
+from lucid.adapters.slurm_mend import Mender
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
 from lucid.adapters.slurm_shares import FairShares
-from lucid.adapters.slurm_starts import back_to, start_changes
+from lucid.adapters.slurm_starts import start_changes
 from lucid.adapters.slurm_view import Facts, Profiled, Viewer, as_written, parse_placement
 from lucid.adapters.store import JobNote, Store
 from lucid.config import DaemonSettings, Mode, SlurmSettings
@@ -64,17 +66,19 @@ class SlurmCluster:
         self.token = token
         self.known = KnownProfiles(store, profiles, clock, daemon.reuse_profiles_days)
         """Profiles, by job."""
-        self._viewer = Viewer(daemon, self.known.of, profiled)
+        self._viewer = Viewer(daemon, self.known.of, profiled, self._barred)
+        self._hands = Hands(client, store, clock, slurm, self._viewer, token)
+        self._hands.profiling = daemon.profiling_partition
+        self._mender = Mender(self._hands)
         self._nodes: Sequence[SlurmNode] = ()
         self._nodes_at_s = float("-inf")
-        self._notes: dict[str, JobNote] = store.notes()
+        self._notes = self._hands.notes
         self._told = {ended.job.id for ended in store.ended()}
         self._facts = Facts((), (), self._notes, {}, 0.0)
         self._jobs: dict[str, SlurmJob] = {}
         self._flying: dict[str, dict[bool, str]] = {}
         """By node, then by whether as slots: a job that was told to start there and has not yet. Slurm chooses the
         GPUs of a job with its own request, so the two kinds are not started on one node at the same time."""
-        self._writes = 0
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -113,7 +117,8 @@ class SlurmCluster:
         if now_s - self._nodes_at_s >= self._slurm.nodes_every_s or now_s < self._nodes_at_s:
             self._nodes = self._client.nodes()
             self._nodes_at_s = now_s
-        self._writes = 0
+        self._hands.new_cycle()
+        self._hands.obstacles.saw(jobs, now_s)
         self._jobs = {job.id: job for job in jobs}
         self._facts = Facts(jobs, self._nodes, self._notes, dict(self._modes()), now_s)
         self.known.take(self._jobs, jobs, now_s, self.token)
@@ -121,10 +126,13 @@ class SlurmCluster:
         self._flying = {}
         for job in jobs:
             note = self._notes.get(job.id)
-            if note is not None and self._viewer.under_way(job, note):
+            if note is not None and self._viewer.under_way(job, note) and self._viewer.may_start_yet(job, note):
                 self._flies(job.id, parse_placement(note.where), note.shards)
         fair_share = {} if self._shares is None else self._shares(now_s)
         return Snapshot(now_s, partitions, self._ended(jobs), fair_share=fair_share)
+
+    def _barred(self, record: SlurmJob, now_s: float) -> tuple[str, float] | None:
+        return self._hands.barred(record, now_s)
 
     def _flies(self, job_id: str, placement: Placement, shards: bool) -> None:
         for part in placement:
@@ -168,8 +176,8 @@ class SlurmCluster:
         mode = self._facts.modes.get(home, Mode.OBSERVE)
         if mode is not Mode.PACK:
             raise ActionRefused(f"job {job_id}: partition {home!r} is in {mode} mode, nothing was done")
-        if self._writes + 3 > self._slurm.writes_per_cycle:
-            raise ActionRefused(f"job {job_id}: enough was written in this cycle, the next one goes on")
+        if self._hands.full(4):
+            raise ActionRefused(f"job {job_id}: limit slurm.writes_per_cycle is reached; retried in the next cycle")
         if isinstance(decision, Start):
             self._start(record, note, action, decision)
         elif isinstance(decision, Requeue):
@@ -184,7 +192,10 @@ class SlurmCluster:
     def _note(self, record: SlurmJob, note: JobNote | None) -> JobNote:
         """What is known of the job, with its request as it is before Lucid first touches it."""
         if note is not None and note.as_written:
-            return note
+            home = self._viewer.home(record, note)
+            if home == note.home:
+                return note
+            return replace(note, home=home, as_written={**note.as_written, "partition": home})
         written = {key: value for key, value in asdict(as_written(record)).items() if value}
         written["partition"] = record.partition
         return replace(
@@ -196,28 +207,14 @@ class SlurmCluster:
             submit_s=record.submit_s,
         )
 
-    def _put(self, note: JobNote) -> None:
-        self._store.put_note(note, self.token)
-        self._notes[note.job_id] = note
-
-    def _do(self, job_id: str, verb: str, detail: str, *steps: Callable[[], None]) -> None:
-        """Note, do, note what came of it."""
-        action = self._store.begin_action(self._clock.now_s(), job_id, verb, detail, self.token)
-        try:
-            for step in steps:
-                self._writes += 1
-                step()
-        except ActionRefused as error:
-            self._store.end_action(action, f"refused: {error}", self.token)
-            raise ActionRefused(f"job {job_id}: {error}") from None
-        self._store.end_action(action, "done", self.token)
-
     def _start(self, record: SlurmJob, note: JobNote | None, action: Action, start: Start) -> None:
         job_id = record.id
-        if not self._viewer.decides(record, note, self._facts.modes):
+        if not self._viewer.decides(record, note, self._facts):
             raise ActionRefused(
                 f"job {job_id} is {'pending, and not held by Lucid' if record.pending else 'running'}"
             )
+        if (bar := self._barred(record, self._facts.now_s)) is not None:
+            raise ActionRefused(f"job {job_id}: another job is tried first under Slurm's {bar[0]}")
         if start.beside is not None:
             self._partner(job_id, start)
         note = self._note(record, note)
@@ -238,18 +235,25 @@ class SlurmCluster:
         changes = start_changes(record, note, start.placement, shards, action.partition, self._nodes, extra)
         place = show_placement(start.placement)
         now_s = self._clock.now_s()
-        self._put(replace(note, where=place, asked_s=now_s, shards=shards, released=False, restarts=record.restarts))
+        self._hands.put(
+            replace(note, where=place, asked_s=now_s, shards=shards, released=False, restarts=record.restarts)
+        )
         words = f"{place}{f' beside {start.beside}' if start.beside else ''}{' in slots' if shards else ''}"
         if extra and changes.extra is None and record.extra != extra:
             words += ", without MPS: its Extra is the user's"
-        self._do(
-            job_id,
-            "start",
-            words,
-            lambda: self._client.update(job_id, changes),
-            lambda: self._client.release(job_id),
-        )
-        self._put(replace(self._notes[job_id], released=True))
+        self._hands.obstacles.tries(record)
+        try:
+            self._hands.do(
+                job_id,
+                "start",
+                words,
+                lambda: self._client.update(job_id, changes),
+                lambda: self._client.release(job_id),
+            )
+        except ActionRefused as error:
+            in_room = replace(record, partition=action.partition)
+            raise ActionRefused(self._hands.not_started(in_room, str(error).partition(": ")[2])) from None
+        self._hands.put(replace(self._notes[job_id], released=True))
         self._flies(job_id, start.placement, shards)
 
     def _extra(self, record: SlurmJob, start: Start) -> str:
@@ -287,29 +291,31 @@ class SlurmCluster:
         if record.running:
             self._put_back(record, note, "release")
         else:
-            self._put(replace(note, wait_since_s=self._facts.now_s))
+            self._hands.put(replace(note, wait_since_s=self._facts.now_s))
 
     def _waits_for_profiling(self, record: SlurmJob, note: JobNote | None) -> bool:
-        return self._viewer.decides(record, note, self._facts.modes) and not (note is not None and note.to_home)
+        return self._viewer.decides(record, note, self._facts) and not (note is not None and note.to_home)
 
     def _put_back(self, record: SlurmJob, note: JobNote, verb: str) -> None:
         """The job runs until Slurm has taken the requeue; what is noted before says where it goes then."""
         before = note
         now_s = self._facts.now_s
         ran_s = note.ran_s + max(now_s - record.start_s, 0.0)
-        self._put(replace(note, where="", released=False, shards=False, wait_since_s=now_s, ran_s=ran_s))
+        self._hands.put(replace(note, where="", released=False, shards=False, wait_since_s=now_s, ran_s=ran_s))
         try:
-            self._do(record.id, verb, show_placement(record.placement), lambda: self._client.requeue_hold(record.id))
+            self._hands.do(
+                record.id, verb, show_placement(record.placement), lambda: self._client.requeue_hold(record.id)
+            )
         except ActionRefused:
-            self._put(before if verb != "release" else replace(before, to_home=False))
+            self._hands.put(before if verb != "release" else replace(before, to_home=False))
             raise
 
     def _keep(self, record: SlurmJob, note: JobNote | None) -> None:
         if not record.running:
             raise ActionRefused(f"job {record.id} is not running")
         note = self._note(record, note)
-        self._do(record.id, "keep", show_placement(record.placement))
-        self._put(replace(note, kept=True))
+        self._hands.do(record.id, "keep", show_placement(record.placement))
+        self._hands.put(replace(note, kept=True))
 
     def order(self, factors: Mapping[str, int]) -> int:
         """Write the site factors that differ from the last ones written, within the cap; returns how many. Jobs
@@ -323,82 +329,32 @@ class SlurmCluster:
             record, known = self._jobs.get(job_id), self._notes.get(job_id)
             if record is None or not record.pending or factor == (known.site_factor if known else 0):
                 continue
-            if self._writes >= self._slurm.writes_per_cycle:
+            if self._hands.full(1):
                 break
             changes = Changes(site_factor=factor)
             try:
-                self._do(job_id, "order", str(factor), lambda i=job_id, c=changes: self._client.update(i, c))  # type: ignore[misc]
+                self._hands.do(job_id, "order", str(factor), lambda i=job_id, c=changes: self._client.update(i, c))  # type: ignore[misc]
             except ActionRefused:
                 continue
-            self._put(replace(known or JobNote(job_id), site_factor=factor))
+            self._hands.put(replace(known or JobNote(job_id), site_factor=factor))
             written += 1
         return written
 
     # -- mend ------------------------------------------------------------------------------------------------
 
     def heal(self) -> list[str]:
-        """Put right what the last look showed to be out of joint; returns what was done, in words. Starts that
-        did not come about are taken back, requests that stand changed on waiting jobs are given back, jobs of
-        partitions that are no longer packed are let go, and notes of jobs that have left are dropped."""
-        done: list[str] = []
-        now_s = self._facts.now_s
-        for record in self._facts.jobs:
-            note = self._notes.get(record.id)
-            if self._writes + 3 > self._slurm.writes_per_cycle:
-                break
-            try:
-                words = self._mend(record, note, now_s)
-            except ActionRefused as error:
-                words = f"job {record.id}: cannot be mended yet ({error})"
-            if words:
-                done.append(words)
+        """Put right what the last look showed to be out of joint (``slurm_mend``), and drop the notes of jobs that
+        have left; returns what was done, in words."""
+        done = self._mender.mend(self._facts)
         if self._facts.jobs or self._facts.nodes:
             gone = [job_id for job_id in self._notes if job_id not in self._jobs or self._jobs[job_id].ended]
             if gone:
                 self._store.forget(gone, self.token)
+                self._mender.forget(gone)
                 for job_id in gone:
                     del self._notes[job_id]
                     self.known.forget(job_id)
         return done
-
-    def _mend(self, record: SlurmJob, note: JobNote | None, now_s: float) -> str:
-        if record.state == "RUNNING" and note is not None and note.where and not note.released:
-            self._put(replace(note, released=True))  # killed between telling Slurm and noting that it had taken it
-        if not record.pending or not record.gpus or not self._viewer.ours(record):
-            return ""
-        home = self._viewer.home(record, note)
-        packs = self._facts.modes.get(home) is Mode.PACK
-        if self._viewer.under_way(record, note):
-            assert note is not None
-            if packs and now_s - note.asked_s > self._slurm.start_grace_s:
-                self._take_back(record, note)
-                return f"job {record.id}: did not start on {note.where} (Slurm: {record.reason}), taken back"
-            changes = None if packs else back_to(record, note)
-            if changes is None:
-                return ""
-            self._do(record.id, "restore", "", lambda: self._client.update(record.id, changes))
-            self._put(replace(note, where="", shards=False, released=True))
-            return f"job {record.id}: given back the request that its user wrote, partition {home!r} is not packed"
-        if not record.held or (note is not None and note.released):
-            return ""
-        if not packs:
-            self.let_go(record)
-            return f"job {record.id}: let go as its user wrote it, partition {home!r} is not packed"
-        back = back_to(record, note)
-        if back is not None and self._viewer.decides(record, note, self._facts.modes):
-            self._do(record.id, "restore", "", lambda: self._client.update(record.id, back))
-            if note is not None and note.where:
-                self._put(replace(note, where="", shards=False))
-            return f"job {record.id}: given back the request that its user wrote"
-        return ""
-
-    def _take_back(self, record: SlurmJob, note: JobNote) -> None:
-        self._do(record.id, "take back", note.where, lambda: self._client.hold(record.id))
-        note = replace(note, where="", released=False, shards=False)
-        self._put(note)
-        changes = back_to(record, note)
-        if changes is not None:
-            self._do(record.id, "restore", "", lambda: self._client.update(record.id, changes))
 
     def still_ours(self) -> list[str]:
         """Ids of the jobs that the last look showed held by Lucid, or waiting with a request that Lucid changed."""
@@ -407,27 +363,5 @@ class SlurmCluster:
             for job in self._facts.jobs
             if job.pending
             and self._viewer.ours(job)
-            and ((job.held and not self._notes.get(job.id, JobNote(job.id)).released) or job.request.shards)
+            and (self._viewer.holds(job, self._notes.get(job.id)) or job.request.shards)
         ]
-
-    def let_go(self, record: SlurmJob) -> None:
-        """Release a held job of ours as its user wrote it, in its own VC.
-
-        Raises:
-            ActionRefused: Slurm declined (it is just completing, say); ask again.
-        """
-        note = self._notes.get(record.id)
-        home = self._viewer.home(record, note)
-        changes = back_to(record, note) or Changes()
-        if record.partition == self._daemon.profiling_partition and home != record.partition:
-            changes = replace(changes, partition=home)
-        changes = replace(changes, start_now=True)
-        self._do(
-            record.id,
-            "let go",
-            "as written",
-            lambda: self._client.update(record.id, changes),
-            lambda: self._client.release(record.id),
-        )
-        if note is not None:
-            self._put(replace(note, where="", released=True, restarts=record.restarts))

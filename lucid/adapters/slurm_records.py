@@ -116,6 +116,9 @@ class SlurmJob:
     hosts_used: tuple[tuple[str, int, int], ...] = ()
     """(node, CPUs, MiB) that it holds now."""
     extra: str = ""
+    comment: str = ""
+    qos: str = ""
+    reservation: str = ""
 
     @property
     def completing(self) -> bool:
@@ -337,6 +340,9 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             placement=placement,
             hosts_used=used,
             extra=str(raw.get("extra") or ""),
+            comment=str(raw.get("comment") or ""),
+            qos=str(raw.get("qos") or ""),
+            reservation=str(raw.get("resv_name") or ""),
         )
         for job_id, rank in ids
     ]

@@ -41,6 +41,10 @@ _NOT_AUTHENTICATED = 1007
 _URL = re.compile(r"unix:(?P<path>/\S+)|https?://[\w.:\[\]-]+/?")
 
 
+def _now() -> dict[str, Any]:
+    return {"set": True, "infinite": False, "number": int(time.time())}
+
+
 class RestClient:
     """See ``SlurmClient``.
 
@@ -189,7 +193,7 @@ class RestClient:
             "tres_per_task": changes.tres_per_task,
             # An empty list changes nothing; a list of an empty name clears.
             "required_nodes": None if changes.req_nodes is None else changes.req_nodes.split(","),
-            "begin_time": {"set": True, "infinite": False, "number": int(time.time())} if changes.start_now else None,
+            "begin_time": _now() if changes.start_now else None,
             "site_factor": None if changes.site_factor is None else changes.site_factor + _FACTOR_OFFSET,
             "admin_comment": changes.admin_comment,
             "extra": changes.extra,
@@ -208,7 +212,7 @@ class RestClient:
             self._by_command(job_id, "changes an array only as a whole").update(job_id, changes)
 
     def hold(self, job_id: str) -> None:
-        """Write ``hold``."""
+        """Write ``hold``, with a begin time beside it, by which job_submit.lua tells Lucid's holds from a user's."""
         self._hold(job_id, True)
 
     def release(self, job_id: str) -> None:
@@ -217,7 +221,7 @@ class RestClient:
 
     def _hold(self, job_id: str, hold: bool) -> None:
         if "_" not in checked_id(job_id):
-            self._write(f"job/{job_id}", {"hold": hold})
+            self._write(f"job/{job_id}", {"hold": hold, **({"begin_time": _now()} if hold else {})})
             return
         commands = self._by_command(job_id, "holds and releases an array only as a whole")
         (commands.hold if hold else commands.release)(job_id)

@@ -17,6 +17,7 @@ __all__ = [
     "is_shards",
     "memory_mib",
     "parse_mark",
+    "says",
     "shard_counts",
     "shard_request",
     "shard_types",
@@ -164,3 +165,8 @@ def parse_mark(admin_comment: str) -> dict[str, str] | None:
         if eq:
             pairs[key] = value
     return pairs
+
+
+def says(comment: str, word: str) -> bool:
+    """Does a job's comment have ``lucid:WORD`` as a word of its own? As slurm/job_submit.lua reads it."""
+    return re.search(rf"(?:^|[\s,;])lucid:{re.escape(word)}(?:[\s,;]|$)", comment) is not None

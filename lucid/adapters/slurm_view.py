@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from lucid.adapters.slurm_obstacles import Standing, standing
 from lucid.adapters.slurm_records import Request, SlurmJob, SlurmNode
-from lucid.adapters.slurm_text import parse_mark
+from lucid.adapters.slurm_text import parse_mark, says
 from lucid.adapters.store import JobNote
 from lucid.config import DaemonSettings, Mode
 from lucid.core.job import Job, JobProfile, Pending, Running, Stage
@@ -23,6 +24,11 @@ from lucid.core.snapshot import Partition
 __all__ = ["Facts", "KnownProfile", "Profiled", "Viewer", "as_written", "home_of", "parse_placement", "users_nodes"]
 
 KnownProfile = Callable[[SlurmJob], JobProfile | None]
+_AHEAD_S = 60.0
+"""A begin time within this is none: as in job_submit.lua."""
+_REQUEUE_AHEAD_S = 125.0
+"""Slurm sets a requeued job's begin time two minutes ahead."""
+
 Profiled = Callable[[Job], bool]
 """Does a new job go through profiling first? The policy's rule."""
 
@@ -48,9 +54,13 @@ def parse_placement(text: str) -> Placement:
     return tuple(parts)
 
 
-def home_of(partition: str, admin_comment: str, note: JobNote | None, vcs: Collection[str]) -> str:
-    """The VC of a job that stands, or ended, in ``partition``: as noted, as tagged with one of ``vcs``, else that
-    partition."""
+def home_of(
+    partition: str, admin_comment: str, note: JobNote | None, vcs: Collection[str], profiling: str = ""
+) -> str:
+    """The VC of a job that stands, or ended, in ``partition``: that partition, which its user may have changed; of a
+    job in the profiling partition the VC that is noted, or tagged as one of ``vcs``."""
+    if partition != profiling:
+        return partition
     if note is not None and note.home:
         return note.home
     tagged = (parse_mark(admin_comment) or {}).get("vc", "")
@@ -60,8 +70,16 @@ def home_of(partition: str, admin_comment: str, note: JobNote | None, vcs: Colle
 class Viewer:
     """Makes partitions. ``profile_of`` answers what is known of a job's profile, its own or an earlier one's."""
 
-    def __init__(self, settings: DaemonSettings, profile_of: KnownProfile, profiled: Profiled) -> None:
+    def __init__(
+        self,
+        settings: DaemonSettings,
+        profile_of: KnownProfile,
+        profiled: Profiled,
+        barred: Callable[[SlurmJob, float], tuple[str, float] | None] = lambda job, now_s: None,  # noqa: ARG005
+    ) -> None:
+        """``barred``: what Slurm has against starting a waiting job now, and when it is tried again."""
         self._settings = settings
+        self._barred = barred
         self._profiled = profiled
         self._profile_of = profile_of
         self._places: dict[str, Placement] = {}
@@ -73,25 +91,52 @@ class Viewer:
 
     def home(self, job: SlurmJob, note: JobNote | None) -> str:
         """The job's VC (`home_of`)."""
-        return home_of(job.partition, job.admin_comment, note, self._settings.partitions)
+        settings = self._settings
+        return home_of(job.partition, job.admin_comment, note, settings.partitions, settings.profiling_partition)
 
     def ours(self, job: SlurmJob) -> bool:
         """Does it bear our mark, on a job that Lucid may decide?"""
         mark = parse_mark(job.admin_comment)
         return mark is not None and mark.get("skip") is None
 
-    def decides(self, job: SlurmJob, note: JobNote | None, modes: Mapping[str, Mode]) -> bool:
-        """Is this a waiting job that Lucid holds, in a partition that it packs?"""
-        if not (job.pending and job.gpus and job.held and self.ours(job) and not job.dependent):
+    def holds(self, job: SlurmJob, note: JobNote | None) -> bool:
+        """Is this a waiting job that Lucid holds, and nobody else? job_submit.lua writes ``lucid:held`` into the
+        comment of a job that its user or an administrator holds (``v=2`` in the tag: it knows how). A job that was
+        requeued and held by others after Lucid had let it go is theirs to release."""
+        if not (job.pending and job.gpus and job.held and self.ours(job)) or says(job.comment, "held"):
             return False
-        if modes.get(self.home(job, note)) is not Mode.PACK:
+        if note is None or not note.released:
+            return True
+        return (parse_mark(job.admin_comment) or {}).get("v") == "2" and job.restarts == note.restarts
+
+    def leaves(self, job: SlurmJob, now_s: float) -> str:
+        """Why a job that Lucid holds is Slurm's alone from now on, by what its user changed since; empty if it is
+        not. The rules are those that job_submit.lua has for new jobs."""
+        ahead_s = _REQUEUE_AHEAD_S if job.restarts else 0.0  # Slurm starts nothing right after a requeue
+        if says(job.comment, "off"):
+            return "its comment says lucid:off"
+        if job.dependent:
+            return "it has a dependency"
+        if job.reservation:
+            return f"it asks for reservation {job.reservation}"
+        if job.eligible_s > now_s + ahead_s + _AHEAD_S:
+            return "it has a begin time"
+        return ""
+
+    def decides(self, job: SlurmJob, note: JobNote | None, facts: Facts) -> bool:
+        """Is this a waiting job that Lucid holds and is to decide, in a partition that it packs?"""
+        if not self.holds(job, note) or self.leaves(job, facts.now_s):
             return False
-        # held or requeued by somebody else after Lucid had let it go: theirs to release
-        return not (note is not None and note.released)
+        return facts.modes.get(self.home(job, note)) is Mode.PACK
 
     def under_way(self, job: SlurmJob, note: JobNote | None) -> bool:
         """Was it told to start, and has not yet?"""
         return job.pending and not job.held and note is not None and bool(note.where)
+
+    def may_start_yet(self, job: SlurmJob, note: JobNote) -> bool:
+        """Of a job under way: may Slurm start it at any moment? Not where its reason says otherwise, nor after a
+        requeue that Lucid did not ask for."""
+        return standing(job.reason) is Standing.WAITS and job.restarts == note.restarts
 
     # -- the view --------------------------------------------------------------------------------------------
 
@@ -207,10 +252,14 @@ class Viewer:
             if home not in facts.modes:
                 continue
             if facts.modes[home] is Mode.PACK:
-                if not self.decides(record, note, facts.modes):
+                if not self.decides(record, note, facts):
                     continue
+                words, retry_s = self._barred(record, facts.now_s) or ("", 0.0)
             elif record.held or record.dependent:
                 continue
+            else:
+                words = record.reason if standing(record.reason) is Standing.BARRED else ""
+                retry_s = 0.0
             profile = self._profile_of(record)
             note = note or JobNote(record.id)
             job = self.job(record, note, facts)
@@ -225,6 +274,8 @@ class Viewer:
                     note.ran_s,
                     record.restarts,
                     note.alone,
+                    barred=words,
+                    retry_s=retry_s,
                 )
             )
         return found
@@ -241,6 +292,8 @@ class Viewer:
                 start_s = record.start_s
             elif self.under_way(record, note):
                 assert note is not None
+                if not self.may_start_yet(record, note):
+                    continue  # taken back at the end of this turn: nothing is kept for it
                 placement, start_s = parse_placement(note.where), note.asked_s
             else:
                 continue

@@ -54,7 +54,9 @@ class JobNote:
     ``alone``: parted by rule, not to be packed again. ``where``: the GPUs on which it was told to start at
     ``asked_s`` (written before Slurm is told), ``shards``: as slots that others may join, ``released``: Slurm
     has taken it. ``wait_since_s``: when its present wait began. ``ran_s``: wall time of its earlier runs.
-    ``site_factor``: the last one written.
+    ``site_factor``: the last one written. ``tries``: starts in its VC that Slurm refused or did not bring about;
+    ``refusal``: Slurm's words at the last of them; ``retry_s``: not tried again before then. ``given_up``: released
+    as its user wrote it, for these words of Slurm.
     """
 
     job_id: str
@@ -74,6 +76,10 @@ class JobNote:
     restarts: int = 0
     site_factor: int = 0
     submit_s: float = 0.0
+    tries: int = 0
+    refusal: str = ""
+    retry_s: float = 0.0
+    given_up: str = ""
 
 
 @dataclass(frozen=True, slots=True)

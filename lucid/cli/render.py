@@ -121,6 +121,11 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "Backfill": _backfill,
     "PlainOrder": _plain_order,
+    "Unsafe": lambda r: f"the safety check stopped what was planned: {r.words}",
+    "SlurmBars": lambda r: (
+        f"Slurm would not start it now: {r.words}"
+        + (f"; Lucid tries again by {when(r.retry_s)}" if r.retry_s else "")
+    ),
     "FairOrder": lambda r: f"in order of submission ({when(r.submit_s)})",
     "FreeGpus": _free,
     "HostFits": lambda r: (

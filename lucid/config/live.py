@@ -113,6 +113,9 @@ class SlurmSettings(Section):
     """How long the breaker stays open at first."""
     start_grace_s: float = Field(30.0, gt=0)
     """A released job that has not started by then is taken back and decided anew."""
+    start_tries: int = Field(2, ge=1)
+    """A job whose start Slurm refused, or did not bring about, so many times is released as its user wrote it: Slurm
+    alone decides about it from then on."""
 
     @property
     def packs(self) -> bool:

@@ -161,6 +161,10 @@ class Pending:
     """Of an elastic job."""
     work: Work | None = None
     """Where an executor reports it."""
+    barred: str = ""
+    """Slurm's own words for why it would not start this job at present; empty where nothing is known against it."""
+    retry_s: float = 0.0
+    """When a barred job is tried again, at the latest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 
 from lucid.core.decision import (
@@ -20,8 +21,9 @@ from lucid.core.decision import (
 from lucid.core.job import Job, JobProfile, Pending, Running, Stage
 from lucid.core.ledger import host_share
 from lucid.core.placement import Placement, placement_gpus
+from lucid.core.reason import Unsafe
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.errors import UnsafePlan
+from lucid.errors import UnsafeAction, UnsafePlan
 from lucid.orchestrator.check_groups import check_groups
 
 __all__ = ["SafetyCheck", "check_partition"]
@@ -61,13 +63,43 @@ class SafetyCheck:
             self._passed[name] = (partition, part)
         _once(plan)
 
+    def safe_part(self, snapshot: Snapshot, plan: Plan) -> tuple[Plan, list[UnsafeAction]]:
+        """The plan without the actions that break a rule, and what was wrong with each. Their jobs wait.
+
+        Raises:
+            UnsafePlan: what is wrong is not the matter of single actions.
+        """
+        unsafe: list[UnsafeAction] = []
+        while True:
+            try:
+                self(snapshot, plan)
+            except UnsafeAction as error:
+                unsafe.append(error)
+                plan = _without(snapshot, plan, error)
+            else:
+                return plan, unsafe
+
+
+def _without(snapshot: Snapshot, plan: Plan, error: UnsafeAction) -> Plan:
+    """The plan without one job's action; every round of ``safe_part`` has one action less."""
+    parts = dict(plan.partitions)
+    for name, part in plan.partitions.items():
+        left = tuple(action for action in part.actions if action.job_id != error.job_id)
+        if len(left) == len(part.actions):
+            continue
+        decisions = {job_id: decision for job_id, decision in part.decisions.items() if job_id != error.job_id}
+        if any(entry.job.id == error.job_id for entry in snapshot.partitions[name].pending):
+            decisions[error.job_id] = Hold((Unsafe(str(error)),))
+        parts[name] = replace(part, decisions=decisions, actions=left)
+    return replace(plan, partitions=parts)
+
 
 def _once(plan: Plan) -> None:
     seen: set[str] = set()
     for part in plan.partitions.values():
         for action in part.actions:
             if action.job_id in seen:
-                raise UnsafePlan(f"job {action.job_id}: two actions in one plan")
+                raise UnsafeAction(f"job {action.job_id}: two actions in one plan", action.job_id)
             seen.add(action.job_id)
 
 
@@ -106,20 +138,30 @@ def check_partition(partition: Partition, plan: PartitionPlan, group_limit: int 
     }
     book = _Book(partition, touched)
     for action in plan.actions:  # what leaves makes room first, as the cluster will apply it
-        _known(action, partition, decisions.get(action.job_id), pending, running)
+        try:
+            _known(action, partition, decisions.get(action.job_id), pending, running)
+        except UnsafePlan as error:
+            raise UnsafeAction(str(error), action.job_id) from None
         if isinstance(action.decision, Requeue | Resize | Regroup | Release) and action.job_id in running:
             book.remove(running[action.job_id])
     for action in plan.actions:
-        decision = action.decision
-        if isinstance(decision, Start):
-            entry = pending[action.job_id]
-            book.add(entry.job, entry.profile, decision.placement, decision.beside, decision.group)
-        elif isinstance(decision, Resize):
-            book.add(running[action.job_id].job, running[action.job_id].profile, decision.placement, None)
-        elif isinstance(decision, Regroup):
-            moved = running[action.job_id]
-            book.add(moved.job, moved.profile, decision.placement, None, decision.group)
+        try:
+            _enter(book, action, pending, running)
+        except UnsafePlan as error:
+            raise UnsafeAction(str(error), action.job_id) from None
     check_groups(partition, plan, group_limit)
+
+
+def _enter(book: _Book, action: Action, pending: Mapping[str, Pending], running: Mapping[str, Running]) -> None:
+    decision = action.decision
+    if isinstance(decision, Start):
+        entry = pending[action.job_id]
+        book.add(entry.job, entry.profile, decision.placement, decision.beside, decision.group)
+    elif isinstance(decision, Resize):
+        book.add(running[action.job_id].job, running[action.job_id].profile, decision.placement, None)
+    elif isinstance(decision, Regroup):
+        moved = running[action.job_id]
+        book.add(moved.job, moved.profile, decision.placement, None, decision.group)
 
 
 def _known(

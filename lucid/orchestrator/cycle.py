@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lucid.core.decision import Plan
 from lucid.core.ports import Applied, Cluster, Forecaster, Predictor, Recorder
 from lucid.core.snapshot import Snapshot
-from lucid.errors import ConfigError
+from lucid.errors import ConfigError, UnsafeAction
 from lucid.orchestrator.annotate import Annotator
 from lucid.orchestrator.check import SafetyCheck
 from lucid.orchestrator.policy import Policy
@@ -18,11 +18,12 @@ __all__ = ["Cycle", "CycleResult"]
 
 @dataclass(frozen=True, slots=True)
 class CycleResult:
-    """What one cycle saw, decided and did."""
+    """What one cycle saw, decided and did; ``unsafe``: what the safety check left out of the plan."""
 
     snapshot: Snapshot
     plan: Plan
     applied: Sequence[Applied]
+    unsafe: Sequence[UnsafeAction] = ()
 
 
 class Cycle:
@@ -40,8 +41,10 @@ class Cycle:
         recorder: Recorder | None = None,
         forecaster: Forecaster | None = None,
         memory: Mapping[str, object] | None = None,
+        tolerant: bool = False,
     ) -> None:
-        """``memory``: what the policy's last plan left, where there was one before."""
+        """``memory``: what the policy's last plan left, where there was one before. ``tolerant``: an action that
+        breaks a safety rule is left out, and the rest of the plan is done; otherwise nothing is."""
         lacking = policy.needs - cluster.capabilities
         if lacking:
             raise ConfigError(
@@ -54,6 +57,7 @@ class Cycle:
         self._annotate = Annotator(predictor, forecaster)
         self._check = SafetyCheck(getattr(policy, "group_limit", 1))
         self._recorder = recorder
+        self._tolerant = tolerant
         self.memory: Mapping[str, object] = memory or {}
         """What the last plan left for the next, by partition."""
 
@@ -65,11 +69,14 @@ class Cycle:
             UnsafePlan: the policy broke a safety rule; nothing was applied.
         """
         snapshot = self._annotate(self._cluster.observe(), self.memory)
-        plan = self._policy.plan(snapshot)
-        self._check(snapshot, plan)
+        plan, unsafe = self._policy.plan(snapshot), list[UnsafeAction]()
+        if self._tolerant:
+            plan, unsafe = self._check.safe_part(snapshot, plan)
+        else:
+            self._check(snapshot, plan)
         self.memory = plan.memory
         actions = plan.actions
         applied = self._cluster.apply(actions) if actions else []
         if self._recorder is not None:
             self._recorder.record(snapshot, plan, applied)
-        return CycleResult(snapshot, plan, applied)
+        return CycleResult(snapshot, plan, applied, unsafe)

@@ -14,6 +14,7 @@ from lucid.core.job import Job
 from lucid.core.ports import Capability, Predictor
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
+from lucid.orchestrator.barred import Barred
 
 __all__ = [
     "PartitionPolicy",
@@ -71,15 +72,17 @@ class PartitionPolicy(ABC):
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan]] = {}
+        self._barred = Barred()
 
     def profiled(self, job: Job) -> bool:  # noqa: ARG002 - part of the protocol
         """Most policies profile nothing."""
         return False
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Plan every partition that has changed or is due."""
+        """Plan every partition that has changed or is due. Jobs that Slurm bars wait, whatever the policy."""
         parts: dict[str, PartitionPlan] = {}
         now_s = snapshot.now_s
+        whole, snapshot = snapshot, self._barred.without(snapshot)
         for name, partition in snapshot.partitions.items():
             kept, others = self._kept.get(name), self.looks_at(partition, snapshot)
             if (
@@ -94,6 +97,8 @@ class PartitionPolicy(ABC):
             part = self.plan_partition(partition, snapshot)
             self._kept[name] = (partition, others, part)
             parts[name] = part
+        if whole is not snapshot:
+            parts = {name: self._barred.joined(whole.partitions[name], part) for name, part in parts.items()}
         return Plan(now_s, parts)
 
     def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:  # noqa: ARG002

@@ -124,6 +124,12 @@ SAID: list[tuple[Reason, str]] = [
         "sharing limited to GSS 1: 4 GPUs idle, 1 waited for",
     ),
     (why.SharingLevel(0, 9, 3.0, 2, 2), "sharing as configured: 0 GPUs idle, 9 waited for, forecast 3 GPUs an hour"),
+    (
+        why.SlurmBars("QOSMaxJobsPerUserLimit", 60.0),
+        "Slurm would not start it now: QOSMaxJobsPerUserLimit; Lucid tries",
+    ),
+    (why.SlurmBars("Licenses", 0.0), "Slurm would not start it now: Licenses"),
+    (why.Unsafe("job 1: no room"), "the safety check stopped what was planned: job 1: no room"),
     (why.WaitedForProfiling(15000.0, 14400.0), "has waited 4.2 h for a profiling node, at most 4.0 h is allowed"),
 ]
 

@@ -208,7 +208,8 @@ def test_a_start_that_does_not_come_about_is_taken_back(stage: Scene) -> None:
     assert (entry.placement, entry.stage) == (at("n1:0-3"), Stage.MAIN), "under way counts as there"
     stage.slurm.advance(31.0)
     (words,) = stage.mend()
-    assert words.startswith("job 1: did not start on n1:0-3")
+    assert words == "job 1: did not start (Slurm: Resources); tried again in 10 s"
+    assert stage.store.actions("1")[-2].detail == "n1:0-3 (Slurm: Resources)"
     assert stage.slurm.records["1"].held
     assert stage.request("1") == Request(tres_per_node="gres/gpu:4")
     assert [e.job.id for e in stage.look().pending] == ["1"]
@@ -228,7 +229,6 @@ def test_slots_and_whole_gpus_do_not_start_on_a_node_at_the_same_moment(stage: S
 def test_jobs_that_are_not_ours_are_left_alone(stage: Scene) -> None:
     stage.slurm.submit("1", "vc", 1, mark="jobstats:abc")
     stage.slurm.submit("2", "vc", 1, mark="lucid:vc=vc;skip=1")
-    stage.slurm.submit("3", "vc", 1, dependent=True)
     stage.slurm.submit("4", "elsewhere", 1, mark="none")
     stage.slurm.submit("5", "vc", 1, held=False)
     assert not stage.look().pending
@@ -242,11 +242,13 @@ def test_a_job_that_its_user_holds_again_stays_held(stage: Scene) -> None:
     stage.slurm.submit("1", "vc", 1)
     stage.start("1", "n1:0")
     stage.slurm.requeue_hold("1")
-    written = len(stage.slurm.writes)
-    stage.look()
     assert not stage.look().pending
+    assert stage.mend() == ["job 1: given back the request that its user wrote"]
+    written = len(stage.slurm.writes)
+    stage.slurm.advance(600.0)
     assert stage.mend() == []
     assert len(stage.slurm.writes) == written
+    assert stage.slurm.records["1"].held
 
 
 def test_a_job_requeued_by_a_lost_node_is_decided_anew(stage: Scene) -> None:

@@ -62,7 +62,7 @@ def test_only_fields_that_change_are_written(tmp_path: Path) -> None:
         ["scontrol", "update", "JobId=4", "Extra=lucid-gpus=1,3;lucid-mem=9"],
         ["scontrol", "update", "JobId=4", "Extra="],
         ["scontrol", "release", "4"],
-        ["scontrol", "hold", "4"],
+        ["scontrol", "update", "JobId=4", "Priority=0", "StartTime=now"],
         ["scontrol", "requeuehold", "Incomplete", "4"],
     ]  # fmt: skip
 

@@ -35,8 +35,10 @@ from lucid.core.reason.queue import (
     Priority,
     Rescaled,
     Reserved,
+    SlurmBars,
     SlurmPriority,
     TooLarge,
+    Unsafe,
 )
 from lucid.core.reason.sharing import (
     BestPartner,
@@ -101,9 +103,11 @@ __all__ = [
     "SharedBy",
     "SharingLevel",
     "SkipsProfiling",
+    "SlurmBars",
     "SlurmPriority",
     "Stable",
     "TooLarge",
+    "Unsafe",
     "UserAllows",
     "WaitedForProfiling",
     "reason_from_dict",

@@ -23,8 +23,10 @@ __all__ = [
     "Priority",
     "Rescaled",
     "Reserved",
+    "SlurmBars",
     "SlurmPriority",
     "TooLarge",
+    "Unsafe",
 ]
 
 
@@ -243,3 +245,19 @@ class PlainOrder(Reason):
     def __bool__(self) -> bool:
         # a wake at the very time may come out a rounding error early
         return self.now_s >= self.turn_s - 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmBars(Reason):
+    """Slurm would not start the job at present, in Slurm's own ``words`` (a limit, licences, a reservation). It is
+    tried again at ``retry_s``, or earlier when something that it may wait for changes."""
+
+    words: str
+    retry_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unsafe(Reason):
+    """What was planned for the job breaks a safety rule (a defect of Lucid), so it was not done."""
+
+    words: str

@@ -1,0 +1,126 @@
+"""What changes Slurm and remembers it: a step is noted in the store before Slurm is told, and its result after.
+
+The cluster (``slurm_cluster``) decides by it what its policy wants, the mending (``slurm_mend``) what went wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lucid.adapters.slurm_client import Changes, SlurmClient
+from lucid.adapters.slurm_obstacles import Obstacles
+from lucid.adapters.slurm_records import SlurmJob
+from lucid.adapters.slurm_starts import back_to
+from lucid.adapters.slurm_view import Viewer
+from lucid.adapters.store import JobNote, Store
+from lucid.config import SlurmSettings
+from lucid.core.ports import Clock
+from lucid.errors import ActionRefused
+
+__all__ = ["Hands"]
+
+_PASSING = ("pending execution", "temporarily unavailable", "already completing", "in progress")
+"""Slurm's words to a job that has not left COMPLETING: no fault of its request."""
+_RETRY_S = 10.0
+
+
+class Hands:
+    """The client, the store's notes, and the cap on writes of one cycle."""
+
+    def __init__(
+        self, client: SlurmClient, store: Store, clock: Clock, settings: SlurmSettings, viewer: Viewer, token: int
+    ) -> None:
+        self.client = client
+        self.store = store
+        self.clock = clock
+        self.settings = settings
+        self.viewer = viewer
+        self.token = token
+        self.notes: dict[str, JobNote] = store.notes()
+        self.obstacles = Obstacles()
+        self.profiling = ""
+        self._writes = 0
+
+    def new_cycle(self) -> None:
+        """Nothing was written yet."""
+        self._writes = 0
+
+    def full(self, count: int) -> bool:
+        """Would ``count`` writes more be too many for one cycle?"""
+        return self._writes + count > self.settings.writes_per_cycle
+
+    def put(self, note: JobNote) -> None:
+        """Remember."""
+        self.store.put_note(note, self.token)
+        self.notes[note.job_id] = note
+
+    def do(self, job_id: str, verb: str, detail: str, *steps: Callable[[], None]) -> None:
+        """Note, do, note what came of it.
+
+        Raises:
+            ActionRefused: Slurm declined, in its words.
+        """
+        action = self.store.begin_action(self.clock.now_s(), job_id, verb, detail, self.token)
+        try:
+            for step in steps:
+                self._writes += 1
+                step()
+        except ActionRefused as error:
+            self.store.end_action(action, f"refused: {error}", self.token)
+            raise ActionRefused(f"job {job_id}: {error}") from None
+        self.store.end_action(action, "done", self.token)
+
+    def barred(self, record: SlurmJob, now_s: float) -> tuple[str, float] | None:
+        """What Slurm has against starting a waiting job now, and when it is tried again."""
+        note = self.notes.get(record.id)
+        if note is not None and now_s < note.retry_s:
+            return note.refusal, note.retry_s
+        found = self.obstacles.of(record, now_s)
+        return None if found is None else (found.reason, found.retry_s)
+
+    def not_started(self, record: SlurmJob, words: str) -> str:
+        """Slurm refused a start, or did not bring it about: the job goes back to its VC unprofiled, or is tried once
+        more, or is released as its user wrote it. Returns what was done, in words."""
+        note, now_s = self.notes[record.id], self.clock.now_s()
+        note = replace(note, where="", released=False, shards=False)
+        if self.at_profiling(record):
+            self.put(replace(note, to_home=True, wait_since_s=now_s))
+            return f"job {record.id}: goes to its VC unprofiled, since Slurm does not start it there: {words}"
+        if any(part in words for part in _PASSING) and now_s - note.wait_since_s < self.settings.start_grace_s:
+            self.put(note)
+            return f"job {record.id}: has not left its nodes yet ({words})"
+        note = replace(note, tries=note.tries + 1, refusal=words, retry_s=now_s + _RETRY_S)
+        if note.tries < self.settings.start_tries:
+            self.put(note)
+            return f"job {record.id}: did not start (Slurm: {words}); tried again in {_RETRY_S:.0f} s"
+        self.put(replace(note, given_up=words))
+        return f"job {record.id}: did not start {note.tries} times (Slurm: {words}); Slurm alone decides about it now"
+
+    def at_profiling(self, record: SlurmJob) -> bool:
+        """Is it in the profiling partition, and not at home there?"""
+        note = self.notes.get(record.id)
+        return record.partition == self.profiling and self.viewer.home(record, note) != record.partition
+
+    def let_go(self, record: SlurmJob, why: str) -> None:
+        """Give a waiting job the request that its user wrote, in its own VC, and release it, unless somebody else
+        holds it.
+
+        Raises:
+            ActionRefused: Slurm declined (it is just completing, say); ask again.
+        """
+        note = self.notes.get(record.id)
+        home = self.viewer.home(record, note)
+        changes = back_to(record, note)
+        if self.at_profiling(record):
+            changes = replace(changes or Changes(), partition=home)
+        steps: list[Callable[[], None]] = []
+        if changes is not None or (record.restarts and not self.viewer.leaves(record, self.clock.now_s())):
+            # a requeue has set its begin time ahead
+            changes = replace(changes or Changes(), start_now=bool(record.restarts))
+            steps.append(lambda: self.client.update(record.id, changes))
+        if self.viewer.holds(record, note):
+            steps.append(lambda: self.client.release(record.id))
+        self.do(record.id, "let go", f"as its user wrote it: {why}", *steps)
+        if note is not None:
+            self.put(replace(note, where="", shards=False, released=True, restarts=record.restarts))

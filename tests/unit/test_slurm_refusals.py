@@ -1,0 +1,310 @@
+"""What Lucid does with a job that Slurm does not start, and with one whose user changed something meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from test_slurm_cluster import WHY, Scene, known
+
+from builders import at
+from lucid.adapters.slurm_client import Changes
+from lucid.adapters.slurm_obstacles import Standing, standing
+from lucid.adapters.slurm_records import Request
+from lucid.config import Mode
+from lucid.core.decision import Action, Requeue, Start
+from lucid.errors import ActionRefused
+
+MINE = "lucid:vc=vc;held=1;v=2"
+LIMIT = "QOSMaxJobsPerUserLimit"
+
+
+@pytest.fixture
+def stage() -> Scene:
+    return Scene()
+
+
+def limited(stage: Scene, most: int = 1) -> None:
+    """Slurm runs at most so many jobs of a user."""
+
+    def limit(job: object) -> str:
+        running = [r for r in stage.slurm.records.values() if r.state == "RUNNING"]
+        return LIMIT if len([r for r in running if r.user == job.user]) >= most else ""  # type: ignore[attr-defined]
+
+    stage.slurm.limits = limit
+
+
+def barred(stage: Scene) -> dict[str, str]:
+    return {entry.job.id: entry.barred for entry in stage.look().pending}
+
+
+# -- Slurm's limits ---------------------------------------------------------------------------------------------
+
+
+def test_a_job_over_a_limit_waits_with_slurms_words_and_holds_no_gpus(stage: Scene) -> None:
+    limited(stage)
+    for name in ("1", "2", "3"):
+        stage.slurm.submit(name, "vc", 1, run_s=100.0)
+    assert stage.start("1", "n1:0") is None
+    assert stage.start("2", "n1:1") is None
+    assert [e.job.id for e in stage.look().running] == ["1"], "what Slurm bars holds nothing in the books"
+    assert stage.mend() == [f"job 2: Slurm does not start it now ({LIMIT}); waits"]
+    assert stage.slurm.records["2"].held
+    assert stage.request("2") == Request(tres_per_node="gres/gpu:1")
+    assert barred(stage) == {"2": LIMIT, "3": LIMIT}, "nor is the next of the same user tried in vain"
+    assert "another job is tried first" in (stage.start("3", "n1:2") or "")
+    stage.slurm.advance(100.0)
+    assert barred(stage) == {"2": "", "3": ""}, "one of theirs has ended"
+
+
+def test_only_one_of_many_is_tried_when_the_limit_may_have_given_way(stage: Scene) -> None:
+    limited(stage)
+    for name in ("1", "2", "3", "4"):
+        stage.slurm.submit(name, "vc", 1, run_s=100.0)
+    stage.start("1", "n1:0")
+    stage.start("2", "n1:1")
+    stage.mend()
+    stage.slurm.advance(100.0)
+    stage.cluster.observe()
+    done = stage.cluster.apply([Action(n, "vc", Start(at(f"n1:{n}"), WHY)) for n in ("2", "3", "4")])
+    assert [bool(item.refused) for item in done] == [False, True, True]
+    assert stage.slurm.records["2"].state == "RUNNING"
+    assert barred(stage) == {"3": "", "4": ""}, "it gave way: more are tried"
+    assert stage.start("3", "n1:3") is None
+    stage.mend()
+    assert barred(stage) == {"3": LIMIT, "4": LIMIT}
+
+
+def test_a_barred_job_is_tried_again_after_a_time_that_doubles(stage: Scene) -> None:
+    stage.slurm.limits = lambda job: "Licenses"
+    stage.slurm.submit("1", "vc", 1)
+    waits = []
+    for _ in range(7):
+        assert stage.start("1", "n1:0") is None
+        stage.mend()
+        (entry,) = stage.look().pending
+        assert entry.barred == "Licenses"
+        waits.append(entry.retry_s - stage.slurm.now)
+        stage.slurm.advance(waits[-1])
+    assert waits == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
+    assert stage.store.notes()["1"].tries == 0, "a limit is no fault of its request: it stays Lucid's"
+
+
+def test_another_users_jobs_are_not_barred_nor_smaller_ones_by_a_limit_on_gpus(stage: Scene) -> None:
+    stage.slurm.limits = lambda job: "QOSMaxGRESPerUser" if job.gpus > 2 else ""
+    stage.slurm.submit("1", "vc", 4)
+    stage.slurm.submit("2", "vc", 4, user="bob")
+    stage.slurm.submit("3", "vc", 2)
+    stage.slurm.submit("4", "vc", 3)
+    stage.start("1", "n1:0-3")
+    stage.mend()
+    assert barred(stage) == {"1": "QOSMaxGRESPerUser", "2": "", "3": "", "4": ""}
+    stage.start("4", "n1:0-2")
+    stage.mend()
+    stage.slurm.submit("5", "vc", 3)
+    assert barred(stage) == {
+        "1": "QOSMaxGRESPerUser",
+        "2": "",
+        "3": "",
+        "4": "QOSMaxGRESPerUser",
+        "5": "QOSMaxGRESPerUser",
+    }
+
+
+def test_in_order_mode_slurms_own_reason_is_read_before_anything_is_planned(stage: Scene) -> None:
+    stage.modes["vc"] = Mode.ORDER
+    stage.slurm.limits = lambda job: LIMIT if job.id == "1" else "Priority"
+    stage.slurm.submit("1", "vc", 1, held=False, mark="none")
+    stage.slurm.submit("2", "vc", 1, held=False, mark="none")
+    assert barred(stage) == {"1": LIMIT, "2": ""}
+
+
+@pytest.mark.parametrize(
+    ("reason", "found"),
+    [
+        ("Resources", Standing.WAITS),
+        ("AssocGrpGRES", Standing.BARRED),
+        ("Reservation", Standing.BARRED),
+        ("PartitionTimeLimit", Standing.BARRED),
+        ("PartitionNodeLimit", Standing.UNFIT),
+        ("ReqNodeNotAvail, UnavailableNodes:n4", Standing.UNFIT),
+        ("ReqNodeNotAvail(Unavailable:n4)", Standing.UNFIT),
+        ("ALimitOfALaterSlurm", Standing.BARRED),
+    ],
+)
+def test_reasons(reason: str, found: Standing) -> None:
+    assert standing(reason) is found
+
+
+# -- try, and let go --------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_slurm_refuses_twice_is_released_as_its_user_wrote_it(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1, mark=MINE)
+    known(stage, "1")
+
+    def refuse(job_id: str, changes: Changes) -> None:
+        if changes.tres_per_node and "shard" in changes.tres_per_node:
+            raise ActionRefused("Invalid generic resource (gres) specification")
+        update(job_id, changes)
+
+    update, stage.slurm.update = stage.slurm.update, refuse  # type: ignore[method-assign]
+    assert "tried again in 10 s" in (stage.start("1", "n1:0") or "")
+    assert barred(stage) == {"1": "Invalid generic resource (gres) specification"}
+    stage.slurm.advance(10.0)
+    assert barred(stage) == {"1": ""}
+    assert "did not start 2 times" in (stage.start("1", "n1:0") or "")
+    (words,) = stage.mend()
+    assert words == (
+        "job 1: let go as its user wrote it, Slurm did not start it 2 times as Lucid asked "
+        "(Invalid generic resource (gres) specification)"
+    )
+    assert stage.slurm.records["1"].state == "RUNNING"
+    assert stage.request("1") == Request(tres_per_node="gres/gpu:1")
+    assert stage.mend() == []
+    verbs = [(row.verb, row.result.partition(":")[0]) for row in stage.store.actions("1")]
+    assert verbs == [("start", "refused"), ("start", "refused"), ("let go", "done")]
+
+
+def test_a_job_that_slurm_accepts_and_never_starts_is_let_go_too_and_nobody_waits_for_its_gpus(stage: Scene) -> None:
+    stage.slurm.limits = lambda job: "PartitionNodeLimit" if job.request.req_nodes else "Resources"
+    stage.slurm.submit("1", "vc", 2)
+    for _ in range(2):
+        assert stage.start("1", "n1:0-1") is None
+        assert stage.look().running == ()
+        stage.mend()
+        stage.slurm.advance(10.0)
+    stage.mend()
+    record = stage.slurm.records["1"]
+    assert (record.held, record.request, record.reason) == (False, Request(tres_per_node="gres/gpu:2"), "Resources")
+    assert not stage.look().running
+    assert not stage.look().pending
+    assert stage.store.notes()["1"].given_up == "PartitionNodeLimit"
+
+
+def test_a_let_go_that_slurm_refuses_is_tried_ever_more_rarely(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1, comment="lucid:off")
+    stage.slurm.fails_at_write = lambda n: ActionRefused("no")
+    tried = []
+    for second in range(200):
+        stage.slurm.now = float(second)
+        if stage.mend():
+            tried.append(second)
+    assert tried == [0, 1, 3, 7, 15, 31, 63, 127]
+
+
+def test_what_slurm_says_of_a_job_that_is_completing_does_not_count(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1)
+    stage.start("1", "n1:0")
+    stage.do("1", Requeue(WHY))
+    stage.slurm.fails_at_write = lambda n: ActionRefused("Job is pending execution")
+    stage.slurm.advance(6.0)
+    for _ in range(3):
+        assert "has not left its nodes yet" in (stage.start("1", "n1:0") or "")
+    assert stage.store.notes()["1"].tries == 0
+
+
+def test_a_start_that_succeeds_forgets_the_tries_before(stage: Scene) -> None:
+    stage.slurm.limits = lambda job: "PartitionNodeLimit"
+    stage.slurm.submit("1", "vc", 1)
+    stage.start("1", "n1:0")
+    stage.mend()
+    assert stage.store.notes()["1"].tries == 1
+    stage.slurm.limits = lambda job: ""
+    stage.slurm.advance(10.0)
+    stage.start("1", "n1:0")
+    stage.mend()
+    assert (stage.store.notes()["1"].tries, stage.slurm.records["1"].state) == (0, "RUNNING")
+
+
+def test_a_job_that_the_profiling_partition_does_not_take_goes_home_unprofiled(stage: Scene) -> None:
+    stage.new = {"1"}
+    stage.slurm.submit("1", "vc", 1)
+    stage.slurm.limits = lambda job: "AccountNotAllowed" if job.partition == "prof" else ""
+    assert [e.job.id for e in stage.look("prof").pending] == ["1"]
+    assert stage.start("1", "p1:0", room="prof") is None
+    stage.mend()
+    assert [e.job.id for e in stage.look("vc").pending] == ["1"]
+    assert not barred(stage)["1"]
+    assert stage.start("1", "n1:0") is None
+    assert stage.slurm.records["1"].partition == "vc"
+
+
+def test_a_job_requeued_by_its_user_before_it_ran_again_holds_no_gpus(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1, mark=MINE)
+    stage.start("1", "n1:0")
+    stage.slurm._set(
+        "1", state="PENDING", placement=(), restarts=1, reason="BeginTime", eligible_s=stage.slurm.now + 120
+    )
+    assert stage.look().running == ()
+    assert stage.mend() == ["job 1: was requeued, not by Lucid; waits again"]
+    assert [e.job.id for e in stage.look().pending] == ["1"]
+
+
+# -- whose hold is it? ------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_its_user_holds_is_nobodys_to_start(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1, mark=MINE)
+    assert [e.job.id for e in stage.look().pending] == ["1"]
+    stage.slurm._set("1", comment="my run lucid:held")
+    assert not stage.look().pending
+    assert "not held by Lucid" in (stage.start("1", "n1:0") or "")
+    assert stage.mend() == []
+    stage.slurm._set("1", comment="my run")
+    assert [e.job.id for e in stage.look().pending] == ["1"], "released by its user, it is Lucid's again"
+
+
+def test_a_hold_while_the_start_is_under_way_counts_and_ends_when_its_user_says_so(stage: Scene) -> None:
+    stage.slurm.limits = lambda job: "Resources"
+    stage.slurm.submit("1", "vc", 1, mark=MINE)
+    known(stage, "1")
+    stage.start("1", "n1:0")
+    stage.slurm._set("1", held=True, comment="lucid:held", reason="JobHeldUser")
+    assert stage.look().running == ()
+    assert stage.mend() == ["job 1: given back the request that its user wrote"]
+    assert stage.request("1") == Request(tres_per_node="gres/gpu:1")
+    stage.slurm._set("1", comment="")  # job_submit.lua turns the user's release into this
+    assert [e.job.id for e in stage.look().pending] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"comment": "x,lucid:off"}, "its comment says lucid:off"),
+        ({"dependent": True}, "it has a dependency"),
+        ({"reservation": "maint"}, "it asks for reservation maint"),
+        ({"eligible_s": 3600.0}, "it has a begin time"),
+        ({"partition": "elsewhere"}, "partition 'elsewhere' is not packed"),
+        ({"partition": "vc,elsewhere"}, "partition 'vc,elsewhere' is not packed"),
+    ],
+)
+def test_what_its_user_changes_on_a_waiting_job_means_what_it_means_in_slurm(
+    stage: Scene, change: dict[str, object], why: str
+) -> None:
+    stage.slurm.submit("1", "vc", 1, mark=MINE)
+    assert [e.job.id for e in stage.look().pending] == ["1"]
+    stage.slurm._set("1", **change)
+    assert not stage.look().pending
+    assert stage.mend() == [f"job 1: let go as its user wrote it, {why}"]
+    record = stage.slurm.records["1"]
+    assert not record.held
+    assert {name: getattr(record, name) for name in change} == change, "and the change stands"
+    assert stage.mend() == []
+
+
+def test_a_job_that_its_user_moves_to_another_vc_waits_there(stage: Scene) -> None:
+    stage.modes["other"] = Mode.PACK
+    stage.cluster.viewer._settings.partitions["other"] = Mode.PACK
+    stage.slurm.submit("1", "vc", 1, mark=MINE)
+    stage.slurm._set("1", partition="other")
+    assert not stage.look().pending
+    assert [e.job.vc for e in stage.look("other").pending] == ["other"]
+
+
+def test_uninstall_gives_a_held_job_back_without_releasing_it(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1, mark=MINE)
+    stage.slurm.submit("2", "vc", 1, mark=MINE, comment="lucid:held")
+    stage.cluster.observe()
+    assert stage.cluster.still_ours() == ["1"]
+    stage.modes["vc"] = Mode.OBSERVE
+    stage.mend()
+    assert (stage.slurm.records["1"].held, stage.slurm.records["2"].held) == (False, True)
