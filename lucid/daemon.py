@@ -47,6 +47,7 @@ from lucid.live.policy_memory import PolicyMemory
 from lucid.live.records import records_folder, with_records
 from lucid.live.samples import SampleIntake, WithSamples
 from lucid.live.status import partitions_of, status_of
+from lucid.live.switches import settle_switches
 from lucid.live.tuning import tune_timer
 from lucid.live.upkeep import model_timer
 from lucid.models.pair_memory import PairMemory
@@ -115,6 +116,7 @@ class Daemon:
         self._cluster: SlurmCluster | None = None
         self._cycle: Cycle | None = None
         self._switches: dict[str, str] = {}
+        self._settled = False
         self._cycles = 0
         self._last_error = ""
         self._shares: FairShares | None = None
@@ -167,6 +169,10 @@ class Daemon:
         if self._lease is None or lease.token != self._lease.token:
             _LOG.info("lease taken", extra={"facts": {"token": lease.token, "holder": lease.holder}})
             self._build(lease.token)
+        if not self._settled:
+            for told in settle_switches(self._settings, self._store, now_s):
+                _LOG.warning("mode switched by hand", extra={"facts": {"what": told}})
+            self._settled = True  # switches set from now on are newer than the file as it was read
         self._lease = lease
         return True
 
@@ -278,6 +284,7 @@ class Daemon:
             "cycles": self._cycles,
             "paused": self._switches.get("paused") == "1",
             "modes": {name: str(mode) for name, mode in self.modes.items()},
+            "configured": {name: str(mode) for name, mode in self._settings.daemon.partitions.items()},
             "last_error": self._last_error,
         }
         if self._shares is not None:

@@ -26,6 +26,7 @@ from lucid.live.doctor_files import look_over_files, root_of
 from lucid.live.doctor_state import look_over_state
 from lucid.live.finding import Finding, bad
 from lucid.live.modes import modes_from
+from lucid.live.switches import KEY, overtaken
 
 __all__ = ["diagnose", "doctor", "let_everything_go", "uninstall"]
 
@@ -74,12 +75,13 @@ def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
 
 
 def _modes(settings: Settings) -> dict[str, Mode]:
-    """As they are now, switches included; paused partitions count as what they are otherwise."""
+    """As they will be at lucidd's next start, with the switches; as if nothing were paused."""
     try:
         switches = live_store(settings).settings()
     except StoreError:
         switches = {}
-    return modes_from(settings, {key: value for key, value in switches.items() if key != "paused"})
+    gone = {"paused", *(KEY + name for name in overtaken(settings, switches))}
+    return modes_from(settings, {key: value for key, value in switches.items() if key not in gone})
 
 
 class _NoProfiles:

@@ -17,6 +17,7 @@ from lucid.adapters.store_sqlite import SqliteStore
 from lucid.config import Mode, Settings
 from lucid.errors import ClusterUnavailable, StoreError
 from lucid.live.finding import Finding, bad, warn
+from lucid.live.switches import words_of_switches
 
 __all__ = ["look_over_state"]
 
@@ -57,9 +58,12 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
         yield bad(f"{folder}: {free_mib} MiB are free; a full disk stops every decision", "make room there")
     if lease is None or lease.until_s < now_s or holder_is_dead(lease.holder):
         yield bad("lucidd is down: nobody holds the lease", "systemctl start lucidd, and read its log")
+        seen = {**seen, "configured": {}}
     else:
         yield Finding("ok", f"lucidd runs ({lease.holder})")
-    yield from _switches(settings, switches)
+    yield from words_of_switches(settings, switches, seen.get("configured", {}))
+    if switches.get("paused") == "1":
+        yield warn("lucidd is paused", "lucidctl resume")
     if seen.get("last_error"):
         yield bad(f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")
     if seen.get("breaker_why"):
@@ -70,15 +74,6 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
                 f"the {kind} model in service cannot be used: {found['why']}",
                 f"lucidctl models rollback {kind}, or train anew",
             )
-
-
-def _switches(settings: Settings, switches: Mapping[str, str]) -> Iterator[Finding]:
-    for key, value in switches.items():
-        name = key.removeprefix("mode.")
-        if key.startswith("mode.") and (name not in settings.daemon.partitions or value not in set(Mode)):
-            yield warn(f"a switch {key} = {value} names nothing known", "lucidctl mode … configured")
-    if switches.get("paused") == "1":
-        yield warn("lucidd is paused", "lucidctl resume")
 
 
 def _heartbeat(path: Path, now_s: float) -> Iterator[Finding]:
