@@ -43,19 +43,18 @@ def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
 
 def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     folder = Path(settings.daemon.state_dir)
+    free = _free(folder)
+    yield from free
     try:
         store = SqliteStore(folder / "lucid.db", read_only=True)
         seen, lease, switches = store.view("status") or {}, store.lease(), store.settings()
     except StoreError as error:
-        yield bad(str(error), "start lucidd; it makes the store, or moves a damaged one aside")
+        yield bad(str(error), "make room there, then restart lucidd" if free else _remedy(settings, now_s))
         return
     yield Finding("ok", f"store {store.path} is readable")
     store.close()
     if not os.access(folder, os.W_OK) or not os.access(store.path, os.W_OK):
         yield warn(f"{folder} cannot be written by this user", "run this as lucidd's user; is it that user's folder?")
-    free_mib = shutil.disk_usage(folder).free >> 20
-    if free_mib < _LEAST_FREE_MIB:
-        yield bad(f"{folder}: {free_mib} MiB are free; a full disk stops every decision", "make room there")
     if lease is None or lease.until_s < now_s or holder_is_dead(lease.holder):
         yield bad("lucidd is down: nobody holds the lease", "systemctl start lucidd, and read its log")
         seen = {**seen, "configured": {}}
@@ -74,6 +73,27 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
                 f"the {kind} model in service cannot be used: {found['why']}",
                 f"lucidctl models rollback {kind}, or train anew",
             )
+
+
+def _free(folder: Path) -> list[Finding]:
+    try:
+        free_mib = shutil.disk_usage(folder).free >> 20
+    except OSError:
+        return []  # there is no such folder: the store's story tells it
+    if free_mib >= _LEAST_FREE_MIB:
+        return []
+    return [bad(f"{folder}: {free_mib} MiB are free; a full disk stops every decision", "make room there")]
+
+
+def _remedy(settings: Settings, now_s: float) -> str:
+    """What to do about a store that cannot be read."""
+    beat = read_heartbeat(Path(settings.daemon.heartbeat))
+    if beat is None or now_s - beat.at_s > _STALE_S:
+        return "start lucidd; it makes the store, or moves a damaged one aside"
+    return (
+        f"lucidd runs: its heartbeat is {max(now_s - beat.at_s, 0.0):.0f} s old. If the store was deleted, lucidd "
+        "begins a new one in its next cycle; if this stays, its log says why (journalctl -u lucidd)"
+    )
 
 
 def _heartbeat(path: Path, now_s: float) -> Iterator[Finding]:
