@@ -10,6 +10,7 @@ import click
 from rich.table import Table
 
 from lucid.adapters.store import Store
+from lucid.cli.by_hand import RELEASE, by_hand_where
 from lucid.cli.console import stdout_console
 from lucid.cli.live import config_option, live_settings, live_store, lives
 from lucid.config import Mode, Settings
@@ -23,8 +24,16 @@ __all__ = ["mode", "pause", "resume"]
 @config_option
 def pause(config: Path) -> None:
     """Stop deciding everywhere: jobs that Lucid holds are let go as their users wrote them."""
-    live_store(live_settings(config), write=True).set_setting("paused", "1")
-    click.echo("paused; within a cycle lucidd lets every job go. If it is down: lucidctl uninstall does that")
+    with by_hand_where("Nothing is paused."):
+        settings = live_settings(config)
+    with by_hand_where("Nothing is paused.", settings):
+        store = live_store(settings, write=True)
+        store.set_setting("paused", "1")
+        runs = lives(store.lease(), time.time())
+    if runs:
+        click.echo("paused; within a cycle lucidd lets every job go")
+    else:
+        click.echo(f"paused, but lucidd is down; lucidctl uninstall, or {RELEASE} --all, lets its jobs go now")
 
 
 @click.command()
