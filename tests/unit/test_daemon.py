@@ -304,6 +304,16 @@ def test_bad_configurations_are_told(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["--config", str(tmp_path / "none")]) == 2
 
 
+def test_an_estimate_is_within_the_time_limit_before_any_model_is_there(site: Site) -> None:
+    for number in range(4):
+        site.submit(f"{number}", 4, mark="lucid:vc=vc;share=0", time_limit_s=600.0)
+    site.turns(20.0)
+    rows = json.loads(site.ctl("queue", "--json"))["queue"]
+    by = "history: no job has ended yet; capped at its time limit"
+    assert {(row["estimate_s"], row["estimate_by"]) for row in rows} == {(600.0, by)}
+    assert f"estimate 10 min by {by}" in site.ctl("explain", rows[-1]["job"])
+
+
 def test_slurm_down_is_no_reason_to_end(site: Site) -> None:
     site.slurm.fails_at_write = lambda n: ClusterUnavailable("gone")
     site.submit("1")
