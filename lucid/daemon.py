@@ -45,6 +45,7 @@ from lucid.live.catch_up import CatchUp
 from lucid.live.log import JsonLines
 from lucid.live.models import LiveModels
 from lucid.live.modes import modes_from, policy_settings
+from lucid.live.policies import check_policy
 from lucid.live.policy_memory import PolicyMemory
 from lucid.live.records import records_folder, with_records
 from lucid.live.samples import SampleIntake, WithSamples
@@ -429,8 +430,10 @@ def _make(
 ) -> tuple[Daemon, SqliteStore]:
     if not settings.daemon.partitions:
         raise ConfigError(
-            'daemon.partitions is empty: name those to look after, as in [daemon.partitions] main = "observe"'
+            f"{config}: daemon.partitions is empty; name those to look after, as in\n[daemon.partitions]\nmain = "
+            '"observe"'
         )
+    check_policy(settings, str(config))
     slurm, state = settings.slurm, Path(settings.daemon.state_dir)
     breaker = Breaker(monotonic_s, latency_s=slurm.slow_s, rest_s=slurm.rest_s)
     clock = SystemClock()

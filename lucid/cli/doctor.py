@@ -29,6 +29,7 @@ from lucid.live.doctor_files import look_over_files, root_of
 from lucid.live.doctor_state import look_over_state
 from lucid.live.finding import Finding, bad
 from lucid.live.modes import modes_from
+from lucid.live.policies import check_policy
 from lucid.live.switches import KEY, overtaken
 
 _UNSEEN = "?"
@@ -62,6 +63,10 @@ def doctor(config: Path, root: Path | None, as_json: bool) -> None:
 def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
     """Everything that is looked at: lucidd's own state, Slurm as it answers, Slurm's files below *root*."""
     findings = [*look_over_state(settings, time.time())]
+    try:
+        check_policy(settings, "lucid.toml")
+    except ConfigError as error:
+        findings.append(bad(str(error), "mend daemon.policy, then restart lucidd: it does not start so"))
     modes, in_force = _modes(settings), None
     client = make_client(settings.slurm, Breaker(time.monotonic))
     try:

@@ -297,10 +297,20 @@ def test_bad_configurations_are_told(tmp_path: Path, capsys: pytest.CaptureFixtu
         ('[daemon.partitions]\nvc = "fast"\n', "daemon.partitions.vc"),
         ("[daemon]\nheart = 1\n", "heartbeat"),
         ("[slurm\n", "not valid TOML"),
+        ('[daemon]\npolicy = "lucyd"\n[daemon.partitions]\nvc = "order"\n', "did you mean 'lucid'? lucidd can run: "),
+        ('[daemon]\npolicy = "pollux"\n[daemon.partitions]\nvc = "order"\n', "it needs adapt, resize, which Slurm"),
+        (
+            '[slurm]\nclient = "rest"\nrest_url = "http://h:1"\n[daemon]\npolicy = "srtf"\n'
+            '[daemon.partitions]\nvc = "order"\n',
+            "it needs preempt, which",
+        ),
     ):
         path.write_text(text)
         assert main(["--config", str(path)]) == 2
-        assert words in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert words in said
+        assert str(path) in said
+    assert not (tmp_path / "lucid.db").exists()
     assert main(["--config", str(tmp_path / "none")]) == 2
 
 
