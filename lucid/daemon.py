@@ -35,7 +35,7 @@ from lucid.adapters.store import Lease, LeaseLost, Store, StoreDamaged, StoreGon
 from lucid.adapters.store_file import set_aside
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.adapters.systemd import tell_systemd
-from lucid.config import Mode, Settings, library_folder, load_settings
+from lucid.config import Mode, Settings, library_folder, load_settings, profiles_folder
 from lucid.core.job import Job, JobProfile, Stage
 from lucid.core.ports import Clock, Predictor
 from lucid.core.prediction import MEDIUM
@@ -438,7 +438,7 @@ def _make(
     breaker = Breaker(monotonic_s, latency_s=slurm.slow_s, rest_s=slurm.rest_s)
     clock = SystemClock()
     store = open_store(state / "lucid.db", clock.now_s())
-    source: ProfileSource = ProfileFolder(Path(settings.daemon.profiles_dir or state / "profiles"))
+    source: ProfileSource = ProfileFolder(profiles_folder(settings))
     samples = None
     if settings.daemon.samples_dir:
         samples = SampleIntake(

@@ -28,6 +28,7 @@ from lucid.live.tuning import latest_report
 from lucid.orchestrator.forecast import forecast
 
 __all__ = [
+    "DEFAULT_CONFIG",
     "config_option",
     "history",
     "live_settings",
@@ -38,6 +39,7 @@ __all__ = [
     "status",
 ]
 
+DEFAULT_CONFIG = Path("/etc/lucid/lucid.toml")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -47,7 +49,7 @@ def config_option(function: F) -> F:
         "--config",
         "config",
         type=click.Path(path_type=Path),
-        default=lambda: Path(os.environ.get("LUCID_CONFIG", "/etc/lucid/lucid.toml")),
+        default=lambda: Path(os.environ.get("LUCID_CONFIG", DEFAULT_CONFIG)),
         help="lucidd's configuration.  [default: LUCID_CONFIG, else /etc/lucid/lucid.toml]",
     )(function)
 

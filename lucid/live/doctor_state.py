@@ -14,7 +14,7 @@ from lucid.adapters.profiles import ProfileFolder
 from lucid.adapters.slurm_token import Token
 from lucid.adapters.store import holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore
-from lucid.config import Mode, Settings
+from lucid.config import Mode, Settings, profiles_folder
 from lucid.errors import ClusterUnavailable, StoreError
 from lucid.live.finding import Finding, bad, warn
 from lucid.live.switches import words_of_switches
@@ -140,7 +140,7 @@ def _profiles(settings: Settings) -> Iterator[Finding]:
     daemon = settings.daemon
     if Mode.PACK not in daemon.partitions.values():
         return
-    folder = Path(daemon.profiles_dir or Path(daemon.state_dir) / "profiles")
+    folder = profiles_folder(settings)
     if not folder.is_dir():
         yield warn(
             f"{folder}: no such folder, so no job is ever measured and none shares",
