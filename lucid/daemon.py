@@ -31,22 +31,26 @@ from lucid.adapters.slurm_clients import make_client
 from lucid.adapters.slurm_cluster import SlurmCluster
 from lucid.adapters.slurm_sacct import Accounting, SacctClient
 from lucid.adapters.slurm_shares import FairShares
-from lucid.adapters.store import Lease, LeaseLost, Store, holder_is_dead
-from lucid.adapters.store_sqlite import SqliteStore, set_aside
+from lucid.adapters.store import Lease, LeaseLost, Store, StoreDamaged, StoreGone, holder_is_dead
+from lucid.adapters.store_file import set_aside
+from lucid.adapters.store_sqlite import SqliteStore
 from lucid.adapters.systemd import tell_systemd
-from lucid.config import Mode, Settings, library_folder, load_settings
+from lucid.config import Mode, Settings, library_folder, load_settings, profiles_folder
 from lucid.core.job import Job, JobProfile, Stage
 from lucid.core.ports import Clock, Predictor
 from lucid.core.prediction import MEDIUM
 from lucid.errors import ClusterError, ConfigError, LucidError, StoreError, UnsafePlan
+from lucid.live.anew import Carried, carried_from, somebody_may_act
 from lucid.live.catch_up import CatchUp
 from lucid.live.log import JsonLines
 from lucid.live.models import LiveModels
 from lucid.live.modes import modes_from, policy_settings
+from lucid.live.policies import check_policy
 from lucid.live.policy_memory import PolicyMemory
 from lucid.live.records import records_folder, with_records
 from lucid.live.samples import SampleIntake, WithSamples
 from lucid.live.status import partitions_of, status_of
+from lucid.live.switches import settle_switches
 from lucid.live.tuning import tune_timer
 from lucid.live.upkeep import model_timer
 from lucid.models.pair_memory import PairMemory
@@ -69,9 +73,7 @@ def open_store(path: Path, now_s: float) -> SqliteStore:
     """
     try:
         return SqliteStore(path)
-    except StoreError as error:
-        if "damaged" not in str(error) and "not a database" not in str(error) and "malformed" not in str(error):
-            raise
+    except StoreDamaged as error:
         aside = set_aside(path, now_s)
         _LOG.error("store damaged, a new one begun", extra={"facts": {"aside": str(aside), "why": str(error)}})
         return SqliteStore(path)
@@ -115,6 +117,8 @@ class Daemon:
         self._cluster: SlurmCluster | None = None
         self._cycle: Cycle | None = None
         self._switches: dict[str, str] = {}
+        self._settled = False
+        self._carried = Carried()
         self._cycles = 0
         self._last_error = ""
         self._shares: FairShares | None = None
@@ -146,6 +150,8 @@ class Daemon:
         except LeaseLost as error:
             self._step_down(str(error))
             return self._settings.daemon.lease_s / 3
+        except (StoreGone, StoreDamaged) as error:
+            return self._begin_anew(error)
         except UnsafePlan as error:
             self._trouble("plan refused by the safety check: nothing was applied", error)
         except (ClusterError, StoreError) as error:
@@ -156,9 +162,12 @@ class Daemon:
 
     def _hold_lease(self) -> bool:
         now_s = self._clock.now_s()
+        lasts_s = max(self._settings.daemon.lease_s, 2 * self._settings.slurm.poll_idle_s)
+        if not self._settled and somebody_may_act(self._store, Path(self._settings.daemon.heartbeat), now_s, lasts_s):
+            self._stand_by("the store is new, but a heartbeat is not: another lucidd may still act; waiting it out")
+            return False
         held = self._store.lease()
         dead = held is not None and held.holder != self._holder and holder_is_dead(held.holder)
-        lasts_s = max(self._settings.daemon.lease_s, 2 * self._settings.slurm.poll_idle_s)
         lease = self._store.take_lease(self._holder, now_s, lasts_s, dead)
         if lease is None:
             if self._lease is not None:
@@ -166,9 +175,40 @@ class Daemon:
             return False
         if self._lease is None or lease.token != self._lease.token:
             _LOG.info("lease taken", extra={"facts": {"token": lease.token, "holder": lease.holder}})
+            self._carried.put(self._store, lease.token)
+            self._carried = Carried()
             self._build(lease.token)
+        if not self._settled:
+            for told in settle_switches(self._settings, self._store, now_s):
+                _LOG.warning("mode switched by hand", extra={"facts": {"what": told}})
+            self._settled = True  # switches set from now on are newer than the file as it was read
         self._lease = lease
         return True
+
+    def _begin_anew(self, error: StoreError) -> float:
+        """The store is gone, or damaged, while this daemon runs: the next turn goes by a new one."""
+        carried = carried_from(self._store, self._switches)
+        try:
+            self._store.renew(self._clock.now_s())
+        except StoreError as still:
+            self._trouble("the store is gone, and a new one cannot be begun", still)
+            return self._settings.slurm.poll_busy_s
+        facts = {"why": str(error), "notes": len(carried.notes), "profiles": len(carried.profiles)}
+        _LOG.error("store gone, a new one begun; its history is lost", extra={"facts": facts})
+        if self._lease is not None:
+            self._carried = carried
+        memory = None if self._cycle is None else self._cycle.memory
+        self._lease = self._cluster = self._cycle = None
+        self._policy_memory = PolicyMemory(self._store, self._settings.daemon.policy)
+        if memory is not None:
+            self._policy_memory.start_with(memory)
+        return 0.0
+
+    def _stand_by(self, why: str) -> None:
+        if why != self._last_error:
+            _LOG.warning("standing by", extra={"facts": {"why": why}})
+        self._last_error = why
+        tell_systemd("WATCHDOG=1")
 
     def _fair_shares(self) -> FairShares | None:
         """Slurm's own factors, asked for as often as Slurm works them out, where the order goes by them."""
@@ -282,6 +322,7 @@ class Daemon:
             "cycles": self._cycles,
             "paused": self._switches.get("paused") == "1",
             "modes": {name: str(mode) for name, mode in self.modes.items()},
+            "configured": {name: str(mode) for name, mode in self._settings.daemon.partitions.items()},
             "last_error": self._last_error,
         }
         if self._shares is not None:
@@ -393,13 +434,15 @@ def _make(
 ) -> tuple[Daemon, SqliteStore]:
     if not settings.daemon.partitions:
         raise ConfigError(
-            'daemon.partitions is empty: name those to look after, as in [daemon.partitions] main = "observe"'
+            f"{config}: daemon.partitions is empty; name those to look after, as in\n[daemon.partitions]\nmain = "
+            '"observe"'
         )
+    check_policy(settings, str(config))
     slurm, state = settings.slurm, Path(settings.daemon.state_dir)
     breaker = Breaker(monotonic_s, latency_s=slurm.slow_s, rest_s=slurm.rest_s)
     clock = SystemClock()
     store = open_store(state / "lucid.db", clock.now_s())
-    source: ProfileSource = ProfileFolder(Path(settings.daemon.profiles_dir or state / "profiles"))
+    source: ProfileSource = ProfileFolder(profiles_folder(settings))
     samples = None
     if settings.daemon.samples_dir:
         samples = SampleIntake(

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # What prolog and epilog have in common. node.conf, lines of a key and a value:
-#   sampler /usr/bin/lucid-sampler    called as `… start --job NAME --slurm-id ID --gpus 0,1 --nodes 1 --promised 0.93`
+#   sampler /opt/lucid/bin/lucid-sampler    called as `… start --job NAME --slurm-id ID --gpus 0,1 --nodes 1 --promised 0.93`
 #                                     and `… stop --job NAME`; NAME is 123, or 123_4 for a task of an array
 #   mps     /etc/slurm/lucid/mps      the folder of `start` and `stop`
 #   limit   5                         seconds that each may take

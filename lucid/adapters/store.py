@@ -27,12 +27,22 @@ __all__ = [
     "PredictionRow",
     "ProfileRow",
     "Store",
+    "StoreDamaged",
+    "StoreGone",
     "holder_is_dead",
 ]
 
 
 class LeaseLost(StoreError):
     """Another daemon holds the lease; this one must not act any more."""
+
+
+class StoreGone(StoreError):
+    """The file was deleted or replaced under an open store: what is written there reaches nobody."""
+
+
+class StoreDamaged(StoreError):
+    """The file is not what was written there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +160,13 @@ def holder_is_dead(holder: str) -> bool:
 
 class Store(Protocol):
     """The daemon's memory. Every method raises ``StoreError`` where the state cannot be read or written, and
-    those that need the lease raise ``LeaseLost`` once another daemon has it."""
+    those that need the lease raise ``LeaseLost`` once another daemon has it. A write to what was deleted or replaced
+    raises ``StoreGone``: nobody acts by a store that others do not see."""
+
+    def renew(self, now_s: float) -> None:
+        """Open what is at the store's place now, or begin a new store there. What was in the old one is gone, unless
+        it was read before."""
+        ...
 
     def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: bool = False) -> Lease | None:
         """The lease, new or renewed; ``None`` while another holder's has not run out. ``takeover``: the
@@ -159,6 +175,10 @@ class Store(Protocol):
 
     def lease(self) -> Lease | None:
         """Who holds it."""
+        ...
+
+    def untouched(self) -> bool:
+        """Has nobody had the lease, ever?"""
         ...
 
     def drop_lease(self, token: int) -> None:

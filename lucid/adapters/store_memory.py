@@ -40,6 +40,13 @@ class MemoryStore:
         if token != self._token or not token:
             raise LeaseLost("the lease is held by another daemon now; this one must stop")
 
+    def renew(self, now_s: float) -> None:
+        """There is no file that could go."""
+
+    def untouched(self) -> bool:
+        """No token was given yet."""
+        return not self._token
+
     def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: bool = False) -> Lease | None:
         """New or renewed."""
         lease = self._lease

@@ -7,38 +7,29 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lucid.adapters.spool import Batch, JobSamples
-from lucid.adapters.store import ActionRow, DecisionRow, JobNote, Lease, LeaseLost, PredictionRow, ProfileRow
+from lucid.adapters.store import (
+    ActionRow,
+    DecisionRow,
+    JobNote,
+    Lease,
+    LeaseLost,
+    PredictionRow,
+    ProfileRow,
+    StoreGone,
+)
+from lucid.adapters.store_file import error_of, identity, open_file, set_aside
 from lucid.adapters.store_samples import bound_samples, put_samples, samples_since
-from lucid.adapters.store_schema import MIGRATIONS
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import prediction_from_dict, prediction_to_dict
 from lucid.core.reason import reason_from_dict, reason_to_dict
-from lucid.errors import StoreError
 
-__all__ = ["SqliteStore", "set_aside"]
-
-
-def set_aside(path: Path, now_s: float) -> Path:
-    """Move a damaged store out of the way, with its journal; returns where it went.
-
-    Raises:
-        StoreError: it cannot be moved.
-    """
-    aside = path.with_name(f"{path.name}.damaged-{now_s:.0f}")
-    try:
-        for suffix in ("", "-wal", "-shm"):
-            part = path.with_name(path.name + suffix)
-            if part.exists():
-                part.replace(aside.with_name(aside.name + suffix))
-    except OSError as error:
-        raise StoreError(f"{path}: is damaged and cannot be moved aside ({error}); move it by hand") from None
-    return aside
+__all__ = ["SqliteStore"]
 
 
 class SqliteStore:
@@ -50,43 +41,24 @@ class SqliteStore:
 
     def __init__(self, path: Path, *, read_only: bool = False, wait_s: float = 5.0) -> None:
         self.path = path
+        self._read_only, self._wait_s = read_only, wait_s
         self._lock = threading.RLock()
-        try:
-            if read_only:
-                if not path.exists():
-                    raise StoreError(f"{path}: there is no store; has lucidd run here, with this configuration?")
-                self._db = sqlite3.connect(
-                    f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=wait_s, check_same_thread=False
-                )
-            else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._db = sqlite3.connect(path, timeout=wait_s, check_same_thread=False)
-            self._db.isolation_level = None
-            if not read_only:
-                self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.execute("PRAGMA synchronous = NORMAL")
-            (state,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
-            if state != "ok":
-                raise StoreError(f"{path}: is damaged ({state}); move it away, lucidd starts a new one")
-            self._migrate(read_only)
-        except (sqlite3.Error, OSError) as error:
-            raise StoreError(
-                f"{path}: cannot be opened ({error}); check the folder, its owner and free space"
-            ) from None
+        self._open()
 
-    def _migrate(self, read_only: bool) -> None:
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version > len(MIGRATIONS):
-            raise StoreError(
-                f"{self.path}: written by a later Lucid (schema {version}, this one knows {len(MIGRATIONS)}); "
-                "install that version, or move the file away"
-            )
-        if read_only:
-            if version < len(MIGRATIONS):
-                raise StoreError(f"{self.path}: schema {version} is old; start lucidd once to bring it up to date")
-            return
-        for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
-            self._db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")
+    def _open(self) -> None:
+        self._db = open_file(self.path, read_only=self._read_only, wait_s=self._wait_s)
+        self._file = identity(self.path)
+
+    def renew(self, now_s: float) -> None:
+        """A file that is still where it was is damaged, and moved aside. What was open is closed last: SQLite leaves
+        the journal of the new file alone."""
+        with self._lock:
+            if self._file is not None and identity(self.path) == self._file:
+                set_aside(self.path, now_s)
+            before = self._db
+            self._open()
+            with suppress(sqlite3.Error):
+                before.close()
 
     @contextmanager
     def _read(self) -> Iterator[sqlite3.Connection]:
@@ -94,11 +66,14 @@ class SqliteStore:
             try:
                 yield self._db
             except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
-                raise StoreError(f"{self.path}: cannot be read ({error}); move it away if it is damaged") from None
+                words = f"{self.path}: cannot be read ({error}); move it away if it is damaged"
+                raise error_of(error, words) from None
 
     @contextmanager
     def _write(self, token: int | None = None) -> Iterator[sqlite3.Connection]:
         with self._lock:
+            if identity(self.path) != self._file:
+                raise StoreGone(f"{self.path}: was deleted or replaced while it was open")
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 try:
@@ -114,7 +89,8 @@ class SqliteStore:
                         self._db.execute("ROLLBACK")
                     raise
             except sqlite3.Error as error:
-                raise StoreError(f"{self.path}: cannot be written ({error}); check free space and owner") from None
+                words = f"{self.path}: cannot be written ({error}); check free space and owner"
+                raise error_of(error, words) from None
 
     # -- lease -----------------------------------------------------------------------------------------------
 
@@ -131,6 +107,11 @@ class SqliteStore:
             until_s = now_s + lasts_s
             db.execute("INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?)", (holder, token, until_s))
             return Lease(holder, token, until_s)
+
+    def untouched(self) -> bool:
+        """No row of it."""
+        with self._read() as db:
+            return db.execute("SELECT 1 FROM lease").fetchone() is None
 
     def lease(self) -> Lease | None:
         """The present one."""

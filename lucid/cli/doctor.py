@@ -13,11 +13,14 @@ from pathlib import Path
 import click
 
 from lucid.adapters.clock import SystemClock
+from lucid.adapters.heartbeat import read_heartbeat
 from lucid.adapters.slurm_client import Breaker, SlurmClient
 from lucid.adapters.slurm_clients import make_client
 from lucid.adapters.slurm_cluster import SlurmCluster
-from lucid.adapters.store import Store, holder_is_dead
+from lucid.adapters.store import Lease, Store, holder_is_dead
+from lucid.adapters.store_memory import MemoryStore
 from lucid.adapters.store_sqlite import SqliteStore
+from lucid.cli.by_hand import RELEASE, by_hand_where
 from lucid.cli.live import config_option, live_settings, live_store
 from lucid.config import Mode, Settings
 from lucid.errors import ClusterError, ConfigError, LucidError, StoreError
@@ -26,6 +29,10 @@ from lucid.live.doctor_files import look_over_files, root_of
 from lucid.live.doctor_state import look_over_state
 from lucid.live.finding import Finding, bad
 from lucid.live.modes import modes_from
+from lucid.live.policies import check_policy
+from lucid.live.switches import KEY, overtaken
+
+_UNSEEN = "?"
 
 __all__ = ["diagnose", "doctor", "let_everything_go", "uninstall"]
 
@@ -56,6 +63,10 @@ def doctor(config: Path, root: Path | None, as_json: bool) -> None:
 def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
     """Everything that is looked at: lucidd's own state, Slurm as it answers, Slurm's files below *root*."""
     findings = [*look_over_state(settings, time.time())]
+    try:
+        check_policy(settings, "lucid.toml")
+    except ConfigError as error:
+        findings.append(bad(str(error), "mend daemon.policy, then restart lucidd: it does not start so"))
     modes, in_force = _modes(settings), None
     client = make_client(settings.slurm, Breaker(time.monotonic))
     try:
@@ -74,12 +85,13 @@ def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
 
 
 def _modes(settings: Settings) -> dict[str, Mode]:
-    """As they are now, switches included; paused partitions count as what they are otherwise."""
+    """As they will be at lucidd's next start, with the switches; as if nothing were paused."""
     try:
         switches = live_store(settings).settings()
     except StoreError:
         switches = {}
-    return modes_from(settings, {key: value for key, value in switches.items() if key != "paused"})
+    gone = {"paused", *(KEY + name for name in overtaken(settings, switches))}
+    return modes_from(settings, {key: value for key, value in switches.items() if key not in gone})
 
 
 class _NoProfiles:
@@ -92,9 +104,9 @@ class _NoProfiles:
 @click.option("--wait", "wait_s", type=click.FloatRange(min=1), default=60.0, show_default=True)
 def uninstall(config: Path, wait_s: float) -> None:
     """Let every job of Lucid's go as its user wrote it, undo site factors, and prove that none is left."""
-    settings = live_settings(config)
-    store = live_store(settings, write=True)
-    store.set_setting("paused", "1")
+    with by_hand_where("Nothing is uninstalled."):
+        settings = live_settings(config)
+    store = _store_to_leave(settings)
     token = _right_to_act(store, settings)
     client = make_client(settings.slurm, Breaker(time.monotonic))
     try:
@@ -102,21 +114,63 @@ def uninstall(config: Path, wait_s: float) -> None:
     finally:
         client.close()
     store.drop_lease(token)
-    Path(settings.daemon.heartbeat).unlink(missing_ok=True)
+    beat = Path(settings.daemon.heartbeat)
+    try:
+        beat.unlink(missing_ok=True)
+    except OSError as error:
+        click.echo(
+            f"{beat}: cannot be deleted ({error.strerror}); job_submit.lua goes by it for a minute more", err=True
+        )
+    if left == [_UNSEEN]:
+        raise ClusterError(
+            f"whether jobs are still held cannot be told (see above); run it again, or: {RELEASE} --all"
+        )
     if left:
-        raise ClusterError(f"{len(left)} jobs are still held ({', '.join(left[:10])}); run it again")
+        raise ClusterError(
+            f"{len(left)} jobs are still held ({', '.join(left[:10])}); run it again, or: {RELEASE} --all"
+        )
     click.echo("no job of Lucid's is held or changed any more; take JobSubmitPlugins=lua out of slurm.conf next")
 
 
+def _store_to_leave(settings: Settings) -> Store:
+    """The store, paused. Where it cannot be written (a full disk, another user's folder), one in memory with what can
+    still be read of it: what has to be done to jobs stands in Slurm, too."""
+    try:
+        store = live_store(settings, write=True)
+        store.set_setting("paused", "1")
+        return store
+    except StoreError as error:
+        click.echo(f"{error}; going on without it", err=True)
+    memory = MemoryStore()
+    try:
+        old = live_store(settings)
+        lease, notes = old.lease(), old.notes()
+    except StoreError as error:
+        click.echo(f"{error}; going by what Slurm shows alone", err=True)
+        return memory
+    lease = lease or Lease("nobody", 0, 0.0)
+    taken = memory.take_lease(lease.holder, 0.0, lease.until_s)
+    for note in notes.values():
+        memory.put_note(note, taken.token if taken else 0)
+    return memory
+
+
 def _right_to_act(store: Store, settings: Settings) -> int:
+    beat, now_s = read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
+    if store.lease() is None and beat is not None and abs(now_s - beat.at_s) < settings.daemon.lease_s:
+        raise ConfigError(
+            f"lucidd runs: its heartbeat is {now_s - beat.at_s:.0f} s old, though its store says nothing of it; stop "
+            "it (systemctl disable --now lucidd), then run this again"
+        )
     holder = f"{socket.gethostname()}:{os.getpid()}:uninstall"
     now = store.lease()
     dead = now is not None and holder_is_dead(now.holder)
     lease = store.take_lease(holder, time.time(), settings.daemon.lease_s * 20, dead)
     if lease is None:
         held = store.lease()
+        paused = " and is paused now, which lets its jobs go" if store.setting("paused") == "1" else ""
         raise ConfigError(
-            f"lucidd runs ({held.holder if held else '?'}) and is paused now, which lets its jobs go; stop it "
+            f"lucidd runs ({held.holder if held else '?'}){paused}; stop it "
             "(systemctl disable --now lucidd), then run this again for the proof"
         )
     return lease.token
@@ -147,7 +201,7 @@ def let_everything_go(
             left = cluster.still_ours()
         except LucidError as error:
             say(str(error))
-            left = ["?"]
+            left = [_UNSEEN]
         if not left or time.monotonic() > until:
             return left
         time.sleep(1.0)

@@ -16,7 +16,9 @@ from rich.text import Text
 from lucid.adapters.nvml import NvmlMetrics
 from lucid.adapters.profile_files import read_profile_files
 from lucid.cli.console import stdout_console
+from lucid.cli.live import DEFAULT_CONFIG, config_option
 from lucid.cli.render import duration
+from lucid.config import Settings, load_settings, profiles_folder
 from lucid.core.readings import GpuReading
 from lucid.errors import MetricsError
 from lucid.profiler.summary import Spell, Summary
@@ -96,12 +98,11 @@ def _state(summary: Summary) -> str:
 
 
 @click.command()
+@config_option
 @click.option(
     "--profiles",
     type=click.Path(path_type=Path),
-    default=Path("/var/lib/lucid/profiles"),
-    show_default=True,
-    help="Folder of the samplers' summaries.",
+    help="Folder of the samplers' summaries.  [default: as --config says; without that file /var/lib/lucid/profiles]",
 )
 @click.option("--cards", is_flag=True, help="Also this machine's own cards that no job is on, asked of NVML.")
 @click.option("--once", is_flag=True, help="Print one table and end. The default where output is no terminal.")
@@ -109,13 +110,16 @@ def _state(summary: Summary) -> str:
 @click.option(
     "--every", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds between looks."
 )
-def gpu(profiles: Path, cards: bool, once: bool, as_json: bool, every: float) -> None:
+def gpu(config: Path, profiles: Path | None, cards: bool, once: bool, as_json: bool, every: float) -> None:
     """Show GPUs, the jobs on them, their readings, and what each pair was promised and is seen to run at."""
+    profiles = profiles or _profiles_of(config)
     metrics = NvmlMetrics() if cards else None
     if metrics is not None:
         metrics.cards()  # says at once where there is no driver
     if not profiles.is_dir():
-        raise MetricsError(f"{profiles}: no such folder; give --profiles the samplers' (see docs/node.md)")
+        raise MetricsError(
+            f"{profiles}: no such folder; give --profiles the samplers', or --config lucidd's file (docs/node.md)"
+        )
     console = stdout_console()
     if as_json:
         rows, bad = _look(profiles, metrics)
@@ -130,6 +134,17 @@ def gpu(profiles: Path, cards: bool, once: bool, as_json: bool, every: float) ->
                     time.sleep(every)
             except KeyboardInterrupt:
                 return
+
+
+def _profiles_of(config: Path) -> Path:
+    """lucidd's folder of profiles. On a node there commonly is no lucid.toml: the default is what remains.
+
+    Raises:
+        ConfigError: the file is there and wrong, or was asked for and is not there.
+    """
+    if not config.exists() and config == DEFAULT_CONFIG:
+        return profiles_folder(Settings())
+    return profiles_folder(load_settings(config))
 
 
 def _look(profiles: Path, metrics: NvmlMetrics | None) -> tuple[list[GpuRow], tuple[str, ...]]:

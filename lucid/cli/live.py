@@ -1,5 +1,5 @@
-"""``lucidctl status|queue|history|pause|resume|mode``: what the daemon sees and does, from its store. All of it
-works while the daemon is down."""
+"""``lucidctl status|queue|history``: what the daemon sees and does, from its store. All of it works while the daemon
+is down."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from rich.table import Table
 
 from lucid.adapters.heartbeat import read_heartbeat
 from lucid.adapters.snapshot_json import snapshot_from_dict
-from lucid.adapters.store import holder_is_dead
+from lucid.adapters.store import Lease, holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.cli.render import duration, reason_text
 from lucid.config import Mode, Settings, load_settings
 from lucid.core.reason import reason_from_dict
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError, StoreError
+from lucid.live.switches import words_of_switches
 from lucid.live.tuning import latest_report
 from lucid.orchestrator.forecast import forecast
 
 __all__ = [
+    "DEFAULT_CONFIG",
     "config_option",
     "history",
     "live_settings",
     "live_snapshot",
     "live_store",
-    "mode",
-    "pause",
+    "lives",
     "queue",
-    "resume",
     "status",
 ]
 
+DEFAULT_CONFIG = Path("/etc/lucid/lucid.toml")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -48,7 +49,7 @@ def config_option(function: F) -> F:
         "--config",
         "config",
         type=click.Path(path_type=Path),
-        default=lambda: Path(os.environ.get("LUCID_CONFIG", "/etc/lucid/lucid.toml")),
+        default=lambda: Path(os.environ.get("LUCID_CONFIG", DEFAULT_CONFIG)),
         help="lucidd's configuration.  [default: LUCID_CONFIG, else /etc/lucid/lucid.toml]",
     )(function)
 
@@ -86,6 +87,11 @@ def live_snapshot(store: SqliteStore) -> tuple[Snapshot, dict[str, Any]]:
     return snapshot_from_dict(data), data.get("plan", {})
 
 
+def lives(lease: Lease | None, now_s: float) -> bool:
+    """Does a daemon hold the lease, as far as can be told from here?"""
+    return lease is not None and lease.until_s > now_s and not holder_is_dead(lease.holder)
+
+
 @click.command()
 @config_option
 @click.option("--json", "as_json", is_flag=True)
@@ -95,7 +101,7 @@ def status(config: Path, as_json: bool) -> None:
     store = live_store(settings)
     seen = store.view("status") or {}
     lease, beat, now_s = store.lease(), read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
-    alive = lease is not None and lease.until_s > now_s and not holder_is_dead(lease.holder)
+    alive = lives(lease, now_s)
     report = latest_report(settings)
     data = {
         "alive": alive,
@@ -112,6 +118,8 @@ def status(config: Path, as_json: bool) -> None:
     click.echo(f"lucidd {'runs' if alive else 'is DOWN'} ({data['holder'] or 'nobody holds the lease'}), {beats}")
     if data["switches"].get("paused") == "1":
         click.echo("PAUSED: nothing is held or decided; lucidctl resume ends that")
+    for told in words_of_switches(settings, data["switches"], seen.get("configured", {}) if alive else {}):
+        click.echo(told.what + (f": {told.remedy}" if told.remedy else ""))
     if seen.get("breaker_why"):
         click.echo(f"breaker open for {seen['breaker_open_s']} s: {seen['breaker_why']}")
     if seen.get("last_error"):
@@ -261,35 +269,3 @@ def history(config: Path, days: float, limit: int, as_json: bool) -> None:
             f"{len(gains)} of them were only observed: Lucid would have started them "
             f"{duration(sum(gains) / len(gains))} earlier on average (each taken by itself)"
         )
-
-
-@click.command()
-@config_option
-def pause(config: Path) -> None:
-    """Stop deciding everywhere: jobs that Lucid holds are let go as their users wrote them."""
-    live_store(live_settings(config), write=True).set_setting("paused", "1")
-    click.echo("paused; within a cycle lucidd lets every job go. If it is down: lucidctl uninstall does that")
-
-
-@click.command()
-@config_option
-def resume(config: Path) -> None:
-    """End a pause."""
-    live_store(live_settings(config), write=True).set_setting("paused", None)
-    click.echo("resumed; jobs submitted from now on are Lucid's again")
-
-
-@click.command()
-@click.argument("partition")
-@click.argument("to", type=click.Choice([*map(str, Mode), "configured"]))
-@config_option
-def mode(partition: str, to: str, config: Path) -> None:
-    """Switch PARTITION to another mode while lucidd runs ('configured': back to the file's)."""
-    settings = live_settings(config)
-    if partition not in settings.daemon.partitions:
-        known = ", ".join(settings.daemon.partitions)
-        raise ConfigError(f"no partition {partition!r} in {config} (known: {known}); add it there")
-    if to == Mode.PACK and not settings.slurm.packs:
-        raise ConfigError(f"{partition} cannot be packed over slurmrestd alone: set slurm.rest_commands = true")
-    live_store(settings, write=True).set_setting(f"mode.{partition}", None if to == "configured" else to)
-    click.echo(f"{partition}: {to}, from the next cycle on")

@@ -70,6 +70,8 @@ def prediction_lines(prediction: Prediction, user: str) -> list[str]:
         range_words = "" if terms.high_s is None else _between(terms.low_s, terms.high_s)
         lines.append(f"estimate {duration(prediction.duration_s)} by {prediction.duration_source}{range_words}:")
         lines += [f"    {line}" for line in _term_lines(terms, user)]
+    else:
+        lines.append(f"estimate {duration(prediction.duration_s)} by {prediction.duration_source}")
     if prediction.share_score is not None:
         label = _LABELS[prediction.share_score]
         lines.append(f"share score {prediction.share_score} ({label}) by {prediction.share_source}")

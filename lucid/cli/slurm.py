@@ -28,6 +28,9 @@ def slurm() -> None:
 @click.option("--profiling", metavar="NAME=HOSTS", help="the profiling partition")
 @click.option("--heartbeat", default="/run/lucid/heartbeat", show_default=True, help="where lucidd writes it")
 @click.option("--files", default="/etc/slurm/lucid", show_default=True, help="where prolog and epilog are installed")
+@click.option(
+    "--node-extra", "node_extra", multiple=True, metavar="HOSTS=TEXT", help="more for the NodeName line of a --nodes"
+)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="write files there instead of printing")
 @click.option("--json", "as_json", is_flag=True, help="print the texts as JSON")
 def render_command(
@@ -36,6 +39,7 @@ def render_command(
     profiling: str | None,
     heartbeat: str,
     files: str,
+    node_extra: tuple[str, ...],
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -47,7 +51,10 @@ def render_command(
     described = [parse_partition(text, default=number == 0) for number, text in enumerate(partitions)] + (
         [parse_partition(profiling, profiling=True)] if profiling else []
     )
-    rendered = render([parse_node(text) for text in nodes], described, heartbeat=heartbeat, files=files)
+    groups = [parse_node(text) for text in nodes]
+    rendered = render(
+        groups, described, heartbeat=heartbeat, files=files, node_extra=_extra(node_extra, [g.hosts for g in groups])
+    )
     texts = {
         "gres.conf": rendered.gres_conf,
         "lucid.slurm.conf": rendered.slurm_conf,
@@ -68,22 +75,40 @@ def render_command(
         click.echo("\n".join(f"### {name}\n{text}" for name, text in texts.items()), nl=False)
 
 
+def _extra(given: tuple[str, ...], groups: list[str]) -> dict[str, str]:
+    """By hosts as a --nodes has them: all that their NodeName line says besides (Sockets=, NodeAddr=, Weight=)."""
+    found = {}
+    for text in given:
+        hosts, _equals, more = text.partition("=")
+        if hosts not in groups or not more:
+            raise ConfigError(
+                f"--node-extra {text!r}: write HOSTS=TEXT, with the hosts of one --nodes (there: {', '.join(groups)})"
+            )
+        found[hosts] = more
+    return found
+
+
 @slurm.command("install")
 @click.option("--check", is_flag=True, help="change nothing: say what is missing or wrong, and the remedy")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("/"), show_default=True, help="or a chroot")
 @click.option("--conf", default="etc/slurm/slurm.conf", show_default=True, help="slurm.conf, below the root")
+@click.option("--units", is_flag=True, help="only lucidd's units and lucid-release: enough to observe and to order")
 @click.option("--force", is_flag=True, help="replace a job_submit.lua of the site's own (a copy is kept)")
 @click.option("--json", "as_json", is_flag=True, help="print as JSON")
 @click.pass_context
-def install_command(ctx: click.Context, check: bool, root: Path, conf: str, force: bool, as_json: bool) -> None:
+def install_command(
+    ctx: click.Context, check: bool, root: Path, conf: str, units: bool, force: bool, as_json: bool
+) -> None:
     """Copy plugin, prologs, release script and systemd units; never edits Slurm's own configuration.
 
     With --check: exit code 1 if anything is to be done.
     """
     if not check:
-        done = install_files(root, force=force)
+        done = install_files(root, force=force, units=units)
         click.echo(json.dumps(done, indent=2) if as_json else "\n".join(done))
-        if not as_json:
+        if units and not as_json:
+            click.echo("next: systemctl daemon-reload, then lucidctl doctor")
+        elif not as_json:
             click.echo("next: lucidctl slurm install --check says what slurm.conf still lacks")
         return
     findings = check_installation(root, conf.lstrip("/"))

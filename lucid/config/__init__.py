@@ -26,6 +26,7 @@ from lucid.config.whole import (
     library_folder,
     load_settings,
     own_job_log,
+    profiles_folder,
     settings_from,
 )
 
@@ -50,6 +51,7 @@ __all__ = [
     "library_folder",
     "load_settings",
     "own_job_log",
+    "profiles_folder",
     "settings_from",
     "with_defaults",
 ]

@@ -19,6 +19,7 @@ __all__ = [
     "library_folder",
     "load_settings",
     "own_job_log",
+    "profiles_folder",
     "settings_from",
 ]
 
@@ -44,6 +45,11 @@ def library_folder(settings: Settings, base: Path) -> Path | None:
 def own_job_log(settings: Settings) -> Path:
     """The log of finished jobs that lucidd writes."""
     return Path(settings.daemon.state_dir) / "jobs.csv"
+
+
+def profiles_folder(settings: Settings) -> Path:
+    """Where samplers put their summaries."""
+    return Path(settings.daemon.profiles_dir or Path(settings.daemon.state_dir) / "profiles")
 
 
 def settings_from(data: dict[str, Any], where: str) -> Settings:

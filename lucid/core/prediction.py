@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 __all__ = [
@@ -88,6 +88,13 @@ class Prediction:
     stages: StageTimes | None = None
     duration_terms: DurationTerms | None = None
     share_splits: tuple[Split, ...] = ()
+
+    def within(self, limit_s: float | None) -> Prediction:
+        """The same of a job that may run for ``limit_s`` at most: Slurm ends it then, whatever the models say. The
+        source says so where the limit is what holds."""
+        if limit_s is None or limit_s >= self.duration_s:
+            return self
+        return replace(self, duration_s=limit_s, duration_source=f"{self.duration_source}; capped at its time limit")
 
     def remaining_s(self, ran_s: float) -> float:
         """Expected remaining seconds of a job that has already run ``ran_s``.

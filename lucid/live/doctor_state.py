@@ -14,9 +14,10 @@ from lucid.adapters.profiles import ProfileFolder
 from lucid.adapters.slurm_token import Token
 from lucid.adapters.store import holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore
-from lucid.config import Mode, Settings
+from lucid.config import Mode, Settings, profiles_folder
 from lucid.errors import ClusterUnavailable, StoreError
 from lucid.live.finding import Finding, bad, warn
+from lucid.live.switches import words_of_switches
 
 __all__ = ["look_over_state"]
 
@@ -42,24 +43,26 @@ def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
 
 def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     folder = Path(settings.daemon.state_dir)
+    free = _free(folder)
+    yield from free
     try:
         store = SqliteStore(folder / "lucid.db", read_only=True)
         seen, lease, switches = store.view("status") or {}, store.lease(), store.settings()
     except StoreError as error:
-        yield bad(str(error), "start lucidd; it makes the store, or moves a damaged one aside")
+        yield bad(str(error), "make room there, then restart lucidd" if free else _remedy(settings, now_s))
         return
     yield Finding("ok", f"store {store.path} is readable")
     store.close()
     if not os.access(folder, os.W_OK) or not os.access(store.path, os.W_OK):
         yield warn(f"{folder} cannot be written by this user", "run this as lucidd's user; is it that user's folder?")
-    free_mib = shutil.disk_usage(folder).free >> 20
-    if free_mib < _LEAST_FREE_MIB:
-        yield bad(f"{folder}: {free_mib} MiB are free; a full disk stops every decision", "make room there")
     if lease is None or lease.until_s < now_s or holder_is_dead(lease.holder):
         yield bad("lucidd is down: nobody holds the lease", "systemctl start lucidd, and read its log")
+        seen = {**seen, "configured": {}}
     else:
         yield Finding("ok", f"lucidd runs ({lease.holder})")
-    yield from _switches(settings, switches)
+    yield from words_of_switches(settings, switches, seen.get("configured", {}))
+    if switches.get("paused") == "1":
+        yield warn("lucidd is paused", "lucidctl resume")
     if seen.get("last_error"):
         yield bad(f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")
     if seen.get("breaker_why"):
@@ -72,13 +75,25 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
             )
 
 
-def _switches(settings: Settings, switches: Mapping[str, str]) -> Iterator[Finding]:
-    for key, value in switches.items():
-        name = key.removeprefix("mode.")
-        if key.startswith("mode.") and (name not in settings.daemon.partitions or value not in set(Mode)):
-            yield warn(f"a switch {key} = {value} names nothing known", "lucidctl mode … configured")
-    if switches.get("paused") == "1":
-        yield warn("lucidd is paused", "lucidctl resume")
+def _free(folder: Path) -> list[Finding]:
+    try:
+        free_mib = shutil.disk_usage(folder).free >> 20
+    except OSError:
+        return []  # there is no such folder: the store's story tells it
+    if free_mib >= _LEAST_FREE_MIB:
+        return []
+    return [bad(f"{folder}: {free_mib} MiB are free; a full disk stops every decision", "make room there")]
+
+
+def _remedy(settings: Settings, now_s: float) -> str:
+    """What to do about a store that cannot be read."""
+    beat = read_heartbeat(Path(settings.daemon.heartbeat))
+    if beat is None or now_s - beat.at_s > _STALE_S:
+        return "start lucidd; it makes the store, or moves a damaged one aside"
+    return (
+        f"lucidd runs: its heartbeat is {max(now_s - beat.at_s, 0.0):.0f} s old. If the store was deleted, lucidd "
+        "begins a new one in its next cycle; if this stays, its log says why (journalctl -u lucidd)"
+    )
 
 
 def _heartbeat(path: Path, now_s: float) -> Iterator[Finding]:
@@ -125,7 +140,7 @@ def _profiles(settings: Settings) -> Iterator[Finding]:
     daemon = settings.daemon
     if Mode.PACK not in daemon.partitions.values():
         return
-    folder = Path(daemon.profiles_dir or Path(daemon.state_dir) / "profiles")
+    folder = profiles_folder(settings)
     if not folder.is_dir():
         yield warn(
             f"{folder}: no such folder, so no job is ever measured and none shares",

@@ -7,6 +7,7 @@ from typing import Any
 
 from lucid.config import Mode, PolicySettings, Settings
 from lucid.core.ports import Capability
+from lucid.live.switches import switches_of
 
 __all__ = ["modes_from", "policy_settings"]
 
@@ -15,9 +16,10 @@ def modes_from(settings: Settings, switches: Mapping[str, str]) -> dict[str, Mod
     """The mode of each partition: from the configuration, overruled by what ``lucidctl mode`` set; all of them
     ``observe`` while paused; at most ``order`` where the client cannot write what ``pack`` needs."""
     modes: dict[str, Mode] = {}
+    set_by_hand = switches_of(switches)
     paused = switches.get("paused") == "1"
     for name, configured in settings.daemon.partitions.items():
-        text = switches.get(f"mode.{name}", str(configured))
+        text = set_by_hand[name].mode if name in set_by_hand else str(configured)
         modes[name] = Mode.OBSERVE if paused or text not in set(Mode) else Mode(text)
         if modes[name] is Mode.PACK and not settings.slurm.packs:
             modes[name] = Mode.ORDER

@@ -29,9 +29,16 @@ class PolicyMemory:
         self._policy = policy
         self._kept: Mapping[str, object] = {}
         self._due_s = 0.0
+        self._start: Mapping[str, object] | None = None
+
+    def start_with(self, memory: Mapping[str, object]) -> None:
+        """What ``load`` is to give instead of the store's, which is new: the memory of the cycles before."""
+        self._start = memory
 
     def load(self) -> Mapping[str, object]:
         """As it was kept last; empty where there is none, or where another policy or version left it."""
+        if self._start is not None:
+            return self._start
         data = self._store.view(_VIEW)
         if not data or data.get("policy") != self._policy:
             return {}

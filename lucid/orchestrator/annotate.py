@@ -17,8 +17,8 @@ __all__ = ["Annotator"]
 
 class Annotator:
     """Fills in ``Snapshot.predictions``, and ``forecast`` where there is a forecaster. A job is predicted when first
-    seen and again when its profile comes; partitions handed out unchanged are not looked at again, and jobs that
-    ended are forgotten.
+    seen and again when its profile comes or its time limit changes, and never beyond that limit; partitions handed
+    out unchanged are not looked at again, and jobs that ended are forgotten.
 
     A snapshot's predictions can be read only, and stay as they are for as long as somebody keeps the snapshot."""
 
@@ -27,6 +27,7 @@ class Annotator:
         self._forecaster = forecaster
         self._predictions: dict[str, Prediction] = {}
         self._seen_with: dict[str, JobProfile | None] = {}
+        self._limits: dict[str, float | None] = {}
         self._partitions: dict[str, Partition] = {}
         self._entries: dict[str, dict[int, Pending | Running]] = {}
         """By partition, the entries already looked at, under their ``id``: most are the same as the last time."""
@@ -42,6 +43,7 @@ class Annotator:
             for ended in snapshot.ended:
                 self._predictions.pop(ended.job.id, None)
                 self._seen_with.pop(ended.job.id, None)
+                self._limits.pop(ended.job.id, None)
         for name, partition in snapshot.partitions.items():
             if self._partitions.get(name) is not partition:
                 self._partitions[name] = partition
@@ -59,12 +61,16 @@ class Annotator:
         return annotated
 
     def _predict(self, entries: Iterable[Pending | Running], now_s: float) -> None:
-        seen, missing = self._seen_with, _MISSING
-        for entry in [e for e in entries if seen.get(e.job.id, missing) is not e.profile]:
-            if self._forecaster is not None and entry.job.id not in seen:
-                self._forecaster.saw(entry.job)
-            seen[entry.job.id] = entry.profile
-            self._predictions[entry.job.id] = self._predictor.predict(entry.job, entry.profile, now_s)
+        seen, limits, missing = self._seen_with, self._limits, _MISSING
+        for entry in entries:
+            job = entry.job
+            if seen.get(job.id, missing) is entry.profile and limits.get(job.id) == job.time_limit_s:
+                continue
+            if self._forecaster is not None and job.id not in seen:
+                self._forecaster.saw(job)
+            seen[job.id], limits[job.id] = entry.profile, job.time_limit_s
+            said = self._predictor.predict(job, entry.profile, now_s)
+            self._predictions[job.id] = said.within(job.time_limit_s)
 
 
 _MISSING = JobProfile(-1.0, -1.0, -1.0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.errors import ConfigError
-from lucid.slurmconf.install import FILES, shipped_folder
+from lucid.slurmconf.install import FILES, PROGRAMS, program_in, shipped_content
 from lucid.slurmconf.nodes import hosts_in
 
 __all__ = ["Finding", "check_installation", "heartbeat_in", "settings_in"]
@@ -71,7 +71,6 @@ def heartbeat_in(root: Path, conf: str = "etc/slurm/slurm.conf") -> str | None:
 
 
 def _files(root: Path) -> Iterator[Finding]:
-    source = shipped_folder()
     for file in FILES:
         path = root / file.target
         about = f"/{file.target}"
@@ -81,9 +80,14 @@ def _files(root: Path) -> Iterator[Finding]:
         except OSError as error:
             yield Finding(about, False, f"cannot be read ({error.strerror})", put)
             continue
-        if content != (source / file.source).read_bytes():
+        program = program_in(content)
+        if content != shipped_content(file, PROGRAMS if program is None else program.parent):
             yield Finding(
                 about, False, "is not the one that this version ships", f"{put} (--force if it is the site's)"
+            )
+        elif program is not None and root == Path("/") and not program.exists():
+            yield Finding(
+                about, False, f"starts {program}, which is not there", f"{put}, with that installation's own"
             )
         elif mode & (stat.S_IWGRP | stat.S_IWOTH) or owner != 0:
             yield Finding(about, False, "can be written by others than root", f"chown root {path}; chmod go-w {path}")

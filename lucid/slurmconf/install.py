@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -9,19 +10,34 @@ from pathlib import Path
 
 from lucid.errors import ConfigError
 
-__all__ = ["FILES", "ShippedFile", "install_files", "shipped_folder"]
+__all__ = [
+    "FILES",
+    "PROGRAMS",
+    "ShippedFile",
+    "install_files",
+    "program_in",
+    "programs_here",
+    "shipped_content",
+    "shipped_folder",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class ShippedFile:
     """``source`` within ``slurm/``; ``target`` below the root of the file system. ``site_may_have`` says that a
-    site may have a file of its own there, which is never replaced unasked."""
+    site may have a file of its own there, which is never replaced unasked; ``daemon`` that it belongs to lucidd and
+    not to Slurm."""
 
     source: str
     target: str
     executable: bool = False
     site_may_have: bool = False
+    daemon: bool = False
 
+
+PROGRAMS = Path("/opt/lucid/bin")
+"""Where docs/install.md puts Lucid's programs, and the units as shipped look for them."""
+_PROGRAM = re.compile(rb"^(ExecStart=)\S*/(lucidd|lucid-sampler)\b", re.MULTILINE)
 
 FILES = (
     ShippedFile("job_submit.lua", "etc/slurm/job_submit.lua", site_may_have=True),
@@ -35,11 +51,11 @@ FILES = (
         for name in ("start", "stop", "check")
     ),
     ShippedFile("mps/lib.sh", "etc/slurm/lucid/mps/lib.sh"),
-    ShippedFile("lucid-release", "etc/slurm/lucid/lucid-release", executable=True),
-    ShippedFile("systemd/lucidd.service", "etc/systemd/system/lucidd.service"),
-    ShippedFile("systemd/lucid-sampler.service", "etc/systemd/system/lucid-sampler.service"),
-    ShippedFile("systemd/lucid-release.service", "etc/systemd/system/lucid-release.service"),
-    ShippedFile("systemd/lucid-release.timer", "etc/systemd/system/lucid-release.timer"),
+    ShippedFile("lucid-release", "etc/slurm/lucid/lucid-release", executable=True, daemon=True),
+    ShippedFile("systemd/lucidd.service", "etc/systemd/system/lucidd.service", daemon=True),
+    ShippedFile("systemd/lucid-sampler.service", "etc/systemd/system/lucid-sampler.service", daemon=True),
+    ShippedFile("systemd/lucid-release.service", "etc/systemd/system/lucid-release.service", daemon=True),
+    ShippedFile("systemd/lucid-release.timer", "etc/systemd/system/lucid-release.timer", daemon=True),
 )
 
 
@@ -56,29 +72,53 @@ def shipped_folder() -> Path:
     raise ConfigError(f"Lucid's files for Slurm are in none of {', '.join(map(str, places))}; install Lucid anew")
 
 
-def install_files(root: Path, *, force: bool = False) -> list[str]:
+def shipped_content(file: ShippedFile, programs: Path = PROGRAMS) -> bytes:
+    """What *file* holds where Lucid's programs are in the folder *programs*.
+
+    Raises:
+        ConfigError: this installation has no such file.
+    """
+    content = (shipped_folder() / file.source).read_bytes()
+    return _PROGRAM.sub(rb"\g<1>" + str(programs).encode() + rb"/\g<2>", content) if file.daemon else content
+
+
+def program_in(unit: bytes) -> Path | None:
+    """The program of Lucid's that a systemd unit starts, if it starts one."""
+    found = _PROGRAM.search(unit)
+    return Path(found[0].decode().partition("=")[2]) if found else None
+
+
+def programs_here(root: Path) -> Path:
+    """The folder of the programs that units below *root* are to start: this installation's, where the units are this
+    machine's own; else where docs/install.md puts them."""
+    here = Path(sys.executable).parent
+    return here if root == Path("/") and (here / "lucidd").exists() else PROGRAMS
+
+
+def install_files(root: Path, *, force: bool = False, units: bool = False) -> list[str]:
     """Copy every file below *root*; returns what was done, a line a file. Slurm's own configuration is not touched.
 
     Args:
         root: ``/``, or the root of a chroot.
+        units: Only the systemd units and lucid-release, which is all that observe and order mode need.
         force: Replace a job_submit.lua or cli_filter.lua of the site's own; it is kept as ``….before-lucid``.
 
     Raises:
         ConfigError: the site has such a file and ``force`` is not given, or a file cannot be written. Files are
             looked at before any is written.
     """
-    source = shipped_folder()
-    for file in FILES:
+    files = [file for file in FILES if file.daemon or not units]
+    for file in files:
         target = root / file.target
         if file.site_may_have and not force and target.exists() and not _ours(target):
             raise ConfigError(
                 f"{target} is there already and is not Lucid's; nothing was written. Call Lucid's from it "
-                "(docs/slurm-install.md, 'A plugin of your own'), or replace it with --force"
+                "(docs/slurm-install.md, 'A plugin of your own'), or replace it with --force; --units leaves it alone"
             )
     done = []
-    for file in FILES:
+    for file in files:
         target = root / file.target
-        content = (source / file.source).read_bytes()
+        content = shipped_content(file, programs_here(root))
         try:
             if target.is_file() and target.read_bytes() == content:
                 done.append(f"unchanged  {target}")

@@ -27,9 +27,11 @@ from lucid.config import PolicySettings
 from lucid.core.decision import Hold
 from lucid.core.job import Ended, Running
 from lucid.core.ports import Capability
+from lucid.core.prediction import Prediction
 from lucid.core.reason import AsksForGpus
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
+from lucid.models.history import HistoryPredictor
 from lucid.orchestrator import policy as registry
 from lucid.orchestrator.annotate import Annotator
 from lucid.orchestrator.check import SafetyCheck
@@ -139,6 +141,20 @@ def test_a_job_is_predicted_when_first_seen_and_when_its_profile_comes() -> None
     assert predictor.asked == 1
     assert look(waits("a", profile=LIGHT)).predictions["a"].share_score == 0
     assert predictor.asked == 2
+
+
+def test_no_estimate_goes_beyond_the_time_limit() -> None:
+    """Live and simulated alike: both go through here."""
+    annotate = Annotator(HistoryPredictor(3600.0))
+
+    def look(**rest: Any) -> Prediction:
+        return annotate(Snapshot(0.0, {"vc": part(nodes(1), [waits("a", **rest)])})).predictions["a"]
+
+    short = look(time_limit_s=600.0)
+    assert short.duration_s == 600.0
+    assert short.duration_source == "history: no job has ended yet; capped at its time limit"
+    assert look(time_limit_s=7200.0).duration_source == "history: no job has ended yet", "its user changed it"
+    assert look().duration_s == 3600.0
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

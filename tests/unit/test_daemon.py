@@ -297,11 +297,31 @@ def test_bad_configurations_are_told(tmp_path: Path, capsys: pytest.CaptureFixtu
         ('[daemon.partitions]\nvc = "fast"\n', "daemon.partitions.vc"),
         ("[daemon]\nheart = 1\n", "heartbeat"),
         ("[slurm\n", "not valid TOML"),
+        ('[daemon]\npolicy = "lucyd"\n[daemon.partitions]\nvc = "order"\n', "did you mean 'lucid'? lucidd can run: "),
+        ('[daemon]\npolicy = "pollux"\n[daemon.partitions]\nvc = "order"\n', "it needs adapt, resize, which Slurm"),
+        (
+            '[slurm]\nclient = "rest"\nrest_url = "http://h:1"\n[daemon]\npolicy = "srtf"\n'
+            '[daemon.partitions]\nvc = "order"\n',
+            "it needs preempt, which",
+        ),
     ):
         path.write_text(text)
         assert main(["--config", str(path)]) == 2
-        assert words in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert words in said
+        assert str(path) in said
+    assert not (tmp_path / "lucid.db").exists()
     assert main(["--config", str(tmp_path / "none")]) == 2
+
+
+def test_an_estimate_is_within_the_time_limit_before_any_model_is_there(site: Site) -> None:
+    for number in range(4):
+        site.submit(f"{number}", 4, mark="lucid:vc=vc;share=0", time_limit_s=600.0)
+    site.turns(20.0)
+    rows = json.loads(site.ctl("queue", "--json"))["queue"]
+    by = "history: no job has ended yet; capped at its time limit"
+    assert {(row["estimate_s"], row["estimate_by"]) for row in rows} == {(600.0, by)}
+    assert f"estimate 10 min by {by}" in site.ctl("explain", rows[-1]["job"])
 
 
 def test_slurm_down_is_no_reason_to_end(site: Site) -> None:

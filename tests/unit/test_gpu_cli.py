@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from lucid.adapters.profile_files import write_summary
 from lucid.cli.gpu import gpu, rows_of
 from lucid.core.job import JobProfile
-from lucid.errors import MetricsError
+from lucid.errors import ConfigError, MetricsError
 from lucid.profiler.summary import Spell, Summary
 
 PROFILE = JobProfile(80, 40, 4000)
@@ -44,6 +44,21 @@ def test_the_table_has_cards_jobs_readings_and_speeds(tmp_path: Path) -> None:
     assert first == ["n1", "GPU-01234567", "7", "8", "92%", "55%", "45%", "24%", "3,800", "93%", "62%", "steady"]
     assert second[:2] == ["8", "7"], "the second job of a card stands under the first"
     assert "unstable, memory grows" in done.output
+
+
+def test_the_folder_is_lucidds_where_its_file_is_named(tmp_path: Path) -> None:
+    for folder in (tmp_path / "own", tmp_path / "state/profiles"):
+        folder.mkdir(parents=True)
+        pair(folder)
+    config = tmp_path / "lucid.toml"
+    for line in (f'state_dir = "{tmp_path}/state"', f'state_dir = "/none"\nprofiles_dir = "{tmp_path}/own"'):
+        config.write_text(f"[daemon]\n{line}\n")
+        assert len(json.loads(call("--config", str(config), "--json").output)["gpus"]) == 2
+    config.write_text("[daemon\n")
+    assert isinstance(call("--config", str(config)).exception, ConfigError)
+    assert isinstance(call("--config", str(tmp_path / "none")).exception, ConfigError)
+    done = call("--config", str(config), "--profiles", str(tmp_path / "own"), "--json")
+    assert len(json.loads(done.output)["gpus"]) == 2
 
 
 def test_json_has_the_same_and_the_files_that_are_none(tmp_path: Path) -> None:

@@ -10,7 +10,15 @@ from click.testing import CliRunner
 from lucid.cli.main import lucidctl
 from lucid.errors import ConfigError
 from lucid.slurmconf.check import check_installation
-from lucid.slurmconf.install import FILES, install_files, shipped_folder
+from lucid.slurmconf.install import (
+    FILES,
+    PROGRAMS,
+    install_files,
+    program_in,
+    programs_here,
+    shipped_content,
+    shipped_folder,
+)
 from lucid.slurmconf.nodes import parse_node
 from lucid.slurmconf.render import render
 
@@ -51,6 +59,38 @@ def test_what_install_and_render_write_passes_the_check(root: Path) -> None:
     assert bad(root) == {}
     done = CliRunner().invoke(lucidctl, ["slurm", "install", "--check", "--root", str(root)])
     assert (done.exit_code, "BAD" in done.output) == (0, False)
+
+
+def test_units_alone_leave_slurms_folder_alone(tmp_path: Path) -> None:
+    (tmp_path / "etc/slurm").mkdir(parents=True)
+    (tmp_path / "etc/slurm/job_submit.lua").write_text("-- the site's own")
+    with pytest.raises(ConfigError, match="--units leaves it alone"):
+        install_files(tmp_path)
+    done = CliRunner().invoke(lucidctl, ["slurm", "install", "--units", "--root", str(tmp_path)])
+    assert done.exit_code == 0
+    assert (tmp_path / "etc/slurm/job_submit.lua").read_text() == "-- the site's own"
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert written == {file.target for file in FILES if file.daemon} | {"etc/slurm/job_submit.lua"}
+
+
+def test_units_start_the_programs_of_the_installation_that_wrote_them() -> None:
+    (unit,) = [file for file in FILES if file.source == "systemd/lucidd.service"]
+    assert b"\nExecStart=/srv/x/lucidd --config " in shipped_content(unit, Path("/srv/x"))
+    assert program_in(shipped_content(unit)) == PROGRAMS / "lucidd"
+    for file in FILES:
+        program = program_in(shipped_content(file))
+        assert program is None or program.parent == PROGRAMS
+    assert programs_here(Path("/srv/chroot")) == PROGRAMS
+    assert (programs_here(Path("/")) / "lucidd").exists()
+
+
+@ROOT_ONLY
+def test_a_unit_of_another_installation_is_as_shipped(root: Path) -> None:
+    path = root / "etc/systemd/system/lucidd.service"
+    path.write_text(path.read_text().replace("/opt/lucid/bin", "/srv/x"))
+    assert bad(root) == {}
+    path.write_text(path.read_text().replace("Restart=on-failure", "Restart=no"))
+    assert bad(root).keys() == {"/etc/systemd/system/lucidd.service"}
 
 
 @ROOT_ONLY

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
+from lucid.cli.main import lucidctl
 from lucid.errors import ConfigError
 from lucid.slurmconf.nodes import NodeSpec, PartitionSpec, hosts_in, parse_node, parse_partition
 from lucid.slurmconf.render import render
@@ -93,3 +95,13 @@ def test_two_default_partitions_are_refused() -> None:
     both = [parse_partition("a=n1", default=True), parse_partition("b=n1", default=True)]
     with pytest.raises(ConfigError, match="default"):
         render([parse_node("n1:gpus=1")], both)
+
+
+def test_what_else_a_node_line_says_is_kept() -> None:
+    words = ["slurm", "render", "--nodes", "n[1-2]:gpus=2", "--node-extra", "n[1-2]=Sockets=2 CoresPerSocket=16"]
+    done = CliRunner().invoke(lucidctl, words)
+    (line,) = [line for line in done.output.splitlines() if line.startswith("NodeName=n[1-2] Gres")]
+    assert line.endswith(" Sockets=2 CoresPerSocket=16")
+    wrong = CliRunner().invoke(lucidctl, [*words[:-1], "n3=Weight=1"])
+    assert isinstance(wrong.exception, ConfigError)
+    assert "n[1-2]" in str(wrong.exception)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from lucid.adapters.store import JobNote
+from lucid.adapters.store_file import set_aside
 from lucid.adapters.store_schema import MIGRATIONS
-from lucid.adapters.store_sqlite import SqliteStore, set_aside
+from lucid.adapters.store_sqlite import SqliteStore
 from lucid.daemon import open_store
 from lucid.errors import StoreError
 
@@ -73,7 +74,7 @@ def test_an_old_store_is_brought_up_to_date_by_the_daemon_only(tmp_path: Path) -
     path = tmp_path / "lucid.db"
     sqlite3.connect(path).close()
     path.touch()
-    with pytest.raises(StoreError, match="start lucidd once"):
+    with pytest.raises(StoreError, match=r"nothing is written in it yet: .* could not write"):
         SqliteStore(path, read_only=True)
     assert SqliteStore(path).settings() == {}
 
@@ -101,7 +102,7 @@ def test_a_store_of_the_first_version_is_brought_up_to_date_with_what_it_holds(t
     db = sqlite3.connect(path)
     db.executescript(f"{MIGRATIONS[0]}; PRAGMA user_version = 1; INSERT INTO settings VALUES ('paused', '1');")
     db.close()
-    with pytest.raises(StoreError, match="start lucidd once"):
+    with pytest.raises(StoreError, match="lucidd brings it up to date"):
         SqliteStore(path, read_only=True)
     store = SqliteStore(path)
     assert store.settings() == {"paused": "1"}

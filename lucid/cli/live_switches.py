@@ -1,0 +1,122 @@
+"""``lucidctl pause|resume|mode``: the switches that lucidd goes by from its next cycle on."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from lucid.adapters.store import Store
+from lucid.cli.by_hand import RELEASE, by_hand_where
+from lucid.cli.console import stdout_console
+from lucid.cli.live import config_option, live_settings, live_store, lives
+from lucid.config import Mode, Settings
+from lucid.errors import ConfigError
+from lucid.live.switches import KEY, Switch, overtaken, switches_of
+
+__all__ = ["mode", "pause", "resume"]
+
+
+@click.command()
+@config_option
+def pause(config: Path) -> None:
+    """Stop deciding everywhere: jobs that Lucid holds are let go as their users wrote them."""
+    with by_hand_where("Nothing is paused."):
+        settings = live_settings(config)
+    with by_hand_where("Nothing is paused.", settings):
+        store = live_store(settings, write=True)
+        store.set_setting("paused", "1")
+        runs = lives(store.lease(), time.time())
+    if runs:
+        click.echo("paused; within a cycle lucidd lets every job go")
+    else:
+        click.echo(f"paused, but lucidd is down; lucidctl uninstall, or {RELEASE} --all, lets its jobs go now")
+
+
+@click.command()
+@config_option
+def resume(config: Path) -> None:
+    """End a pause."""
+    live_store(live_settings(config), write=True).set_setting("paused", None)
+    click.echo("resumed; jobs submitted from now on are Lucid's again")
+
+
+@click.command()
+@click.argument("partition", required=False)
+@click.argument("to", required=False, type=click.Choice([*map(str, Mode), "configured"]))
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Of the list.")
+def mode(partition: str | None, to: str | None, config: Path, as_json: bool) -> None:
+    """Switch PARTITION to another mode while lucidd runs ('configured': back to lucid.toml's).
+
+    Without a mode: list what lucid.toml says, what was switched by hand, and what is in force. A switch holds until
+    it is taken back, or until lucid.toml says another mode of that partition than then and lucidd is restarted.
+    """
+    settings = live_settings(config)
+    configured = settings.daemon.partitions
+    if to is None:
+        _list(settings, partition, as_json)
+        return
+    assert partition is not None  # click fills the first argument first
+    store = live_store(settings, write=True)
+    stray = partition not in configured and partition in switches_of(store.settings())
+    if partition not in configured and not (stray and to == "configured"):
+        raise _unknown(partition, settings, str(config))
+    if to == Mode.PACK and not settings.slurm.packs:
+        raise ConfigError(f"{partition} cannot be packed over slurmrestd alone: set slurm.rest_commands = true")
+    if to == "configured":
+        store.set_setting(KEY + partition, None)
+        says = f"{configured[partition]}, as {config} says" if partition in configured else "its switch is gone"
+    else:
+        store.set_setting(KEY + partition, Switch(to, str(configured[partition]), time.time()).text())
+        says = to if to == configured[partition] else f"{to} ({config} says {configured[partition]})"
+    runs = lives(store.lease(), time.time())
+    click.echo(f"{partition}: {says}, {'from the next cycle on' if runs else 'once lucidd runs (it is down now)'}")
+
+
+def _list(settings: Settings, partition: str | None, as_json: bool) -> None:
+    store = live_store(settings)
+    rows = [row for row in _rows(settings, store) if partition in (None, row["partition"])]
+    if not rows:
+        raise _unknown(partition, settings, "lucid.toml")
+    if as_json:
+        click.echo(json.dumps({"partitions": rows}, indent=1))
+        return
+    table = Table()
+    for name in ("partition", "lucid.toml", "by hand", "since", "in force"):
+        table.add_column(name)
+    for row in rows:
+        switched = f"{row['by_hand']} (overtaken by the file)" if row["overtaken"] else row["by_hand"] or ""
+        table.add_row(
+            row["partition"], row["configured"] or "(not named)", switched, row["since"] or "", row["in_force"]
+        )
+    stdout_console().print(table)
+
+
+def _unknown(partition: str | None, settings: Settings, where: str) -> ConfigError:
+    known = ", ".join(settings.daemon.partitions)
+    return ConfigError(f"no partition {partition!r} in {where} (known: {known}); add it there, and restart lucidd")
+
+
+def _rows(settings: Settings, store: Store) -> list[dict[str, str | None]]:
+    """A row a partition, those that only a switch names included."""
+    stored = store.settings()
+    switches, gone = switches_of(stored), overtaken(settings, stored)
+    seen = (store.view("status") or {}).get("modes", {}) if lives(store.lease(), time.time()) else None
+    rows = []
+    for name in dict.fromkeys([*settings.daemon.partitions, *switches]):
+        switch, configured = switches.get(name), settings.daemon.partitions.get(name)
+        rows.append(
+            {
+                "partition": name,
+                "configured": None if configured is None else str(configured),
+                "by_hand": None if switch is None else switch.mode,
+                "since": None if switch is None else switch.since(),
+                "overtaken": "yes" if name in gone else None,
+                "in_force": "lucidd is down" if seen is None else str(seen.get(name, "nothing")),
+            }
+        )
+    return rows

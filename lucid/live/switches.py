@@ -1,0 +1,127 @@
+"""Modes that ``lucidctl mode`` set by hand: how long they hold beside what lucid.toml says, and how they are told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lucid.adapters.store import Store
+from lucid.config import Mode, Settings
+from lucid.live.finding import Finding, warn
+
+__all__ = ["KEY", "Switch", "overtaken", "settle_switches", "switches_of", "words_of_switches"]
+
+KEY = "mode."
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A mode that ``lucidctl mode`` set by hand. ``was``: what lucid.toml said of the partition then; ``since_s``:
+    when (Unix time). Both are ``None`` in a switch that an earlier Lucid set."""
+
+    mode: str
+    was: str | None = None
+    since_s: float | None = None
+
+    def text(self) -> str:
+        """As the store keeps it: ``order was=pack since=1732182345``."""
+        was = "" if self.was is None else f" was={self.was}"
+        return f"{self.mode}{was}" + ("" if self.since_s is None else f" since={self.since_s:.0f}")
+
+    def since(self) -> str:
+        """When it was set, in words."""
+        if self.since_s is None:
+            return "an unknown time"
+        return time.strftime("%F %T", time.localtime(self.since_s))
+
+
+def switches_of(stored: Mapping[str, str]) -> dict[str, Switch]:
+    """The switches of modes among what the store keeps, by partition."""
+    return {key.removeprefix(KEY): _switch(text) for key, text in stored.items() if key.startswith(KEY)}
+
+
+def _switch(text: str) -> Switch:
+    mode, *rest = text.split() or [""]
+    facts = dict(word.split("=", 1) for word in rest if "=" in word)
+    since = facts.get("since", "")
+    return Switch(mode, facts.get("was"), float(since) if since.isdigit() else None)
+
+
+def overtaken(settings: Settings, stored: Mapping[str, str]) -> dict[str, Switch]:
+    """The switches that lucid.toml has overtaken: it says another mode of the partition now than when they were set,
+    or does not name the partition any more. The administrator's last word is the file's."""
+    configured = settings.daemon.partitions
+    return {
+        name: switch
+        for name, switch in switches_of(stored).items()
+        if switch.was is not None and switch.was != str(configured.get(name, ""))
+    }
+
+
+def settle_switches(settings: Settings, store: Store, now_s: float) -> list[str]:
+    """Drop the switches that lucid.toml has overtaken; lucidd does so when it starts. A switch that an earlier Lucid
+    set stays, and goes by the file as it is now from here on. Returns a line for the log of each.
+
+    Raises:
+        StoreError: the store cannot be read or written.
+    """
+    stored = store.settings()
+    gone = overtaken(settings, stored)
+    told = []
+    for name, switch in switches_of(stored).items():
+        configured = settings.daemon.partitions.get(name)
+        if name in gone:
+            store.set_setting(KEY + name, None)
+            says = f"{configured} now" if configured else "nothing of it any more"
+            told.append(
+                f"{name}: lucid.toml said {switch.was} when it was switched to {switch.mode} by hand, and says "
+                f"{says}: the file holds, the switch is dropped"
+            )
+        elif configured is not None and switch.mode != configured:
+            if switch.was is None:
+                store.set_setting(KEY + name, Switch(switch.mode, str(configured), now_s).text())
+            told.append(
+                f"{name}: {switch.mode}, switched by hand since {switch.since()}, and not {configured} as lucid.toml "
+                f"says; lucidctl mode {name} configured takes that back"
+            )
+    return told
+
+
+def words_of_switches(
+    settings: Settings, stored: Mapping[str, str], configured_there: Mapping[str, str]
+) -> list[Finding]:
+    """What an administrator should know of the switches that differ from lucid.toml, and how to take each back.
+    ``configured_there``: the modes that the running lucidd read from its file when it started, if one runs."""
+    found = []
+    gone = overtaken(settings, stored)
+    for name, switch in switches_of(stored).items():
+        configured = settings.daemon.partitions.get(name)
+        back = f"lucidctl mode {name} configured"
+        if configured is None or switch.mode not in set(Mode):
+            found.append(warn(f"a switch {KEY}{name} = {switch.mode} names nothing known", back))
+        elif name in gone:
+            found.append(
+                warn(
+                    f"{name} was switched to {switch.mode} by hand since {switch.since()}, when lucid.toml said "
+                    f"{switch.was}; it says {configured} now",
+                    f"restart lucidd: it then goes by the file; or at once: {back}",
+                )
+            )
+        elif switch.mode != configured:
+            found.append(
+                warn(
+                    f"{name} is in mode {switch.mode} by hand since {switch.since()}; lucid.toml says {configured}",
+                    f"{back} takes that back",
+                )
+            )
+    for name in dict.fromkeys([*settings.daemon.partitions, *configured_there]):
+        says, read = str(settings.daemon.partitions.get(name, "nothing")), configured_there.get(name, "nothing")
+        if configured_there and says != read and name not in gone:
+            found.append(
+                warn(
+                    f"lucid.toml says {says} for {name}, but the lucidd that runs read {read} when it started",
+                    "restart lucidd: it reads its file only then",
+                )
+            )
+    return found
