@@ -142,7 +142,8 @@ def _describe(layout: Layout, base: int) -> dict[str, Any]:
         "operator": "lucid",
         "partitions": {partition.name: partition.hosts for partition in layout.partitions},
         "profiling": [partition.name for partition in layout.partitions if partition.profiling],
-        "gpus_per_node": layout.nodes.gpus,
+        "gpus": {node.hosts: node.gpus for node in layout.nodes},
+        "enforced": layout.enforced,
     }
 
 
@@ -152,7 +153,7 @@ def _usage(d: dict[str, Any]) -> str:
     job = "--gres=gpu:2 --wrap 'echo $CUDA_VISIBLE_DEVICES; sleep 30'"
     return f"""testbed {d["name"]} ({d["suite"]}) is up
   partitions    {", ".join(f"{name} ({hosts})" for name, hosts in d["partitions"].items())}
-                {d["gpus_per_node"]} fake GPUs a node, two slots each
+  fake GPUs     {", ".join(f"{gpus} on each of {hosts}" for hosts, gpus in d["gpus"].items())}; two slots each
   Slurm prefix  {json.dumps(d["prefix"])}   (for lucid.toml)
   REST          {d["rest_socket"]}
                 {d["rest_http"]}  with a token: {prefix} scontrol token username=lucid

@@ -8,15 +8,17 @@ import socket
 from pathlib import Path
 
 from lucid.slurmconf.install import install_files
+from lucid.slurmconf.nodes import hosts_in
 from lucid.slurmconf.render import render
 from testbed.settings import USERS, Layout
 
-__all__ = ["DBD_PORT", "NODE_PORTS", "REST_PORT", "write"]
+__all__ = ["DBD_PORT", "LICENCES", "NODE_PORTS", "REST_PORT", "write"]
 
 DBD_PORT = 1
 """Ports are offsets from the testbed's base: slurmctld has the base itself."""
 REST_PORT = 2
 NODE_PORTS = 10
+LICENCES = "matlab:2"
 _SLURM, _MUNGE, _MYSQL = "slurm", "munge", "mysql"
 
 
@@ -36,10 +38,7 @@ def write(layout: Layout, base: int, files: Path) -> None:
     (root / "etc/resolv.conf").touch()
     (root / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nshadow: files\nhosts: files\n")
     etc = root / "etc/slurm"
-    first = base + NODE_PORTS
-    last = first + len(layout.hosts) - 1
-    ports = f"NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port=[{first}-{last}]"
-    rendered = render([layout.nodes], layout.partitions, node_extra={layout.nodes.hosts: ports})
+    rendered = render(layout.nodes, layout.partitions, node_extra=_addresses(layout, base))
     (etc / "gres.conf").write_text(rendered.gres_conf)
     (etc / "lucid.slurm.conf").write_text(_wanted(rendered.slurm_conf, files, layout))
     (etc / "lucid.plugin.conf").write_text(rendered.plugin_conf)
@@ -69,6 +68,17 @@ def write(layout: Layout, base: int, files: Path) -> None:
         os.chown(path, *_ids(root, user))
         path.chmod(0o755)
     _install(root, files)
+
+
+def _addresses(layout: Layout, base: int) -> dict[str, str]:
+    """Where each group of nodes listens: one port after the other."""
+    found, first = {}, base + NODE_PORTS
+    for node in layout.nodes:
+        count = len(hosts_in(node.hosts))
+        ports = f"[{first}-{first + count - 1}]" if count > 1 else str(first)
+        found[node.hosts] = f"NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={ports}"
+        first += count
+    return found
 
 
 def _slurm_conf(layout: Layout, base: int) -> str:
@@ -120,6 +130,8 @@ def _slurm_conf(layout: Layout, base: int) -> str:
             f"AccountingStoragePort={base + DBD_PORT}",
             "AccountingStoreFlags=job_comment,job_extra",
         ]
+    if layout.enforced:
+        lines += ["AccountingStorageEnforce=associations,limits,qos", f"Licenses={LICENCES}"]
     return "\n".join([*lines, "include /etc/slurm/lucid.slurm.conf"]) + "\n"
 
 

@@ -13,6 +13,14 @@ from testbed.settings import USERS, Layout, TestbedError
 __all__ = ["inside", "start", "start_slurmctld", "start_slurmd", "start_slurmdbd", "token", "wait_for"]
 
 _ACCOUNTS = {"research": ("alice", "bob"), "teaching": ("carol",)}
+_QOS = {
+    "one-job": ("MaxJobsPerUser=1",),
+    "four-gpus": ("GrpTRES=gres/gpu=4",),
+    "few-queued": ("MaxSubmitJobsPerUser=2",),
+}
+"""Beside ``normal``, which limits nobody and is everybody's default. What the testbed enforces: docs/testbed.md."""
+_CAPPED = "capped"
+"""An account that alice and bob may name; all its jobs together get two GPUs."""
 
 
 def inside(layout: Layout, *command: str, user: str | None = None, check: bool = True) -> str:
@@ -105,6 +113,13 @@ def _add_accounts(layout: Layout) -> None:
         _manage(layout, "add", "account", account, "Cluster=testbed")
         _manage(layout, "add", "user", ",".join(users), f"Account={account}", "Cluster=testbed")
     _manage(layout, "add", "user", "lucid", "Account=root", "Cluster=testbed", "AdminLevel=Operator")
+    if not layout.enforced:
+        return
+    for qos, limits in _QOS.items():
+        _manage(layout, "add", "qos", qos, *limits)
+    _manage(layout, "add", "account", _CAPPED, "Cluster=testbed", "GrpTRES=gres/gpu=2")
+    _manage(layout, "add", "user", "alice,bob", f"Account={_CAPPED}", "Cluster=testbed")
+    _manage(layout, "modify", "account", ",".join((*_ACCOUNTS, _CAPPED)), "set", f"QosLevel+={','.join(_QOS)}")
 
 
 def _manage(layout: Layout, *arguments: str) -> None:
