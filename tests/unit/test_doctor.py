@@ -265,6 +265,8 @@ def test_a_clock_that_is_not_told_is_none(answer: Any) -> None:
 
 
 class Asked(FakeSlurm):
+    accounting = "Slurmdb query failed"
+
     def config(self) -> dict[str, str]:
         return {}
 
@@ -281,3 +283,10 @@ class Asked(FakeSlurm):
 def test_without_slurmdbd_all_else_is_still_looked_at() -> None:
     seen = see_site(Asked([]), iter([4.0, 8.0]).__next__)
     assert (seen.rights, seen.clock_s, seen.now_s) == (None, 5.0, 6.0)
+    assert seen.accounting == "Slurmdb query failed"
+
+
+def test_accounting_that_is_silent_is_a_warning() -> None:
+    site = replace(sound("24.11"), accounting="Slurmdb query failed")
+    found = [one for one in look_over_site(settings(), modes_from(settings(), {}), site) if "accounting" in one.what]
+    assert [(one.level, one.remedy) for one in found] == [("warn", "start slurmdbd, and the data base behind it")]
