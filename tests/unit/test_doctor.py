@@ -99,6 +99,18 @@ def test_a_setting_that_is_wrong_is_found(site: Site, wrong: dict[str, str], lev
     assert len(findings) == 1 or wrong.keys() & {"JobSubmitPlugins"}
 
 
+@pytest.mark.parametrize(
+    ("setting", "plugin", "said"),
+    [("no", "cgroup/v2", True), ("yes", "cgroup/v2", False), ("no", "cgroup/v1", False), (None, "cgroup/v2", False)],
+)
+def test_control_groups_without_job_numbers_are_told(setting: str | None, plugin: str, said: bool) -> None:
+    config = {**(sound("26.05").config or {}), "CgroupPlugin": plugin}
+    config |= {} if setting is None else {"CgroupJobIdPaths": setting}
+    here = replace(sound("26.05"), config=config)
+    told = [one for one in look_over_site(settings(), modes_from(settings(), {}), here) if "SLUID" in one.what]
+    assert [(one.level, one.remedy.split()[0]) for one in told] == [("ok", "CgroupJobIdPaths=yes")] * said
+
+
 def test_what_matters_to_packing_alone_is_not_said_of_ordering(site: Site) -> None:
     config = {**(site.config or {}), "GresTypes": "gpu", "TaskProlog": "", "SelectTypeParameters": ""}
     assert found(replace(site, config=config), settings(partitions={"vc-a": "order"}, profiling_partition="")) == []
