@@ -10,6 +10,7 @@ from pathlib import Path
 from lucid.slurmconf.install import install_files
 from lucid.slurmconf.nodes import hosts_in
 from lucid.slurmconf.render import render
+from testbed import cgroups
 from testbed.settings import USERS, Layout
 
 __all__ = ["DBD_PORT", "LICENCES", "NODE_PORTS", "REST_PORT", "write"]
@@ -43,7 +44,7 @@ def write(layout: Layout, base: int, files: Path) -> None:
     (etc / "lucid.slurm.conf").write_text(_wanted(rendered.slurm_conf, files, layout))
     (etc / "lucid.plugin.conf").write_text(rendered.plugin_conf)
     (etc / "slurm.conf").write_text(_slurm_conf(layout, base))
-    (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+    (etc / "cgroup.conf").write_text(cgroups.cgroup_conf(layout))
     if layout.accounting:
         _secret(etc / "slurmdbd.conf", _slurmdbd_conf(base), owner=(root, _SLURM))
     _secret(etc / "jwt.key", secrets.token_bytes(32), owner=(root, _SLURM))
@@ -99,11 +100,9 @@ def _slurm_conf(layout: Layout, base: int) -> str:
         "SlurmdLogFile=/var/log/slurm/slurmd.%n.log",
         "SlurmctldDebug=info",
         "SlurmdDebug=info",
-        "# Many nodes on one machine, which has fewer CPUs than they claim and no cgroups to spare.",
+        "# Many nodes on one machine, which has fewer CPUs than they claim.",
         "SlurmdParameters=config_overrides",
-        "ProctrackType=proctrack/linuxproc",
-        "TaskPlugin=task/none",
-        "JobAcctGatherType=jobacct_gather/linux",
+        *cgroups.plugins(layout),
         "JobAcctGatherFrequency=30",
         "SelectTypeParameters=CR_Core_Memory",
         "DefMemPerCPU=1000",

@@ -45,6 +45,7 @@ class Layout:
 
     ``tree`` is the cached Debian with Slurm in it, shared and never written; ``root`` is this testbed's own view
     of it, and the folder for ``chroot``. ``enforced``: accounts, QOS and licences bind (docs/testbed.md).
+    ``cgroup``: ``none``, ``v1`` or ``v2``.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Layout:
     plugin: bool
     accounting: bool
     enforced: bool = True
+    cgroup: str = "none"
 
     @property
     def tree(self) -> Path:
@@ -98,6 +100,9 @@ def layout_from(environ: Mapping[str, str]) -> Layout:
     variant = environ.get("LUCID_TESTBED_VARIANT", "site")
     if variant not in _NODES:
         raise TestbedError(f"LUCID_TESTBED_VARIANT={variant!r}: use one of {', '.join(sorted(_NODES))}")
+    cgroup = environ.get("LUCID_TESTBED_CGROUP", "none")
+    if cgroup not in ("none", "v1", "v2"):
+        raise TestbedError(f"LUCID_TESTBED_CGROUP={cgroup!r}: use none, v1 or v2")
     own_nodes = environ.get("LUCID_TESTBED_NODES")
     # nodes of one's own are asked for n1 to n4 only, as they always were
     texts = environ.get("LUCID_TESTBED_PARTITIONS", _PARTITIONS["bare" if own_nodes else variant]).split()
@@ -119,6 +124,7 @@ def layout_from(environ: Mapping[str, str]) -> Layout:
         plugin=environ.get("LUCID_TESTBED_PLUGIN", "1") != "0",
         accounting=accounting,
         enforced=accounting and variant != "bare",
+        cgroup=cgroup,
     )
     if len(layout.hosts) > BLOCK - 20:
         raise TestbedError(f"LUCID_TESTBED_NODES: more than {BLOCK - 20} nodes on one machine")
