@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+from lucid.adapters.slurm_answers import accounting_trouble
 from lucid.adapters.slurm_client import Breaker, Changes, checked_id, guarded
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode, jobs_from, nodes_from, reads_whole, version_of
 from lucid.adapters.slurm_shares import fair_shares_from
@@ -52,6 +53,7 @@ class CommandClient:
         self._timeout_s = timeout_s
         self._version: tuple[int, int] | None = None
         self._json = "--json"
+        self.accounting = ""
 
     def version(self) -> tuple[int, int]:
         """From the last answer, or by asking."""
@@ -92,7 +94,9 @@ class CommandClient:
     def partitions(self) -> list[Partition]:
         """``scontrol show partitions``."""
         self._breaker.calls.reads += 1
-        return partitions_from(self.ask(["scontrol", "show", "partitions", "--json"]))
+        document = self.ask(["scontrol", "show", "partitions", "--json"])
+        self.accounting = accounting_trouble(document)
+        return partitions_from(document)
 
     def clock_s(self) -> float | None:
         """From ``sdiag``."""

@@ -91,6 +91,11 @@ class SlurmClient(Protocol):
 class Inspector(SlurmClient, Protocol):
     """A client that can also be asked how Slurm is set up, for ``lucidctl doctor``."""
 
+    @property
+    def accounting(self) -> str:
+        """Slurm's words where its last answer of partitions said that slurmdbd is silent; otherwise empty."""
+        ...
+
     def config(self) -> Mapping[str, str] | None:
         """slurmctld's configuration in force, by key as ``scontrol show config`` has it; ``None`` where this way of
         asking does not tell."""

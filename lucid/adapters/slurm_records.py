@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lucid.adapters.slurm_answers import checked_list
 from lucid.adapters.slurm_text import (
     array_tasks,
     gpu_count,
@@ -24,14 +25,12 @@ from lucid.adapters.slurm_text import (
     shard_counts,
 )
 from lucid.core.placement import NodeGpus, Placement
-from lucid.errors import ClusterError
 
 __all__ = [
     "ENDED",
     "Request",
     "SlurmJob",
     "SlurmNode",
-    "checked_list",
     "jobs_from",
     "nodes_from",
     "number_of",
@@ -207,22 +206,6 @@ def _words(value: Any) -> list[str]:
     if isinstance(value, str):
         return value.replace("+", " ").split()
     return [str(item) for item in value] if isinstance(value, list) else []
-
-
-def checked_list(document: Any, key: str, what: str) -> list[Mapping[str, Any]]:
-    """The list that an answer has under *key*.
-
-    Raises:
-        ClusterError: the answer is none, or says that it failed.
-    """
-    if not isinstance(document, Mapping) or not isinstance(document.get(key), list):
-        raise ClusterError(f"{what}: no {key!r} in the answer; is this Slurm 23.02 or later?")
-    errors = document.get("errors") or []
-    if errors:
-        first = errors[0]
-        words = first.get("description") or first.get("error") if isinstance(first, Mapping) else first
-        raise ClusterError(f"{what}: Slurm answers with an error: {words}")
-    return [item for item in document[key] if isinstance(item, Mapping)]
 
 
 def version_of(document: Any) -> tuple[int, int] | None:

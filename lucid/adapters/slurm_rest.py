@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import httpx
 
+from lucid.adapters.slurm_answers import accounting_trouble
 from lucid.adapters.slurm_cli import CommandClient
 from lucid.adapters.slurm_client import Breaker, Changes, checked_id, guarded
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode, jobs_from, nodes_from, version_of
@@ -99,6 +100,7 @@ class RestClient:
         self._version: tuple[int, int] | None = None
         self._arrays: dict[str, int] = {}
         """Site factors written to whole arrays since the last look."""
+        self.accounting = ""
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -147,7 +149,9 @@ class RestClient:
 
     def partitions(self) -> list[Partition]:
         """One request."""
-        return partitions_from(self.read("partitions/"))
+        document = self.read("partitions/")
+        self.accounting = accounting_trouble(document)
+        return partitions_from(document)
 
     def clock_s(self) -> float | None:
         """From ``diag``."""
@@ -307,7 +311,7 @@ class RestClient:
             raise ClusterError(f"{self.url}: its answer is no JSON ({reply.status_code}): {start!r}")
         self._version = version_of(answer) or self._version
         errors = [item for item in answer.get("errors") or [] if isinstance(item, Mapping)]
-        if errors:
+        if errors and not (path.startswith("/slurm/") and accounting_trouble(answer)):
             self._fail(errors[0], reply.status_code)
         return answer
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lucid.adapters.slurm_answers import checked_list
 from lucid.adapters.slurm_cli import CommandClient
-from lucid.adapters.slurm_records import ENDED, checked_list, number_of
+from lucid.adapters.slurm_records import ENDED, number_of
 
 __all__ = ["Accounted", "Accounting", "SacctClient", "accounted_from"]
 
@@ -68,7 +69,7 @@ def accounted_from(document: Any) -> list[Accounted]:
     Raises:
         ClusterError: the answer is none, or says that it failed.
     """
-    made = (_accounted(raw) for raw in checked_list(document, "jobs", "sacct"))
+    made = (_accounted(raw) for raw in checked_list(document, "jobs", "sacct", of_slurmctld=False))
     return sorted((job for job in made if job is not None), key=lambda job: job.end_s)
 
 

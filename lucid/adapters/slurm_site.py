@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lucid.adapters.slurm_records import checked_list
+from lucid.adapters.slurm_answers import checked_list
 
 __all__ = ["Partition", "clock_from", "config_from_json", "config_from_text", "partitions_from"]
 

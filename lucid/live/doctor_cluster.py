@@ -38,6 +38,8 @@ class Site:
     clock_s: float | None
     rights: tuple[str, str] | None
     now_s: float
+    accounting: str = ""
+    """Slurm's words where slurmdbd is silent."""
 
 
 def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
@@ -61,6 +63,7 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
         clock_s,
         rights,
         asked_s,
+        client.accounting,
     )
 
 
@@ -68,6 +71,11 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
     """Of Slurm as it answers; *modes* by partition, as they are now."""
     version = f"{site.version[0]}.{site.version[1]:02}"
     yield Finding("ok", f"Slurm {version} answers")
+    if site.accounting:
+        yield warn(
+            f"accounting does not answer ({site.accounting}): jobs go on, and Lucid learns later from those that end",
+            "start slurmdbd, and the data base behind it",
+        )
     if Mode.PACK in modes.values() and site.version < _REPLACES:
         yield bad(
             f"Slurm {version} adds to a waiting job's request instead of replacing it",

@@ -26,6 +26,18 @@ def look_over_config(settings: Settings, modes: Mapping[str, Mode], config: Mapp
         yield from _memory(config)
         yield from _scripts(settings, config)
         yield from _preemption(config)
+        yield from _control_groups(config)
+
+
+def _control_groups(config: Mapping[str, str]) -> Iterator[Finding]:
+    """cgroup/v1 names a job's control group by its number, whatever this setting says."""
+    if config.get("CgroupJobIdPaths") == "no" and config.get("CgroupPlugin") in ("cgroup/v2", "autodetect"):
+        yield Finding(
+            "ok",
+            "Slurm names control groups by SLUID: the sampler asks the slurmstepd in each for its job; one that "
+            "cannot see slurmstepd (hidepid, a container) may take a process for nobody's",
+            "CgroupJobIdPaths=yes in cgroup.conf (from 26.05.2) puts the job's number there again",
+        )
 
 
 def _words(config: Mapping[str, str], key: str) -> list[str]:

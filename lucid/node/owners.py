@@ -1,4 +1,9 @@
-"""Whose process is this? From /proc alone: its control group, or its ancestors. No environment is read."""
+"""Whose process is this? From /proc alone: its control group, or its ancestors.
+
+From 26.05 on Slurm names a job's control group under cgroup/v2 by the job's SLUID (``/s5H9M8071CEN00``) and not by
+its number, unless ``CgroupJobIdPaths=yes`` (26.05.2). The slurmstepd in the same control group says which job it is.
+An environment, into which its user may write anything, is read only where there is none, and in that group only.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from typing import Final
 __all__ = ["Owners"]
 
 _CGROUP_JOB: Final = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
+_CGROUP_SLUID: Final = re.compile(r"/(s[0-9A-HJKMNP-TV-Z]{13})(?:/|$)", re.MULTILINE)
 _STEP: Final = re.compile(r"slurmstepd: \[(\d+)\.")
 _DEEPEST: Final = 64
 _MOST: Final = 8192
@@ -21,26 +27,32 @@ class Owners:
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._known: dict[tuple[int, str], str | None] = {}
+        self._jobs: dict[str, str] = {}
+        """By SLUID, which is of one job for ever."""
 
     def job_of(self, pid: int, given: Mapping[int, str]) -> str | None:
         """The job of a process, ``None`` if it has none or is gone.
 
-        Asked in turn: ``given`` (job by first process) along its ancestors; Slurm's control group; a
-        ``slurmstepd`` among its ancestors (where Slurm tracks processes without control groups).
+        Asked in turn: ``given`` (job by first process) along its ancestors; Slurm's control group, by job or by
+        SLUID; a ``slurmstepd`` among its ancestors (where Slurm tracks processes without control groups).
         """
         started = self._started(pid)
         if started is None:
             return given.get(pid)
         key = (pid, started)
+        found = self._known.get(key)
         if key not in self._known:
             if len(self._known) >= _MOST:
                 self._known.clear()
-            self._known[key] = self._by_cgroup(pid) or self._by_step(pid)
+            sluid = _CGROUP_SLUID.search(self._read(pid, "cgroup"))
+            found = self._by_cgroup(pid) or (self._by_sluid(sluid[1]) if sluid else None) or self._by_step(pid)
+            if found or not sluid:  # a job whose first process is not seen yet is looked for again
+                self._known[key] = found
         if given:
             for ancestor in self._line(pid):
                 if ancestor in given:
                     return given[ancestor]
-        return self._known[key]
+        return found
 
     def _read(self, pid: int, name: str) -> str:
         try:
@@ -68,6 +80,42 @@ class Owners:
     def _by_cgroup(self, pid: int) -> str | None:
         found = _CGROUP_JOB.search(self._read(pid, "cgroup"))
         return found[1] if found else None
+
+    def _by_sluid(self, sluid: str) -> str | None:
+        if sluid not in self._jobs:
+            if len(self._jobs) >= _MOST:
+                self._jobs.clear()
+            if found := self._step_in(sluid) or self._environment_in(sluid):
+                self._jobs[sluid] = found
+        return self._jobs.get(sluid)
+
+    def _step_in(self, sluid: str) -> str | None:
+        """The job that the slurmstepd in this control group says it serves."""
+        for pid in self._pids():
+            found = _STEP.match(self._read(pid, "cmdline").replace("\0", " "))
+            if found and self._is_in(pid, sluid):
+                return found[1]
+        return None
+
+    def _environment_in(self, sluid: str) -> str | None:
+        """The job that a process in this control group was told it belongs to."""
+        for pid in self._pids():
+            if not self._is_in(pid, sluid):
+                continue
+            told = dict(item.partition("=")[::2] for item in self._read(pid, "environ").split("\0"))
+            if told.get("SLURM_JOB_SLUID") == sluid and told.get("SLURM_JOB_ID", "").isdecimal():
+                return told["SLURM_JOB_ID"]
+        return None
+
+    def _is_in(self, pid: int, sluid: str) -> bool:
+        found = _CGROUP_SLUID.search(self._read(pid, "cgroup"))
+        return found is not None and found[1] == sluid
+
+    def _pids(self) -> list[int]:
+        try:
+            return sorted(int(entry.name) for entry in self._proc.iterdir() if entry.name.isdecimal())
+        except OSError:
+            return []
 
     def _by_step(self, pid: int) -> str | None:
         for ancestor in self._line(pid):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lucid.errors import ConfigError
-from testbed import conf, daemons, host, tree
+from testbed import cgroups, conf, daemons, host, tree
 from testbed.settings import Layout, TestbedError, layout_from, ports_from
 
 __all__ = ["down", "main", "unfit", "up"]
@@ -51,7 +51,7 @@ def unfit(layout: Layout, *, building: bool = True) -> str | None:
         return "the testbed needs root (chroot, mount, mknod): run it as root, or in a virtual machine of your own"
     if building and not layout.tree.is_dir() and not tree.debootstrap():
         return f"{layout.tree} is not there yet and debootstrap is not installed: apt-get install debootstrap"
-    return None
+    return cgroups.unfit(layout) if building else None
 
 
 def up(layout: Layout, say: tree.Say) -> dict[str, Any]:
@@ -77,6 +77,7 @@ def up(layout: Layout, say: tree.Say) -> dict[str, Any]:
             described = _describe(layout, base)
             _state(layout).write_text(json.dumps(described))
         host.mount(layout)
+        cgroups.prepare(layout)
         conf.write(layout, base, FILES)
         daemons.start(layout, base, say)
         return described
@@ -95,6 +96,7 @@ def down(layout: Layout) -> list[str]:
 def _clear(layout: Layout) -> list[str]:
     ended = host.stop(layout.root)
     host.unmount(layout)
+    cgroups.remove(layout)
     return ended
 
 
@@ -142,7 +144,8 @@ def _describe(layout: Layout, base: int) -> dict[str, Any]:
         "operator": "lucid",
         "partitions": {partition.name: partition.hosts for partition in layout.partitions},
         "profiling": [partition.name for partition in layout.partitions if partition.profiling],
-        "gpus_per_node": layout.nodes.gpus,
+        "gpus": {node.hosts: node.gpus for node in layout.nodes},
+        "enforced": layout.enforced,
     }
 
 
@@ -152,7 +155,7 @@ def _usage(d: dict[str, Any]) -> str:
     job = "--gres=gpu:2 --wrap 'echo $CUDA_VISIBLE_DEVICES; sleep 30'"
     return f"""testbed {d["name"]} ({d["suite"]}) is up
   partitions    {", ".join(f"{name} ({hosts})" for name, hosts in d["partitions"].items())}
-                {d["gpus_per_node"]} fake GPUs a node, two slots each
+  fake GPUs     {", ".join(f"{gpus} on each of {hosts}" for hosts, gpus in d["gpus"].items())}; two slots each
   Slurm prefix  {json.dumps(d["prefix"])}   (for lucid.toml)
   REST          {d["rest_socket"]}
                 {d["rest_http"]}  with a token: {prefix} scontrol token username=lucid

@@ -8,15 +8,18 @@ import socket
 from pathlib import Path
 
 from lucid.slurmconf.install import install_files
+from lucid.slurmconf.nodes import hosts_in
 from lucid.slurmconf.render import render
+from testbed import cgroups
 from testbed.settings import USERS, Layout
 
-__all__ = ["DBD_PORT", "NODE_PORTS", "REST_PORT", "write"]
+__all__ = ["DBD_PORT", "LICENCES", "NODE_PORTS", "REST_PORT", "write"]
 
 DBD_PORT = 1
 """Ports are offsets from the testbed's base: slurmctld has the base itself."""
 REST_PORT = 2
 NODE_PORTS = 10
+LICENCES = "matlab:2"
 _SLURM, _MUNGE, _MYSQL = "slurm", "munge", "mysql"
 
 
@@ -36,15 +39,12 @@ def write(layout: Layout, base: int, files: Path) -> None:
     (root / "etc/resolv.conf").touch()
     (root / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nshadow: files\nhosts: files\n")
     etc = root / "etc/slurm"
-    first = base + NODE_PORTS
-    last = first + len(layout.hosts) - 1
-    ports = f"NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port=[{first}-{last}]"
-    rendered = render([layout.nodes], layout.partitions, node_extra={layout.nodes.hosts: ports})
+    rendered = render(layout.nodes, layout.partitions, node_extra=_addresses(layout, base))
     (etc / "gres.conf").write_text(rendered.gres_conf)
     (etc / "lucid.slurm.conf").write_text(_wanted(rendered.slurm_conf, files, layout))
     (etc / "lucid.plugin.conf").write_text(rendered.plugin_conf)
     (etc / "slurm.conf").write_text(_slurm_conf(layout, base))
-    (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+    (etc / "cgroup.conf").write_text(cgroups.cgroup_conf(layout))
     if layout.accounting:
         _secret(etc / "slurmdbd.conf", _slurmdbd_conf(base), owner=(root, _SLURM))
     _secret(etc / "jwt.key", secrets.token_bytes(32), owner=(root, _SLURM))
@@ -71,6 +71,17 @@ def write(layout: Layout, base: int, files: Path) -> None:
     _install(root, files)
 
 
+def _addresses(layout: Layout, base: int) -> dict[str, str]:
+    """Where each group of nodes listens: one port after the other."""
+    found, first = {}, base + NODE_PORTS
+    for node in layout.nodes:
+        count = len(hosts_in(node.hosts))
+        ports = f"[{first}-{first + count - 1}]" if count > 1 else str(first)
+        found[node.hosts] = f"NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={ports}"
+        first += count
+    return found
+
+
 def _slurm_conf(layout: Layout, base: int) -> str:
     lines = [
         "ClusterName=testbed",
@@ -89,11 +100,9 @@ def _slurm_conf(layout: Layout, base: int) -> str:
         "SlurmdLogFile=/var/log/slurm/slurmd.%n.log",
         "SlurmctldDebug=info",
         "SlurmdDebug=info",
-        "# Many nodes on one machine, which has fewer CPUs than they claim and no cgroups to spare.",
+        "# Many nodes on one machine, which has fewer CPUs than they claim.",
         "SlurmdParameters=config_overrides",
-        "ProctrackType=proctrack/linuxproc",
-        "TaskPlugin=task/none",
-        "JobAcctGatherType=jobacct_gather/linux",
+        *cgroups.plugins(layout),
         "JobAcctGatherFrequency=30",
         "SelectTypeParameters=CR_Core_Memory",
         "DefMemPerCPU=1000",
@@ -120,6 +129,8 @@ def _slurm_conf(layout: Layout, base: int) -> str:
             f"AccountingStoragePort={base + DBD_PORT}",
             "AccountingStoreFlags=job_comment,job_extra",
         ]
+    if layout.enforced:
+        lines += ["AccountingStorageEnforce=associations,limits,qos", f"Licenses={LICENCES}"]
     return "\n".join([*lines, "include /etc/slurm/lucid.slurm.conf"]) + "\n"
 
 

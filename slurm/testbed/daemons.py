@@ -7,12 +7,31 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from testbed import host
 from testbed.conf import REST_PORT
 from testbed.settings import USERS, Layout, TestbedError
 
-__all__ = ["inside", "start", "start_slurmctld", "start_slurmd", "start_slurmdbd", "token", "wait_for"]
+__all__ = [
+    "inside",
+    "missing",
+    "start",
+    "start_missing",
+    "start_slurmctld",
+    "start_slurmd",
+    "start_slurmdbd",
+    "token",
+    "wait_for",
+]
 
 _ACCOUNTS = {"research": ("alice", "bob"), "teaching": ("carol",)}
+_QOS = {
+    "one-job": ("MaxJobsPerUser=1",),
+    "four-gpus": ("GrpTRES=gres/gpu=4",),
+    "few-queued": ("MaxSubmitJobsPerUser=2",),
+}
+"""Beside ``normal``, which limits nobody and is everybody's default. What the testbed enforces: docs/testbed.md."""
+_CAPPED = "capped"
+"""An account that alice and bob may name; all its jobs together get two GPUs."""
 
 
 def inside(layout: Layout, *command: str, user: str | None = None, check: bool = True) -> str:
@@ -38,18 +57,62 @@ def inside(layout: Layout, *command: str, user: str | None = None, check: bool =
 
 def start(layout: Layout, base: int, say: Callable[[str], None]) -> None:
     """Start everything. The testbed's root must be mounted, and its configuration written."""
-    _spawn(layout, "munged", "/usr/sbin/munged", "--foreground", user="munge")
-    wait_for("munged", lambda: _works(layout, "munge", "-n"), _log(layout, "munged"))
+    _start_munged(layout)
     if layout.accounting:
-        _start_accounting(layout)
+        _start_mariadbd(layout)
+        start_slurmdbd(layout)
+        _manage(layout, "add", "cluster", "testbed")
     start_slurmctld(layout)
     if layout.accounting:
         _add_accounts(layout)
-    for host in layout.hosts:
-        start_slurmd(layout, host)
-    _start_rest(layout, base)
+    for node in layout.hosts:
+        start_slurmd(layout, node)
+    _start_rest_socket(layout)
+    _start_rest_http(layout, base)
     wait_for("every node", lambda: _idle_nodes(layout) == len(layout.hosts), _log(layout, "slurmctld"))
     say(f"slurm {inside(layout, 'sinfo', '--version').split()[-1]}, {len(layout.hosts)} nodes idle")
+
+
+def missing(layout: Layout) -> list[str]:
+    """Daemons of the testbed that do not run, by the names of their logs, in the order in which they are started."""
+    wanted = ["munged", *(["mariadbd", "slurmdbd"] if layout.accounting else []), "slurmctld"]
+    wanted += [f"slurmd.{node}" for node in layout.hosts]
+    wanted += ["slurmrestd-unix", "slurmrestd-http"]
+    running = set()
+    for pid, name in host.processes_in(layout.root).items():
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+        except OSError:
+            continue
+        if name == "slurmd" and "-N" in words[:-1]:
+            name = f"slurmd.{words[words.index('-N') + 1]}"
+        elif name == "slurmrestd":
+            name = "slurmrestd-unix" if words[-1].startswith("unix:") else "slurmrestd-http"
+        running.add(name)
+    return [name for name in wanted if name not in running]
+
+
+def start_missing(layout: Layout, base: int) -> list[str]:
+    """Start what of the testbed's daemons does not run; returns their names, as ``missing`` has them."""
+    gone = missing(layout)
+    for name in gone:
+        kind, _, node = name.partition(".")
+        match kind:
+            case "munged":
+                _start_munged(layout)
+            case "mariadbd":
+                _start_mariadbd(layout)
+            case "slurmdbd":
+                start_slurmdbd(layout)
+            case "slurmctld":
+                start_slurmctld(layout)
+            case "slurmd":
+                start_slurmd(layout, node)
+            case "slurmrestd-unix":
+                _start_rest_socket(layout)
+            case "slurmrestd-http":
+                _start_rest_http(layout, base)
+    return gone
 
 
 def start_slurmctld(layout: Layout) -> None:
@@ -89,15 +152,18 @@ def wait_for(what: str, ready: Callable[[], bool], log: Path, limit_s: float = 6
         time.sleep(0.1)
 
 
-def _start_accounting(layout: Layout) -> None:
+def _start_munged(layout: Layout) -> None:
+    _spawn(layout, "munged", "/usr/sbin/munged", "--foreground", user="munge")
+    wait_for("munged", lambda: _works(layout, "munge", "-n"), _log(layout, "munged"))
+
+
+def _start_mariadbd(layout: Layout) -> None:
     _spawn(layout, "mariadbd", "/usr/sbin/mariadbd", "--user=mysql")
     sql = (
         "CREATE DATABASE IF NOT EXISTS slurm_acct_db; CREATE USER IF NOT EXISTS slurm@localhost "
         "IDENTIFIED VIA unix_socket; GRANT ALL ON slurm_acct_db.* TO slurm@localhost"
     )
     wait_for("mariadbd", lambda: _works(layout, "mariadb", "-e", sql), _log(layout, "mariadbd"))
-    start_slurmdbd(layout)
-    _manage(layout, "add", "cluster", "testbed")
 
 
 def _add_accounts(layout: Layout) -> None:
@@ -105,6 +171,13 @@ def _add_accounts(layout: Layout) -> None:
         _manage(layout, "add", "account", account, "Cluster=testbed")
         _manage(layout, "add", "user", ",".join(users), f"Account={account}", "Cluster=testbed")
     _manage(layout, "add", "user", "lucid", "Account=root", "Cluster=testbed", "AdminLevel=Operator")
+    if not layout.enforced:
+        return
+    for qos, limits in _QOS.items():
+        _manage(layout, "add", "qos", qos, *limits)
+    _manage(layout, "add", "account", _CAPPED, "Cluster=testbed", "GrpTRES=gres/gpu=2")
+    _manage(layout, "add", "user", "alice,bob", f"Account={_CAPPED}", "Cluster=testbed")
+    _manage(layout, "modify", "account", ",".join((*_ACCOUNTS, _CAPPED)), "set", f"QosLevel+={','.join(_QOS)}")
 
 
 def _manage(layout: Layout, *arguments: str) -> None:
@@ -112,9 +185,12 @@ def _manage(layout: Layout, *arguments: str) -> None:
     inside(layout, "sacctmgr", "-i", "-Q", *arguments, check=False)
 
 
-def _start_rest(layout: Layout, base: int) -> None:
+def _start_rest_socket(layout: Layout) -> None:
     socket_path = "unix:/run/slurmrestd/slurmrestd.sock"
     _spawn(layout, "slurmrestd-unix", "/usr/sbin/slurmrestd", "-a", "rest_auth/local", socket_path, user="lucid")
+
+
+def _start_rest_http(layout: Layout, base: int) -> None:
     address = f"127.0.0.1:{base + REST_PORT}"
     # `env` and not the environment of all: only the HTTP server must not fall back on munge as its own user.
     jwt = ("/usr/bin/env", "SLURM_JWT=daemon", "/usr/sbin/slurmrestd", "-a", "rest_auth/jwt", address)

@@ -87,8 +87,10 @@ def mount(layout: Layout) -> None:
     _must("-t", "tmpfs", "-o", "mode=755", "tmpfs", str(root / "dev"))
     for name, (major, minor) in _DEVICES.items():
         _device(root / "dev" / name, major, minor)
-    for number in range(layout.nodes.gpus):
-        _device(root / layout.nodes.device.replace("{}", str(number)).lstrip("/"), _NVIDIA, number)
+    # Nodes of one machine share their devices; no two processes of the testbed ever open one.
+    gpus = {node.device.replace("{}", str(number)): number for node in layout.nodes for number in range(node.gpus)}
+    for path, number in gpus.items():
+        _device(root / path.lstrip("/"), _NVIDIA, number)
     for link, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         (root / "dev" / link).symlink_to(target)
     (root / "dev/ptmx").symlink_to("pts/ptmx")

@@ -16,8 +16,21 @@ BLOCK = 100
 """Ports that one testbed keeps for itself, counted from its base."""
 USERS = {"lucid": 2000, "alice": 2001, "bob": 2002, "carol": 2003, "slurmrest": 2009}
 """User numbers inside the testbed. ``lucid`` is a Slurm operator and nothing more; ``slurmrest`` serves HTTP."""
-_NODES = "n[1-4]:gpus=4,cpus=16,mem=64000,type=a100"
-_PARTITIONS = "vc-a=n[1-2] vc-b=n3 prof=n4"
+_NODES = {
+    "bare": "n[1-4]:gpus=4,cpus=16,mem=64000,type=a100",
+    "site": "n[1,3-4]:gpus=4,cpus=16,mem=64000,type=a100 n2:gpus=4,cpus=16,mem=64000,type=a100,features=ib "
+    "n[5-6]:gpus=8,cpus=32,mem=128000,type=a100,features=nvlink",
+    "two-prof": "n[1-4,7]:gpus=4,cpus=16,mem=64000,type=a100 "
+    "n[5-6]:gpus=8,cpus=32,mem=128000,type=a100,features=nvlink",
+}
+_WIDE = "vc-c=n[5-6]:DefCpuPerGPU=2,DefMemPerGPU=4000"
+_PARTITIONS = {
+    "bare": "vc-a=n[1-2] vc-b=n3 prof=n4",
+    "site": f"vc-a=n[1-2] vc-b=n3 {_WIDE} prof=n4",
+    "two-prof": f"vc-a=n[1-2] vc-b=n3 {_WIDE} prof=n[4,7]:DenyAccounts=teaching",
+}
+"""By ``LUCID_TESTBED_VARIANT``: like a site; like a site, with two profiling nodes that an account may not use; and
+the least, where anybody may do anything. n1 to n4, vc-a, vc-b and prof are the same in all of them."""
 
 
 class TestbedError(Exception):
@@ -31,7 +44,8 @@ class Layout:
     """Everything that tells one testbed from another.
 
     ``tree`` is the cached Debian with Slurm in it, shared and never written; ``root`` is this testbed's own view
-    of it, and the folder for ``chroot``.
+    of it, and the folder for ``chroot``. ``enforced``: accounts, QOS and licences bind (docs/testbed.md).
+    ``cgroup``: ``none``, ``v1`` or ``v2``.
     """
 
     name: str
@@ -39,10 +53,12 @@ class Layout:
     cache: Path
     mirror: str | None
     port: int | None
-    nodes: NodeSpec
+    nodes: tuple[NodeSpec, ...]
     partitions: tuple[PartitionSpec, ...]
     plugin: bool
     accounting: bool
+    enforced: bool = True
+    cgroup: str = "none"
 
     @property
     def tree(self) -> Path:
@@ -62,14 +78,14 @@ class Layout:
     @property
     def hosts(self) -> list[str]:
         """Its nodes by name."""
-        return hosts_in(self.nodes.hosts)
+        return [host for node in self.nodes for host in hosts_in(node.hosts)]
 
 
 def layout_from(environ: Mapping[str, str]) -> Layout:
     """Read ``LUCID_TESTBED*``.
 
     Raises:
-        TestbedError: a name or number that cannot be used.
+        TestbedError: a name, number or variant that cannot be used.
         lucid.errors.ConfigError: nodes or partitions that cannot be read.
     """
     name = environ.get("LUCID_TESTBED_NAME", "main")
@@ -81,16 +97,23 @@ def layout_from(environ: Mapping[str, str]) -> Layout:
     if port is not None and not (port.isdecimal() and 1024 <= int(port) <= 65535 - BLOCK):
         raise TestbedError(f"LUCID_TESTBED_PORT={port!r}: use a number from 1024 to {65535 - BLOCK}")
     cache = Path(environ.get("LUCID_TESTBED") or Path(environ.get("HOME", "/root")) / ".cache/lucid/testbed")
-    texts = environ.get("LUCID_TESTBED_PARTITIONS", _PARTITIONS).split()
+    variant = environ.get("LUCID_TESTBED_VARIANT", "site")
+    if variant not in _NODES:
+        raise TestbedError(f"LUCID_TESTBED_VARIANT={variant!r}: use one of {', '.join(sorted(_NODES))}")
+    cgroup = environ.get("LUCID_TESTBED_CGROUP", "none")
+    if cgroup not in ("none", "v1", "v2"):
+        raise TestbedError(f"LUCID_TESTBED_CGROUP={cgroup!r}: use none, v1 or v2")
+    own_nodes = environ.get("LUCID_TESTBED_NODES")
+    # nodes of one's own are asked for n1 to n4 only, as they always were
+    texts = environ.get("LUCID_TESTBED_PARTITIONS", _PARTITIONS["bare" if own_nodes else variant]).split()
     profiling = environ.get("LUCID_TESTBED_PROFILING", "prof")
     partitions = tuple(
         parse_partition(text, profiling=text.startswith(f"{profiling}="), default=number == 0)
         for number, text in enumerate(texts)
     )
-    nodes = parse_node(environ.get("LUCID_TESTBED_NODES", _NODES))
-    if len(hosts_in(nodes.hosts)) > BLOCK - 20:
-        raise TestbedError(f"LUCID_TESTBED_NODES: more than {BLOCK - 20} nodes on one machine")
-    return Layout(
+    nodes = tuple(parse_node(text) for text in (own_nodes or _NODES[variant]).split())
+    accounting = environ.get("LUCID_TESTBED_ACCOUNTING", "1") != "0"
+    layout = Layout(
         name=name,
         suite=suite,
         cache=cache.resolve(),
@@ -99,8 +122,13 @@ def layout_from(environ: Mapping[str, str]) -> Layout:
         nodes=nodes,
         partitions=partitions,
         plugin=environ.get("LUCID_TESTBED_PLUGIN", "1") != "0",
-        accounting=environ.get("LUCID_TESTBED_ACCOUNTING", "1") != "0",
+        accounting=accounting,
+        enforced=accounting and variant != "bare",
+        cgroup=cgroup,
     )
+    if len(layout.hosts) > BLOCK - 20:
+        raise TestbedError(f"LUCID_TESTBED_NODES: more than {BLOCK - 20} nodes on one machine")
+    return layout
 
 
 def ports_from(layout: Layout, taken: set[int]) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,9 +89,25 @@ class Box:
     def stop_beating(self) -> None:
         (self.root / "run/lucid/heartbeat").unlink(missing_ok=True)
 
+    def reason(self, number: str) -> str:
+        """Why Slurm lets a job wait, in its word."""
+        return str(self.job(number)["state_reason"])
+
+    @contextmanager
+    def reserved(self, nodes: str, users: str = "bob", *more: str, start: str = "now") -> Iterator[str]:
+        """A reservation of whole nodes for some users, for an hour; gives its name and takes it away afterwards.
+        ``more``: further words for scontrol, such as ``flags=maint``."""
+        name = "held-for-" + users.replace(",", "-")
+        words = [f"reservation={name}", f"nodes={nodes}", f"users={users}", f"starttime={start}", "duration=60"]
+        self.run("scontrol", "create", *words, *more)
+        try:
+            yield name
+        finally:
+            self.run("scontrol", "delete", f"reservation={name}", check=False)
+
     def clear(self) -> None:
         """Cancel everything and wait until the nodes are free."""
         self.stop_beating()
-        self.run("scancel", "--user=alice", check=False)
-        self.run("scancel", "--user=bob", check=False)
+        for user in ("alice", "bob", "carol"):
+            self.run("scancel", f"--user={user}", check=False)
         self.wait("an empty queue", lambda: not self.run("squeue", "-h", "-a").stdout.strip())

@@ -52,6 +52,15 @@ class Breakage:
     def start_slurmdbd(self) -> None:
         daemons.start_slurmdbd(self.layout)
 
+    @contextmanager
+    def without_accounting(self) -> Iterator[None]:
+        """slurmdbd is dead for so long; it comes back whatever happens."""
+        self.kill("slurmdbd")
+        try:
+            yield
+        finally:
+            self.start_slurmdbd()
+
     def start_node(self, name: str) -> None:
         daemons.start_slurmd(self.layout, name)
         self.box.wait(f"node {name}", lambda: self.node_state(name) in ("idle", "mix", "alloc"), 60)

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 from box import Box
+from warden import Warden
 
 from testbed import cli, tree
 from testbed.settings import TestbedError, layout_from
+
+WARDEN = pytest.StashKey[Warden]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def testbed() -> Iterator[Box]:
+def testbed(pytestconfig: pytest.Config) -> Iterator[Box]:
     """Its name is LUCID_TESTBED_NAME, ``pytest`` unless set; LUCID_TESTBED_KEEP=1 leaves it up for a look."""
     layout = layout_from({"LUCID_TESTBED_NAME": "pytest", **os.environ})
     if reason := cli.unfit(layout):
@@ -37,14 +40,29 @@ def testbed() -> Iterator[Box]:
             pytest.skip(f"no cached tree, and none can be made: {error}")
         cli.down(layout)
         cli.up(layout, print)
-        yield Box(layout.root)
+        box = Box(layout.root)
+        pytestconfig.stash[WARDEN] = Warden(box, layout)
+        yield box
+        del pytestconfig.stash[WARDEN]
         if os.environ.get("LUCID_TESTBED_KEEP") != "1":
             cli.down(layout)
 
 
+@pytest.fixture(autouse=True)
+def nothing_left_broken(pytestconfig: pytest.Config) -> Iterator[None]:
+    """After each test, and after all its other fixtures: whoever leaves the testbed broken fails, by name."""
+    yield
+    warden = pytestconfig.stash.get(WARDEN, None)
+    if warden is not None:
+        warden.mend()
+        found = warden.blame()
+        assert not found, f"this test left the testbed broken: {found}; all of it was brought back"
+
+
 @pytest.fixture
-def box(testbed: Box) -> Iterator[Box]:
+def box(testbed: Box, pytestconfig: pytest.Config) -> Iterator[Box]:
     """An empty cluster, and no heartbeat: plain Slurm, until the test writes one."""
     testbed.clear()
     yield testbed
+    pytestconfig.stash[WARDEN].mend()  # what is broken cannot be cleared
     testbed.clear()

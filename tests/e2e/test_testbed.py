@@ -101,6 +101,7 @@ def test_accounting_and_both_rest_servers_answer(box: Box) -> None:
         ("LUCID_TESTBED_SUITE", "a b", "small letters"),
         ("LUCID_TESTBED_PORT", "80", "number from 1024"),
         ("LUCID_TESTBED_NODES", "n[1-90]:gpus=1", "more than"),
+        ("LUCID_TESTBED_VARIANT", "sites", "two-prof"),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(setting: str, value: str, says: str) -> None:

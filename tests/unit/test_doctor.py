@@ -99,6 +99,18 @@ def test_a_setting_that_is_wrong_is_found(site: Site, wrong: dict[str, str], lev
     assert len(findings) == 1 or wrong.keys() & {"JobSubmitPlugins"}
 
 
+@pytest.mark.parametrize(
+    ("setting", "plugin", "said"),
+    [("no", "cgroup/v2", True), ("yes", "cgroup/v2", False), ("no", "cgroup/v1", False), (None, "cgroup/v2", False)],
+)
+def test_control_groups_without_job_numbers_are_told(setting: str | None, plugin: str, said: bool) -> None:
+    config = {**(sound("26.05").config or {}), "CgroupPlugin": plugin}
+    config |= {} if setting is None else {"CgroupJobIdPaths": setting}
+    here = replace(sound("26.05"), config=config)
+    told = [one for one in look_over_site(settings(), modes_from(settings(), {}), here) if "SLUID" in one.what]
+    assert [(one.level, one.remedy.split()[0]) for one in told] == [("ok", "CgroupJobIdPaths=yes")] * said
+
+
 def test_what_matters_to_packing_alone_is_not_said_of_ordering(site: Site) -> None:
     config = {**(site.config or {}), "GresTypes": "gpu", "TaskProlog": "", "SelectTypeParameters": ""}
     assert found(replace(site, config=config), settings(partitions={"vc-a": "order"}, profiling_partition="")) == []
@@ -265,6 +277,8 @@ def test_a_clock_that_is_not_told_is_none(answer: Any) -> None:
 
 
 class Asked(FakeSlurm):
+    accounting = "Slurmdb query failed"
+
     def config(self) -> dict[str, str]:
         return {}
 
@@ -281,3 +295,10 @@ class Asked(FakeSlurm):
 def test_without_slurmdbd_all_else_is_still_looked_at() -> None:
     seen = see_site(Asked([]), iter([4.0, 8.0]).__next__)
     assert (seen.rights, seen.clock_s, seen.now_s) == (None, 5.0, 6.0)
+    assert seen.accounting == "Slurmdb query failed"
+
+
+def test_accounting_that_is_silent_is_a_warning() -> None:
+    site = replace(sound("24.11"), accounting="Slurmdb query failed")
+    found = [one for one in look_over_site(settings(), modes_from(settings(), {}), site) if "accounting" in one.what]
+    assert [(one.level, one.remedy) for one in found] == [("warn", "start slurmdbd, and the data base behind it")]

@@ -11,7 +11,12 @@ from lucid.node.owners import Owners
 
 
 def process(
-    proc: Path, pid: int, parent: int = 1, cgroup: str = "0::/user.slice\n", command: str = "python\0a.py"
+    proc: Path,
+    pid: int,
+    parent: int = 1,
+    cgroup: str = "0::/user.slice\n",
+    command: str = "python\0a.py",
+    environ: str = "",
 ) -> None:
     folder = proc / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
@@ -19,6 +24,7 @@ def process(
     (folder / "stat").write_text(f"{pid} (a) b) S {parent} {rest} 4242 0\n")
     (folder / "cgroup").write_text(cgroup)
     (folder / "cmdline").write_text(command)
+    (folder / "environ").write_text(environ)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +44,45 @@ def test_by_a_slurmstepd_among_the_ancestors(tmp_path: Path) -> None:
     process(tmp_path, 401, 400)
     process(tmp_path, 402, 401)
     assert Owners(tmp_path).job_of(402, {}) == "78"
+
+
+SLUID = "s5H9M8071CEN00"
+"""As Slurm 26.05.5 gave its first job on the testbed."""
+
+
+def step(sluid: str) -> str:
+    return f"0::/system.slice/slurmstepd.scope/{sluid}/step_batch/user/task_0\n"
+
+
+def test_by_the_step_daemon_in_a_control_group_that_is_named_by_sluid(tmp_path: Path) -> None:
+    process(tmp_path, 400, command="slurmstepd: [78.batch]\0", cgroup=step(SLUID).replace("user/task_0", "slurm"))
+    process(tmp_path, 410, command="slurmstepd: [79.batch]\0", cgroup=step("s5H9M8071CEN01"))
+    process(tmp_path, 402, cgroup=step(SLUID), environ=f"SLURM_JOB_ID=99\0SLURM_JOB_SLUID={SLUID}\0")
+    owners = Owners(tmp_path)
+    assert owners.job_of(402, {}) == "78"  # what a user may write into an environment does not count
+    (tmp_path / "400/cmdline").unlink()
+    process(tmp_path, 403, cgroup=step(SLUID))
+    assert owners.job_of(403, {}) == "78"  # a SLUID never becomes another job's
+
+
+def test_by_the_environment_in_the_same_control_group_where_no_step_daemon_is_seen(tmp_path: Path) -> None:
+    process(tmp_path, 402, cgroup=step(SLUID))
+    owners = Owners(tmp_path)
+    assert owners.job_of(402, {}) is None
+    process(tmp_path, 401, environ=f"SLURM_JOB_ID=5\0SLURM_JOB_SLUID={SLUID}\0")  # in no control group of the job's
+    process(tmp_path, 403, cgroup=step(SLUID), environ="SLURM_JOB_ID=6\0SLURM_JOB_SLUID=s5H9M8071CEN01\0")
+    assert owners.job_of(402, {}) is None
+    process(tmp_path, 404, cgroup=step(SLUID), environ=f"A=b\0SLURM_JOB_ID=78\0SLURM_JOB_SLUID={SLUID}\0")
+    assert owners.job_of(402, {}) == "78"  # nothing was known before: it is looked for again
+
+
+@pytest.mark.parametrize(
+    "name", ["system.slice", "sshd.service", "s5H9M8071CEN0", "s5H9M8071CENI0", "S5H9M8071CEN00"]
+)
+def test_other_control_groups_are_no_sluid(tmp_path: Path, name: str) -> None:
+    process(tmp_path, 400, command="slurmstepd: [78.batch]\0", cgroup=f"0::/{name}\n")
+    process(tmp_path, 402, cgroup=f"0::/{name}\n")
+    assert Owners(tmp_path).job_of(402, {}) is None
 
 
 def test_by_first_processes_that_were_given(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ class Recorded:
         self.asked: list[tuple[str, str, Any]] = []
         self.headers: list[httpx.Headers] = []
         self.always: Callable[[], httpx.Response] | None = None
+        self.partitions: Any = None
         self.written: dict[str, str] = {}
         """By path below the interface: which recorded answer a write gets, "written" unless named."""
 
@@ -57,6 +58,8 @@ class Recorded:
             return self.say(recorded(self.release, max(self.interfaces), "answers")["no such version"])
         if path in ("jobs/", "nodes/"):
             return httpx.Response(200, json=recorded(self.release, interface, path[:-1]))
+        if path == "partitions/" and self.partitions:
+            return httpx.Response(500, json=self.partitions)
         name = "ping" if path == "ping/" else self.written.get(path, "written")
         return self.say(recorded(self.release, interface, "answers")[name])
 
@@ -400,3 +403,29 @@ def test_no_proxy_is_shown_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://proxy:1")
     client = RestClient(UNIX, Breaker(lambda: 0.0))
     assert client._http._mounts == {}
+
+
+def without_slurmdbd(release: str = "24.11") -> Any:
+    """Partitions as 24.11.5 answers, with status 500, while slurmdbd is down."""
+    document = json.loads((ASSETS / release / "partitions.json").read_text())
+    error = {
+        "description": "Slurmdb query failed", "error_number": 111, "error": "Connection refused",
+        "source": "slurmdb_tres_get",
+    }  # fmt: skip
+    return {**document, "errors": [error]}
+
+
+def test_partitions_are_read_while_accounting_is_silent() -> None:
+    slurm = Recorded("24.11")
+    slurm.partitions = without_slurmdbd()
+    client = slurm.client()
+    assert client.accounting == ""
+    assert {partition.name for partition in client.partitions()} >= {"vc-a", "vc-b", "prof"}
+    assert client.accounting == "Slurmdb query failed: Connection refused"
+    slurm.partitions = {**slurm.partitions, "partitions": []}
+    with pytest.raises(ClusterUnavailable, match="Slurmdb query failed"):
+        client.partitions()
+    other = {"description": "Unable to connect", "error_number": 111, "source": "slurm_load_partitions"}
+    slurm.partitions = {**without_slurmdbd(), "errors": [*without_slurmdbd()["errors"], other]}
+    with pytest.raises(ClusterUnavailable):
+        client.partitions()

@@ -1,0 +1,56 @@
+"""What makes an answer of Slurm's one that can be used: its list, and no error but that accounting is silent.
+
+Slurm 24.11 asks slurmdbd for the names of TRES while it prints partitions. With slurmdbd down the answer is whole all
+the same, and names an error (slurmrestd sends it with status 500). The list is slurmctld's own, and right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lucid.errors import ClusterError
+
+__all__ = ["accounting_trouble", "checked_list"]
+
+_LISTS = ("jobs", "nodes", "partitions")
+
+
+def checked_list(document: Any, key: str, what: str, *, of_slurmctld: bool = True) -> list[Mapping[str, Any]]:
+    """The list that an answer has under *key*. ``of_slurmctld``: the list is its own; one of slurmdbd's may be cut
+    short by the very error that it names.
+
+    Raises:
+        ClusterError: the answer is none, or says that it failed.
+    """
+    if not isinstance(document, Mapping) or not isinstance(document.get(key), list):
+        raise ClusterError(f"{what}: no {key!r} in the answer; is this Slurm 23.02 or later?")
+    errors = document.get("errors") or []
+    if errors and not (of_slurmctld and document[key] and accounting_trouble(document)):
+        raise ClusterError(f"{what}: Slurm answers with an error: {_words(errors[0])}")
+    return [item for item in document[key] if isinstance(item, Mapping)]
+
+
+def accounting_trouble(document: Any) -> str:
+    """Slurm's words where an answer of slurmctld's has its list, and every error in it is that slurmdbd does not
+    answer; empty otherwise. An empty list beside an error proves nothing, and is no such answer."""
+    if not isinstance(document, Mapping) or not any(document.get(key) for key in _LISTS):
+        return ""
+    errors = document.get("errors") or []
+    if not errors or not all(_of_accounting(error) for error in errors):
+        return ""
+    return _words(errors[0])
+
+
+def _of_accounting(error: Any) -> bool:
+    if not isinstance(error, Mapping):
+        return False
+    source, said = str(error.get("source") or ""), str(error.get("description") or "")
+    return source.startswith("slurmdb") or said.lower().startswith("slurmdb")
+
+
+def _words(error: Any) -> str:
+    if not isinstance(error, Mapping):
+        return str(error)
+    said = [str(error[key]) for key in ("description", "error") if error.get(key)]
+    return ": ".join(said)
