@@ -173,6 +173,7 @@ class Viewer:
             amp=True if mark.get("amp") == "1" else None,
             long_cold_start=mark.get("cold") == "1",
             shareable=self.may_share(record, note, home, facts),
+            min_nodes=min(record.min_nodes, max(record.gpus, 1)),
         )
 
     def may_share(self, record: SlurmJob, note: JobNote | None, home: str, facts: Facts) -> bool:
