@@ -99,6 +99,8 @@ class Job:
     shareable: bool = True
     elastic: Elastic | None = None
     min_nodes: int = 1
+    whole_because: str = ""
+    """Why it cannot share its GPUs, where that is not simply its user's wish: said in its story."""
 
 
 @dataclass(frozen=True, slots=True)
