@@ -13,11 +13,13 @@ local AHEAD_S = 60 -- a heartbeat from further in the future than this was writt
 local NO_VAL = 4294967294
 local FIELDS = { node = "tres_per_node", job = "tres_per_job", socket = "tres_per_socket", task = "tres_per_task" }
 local ORDER = { "node", "job", "socket", "task" }
+-- CPUs and memory by GPU, which slots cannot have: Lucid says them otherwise, and gives them back from the tag.
+local PER_GPU = { { "cpg", "cpus_per_tres" }, { "mpg", "mem_per_tres" } }
 
 -- `srun` options that ask a shared job's allocation for GPUs which it holds as slots, and so fail.
-local SRUN_ASKS = { "%-%-gres", "%-%-gpus", "%-%-gpu%-bind", "%-%-tres", "%s%-G", "%-%-ntasks%-per%-gpu" }
+local SRUN_ASKS = { "%-%-gres", "%-%-gpus", "%-%-gpu%-bind", "%-%-tres", "%s%-G", "%-%-%w+%-per%-gpu" }
 -- Variables that the task prolog has to unset in a shared job: a script that reads them keeps its GPUs to itself.
-local UNSET = { "SLURM_GPUS[^_%w]", "SLURM_GPUS_PER_", "SLURM_TRES_", "SLURM_GRES" }
+local UNSET = { "SLURM_GPUS[^_%w]", "SLURM_GPUS_PER_", "SLURM_TRES_", "SLURM_GRES", "SLURM_%w+_PER_GPU" }
 
 local function settings()
   local found = { heartbeat = "/run/lucid/heartbeat", stale = 60, route = false, types = {} }
@@ -247,6 +249,15 @@ local function tag_of(job, request, types, name, entry)
         return nil
       end
       tag[#tag + 1] = key .. "=" .. text
+    end
+  end
+  for _, pair in ipairs(PER_GPU) do
+    local text = job[pair[2]]
+    if type(text) == "string" and text ~= "" then
+      if not text:match("^[%w_./:=,-]+$") then
+        return nil
+      end
+      tag[#tag + 1] = pair[1] .. "=" .. text
     end
   end
   if request.feature then

@@ -12,7 +12,8 @@ from typing import Any
 
 from lucid.adapters.profiles import ProfileReading
 from lucid.adapters.slurm_client import Changes
-from lucid.adapters.slurm_records import Request, SlurmJob, SlurmNode
+from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
 from lucid.adapters.slurm_text import gpu_count, shard_types
 from lucid.core.job import JobProfile
 from lucid.core.placement import NodeGpus, Placement
@@ -46,6 +47,7 @@ class FakeSlurm:
     down: bool = False
     name: str = "fake"
 
+    defaults: dict[str, JobDefaults] = field(default_factory=dict)
     shares: dict[tuple[str, str], float] = field(default_factory=dict)
     limits: Callable[[SlurmJob], str] = lambda job: ""
     """The reason for which slurmctld does not start a released job that would fit; empty: none."""
@@ -150,6 +152,9 @@ class FakeSlurm:
 
     # -- SlurmClient -----------------------------------------------------------------------------------------
 
+    def job_defaults(self) -> dict[str, JobDefaults]:
+        return dict(self.defaults)
+
     def version(self) -> tuple[int, int]:
         return 24, 11
 
@@ -180,10 +185,22 @@ class FakeSlurm:
             return
         if not record.pending:
             raise ActionRefused("Job is no longer pending execution")
-        names = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "req_nodes")
-        given = {key: getattr(changes, key) for key in names if getattr(changes, key) is not None}
+        if changes.first is not None:
+            self.update(job_id, changes.first)
+            record = self.records[job_id]
+        given = {key: getattr(changes, key) for key in WRITTEN if getattr(changes, key) is not None}
+        if any(given.get(key) == "" for key in PER_GPU) and not replace(record.request, **given).emptied:
+            raise ActionRefused("Invalid generic resource (gres) specification")
         request = replace(record.request, **given)
-        asked = sum(gpu_count(getattr(request, key)) for key in names[:4])
+        if request.shards and (request.cpus_per_tres or request.mem_per_tres):
+            raise ActionRefused("Invalid generic resource (gres) specification")
+        if changes.num_cpus is not None:
+            request = replace(request, num_cpus=changes.num_cpus)
+            self._set(job_id, cpus=changes.num_cpus)
+        if changes.mem_node_mib is not None:
+            request = replace(request, exact_mem=True)
+            self._set(job_id, mem_mib=changes.mem_node_mib)
+        asked = sum(gpu_count(getattr(request, key)) for key in GPU_FIELDS)
         if changes.extra is not None:
             self._set(job_id, extra=changes.extra)
         self._set(job_id, request=request, gpus=asked or record.gpus, partition=changes.partition or record.partition)

@@ -12,6 +12,7 @@ import httpx
 from fake_slurm import FakeSlurm
 from lucid.adapters.slurm_client import Breaker, Changes
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_request import JobDefaults
 from lucid.adapters.slurm_rest import REQUEUES, VERSIONS, RestClient
 from lucid.errors import ActionRefused
 
@@ -33,6 +34,8 @@ def job_json(job: SlurmJob) -> dict[str, Any]:
         "restart_cnt": job.restarts, "requeue": job.requeue, "batch_flag": job.batch, "features": job.features,
         "tres_per_node": job.request.tres_per_node, "tres_per_job": job.request.tres_per_job,
         "tres_per_socket": job.request.tres_per_socket, "tres_per_task": job.request.tres_per_task,
+        "cpus_per_tres": job.request.cpus_per_tres, "memory_per_tres": job.request.mem_per_tres,
+        "flags": ["EXACT_MEMORY_REQUESTED"] if job.request.exact_mem else [],
         "required_nodes": job.request.req_nodes, "shared": [] if job.simple else ["none"],
         "nodes": ",".join(part.node for part in job.placement),
         "gres_detail": [
@@ -95,6 +98,10 @@ class FakeSlurmrestd:
             Changes(
                 **{key: body[key] for key in ("partition", "tres_per_node", "tres_per_job", "tres_per_socket",
                                               "tres_per_task", "extra") if key in body},
+                cpus_per_tres=body.get("cpus_per_tres"),
+                mem_per_tres=body.get("memory_per_tres"),
+                num_cpus=body.get("minimum_cpus"),
+                mem_node_mib=body["memory_per_node"]["number"] if "memory_per_node" in body else None,
                 req_nodes=None if not nodes else ",".join(nodes),
                 start_now="begin_time" in body,
                 site_factor=body["site_factor"] - FACTOR if "site_factor" in body else None,
@@ -122,6 +129,9 @@ class NamedClient:
 
     def nodes(self) -> Sequence[SlurmNode]:
         return self.rest.nodes()
+
+    def job_defaults(self) -> dict[str, JobDefaults]:
+        return {}
 
     def update(self, job_id: str, changes: Changes) -> None:
         self.rest.update(self.numbers[job_id], changes)

@@ -15,6 +15,7 @@ from typing import Any
 from lucid.adapters.slurm_answers import accounting_trouble
 from lucid.adapters.slurm_client import Breaker, Changes, checked_id, guarded
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode, jobs_from, nodes_from, reads_whole, version_of
+from lucid.adapters.slurm_request import JobDefaults, defaults_from
 from lucid.adapters.slurm_shares import fair_shares_from
 from lucid.adapters.slurm_site import Partition, clock_from, config_from_text, partitions_from
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
@@ -81,6 +82,11 @@ class CommandClient:
         self._breaker.calls.reads += 1
         return nodes_from(self.ask(["scontrol", "show", "nodes", "--json"]))
 
+    def job_defaults(self) -> dict[str, JobDefaults]:
+        """``scontrol show partition`` and ``show config`` as text: the JSON of 24.11 leaves JobDefaults empty."""
+        self._breaker.calls.reads += 1
+        return defaults_from(self._run(["scontrol", "-o", "show", "partition"]), self.config())
+
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One ``sshare``."""
         self._breaker.calls.reads += 1
@@ -132,7 +138,9 @@ class CommandClient:
         return document
 
     def update(self, job_id: str, changes: Changes) -> None:
-        """``scontrol update``."""
+        """``scontrol update``, twice where one cannot do it."""
+        if changes.first is not None:
+            self.update(job_id, changes.first)
         fields = {
             "Partition": changes.partition,
             "TresPerNode": changes.tres_per_node,
@@ -144,6 +152,10 @@ class CommandClient:
             "SiteFactor": None if changes.site_factor is None else str(changes.site_factor),
             "AdminComment": changes.admin_comment,
             "Extra": changes.extra,
+            "CpusPerTres": changes.cpus_per_tres,
+            "MemPerTres": changes.mem_per_tres,
+            "NumCPUs": None if changes.num_cpus is None else str(changes.num_cpus),
+            "MinMemoryNode": None if changes.mem_node_mib is None else str(changes.mem_node_mib),
         }
         words = [f"{key}={value}" for key, value in fields.items() if value is not None]
         if words:

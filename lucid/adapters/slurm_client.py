@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_request import JobDefaults
 from lucid.adapters.slurm_site import Partition
 from lucid.errors import ActionRefused, ClusterUnavailable
 
@@ -44,6 +45,14 @@ class Changes:
     admin_comment: str | None = None
     extra: str | None = None
     """Only ever Lucid's own items (``slurm_extra``): no user's text goes into a command."""
+    cpus_per_tres: str | None = None
+    mem_per_tres: str | None = None
+    num_cpus: int | None = None
+    """CPUs of the whole job."""
+    mem_node_mib: int | None = None
+    """Memory on each of its nodes."""
+    first: Changes | None = None
+    """An update of its own that has to come before: what Slurm does not do in one."""
 
 
 class SlurmClient(Protocol):
@@ -65,6 +74,10 @@ class SlurmClient(Protocol):
 
     def nodes(self) -> Sequence[SlurmNode]:
         """All nodes."""
+        ...
+
+    def job_defaults(self) -> Mapping[str, JobDefaults] | None:
+        """JobDefaults in force by partition; ``None`` where this way of asking does not tell."""
         ...
 
     def fair_shares(self) -> Mapping[tuple[str, str], float]:

@@ -7,7 +7,7 @@ goes on from there: a note is written before Slurm is told anything, and each st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from lucid.adapters.known_profiles import KnownProfiles
 from lucid.adapters.profiles import ProfileSource
@@ -16,6 +16,7 @@ from lucid.adapters.slurm_extra import extra_for
 from lucid.adapters.slurm_hands import Hands
 from lucid.adapters.slurm_mend import Mender
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_request import NO_DEFAULTS, JobDefaults
 from lucid.adapters.slurm_shares import FairShares
 from lucid.adapters.slurm_starts import start_changes
 from lucid.adapters.slurm_view import Facts, Profiled, Viewer, as_written, parse_placement
@@ -26,12 +27,15 @@ from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.placement import Placement, show_placement
 from lucid.core.ports import Applied, Capability, Clock
 from lucid.core.snapshot import Snapshot
-from lucid.errors import ActionRefused
+from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 
 __all__ = ["Joinable", "SlurmCluster"]
 
 Joinable = Callable[[Job, JobProfile | None], bool]
 """May a job that starts alone be joined later? Then it starts in one slot of each of its GPUs."""
+
+_DEFAULTS_EVERY_S = 120.0
+"""Seconds between looks at JobDefaults, which only a new configuration changes."""
 
 _OLDEST = (23, 11)
 """First Slurm on which a pending job's request can be replaced (seen on 24.11; 22.05 adds to it instead)."""
@@ -72,6 +76,8 @@ class SlurmCluster:
         self._mender = Mender(self._hands)
         self._nodes: Sequence[SlurmNode] = ()
         self._nodes_at_s = float("-inf")
+        self._defaults: Mapping[str, JobDefaults] | None = None
+        self._defaults_at_s = float("-inf")
         self._notes = self._hands.notes
         self._told = {ended.job.id for ended in store.ended()}
         self._facts = Facts((), (), self._notes, {}, 0.0)
@@ -120,7 +126,9 @@ class SlurmCluster:
         self._hands.new_cycle()
         self._hands.obstacles.saw(jobs, now_s)
         self._jobs = {job.id: job for job in jobs}
-        self._facts = Facts(jobs, self._nodes, self._notes, dict(self._modes()), now_s)
+        if any(job.pending and job.gpus for job in jobs):
+            self._read_defaults(now_s)
+        self._facts = Facts(jobs, self._nodes, self._notes, dict(self._modes()), now_s, self._defaults)
         self.known.take(self._jobs, jobs, now_s, self.token)
         partitions = self._viewer.partitions(self._facts)
         self._flying = {}
@@ -133,6 +141,19 @@ class SlurmCluster:
 
     def _barred(self, record: SlurmJob, now_s: float) -> tuple[str, float] | None:
         return self._hands.barred(record, now_s)
+
+    def _read_defaults(self, now_s: float) -> None:
+        """What partitions give to each GPU. Where that cannot be read, what was read before counts."""
+        if 0 <= now_s - self._defaults_at_s < _DEFAULTS_EVERY_S:
+            return
+        self._defaults_at_s = now_s
+        try:
+            read = self._client.job_defaults()
+        except ClusterUnavailable:
+            raise
+        except ClusterError:
+            return
+        self._defaults = self._defaults if read is None else read
 
     def _flies(self, job_id: str, placement: Placement, shards: bool) -> None:
         for part in placement:
@@ -196,7 +217,7 @@ class SlurmCluster:
             if home == note.home:
                 return note
             return replace(note, home=home, as_written={**note.as_written, "partition": home})
-        written = {key: value for key, value in asdict(as_written(record)).items() if value}
+        written = as_written(record).written()
         written["partition"] = record.partition
         return replace(
             note or JobNote(record.id),
@@ -232,7 +253,8 @@ class SlurmCluster:
             if other is not None and other != job_id:
                 raise ActionRefused(f"job {job_id}: waits for job {other} to settle on node {part.node}")
         extra = self._extra(record, start) if shards and self._daemon.mps else ""
-        changes = start_changes(record, note, start.placement, shards, action.partition, self._nodes, extra)
+        defaults = (self._defaults or {}).get(action.partition, NO_DEFAULTS)
+        changes = start_changes(record, note, start.placement, shards, action.partition, self._nodes, extra, defaults)
         place = show_placement(start.placement)
         now_s = self._clock.now_s()
         self._hands.put(

@@ -8,27 +8,28 @@ errors, is one.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lucid.adapters.slurm_answers import checked_list
+from lucid.adapters.slurm_request import Request, from_mark, per_gpu
 from lucid.adapters.slurm_text import (
     array_tasks,
     gpu_count,
     gpu_mask,
     gpu_types,
     hosts,
-    is_shards,
     memory_mib,
+    parse_mark,
     shard_counts,
 )
 from lucid.core.placement import NodeGpus, Placement
 
 __all__ = [
     "ENDED",
-    "Request",
     "SlurmJob",
     "SlurmNode",
     "jobs_from",
@@ -56,22 +57,6 @@ ENDED = frozenset(
     ]
 )
 """States of jobs that have left."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a job asks for, as Slurm keeps it."""
-
-    tres_per_node: str = ""
-    tres_per_job: str = ""
-    tres_per_socket: str = ""
-    tres_per_task: str = ""
-    req_nodes: str = ""
-
-    @property
-    def shards(self) -> bool:
-        """Does it ask for shards?"""
-        return is_shards(self.tres_per_node) or is_shards(self.tres_per_job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,29 +243,31 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
         tres_per_socket=str(raw.get("tres_per_socket") or ""),
         tres_per_task=str(raw.get("tres_per_task") or ""),
         req_nodes=str(raw.get("required_nodes") or ""),
+        cpus_per_tres=per_gpu(str(raw.get("cpus_per_tres") or "")),
+        mem_per_tres=per_gpu(str(raw.get("memory_per_tres") or "")),
+        num_cpus=int(number_of(raw.get("cpus"))),
+        tasks=max(int(number_of(raw.get("tasks"), 1.0)), 1),
+        max_nodes=int(number_of(raw.get("max_nodes"))),
+        tasks_per_gpu=int(number_of(raw.get("tasks_per_tres"))),
+        exact_cpus="EXACT_CPU_COUNT_REQUESTED" in _words(raw.get("flags")),
+        exact_mem="EXACT_MEMORY_REQUESTED" in _words(raw.get("flags")),
+        others=tuple(_others(raw)),
     )
+    asked = request
+    if request.emptied:  # half-way between two requests of ours: its user's stands in the tag
+        asked = from_mark(parse_mark(str(raw.get("admin_comment") or "")) or {})
     nodes = max(int(number_of(raw.get("node_count"), 1.0)), 1)
     count = max(int(number_of(raw.get("tasks"), 1.0)), 1)
     gpus = max(
-        gpu_count(request.tres_per_node) * nodes,
-        gpu_count(request.tres_per_job),
-        gpu_count(request.tres_per_socket) * nodes,
-        gpu_count(request.tres_per_task) * count,
+        gpu_count(asked.tres_per_node) * nodes,
+        gpu_count(asked.tres_per_job),
+        gpu_count(asked.tres_per_socket) * nodes,
+        gpu_count(asked.tres_per_task) * count,
     )
     resources = raw.get("job_resources")
     used, placement = _held(resources if isinstance(resources, Mapping) else {}, raw)
     limit = number_of(raw.get("time_limit"), -1.0)
     flags = frozenset([*states[1:], *_words(raw.get("flags"))])
-    shared = " ".join(_words(raw.get("shared"))).lower()
-    simple = not (
-        raw.get("excluded_nodes")
-        or raw.get("licenses")
-        or raw.get("resv_name")
-        or raw.get("network")
-        or number_of(raw.get("het_job_id")) > 0
-        or "none" in shared.split()
-        or request.tres_per_socket
-    )
     dependent = bool(raw.get("dependency")) or str(raw.get("state_reason")) in ("Dependency", "BeginTime")
     ids = [(str(number), number)]
     if array and task >= 0:
@@ -318,7 +305,7 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             batch=bool(raw.get("batch_flag")),
             request=request,
             features=str(raw.get("features") or ""),
-            simple=simple,
+            simple=not request.others,
             dependent=dependent,
             placement=placement,
             hosts_used=used,
@@ -329,6 +316,25 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
         )
         for job_id, rank in ids
     ]
+
+
+def _others(raw: Mapping[str, Any]) -> list[str]:
+    """What else about a job binds it to nodes or to whole GPUs, in words."""
+    shared = " ".join(_words(raw.get("shared"))).lower()
+    bind = str(raw.get("tres_bind") or "")
+    found = {
+        "it excludes nodes": raw.get("excluded_nodes"),
+        "it asks for licenses": raw.get("licenses"),
+        "it asks for a reservation": raw.get("resv_name"),
+        "it asks for a network": raw.get("network"),
+        "it is part of a heterogeneous job": number_of(raw.get("het_job_id")) > 0,
+        "it asks for whole nodes (--exclusive)": "none" in shared.split(),
+        "it asks for GPUs by socket": raw.get("tres_per_socket"),
+        "it binds its tasks to GPUs (--gpu-bind)": bind and not re.fullmatch(r"gres[/:]gpu:per_task:\d+", bind),
+        "it asks for a GPU frequency": raw.get("tres_freq"),
+        "it binds its CPUs to GPUs (--gres-flags)": any(f.startswith("GRES_") for f in _words(raw.get("flags"))),
+    }
+    return [words for words, there in found.items() if there]
 
 
 def _held(resources: Mapping[str, Any], raw: Mapping[str, Any]) -> tuple[tuple[tuple[str, int, int], ...], Placement]:

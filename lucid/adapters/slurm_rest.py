@@ -20,6 +20,7 @@ from lucid.adapters.slurm_answers import accounting_trouble
 from lucid.adapters.slurm_cli import CommandClient
 from lucid.adapters.slurm_client import Breaker, Changes, checked_id, guarded
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode, jobs_from, nodes_from, version_of
+from lucid.adapters.slurm_request import JobDefaults
 from lucid.adapters.slurm_shares import fair_shares_from
 from lucid.adapters.slurm_site import Partition, clock_from, config_from_json, partitions_from
 from lucid.adapters.slurm_token import Token
@@ -40,10 +41,6 @@ none). The interface declares 32 signed bits and takes this all the same. Seen o
 
 _NOT_AUTHENTICATED = 1007
 _URL = re.compile(r"unix:(?P<path>/\S+)|https?://[\w.:\[\]-]+/?")
-
-
-def _now() -> dict[str, Any]:
-    return {"set": True, "infinite": False, "number": int(time.time())}
 
 
 class RestClient:
@@ -137,6 +134,10 @@ class RestClient:
         """One request."""
         return nodes_from(self.read("nodes/"))
 
+    def job_defaults(self) -> dict[str, JobDefaults] | None:
+        """By ``scontrol``, where commands are given: slurmrestd's answers leave them empty (seen on 24.11)."""
+        return self._commands.job_defaults() if self._commands else None
+
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One request."""
         return fair_shares_from(self.read("shares"))
@@ -189,6 +190,8 @@ class RestClient:
     def update(self, job_id: str, changes: Changes) -> None:
         """Change a pending job. The site factor of a task is written to its whole array, once between two looks:
         tasks of one array have one user, name and size, so one estimate."""
+        if changes.first is not None:
+            self.update(job_id, changes.first)
         fields: dict[str, Any] = {
             "partition": changes.partition,
             "tres_per_node": changes.tres_per_node,
@@ -197,10 +200,14 @@ class RestClient:
             "tres_per_task": changes.tres_per_task,
             # An empty list changes nothing; a list of an empty name clears.
             "required_nodes": None if changes.req_nodes is None else changes.req_nodes.split(","),
-            "begin_time": _now() if changes.start_now else None,
+            "begin_time": _set(int(time.time())) if changes.start_now else None,
             "site_factor": None if changes.site_factor is None else changes.site_factor + _FACTOR_OFFSET,
             "admin_comment": changes.admin_comment,
             "extra": changes.extra,
+            "cpus_per_tres": changes.cpus_per_tres,
+            "memory_per_tres": changes.mem_per_tres,
+            "minimum_cpus": changes.num_cpus,
+            "memory_per_node": None if changes.mem_node_mib is None else _set(changes.mem_node_mib),
         }
         body = {key: value for key, value in fields.items() if value is not None}
         if not body:
@@ -225,7 +232,7 @@ class RestClient:
 
     def _hold(self, job_id: str, hold: bool) -> None:
         if "_" not in checked_id(job_id):
-            self._write(f"job/{job_id}", {"hold": hold, **({"begin_time": _now()} if hold else {})})
+            self._write(f"job/{job_id}", {"hold": hold, **({"begin_time": _set(int(time.time()))} if hold else {})})
             return
         commands = self._by_command(job_id, "holds and releases an array only as a whole")
         (commands.hold if hold else commands.release)(job_id)
@@ -331,3 +338,7 @@ class RestClient:
         if self.token is None:
             return f"{self.url}: {said}; slurmrestd there wants a token: slurm.rest_token_file"
         return f"{self.url}: {said}; {self.token.story(time.time())}"
+
+
+def _set(number: int) -> dict[str, Any]:
+    return {"set": True, "infinite": False, "number": number}

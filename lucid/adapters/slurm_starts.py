@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lucid.adapters.slurm_client import Changes
 from lucid.adapters.slurm_extra import free_extra
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
-from lucid.adapters.slurm_text import hosts, shard_request, split_outside
+from lucid.adapters.slurm_request import (
+    GPU_FIELDS,
+    NO_DEFAULTS,
+    PER_GPU,
+    WRITTEN,
+    JobDefaults,
+    Request,
+    host_needs,
+)
+from lucid.adapters.slurm_text import gpu_count, hosts, shard_request, split_outside
 from lucid.adapters.slurm_view import as_written
 from lucid.adapters.store import JobNote
 from lucid.core.placement import Placement
 from lucid.errors import ActionRefused
 
 __all__ = ["back_to", "start_changes"]
-
-_FIELDS = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "req_nodes")
 
 
 def start_changes(
@@ -26,11 +34,13 @@ def start_changes(
     partition: str,
     nodes: Sequence[SlurmNode],
     extra: str = "",
+    defaults: JobDefaults = NO_DEFAULTS,
 ) -> Changes:
     """To start on these GPUs: as slots of exactly these, or on these nodes with the request as it was written.
 
     ``extra``: what its prolog is to know of a job in slots; one on whole GPUs has none. A job whose user chose
-    nodes, or that asks for what only some nodes have, keeps its own choice of nodes.
+    nodes, or that asks for what only some nodes have, keeps its own choice of nodes. ``defaults``: JobDefaults of the
+    partition. In slots the job is told to have the CPUs and the memory that Slurm would derive from its GPUs.
 
     Raises:
         ActionRefused: a node is not known, or its GPUs cannot be named.
@@ -39,7 +49,6 @@ def start_changes(
     move = partition if record.partition != partition else None
     names = ",".join(part.node for part in placement)
     if not shards:
-        back = _differences(record, {key: written.get(key, "") for key in _FIELDS if key != "req_nodes"})
         free = (
             not written.get("req_nodes")
             and record.simple
@@ -47,9 +56,9 @@ def start_changes(
             and record.min_nodes <= len(placement)
         )
         req = names if free else _within(written.get("req_nodes", ""), partition, nodes)
-        if req != record.request.req_nodes:
-            back["req_nodes"] = req
-        return _changes(back, move, _extra(record, ""))
+        wanted = {**{key: written.get(key, "") for key in WRITTEN}, "req_nodes": req}
+        made = _changes_to(wanted, record.request, _cpus_back(record, written), forget=not _stale(record, defaults))
+        return _whole(made, move, _extra(record, ""))
     (part,) = placement
     node = next((node for node in nodes if node.name == part.node), None)
     if node is None or not node.addressable or part.mask >> len(node.gpu_types):
@@ -59,8 +68,29 @@ def start_changes(
         "tres_per_job": _without_gpus(written.get("tres_per_job", "")),
         "tres_per_task": _without_gpus(written.get("tres_per_task", "")),
         "req_nodes": part.node,
+        "cpus_per_tres": "",
+        "mem_per_tres": "",
     }
-    return _changes(_differences(record, wanted), move, _extra(record, extra))
+    cpus, mem_mib = host_needs(written, record.request, record.gpus, defaults)
+    return _whole(_changes_to(wanted, record.request, cpus, mem_mib), move, _extra(record, extra))
+
+
+def _whole(made: Changes, partition: str | None = None, extra: str | None = None) -> Changes:
+    return replace(made, partition=partition, start_now=True, extra=extra)
+
+
+def _stale(record: SlurmJob, defaults: JobDefaults) -> bool:
+    """Slurm writes JobDefaults into a job when it starts, and keeps them. Are they those of this partition?"""
+    kept = (record.request.cpus_per_tres, record.request.mem_per_tres)
+    given = (defaults.cpus, defaults.mem_mib)
+    return all(not text or text == f"gres/gpu:{number}" for text, number in zip(kept, given, strict=True))
+
+
+def _cpus_back(record: SlurmJob, written: Mapping[str, str]) -> int | None:
+    """The number of CPUs that Slurm reckoned with before the request became slots; none where it is not slots."""
+    request = record.request
+    number = written.get("num_cpus", "")
+    return int(number) if number.isdigit() and (request.shards or request.emptied) else None
 
 
 def _extra(record: SlurmJob, wanted: str) -> str | None:
@@ -80,33 +110,52 @@ def back_to(record: SlurmJob, note: JobNote | None) -> Changes | None:
     where there is nothing to do."""
     extra = _extra(record, "")
     if note is not None and note.as_written:
-        wanted = {key: note.as_written.get(key, "") for key in _FIELDS}
-    elif record.request.shards:
-        request = as_written(record)
-        wanted = {key: getattr(request, key) for key in _FIELDS}
+        written = dict(note.as_written)
+    elif record.request.shards or record.request.emptied:
+        written = as_written(record).written()
     else:
-        wanted = {}
-    different = _differences(record, wanted)
-    return _changes(different, extra=extra) if different or extra is not None else None
+        return _whole(Changes(), extra=extra) if extra is not None else None
+    wanted = {key: written.get(key, "") for key in WRITTEN}
+    changes = _changes_to(wanted, record.request, _cpus_back(record, written), forget=False)
+    return _whole(changes, extra=extra) if changes != Changes() or extra is not None else None
+
+
+def _changes_to(
+    wanted: Mapping[str, str], now: Request, cpus: int | None = None, mem_mib: int | None = None, forget: bool = True
+) -> Changes:
+    """What makes the request ``now`` the one that is wanted (of the fields that ``wanted`` names), with so many CPUs
+    and so much memory where those are given. ``forget``: CPUs and memory by GPU that are not wanted are taken away.
+
+    Slurm refuses slots beside CPUs or memory by GPU, and forgets these only together with the GPUs (an empty
+    ``CpusPerTres=`` alone leaves something that is refused for ever). So what takes them away does it in two updates,
+    of which the first empties the request; the job is held meanwhile.
+    """
+    fields = {
+        key: value
+        for key, value in wanted.items()
+        if key in WRITTEN and getattr(now, key) != value and (value or forget or key not in PER_GPU)
+    }
+    first = None
+    if any(fields.get(key) == "" for key in PER_GPU):
+        empty = {
+            **{key: _without_gpus(getattr(now, key)) for key in GPU_FIELDS if gpu_count(getattr(now, key))},
+            **{key: "" for key in PER_GPU if getattr(now, key)},
+        }
+        first = Changes(**empty)  # type: ignore[arg-type]
+        rest = replace(now, **empty)  # type: ignore[arg-type]
+        fields = {k: v for k, v in wanted.items() if k in WRITTEN and getattr(rest, k) != v}
+    return Changes(
+        **fields,  # type: ignore[arg-type]
+        num_cpus=cpus if cpus is not None and cpus != now.num_cpus else None,
+        mem_node_mib=mem_mib,
+        first=first,
+    )
 
 
 def _without_gpus(tres: str) -> str:
     """The rest of a request (``cpu=2,gres/gpu:1`` is then ``cpu=2``): the GPUs are asked for as shards."""
-    return ",".join(item for item in split_outside(tres) if not item.startswith(("gres/gpu", "gres:gpu")))
-
-
-def _differences(record: SlurmJob, wanted: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in wanted.items() if getattr(record.request, key) != value}
-
-
-def _changes(fields: Mapping[str, str], partition: str | None = None, extra: str | None = None) -> Changes:
-    return Changes(
-        partition=partition,
-        tres_per_node=fields.get("tres_per_node"),
-        tres_per_job=fields.get("tres_per_job"),
-        tres_per_socket=fields.get("tres_per_socket"),
-        tres_per_task=fields.get("tres_per_task"),
-        req_nodes=fields.get("req_nodes"),
-        start_now=True,
-        extra=extra,
+    return ",".join(
+        item
+        for item in split_outside(tres)
+        if not item.startswith(("gres/gpu", "gres:gpu", "gres/shard", "gres:shard"))
     )

@@ -9,10 +9,11 @@ touched show as running, and nobody joins them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lucid.adapters.slurm_obstacles import Standing, standing
-from lucid.adapters.slurm_records import Request, SlurmJob, SlurmNode
+from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_request import NO_DEFAULTS, JobDefaults, Request, from_mark, whole_because
 from lucid.adapters.slurm_text import parse_mark, says
 from lucid.adapters.store import JobNote
 from lucid.config import DaemonSettings, Mode
@@ -42,6 +43,8 @@ class Facts:
     notes: Mapping[str, JobNote]
     modes: Mapping[str, Mode]
     now_s: float
+    defaults: Mapping[str, JobDefaults] | None = field(default_factory=dict)
+    """JobDefaults by partition; ``None`` where they are not known."""
 
 
 def parse_placement(text: str) -> Placement:
@@ -202,6 +205,7 @@ class Viewer:
         """The user's request in our words."""
         mark = parse_mark(record.admin_comment) or {}
         home = self.home(record, note)
+        whole = self.whole_because(record, note, home, facts)
         return Job(
             id=record.id,
             vc=home,
@@ -217,21 +221,30 @@ class Viewer:
             requeueable=record.requeue and record.batch,
             amp=True if mark.get("amp") == "1" else None,
             long_cold_start=mark.get("cold") == "1",
-            shareable=self.may_share(record, note, home, facts),
+            shareable=not whole,
+            whole_because=whole,
+            min_nodes=min(record.min_nodes, max(record.gpus, 1)),
         )
 
-    def may_share(self, record: SlurmJob, note: JobNote | None, home: str, facts: Facts) -> bool:
-        """May its request become shards? Not where its user or job_submit.lua said no, where it is not a batch
-        job on one node, or where it asks for something that the nodes of its VC do not all have."""
+    def whole_because(self, record: SlurmJob, note: JobNote | None, home: str, facts: Facts) -> str:
+        """Why its request cannot become slots, in words; empty where it can. Not where its user or job_submit.lua
+        said no, where slots would not give it what it asks for, or where it asks for what the nodes of its VC do not
+        all have."""
         mark = parse_mark(record.admin_comment) or {}
-        if mark.get("share") == "0" or not (record.batch and record.simple and record.min_nodes == 1):
-            return False
+        known = facts.defaults
+        defaults = None if known is None else known.get(home, NO_DEFAULTS)
+        why = whole_because(record.request, mark, record.min_nodes, record.batch, defaults)
+        if why:
+            return why
         if users_nodes(record, note):
-            return False
+            return "it names its nodes"
         common = self._features_of(home, facts)
-        if common is None or any(c in record.features for c in "|[]()*!"):
-            return False
-        return {item.strip() for item in record.features.split("&") if item.strip()} <= common
+        if common is None:
+            return f"not every GPU of {home} can be asked for by name"
+        if any(c in record.features for c in "|[]()*!"):
+            return "its constraint is more than a list of features"
+        lacking = {item.strip() for item in record.features.split("&") if item.strip()} - common
+        return f"not every node of {home} has the feature {min(lacking)}" if lacking else ""
 
     def _features_of(self, home: str, facts: Facts) -> frozenset[str] | None:
         """Features that all GPU nodes of a VC have; ``None`` where not all of its GPUs can be asked for by name."""
@@ -372,10 +385,9 @@ def as_written(record: SlurmJob) -> Request:
     """What to give back to a job of which nothing is noted: what job_submit.lua put into the tag, else as many
     whole GPUs as it holds shards of."""
     request = replace(record.request, req_nodes=users_nodes(record, None))
-    if not request.shards:
+    if not (request.shards or request.emptied):
         return request
-    mark = parse_mark(record.admin_comment) or {}
-    tagged = Request(*(mark.get(key, "") for key in ("node", "job", "socket", "task")))
+    tagged = from_mark(parse_mark(record.admin_comment) or {})
     if tagged != Request() and not tagged.shards:
         return tagged
     return Request(tres_per_node=f"gres/gpu:{max(record.gpus // max(record.min_nodes, 1), 1)}")

@@ -116,7 +116,7 @@ class Binder:
         test: Reason = DistributedAlone(job.gpus, self._ledger.gpus_per_node)
         if test:
             return test
-        test = UserAllows(job.shareable, entry.alone)
+        test = UserAllows(job.shareable, entry.alone, job.whole_because)
         if not test:
             return test
         if profile is None or score is None:

@@ -145,7 +145,13 @@ def _changed(entry: Pending, gpus: int | None, share: bool) -> Pending:
     job = entry.job
     if gpus is not None:
         per = (job.cpus / job.gpus, job.mem_mib / job.gpus) if job.gpus else (0.0, 0.0)
-        job = replace(job, gpus=gpus, cpus=round(per[0] * gpus), mem_mib=round(per[1] * gpus))
+        job = replace(
+            job,
+            gpus=gpus,
+            min_nodes=min(job.min_nodes, max(gpus, 1)),
+            cpus=round(per[0] * gpus),
+            mem_mib=round(per[1] * gpus),
+        )
     if share:
         job = replace(job, shareable=True)
     return replace(entry, job=job, alone=entry.alone and not share)

@@ -159,7 +159,11 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         else f"share score {r.score} " + ("within" if r else "above") + f" GSS {r.gss}"
     ),
     "UserAllows": lambda r: (
-        "was parted from a partner before: runs alone" if r.parted_before else "its user asked not to share"
+        "was parted from a partner before: runs alone"
+        if r.parted_before
+        else f"shares with nobody: {r.why}"
+        if r.why
+        else "its user asked not to share"
     ),
     "NotMeasured": lambda r: "not measured yet, so it shares with nobody" if not r else "measured",
     "SameGpus": lambda r: (

@@ -77,7 +77,8 @@ class Job:
     """What a user asked for. Fixed for the life of the job; holds nothing that Slurm could not tell.
 
     ``rank`` is the place among jobs with the same ``submit_s`` (Slurm's job number order).
-    ``cpus`` and ``mem_mib`` are totals over the whole job; 0 means not asked for. ``elastic`` is ``None`` for
+    ``min_nodes``: on how many nodes it has to stand at least; one that says 1 is put on as few as can be. ``cpus``
+    and ``mem_mib`` are totals over the whole job; 0 means not asked for. ``elastic`` is ``None`` for
     a job that runs on exactly ``gpus`` GPUs or not at all; an elastic one needs CPUs and memory in proportion.
     """
 
@@ -97,6 +98,9 @@ class Job:
     long_cold_start: bool = False
     shareable: bool = True
     elastic: Elastic | None = None
+    min_nodes: int = 1
+    whole_because: str = ""
+    """Why it cannot share its GPUs, where that is not simply its user's wish: said in its story."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from lucid.core.job import Job, Running
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.snapshot import Partition
 
-__all__ = ["Ledger", "host_share"]
+__all__ = ["Ledger", "gpus_by_node", "host_share"]
 
 
 def host_share(total: int, gpus_here: int, gpus_all: int) -> int:
@@ -17,6 +17,24 @@ def host_share(total: int, gpus_here: int, gpus_all: int) -> int:
     if not total or not gpus_all:
         return total
     return -(-total * gpus_here // gpus_all)
+
+
+def gpus_by_node(job: Job, per_node: int) -> tuple[tuple[int, int], ...]:
+    """On how many nodes a job stands with how many GPUs each: (GPUs, nodes), the most GPUs first.
+
+    A job that fits on one node is there whole; a larger one fills nodes of ``per_node`` GPUs and has the rest on one
+    more. One that asks for several nodes has its GPUs spread over these as evenly as can be, as Slurm does.
+    """
+    gpus = job.gpus
+    if job.min_nodes > 1 and per_node > 0:
+        nodes = min(max(job.min_nodes, -(-gpus // per_node)), gpus)
+        here, more = divmod(gpus, nodes)
+        found = [(here + 1, more), (here, nodes - more)]
+    elif gpus > per_node > 0:
+        found = [(per_node, gpus // per_node), (gpus % per_node, 1)]
+    else:
+        found = [(gpus, 1)]
+    return tuple((here, nodes) for here, nodes in found if here and nodes)
 
 
 class Ledger:

@@ -109,9 +109,9 @@ def check_partition(partition: Partition, plan: PartitionPlan, group_limit: int 
     The rules: every pending job is decided; what is decided is also done; only pending jobs start and only
     running ones are requeued, resized, regrouped, released or kept; only elastic jobs without a partner are
     resized, and only jobs without one regrouped; GPUs named exist on available nodes and are as many as the job
-    asked for, or as its elastic limits allow; a GPU holds at most two jobs, both on exactly the same GPUs (so of
-    equal count), both measured, their memory peaks within the card's, unless they are one interleaved group
-    (``check_groups``); CPUs and host memory of a node are not exceeded by what the plan starts.
+    asked for, or as its elastic limits allow, on no fewer nodes than it asked for; a GPU holds at most two jobs, both
+    on exactly the same GPUs (so of equal count), both measured, their memory peaks within the card's, unless they are
+    one interleaved group (``check_groups``); CPUs and host memory of a node are not exceeded by what the plan starts.
 
     Raises:
         UnsafePlan: naming the rule, the job and the resource.
@@ -251,6 +251,8 @@ class _Book:
             raise UnsafePlan(f"job {job.id}: asked for {job.gpus} GPUs, would get {gpus}")
         if elastic is not None and not elastic.min_gpus <= gpus <= elastic.max_gpus:
             raise UnsafePlan(f"job {job.id}: takes {elastic.min_gpus} to {elastic.max_gpus} GPUs, would get {gpus}")
+        if elastic is None and len(placement) < min(job.min_nodes, job.gpus):
+            raise UnsafePlan(f"job {job.id}: asked for {job.min_nodes} nodes, would get {len(placement)}")
         if len({part.node for part in placement}) != len(placement):
             raise UnsafePlan(f"job {job.id}: one node named twice in its placement")
         others: set[str] = set()

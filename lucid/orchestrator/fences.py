@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 
 from lucid.core.job import Job, Running
-from lucid.core.ledger import Ledger, host_share
+from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Reserved
@@ -75,8 +75,6 @@ def soonest(
 ) -> KeptNodes | None:
     """The nodes on which the job is expected to find room first, none of them ``closed``; ``None`` where there
     are too few. A part of a node suffices where the job, or what is left of it beyond whole nodes, needs no more."""
-    per_node = ledger.gpus_per_node
-    whole, rest = divmod(job.gpus, per_node) if job.gpus > per_node else (0, job.gpus)
     ends: list[list[tuple[float, int, int, int]]] = [[] for _ in ledger.nodes]
     last: dict[Placement, float] = {}
     for entry in running:
@@ -109,14 +107,13 @@ def soonest(
 
     chosen: list[int] = []
     until_s = now_s
-    for gpus, count in ((per_node, whole), (rest, 1 if rest else 0)):
-        if count:
-            able = [(ready_s(i, gpus), i) for i in usable if ledger.nodes[i].gpus >= gpus and i not in chosen]
-            able.sort()
-            if len(able) < count:
-                return None
-            chosen += [i for _, i in able[:count]]
-            until_s = max(until_s, now_s + able[count - 1][0])
+    for gpus, count in gpus_by_node(job, ledger.gpus_per_node):
+        able = [(ready_s(i, gpus), i) for i in usable if ledger.nodes[i].gpus >= gpus and i not in chosen]
+        able.sort()
+        if len(able) < count:
+            return None
+        chosen += [i for _, i in able[:count]]
+        until_s = max(until_s, now_s + able[count - 1][0])
     if until_s == inf:  # behind what this very plan starts: its end is known to the next one
         until_s = now_s
     return KeptNodes(tuple(ledger.nodes[i].name for i in chosen), max(until_s, now_s + _LEAST_S))

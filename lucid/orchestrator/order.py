@@ -40,6 +40,7 @@ class QueuedJob:
             self.steady,
             job.cpus,
             job.mem_mib,
+            job.min_nodes,
             job.user if by_user else "",
             fair,
         )

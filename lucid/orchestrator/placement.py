@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lucid.core.job import Job
-from lucid.core.ledger import Ledger
+from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.reason import AsksForGpus, EverFits, TooLarge
 from lucid.core.snapshot import Partition
@@ -26,7 +26,8 @@ def consolidated(
     equals). A larger one gets whole free nodes in index order, and one more node for the remainder: the
     tightest fit, or with ``remainder_on_emptiest`` the one with the most free GPUs, as the published
     simulator does. ``allowed`` rules nodes out by index. CPUs and host memory must fit as well, in
-    proportion to the GPUs on each node. A job that asks for no GPU gets none.
+    proportion to the GPUs on each node. A job that asks for no GPU gets none, one that asks for several nodes its
+    GPUs spread over as many (``gpus_by_node``).
     """
     gpus = job.gpus
     if not 0 < gpus <= ledger.free:
@@ -37,6 +38,8 @@ def consolidated(
         return (allowed is None or allowed(i)) and (not needs_host or ledger.host_fits(i, job, here))
 
     per_node = ledger.gpus_per_node
+    if job.min_nodes > 1:
+        return _spread(ledger, gpus_by_node(job, per_node), fits)
     if gpus <= per_node:
         if allowed is None and not needs_host:
             i = ledger.tightest(gpus)
@@ -59,6 +62,22 @@ def consolidated(
         if i is None:
             return None
         parts.append(ledger.lowest(i, rest))
+    return tuple(parts)
+
+
+def _spread(
+    ledger: Ledger, wanted: tuple[tuple[int, int], ...], fits: Callable[[int, int], bool]
+) -> Placement | None:
+    """So many GPUs on so many different nodes, each the tightest that fits."""
+    taken: set[int] = set()
+    parts: list[NodeGpus] = []
+    for gpus, nodes in wanted:
+        for _ in range(nodes):
+            i = ledger.tightest(gpus, lambda n, here=gpus: n not in taken and fits(n, here))  # type: ignore[misc]
+            if i is None:
+                return None
+            taken.add(i)
+            parts.append(ledger.lowest(i, gpus))
     return tuple(parts)
 
 
@@ -105,7 +124,7 @@ class Feasibility:
         self._nodes = nodes
         self._gpus = sum(node.gpus for node in nodes)
         self._plain = len({node.gpus for node in nodes}) <= 1 and not any(n.cpus or n.mem_mib for n in nodes)
-        self._known: dict[tuple[int, int, int], bool] = {}
+        self._known: dict[tuple[int, int, int, int], bool] = {}
         self._empty: Ledger | None = None
 
     def bar(self, job: Job) -> AsksForGpus | TooLarge | EverFits | None:
@@ -114,9 +133,9 @@ class Feasibility:
             return AsksForGpus(job.gpus)
         if job.gpus > self._gpus:
             return TooLarge(job.gpus, self._gpus)
-        if self._plain:
+        if self._plain and job.min_nodes <= 1:
             return None
-        shape = (job.gpus, job.cpus, job.mem_mib)
+        shape = (job.gpus, job.cpus, job.mem_mib, job.min_nodes)
         possible = self._known.get(shape)
         if possible is None:
             possible = self._known[shape] = self._try(job)

@@ -15,7 +15,7 @@ from math import inf
 
 from lucid.config import ReservationSettings
 from lucid.core.job import Pending
-from lucid.core.ledger import Ledger
+from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.prediction import Prediction
 from lucid.core.reason import LargeShare, Reserved
 from lucid.core.snapshot import Partition
@@ -144,14 +144,13 @@ def reserve(
                 drain.first_s = min(drain.first_s, ends_s)
                 drain.fixed_s = max(drain.fixed_s, ends_s)
     ready_s = [max(now_s, drain.fixed_s, 2 * now_s - drain.oldest_s) for drain in expected]
-    whole, rest = divmod(holder.job.gpus, ledger.gpus_per_node)
     usable = [
         i
         for i, node in enumerate(ledger.nodes)
         if node.available and node.gpus == ledger.gpus_per_node and i not in closed
     ]
     usable.sort(key=lambda i: (ready_s[i], i))
-    count = whole + (1 if rest else 0)
+    count = sum(nodes for _, nodes in gpus_by_node(holder.job, ledger.gpus_per_node))
     chosen, others = usable[:count], [expected[i] for i in usable[count:]]
     drains = [expected[i] for i in chosen]
     strict = now_s - holder.job.submit_s >= settings.strict_after_s

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucid.core.job import Job
-from lucid.core.ledger import Ledger, host_share
+from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.placement import Placement
 
 __all__ = ["Slot", "Timeline"]
@@ -83,26 +83,21 @@ class Timeline:
     def find(self, job: Job, limit_s: float) -> Slot | None:
         """The first time at which the job has its GPUs for ``limit_s`` seconds; ``None`` if that never comes."""
         per_node = self._ledger.gpus_per_node
-        whole, rest = divmod(job.gpus, per_node) if job.gpus > per_node else (0, job.gpus)
-        full = self._lasting(job, per_node, limit_s) if whole else None
-        part = self._lasting(job, rest, limit_s) if rest else None
-        if full is None:
-            assert part is not None
-            possible = part.sum(axis=1) > 0
-        else:
-            possible = full.sum(axis=1) >= whole
-            if part is not None:  # a whole free node would hold the remainder, too
-                possible &= part.sum(axis=1) > whole
+        wanted = [(here, nodes, self._lasting(job, here, limit_s)) for here, nodes in gpus_by_node(job, per_node)]
+        possible, needed = np.ones(len(self._times), dtype=bool), 0
+        for _, nodes, lasting in wanted:  # a node with room for more GPUs would hold the fewer, too
+            needed += nodes
+            possible &= lasting.sum(axis=1) >= needed
         step = int(possible.argmax())
         if not possible[step]:
             return None
         parts: list[tuple[int, int]] = []
-        if full is not None:
-            parts = [(int(i), per_node) for i in np.flatnonzero(full[step])[:whole]]
-        if part is not None:
+        for here, nodes, lasting in wanted:
             taken = {i for i, _ in parts}
-            left = [int(i) for i in np.flatnonzero(part[step]) if int(i) not in taken]
-            parts.append((min(left, key=lambda i: (int(self._free[step, i]), i)), rest))
+            left = [int(i) for i in np.flatnonzero(lasting[step]) if int(i) not in taken]
+            if here < per_node:
+                left.sort(key=lambda i: (int(self._free[step, i]), i))
+            parts += [(i, here) for i in left[:nodes]]
         return Slot(step, float(self._times[step]), tuple(parts))
 
     def _lasting(self, job: Job, gpus: int, limit_s: float) -> Bools:

@@ -31,8 +31,9 @@ __all__ = ["goes_through_profiling", "measured_after_s", "plan_profiling", "t_pr
 
 def goes_through_profiling(job: Job, settings: ProfilingSettings) -> bool:
     """Is a new job profiled before it may enter its VC? Jobs above N_prof are not: they are measured where
-    they run (L2); nor are jobs that hold no GPU, or that may not be requeued."""
-    return settings.enabled and job.gpus > 0 and job.requeueable and not SkipsProfiling(job.gpus, settings.n_prof)
+    they run (L2); nor are jobs that hold no GPU, ask for several nodes, or may not be requeued."""
+    profiled = settings.enabled and job.gpus > 0 and job.min_nodes <= 1 and job.requeueable
+    return profiled and not SkipsProfiling(job.gpus, settings.n_prof)
 
 
 def t_prof_s(job: Job, settings: ProfilingSettings) -> float:
@@ -97,7 +98,7 @@ def plan_profiling(
         ledger = Ledger(partition)
         ledger.give_back(leaving)
         queue: list[Pending] = []
-        fits: dict[tuple[int, int, int], ProfilingFits] = {}
+        fits: dict[tuple[int, int, int, int], ProfilingFits] = {}
         for pending in sorted(partition.pending, key=lambda e: e.job.gpus):
             skips = _skips(partition, pending, now_s, settings, fits)
             if skips is None:
@@ -145,14 +146,14 @@ def _skips(
     pending: Pending,
     now_s: float,
     settings: ProfilingSettings,
-    known: dict[tuple[int, int, int], ProfilingFits],
+    known: dict[tuple[int, int, int, int], ProfilingFits],
 ) -> ProfilingFits | WaitedForProfiling | None:
     """Why a pending job should not be profiled after all, or ``None``. ``known`` saves answers by shape."""
     job = pending.job
-    shape = (job.gpus, job.cpus, job.mem_mib)
+    shape = (job.gpus, job.cpus, job.mem_mib, job.min_nodes)
     fits = known.get(shape)
     if fits is None:
-        possible = any(
+        possible = job.min_nodes <= 1 and any(
             node.available
             and node.gpus >= job.gpus > 0
             and (not node.cpus or job.cpus <= node.cpus)

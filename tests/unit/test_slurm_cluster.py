@@ -11,7 +11,7 @@ import pytest
 from builders import HEAVY, LIGHT, at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.adapters.slurm_cluster import SlurmCluster
-from lucid.adapters.slurm_records import Request
+from lucid.adapters.slurm_request import Request
 from lucid.adapters.store_memory import MemoryStore
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Keep, Release, Requeue, Start

@@ -40,10 +40,11 @@ class Shareable(Reason):
 
 @dataclass(frozen=True, slots=True)
 class UserAllows(Reason):
-    """Has the user, or an earlier parting, ruled sharing out for this job?"""
+    """Has the user, what else the job asks for (``why``), or an earlier parting, ruled sharing out for this job?"""
 
     shareable: bool
     parted_before: bool
+    why: str = ""
 
     def __bool__(self) -> bool:
         return self.shareable and not self.parted_before
