@@ -29,6 +29,11 @@ class ProfilingSettings(Section):
     """The profiling stage (acceptance rows L2, L4, L6, L7)."""
 
     enabled: bool = True
+    restarts: Literal["never", "asked", "allowed"] = "allowed"
+    """Whose jobs Lucid may start over after a profiling run, or to part a pair: nobody's, those of users who asked
+    for it (``--requeue``, or ``lucid:restart`` in the comment), or everybody's who did not forbid it. Unless it is
+    ``allowed``, jobs start in their own VC and are measured while they run, and the profiling nodes take in those for
+    whom the VC has no place. lucidd's default is ``asked``."""
     t_prof_s: float = Field(80.0, gt=0)
     """T_prof: longest profiling run, s. The published setting for a Philly-like cluster."""
     cold_start_factor: float = Field(3.0, ge=1)
@@ -75,6 +80,11 @@ class PackingSettings(Section):
     is said. The daemon sets it to daemon.mps."""
     dynamic: bool = False
     """Share less, or not at all, while a VC's idle GPUs suffice for what waits and what is forecast (L17)."""
+    unparted_harm: float = Field(0.3, ge=0, le=1)
+    """Where neither job of a pair may be started over, so that a bad pair cannot be parted: the most that sharing may
+    cost either of them, as a share of its remaining run time …"""
+    speed_error: float = Field(0.15, ge=0, le=1)
+    """… at so much less than the expected speed (the worst plausible one; never below ``part_below_speed``)."""
     harmless_pair_speed: float = Field(0.9, ge=0, le=1)
     """While sharing is less, pairs in which both jobs are expected to run at this speed or better are still
     made, under the full capacity."""

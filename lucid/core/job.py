@@ -97,6 +97,8 @@ class Job:
     long_cold_start: bool = False
     shareable: bool = True
     elastic: Elastic | None = None
+    restart_asked: bool = False
+    """Its user said that it may be started over (``--requeue``, or ``lucid:restart`` in its comment)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,11 @@ def reason_to_dict(reason: Reason) -> dict[str, Any]:
 
 
 def reason_from_dict(data: dict[str, Any]) -> Reason:
-    """The inverse of ``reason_to_dict``.
+    """The inverse of ``reason_to_dict``. What an older version did not write has its default.
 
     Raises:
         KeyError: the kind is unknown.
+        TypeError: a value without a default is missing.
     """
     cls = REASONS[data["kind"]]
-    return cls(**{f.name: data[f.name] for f in fields(cls)})
+    return cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data})
