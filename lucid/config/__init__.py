@@ -8,6 +8,7 @@ from lucid.config.live import (
     TunerSettings,
 )
 from lucid.config.policy import (
+    LIVE_DEFAULTS,
     BackfillSettings,
     FairnessSettings,
     MuriSettings,
@@ -30,6 +31,7 @@ from lucid.config.whole import (
 )
 
 __all__ = [
+    "LIVE_DEFAULTS",
     "BackfillSettings",
     "DaemonSettings",
     "FairnessSettings",

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from lucid.config.base import Section
 
 __all__ = [
+    "LIVE_DEFAULTS",
     "BackfillSettings",
     "FairnessSettings",
     "MuriSettings",
@@ -44,6 +45,9 @@ class ProfilingSettings(Section):
     """A job that waited this long for a profiling node goes to its VC unprofiled."""
     carry_on_share: float = Field(0.5, ge=0, le=1)
     """On this share of the profiling nodes (rounded down) profiled jobs may carry on in place."""
+    overflow_most_s: float = Field(21600.0, ge=0)
+    """Where jobs are measured in place: jobs expected to take longer than this wait for their own VC, instead of
+    starting on a profiling node."""
     time_aware: bool = False
     """In a burst shorten T_prof, lower N_prof, and send jobs home to be measured there where GPUs are idle (L5)."""
     burst_wait_s: float = Field(80.0, gt=0)
@@ -242,6 +246,10 @@ class PolicySettings(Section):
     optimus: OptimusSettings = OptimusSettings()
     restart_overhead_s: float = Field(40.0, ge=0)
     """What srtf assumes that one preemption costs."""
+
+
+LIVE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"profiling": {"restarts": "asked"}}
+"""What lucidd does where the file says nothing, and a replay as live with it; a plain replay does as published."""
 
 
 def with_defaults(settings: PolicySettings, defaults: Mapping[str, Mapping[str, Any]]) -> PolicySettings:

@@ -1,6 +1,7 @@
 """Profiles foretold from like jobs measured before: the same user's same program, or, less surely, a similar one.
 
-A program is known by its name without what differs from run to run (`name_stem`: case and numbers). The looser the likeness, the larger the margin on GPU memory: rule 1 of packing rests
+A program is known by its name without what differs from run to run (`name_stem`: case and numbers). The looser the
+likeness, the larger the margin on GPU memory: rule 1 of packing rests
 on that peak, and a job that outgrows it takes its partner along. Every level foretells the largest peak of its kind.
 """
 

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 
-from lucid.config import PackingSettings, PolicySettings, ReservationSettings, Settings, with_defaults
+from lucid.config import (
+    LIVE_DEFAULTS,
+    PackingSettings,
+    PolicySettings,
+    ReservationSettings,
+    Settings,
+    with_defaults,
+)
 from lucid.core.node import Node
 from lucid.core.ports import Capability, Predictor, Recorder
 from lucid.errors import ConfigError
@@ -158,6 +165,8 @@ def simulate(
     if memory is not None:
         predictor = WithMemory(predictor, memory)
     rules = with_defaults(scenario.settings.policy, scenario.trace.evaluated_with)
+    if scenario.as_live:
+        rules = with_defaults(rules, LIVE_DEFAULTS)
     made = make_policy(policy, rules, predictor)
     if scenario.as_live:
         kind = partial(LiveLikeCluster, AsLive(scenario.settings.overheads.start_s))

@@ -18,10 +18,10 @@ __all__ = ["with_overflow"]
 def with_overflow(plan: Plan, snapshot: Snapshot, settings: ProfilingSettings) -> Plan:
     """The plan, with jobs that it leaves waiting in their VCs started on free GPUs of profiling nodes.
 
-    The smallest estimate x GPUs goes first, whichever VC it is of, so that what is lent comes back soon. Nobody loses
-    a place by it: what such a job takes is no GPU of a VC's. A job goes there to be measured, so one that is measured
-    stays in its VC, where it can be packed; so does one whose request cannot be said in slots (it may ask for what
-    only its VC's nodes have), and one above N_prof.
+    The smallest estimate x GPUs goes first, whichever VC it is of, and only jobs expected to take at most
+    ``overflow_most_s`` go: what is lent comes back soon. Nobody loses a place by it, since what such a job takes is
+    no GPU of a VC's. A job whose request cannot be said in slots stays in its VC (it may ask for what only the nodes
+    there have), and so does one above N_prof.
     """
     profiling = snapshot.profiling
     if profiling is None or profiling.name not in plan.partitions:
@@ -66,10 +66,9 @@ def _waiting(
         for entry in partition.pending:
             job = entry.job
             if (
-                entry.profile is None
-                and job.shareable
+                job.shareable
                 and 0 < job.gpus <= largest
-                and not entry.restarts
+                and snapshot.predictions[job.id].duration_s <= settings.overflow_most_s
                 and not SkipsProfiling(job.gpus, settings.n_prof)
                 and isinstance(part.decisions.get(job.id), Hold)
             ):
