@@ -84,7 +84,7 @@ class PackingSettings(Section):
     is said. The daemon sets it to daemon.mps."""
     dynamic: bool = False
     """Share less, or not at all, while a VC's idle GPUs suffice for what waits and what is forecast (L17)."""
-    unparted_harm: float = Field(0.3, ge=0, le=1)
+    unparted_harm: float = Field(0.25, ge=0, le=1)
     """Where neither job of a pair may be started over, so that a bad pair cannot be parted: the most that sharing may
     cost either of them, as a share of its remaining run time …"""
     speed_error: float = Field(0.15, ge=0, le=1)
