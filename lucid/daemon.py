@@ -36,15 +36,14 @@ from lucid.adapters.store_file import set_aside
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.adapters.systemd import tell_systemd
 from lucid.config import Mode, Settings, library_folder, load_settings, profiles_folder
-from lucid.core.job import Job, JobProfile, Stage
+from lucid.core.job import Stage
 from lucid.core.ports import Clock, Predictor
-from lucid.core.prediction import MEDIUM
 from lucid.errors import ClusterError, ConfigError, LucidError, StoreError, UnsafePlan
 from lucid.live.anew import Carried, carried_from, somebody_may_act
 from lucid.live.catch_up import CatchUp
 from lucid.live.log import JsonLines
 from lucid.live.models import LiveModels
-from lucid.live.modes import modes_from, policy_settings
+from lucid.live.modes import live_profiling, modes_from, policy_settings
 from lucid.live.policies import check_policy
 from lucid.live.policy_memory import PolicyMemory
 from lucid.live.records import records_folder, with_records
@@ -229,8 +228,7 @@ class Daemon:
             settings.slurm,
             settings.daemon,
             lambda: self.modes,
-            self._joinable,
-            lambda job: goes_through_profiling(job, settings.policy.profiling),
+            lambda job: goes_through_profiling(job, live_profiling(settings.policy)),
             token,
             self._fair_shares(),
         )
@@ -238,12 +236,6 @@ class Daemon:
             self._catch_up.begin()
         self._cycle = None
         self._token = token
-
-    def _joinable(self, job: Job, profile: JobProfile | None) -> bool:
-        if profile is None or profile.unstable:
-            return False
-        score = self._predictor.predict(job, profile, self._clock.now_s()).share_score
-        return score is not None and score <= min(self._settings.policy.packing.gss, MEDIUM)
 
     def _work(self) -> CycleResult:
         cluster = self._cluster

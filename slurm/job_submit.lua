@@ -269,6 +269,8 @@ local function tag_of(job, request, types, name, entry)
   end
   if job.requeue == 0 then
     tag[#tag + 1] = "requeue=0"
+  elseif job.requeue == 1 or (" " .. (job.comment or "") .. " "):find("[%s,;]lucid:restart[%s,;]") then
+    tag[#tag + 1] = "restart=1" -- its user said so: JobRequeue of slurm.conf alone leaves requeue unset here
   end
   if (" " .. (job.comment or "") .. " "):find("[%s,;]lucid:cold[%s,;]") then
     tag[#tag + 1] = "cold=1"

@@ -13,7 +13,7 @@ from lucid.core.node import Node
 from lucid.core.placement import Placement
 from lucid.core.ports import Applied, Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.reason import Reason
+from lucid.core.reason import PairHarm, Reason
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policy import Policy, make_policy
 
@@ -149,6 +149,8 @@ def check_decision(entry: Pending | Running, decision: Decision) -> None:
     waiting = isinstance(entry, Pending)
     if isinstance(decision, Start):
         assert waiting
+        slots = verdicts.pop("InSlots", None)
+        assert slots is None or slots is decision.slots
         if decision.beside is None:
             assert verdicts["FreeGpus"]
         else:
@@ -219,6 +221,11 @@ class Watcher:
     regrouped: int = 0
     grouped: int = 0
     """Members of the largest group."""
+    lent: int = 0
+    """Starts of a VC's jobs on profiling nodes."""
+    restarted: int = 0
+    in_slots: int = 0
+    """Starts in slots of jobs that nobody has measured."""
     ended: dict[str, Ended] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     outlines: list[object] = field(default_factory=list)
@@ -232,8 +239,9 @@ class Watcher:
             self.ended[item.job.id] = item
         assert [item.action for item in applied] == plan.actions
         assert not [item for item in applied if item.refused]
+        lent = self._overflow(snapshot, plan)
         for name, partition in snapshot.partitions.items():
-            self._partition(partition, plan, name)
+            self._partition(partition, plan, name, lent)
         ids = [action.job_id for action in plan.actions]
         assert len(ids) == len(set(ids)), "two actions on one job"
         self.outlines.append(outline(plan))
@@ -251,16 +259,37 @@ class Watcher:
         """The same policy without memory."""
         return make_policy(self.policy, self.settings, self.predictor)
 
-    def _partition(self, partition: Partition, plan: Plan, name: str) -> None:
+    def _overflow(self, snapshot: Snapshot, plan: Plan) -> dict[str, Pending]:
+        """Who waits in a VC and is started on a profiling node."""
+        if snapshot.profiling is None:
+            return {}
+        theirs = {e.job.id for e in (*snapshot.profiling.pending, *snapshot.profiling.running)}
+        lent = plan.partitions[snapshot.profiling.name].decisions.keys() - theirs
+        found = {e.job.id: e for p in snapshot.partitions.values() for e in p.pending if e.job.id in lent}
+        assert found.keys() == lent, "a job that waits nowhere"
+        assert not lent or self.settings.profiling.restarts != "allowed", "all wait for profiling there"
+        self.lent += len(lent)
+        return found
+
+    def may_restart(self, job: Job) -> bool:
+        rule = self.settings.profiling.restarts
+        return job.requeueable and (rule == "allowed" or (rule == "asked" and job.restart_asked))
+
+    def _partition(self, partition: Partition, plan: Plan, name: str, lent: Mapping[str, Pending]) -> None:
         made = plan.partitions[name]
         members: dict[str, Pending | Running] = {e.job.id: e for e in (*partition.pending, *partition.running)}
         for pending in partition.pending:
-            assert pending.job.id in made.decisions, f"{pending.job.id} undecided"
+            here, there = pending.job.id in made.decisions, pending.job.id in lent and not partition.profiling
+            assert here is not there, f"{pending.job.id}: undecided, or decided twice"
+        if partition.profiling:
+            members |= lent
         acting = {a.job_id for a in made.actions}
         for running in partition.running:
             if running.partner is not None and running.profile is not None and running.profile.unstable:
                 pair = (running, members[running.partner])
-                assert any(e.job.id in acting for e in pair) or not any(e.job.requeueable for e in pair), "not parted"
+                assert any(e.job.id in acting for e in pair) or not any(self.may_restart(e.job) for e in pair), (
+                    "not parted"
+                )
             if running.group and not check_group_memory(running.group, running.placement, members, partition.nodes):
                 assert acting & set(running.group), f"{running.group}: found to exceed the GPU's memory, and left so"
         for job_id, decision in made.decisions.items():
@@ -272,6 +301,20 @@ class Watcher:
                 assert not any(e.profile is None or e.profile.unstable for e in (entry, partner)), (
                     f"{job_id}: unstable"
                 )
+                assert decision.slots
+                if self.policy == "lucid" and not self.may_restart(entry.job) and not self.may_restart(partner.job):
+                    bounds = [item for item in decision.reasons if isinstance(item, PairHarm)]
+                    assert bounds, f"{job_id}: beside {decision.beside} for ever, and nobody asked at what cost"
+                    assert max(bounds[0].own, bounds[0].other) <= self.settings.packing.unparted_harm + 1e-9
+            if isinstance(decision, Start) and decision.slots:
+                assert isinstance(entry, Pending)
+                assert len(decision.placement) == 1
+                assert entry.job.shareable
+                assert not entry.alone
+                self.in_slots += entry.profile is None
+            if self.policy == "lucid" and isinstance(decision, Requeue | Release) and isinstance(entry, Running):
+                assert self.may_restart(entry.job), f"{job_id} is started over, and may not be"
+                self.restarted += 1
             if isinstance(decision, Start):
                 self.starts[job_id] += 1
                 self.packed += decision.beside is not None

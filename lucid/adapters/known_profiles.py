@@ -1,4 +1,4 @@
-"""Which profile is known of a job: its own, or that of an earlier job of the same user, name and GPU count."""
+"""Which profile is known of a job: its own, or what earlier jobs of its user's same or similar program showed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lucid.adapters.slurm_text import parse_mark
 from lucid.adapters.store import ProfileRow, Store
 from lucid.core.job import JobProfile
 from lucid.core.ports import Clock
+from lucid.models.likeness import LikeProfiles
 
 __all__ = ["KnownProfiles"]
 
@@ -22,19 +23,18 @@ class KnownProfiles:
         self._source = source
         self._clock = clock
         self._reuse_s = reuse_days * 86400.0
-        self._own = {row.job_id: row.profile for row in store.profiles().values()}
-        self._like: dict[tuple[str, str, int], JobProfile | None] = {}
+        self._own: dict[str, JobProfile] = {}
+        self._like = LikeProfiles(self._reuse_s)
+        for row in sorted(store.profiles().values(), key=lambda row: row.at_s):
+            self._own[row.job_id] = row.profile
+            self._like.note(row.user, row.name, row.gpus, row.profile, row.at_s)
 
     def of(self, job: SlurmJob) -> JobProfile | None:
         """The job's profile, if anybody knows one."""
         own = self._own.get(job.id)
         if own is not None or not job.user or not self._reuse_s:
             return own
-        kind = (job.user, job.name, job.gpus)
-        if kind not in self._like:
-            row = self._store.profile_like(*kind, self._clock.now_s() - self._reuse_s)
-            self._like[kind] = None if row is None else row.profile
-        return self._like[kind]
+        return self._like.of(job.user, job.name, job.gpus, self._clock.now_s())
 
     def take(self, jobs: Mapping[str, SlurmJob], among: Sequence[SlurmJob], now_s: float, token: int) -> None:
         """Read what is new; samplers know a job by its number."""
@@ -53,7 +53,7 @@ class KnownProfiles:
             row = ProfileRow(job.id, job.user, job.name, job.gpus, profile, now_s)
             if self._store.put_profile(row, reading.source, token):
                 self.set(job.id, profile)
-                self._like.pop((job.user, job.name, job.gpus), None)
+                self._like.note(job.user, job.name, job.gpus, profile, now_s)
 
     def set(self, job_id: str, profile: JobProfile) -> None:
         """From now on this is the job's own."""

@@ -23,16 +23,13 @@ from lucid.adapters.slurm_view import Facts, Profiled, Viewer, as_written, parse
 from lucid.adapters.store import JobNote, Store
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Keep, Release, Requeue, Start
-from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.job import Ended
 from lucid.core.placement import Placement, show_placement
 from lucid.core.ports import Applied, Capability, Clock
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 
-__all__ = ["Joinable", "SlurmCluster"]
-
-Joinable = Callable[[Job, JobProfile | None], bool]
-"""May a job that starts alone be joined later? Then it starts in one slot of each of its GPUs."""
+__all__ = ["SlurmCluster"]
 
 _DEFAULTS_EVERY_S = 120.0
 """Seconds between looks at JobDefaults, which only a new configuration changes."""
@@ -54,7 +51,6 @@ class SlurmCluster:
         slurm: SlurmSettings,
         daemon: DaemonSettings,
         modes: Callable[[], Mapping[str, Mode]],
-        joinable: Joinable,
         profiled: Profiled,
         token: int,
         shares: FairShares | None = None,
@@ -65,7 +61,6 @@ class SlurmCluster:
         self._slurm = slurm
         self._daemon = daemon
         self._modes = modes
-        self._joinable = joinable
         self._shares = shares
         self.token = token
         self.known = KnownProfiles(store, profiles, clock, daemon.reuse_profiles_days)
@@ -239,15 +234,7 @@ class SlurmCluster:
         if start.beside is not None:
             self._partner(job_id, start)
         note = self._note(record, note)
-        home_run = action.partition != self._daemon.profiling_partition
-        job = self._viewer.job(record, note, self._facts)
-        shards = start.beside is not None or (
-            home_run
-            and len(start.placement) == 1
-            and job.shareable
-            and not note.alone
-            and self._joinable(job, self.known.of(record))
-        )
+        shards = start.slots
         for part in start.placement:
             other = self._flying.get(part.node, {}).get(not shards)
             if other is not None and other != job_id:

@@ -219,6 +219,7 @@ class Viewer:
             mem_mib=record.mem_mib,
             time_limit_s=record.time_limit_s,
             requeueable=record.requeue and record.batch,
+            restart_asked=mark.get("restart") == "1",
             amp=True if mark.get("amp") == "1" else None,
             long_cold_start=mark.get("cold") == "1",
             shareable=not whole,

@@ -40,6 +40,7 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
     if isinstance(decision, Start):
         data["placement"] = show_placement(decision.placement)
         data["beside"] = decision.beside
+        data["slots"] = decision.slots
     return data
 
 

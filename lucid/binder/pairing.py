@@ -11,13 +11,15 @@ from lucid.core.job import Job, JobProfile, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
-from lucid.core.prediction import Prediction
+from lucid.core.prediction import MEDIUM, Prediction
 from lucid.core.reason import (
     BestPartner,
     DistributedAlone,
     GpuMemory,
     HostFits,
+    InSlots,
     NotMeasured,
+    PairHarm,
     PairSpeed,
     PartnerLeaves,
     PartnerOutlasts,
@@ -29,6 +31,7 @@ from lucid.core.reason import (
     Stable,
     UserAllows,
 )
+from lucid.core.restart import Restarts, may_restart
 from lucid.core.snapshot import Partition
 
 __all__ = ["Binder"]
@@ -45,6 +48,7 @@ class _Candidate:
     remaining_s: float
     value: float
     node: str
+    may_restart: bool
     noted: bool = False
     """Has it been noted when it will have outlived its estimate?"""
 
@@ -68,7 +72,9 @@ class Binder:
         predictor: Predictor,
         settings: PackingSettings,
         now_s: float,
+        restarts: Restarts = "allowed",
     ) -> None:
+        self._restarts = restarts
         self._ledger = ledger
         self._predictions = predictions
         self._predictor = predictor
@@ -105,10 +111,24 @@ class Binder:
             found.remaining_s(entry.elapsed_s(self._now_s)),
             found.duration_s * job.gpus,
             node,
+            bool(may_restart(job, self._restarts)),
         )
 
     def _kind(self, job: Job) -> tuple[int, str]:
         return job.gpus, job.user if self._settings.same_user_only else ""
+
+    def in_slots(self, entry: Pending, score: int | None, nodes: int) -> InSlots:
+        """Does a job that starts alone on so many nodes start in slots? Of measured ones Tiny and Medium jobs do."""
+        profile, gss = entry.profile, self._settings.gss
+        return InSlots(
+            entry.job.shareable,
+            entry.alone,
+            nodes,
+            profile is not None,
+            profile is not None and profile.unstable,
+            score,
+            min(gss, MEDIUM) if gss else -1,
+        )
 
     def bars(self, entry: Pending, score: int | None, gss: int) -> Reason | None:
         """The rule that keeps this job from sharing with anybody under this capacity; ``None`` if there is none."""
@@ -150,6 +170,7 @@ class Binder:
         ratio = settings.priority_ratio if settings.priority_ratio is not None else float("inf")
         needs_host = self._ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0)
         candidates = self._open[self._kind(job)]
+        free_to_part = bool(may_restart(job, self._restarts))
         furthest: tuple[int, _Candidate] | None = None
         best: tuple[float, _Candidate] | None = None
         qualified = looked_at = 0
@@ -177,8 +198,10 @@ class Binder:
                                 passed = 5
                                 speeds = self._speeds(profile, other)
                                 if min(speeds) >= floor:
-                                    passed = _ALL_RULES
-                                    speed = speeds[0] + speeds[1]
+                                    passed = 6
+                                    if free_to_part or other.may_restart or self._harm(entry, other, speeds):
+                                        passed = _ALL_RULES
+                                        speed = speeds[0] + speeds[1]
             if passed < _ALL_RULES:
                 if furthest is None or passed > furthest[0]:
                     furthest = (passed, other)
@@ -192,7 +215,8 @@ class Binder:
         if best is not None:
             chosen = best[1]
             compared = self._compared(entry, value, score, gss, chosen, floor)
-            reasons = [r for r in compared if self._asked(r, needs_host)]
+            parts = free_to_part or chosen.may_restart
+            reasons = [r for r in compared if self._asked(r, needs_host, parts)]
             choice = BestPartner(chosen.entry.job.id, best[0], qualified, settings.partner)
             return chosen.entry, (same, *reasons, choice)
         if furthest is None:
@@ -207,6 +231,19 @@ class Binder:
         """Expected speeds of the pair; full speed where the predictor has no opinion."""
         assert other.entry.profile is not None
         return self._predictor.pair_speed(profile, other.entry.profile) or (1.0, 1.0)
+
+    def _harm(self, entry: Pending, other: _Candidate, speeds: tuple[float, float]) -> PairHarm:
+        """What this pair may cost at the most, until the shorter one has to be gone."""
+        settings, host = self._settings, other.entry
+        worst = max(min(speeds) - settings.speed_error, settings.part_below_speed)
+        own_s = max(self._predictions[entry.job.id].duration_s, 1.0)
+        other_s = max(other.remaining_s, 1.0)
+        together_s = min(
+            _longest_s(own_s, entry.job.time_limit_s, 0.0),
+            _longest_s(other_s, host.job.time_limit_s, host.elapsed_s(self._now_s)),
+        )
+        own, theirs = ((1.0 - worst) * min(1.0, together_s / left_s) for left_s in (own_s, other_s))
+        return PairHarm(host.job.id, worst, together_s, own, theirs, settings.unparted_harm)
 
     def _host_fits(self, entry: Pending, other: _Candidate) -> bool:
         return self._ledger.host_fits(self._ledger.index[other.node], entry.job, entry.job.gpus)
@@ -227,10 +264,13 @@ class Binder:
             HostFits(job.cpus, job.mem_mib, not self._ledger.host_limits or self._host_fits(entry, other)),
             PartnerLeaves(other_id, value, other.value, ratio if ratio is not None else float("inf")),
             PairSpeed(other_id, own_speed, other_speed, floor, self._predictor.name),
+            self._harm(entry, other, (own_speed, other_speed)),
         )
 
-    def _asked(self, reason: Reason, needs_host: bool) -> bool:
+    def _asked(self, reason: Reason, needs_host: bool, parts: bool) -> bool:
         """Was this comparison made at all? Some are not where there is no rule or no limit to compare with."""
+        if isinstance(reason, PairHarm):
+            return not parts
         if isinstance(reason, PartnerLeaves):
             return self._settings.priority_ratio is not None
         return needs_host or not isinstance(reason, HostFits)
@@ -254,4 +294,13 @@ class Binder:
         self.offer(Running(entry.job, self._now_s, placement, profile=entry.profile, alone=entry.alone))
 
 
-_ALL_RULES = 6
+_LIMIT_FACTOR = 2.0
+"""A job without a time limit is reckoned to take at most so many times its estimate, as plain order reckons it."""
+
+
+def _longest_s(left_s: float, limit_s: float | None, elapsed_s: float) -> float:
+    """The upper bound of what a job has still to run: its time limit, where it has one."""
+    return _LIMIT_FACTOR * left_s if limit_s is None else max(limit_s - elapsed_s, 0.0)
+
+
+_ALL_RULES = 7

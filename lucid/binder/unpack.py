@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from lucid.core.decision import Requeue
 from lucid.core.job import Running
 from lucid.core.node import Node
-from lucid.core.reason import GpuMemory, Reason, Requeueable, SeenSpeed, Stable
+from lucid.core.reason import GpuMemory, Reason, SeenSpeed, Stable
+from lucid.core.restart import Restarts, may_restart
 
 __all__ = ["Parting", "partings"]
 
@@ -21,7 +22,9 @@ class Parting:
     requeue: Requeue
 
 
-def partings(running: Sequence[Running], nodes: Sequence[Node], part_below_speed: float) -> list[Parting]:
+def partings(
+    running: Sequence[Running], nodes: Sequence[Node], part_below_speed: float, restarts: Restarts = "allowed"
+) -> list[Parting]:
     """One for each pair that one of these rules parts, in this order:
 
     - a job has shown an unstable pattern: it leaves;
@@ -29,7 +32,7 @@ def partings(running: Sequence[Running], nodes: Sequence[Node], part_below_speed
     - a job was measured to run slower than ``part_below_speed``: the one that began later leaves, which has less
       to lose.
 
-    The leaver will run alone from then on. Where it may not be requeued its partner leaves instead; a pair of two
+    The leaver will run alone from then on. Where it may not be started over its partner leaves instead; a pair of two
     such jobs stays, because nobody's job is killed for another's comfort.
     """
     found: list[Parting] = []
@@ -53,7 +56,7 @@ def partings(running: Sequence[Running], nodes: Sequence[Node], part_below_speed
                 continue
             for why, leavers in rule(entry, partner, capacity, part_below_speed):
                 for leaver in leavers:
-                    may = Requeueable(leaver.job.requeueable)
+                    may = may_restart(leaver.job, restarts)
                     if may:
                         found.append(Parting(leaver, Requeue((why, may), part=True)))
                         done.update((entry.job.id, partner.job.id))

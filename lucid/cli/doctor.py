@@ -188,7 +188,7 @@ def let_everything_go(
     modes = dict.fromkeys(settings.daemon.partitions, Mode.OBSERVE)
     cluster = SlurmCluster(
         client, store, _NoProfiles(), SystemClock(), settings.slurm, settings.daemon, lambda: modes,
-        lambda _job, _profile: False, lambda _job: False, token,
+        lambda _job: False, token,
     )  # fmt: skip
     until = time.monotonic() + wait_s
     while True:

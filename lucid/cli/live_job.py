@@ -24,6 +24,7 @@ from lucid.core.reason import reason_to_dict
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
 from lucid.live.models import LiveModels
+from lucid.live.modes import live_profiling
 from lucid.orchestrator.policy import make_policy
 
 __all__ = ["live_story", "live_text", "replanned", "why_not"]
@@ -178,7 +179,8 @@ def why_not(job_id: str, gpus: int | None, share: bool, config: Path, as_json: b
     settings = live_settings(config)
     snapshot, _ = live_snapshot(live_store(settings))
     packing = settings.policy.packing.model_copy(update={"same_user_only": not settings.daemon.share_across_users})
-    policy = settings.policy.model_copy(update={"packing": packing})
+    profiling = live_profiling(settings.policy)
+    policy = settings.policy.model_copy(update={"packing": packing, "profiling": profiling})
     predictor = LiveModels(library_folder(settings, config.parent) or Path()).make()
     variants: list[tuple[str, int | None, bool]] = (
         [(f"with {gpus} GPUs" if gpus else "", gpus, False)] if gpus else []

@@ -108,6 +108,31 @@ def _plain_order(r: why.PlainOrder) -> str:
     return f"{beyond}: goes before all others, to start by {when(r.bound_s)}" if r else beyond
 
 
+def _requeueable(r: why.Requeueable) -> str:
+    if not r.requeueable:
+        return "may not be requeued"
+    if r.rule == "allowed":
+        return "may be requeued"
+    if r.rule == "never":
+        return "may not be started over: policy.profiling.restarts is never"
+    return "its user asked to have it started over" if r.asked else "its user did not ask to have it started over"
+
+
+def _in_slots(r: why.InSlots) -> str:
+    if r:
+        return "in slots, so that a job may join it" + ("" if r.measured else " once it is measured")
+    if r.most < 0:
+        return "on whole GPUs: sharing is off"
+    if r.nodes != 1:
+        return f"on whole GPUs: {r.nodes} nodes"
+    if not r.shareable or r.parted_before:
+        who = "it was parted from a partner before" if r.parted_before else "its request keeps them to itself"
+        return f"on whole GPUs: {who}"
+    if r.unstable:
+        return "on whole GPUs: its utilisation pattern is unstable"
+    return f"on whole GPUs: share score {r.score}, at most {r.most} starts in slots"
+
+
 def _ahead(count: int) -> str:
     return "the job ahead of it" if count == 1 else f"the {count} jobs ahead of it"
 
@@ -250,7 +275,17 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "WaitedForProfiling": lambda r: (
         f"has waited {duration(r.waited_s)} for a profiling node, at most {duration(r.most_s)} is allowed"
     ),
-    "Requeueable": lambda r: "may be requeued" if r.requeueable else "may not be requeued",
+    "Requeueable": _requeueable,
+    "Overflow": lambda r: (
+        f"its own VC {r.vc} has a place for it" if r.placed else f"its own VC {r.vc} has no place for it: starts here"
+    ),
+    "InSlots": _in_slots,
+    "PairHarm": lambda r: (
+        f"the pair cannot be parted: at {r.worst:.0%} of full speed for up to {duration(r.together_s)} "
+        f"the jobs would lose {r.own:.0%} and {r.other:.0%} of their time, "
+        + ("at most" if r else "more than")
+        + f" {r.most:.0%} is allowed"
+    ),
 }
 
 

@@ -8,6 +8,7 @@ from lucid.config.live import (
     TunerSettings,
 )
 from lucid.config.policy import (
+    LIVE_DEFAULTS,
     BackfillSettings,
     FairnessSettings,
     MuriSettings,
@@ -31,6 +32,7 @@ from lucid.config.whole import (
 )
 
 __all__ = [
+    "LIVE_DEFAULTS",
     "BackfillSettings",
     "DaemonSettings",
     "FairnessSettings",

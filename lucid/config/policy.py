@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from lucid.config.base import Section
 
 __all__ = [
+    "LIVE_DEFAULTS",
     "BackfillSettings",
     "FairnessSettings",
     "MuriSettings",
@@ -29,6 +30,11 @@ class ProfilingSettings(Section):
     """The profiling stage (acceptance rows L2, L4, L6, L7)."""
 
     enabled: bool = True
+    restarts: Literal["never", "asked", "allowed"] = "allowed"
+    """Whose jobs Lucid may start over after a profiling run, or to part a pair: nobody's, those of users who asked
+    for it (``--requeue``, or ``lucid:restart`` in the comment), or everybody's who did not forbid it. Unless it is
+    ``allowed``, jobs start in their own VC and are measured while they run, and the profiling nodes take in those for
+    whom the VC has no place. lucidd's default is ``asked``."""
     t_prof_s: float = Field(80.0, gt=0)
     """T_prof: longest profiling run, s. The published setting for a Philly-like cluster."""
     cold_start_factor: float = Field(3.0, ge=1)
@@ -39,6 +45,9 @@ class ProfilingSettings(Section):
     """A job that waited this long for a profiling node goes to its VC unprofiled."""
     carry_on_share: float = Field(0.5, ge=0, le=1)
     """On this share of the profiling nodes (rounded down) profiled jobs may carry on in place."""
+    overflow_most_s: float = Field(21600.0, ge=0)
+    """Where jobs are measured in place: jobs expected to take longer than this wait for their own VC, instead of
+    starting on a profiling node."""
     time_aware: bool = False
     """In a burst shorten T_prof, lower N_prof, and send jobs home to be measured there where GPUs are idle (L5)."""
     burst_wait_s: float = Field(80.0, gt=0)
@@ -75,6 +84,11 @@ class PackingSettings(Section):
     is said. The daemon sets it to daemon.mps."""
     dynamic: bool = False
     """Share less, or not at all, while a VC's idle GPUs suffice for what waits and what is forecast (L17)."""
+    unparted_harm: float = Field(0.25, ge=0, le=1)
+    """Where neither job of a pair may be started over, so that a bad pair cannot be parted: the most that sharing may
+    cost either of them, as a share of its remaining run time …"""
+    speed_error: float = Field(0.15, ge=0, le=1)
+    """… at so much less than the expected speed (the worst plausible one; never below ``part_below_speed``)."""
     harmless_pair_speed: float = Field(0.9, ge=0, le=1)
     """While sharing is less, pairs in which both jobs are expected to run at this speed or better are still
     made, under the full capacity."""
@@ -232,6 +246,10 @@ class PolicySettings(Section):
     optimus: OptimusSettings = OptimusSettings()
     restart_overhead_s: float = Field(40.0, ge=0)
     """What srtf assumes that one preemption costs."""
+
+
+LIVE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"profiling": {"restarts": "asked"}}
+"""What lucidd does where the file says nothing, and a replay as live with it; a plain replay does as published."""
 
 
 def with_defaults(settings: PolicySettings, defaults: Mapping[str, Mapping[str, Any]]) -> PolicySettings:

@@ -40,6 +40,8 @@ class Start:
     group: tuple[str, ...] = ()
     """Ids of all jobs that from now on take turns on these GPUs, itself among them; empty if it runs alone. The
     plan names the same group and GPUs for each of them."""
+    slots: bool = False
+    """Start it in one of the two slots of each of its GPUs, so that another job may join it; else on whole GPUs."""
 
 
 @dataclass(frozen=True, slots=True)

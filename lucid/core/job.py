@@ -101,6 +101,8 @@ class Job:
     min_nodes: int = 1
     whole_because: str = ""
     """Why it cannot share its GPUs, where that is not simply its user's wish: said in its story."""
+    restart_asked: bool = False
+    """Its user said that it may be started over (``--requeue``, or ``lucid:restart`` in its comment)."""
 
 
 @dataclass(frozen=True, slots=True)

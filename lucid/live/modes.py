@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lucid.config import Mode, PolicySettings, Settings
+from lucid.config import LIVE_DEFAULTS, Mode, PolicySettings, ProfilingSettings, Settings, with_defaults
 from lucid.core.ports import Capability
 from lucid.live.switches import switches_of
 
-__all__ = ["modes_from", "policy_settings"]
+__all__ = ["live_profiling", "modes_from", "policy_settings"]
 
 
 def modes_from(settings: Settings, switches: Mapping[str, str]) -> dict[str, Mode]:
@@ -35,10 +35,15 @@ def policy_settings(settings: Settings, able: frozenset[Capability]) -> PolicySe
     }
     if Capability.SHARE not in able:
         packing["gss"] = 0
-    profiling = {} if Capability.PROFILE in able else {"enabled": False}
+    profiling = live_profiling(policy)
+    if Capability.PROFILE not in able:
+        profiling = profiling.model_copy(update={"enabled": False})
     return policy.model_copy(
-        update={
-            "packing": policy.packing.model_copy(update=packing),
-            "profiling": policy.profiling.model_copy(update=profiling),
-        }
+        update={"packing": policy.packing.model_copy(update=packing), "profiling": profiling},
     )
+
+
+def live_profiling(policy: PolicySettings) -> ProfilingSettings:
+    """How jobs are profiled live: whose they are is asked before they are started over, unless the file says who may
+    be. A script that works on plain Slurm works under Lucid."""
+    return with_defaults(policy, LIVE_DEFAULTS).profiling

@@ -22,6 +22,7 @@ from lucid.core.job import Job, JobProfile, Pending, Running, Stage
 from lucid.core.ledger import host_share
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.reason import Unsafe
+from lucid.core.restart import Restarts, may_restart
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafeAction, UnsafePlan
 from lucid.orchestrator.check_groups import check_groups
@@ -35,10 +36,11 @@ _JOB_ID = attrgetter("job.id")
 class SafetyCheck:
     """Checks plans. A partition's plan that was checked against the same partition before is not checked
     again (policies hand unchanged plans out anew). ``group_limit``: most jobs that the policy may interleave on
-    the same GPUs; 1 forbids it."""
+    the same GPUs; 1 forbids it. ``restarts``: whom it may start over; ``None`` where it goes by no such rule."""
 
-    def __init__(self, group_limit: int = 1) -> None:
+    def __init__(self, group_limit: int = 1, restarts: Restarts | None = None) -> None:
         self._group_limit = group_limit
+        self._restarts = restarts
         self._passed: dict[str, tuple[Partition, PartitionPlan]] = {}
 
     def __call__(self, snapshot: Snapshot, plan: Plan) -> None:
@@ -52,6 +54,7 @@ class SafetyCheck:
                 raise UnsafePlan(f"plan for partition {name!r}, which the cluster does not have")
         for name, partition in snapshot.partitions.items():
             part = plan.partitions.get(name)
+            others = _Elsewhere(snapshot, plan, partition)
             if part is None:
                 if partition.pending:
                     raise UnsafePlan(f"partition {name!r}: {len(partition.pending)} pending jobs undecided")
@@ -59,7 +62,7 @@ class SafetyCheck:
             passed = self._passed.get(name)
             if passed is not None and passed[0] is partition and passed[1] is part:
                 continue
-            check_partition(partition, part, self._group_limit)
+            check_partition(partition, part, self._group_limit, self._restarts, others)
             self._passed[name] = (partition, part)
         _once(plan)
 
@@ -103,7 +106,35 @@ def _once(plan: Plan) -> None:
             seen.add(action.job_id)
 
 
-def check_partition(partition: Partition, plan: PartitionPlan, group_limit: int = 1) -> None:
+class _Elsewhere:
+    """What a partition's plan has to do with others: a job that waits in a VC may be started in profiling."""
+
+    def __init__(self, snapshot: Snapshot, plan: Plan, partition: Partition) -> None:
+        self._snapshot, self._plan, self._partition = snapshot, plan, partition
+
+    def started(self, job_id: str) -> bool:
+        """Is this job, which waits here, decided by the profiling partition's plan?"""
+        profiling = self._snapshot.profiling
+        if profiling is None or profiling is self._partition:
+            return False
+        part = self._plan.partitions.get(profiling.name)
+        return part is not None and isinstance(part.decisions.get(job_id), Start)
+
+    def waiting(self) -> dict[str, Pending]:
+        """Who waits elsewhere, of those whom this plan may start: nobody, except by the profiling partition's."""
+        if not self._partition.profiling:
+            return {}
+        parts = [part for part in self._snapshot.partitions.values() if part is not self._partition]
+        return {entry.job.id: entry for part in parts for entry in part.pending}
+
+
+def check_partition(
+    partition: Partition,
+    plan: PartitionPlan,
+    group_limit: int = 1,
+    restarts: Restarts | None = None,
+    elsewhere: _Elsewhere | None = None,
+) -> None:
     """Check one partition's decisions against its state.
 
     The rules: every pending job is decided; what is decided is also done; only pending jobs start and only
@@ -111,7 +142,8 @@ def check_partition(partition: Partition, plan: PartitionPlan, group_limit: int 
     resized, and only jobs without one regrouped; GPUs named exist on available nodes and are as many as the job
     asked for, or as its elastic limits allow, on no fewer nodes than it asked for; a GPU holds at most two jobs, both
     on exactly the same GPUs (so of equal count), both measured, their memory peaks within the card's, unless they are
-    one interleaved group (``check_groups``); CPUs and host memory of a node are not exceeded by what the plan starts.
+    one interleaved group (``check_groups``); CPUs and host memory of a node are not exceeded by what the plan
+    starts; nobody is started over whom ``restarts`` does not allow it.
 
     Raises:
         UnsafePlan: naming the rule, the job and the resource.
@@ -119,8 +151,9 @@ def check_partition(partition: Partition, plan: PartitionPlan, group_limit: int 
     decisions = plan.decisions
     ids = list(map(_JOB_ID, partition.pending))
     if not all(map(decisions.__contains__, ids)):
-        lost = next(job_id for job_id in ids if job_id not in decisions)
-        raise UnsafePlan(f"job {lost}: pending in {partition.name!r} and not decided")
+        lost = [i for i in ids if i not in decisions and (elsewhere is None or not elsewhere.started(i))]
+        if lost:
+            raise UnsafePlan(f"job {lost[0]}: pending in {partition.name!r} and not decided")
     if len(decisions) - list(map(type, decisions.values())).count(Hold) > len(plan.actions):
         acting = {action.job_id for action in plan.actions}
         idle = next(i for i, d in decisions.items() if not isinstance(d, Hold) and i not in acting)
@@ -130,6 +163,8 @@ def check_partition(partition: Partition, plan: PartitionPlan, group_limit: int 
         return
     pending = {entry.job.id: entry for entry in partition.pending}
     running = {entry.job.id: entry for entry in partition.running}
+    if elsewhere is not None and any(a.job_id not in pending and isinstance(a.decision, Start) for a in plan.actions):
+        pending = {**elsewhere.waiting(), **pending}
     touched = {
         part.node
         for action in plan.actions
@@ -140,6 +175,8 @@ def check_partition(partition: Partition, plan: PartitionPlan, group_limit: int 
     for action in plan.actions:  # what leaves makes room first, as the cluster will apply it
         try:
             _known(action, partition, decisions.get(action.job_id), pending, running)
+            if restarts is not None and isinstance(action.decision, Requeue | Release) and action.job_id in running:
+                _restarted(running[action.job_id].job, restarts)
         except UnsafePlan as error:
             raise UnsafeAction(str(error), action.job_id) from None
         if isinstance(action.decision, Requeue | Resize | Regroup | Release) and action.job_id in running:
@@ -162,6 +199,13 @@ def _enter(book: _Book, action: Action, pending: Mapping[str, Pending], running:
     elif isinstance(decision, Regroup):
         moved = running[action.job_id]
         book.add(moved.job, moved.profile, decision.placement, None, decision.group)
+
+
+def _restarted(job: Job, restarts: Restarts) -> None:
+    if not may_restart(job, restarts):
+        raise UnsafePlan(
+            f"job {job.id}: would be started over, which policy.profiling.restarts = {restarts!r} forbids"
+        )
 
 
 def _known(

@@ -9,6 +9,7 @@ from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import Prediction
+from lucid.core.restart import Restarts
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.policy import Policy
 
@@ -62,6 +63,7 @@ class WatchedPolicy:
         self._heard = HeardPredictor(predictor)
         self._inner = make(self._heard)
         self.group_limit: int = getattr(self._inner, "group_limit", 1)
+        self.restarts: Restarts | None = getattr(self._inner, "restarts", None)
         self._made: dict[str, tuple[PartitionPlan, Context]] = {}
 
     @property

@@ -19,10 +19,10 @@ from lucid.core.reason import (
     NobodyWaits,
     ProfileTime,
     ProfilingFits,
-    Requeueable,
     SkipsProfiling,
     WaitedForProfiling,
 )
+from lucid.core.restart import may_restart
 from lucid.core.snapshot import Partition
 from lucid.profiler.scaling import profiling_scale
 
@@ -31,8 +31,11 @@ __all__ = ["goes_through_profiling", "measured_after_s", "plan_profiling", "t_pr
 
 def goes_through_profiling(job: Job, settings: ProfilingSettings) -> bool:
     """Is a new job profiled before it may enter its VC? Jobs above N_prof are not: they are measured where
-    they run (L2); nor are jobs that hold no GPU, ask for several nodes, or may not be requeued."""
-    profiled = settings.enabled and job.gpus > 0 and job.min_nodes <= 1 and job.requeueable
+    they run (L2); nor are jobs that hold no GPU, ask for several nodes, or may not be requeued. Where not everybody
+    may be started over (``restarts``) nobody is: jobs are measured in their VC while they run."""
+    if not settings.enabled or settings.restarts != "allowed":
+        return False
+    profiled = job.gpus > 0 and job.min_nodes <= 1 and job.requeueable
     return profiled and not SkipsProfiling(job.gpus, settings.n_prof)
 
 
@@ -58,7 +61,7 @@ def plan_profiling(
 
     A job whose time is up is released to its own VC, or carries on in place: where jobs already wait in its VC
     (``waiting_at_home``: how many, by VC), nobody waits for profiling nodes, and it stands on one of the nodes
-    set aside for that; or where it may not be requeued. A job that ended within T_prof is simply gone
+    set aside for that; or where it may not be started over. A job that ended within T_prof is simply gone
     (L6). Queue order: GPU demand ascending, then time of arrival (L4); placement is exclusive and consolidated
     on one node. A job that no profiling node could ever hold, or that has waited too long behind smaller ones,
     is released unprofiled: it will be measured where it runs. In a burst (``profiling_scale``) T_prof and N_prof
@@ -81,7 +84,7 @@ def plan_profiling(
             wakes.append(entry.start_s + limit_s)
             continue
         decision: Keep | Release
-        may_requeue = Requeueable(entry.job.requeueable)
+        may_requeue = may_restart(entry.job, settings.restarts)
         unwanted = NobodyWaits(waiting)
         place = CarryNode(entry.placement[0].node, entry.placement[0].node in carry_nodes)
         home = HomeWaits(entry.job.vc, waiting_at_home.get(entry.job.vc, 0))

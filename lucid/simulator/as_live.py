@@ -6,74 +6,94 @@ slots can be joined later, and a start takes a moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lucid.core.decision import Start
-from lucid.core.job import Job, JobProfile, Pending, Running
+from lucid.core.job import Pending, Running
+from lucid.models.likeness import LikeProfiles
+from lucid.profiler.stage import measured_after_s
 from lucid.simulator.cluster import PROFILING, SimulatedCluster
-from lucid.simulator.state import Live
+from lucid.simulator.state import Event, Live
 from lucid.simulator.traces.record import TraceJob
 
 __all__ = ["AsLive", "LiveLikeCluster"]
-
-_Kind = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class AsLive:
     """What the cluster is to know of the real one.
 
-    ``in_slots``: does a job with this profile that starts alone start in slots, so that it may be joined?
     ``start_s``: seconds from the decision to start a job to the first second of its work; it holds its GPUs.
+    ``similar``: jobs bring the profile of similar programs of their user, not only of those of their own name.
     """
 
-    in_slots: Callable[[Job, JobProfile, float], bool]
     start_s: float = 0.0
+    similar: bool = True
 
 
 class LiveLikeCluster(SimulatedCluster):
-    """Jobs of the same user, name and GPU count are alike (``daemon.reuse_profiles_days``): once one of them is
-    measured, those that come skip the profiling nodes, and those that wait there go to their VC at once."""
+    """Jobs like one measured before bring its profile (``LikeProfiles``, as with ``daemon.reuse_profiles_days``):
+    they skip the profiling nodes, and those that wait there go to their VC at once. One that then runs alone for
+    long enough is measured itself."""
 
     def __init__(self, live: AsLive, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._as_live = live
-        self._kinds: dict[_Kind, JobProfile] = {}
+        self._like = LikeProfiles(similar=live.similar)
+        self._foretold: set[str] = set()
+        """Jobs whose profile is that of others."""
 
     def _arrive(self, item: TraceJob) -> None:
         super()._arrive(item)
-        known = self._kinds.get(_kind(item.job))
-        if known is not None:
-            self._tell(self._live[item.job.id], known)
+        self._tell(self._live[item.job.id])
 
     def _measured(self, live: Live) -> None:
+        view = live.view
+        assert isinstance(view, Running)
+        if view.job.id in self._foretold:
+            if view.partner is not None:
+                return  # what is seen beside another says nothing of it alone
+            self._foretold.discard(view.job.id)
+            self._show(live, replace(view, profile=None))
         super()._measured(live)
         view = live.view
-        if not isinstance(view, Running) or view.profile is None or not view.job.user:
+        assert isinstance(view, Running)
+        if view.profile is None or not view.job.user:
             return
-        kind = _kind(view.job)
-        self._kinds[kind] = view.profile
+        job = view.job
+        self._like.note(job.user, job.name, job.gpus, view.profile, self._now_s)
         for job_id in [entry for room in self._rooms.values() for entry in room.pending]:
-            other = self._live[job_id]
-            if _kind(other.item.job) == kind:
-                self._tell(other, view.profile)
+            if self._live[job_id].item.job.user == job.user:
+                self._tell(self._live[job_id])
 
-    def _tell(self, live: Live, profile: JobProfile) -> None:
-        """A waiting job is known now; it has nothing to do on the profiling nodes any more."""
+    def _watch(self, live: Live) -> None:
         view = live.view
-        if not isinstance(view, Pending) or view.profile is not None or not view.job.user:
+        assert isinstance(view, Running)
+        if view.job.id in self._foretold and view.partner is None and live.item.profile is not None:
+            self._push(view.start_s + measured_after_s(view.job, self._profiling), Event.MEASURED, live)
+        else:
+            super()._watch(live)
+
+    def _tell(self, live: Live) -> None:
+        """What is known of jobs like this one that waits; it has nothing to do on the profiling nodes then."""
+        view = live.view
+        if not isinstance(view, Pending) or (view.profile is not None and view.job.id not in self._foretold):
             return
+        job = view.job
+        profile = self._like.of(job.user, job.name, job.gpus, self._now_s)
+        if profile is None or profile is view.profile:
+            return
+        self._foretold.add(job.id)
         room = self._rooms[live.partition]
         view = replace(view, profile=profile)
         if live.partition == PROFILING:
-            del room.pending[view.job.id]
-            self.pending_gpus -= view.job.gpus
-            live.partition = view.job.vc
+            del room.pending[job.id]
+            self.pending_gpus -= job.gpus
+            live.partition = job.vc
             self._wait(live, view)
         else:
-            room.pending[view.job.id] = live.view = view
+            room.pending[job.id] = live.view = view
         room.shown = None
 
     def _start(self, live: Live, start: Start) -> None:
@@ -81,19 +101,5 @@ class LiveLikeCluster(SimulatedCluster):
         super()._start(live, start)
         view = live.view
         assert isinstance(view, Running)
-        if view.partner is None and not self._starts_in_slots(view):
+        if not start.slots:  # it holds whole GPUs, and keeps them to itself until it ends
             self._show(live, replace(view, alone=True))
-
-    def _starts_in_slots(self, view: Running) -> bool:
-        """Only such a job can be joined; one that holds whole GPUs keeps them to itself until it ends."""
-        profile = view.profile
-        return (
-            profile is not None
-            and len(view.placement) == 1
-            and view.job.shareable
-            and self._as_live.in_slots(view.job, profile, self._now_s)
-        )
-
-
-def _kind(job: Job) -> _Kind:
-    return job.user, job.name, job.gpus

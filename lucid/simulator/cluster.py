@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from lucid.config import OverheadSettings, ProfilingSettings
-from lucid.core.decision import Action, Keep, Regroup, Release, Requeue, Resize, Start
+from lucid.core.decision import Action, Regroup, Release, Requeue, Resize, Start
 from lucid.core.job import Ended, Job, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.placement import Placement
@@ -301,13 +301,13 @@ class SimulatedCluster(Floor):
                 elif isinstance(decision, Regroup) and not starts:
                     self._lift(self._live[action.job_id])
                 else:
-                    self._carry_out(self._live[action.job_id], decision)
+                    self._carry_out(self._live[action.job_id], action)
         return [Applied(action, refused.get(i)) for i, action in enumerate(actions)]
 
     def _refusal(self, action: Action) -> str | None:
         job_id, decision = action.job_id, action.decision
         live = self._live.get(job_id)
-        if live is None or live.partition != action.partition:
+        if live is None or (live.partition != action.partition and not self._overflows(action)):
             return f"job {job_id} is not in partition {action.partition!r} (any more)"
         runs = isinstance(live.view, Running)
         if isinstance(decision, Resize):
@@ -327,8 +327,16 @@ class SimulatedCluster(Floor):
                 return f"job {job_id}: {decision.beside} does not run on these GPUs"
         return None
 
-    def _carry_out(self, live: Live, decision: Start | Requeue | Resize | Regroup | Release | Keep) -> None:
+    def _overflows(self, action: Action) -> bool:
+        """Does a job that waits in its VC start on a profiling node?"""
+        room = self._rooms.get(action.partition)
+        return isinstance(action.decision, Start) and room is not None and room.profiling
+
+    def _carry_out(self, live: Live, action: Action) -> None:
+        decision = action.decision
         if isinstance(decision, Start):
+            if live.partition != action.partition:
+                self._lend(live, action.partition)
             self._start(live, decision)
         elif isinstance(decision, Resize):
             self._resize(live, decision)
@@ -341,6 +349,16 @@ class SimulatedCluster(Floor):
             self.moved = True
         else:
             self._keep(live)
+
+    def _lend(self, live: Live, partition: str) -> None:
+        """A waiting job goes over to another partition, where it is about to start."""
+        view = live.view
+        assert isinstance(view, Pending)
+        room = self._rooms[live.partition]
+        del room.pending[view.job.id]
+        room.shown = None
+        live.partition = partition
+        self._rooms[partition].pending[view.job.id] = view
 
     def _start(self, live: Live, start: Start) -> None:
         view = live.view

@@ -7,11 +7,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 
-from lucid.config import PackingSettings, PolicySettings, ReservationSettings, Settings, with_defaults
-from lucid.core.job import Job, JobProfile
+from lucid.config import (
+    LIVE_DEFAULTS,
+    PackingSettings,
+    PolicySettings,
+    ReservationSettings,
+    Settings,
+    with_defaults,
+)
 from lucid.core.node import Node
 from lucid.core.ports import Capability, Predictor, Recorder
-from lucid.core.prediction import MEDIUM
 from lucid.errors import ConfigError
 from lucid.models.arrivals import ArrivalForecaster
 from lucid.models.history import HistoryPredictor
@@ -160,9 +165,11 @@ def simulate(
     if memory is not None:
         predictor = WithMemory(predictor, memory)
     rules = with_defaults(scenario.settings.policy, scenario.trace.evaluated_with)
+    if scenario.as_live:
+        rules = with_defaults(rules, LIVE_DEFAULTS)
     made = make_policy(policy, rules, predictor)
     if scenario.as_live:
-        kind = partial(LiveLikeCluster, _as_live(scenario, rules.packing, predictor))
+        kind = partial(LiveLikeCluster, AsLive(scenario.settings.overheads.start_s))
     if scenario.semantics is Semantics.MURI:
         made = published_policy(made, rules.muri)
     lent: list[Node] = []
@@ -189,16 +196,6 @@ def simulate(
     )
     forecaster = ArrivalForecaster() if scenario.settings.policy.packing.dynamic else None
     return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster)
-
-
-def _as_live(scenario: Scenario, packing: PackingSettings, predictor: Predictor) -> AsLive:
-    """Which jobs start in slots, by the rule of the daemon: Tiny and Medium ones that GSS lets share at all."""
-
-    def in_slots(job: Job, profile: JobProfile, now_s: float) -> bool:
-        score = predictor.predict(job, profile, now_s).share_score
-        return not profile.unstable and score is not None and score <= min(packing.gss, MEDIUM)
-
-    return AsLive(in_slots, scenario.settings.overheads.start_s)
 
 
 def _usage(settings: PolicySettings) -> UsageBook | None:

@@ -89,7 +89,6 @@ class Live:
             SlurmSettings(),
             DaemonSettings(partitions={VC: Mode.PACK, "other": Mode.PACK}, profiling_partition="prof"),
             lambda: {VC: Mode.PACK, "other": Mode.PACK},
-            lambda job, profile: True,
             lambda job: job.id == "d",
             lease.token,
         )
@@ -125,7 +124,7 @@ def at_work(scene: Scene, name: str = VC) -> list[str]:
 
 
 def start(scene: Scene, job_id: str, where: str, beside: str | None = None, name: str = VC) -> Applied:
-    (done,) = scene.cluster.apply([Action(job_id, name, Start(at(where), WHY, beside))])
+    (done,) = scene.cluster.apply([Action(job_id, name, Start(at(where), WHY, beside, slots=True))])
     return done
 
 
@@ -229,7 +228,7 @@ def test_a_kept_job_goes_on_in_place(scene: Scene) -> None:
 
 def test_what_leaves_makes_room_for_what_starts_in_the_same_call(scene: Scene) -> None:
     start(scene, "a", "n1:0")
-    done = scene.cluster.apply([Action("b", VC, Start(at("n1:0"), WHY)), Action("a", VC, Requeue(WHY))])
+    done = scene.cluster.apply([Action("b", VC, Start(at("n1:0"), WHY, slots=True)), Action("a", VC, Requeue(WHY))])
     assert [item.refused for item in done] == [None, None]
     assert at_work(scene) == ["b"]
 
@@ -273,23 +272,23 @@ def test_the_progress_of_an_elastic_job_is_new_at_every_look(scene: Scene) -> No
 
 
 REFUSED = {
-    "start a job that is not there": Action("ghost", VC, Start(at("n1:0"), WHY)),
+    "start a job that is not there": Action("ghost", VC, Start(at("n1:0"), WHY, slots=True)),
     "requeue a job that is not there": Action("ghost", VC, Requeue(WHY)),
-    "start a job that runs": Action("c", VC, Start(at("n1:0-1"), WHY)),
+    "start a job that runs": Action("c", VC, Start(at("n1:0-1"), WHY, slots=True)),
     "requeue a job that waits": Action("a", VC, Requeue(WHY)),
     "keep a job that waits": Action("a", VC, Keep(WHY)),
     "release a job that is at home": Action("a", VC, Release(WHY)),
     "resize a job that is not elastic": Action("c", VC, Resize(at("n2:0"), WHY)),
     "resize a job that waits": Action("a", VC, Resize(at("n1:0"), WHY)),
-    "start beside a job that is not there": Action("a", VC, Start(at("n1:0"), WHY, "ghost")),
-    "start beside a job that waits": Action("a", VC, Start(at("n1:0"), WHY, "b")),
+    "start beside a job that is not there": Action("a", VC, Start(at("n1:0"), WHY, "ghost", slots=True)),
+    "start beside a job that waits": Action("a", VC, Start(at("n1:0"), WHY, "b", slots=True)),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_done_is_reported_and_the_rest_goes_on(scene: Scene, name: str) -> None:
     start(scene, "c", "n2:0-1")
-    rest = Action("o", "other", Start(at("o1:0"), WHY))
+    rest = Action("o", "other", Start(at("o1:0"), WHY, slots=True))
     done = scene.cluster.apply([REFUSED[name], rest])
     assert [item.action for item in done] == [REFUSED[name], rest]
     assert done[0].refused

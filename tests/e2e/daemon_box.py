@@ -24,7 +24,8 @@ LIGHT = JobProfile(20.0, 10.0, 4000.0)
 
 class Lucidd:
     """One daemon process after the other on one state folder. ``program``: what is run in place of lucidd itself;
-    ``state``: where it keeps its state, ``folder`` unless given."""
+    ``state``: where it keeps its state, ``folder`` unless given. ``restarts``: who may be started over; "" leaves
+    that to lucidd's default."""
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class Lucidd:
         mode: str = "pack",
         t_prof_s: float = 4.0,
         *,
+        restarts: str = "allowed",
         program: Sequence[str] = ("-m", "lucid.daemon"),
         environ: Mapping[str, str] | None = None,
         state: Path | None = None,
@@ -47,6 +49,8 @@ class Lucidd:
         prefix = ["chroot", "--userspec=lucid", str(box.root)]
         (folder / "lucid.toml").write_text(
             f"[policy.profiling]\nt_prof_s = {t_prof_s}\ncarry_on_share = 0.0\n"
+            + (f'restarts = "{restarts}"\n' if restarts else "")
+            +
             # Slurm still remembers the other tests' jobs, of a second each: by that history every job is nearly done
             "[policy.packing]\nleast_partner_remaining_s = 0\n"
             f"[slurm]\nprefix = {json.dumps(prefix)}\nnodes_every_s = 5\npoll_idle_s = 6\nstart_grace_s = 10\n"

@@ -59,6 +59,15 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
         {"reservation": {"above_gpus": 2, "after_wait_s": 50.0, "strict_after_s": 400.0, "safety": 1.5}},
     ),
     "lucid, no profiling": ("lucid", {"profiling": {"enabled": False}}),
+    "lucid, restarts on request": ("lucid", {"profiling": {"restarts": "asked"}}),
+    "lucid, no restarts, all overflow": (
+        "lucid",
+        {"profiling": {"restarts": "never", "overflow_most_s": 1e9}, "packing": {"unparted_harm": 1.0}},
+    ),
+    "lucid, no restarts, bounded": (
+        "lucid",
+        {"profiling": {"restarts": "never"}, "fairness": {"beyond_plain_s": 500.0}},
+    ),
     "lucid, short patience": (
         "lucid",
         {"profiling": {"max_wait_s": 100.0, "carry_on_share": 1.0, "n_prof": 4}},
@@ -158,6 +167,7 @@ def some_item(rng: random.Random, number: int, submit_s: float, scene: Scene) ->
         requeueable=rng.random() > 0.15,
         long_cold_start=rng.random() < 0.1,
         shareable=crowded or rng.random() > 0.1,
+        restart_asked=rng.random() < 0.3,
     )
     long_s = rng.randint(600, 3000) + 0.5
     short_s = rng.choice([0.0, 1.0, 30.0, 80.0, 90.0, 300.0])
@@ -283,6 +293,20 @@ def test_the_random_scenes_reach_what_they_are_for() -> None:
     assert multi > 5
     assert down > 5
     assert hosts > 5
+
+
+def test_the_random_scenes_start_jobs_once() -> None:
+    found = {}
+    for rule in ("restarts on request", "no restarts, all overflow"):
+        watchers = [play(some_scene(random.Random(seed), 30), f"lucid, {rule}", False)[0] for seed in range(30)]
+        found[rule] = [
+            sum(getattr(w, what) for w in watchers) for what in ("lent", "in_slots", "packed", "restarted")
+        ]
+    lent, in_slots, packed, restarted = found["restarts on request"]
+    assert min(lent, in_slots, restarted) > 5
+    assert packed > 0
+    assert min(found["no restarts, all overflow"][:2]) > 5
+    assert found["no restarts, all overflow"][3] == 0, "whoever asked: never is never"
 
 
 def test_the_random_scenes_form_groups() -> None:

@@ -31,7 +31,7 @@ class Site:
         self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")], now=1000.0)
         self.sampler = FakeSampler(self.slurm, {})
         data = {
-            "policy": {"profiling": {"t_prof_s": 60.0, "carry_on_share": 0.0}},
+            "policy": {"profiling": {"t_prof_s": 60.0, "carry_on_share": 0.0, "restarts": "allowed"}},
             "daemon": {
                 "partitions": {"vc": "pack"}, "profiling_partition": "prof", "state_dir": str(folder),
                 "heartbeat": str(folder / "run/heartbeat"), "first_guess_s": 2000.0, **daemon,

@@ -21,7 +21,7 @@ JUMBO = JobProfile(99.0, 95.0, 1000.0)
 SETTINGS = settings_from(
     {
         "policy": {
-            "profiling": {"t_prof_s": 80.0, "carry_on_share": 0.0},
+            "profiling": {"t_prof_s": 80.0, "carry_on_share": 0.0, "restarts": "allowed"},
             "packing": {"least_partner_remaining_s": 0.0},
         },
         "overheads": {"requeue_s": 10.0, "start_s": 4.0},

@@ -45,7 +45,7 @@ class Scene:
         self.cluster = SlurmCluster(
             self.slurm, self.store, self.sampler, self.slurm, self.settings,
             DaemonSettings(partitions={"vc": Mode.PACK}, profiling_partition="prof", mps=self.mps),
-            lambda: self.modes, lambda job, profile: profile is LIGHT, self.profiled, self.token,
+            lambda: self.modes, self.profiled, self.token,
         )  # fmt: skip
         return self.cluster
 
@@ -62,7 +62,19 @@ class Scene:
         return done.refused
 
     def start(self, job_id: str, where: str, beside: str | None = None, room: str = "vc") -> str | None:
-        return self.do(job_id, Start(at(where), WHY, beside), room)
+        self.cluster.observe()
+        return self.do(job_id, self.decided(job_id, where, beside, room), room)
+
+    def decided(self, job_id: str, where: str, beside: str | None = None, room: str = "vc") -> Start:
+        """In slots where the policy would say so: on one node of its VC, willing, and measured light."""
+        parts = self.cluster.observe().partitions.values()
+        found = [entry for part in parts for entry in part.pending if entry.job.id == job_id]
+        slots = (
+            room == "vc"
+            and len(at(where)) == 1
+            and any(entry.profile is LIGHT and entry.job.shareable and not entry.alone for entry in found)
+        )
+        return Start(at(where), WHY, beside, slots=slots or beside is not None)
 
     def measured(self, name: str, gpus: int = 1, **rest: Any) -> None:
         """A waiting job with a profile of its own."""
@@ -116,7 +128,7 @@ def test_the_prolog_is_told_of_the_gpus_the_fence_and_the_speed_of_a_job_in_slot
     stage.start("1", "n2:1,3")
     fence = f"lucid-mem={ceil(LIGHT.gpu_mem_mib * 1.1) + 512}"
     assert extra(stage, "1") == f"lucid-gpus=1,3;{fence}"
-    stage.do("2", Start(at("n2:1,3"), (*WHY, PairSpeed("1", 0.934, 0.9, 0.85, "x")), "1"))
+    stage.do("2", Start(at("n2:1,3"), (*WHY, PairSpeed("1", 0.934, 0.9, 0.85, "x")), "1", slots=True))
     assert extra(stage, "2") == f"lucid-gpus=1,3;{fence};lucid-speed=0.93"
 
 
@@ -221,7 +233,7 @@ def test_slots_and_whole_gpus_do_not_start_on_a_node_at_the_same_moment(stage: S
     known(stage, "2")
     stage.cluster.observe()
     stage.slurm._schedule = lambda: None  # type: ignore[method-assign]
-    starts = [Action(n, "vc", Start(at(f"n1:{n}"), WHY)) for n in ("1", "2", "3")]
+    starts = [Action(n, "vc", stage.decided(n, f"n1:{n}")) for n in ("1", "2", "3")]
     done = stage.cluster.apply(starts)
     assert [item.refused for item in done] == [None, "job 2: waits for job 1 to settle on node n1", None]
 
@@ -347,7 +359,9 @@ def test_no_more_is_written_in_a_cycle_than_allowed() -> None:
     for n in range(8):
         stage.slurm.submit(f"{n}", "vc", 1)
     stage.cluster.observe()
-    done = stage.cluster.apply([Action(f"{n}", "vc", Start(at(f"n{1 + n // 4}:{n % 4}"), WHY)) for n in range(8)])
+    done = stage.cluster.apply(
+        [Action(f"{n}", "vc", stage.decided(f"{n}", f"n{1 + n // 4}:{n % 4}")) for n in range(8)]
+    )
     assert [item.refused is None for item in done] == [True, True, *[False] * 6]
     assert len(stage.slurm.writes) <= 6
     stage.cluster.observe()
@@ -377,7 +391,7 @@ def test_killed_at_any_write_it_goes_on_from_what_is(at_write: int, after: bool)
     stage.cluster.observe()
     kill(stage, at_write, after)
     with pytest.raises(KeyboardInterrupt):
-        stage.cluster.apply([Action("1", "vc", Start(at("n1:3"), WHY))])
+        stage.cluster.apply([Action("1", "vc", stage.decided("1", "n1:3"))])
     stage.slurm.fails_at_write = lambda n: None
     stage.restart()
     known(stage, "1")
@@ -441,7 +455,7 @@ def test_a_slurm_that_stops_answering_ends_the_turn(stage: Scene) -> None:
     stage.cluster.observe()
     stage.slurm.fails_at_write = lambda n: ClusterUnavailable("gone") if n == 1 else None
     with pytest.raises(ClusterUnavailable):
-        stage.cluster.apply([Action(n, "vc", Start(at(f"n1:{n}"), WHY)) for n in ("1", "2")])
+        stage.cluster.apply([Action(n, "vc", stage.decided(n, f"n1:{n}")) for n in ("1", "2")])
     stage.slurm.fails_at_write = lambda n: None
     assert [e.job.id for e in stage.look().pending] == ["1", "2"]
     assert stage.store.actions()[-1].result == ""

@@ -130,7 +130,7 @@ def test_over_slurmrestd_alone_a_cluster_says_that_it_can_do_less() -> None:
     for slurm, able in ((SlurmSettings(**REST), 0), (SlurmSettings(**REST, rest_commands=True), 2)):
         cluster = SlurmCluster(
             FakeSlurm([]), MemoryStore(), FakeSampler(FakeSlurm([]), {}), Watch(), slurm,
-            over_rest().daemon, dict, lambda job, profile: False, lambda job: False, 0,
+            over_rest().daemon, dict, lambda job: False, 0,
         )  # fmt: skip
         assert len(cluster.capabilities) == able
 

@@ -11,6 +11,7 @@ __all__ = [
     "HomeHasRoom",
     "HomeWaits",
     "NobodyWaits",
+    "Overflow",
     "ProfileTime",
     "ProfilerPressure",
     "ProfilingFits",
@@ -78,12 +79,16 @@ class HomeWaits(Reason):
 
 @dataclass(frozen=True, slots=True)
 class Requeueable(Reason):
-    """May the job be requeued at all? One submitted with ``--no-requeue``, or interactive, may not."""
+    """May the job be started over? Not one submitted with ``--no-requeue``, nor an interactive one. Of the others,
+    by ``rule`` (policy.profiling.restarts): all (``allowed``), those whose users asked for it (``asked``), or none
+    (``never``)."""
 
     requeueable: bool
+    rule: str = "allowed"
+    asked: bool = False
 
     def __bool__(self) -> bool:
-        return self.requeueable
+        return self.requeueable and (self.rule == "allowed" or (self.rule == "asked" and self.asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,17 @@ class HomeHasRoom(Reason):
 
     def __bool__(self) -> bool:
         return self.room
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow(Reason):
+    """Was there no place in the job's own VC, in this very plan, so that it starts on a profiling node?"""
+
+    vc: str
+    placed: bool
+
+    def __bool__(self) -> bool:
+        return not self.placed
 
 
 @dataclass(frozen=True, slots=True)

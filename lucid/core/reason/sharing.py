@@ -10,8 +10,10 @@ __all__ = [
     "BestPartner",
     "DistributedAlone",
     "GpuMemory",
+    "InSlots",
     "Interleaved",
     "NotMeasured",
+    "PairHarm",
     "PairSpeed",
     "PartnerLeaves",
     "PartnerOutlasts",
@@ -48,6 +50,45 @@ class UserAllows(Reason):
 
     def __bool__(self) -> bool:
         return self.shareable and not self.parted_before
+
+
+@dataclass(frozen=True, slots=True)
+class InSlots(Reason):
+    """Does the job start in slots, so that others may join it? It has to be on one node, willing and steady, and its
+    share score at most ``most``. One that nobody has measured starts in slots too: nobody joins it until it is
+    measured, and then without a restart."""
+
+    shareable: bool
+    parted_before: bool
+    nodes: int
+    measured: bool
+    unstable: bool
+    score: int | None
+    most: int
+
+    def __bool__(self) -> bool:
+        if self.most < 0 or self.nodes != 1 or not self.shareable or self.parted_before:
+            return False
+        if not self.measured:
+            return True
+        return not self.unstable and self.score is not None and self.score <= self.most
+
+
+@dataclass(frozen=True, slots=True)
+class PairHarm(Reason):
+    """Is the most that a pair may cost small enough, where neither job may be started over, so that the pair
+    cannot be parted? ``worst``: the lowest plausible speed of either. ``together_s``: the most time that they stand
+    together. ``own``, ``other``: the share of its remaining run time that each may lose at the most."""
+
+    partner: str
+    worst: float
+    together_s: float
+    own: float
+    other: float
+    most: float
+
+    def __bool__(self) -> bool:
+        return max(self.own, self.other) <= self.most + 1e-9
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from lucid.binder.unpack import partings
 from lucid.config import PolicySettings
-from lucid.core.decision import PartitionPlan
+from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.ports import Capability, Predictor
@@ -17,6 +17,7 @@ from lucid.orchestrator.order import QueueOrder
 from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid_plan import LucidMemory, VcPlan
+from lucid.orchestrator.policies.overflow import with_overflow
 from lucid.orchestrator.policies.plain import Shadow, advance
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.profiler.stage import goes_through_profiling, plan_profiling
@@ -50,6 +51,9 @@ class LucidPolicy(PartitionPolicy):
             self._profiling = settings.profiling.model_copy(update={"max_wait_s": most_s})
         self._newcomers: tuple[Partition | None, Mapping[str, _Entries]] = (None, {})
         """Who is in profiling, by VC: follows from the profiling partition beside it."""
+        self.restarts = settings.profiling.restarts
+        """Whom the plans may start over: the safety check holds them to it."""
+        self._in_place = settings.profiling.enabled and self.restarts != "allowed"
         needs = set()
         if settings.profiling.enabled:
             needs.add(Capability.PROFILE)
@@ -63,17 +67,27 @@ class LucidPolicy(PartitionPolicy):
         return cls(settings, predictor)
 
     def profiled(self, job: Job) -> bool:
-        """All but jobs above N_prof and those that may not be requeued."""
+        """All but jobs above N_prof and those that may not be requeued; nobody, where jobs are measured in place."""
         return goes_through_profiling(job, self._settings.profiling)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Plan every partition; where jobs are measured in place, profiling nodes then take in who is left over."""
+        plan = super().plan(snapshot)
+        return with_overflow(plan, snapshot, self._profiling) if self._in_place else plan
 
     def _waiting_at_home(self, snapshot: Snapshot) -> dict[str, int]:
         return {name: len(p.pending) for name, p in snapshot.partitions.items() if not p.profiling}
 
     def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         """The profiling queue looks for room in the VCs, where it is time-aware; dynamic sharing at the forecast."""
-        if not partition.profiling and self._settings.fairness.share_bound > 1.0:
-            return (snapshot.fair_share, *self._looks_at(partition, snapshot))
-        return self._looks_at(partition, snapshot)
+        others = self._looks_at(partition, snapshot)
+        if partition.profiling:
+            return others
+        if self._in_place and partition.pending:  # a record of what overflows holds the plan of who did not
+            others = (snapshot.profiling, *others)
+        if self._settings.fairness.share_bound > 1.0:
+            return (snapshot.fair_share, *others)
+        return others
 
     def _looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         if self._plain is not None and not partition.profiling:
@@ -129,7 +143,7 @@ class LucidPolicy(PartitionPolicy):
             not partition.pending
             and not dynamic
             and self._plain is None
-            and not partings(partition.running, partition.nodes, packing.part_below_speed)
+            and not partings(partition.running, partition.nodes, packing.part_below_speed, self.restarts)
         ):
             return PartitionPlan({})
         shadow = self._shadow(partition, snapshot)

@@ -75,7 +75,15 @@ class VcPlan:
         """Does who would otherwise wait take a slower partner?"""
         if settings.packing.dynamic and settings.packing.gss:
             self._weigh_sharing(snapshot)
-        self._binder = Binder(partition, self._ledger, self._predictions, predictor, settings.packing, self._now_s)
+        self._binder = Binder(
+            partition,
+            self._ledger,
+            self._predictions,
+            predictor,
+            settings.packing,
+            self._now_s,
+            settings.profiling.restarts,
+        )
         self._decisions: dict[str, Decision] = {}
         self._actions: list[Action] = []
         self._blocked: list[dict[tuple[object, ...], tuple[float, Hold]]] = []
@@ -108,7 +116,8 @@ class VcPlan:
         """Part unstable pairs; then serve those whose turn it is by the starvation bound, then the reservation's
         holder; then everybody by estimate x GPUs."""
         partition, predictions = self._partition, self._predictions
-        for parting in partings(partition.running, partition.nodes, self._settings.packing.part_below_speed):
+        bound, restarts = self._settings.packing.part_below_speed, self._settings.profiling.restarts
+        for parting in partings(partition.running, partition.nodes, bound, restarts):
             self._decisions[parting.entry.job.id] = parting.requeue
             self._actions.append(Action(parting.entry.job.id, partition.name, parting.requeue))
         parted = bool(self._actions)
@@ -318,7 +327,7 @@ class VcPlan:
         by = () if mps is None else (SharedBy(beside.job.id, beside.job.user == job.user, mps),)
         reasons = (self._priority(queued.value, queued.prediction, job), *why, *by)
         self._binder.joined(queued.entry, beside)
-        self._act(job, Start(beside.placement, reasons, beside.job.id))
+        self._act(job, Start(beside.placement, reasons, beside.job.id, slots=True))
 
     def _priority(self, value: float, prediction: Prediction, job: Job) -> Priority:
         return Priority("estimate x GPUs", value, prediction.duration_s, job.gpus, prediction.duration_source)
@@ -326,7 +335,10 @@ class VcPlan:
     def _start_alone(self, entry: Pending, value: float, placement: Placement, why: tuple[Reason, ...] = ()) -> None:
         job = entry.job
         free = FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, True)
-        start = Start(placement, (self._priority(value, self._predictions[job.id], job), *why, free))
+        prediction = self._predictions[job.id]
+        slots = self._binder.in_slots(entry, prediction.share_score, len(placement))
+        reasons = (self._priority(value, prediction, job), *why, free, slots)
+        start = Start(placement, reasons, slots=bool(slots))
         self._binder.started(entry, start.placement)
         for blocked in self._blocked:  # a job that may be joined could unblock its own kind
             for shape in [shape for shape in blocked if shape[0] == job.gpus]:
