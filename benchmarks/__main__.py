@@ -12,7 +12,19 @@ from pathlib import Path
 
 import click
 
-from benchmarks import contention, frontier, models, plan, quality, replay, sampler, systems, timeaware, tuner
+from benchmarks import (
+    contention,
+    frontier,
+    models,
+    plan,
+    quality,
+    replay,
+    restarts,
+    sampler,
+    systems,
+    timeaware,
+    tuner,
+)
 from benchmarks.figure import Absent, Figure, as_dict, markdown
 
 __all__ = ["main"]
@@ -32,6 +44,7 @@ PARTS: dict[str, tuple[Part, str]] = {
         timeaware.figures,
         "dynamic sharing and time-aware profiling on P1 and synthetic months and bursts",
     ),
+    "restarts": (restarts.figures, "what it costs that nobody is started over who did not ask for it"),
     "contention": (contention.figures, "error of the contention model on measured pairs"),
     "sampler": (sampler.figures, "what the sampler costs a node: CPU, memory, disk"),
     "systems": (systems.figures, "Muri, Pollux, Optimus, elastic: times of decisions, and the elastic experiment"),

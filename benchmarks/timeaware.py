@@ -27,7 +27,7 @@ from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.synth import preset, synthesise, with_workloads
 
-__all__ = ["figures", "synthetic"]
+__all__ = ["figures", "shifted", "synthetic"]
 
 _HOUR = 3600.0
 _SEEDS = (1, 2, 3)
@@ -56,7 +56,7 @@ def _scenes() -> Iterator[tuple[str, Scenario]]:
             yield f"synthetic {name}, seed {seed}", synthetic(name, seed)
 
 
-def _shifted(scenario: Scenario, seed: int) -> Scenario:
+def shifted(scenario: Scenario, seed: int) -> Scenario:
     """The same jobs, each submitted up to a minute sooner or later; those of seed 0 when they were."""
     if not seed:
         return scenario
@@ -83,7 +83,7 @@ def figures(runs: int) -> Iterator[Figure]:
         for name, policy in _VARIANTS.items():
             found = []
             for seed in range(max(runs, 1)):
-                chosen = replace(_shifted(scenario, seed), settings=settings_from({"policy": dict(policy)}, name))
+                chosen = replace(shifted(scenario, seed), settings=settings_from({"policy": dict(policy)}, name))
                 run = simulate(chosen, "lucid")
                 found.append((run_metrics(run)["avg_jct_s"] / _HOUR, _profiler_wait_s(run)))
             base = base or found

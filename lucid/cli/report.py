@@ -108,8 +108,21 @@ def _print(found: Regret, notes: list[str]) -> None:
                 duration(loss.wait_s["lucid"]), duration(loss.lost_s),
             )  # fmt: skip
         console.print(table)
+    if found.restarts:
+        console.print(_restarts(found))
     for note in notes:
         console.print(f"note: {note}", highlight=False)
+
+
+def _restarts(found: Regret) -> Table:
+    """What it costs to start nobody over, on this very history."""
+    table = Table(title="Under Lucid as lucidd works, by who may be started over (policy.profiling.restarts)")
+    for column in ("restarts", "avg JCT", "median JCT", "p99 JCT", "avg wait"):
+        table.add_column(column, justify="left" if column == "restarts" else "right")
+    for rule, figures in found.restarts.items():
+        times = (figures.avg_jct_s, figures.median_jct_s, figures.p99_jct_s, figures.avg_wait_s)
+        table.add_row(rule, *map(duration, times))
+    return table
 
 
 def _table(title: str, found: Regret, groups: list[Group]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from lucid.errors import ConfigError, TraceError
 from lucid.simulator.compare import Report, compare_policies
 from lucid.simulator.engine import Run
-from lucid.simulator.scenario import Scenario
+from lucid.simulator.scenario import Scenario, Semantics
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.tuner.space import with_values
 
-__all__ = ["PLAIN", "REALLY", "WARM_UP_S", "Figures", "Group", "Loss", "Regret", "regret", "week_of"]
+__all__ = ["PLAIN", "REALLY", "RULES", "WARM_UP_S", "Figures", "Group", "Loss", "Regret", "regret", "week_of"]
 
 REALLY = "really"
 """The column of what the log itself says."""
@@ -25,6 +25,9 @@ PLAIN = "backfill"
 WARM_UP_S = 14 * 86400.0
 """What goes before the days looked at, and is replayed with them: a cluster is not empty on a Monday morning, and
 estimates come from jobs that have ended."""
+
+RULES = ("never", "asked", "allowed")
+"""Values of ``policy.profiling.restarts``, from the one that starts nobody over."""
 
 _LONGER_S = 60.0
 """A job that waits less than this longer has lost nothing that anybody would see."""
@@ -91,6 +94,8 @@ class Regret:
     worst: tuple[Loss, ...]
     realism: float | None
     notes: tuple[str, ...]
+    restarts: Mapping[str, Figures] = field(default_factory=dict)
+    """Figures of everybody under Lucid as lucidd works, by ``policy.profiling.restarts``."""
 
 
 def week_of(trace: Trace, days: float) -> tuple[float, float]:
@@ -137,7 +142,10 @@ def regret(
         wait = {REALLY: {i.job.id: i.waited_s or 0.0 for i in jobs}, **wait}
     else:
         notes.append("the log does not say when each job started: what really happened is not shown")
-    return _reduced(
+    rules = _by_rule(scenario, ids, report)
+    if rules and not any(item.job.restart_asked for item in jobs):
+        notes.append("the log does not say who asked to be started over: asked is replayed as never")
+    reduced = _reduced(
         scenario.trace,
         (from_s, until_s),
         jobs,
@@ -145,6 +153,30 @@ def regret(
         {name: np.array([found[i] for i in ids]) for name, found in wait.items()},
         notes,
     )
+    return replace(reduced, restarts=rules)
+
+
+def _by_rule(scenario: Scenario, ids: Sequence[str], report: Report | None) -> Mapping[str, Figures]:
+    """The same jobs as lucidd would run them, by whom it may start over; nothing where no node can be lent to
+    profiling, or jobs are not profiled."""
+    if not scenario.settings.policy.profiling.enabled or scenario.semantics is not Semantics.HONEST:
+        return {}
+    found: dict[str, Figures] = {}
+    asks = any(item.job.restart_asked for item in scenario.trace.jobs)
+    for rule in RULES:
+        if rule == "asked" and not asks:
+            found[rule] = found["never"]
+            continue
+        settings = with_values(scenario.settings, {"policy.profiling.restarts": rule})
+        made = compare_policies(replace(scenario, as_live=True, settings=settings), ["lucid"], 1, report)
+        if "lucid" not in made.runs:
+            return {}
+        outcomes = {outcome.job.id: outcome for outcome in made.runs["lucid"].outcomes if outcome.end_s >= 0}
+        if any(job_id not in outcomes for job_id in ids):
+            return {}
+        jct, wait = ([getattr(outcomes[i], name) for i in ids] for name in ("jct_s", "queue_s"))
+        found[rule] = _figures(np.array(jct), np.array(wait))
+    return found
 
 
 def _recent(trace: Trace, from_s: float) -> Trace:

@@ -79,7 +79,7 @@ def with_values(settings: Settings, values: Mapping[str, Value]) -> Settings:
     Raises:
         ConfigError: a key that does not exist, or a value out of its bounds.
     """
-    data = settings.model_dump()
+    data = settings.model_dump(exclude_unset=True)  # what nobody set keeps its default, which may be another live
     for key, value in values.items():
         *path, last = key.split(".")
         inner = data

@@ -45,7 +45,7 @@ def test_timed_calls_as_often_as_told_and_takes_the_median() -> None:
 
 
 def test_parts_without_their_data_are_skipped_and_say_so(tmp_path: Path) -> None:
-    bring_their_own = ("plan", "sampler", "systems", "timeaware", "models", "tuner", "clusters")
+    bring_their_own = ("plan", "sampler", "systems", "timeaware", "restarts", "models", "tuner", "clusters")
     needs_data = [name for name in PARTS if name not in bring_their_own]
     options = [word for name in needs_data for word in ("--only", name)]
     done = CliRunner().invoke(main, [*options, "--json"], env={"LUCID_SHARED": str(tmp_path)})

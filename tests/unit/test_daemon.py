@@ -26,12 +26,13 @@ from lucid.models.history import HistoryPredictor
 class Site:
     """A VC of two nodes and a profiling node; every job is measured light."""
 
-    def __init__(self, folder: Path, **daemon: Any) -> None:
+    def __init__(self, folder: Path, restarts: str | None = "allowed", **daemon: Any) -> None:
         self.folder = folder
+        rule = {} if restarts is None else {"restarts": restarts}
         self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")], now=1000.0)
         self.sampler = FakeSampler(self.slurm, {})
         data = {
-            "policy": {"profiling": {"t_prof_s": 60.0, "carry_on_share": 0.0, "restarts": "allowed"}},
+            "policy": {"profiling": {"t_prof_s": 60.0, "carry_on_share": 0.0, **rule}},
             "daemon": {
                 "partitions": {"vc": "pack"}, "profiling_partition": "prof", "state_dir": str(folder),
                 "heartbeat": str(folder / "run/heartbeat"), "first_guess_s": 2000.0, **daemon,
@@ -95,6 +96,38 @@ def test_jobs_are_profiled_then_packed_and_told_of(site: Site) -> None:
     site.turns(1200.0)
     assert {r.state for r in site.slurm.records.values()} == {"COMPLETED"}
     assert json.loads(site.ctl("history", "--json", "--days", "1e6"))["summary"]["jobs"] == 2
+
+
+def test_by_default_a_job_starts_at_once_in_its_vc_in_slots_and_only_there(tmp_path: Path) -> None:
+    site = Site(tmp_path, restarts=None)
+    site.submit("1", 2, run_s=300.0)
+    site.daemon.turn()
+    assert [(job, place) for _, job, place in site.slurm.starts] == [("1", at("n1:0-1"))], "in one turn"
+    assert site.slurm.records["1"].request.shards
+    site.turns(60.0)
+    site.submit("2", 2, run_s=100.0)
+    site.turns(600.0)
+    assert [(job, place) for _, job, place in site.slurm.starts[1:]] == [("2", at("n1:0-1"))], "beside the first"
+    assert {r.restarts for r in site.slurm.records.values()} == {0}
+    assert {r.state for r in site.slurm.records.values()} == {"COMPLETED"}
+
+
+def test_by_default_profiling_nodes_take_in_who_finds_no_place_and_keep_him(tmp_path: Path) -> None:
+    site = Site(tmp_path, restarts=None)
+    for name in ("1", "2", "3"):
+        site.submit(name, 4, run_s=200.0)
+    site.daemon.turn()
+    assert {job: place for _, job, place in site.slurm.starts} == {
+        "1": at("n1:0-3"),
+        "2": at("n2:0-3"),
+        "3": at("p1:0-3"),
+    }
+    assert site.slurm.records["3"].partition == "prof"
+    site.turns(100.0)
+    assert site.slurm.records["3"].placement == at("p1:0-3"), "its 60 s of profiling are over"
+    assert "carries on in place" in site.ctl("explain", "3")
+    site.turns(200.0)
+    assert {(r.state, r.restarts) for r in site.slurm.records.values()} == {("COMPLETED", 0)}
 
 
 def test_a_job_done_within_its_profiling_run_is_simply_done(site: Site) -> None:

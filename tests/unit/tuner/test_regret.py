@@ -97,6 +97,23 @@ def test_a_cluster_too_small_for_profiling_is_replayed_without_and_says_so() -> 
     assert any(note.startswith("without profiling nodes") for note in found.notes)
 
 
+def with_a_node_to_profile_on(*jobs: TraceJob) -> Scenario:
+    return replace(scenario(*jobs), vcs={"vc": 2}, settings=settings_from({}, "test"), profiling_nodes=1)
+
+
+def test_what_starting_nobody_over_would_cost_is_shown_by_rule() -> None:
+    found = regret(with_a_node_to_profile_on(*LONG_AGO, *WEEK), 5.0, workers=1)
+    assert list(found.restarts) == ["never", "asked", "allowed"]
+    assert found.restarts["asked"] == found.restarts["never"], "nobody asked"
+    assert found.restarts["allowed"] != found.restarts["never"]
+    assert any("does not say who asked" in note for note in found.notes)
+    asking = [replace(i, job=replace(i.job, restart_asked=True)) for i in WEEK]
+    asked = regret(with_a_node_to_profile_on(*LONG_AGO, *asking), 5.0, workers=1)
+    assert asked.restarts["never"] == found.restarts["never"]
+    assert asked.restarts["asked"] != asked.restarts["never"]
+    assert not any("does not say who asked" in note for note in asked.notes)
+
+
 def test_an_oracle_reports_nothing() -> None:
     with pytest.raises(ConfigError, match="oracle"):
         regret(replace(scenario(*WEEK), predictor="oracle"), 5.0, workers=1)
