@@ -39,7 +39,6 @@ _MARKED = {"node": "tres_per_node", "job": "tres_per_job", "socket": "tres_per_s
 _WHY = {
     "asked": "its comment says lucid:exclusive",
     "gres": "it asks for other generic resources as well",
-    "socket": "it asks for GPUs by socket",
     "requeue": "it may not be requeued (--no-requeue)",
     "exclusive": "it asks for whole nodes (--exclusive)",
     "nodes": "it names its nodes",
