@@ -166,13 +166,16 @@ def whole_because(
     if defaults is None:
         return "it is not known what its partition gives to each GPU (JobDefaults)"
     said = mark.get("cpg") if mark else request.cpus_per_tres
-    if defaults.cpus is not None and not request.exact_cpus and not said and _several(request):
+    if _several(request) and said:
+        return "it asks for CPUs by GPU, and has several tasks"
+    if _several(request) and defaults.cpus is not None and not request.exact_cpus:
         return "its partition gives CPUs to each GPU (JobDefaults), and the job has several tasks"
     return ""
 
 
 def _several(request: Request) -> bool:
-    return request.tasks > 1 or gpu_count(request.tres_per_task) > 0
+    """More CPUs than tasks ask for cannot be said for several tasks: 'BadConstraints', for ever (seen on 24.11)."""
+    return request.tasks > 1
 
 
 def host_needs(

@@ -119,6 +119,7 @@ def _line(dice: random.Random) -> Line:
         if dice.random() < chance and not (option == "-pvc-b" and nodes):
             options.append(option)
     options.append(f"--job-name={NAME if dice.random() < 0.8 else f'new{dice.randrange(1000)}'}")
+    loose |= "--gres-flags=enforce-binding" in options
     inner = dice.choice([*INNER, "none", "srun", "srun one"])
     return Line(tuple(options), inner, dice.choice([1.0, 1.5, 2.0]), nodes, free_nodes, loose)
 

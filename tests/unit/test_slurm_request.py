@@ -46,11 +46,13 @@ def test_defaults_are_read_by_partition_and_the_configurations_own_fill_the_gaps
         (Request("gres/gpu:1"), 1, None, "not known"),
         (Request("gres/gpu:1", tasks=2), 1, JobDefaults(2), "several tasks"),
         (Request("gres/gpu:1", tasks=2, exact_cpus=True), 1, JobDefaults(2), ""),
+        (Request("gres/gpu:1", tasks=2, cpus_per_tres="gres/gpu:2"), 1, JobDefaults(), "CPUs by GPU"),
         (Request("gres/gpu:1", tasks=2), 1, JobDefaults(None, 4000), ""),
     ],
 )
 def test_what_slots_cannot_say_is_told(request_: Request, nodes: int, defaults: JobDefaults | None, why: str) -> None:
-    told = whole_because(request_, HELD, nodes, True, defaults)
+    mark = {**HELD, "cpg": request_.cpus_per_tres}
+    told = whole_because(request_, mark, nodes, True, defaults)
     assert why in told
     assert bool(told) == bool(why)
 
