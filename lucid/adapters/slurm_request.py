@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from lucid.adapters.slurm_text import gpu_count, is_shards
 
 __all__ = [
+    "EXCLUSIVE",
     "GPU_FIELDS",
     "NO_DEFAULTS",
     "PER_GPU",
@@ -36,11 +37,13 @@ WRITTEN = (*GPU_FIELDS, "req_nodes", *PER_GPU)
 _MARKED = {"node": "tres_per_node", "job": "tres_per_job", "socket": "tres_per_socket", "task": "tres_per_task",
            "cpg": "cpus_per_tres", "mpg": "mem_per_tres"}  # fmt: skip
 
+EXCLUSIVE = "it asks for whole nodes (--exclusive)"
+
 _WHY = {
     "asked": "its comment says lucid:exclusive",
     "gres": "it asks for other generic resources as well",
     "requeue": "it may not be requeued (--no-requeue)",
-    "exclusive": "it asks for whole nodes (--exclusive)",
+    "exclusive": EXCLUSIVE,
     "nodes": "it names its nodes",
     "constraint": "its constraint is more than one kind of GPU",
     "srun": "its script asks for GPUs in an srun of its own",
@@ -84,6 +87,11 @@ class Request:
     def emptied(self) -> bool:
         """Does it ask for no GPU at all? A job of ours does so only half-way between two requests."""
         return not any(gpu_count(getattr(self, key)) for key in GPU_FIELDS)
+
+    @property
+    def whole_nodes(self) -> bool:
+        """Does it leave nothing of its nodes to others?"""
+        return EXCLUSIVE in self.others
 
     def written(self) -> dict[str, str]:
         """What is to be given back of it one day."""

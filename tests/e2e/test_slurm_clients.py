@@ -99,8 +99,8 @@ def test_cpus_and_memory_by_gpu_are_taken_away_and_given_back(client: Inspector,
     asked = see(client, number).request
     assert (asked.cpus_per_tres, asked.mem_per_tres) == ("gres/gpu:3", "gres/gpu:1000")
     slots = Changes(
-        tres_per_node="gres/shard:g1:1,gres/shard:g3:1", req_nodes="n2", num_cpus=6, mem_node_mib=2000, start_now=True,
-        first=Changes(tres_per_node="", cpus_per_tres="", mem_per_tres=""),
+        tres_per_node="gres/shard:g1:1,gres/shard:g3:1", req_nodes="n2", num_cpus=6, mem_node_mib=2000,
+        start_now=True, first=Changes(tres_per_node="", cpus_per_tres="", mem_per_tres=""),
     )  # fmt: skip
     client.update(number, slots)
     back = Changes(

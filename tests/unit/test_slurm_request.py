@@ -11,7 +11,15 @@ from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.adapters.slurm_client import Changes
 from lucid.adapters.slurm_cluster import SlurmCluster
 from lucid.adapters.slurm_records import jobs_from
-from lucid.adapters.slurm_request import JobDefaults, Request, defaults_from, host_needs, per_gpu, whole_because
+from lucid.adapters.slurm_request import (
+    EXCLUSIVE,
+    JobDefaults,
+    Request,
+    defaults_from,
+    host_needs,
+    per_gpu,
+    whole_because,
+)
 from lucid.adapters.store_memory import MemoryStore
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Requeue, Start
@@ -176,3 +184,14 @@ def test_why_it_runs_whole_stands_in_the_job() -> None:
     assert "--ntasks-per-gpu" in entry.job.whole_because
     assert scene.do(START) is None
     assert not scene.request.shards
+
+
+def test_an_exclusive_job_has_whole_nodes_in_the_books() -> None:
+    scene = Scene()
+    scene.submit(Request("gres/gpu:1", others=(EXCLUSIVE,)), simple=False)
+    (entry,) = scene.cluster.observe().partitions["vc"].pending
+    assert entry.job.gpus == 4
+    assert scene.do(Start(at("n1:0-3"), (FairOrder(0.0),))) is None
+    assert scene.request == Request("gres/gpu:1", req_nodes="n1"), "as its user wrote it, on the node of the plan"
+    (running,) = scene.cluster.observe().partitions["vc"].running
+    assert running.placement == at("n1:0-3")
