@@ -182,7 +182,7 @@ class Viewer:
         )
 
     def _gpus(self, record: SlurmJob, home: str, facts: Facts) -> int:
-        """GPUs that nobody else can have while it runs: of an exclusive job all of its nodes, the largest there are."""
+        """GPUs that nobody else can have while it runs: of an exclusive job all of its nodes, of the largest kind."""
         if not record.request.whole_nodes:
             return record.gpus
         largest = max((len(n.gpu_types) for n in facts.nodes if home in n.partitions), default=0)

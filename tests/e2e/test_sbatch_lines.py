@@ -30,15 +30,19 @@ QUICK = [
 _OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
 
 
-def play(box: Box, wanted: Sequence[Line], at_once: int, limit_s: float) -> list[Outcome]:
-    """Submit the lines, ``at_once`` at a time, and wait for their ends; what then still waits is cancelled."""
+def play(
+    box: Box, wanted: Sequence[Line], at_once: int, limit_s: float, hopeless: Sequence[bool] = ()
+) -> list[Outcome]:
+    """Submit the lines, ``at_once`` at a time, and wait for their ends; what then still waits is cancelled. Nobody
+    waits for the ``hopeless``, which plain Slurm did not start either."""
     found: list[Outcome] = []
     for first in range(0, len(wanted), at_once):
-        found += _batch(box, wanted[first : first + at_once], limit_s)
+        last = first + at_once
+        found += _batch(box, wanted[first:last], limit_s, hopeless[first:last])
     return found
 
 
-def _batch(box: Box, wanted: Sequence[Line], limit_s: float) -> list[Outcome]:
+def _batch(box: Box, wanted: Sequence[Line], limit_s: float, hopeless: Sequence[bool]) -> list[Outcome]:
     numbers: list[str | None] = []
     for line in wanted:
         done = box.run(
@@ -46,6 +50,7 @@ def _batch(box: Box, wanted: Sequence[Line], limit_s: float) -> list[Outcome]:
             user="alice", check=False,
         )  # fmt: skip
         numbers.append(done.stdout.strip() if done.returncode == 0 else None)
+    lost = {number for number, never in zip(numbers, hopeless, strict=False) if never}
     ours = {number for number in numbers if number}
 
     def of(number: str) -> list[dict[str, object]]:
@@ -55,14 +60,16 @@ def _batch(box: Box, wanted: Sequence[Line], limit_s: float) -> list[Outcome]:
 
     until, quiet = time.monotonic() + limit_s, 0
     while time.monotonic() < until and quiet < 3:
-        jobs = [j for n in ours for j in of(n)] if len(ours) < 3 else list(box.jobs().values())
-        mine = [j for j in jobs if str(j["job_id"]) in ours or str(j["array_job_id"]["number"]) in ours]
-        if all(j["job_state"][0] in _OVER and "COMPLETING" not in j["job_state"] for j in mine):
+        mine = [
+            j for j in box.jobs().values() if str(j["job_id"]) in ours or str(j["array_job_id"]["number"]) in ours
+        ]
+        waited_for = [j for j in mine if str(j["job_id"]) not in lost]
+        if all(j["job_state"][0] in _OVER and "COMPLETING" not in j["job_state"] for j in waited_for):
             break
         stuck = [j for j in mine if j["job_state"] == ["PENDING"]]
         never = {"BadConstraints", "PartitionConfig", "PartitionNodeLimit", "Resources"}
         over = len(stuck) + sum(j["job_state"][0] in _OVER for j in mine) == len(mine)
-        quiet = quiet + 1 if over and all(j["state_reason"] in never for j in stuck) else 0
+        quiet = quiet + 1 if not hopeless and over and all(j["state_reason"] in never for j in stuck) else 0
         time.sleep(1.0)
     found = []
     for number in numbers:
@@ -103,7 +110,8 @@ def compare(box: Box, lucidd: Lucidd, wanted: Sequence[Line], at_once: int) -> t
     box.stop_beating()
     plain = play(box, wanted, 8, 60)
     lucidd.start()
-    after = play(box, wanted, at_once, 150)
+    hopeless = [any(run.state not in _OVER for run in outcome.runs) for outcome in plain]
+    after = play(box, wanted, at_once, 150, hopeless)
     wrong = []
     for line, before, now in zip(wanted, plain, after, strict=True):
         words = differences(line, before, now)
