@@ -84,6 +84,9 @@ local function read_request(job, types)
       local items = {}
       for item in text:gmatch("[^,]+") do
         local asked = gpu_type(item)
+        if asked and item:match("[:=]0+$") then
+          asked = nil -- no GPU, said in so many words
+        end
         if asked then
           found.gpus = true
           found.fields[key] = true
@@ -164,6 +167,10 @@ local function skipped(job, request, now)
     return "begin"
   elseif request.address or request.shard or request.mixed then
     return "address"
+  elseif request.fields.socket then
+    return "socket" -- what it gets follows from the cores that it is given: nobody can plan that
+  elseif not unset(job.ntasks_per_tres) then
+    return "tasks" -- any update, a release too, would change its number of tasks (seen on 24.11)
   elseif job.array_inx and tasks_in(job.array_inx) > ARRAY_TASKS then
     return "array"
   end
@@ -178,8 +185,6 @@ local function keeps_its_gpus(job, request, types)
     return "asked"
   elseif request.other then
     return "gres"
-  elseif request.fields.socket then
-    return "socket"
   elseif job.requeue == 0 then
     return "requeue"
   elseif job.shared == 0 then

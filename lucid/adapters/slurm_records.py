@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lucid.adapters.slurm_answers import checked_list
-from lucid.adapters.slurm_request import Request, from_mark, per_gpu
+from lucid.adapters.slurm_request import EXCLUSIVE, Request, from_mark, per_gpu
 from lucid.adapters.slurm_text import (
     array_tasks,
     gpu_count,
@@ -328,7 +328,7 @@ def _others(raw: Mapping[str, Any]) -> list[str]:
         "it asks for a reservation": raw.get("resv_name"),
         "it asks for a network": raw.get("network"),
         "it is part of a heterogeneous job": number_of(raw.get("het_job_id")) > 0,
-        "it asks for whole nodes (--exclusive)": "none" in shared.split(),
+        EXCLUSIVE: "none" in shared.split(),
         "it asks for GPUs by socket": raw.get("tres_per_socket"),
         "it binds its tasks to GPUs (--gpu-bind)": bind and not re.fullmatch(r"gres[/:]gpu:per_task:\d+", bind),
         "it asks for a GPU frequency": raw.get("tres_freq"),

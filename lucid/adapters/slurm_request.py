@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from lucid.adapters.slurm_text import gpu_count, is_shards
 
 __all__ = [
+    "EXCLUSIVE",
     "GPU_FIELDS",
     "NO_DEFAULTS",
     "PER_GPU",
@@ -36,12 +37,13 @@ WRITTEN = (*GPU_FIELDS, "req_nodes", *PER_GPU)
 _MARKED = {"node": "tres_per_node", "job": "tres_per_job", "socket": "tres_per_socket", "task": "tres_per_task",
            "cpg": "cpus_per_tres", "mpg": "mem_per_tres"}  # fmt: skip
 
+EXCLUSIVE = "it asks for whole nodes (--exclusive)"
+
 _WHY = {
     "asked": "its comment says lucid:exclusive",
     "gres": "it asks for other generic resources as well",
-    "socket": "it asks for GPUs by socket",
     "requeue": "it may not be requeued (--no-requeue)",
-    "exclusive": "it asks for whole nodes (--exclusive)",
+    "exclusive": EXCLUSIVE,
     "nodes": "it names its nodes",
     "constraint": "its constraint is more than one kind of GPU",
     "srun": "its script asks for GPUs in an srun of its own",
@@ -85,6 +87,11 @@ class Request:
     def emptied(self) -> bool:
         """Does it ask for no GPU at all? A job of ours does so only half-way between two requests."""
         return not any(gpu_count(getattr(self, key)) for key in GPU_FIELDS)
+
+    @property
+    def whole_nodes(self) -> bool:
+        """Does it leave nothing of its nodes to others?"""
+        return EXCLUSIVE in self.others
 
     def written(self) -> dict[str, str]:
         """What is to be given back of it one day."""
@@ -167,13 +174,16 @@ def whole_because(
     if defaults is None:
         return "it is not known what its partition gives to each GPU (JobDefaults)"
     said = mark.get("cpg") if mark else request.cpus_per_tres
-    if defaults.cpus is not None and not request.exact_cpus and not said and _several(request):
+    if _several(request) and said:
+        return "it asks for CPUs by GPU, and has several tasks"
+    if _several(request) and defaults.cpus is not None and not request.exact_cpus:
         return "its partition gives CPUs to each GPU (JobDefaults), and the job has several tasks"
     return ""
 
 
 def _several(request: Request) -> bool:
-    return request.tasks > 1 or gpu_count(request.tres_per_task) > 0
+    """More CPUs than tasks ask for cannot be said for several tasks: 'BadConstraints', for ever (seen on 24.11)."""
+    return request.tasks > 1
 
 
 def host_needs(

@@ -9,6 +9,7 @@ from lucid.adapters.slurm_client import Changes
 from lucid.adapters.slurm_extra import free_extra
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
 from lucid.adapters.slurm_request import (
+    EXCLUSIVE,
     GPU_FIELDS,
     NO_DEFAULTS,
     PER_GPU,
@@ -51,7 +52,7 @@ def start_changes(
     if not shards:
         free = (
             not written.get("req_nodes")
-            and record.simple
+            and not set(record.request.others) - {EXCLUSIVE}
             and not record.features
             and record.min_nodes <= len(placement)
         )

@@ -209,7 +209,7 @@ class Viewer:
         return Job(
             id=record.id,
             vc=home,
-            gpus=record.gpus,
+            gpus=self._gpus(record, home, facts),
             submit_s=(note.submit_s if note is not None else 0.0) or record.submit_s,
             rank=record.number,
             user=record.user,
@@ -226,6 +226,13 @@ class Viewer:
             whole_because=whole,
             min_nodes=min(record.min_nodes, max(record.gpus, 1)),
         )
+
+    def _gpus(self, record: SlurmJob, home: str, facts: Facts) -> int:
+        """GPUs that nobody else can have while it runs: of an exclusive job all of its nodes, of the largest kind."""
+        if not record.request.whole_nodes:
+            return record.gpus
+        largest = max((len(n.gpu_types) for n in facts.nodes if home in n.partitions), default=0)
+        return max(record.gpus, largest * record.min_nodes)
 
     def whole_because(self, record: SlurmJob, note: JobNote | None, home: str, facts: Facts) -> str:
         """Why its request cannot become slots, in words; empty where it can. Not where its user or job_submit.lua
@@ -314,6 +321,8 @@ class Viewer:
             alive.add(record.id)
             if placement:
                 self._places[record.id] = placement
+                if record.request.whole_nodes:
+                    placement = _whole(placement, facts.nodes)
                 entries.append(self._entry(record, note, placement, start_s, facts))
         for gone in [job_id for job_id in self._places if job_id not in alive]:
             del self._places[gone]
@@ -354,6 +363,12 @@ class Viewer:
             None,
             not joinable,
         )
+
+
+def _whole(placement: Placement, nodes: Sequence[SlurmNode]) -> Placement:
+    """All GPUs of these nodes."""
+    gpus = {node.name: len(node.gpu_types) for node in nodes}
+    return tuple(NodeGpus(part.node, part.mask | (1 << gpus.get(part.node, 0)) - 1) for part in placement)
 
 
 def _paired(entries: Iterable[Running]) -> list[Running]:

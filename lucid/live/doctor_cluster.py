@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.adapters.heartbeat import read_heartbeat
 from lucid.adapters.slurm_client import Inspector
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_request import JobDefaults
 from lucid.adapters.slurm_site import Partition
 from lucid.adapters.slurm_text import parse_mark
 from lucid.config import Mode, Settings
@@ -40,6 +41,7 @@ class Site:
     now_s: float
     accounting: str = ""
     """Slurm's words where slurmdbd is silent."""
+    defaults: Mapping[str, JobDefaults] | None = field(default_factory=dict)
 
 
 def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
@@ -64,7 +66,27 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
         rights,
         asked_s,
         client.accounting,
+        client.job_defaults(),
     )
+
+
+def _job_defaults(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
+    """What partitions give to each GPU is said with slots, too; where that cannot be, jobs do not share."""
+    packed = sorted(name for name, mode in modes.items() if mode is Mode.PACK)
+    if packed and site.defaults is None:
+        yield warn(
+            "it cannot be told what partitions give to each GPU (JobDefaults): no job shares its GPUs",
+            "let lucidd use Slurm's commands as well: slurm.rest_commands = true",
+        )
+        return
+    for name in packed:
+        given = (site.defaults or {}).get(name)
+        if given is not None and given.cpus is not None:
+            yield Finding(
+                "ok",
+                f"partition {name} gives {given.cpus} CPUs to each GPU (JobDefaults): jobs that share have them too; "
+                "jobs of several tasks without --cpus-per-task keep their GPUs to themselves",
+            )
 
 
 def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
@@ -81,6 +103,7 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
             f"Slurm {version} adds to a waiting job's request instead of replacing it",
             "pack mode needs 23.11 or later; use order",
         )
+    yield from _job_defaults(modes, site)
     if site.config is None:
         yield warn(
             f"slurmrestd of Slurm {version} does not tell the configuration in force: it was not looked at",

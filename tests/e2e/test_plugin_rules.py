@@ -13,7 +13,7 @@ REQUESTS = {
     "--gpus=2": "job=gres/gpu:2",
     "--gpus-per-node=2": "node=gres/gpu:2",
     "--gpus-per-task=1 -n2": "task=gres/gpu=1",
-    "--gpus-per-socket=1 --sockets-per-node=1": "socket=gres/gpu:1;share=0;why=socket",
+    "--gres=gpu:2 --cpus-per-gpu=3 --mem-per-gpu=1G": "node=gres/gpu:2;cpg=gres/gpu:3;mpg=gres/gpu:1024",
     "--gres=gpu:1 --array=0-3%2": "node=gres/gpu:1",
 }
 
@@ -56,6 +56,9 @@ def test_a_batch_job_is_held_and_tagged_with_what_its_user_wrote(box: Box, reque
         ("--comment=x,lucid:off", "lucid:vc=vc-a;skip=asked"),
         ("--array=0-2000", "lucid:vc=vc-a;skip=array"),
         ("--gres=gpu:g2:1", "lucid:vc=vc-a;skip=address"),
+        ("--gpus-per-socket=1 --sockets-per-node=1", "lucid:vc=vc-a;skip=socket"),
+        ("--gpus=2 --ntasks-per-gpu=2", "lucid:vc=vc-a;skip=tasks"),
+        ("--gpus=0", ""),
         ("--hold", ""),
         ("--partition=vc-a,vc-b", ""),
         ("--partition=vc-b", ""),
@@ -63,8 +66,8 @@ def test_a_batch_job_is_held_and_tagged_with_what_its_user_wrote(box: Box, reque
 )
 def test_jobs_that_slurm_alone_handles_are_not_held(box: Box, options: str, tag: str) -> None:
     box.beat({"vc-a": "pack", "vc-b": "order"})
-    gpus = [] if "--gres" in options else ["--gres=gpu:1"]
-    job = box.job(box.sbatch(*gpus, options))
+    gpus = [] if "--g" in options else ["--gres=gpu:1"]
+    job = box.job(box.sbatch(*gpus, *options.split()))
     assert job["admin_comment"] == tag
     assert job["hold"] == (options == "--hold")
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from box import Box
+from daemon_box import Lucidd
 
 FORMS = {
     "gres": "--gres=gpu:2",
@@ -140,3 +143,73 @@ def test_a_model_may_be_asked_for_in_steps_and_interactive_jobs_too(box: Box, op
     done = box.run("salloc", "-Q", "-n1", option, "-C", "a100|a100", *inner, user="alice")
     assert done.stdout.strip() in "0123"
     assert box.run("srun", "--gpus=v100:1", "true", user="alice", check=False).returncode != 0
+
+
+PER_GPU = {
+    "cpus": ("--gres=gpu:2 --cpus-per-gpu=3", "cpu=6,mem=6000M"),
+    "memory": ("--gpus=2 --mem-per-gpu=3000", "cpu=1,mem=6000M"),
+    "both": ("--gpus-per-node=2 --cpus-per-gpu=2 --mem-per-gpu=1000", "cpu=4,mem=2000M"),
+    "defaults": ("--gres=gpu:2 -p vc-b", "cpu=4,mem=8000M"),
+    "defaults, not all": ("--gres=gpu:2 -p vc-b --mem=500", "cpu=4,mem=500M"),
+    "defaults, none": ("--gres=gpu:2 -p vc-b -c3 --mem-per-cpu=100", "cpu=3,mem=300M"),
+}
+
+
+@pytest.fixture
+def defaults(box: Box) -> Iterator[None]:
+    """vc-b gives CPUs and memory to each GPU."""
+    box.run("scontrol", "update", "PartitionName=vc-b", "JobDefaults=DefCpuPerGPU=2,DefMemPerGPU=4000")
+    yield
+    box.run("scontrol", "reconfigure")
+
+
+def test_what_follows_from_gpus_is_the_same_after_profiling_and_in_slots(
+    box: Box, defaults: None, tmp_path: Path
+) -> None:
+    """Profiled, requeued, started in slots: with the CPUs and the memory that plain Slurm gives."""
+    look = "echo $SLURM_CPUS_ON_NODE CPUs; srun -n1 true && echo step; sleep {}"
+    plain = {name: box.sbatch(*options.split(), script=look.format(0)) for name, (options, _) in PER_GPU.items()}
+    box.wait_ended(*plain.values())
+    for name, (_, held) in PER_GPU.items():
+        assert box.job(plain[name])["tres_alloc_str"].startswith(held), name
+    lucidd = Lucidd(box, tmp_path / "state", t_prof_s=4.0)
+    lucidd.start()
+    try:
+        jobs = {
+            name: box.sbatch(*options.split(), "-J", name.replace(" ", ""), script=look.format(20))
+            for name, (options, _) in PER_GPU.items()
+        }
+        in_slots: dict[str, str] = {}
+
+        def seen() -> bool:
+            for name, number in jobs.items():
+                job = box.job(number)
+                if job["job_state"] == ["RUNNING"] and "gres/shard" in job["tres_alloc_str"]:
+                    in_slots[name] = job["tres_alloc_str"]
+            return set(in_slots) == set(jobs)
+
+        box.wait(f"all in slots, {in_slots}", seen, 90)
+        box.wait_ended(*jobs.values())
+        for name, number in jobs.items():
+            assert in_slots[name].startswith(PER_GPU[name][1]), name
+            assert box.output(number) == box.output(plain[name]), name
+    finally:
+        lucidd.close()
+
+
+def test_a_job_on_two_nodes_with_a_gpu_each_starts_at_once_and_blocks_nobody(box: Box, tmp_path: Path) -> None:
+    lucidd = Lucidd(box, tmp_path / "state", t_prof_s=4.0)
+    lucidd.start()
+    try:
+        wide = box.sbatch("-N2", "--gpus-per-node=1", script="srun hostname; sleep 6")
+        uneven = box.sbatch("-N2", "--gpus=3", script="srun hostname; sleep 6")
+        tasks = box.sbatch("-N2", "--ntasks-per-node=2", "--gpus-per-task=1", script="srun hostname; sleep 6")
+        box.wait("all three", lambda: all(box.state(n) == "RUNNING" for n in (wide, uneven, tasks)), 15)
+        assert {box.job(n)["nodes"] for n in (wide, uneven, tasks)} == {"n[1-2]"}
+        told = lucidd.ctl("explain", wide)
+        assert "starts on n1" in told
+        assert " n2:" in told
+        box.wait_ended(wide, uneven, tasks)
+        assert {box.state(n) for n in (wide, uneven, tasks)} == {"COMPLETED"}
+    finally:
+        lucidd.close()

@@ -94,6 +94,27 @@ def test_a_held_job_is_sent_to_the_gpus_that_were_chosen(client: Inspector, box:
     assert (job.placement, job.extra) == (at("n2:1,3"), "lucid-gpus=1,3")
 
 
+def test_cpus_and_memory_by_gpu_are_taken_away_and_given_back(client: Inspector, box: Box) -> None:
+    number = box.sbatch("--gres=gpu:2", "--cpus-per-gpu=3", "--mem-per-gpu=1000", "-H", script="sleep 60")
+    asked = see(client, number).request
+    assert (asked.cpus_per_tres, asked.mem_per_tres) == ("gres/gpu:3", "gres/gpu:1000")
+    slots = Changes(
+        tres_per_node="gres/shard:g1:1,gres/shard:g3:1", req_nodes="n2", num_cpus=6, mem_node_mib=2000,
+        start_now=True, first=Changes(tres_per_node="", cpus_per_tres="", mem_per_tres=""),
+    )  # fmt: skip
+    client.update(number, slots)
+    back = Changes(
+        tres_per_node=asked.tres_per_node, req_nodes="", cpus_per_tres="gres/gpu:3", mem_per_tres="gres/gpu:1000"
+    )
+    client.update(number, back)
+    assert see(client, number).request == asked
+    client.update(number, slots)
+    client.release(number)
+    box.wait("the start", lambda: see(client, number).state == "RUNNING")
+    job = see(client, number)
+    assert (job.placement, job.hosts_used) == (at("n2:1,3"), (("n2", 6, 2000),))
+
+
 def test_a_field_that_is_cleared_is_empty(client: Inspector, box: Box) -> None:
     number = box.sbatch("--gres=gpu:1", "-H", "-w", "n1")
     client.update(number, Changes(req_nodes=""))
