@@ -40,6 +40,7 @@ class Site:
     now_s: float
     accounting: str = ""
     """Slurm's words where slurmdbd is silent."""
+    gpu_limits: Sequence[str] = ()
 
 
 def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
@@ -54,6 +55,10 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
         rights = client.rights()
     except ClusterError:
         rights = None  # slurmdbd is down, or there is none: doctor says what it can
+    try:
+        gpu_limits = client.gpu_limits()
+    except ClusterError:
+        gpu_limits = ()
     return Site(
         client.version(),
         client.config(),
@@ -64,6 +69,7 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
         rights,
         asked_s,
         client.accounting,
+        gpu_limits,
     )
 
 
@@ -88,6 +94,15 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
         )
     else:
         yield from look_over_config(settings, modes, site.config)
+    if (
+        site.gpu_limits
+        and Mode.PACK in modes.values()
+        and "limits" in ((site.config or {}).get("AccountingStorageEnforce", ""))
+    ):
+        yield warn(
+            f"{', '.join(site.gpu_limits[:5])}: a limit on gres/gpu does not count what pack mode puts into slots",
+            "limit gres/shard there too, two for each GPU: Slurm counts a job against the one or the other",
+        )
     yield from _clock(site)
     yield from _rights(modes, site)
     yield from _partitions(settings, modes, site)
