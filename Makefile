@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Each drives a testbed of its own (about 300 MB); the tests mostly wait.
+E2E_PROCESSES ?= 3
 export LUCID_SHARED ?= $(abspath ../shared)
 
 .PHONY: help install demo cluster demo-slurm cluster-down check test e2e nightly bench lint types fast clean
@@ -36,7 +38,7 @@ test: lint types ## everything CI runs; on a real Slurm too, where it is root an
 	$(BIN)/python -m pytest -rs -m "e2e and not slow"
 
 e2e: $(STAMP) ## every test on a real Slurm (root, debootstrap): docs/testbed.md
-	$(BIN)/python -m pytest -rs -m e2e
+	LUCID_E2E_PROCESSES=1 $(BIN)/python -m pytest -rs -n $(E2E_PROCESSES) --dist worksteal -m e2e --durations=40 tests/e2e
 
 nightly: $(STAMP) ## large randomised safety runs
 	LUCID_NIGHTLY=1 $(BIN)/python -m pytest -m nightly

@@ -17,7 +17,15 @@ from lucid.adapters.slurm_client import Breaker, Changes, checked_id, guarded
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode, jobs_from, nodes_from, reads_whole, version_of
 from lucid.adapters.slurm_request import JobDefaults, defaults_from
 from lucid.adapters.slurm_shares import fair_shares_from
-from lucid.adapters.slurm_site import Partition, clock_from, config_from_text, partitions_from
+from lucid.adapters.slurm_site import (
+    ASSOC_LIMITS,
+    QOS_LIMITS,
+    Partition,
+    clock_from,
+    config_from_text,
+    gpu_limits_from,
+    partitions_from,
+)
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 
 __all__ = ["CommandClient"]
@@ -117,6 +125,14 @@ class CommandClient:
         except ActionRefused:
             return None
         return user, level or "none"
+
+    def gpu_limits(self) -> list[str]:
+        """From ``sacctmgr``."""
+        shown = []
+        for what, fields in (("qos", QOS_LIMITS), ("assoc", ASSOC_LIMITS)):
+            self._breaker.calls.reads += 1
+            shown.append(self._run(["sacctmgr", "-nP", "show", what, f"format={','.join(fields)}"]))
+        return gpu_limits_from(*shown)
 
     def close(self) -> None:
         """Nothing is kept open."""

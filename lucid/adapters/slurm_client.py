@@ -127,6 +127,10 @@ class Inspector(SlurmClient, Protocol):
         told (no accounting)."""
         ...
 
+    def gpu_limits(self) -> Sequence[str]:
+        """QOS and accounts that limit GPUs and not slots, in words; empty where this way of asking does not tell."""
+        ...
+
     def close(self) -> None:
         """Let go of connections."""
         ...

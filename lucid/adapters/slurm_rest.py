@@ -171,6 +171,10 @@ class RestClient:
         levels = users[0].get("administrator_level") if users and isinstance(users[0], Mapping) else None
         return (user, str(levels[0]).lower()) if levels else None
 
+    def gpu_limits(self) -> list[str]:
+        """By ``sacctmgr``, where commands are given."""
+        return self._commands.gpu_limits() if self._commands else []
+
     def read(self, path: str, room: str = "slurm", interface: str = "") -> Any:
         """The document at a path below ``/slurm/vX`` (or ``/slurmdb/vX``), of that version or the one spoken.
 

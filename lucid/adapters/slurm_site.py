@@ -9,7 +9,20 @@ from typing import Any
 
 from lucid.adapters.slurm_answers import checked_list
 
-__all__ = ["Partition", "clock_from", "config_from_json", "config_from_text", "partitions_from"]
+__all__ = [
+    "ASSOC_LIMITS",
+    "QOS_LIMITS",
+    "Partition",
+    "clock_from",
+    "config_from_json",
+    "config_from_text",
+    "gpu_limits_from",
+    "partitions_from",
+]
+
+QOS_LIMITS = ("name", "grptres", "grptresmins", "grptresrunmins", "maxtrespu", "maxtrespa")
+ASSOC_LIMITS = ("account", "user", "grptres", "grptresmins", "grptresrunmins")
+"""Fields of ``sacctmgr show qos`` and ``… assoc`` in which many jobs together are limited; their names come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +77,24 @@ def _partition(raw: Mapping[str, Any]) -> Partition:
         max_time_s=float(limit["number"]) * 60 if limit.get("set") and not limit.get("infinite") else None,
         root_only="ROOT_ONLY" in (raw.get("flags") or []),
     )
+
+
+def gpu_limits_from(qos: str, assocs: str) -> list[str]:
+    """Who has a limit on GPUs and none on slots, of what ``sacctmgr -nP show`` prints with the fields above: Slurm
+    counts a job in slots against gres/shard only, and so against none of those limits."""
+    found = [f"QOS {name}" for name, *limits in _rows(qos) if _lacks_slots(limits)]
+    for account, user, *limits in _rows(assocs):
+        if _lacks_slots(limits):
+            found.append(f"account {account}" + (f" for {user}" if user else ""))
+    return found
+
+
+def _rows(text: str) -> list[list[str]]:
+    return [line.split("|") for line in text.splitlines() if line.count("|") >= len(ASSOC_LIMITS) - 1]
+
+
+def _lacks_slots(limits: list[str]) -> bool:
+    return any("gres/gpu" in limit and "gres/shard" not in limit for limit in limits)
 
 
 def config_from_text(text: str) -> dict[str, str]:

@@ -42,6 +42,7 @@ class Site:
     accounting: str = ""
     """Slurm's words where slurmdbd is silent."""
     defaults: Mapping[str, JobDefaults] | None = field(default_factory=dict)
+    gpu_limits: Sequence[str] = ()
 
 
 def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
@@ -56,6 +57,10 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
         rights = client.rights()
     except ClusterError:
         rights = None  # slurmdbd is down, or there is none: doctor says what it can
+    try:
+        gpu_limits = client.gpu_limits()
+    except ClusterError:
+        gpu_limits = ()
     return Site(
         client.version(),
         client.config(),
@@ -67,6 +72,7 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
         asked_s,
         client.accounting,
         client.job_defaults(),
+        gpu_limits,
     )
 
 
@@ -111,6 +117,15 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
         )
     else:
         yield from look_over_config(settings, modes, site.config)
+    if (
+        site.gpu_limits
+        and Mode.PACK in modes.values()
+        and "limits" in ((site.config or {}).get("AccountingStorageEnforce", ""))
+    ):
+        yield warn(
+            f"{', '.join(site.gpu_limits[:5])}: a limit on gres/gpu does not count what pack mode puts into slots",
+            "limit gres/shard there too, two for each GPU: Slurm counts a job against the one or the other",
+        )
     yield from _clock(site)
     yield from _rights(modes, site)
     yield from _partitions(settings, modes, site)

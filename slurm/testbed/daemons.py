@@ -26,7 +26,7 @@ __all__ = [
 _ACCOUNTS = {"research": ("alice", "bob"), "teaching": ("carol",)}
 _QOS = {
     "one-job": ("MaxJobsPerUser=1",),
-    "four-gpus": ("GrpTRES=gres/gpu=4",),
+    "four-gpus": ("GrpTRES=gres/gpu=4,gres/shard=8",),
     "few-queued": ("MaxSubmitJobsPerUser=2",),
 }
 """Beside ``normal``, which limits nobody and is everybody's default. What the testbed enforces: docs/testbed.md."""
@@ -175,7 +175,7 @@ def _add_accounts(layout: Layout) -> None:
         return
     for qos, limits in _QOS.items():
         _manage(layout, "add", "qos", qos, *limits)
-    _manage(layout, "add", "account", _CAPPED, "Cluster=testbed", "GrpTRES=gres/gpu=2")
+    _manage(layout, "add", "account", _CAPPED, "Cluster=testbed", "GrpTRES=gres/gpu=2,gres/shard=4")
     _manage(layout, "add", "user", "alice,bob", f"Account={_CAPPED}", "Cluster=testbed")
     _manage(layout, "modify", "account", ",".join((*_ACCOUNTS, _CAPPED)), "set", f"QosLevel+={','.join(_QOS)}")
 

@@ -1,4 +1,7 @@
-"""A real Slurm for the tests: brought up once a session, one session at a time."""
+"""A real Slurm for the tests: brought up once a session, one session at a time for each name.
+
+``make e2e`` runs several processes, each with a testbed of its own: the tests mostly wait.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,15 @@ from warden import Warden
 from testbed import cli, tree
 from testbed.settings import TestbedError, layout_from
 
+_SEVERAL = "LUCID_E2E_PROCESSES"
 WARDEN = pytest.StashKey[Warden]()
+
+
+def pytest_configure() -> None:
+    """Each process of ``make e2e`` drives a testbed of its own name."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker and _SEVERAL in os.environ:
+        os.environ["LUCID_TESTBED_NAME"] = f"{os.environ.get('LUCID_TESTBED_NAME', 'pytest')}-{worker}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,8 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.e2e)
-            if "PYTEST_XDIST_WORKER" in os.environ:
-                item.add_marker(pytest.mark.skip(reason="one process drives the testbed: make e2e"))
+            if "PYTEST_XDIST_WORKER" in os.environ and _SEVERAL not in os.environ:
+                item.add_marker(pytest.mark.skip(reason="each process needs a testbed of its own: make e2e"))
 
 
 @pytest.fixture(scope="session")

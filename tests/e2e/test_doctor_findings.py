@@ -90,6 +90,15 @@ def test_a_slurm_conf_that_is_not_in_force_is_found(config: Path, box: Box) -> N
         path.write_text(before)
 
 
+def test_a_limit_on_gpus_that_slots_get_round_is_found(config: Path, box: Box) -> None:
+    box.run("sacctmgr", "-i", "modify", "qos", "four-gpus", "set", "GrpTRES=gres/shard=-1")
+    try:
+        (words,) = ill(config)
+        assert words.startswith("QOS four-gpus: a limit on gres/gpu")
+    finally:
+        box.run("sacctmgr", "-i", "modify", "qos", "four-gpus", "set", "GrpTRES=gres/shard=8")
+
+
 def test_a_user_without_rights_is_told(box: Box, tmp_path: Path) -> None:
     prefix = json.dumps(["chroot", "--userspec=alice", str(box.root)])
     (tmp_path / "lucid.toml").write_text(

@@ -34,7 +34,7 @@ def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_second_testbed_comes_up_again_after_a_crash_and_leaves_no_trace(testbed: Box) -> None:
     small = {
-        "LUCID_TESTBED_NAME": "pytest-second",
+        "LUCID_TESTBED_NAME": f"{os.environ.get('LUCID_TESTBED_NAME', 'pytest')[:20]}-second",
         "LUCID_TESTBED_NODES": "m1:gpus=2,cpus=4,mem=8000",
         "LUCID_TESTBED_PARTITIONS": "only=m1",
         "LUCID_TESTBED_ACCOUNTING": "0",

@@ -31,6 +31,15 @@ def test_a_qos_has_so_many_gpus(box: Box) -> None:
     waits_for(box, box.sbatch("--qos=four-gpus", "--gres=gpu:1", user="carol"), "QOSGrpGRES")
 
 
+def test_slots_count_against_their_own_limit_only(box: Box) -> None:
+    """Which is why doctor wants one for them beside each one for GPUs."""
+    slots = ",".join(f"shard:g{number}:2" for number in range(4))
+    first = box.sbatch("--qos=four-gpus", "-w", "n1", f"--gres={slots}", script="sleep 60")
+    whole = box.sbatch("--qos=four-gpus", "-w", "n2", "--gres=gpu:4", script="sleep 60")
+    box.wait("both run", lambda: {box.state(first), box.state(whole)} == {"RUNNING"})
+    waits_for(box, box.sbatch("--qos=four-gpus", "-p", "vc-b", "--gres=shard:g0:1"), "QOSGrpGRES")
+
+
 def test_an_account_has_so_many_gpus(box: Box) -> None:
     first = box.sbatch("--account=capped", "--gres=gpu:2", script="sleep 60")
     box.wait("the first runs", lambda: box.state(first) == "RUNNING")

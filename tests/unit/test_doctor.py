@@ -12,7 +12,14 @@ import pytest
 
 from fake_slurm import FakeSlurm, fake_node
 from lucid.adapters.slurm_records import nodes_from
-from lucid.adapters.slurm_site import Partition, clock_from, config_from_json, config_from_text, partitions_from
+from lucid.adapters.slurm_site import (
+    Partition,
+    clock_from,
+    config_from_json,
+    config_from_text,
+    gpu_limits_from,
+    partitions_from,
+)
 from lucid.config import Settings, settings_from
 from lucid.errors import ClusterError, ClusterUnavailable
 from lucid.live.doctor_cluster import Site, look_over_site, see_site
@@ -291,11 +298,29 @@ class Asked(FakeSlurm):
     def rights(self) -> tuple[str, str]:
         raise ClusterUnavailable("slurmdbd is down")
 
+    def gpu_limits(self) -> list[str]:
+        return ["QOS a"]
+
 
 def test_without_slurmdbd_all_else_is_still_looked_at() -> None:
     seen = see_site(Asked([]), iter([4.0, 8.0]).__next__)
     assert (seen.rights, seen.clock_s, seen.now_s) == (None, 5.0, 6.0)
     assert seen.accounting == "Slurmdb query failed"
+
+
+QOS = "normal|||||\nfour|gres/gpu=4||||\nboth|gres/gpu=4,gres/shard=8||||\neach||||gres/gpu=1|\n"
+ASSOCS = "root||||\ncapped||gres/gpu=2||\ncapped|alice|cpu=9|gres/gpu=600|\nteaching|carol|gres/shard=2||\n"
+
+
+def test_limits_on_gpus_that_slots_get_round_are_told() -> None:
+    limited = gpu_limits_from(QOS, ASSOCS)
+    assert limited == ["QOS four", "QOS each", "account capped", "account capped for alice"]
+    enforced = {**(sound("24.11").config or {}), "AccountingStorageEnforce": "associations,limits"}
+    site = replace(sound("24.11"), gpu_limits=limited, config=enforced)
+    (one,) = found(site)
+    assert (one.level, "QOS four, QOS each, account capped" in one.what) == ("warn", True)
+    assert found(replace(site, config={**enforced, "AccountingStorageEnforce": "none"})) == []
+    assert found(site, settings(partitions={"vc-a": "order"}, profiling_partition="")) == []
 
 
 def test_accounting_that_is_silent_is_a_warning() -> None:
