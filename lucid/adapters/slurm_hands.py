@@ -41,10 +41,13 @@ class Hands:
         self.obstacles = Obstacles()
         self.profiling = ""
         self._writes = 0
+        self.touched: set[str] = set()
+        """Jobs that were changed since the last look: what it showed of them is not so any more."""
 
     def new_cycle(self) -> None:
-        """Nothing was written yet."""
+        """A new look at Slurm: nothing was written since."""
         self._writes = 0
+        self.touched.clear()
 
     def full(self, count: int) -> bool:
         """Would ``count`` writes more be too many for one cycle?"""
@@ -61,6 +64,7 @@ class Hands:
         Raises:
             ActionRefused: Slurm declined, in its words.
         """
+        self.touched.add(job_id)
         action = self.store.begin_action(self.clock.now_s(), job_id, verb, detail, self.token)
         try:
             for step in steps:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lucid.adapters.slurm_hands import Hands
-from lucid.adapters.slurm_obstacles import Standing, standing
+from lucid.adapters.slurm_obstacles import Standing, standing, whose_limit
 from lucid.adapters.slurm_records import SlurmJob
 from lucid.adapters.slurm_starts import back_to
 from lucid.adapters.slurm_view import Facts
@@ -33,6 +33,8 @@ class Mender:
         """One round over all jobs, within the cap on writes; returns what was done, in words."""
         done: list[str] = []
         for record in facts.jobs:
+            if record.id in self._hands.touched:
+                continue
             if self._hands.full(4):
                 break
             not_before_s, pause_s = self._later.get(record.id, (0.0, _FIRST_S))
@@ -112,7 +114,7 @@ class Mender:
         if found is Standing.WAITS and not late:
             return ""
         self._take_back(record, note)
-        if found is Standing.BARRED and not hands.at_profiling(record):
+        if found is Standing.BARRED and (whose_limit(record.reason) or not hands.at_profiling(record)):
             hands.obstacles.met(record, record.reason, facts.now_s)
             return f"job {record.id}: Slurm does not start it now ({record.reason}); waits"
         return hands.not_started(record, record.reason or "no reason given")

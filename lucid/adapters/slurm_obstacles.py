@@ -14,7 +14,7 @@ from enum import Enum
 
 from lucid.adapters.slurm_records import SlurmJob
 
-__all__ = ["Obstacle", "Obstacles", "Standing", "standing"]
+__all__ = ["Obstacle", "Obstacles", "Standing", "standing", "whose_limit"]
 
 
 class Standing(Enum):
@@ -63,6 +63,11 @@ def standing(reason: str) -> Standing:
 
 _Key = tuple[str, ...]
 """Whom an obstacle concerns: (user, account, QOS, partition), or a single job: (id,)."""
+
+
+def whose_limit(reason: str) -> bool:
+    """Is it a limit of the user, account or QOS, which holds in every partition?"""
+    return reason.startswith(("QOS", "Assoc")) or "PerAccount" in reason or "PerUser" in reason
 
 
 @dataclass(slots=True)

@@ -308,3 +308,14 @@ def test_uninstall_gives_a_held_job_back_without_releasing_it(stage: Scene) -> N
     stage.modes["vc"] = Mode.OBSERVE
     stage.mend()
     assert (stage.slurm.records["1"].held, stage.slurm.records["2"].held) == (False, True)
+
+
+def test_mending_leaves_alone_what_was_started_since_the_last_look(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1, mark=MINE)
+    known(stage, "1")
+    stage.cluster.observe()
+    (done,) = stage.cluster.apply([Action("1", "vc", Start(at("n1:0"), WHY))])
+    assert not done.refused
+    assert stage.cluster.heal() == []
+    assert stage.store.notes()["1"].where == "n1:0"
+    assert [e.job.id for e in stage.look().running] == ["1"]
