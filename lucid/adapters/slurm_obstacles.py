@@ -162,7 +162,5 @@ def _keys(job: SlurmJob) -> tuple[_Key, _Key]:
 
 
 def _key(job: SlurmJob, reason: str) -> _Key:
-    shared = (reason.startswith(("QOS", "Assoc")) or "PerAccount" in reason or "PerUser" in reason) and not any(
-        word in reason for word in _ALONE
-    )
+    shared = whose_limit(reason) and not any(word in reason for word in _ALONE)
     return _keys(job)[0 if shared else 1]

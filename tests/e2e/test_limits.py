@@ -15,7 +15,7 @@ from daemon_box import Lucidd
 
 @pytest.fixture
 def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    one = Lucidd(box, tmp_path / "lucidd")
+    one = Lucidd(box, tmp_path / "lucidd", restarts="")
     one.start()
     yield one
     one.close()
@@ -38,7 +38,7 @@ def span(box: Box, job: str) -> tuple[int, int]:
 
 def test_jobs_over_a_limit_run_one_after_the_other_and_hold_nothing_from_others(box: Box, lucidd: Lucidd) -> None:
     one = ["--qos=one-job", "-p", "vc-a", "--gres=gpu:1"]
-    limited = [box.sbatch(*one, "-J", f"limited-{n}", script="sleep 4") for n in range(3)]
+    limited = [box.sbatch(*one, "-J", f"limited-{n}", script="sleep 6") for n in range(3)]
     box.wait("the first runs", lambda: any(box.state(job) == "RUNNING" for job in limited))
     box.wait(
         "another waits for the limit", lambda: any(waits_for(lucidd, j, "QOSMaxJobsPerUserLimit") for j in limited)
@@ -66,7 +66,7 @@ def test_a_job_waits_for_its_licences(box: Box, lucidd: Lucidd) -> None:
 
 
 def test_a_job_that_slurm_does_not_start_is_let_go_with_slurms_words(box: Box, lucidd: Lucidd) -> None:
-    box.scontrol("update", "NodeName=n1", "State=DRAIN", "Reason=test")
+    box.run("scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=test")
     try:
         job = box.sbatch("-p", "vc-a", "-w", "n1", "--gres=gpu:1", script="true")
         box.wait("let go", lambda: "let go" in verbs(lucidd, job))
@@ -76,6 +76,6 @@ def test_a_job_that_slurm_does_not_start_is_let_go_with_slurms_words(box: Box, l
         other = box.sbatch("-p", "vc-a", "--gres=gpu:4", script="true", user="bob")
         box.wait_ended(other)
     finally:
-        box.scontrol("update", "NodeName=n1", "State=RESUME")
+        box.run("scontrol", "update", "NodeName=n1", "State=RESUME")
     box.wait_ended(job)
     assert box.state(job) == "COMPLETED"

@@ -228,6 +228,15 @@ def test_a_job_that_the_profiling_partition_does_not_take_goes_home_unprofiled(s
     assert stage.slurm.records["1"].partition == "vc"
 
 
+def test_a_limit_of_its_user_does_not_cost_a_job_its_profiling_run(stage: Scene) -> None:
+    stage.new = {"1"}
+    stage.slurm.submit("1", "vc", 1)
+    stage.slurm.limits = lambda job: LIMIT
+    assert stage.start("1", "p1:0", room="prof") is None
+    stage.mend()
+    assert [(e.job.id, e.barred) for e in stage.look("prof").pending] == [("1", LIMIT)]
+
+
 def test_a_job_requeued_by_its_user_before_it_ran_again_holds_no_gpus(stage: Scene) -> None:
     stage.slurm.submit("1", "vc", 1, mark=MINE)
     stage.start("1", "n1:0")
