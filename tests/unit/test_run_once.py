@@ -143,6 +143,13 @@ def test_who_stays_at_home_all_the_same(entry: Pending, why: str) -> None:
     assert not made.actions, why
 
 
+def test_profiling_nodes_take_in_nobody_from_where_lucid_only_watches() -> None:
+    snapshot = scene([waits("j")], [HOST])
+    watched = replace(snapshot.partitions[VC], acting=False)
+    made = plan_of(replace(snapshot, partitions={**snapshot.partitions, VC: watched}))
+    assert not made.actions, "it would be refused, in every cycle, before anybody else was asked"
+
+
 def test_where_restarts_are_allowed_nothing_overflows() -> None:
     assert not plan_of(scene([waits("j", profile=HEAVY)], [HOST]), "allowed").actions
 
