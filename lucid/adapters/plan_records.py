@@ -139,6 +139,7 @@ def _partition_json(part: Partition) -> dict[str, Any]:
     return {
         "name": part.name,
         "profiling": part.profiling,
+        "acting": part.acting,
         "nodes": noun_to_json(part.nodes),
         "pending": noun_to_json(part.pending),
         "running": noun_to_json(part.running),
@@ -197,7 +198,8 @@ def read_record(path: Path) -> PlanRecord:
 def _partition(data: Mapping[str, Any]) -> Partition:
     pending: tuple[Pending, ...] = noun_from_json(data["pending"])
     running: tuple[Running, ...] = noun_from_json(data["running"])
-    return Partition(data["name"], noun_from_json(data["nodes"]), pending, running, data["profiling"])
+    acting = data.get("acting", True)
+    return Partition(data["name"], noun_from_json(data["nodes"]), pending, running, data["profiling"], acting)
 
 
 def _context(data: Mapping[str, Any], partitions: Sequence[Partition], predictions: Sequence[Prediction]) -> Context:

@@ -167,10 +167,12 @@ class Viewer:
                 tuple(sorted(pending.get(name, ()), key=lambda e: (e.since_s, e.job.submit_s, e.job.rank))),
                 tuple(sorted(running.get(name, ()), key=lambda e: (e.start_s, e.job.rank))),
                 name == profiling,
+                name == profiling or facts.modes.get(name) is Mode.PACK,
             )
             before = self._shown.get(name)
             same = before is not None and (
-                (before.nodes, before.pending, before.running) == (made.nodes, made.pending, made.running)
+                (before.nodes, before.pending, before.running, before.acting)
+                == (made.nodes, made.pending, made.running, made.acting)
             )
             shown[name] = before if same and before is not None else made
         self._shown = shown

@@ -59,6 +59,7 @@ def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
         "partitions": {
             name: {
                 "profiling": part.profiling,
+                "acting": part.acting,
                 "nodes": [asdict(node) for node in part.nodes],
                 "pending": [asdict(entry) for entry in part.pending],
                 "running": [asdict(entry) for entry in part.running],
@@ -89,6 +90,7 @@ def snapshot_from_dict(data: Any) -> Snapshot:
                 tuple(_pending(entry) for entry in part["pending"]),
                 tuple(_running(entry) for entry in part["running"]),
                 part["profiling"],
+                part.get("acting", True),
             )
             for name, part in data["partitions"].items()
         }

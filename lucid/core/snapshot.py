@@ -26,6 +26,8 @@ class Partition:
     pending: tuple[Pending, ...] = ()
     running: tuple[Running, ...] = ()
     profiling: bool = False
+    acting: bool = True
+    """Is what is planned for it carried out? Not where the daemon only observes, or only orders."""
 
     @property
     def gpus(self) -> int:

@@ -130,6 +130,16 @@ def test_by_default_profiling_nodes_take_in_who_finds_no_place_and_keep_him(tmp_
     assert {(r.state, r.restarts) for r in site.slurm.records.values()} == {("COMPLETED", 0)}
 
 
+def test_while_lucid_only_watches_no_profiling_node_is_meant_for_anybody(tmp_path: Path) -> None:
+    site = Site(tmp_path, restarts=None, partitions={"vc": "observe"})
+    for name in ("1", "2", "3"):
+        site.slurm.submit(name, "vc", 4, held=False, run_s=200.0)
+    site.daemon.turn()
+    assert site.daemon.cluster is not None
+    assert not site.daemon.cluster.observe().partitions["vc"].acting
+    assert not [d for d in site.store.decisions(limit=100) if d.partition == "prof"]
+
+
 def test_a_job_done_within_its_profiling_run_is_simply_done(site: Site) -> None:
     site.submit("1", 1, run_s=20.0)
     site.turns(60.0)

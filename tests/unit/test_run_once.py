@@ -27,6 +27,8 @@ from builders import (
     snap,
     waits,
 )
+from lucid.adapters.nouns import noun_from_json, noun_to_json
+from lucid.adapters.snapshot_json import decision_to_dict
 from lucid.config import LIVE_DEFAULTS, Settings, settings_from, with_defaults
 from lucid.core.decision import Action, Hold, Keep, PartitionPlan, Plan, Release, Requeue, Start
 from lucid.core.job import JobProfile, Pending, Running, Stage
@@ -139,6 +141,13 @@ def test_who_finds_no_place_at_home_starts_on_a_profiling_node_the_shortest_firs
 def test_who_stays_at_home_all_the_same(entry: Pending, why: str) -> None:
     made = plan_of(scene([entry], [HOST], late=21601.0))
     assert not made.actions, why
+
+
+def test_profiling_nodes_take_in_nobody_from_where_lucid_only_watches() -> None:
+    snapshot = scene([waits("j")], [HOST])
+    watched = replace(snapshot.partitions[VC], acting=False)
+    made = plan_of(replace(snapshot, partitions={**snapshot.partitions, VC: watched}))
+    assert not made.actions, "it would be refused, in every cycle, before anybody else was asked"
 
 
 def test_where_restarts_are_allowed_nothing_overflows() -> None:
@@ -276,6 +285,15 @@ def test_lucidd_asks_first_and_so_does_a_replay_as_live() -> None:
 
 def test_a_reason_that_an_older_version_wrote_is_read() -> None:
     assert reason_from_dict({"kind": "Requeueable", "requeueable": True, "holds": True}) == Requeueable(True)
+
+
+def test_whether_in_slots_is_told_and_an_older_record_of_a_start_is_read() -> None:
+    made = plan_of(scene([waits("j")])).decision_of("j")
+    assert made is not None
+    assert decision_to_dict(made)["slots"] is True
+    assert noun_from_json(noun_to_json(made)) == made
+    older = {"is": "lucid.core.decision:Start", "placement": [], "reasons": []}
+    assert noun_from_json(older) == Start((), (), slots=False)
 
 
 def of_size(mib: float) -> JobProfile:

@@ -50,7 +50,7 @@ def test_from_half_of_the_bound_on_a_job_goes_before_shorter_ones() -> None:
     assert isinstance(early.decisions["short"], Start)
     turn = planned(HOUR, room, {"long": 0.0}, estimates_s)
     assert isinstance(turn.decisions["long"], Start)
-    assert kinds(turn.decisions["long"]) == ["Priority", "PlainOrder", "FreeGpus"]
+    assert kinds(turn.decisions["long"]) == ["Priority", "PlainOrder", "FreeGpus", "InSlots"]
     why = reason(turn.decisions["long"], PlainOrder)
     assert (why.plain_s, why.turn_s, why.bound_s) == (0.0, HOUR, 2 * HOUR)
 

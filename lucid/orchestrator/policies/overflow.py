@@ -61,7 +61,7 @@ def _waiting(
     found = []
     for name, part in plan.partitions.items():
         partition = snapshot.partitions[name]
-        if partition.profiling:
+        if partition.profiling or not partition.acting:
             continue
         for entry in partition.pending:
             job = entry.job
