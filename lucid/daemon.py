@@ -303,7 +303,13 @@ class Daemon:
         profiling = self._settings.policy.profiling
         write_heartbeat(
             Path(daemon.heartbeat),
-            Heartbeat(now_s, self.modes, daemon.profiling_partition if profiling.enabled else "", profiling.n_prof),
+            Heartbeat(
+                now_s,
+                self.modes,
+                daemon.profiling_partition if profiling.enabled else "",
+                profiling.n_prof,
+                {} if self._cluster is None else self._cluster.most_gpus,
+            ),
         )
         tell_systemd("WATCHDOG=1")
         self._status(now_s, result)

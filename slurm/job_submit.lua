@@ -55,8 +55,11 @@ local function heartbeat(known, now)
   if not written or #text == HEARTBEAT_BYTES or now - written > known.stale or written - now > AHEAD_S then
     return nil
   end
-  local beat = { modes = {}, profiling = text:match("\nprofiling ([%w_.-]+)\n") }
+  local beat = { modes = {}, most = {}, profiling = text:match("\nprofiling ([%w_.-]+)\n") }
   beat.n_prof = tonumber(text:match("\nn_prof (%d+)\n")) or 0
+  for name, gpus in text:gmatch("most ([%w_.-]+) (%d+)\n") do
+    beat.most[name] = tonumber(gpus)
+  end
   for name, mode in text:gmatch("mode ([%w_.-]+) (%l+)\n") do
     beat.modes[name] = mode
   end
@@ -231,6 +234,19 @@ local function gpus_of(job, request)
   return total
 end
 
+-- The most GPUs that the job asks for on any one node, as far as that is said.
+local function most_on_one(request)
+  local most = 0
+  for _, key in ipairs({ "node", "task" }) do
+    for item in (request.untyped[key] or ""):gmatch("[^,]+") do
+      if gpu_type(item) == "" then
+        most = math.max(most, tonumber(item:match("(%d+)$")) or 1)
+      end
+    end
+  end
+  return most
+end
+
 local function partition_of(job, part_list)
   if job.partition and job.partition ~= "" then
     return job.partition
@@ -312,6 +328,9 @@ local function decide(job, part_list, now)
   local name = partition_of(job, part_list)
   if not name or beat.modes[name] ~= "pack" then
     return edits, "partition"
+  end
+  if beat.most[name] and most_on_one(request) > beat.most[name] then
+    return edits, "no node is that large" -- Slurm refuses it now; once it is held it does not
   end
   local skip = skipped(job, request, now)
   if skip then

@@ -100,6 +100,15 @@ class SlurmCluster:
         return self._facts
 
     @property
+    def most_gpus(self) -> Mapping[str, int]:
+        """GPUs of the largest node of each partition."""
+        found: dict[str, int] = {}
+        for node in self._nodes:
+            for name in node.partitions & self._facts.modes.keys():
+                found[name] = max(found.get(name, 0), len(node.gpu_types))
+        return found
+
+    @property
     def viewer(self) -> Viewer:
         """How Slurm's records are read."""
         return self._viewer

@@ -101,7 +101,7 @@ def _line(dice: random.Random) -> Line:
         host = ""
     if host:
         options.append(host)
-        free_nodes |= host.startswith("--ntasks")
+        free_nodes |= host.startswith(("--ntasks", "-c"))
     if dice.random() < 0.35:
         memory = ["--mem-per-gpu=700", "--mem-per-gpu=2G", "--mem=3000", "--mem=4G", "--mem-per-cpu=300", "--mem=0"]
         options.append(dice.choice(memory))
@@ -197,6 +197,8 @@ def excepted() -> frozenset[str]:
 
 def differences(line: Line, plain: Outcome, lucid: Outcome) -> list[str]:
     """What Lucid changed for the user, in words; nothing where it is all the same."""
+    if plain.refused and line.loose and all(run.state in ("PENDING", "CANCELLED") for run in lucid.runs):
+        return []  # Slurm does not look whether a held job could ever run; it waits, and its story says why
     if plain.refused != lucid.refused:
         return [f"sbatch {'refuses' if lucid.refused else 'takes'} it with Lucid"]
     if len(plain.runs) != len(lucid.runs):

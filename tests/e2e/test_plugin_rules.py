@@ -72,6 +72,16 @@ def test_jobs_that_slurm_alone_handles_are_not_held(box: Box, options: str, tag:
     assert job["hold"] == (options == "--hold")
 
 
+def test_a_job_larger_than_any_node_is_refused_as_without_lucid(box: Box) -> None:
+    plain = box.run("sbatch", "-D", "/tmp", "--gres=gpu:5", "--wrap=true", user="alice", check=False)
+    box.beat(extra="most vc-a 4\n")
+    lucid = box.run("sbatch", "-D", "/tmp", "--gres=gpu:5", "--wrap=true", user="alice", check=False)
+    assert plain.returncode == lucid.returncode == 1
+    assert "not available" in plain.stderr
+    assert plain.stderr == lucid.stderr
+    assert box.tag(box.sbatch("--gres=gpu:4")).startswith("lucid:vc=vc-a;held=1")
+
+
 def test_a_reservation_is_left_to_slurm(box: Box) -> None:
     box.run(
         "scontrol", "create", "reservation", "ReservationName=class", "StartTime=now", "Duration=60",

@@ -202,14 +202,20 @@ def test_a_job_on_two_nodes_with_a_gpu_each_starts_at_once_and_blocks_nobody(box
     lucidd.start()
     try:
         wide = box.sbatch("-N2", "--gpus-per-node=1", script="srun hostname; sleep 6")
-        uneven = box.sbatch("-N2", "--gpus=3", script="srun hostname; sleep 6")
         tasks = box.sbatch("-N2", "--ntasks-per-node=2", "--gpus-per-task=1", script="srun hostname; sleep 6")
-        box.wait("all three", lambda: all(box.state(n) == "RUNNING" for n in (wide, uneven, tasks)), 15)
-        assert {box.job(n)["nodes"] for n in (wide, uneven, tasks)} == {"n[1-2]"}
+        other = box.sbatch("--gres=gpu:4", "-p", "vc-b", "--no-requeue", script="sleep 6")
+        ours = [wide, tasks, other]
+        box.wait("all three", lambda: all(box.state(n) == "RUNNING" for n in ours), 15)
+        assert {box.job(n)["nodes"] for n in (wide, tasks)} == {"n[1-2]"}
+        ours.append(box.sbatch("-N2", "--gpus=3", script="srun hostname; sleep 1"))
+        ours.append(box.sbatch("--gpus=4", "-N1-2", script="srun hostname; sleep 1"))
+        ours.append(box.sbatch("--exclusive", "-N1", "--gres=gpu:1", script="srun hostname; sleep 1"))
         told = lucidd.ctl("explain", wide)
         assert "starts on n1" in told
         assert " n2:" in told
-        box.wait_ended(wide, uneven, tasks)
-        assert {box.state(n) for n in (wide, uneven, tasks)} == {"COMPLETED"}
+        box.wait_ended(*ours)
+        assert {box.state(n) for n in ours} == {"COMPLETED"}
+        assert box.job(ours[3])["nodes"] == "n[1-2]"
+        assert not [line for line in lucidd.log().splitlines() if "taken back" in line]
     finally:
         lucidd.close()
