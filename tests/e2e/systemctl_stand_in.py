@@ -1,16 +1,14 @@
 #!/usr/bin/python3
 """What a chroot without systemd has in its place: /usr/local/bin/systemctl of the install guide's test.
 
-Of a unit it honours User, EnvironmentFile, StateDirectory, RuntimeDirectory, Type=notify (a start waits for READY=1), ExecStart
-and ExecStopPost. It does not sandbox, watch, restart or time anything: `enable` of a timer is noted and no more. slurmctld and
-slurmd, which the testbed starts itself, are ended and started the same way.
+Of a unit it honours User, EnvironmentFile, StateDirectory, RuntimeDirectory, Type=notify (a start waits for READY=1),
+ExecStart and ExecStopPost. It does not sandbox, watch, restart or time anything, and does nothing about timers.
+slurmctld and slurmd, which the testbed starts itself, are ended and started the same way.
 """
 
-import glob
 import os
 import pathlib
 import pwd
-import shlex
 import signal
 import socket
 import subprocess
@@ -18,7 +16,7 @@ import sys
 import time
 
 UNITS = pathlib.Path("/etc/systemd/system")
-STATE = pathlib.Path("/run/stand-in")
+STATE = pathlib.Path("/srv/stand-in")
 
 
 def unit(name: str) -> dict[str, list[str]]:
@@ -70,8 +68,8 @@ def start(name: str) -> None:
     options["env"] = {**options["env"], "NOTIFY_SOCKET": str(ear_path)}
     with (STATE / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
-            shlex.split(settings["ExecStart"][0]), start_new_session=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            **options,
+            settings["ExecStart"][0].split(),
+            start_new_session=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **options,
         )  # fmt: skip
     (STATE / f"{name}.pid").write_text(str(process.pid))
     ear.settimeout(1)
@@ -93,7 +91,7 @@ def stop(name: str) -> None:
         path.unlink()
         settings = unit(name)
         for command in settings.get("ExecStopPost", []):
-            subprocess.run(shlex.split(command), check=False, **as_user(settings))
+            subprocess.run(command.split(), check=False, **as_user(settings))
 
 
 def end(pid: int) -> None:
@@ -112,18 +110,24 @@ def end(pid: int) -> None:
 
 def restart_slurm(name: str) -> None:
     """slurmctld, or the slurmd of every node of this machine."""
-    nodes = [None] if name == "slurmctld" else sorted(path.split(".")[-2] for path in glob.glob("/run/slurm/slurmd.*.pid"))
+    nodes = (
+        [None]
+        if name == "slurmctld"
+        else sorted(path.split(".")[-2] for path in map(str, pathlib.Path("/run/slurm").glob("slurmd.*.pid")))
+    )
     for node in nodes:
         path = pathlib.Path(f"/run/slurm/{name}.pid" if node is None else f"/run/slurm/slurmd.{node}.pid")
         end(int(path.read_text()))
         user = {"user": "slurm", "group": "slurm"} if node is None else {}
         words = [f"/usr/sbin/{name}", "-D"] + ([] if node is None else ["-N", node])
-        with open(f"/var/log/slurm/{name}.out", "ab") as log:
+        with pathlib.Path(f"/var/log/slurm/{name}.out").open("ab") as log:
             subprocess.Popen(
                 words, start_new_session=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", **user
             )
     until = time.monotonic() + 60
-    while subprocess.run(["scontrol", "ping"], capture_output=True, check=False).returncode and time.monotonic() < until:
+    while (
+        subprocess.run(["scontrol", "ping"], capture_output=True, check=False).returncode and time.monotonic() < until
+    ):
         time.sleep(0.2)
     time.sleep(1)
 

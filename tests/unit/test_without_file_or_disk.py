@@ -165,8 +165,18 @@ class TestUninstall:
         write_heartbeat(tmp_path / "beat", Heartbeat(time.time()))
         code, words = ctl("uninstall", "--config", path, "--wait", "5")
         assert code == 2
-        assert "lucidd runs: its heartbeat" in words
+        assert f"lucidd runs: {tmp_path}/beat is fresh" in words
         assert slurm.records["1"].held
+
+    def test_a_lucidd_that_was_stopped_a_moment_ago_is_no_hindrance(self, tmp_path: Path, slurm: FakeSlurm) -> None:
+        path = config(tmp_path)
+        store = SqliteStore(tmp_path / "state/lucid.db")
+        lease = store.take_lease("here", time.time(), 10.0)
+        assert lease is not None
+        store.drop_lease(lease.token)
+        write_heartbeat(tmp_path / "beat", Heartbeat(time.time()))
+        code, words = ctl("uninstall", "--config", path, "--wait", "5")
+        assert (code, slurm.records["1"].held) == (0, False), words
 
     def test_a_slurm_that_does_not_answer_is_no_proof(self, tmp_path: Path, slurm: FakeSlurm) -> None:
         slurm.down = True
