@@ -190,7 +190,7 @@ def let_everything_go(
         client, store, _NoProfiles(), SystemClock(), settings.slurm, settings.daemon, lambda: modes,
         lambda _job, _profile: False, lambda _job: False, token,
     )  # fmt: skip
-    until = time.monotonic() + wait_s
+    until, last = time.monotonic() + wait_s, ""
     while True:
         try:
             cluster.observe()
@@ -200,7 +200,9 @@ def let_everything_go(
             cluster.observe()
             left = cluster.still_ours()
         except LucidError as error:
-            say(str(error))
+            if str(error) != last:
+                say(str(error))
+            last = str(error)
             left = [_UNSEEN]
         if not left or time.monotonic() > until:
             return left
