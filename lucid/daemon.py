@@ -409,11 +409,14 @@ def _turn_until(daemon: Daemon, stop: threading.Event, once: bool, beside: Seque
     timers.start()
     for timer in beside:
         timer.start()
-    tell_systemd("READY=1")
     _LOG.info("started")
+    ready = False
     try:
         while not stop.is_set():
             wait_s = daemon.turn()
+            if not ready:
+                tell_systemd("READY=1")  # so that doctor, right after systemctl start, sees what this turn left
+                ready = True
             if once:
                 break
             stop.wait(wait_s)

@@ -58,9 +58,7 @@ def open_file(path: Path, *, read_only: bool, wait_s: float) -> sqlite3.Connecti
         if read_only:
             if not path.exists():
                 raise StoreError(f"{path}: there is no store; has lucidd run here, with this configuration?")
-            db = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=wait_s, check_same_thread=False
-            )
+            db = _reader(path, wait_s)
         else:
             _make_room(path)
             db = sqlite3.connect(path, timeout=wait_s, check_same_thread=False)
@@ -77,6 +75,21 @@ def open_file(path: Path, *, read_only: bool, wait_s: float) -> sqlite3.Connecti
         raise error_of(
             error, f"{path}: cannot be opened ({error}); check the folder, its owner and free space"
         ) from None
+
+
+def _reader(path: Path, wait_s: float) -> sqlite3.Connection:
+    """Where nobody has the file open, its journal is gone, and who may not write the folder (a user, with
+    lucidd down; anybody, on a full disk) cannot make one. There is nothing in it then: the file is read as it is."""
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    db = sqlite3.connect(address, uri=True, timeout=wait_s, check_same_thread=False)
+    try:
+        db.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        db.close()
+        if path.with_name(f"{path.name}-wal").exists():
+            raise
+        db = sqlite3.connect(f"{address}&immutable=1", uri=True, timeout=wait_s, check_same_thread=False)
+    return db
 
 
 def _make_room(path: Path) -> None:

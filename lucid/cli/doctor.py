@@ -13,7 +13,6 @@ from pathlib import Path
 import click
 
 from lucid.adapters.clock import SystemClock
-from lucid.adapters.heartbeat import read_heartbeat
 from lucid.adapters.slurm_client import Breaker, SlurmClient
 from lucid.adapters.slurm_clients import make_client
 from lucid.adapters.slurm_cluster import SlurmCluster
@@ -24,6 +23,7 @@ from lucid.cli.by_hand import RELEASE, by_hand_where
 from lucid.cli.live import config_option, live_settings, live_store
 from lucid.config import Mode, Settings
 from lucid.errors import ClusterError, ConfigError, LucidError, StoreError
+from lucid.live.anew import somebody_may_act
 from lucid.live.doctor_cluster import look_over_site, see_site
 from lucid.live.doctor_files import look_over_files, root_of
 from lucid.live.doctor_state import look_over_state
@@ -156,11 +156,11 @@ def _store_to_leave(settings: Settings) -> Store:
 
 
 def _right_to_act(store: Store, settings: Settings) -> int:
-    beat, now_s = read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
-    if store.lease() is None and beat is not None and abs(now_s - beat.at_s) < settings.daemon.lease_s:
+    heartbeat = Path(settings.daemon.heartbeat)
+    if somebody_may_act(store, heartbeat, time.time(), settings.daemon.lease_s):
         raise ConfigError(
-            f"lucidd runs: its heartbeat is {now_s - beat.at_s:.0f} s old, though its store says nothing of it; stop "
-            "it (systemctl disable --now lucidd), then run this again"
+            f"lucidd runs: {heartbeat} is fresh, though its store says nothing of it; stop it "
+            "(systemctl disable --now lucidd), then run this again"
         )
     holder = f"{socket.gethostname()}:{os.getpid()}:uninstall"
     now = store.lease()
@@ -190,7 +190,7 @@ def let_everything_go(
         client, store, _NoProfiles(), SystemClock(), settings.slurm, settings.daemon, lambda: modes,
         lambda _job: False, token,
     )  # fmt: skip
-    until = time.monotonic() + wait_s
+    until, last = time.monotonic() + wait_s, ""
     while True:
         try:
             cluster.observe()
@@ -200,7 +200,9 @@ def let_everything_go(
             cluster.observe()
             left = cluster.still_ours()
         except LucidError as error:
-            say(str(error))
+            if str(error) != last:
+                say(str(error))
+            last = str(error)
             left = [_UNSEEN]
         if not left or time.monotonic() > until:
             return left

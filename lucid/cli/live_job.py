@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from lucid.adapters.snapshot_json import decision_to_dict
+from lucid.adapters.snapshot_json import decision_to_dict, snapshot_from_dict
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.cli.live import config_option, live_settings, live_snapshot, live_store
 from lucid.cli.render import duration, reason_text
@@ -55,6 +55,11 @@ def live_story(store: SqliteStore, job_id: str) -> dict[str, Any]:
             raise ConfigError(
                 f"job {job_id} is an array, and its {len(tasks)} tasks are decided one by one: ask about {named}"
             )
+        if _ran_at_once(store, job_id):
+            raise ConfigError(
+                f"nothing was decided about job {job_id}: Slurm started it before lucidd saw it wait, as it does "
+                "where GPUs are free and nobody holds the job"
+            )
         raise ConfigError(
             f"nothing was decided about job {job_id}: it asks for no GPU, is not in a partition of Lucid's, was "
             "left to Slurm (scontrol show job: AdminComment says why), or is older than daemon.keep_days"
@@ -88,6 +93,14 @@ def live_story(store: SqliteStore, job_id: str) -> dict[str, Any]:
         "prediction": None if said is None else {"user": said.user, **prediction_data(said.prediction)},
         "prediction_words": [] if said is None else prediction_lines(said.prediction, said.user),
     }
+
+
+def _ran_at_once(store: SqliteStore, job_id: str) -> bool:
+    """Does it run, or has it run, without having been seen waiting?"""
+    seen = store.view("snapshot")
+    partitions = {} if seen is None else snapshot_from_dict(seen).partitions
+    running = {entry.job.id for part in partitions.values() for entry in part.running}
+    return job_id in running or any(ended.job.id == job_id for ended in store.ended())
 
 
 def live_text(story: dict[str, Any]) -> str:

@@ -40,8 +40,14 @@ def pause(config: Path) -> None:
 @config_option
 def resume(config: Path) -> None:
     """End a pause."""
-    live_store(live_settings(config), write=True).set_setting("paused", None)
-    click.echo("resumed; jobs submitted from now on are Lucid's again")
+    store = live_store(live_settings(config), write=True)
+    paused = store.setting("paused") == "1"
+    store.set_setting("paused", None)
+    said = "resumed" if paused else "nothing was paused"
+    if lives(store.lease(), time.time()):
+        click.echo(f"{said}; jobs submitted from now on are Lucid's again")
+    else:
+        click.echo(f"{said}; lucidd is down, and decides nothing until it is started")
 
 
 @click.command()

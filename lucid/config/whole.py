@@ -63,6 +63,13 @@ def settings_from(data: dict[str, Any], where: str) -> Settings:
     except ValidationError as error:
         lines = [_explain(dict(item)) for item in error.errors()]
         raise ConfigError(f"{where}: " + "; ".join(lines)) from None
+    for key in ("state_dir", "heartbeat", "profiles_dir", "samples_dir"):
+        value = getattr(settings.daemon, key)
+        if value and not Path(value).is_absolute():
+            raise ConfigError(
+                f"{where}: daemon.{key} = {value!r}: write a path that begins with /; lucidd and lucidctl start "
+                "in different folders, and would each look in their own"
+            )
     packs = [name for name, mode in settings.daemon.partitions.items() if mode is Mode.PACK]
     if packs and not settings.slurm.packs:
         raise ConfigError(

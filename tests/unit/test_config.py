@@ -78,3 +78,16 @@ def test_defaults_of_a_trace_give_way_to_what_was_set() -> None:
     own = settings_from({"policy": {"tiresias": {"threshold_gpu_s": 18000.0}}}, "test").policy
     both = with_defaults(own, given)
     assert (both.tiresias.threshold_gpu_s, both.tiresias.placement) == (18000.0, "emptiest")
+
+
+@pytest.mark.parametrize("key", ["state_dir", "heartbeat", "profiles_dir", "samples_dir"])
+def test_a_path_that_hangs_on_who_starts_what_where_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"lucid.toml: daemon.{key} = 'here/x'.* begins with /"):
+        settings_from({"daemon": {key: "here/x"}}, "lucid.toml")
+
+
+def test_a_key_given_twice_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "lucid.toml"
+    path.write_text('[daemon]\nstate_dir = "/a"\nstate_dir = "/b"\n')
+    with pytest.raises(ConfigError, match=rf"{path}: not valid TOML: .*line 3"):
+        load_settings(path)

@@ -374,6 +374,18 @@ def test_slurm_down_is_no_reason_to_end(site: Site) -> None:
         assert site.daemon.turn() > 0
 
 
+def test_a_job_that_slurm_started_at_once_is_told_as_that(tmp_path: Path) -> None:
+    site = Site(tmp_path, partitions={"vc": "observe"})
+    site.submit("1", 4, held=False, mark="none", run_s=30.0)
+    site.slurm.advance(2.0)
+    for _ in range(2):
+        site.turns(20.0)
+        with pytest.raises(ConfigError, match="Slurm started it before lucidd saw it wait"):
+            site.ctl("explain", "1")
+    with pytest.raises(ConfigError, match="asks for no GPU"):
+        site.ctl("explain", "99")
+
+
 def test_observing_a_full_queue_is_idle(tmp_path: Path) -> None:
     site = Site(tmp_path, partitions={"vc": "observe"})
     for n in range(6):

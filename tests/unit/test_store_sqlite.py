@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -109,3 +111,30 @@ def test_a_store_of_the_first_version_is_brought_up_to_date_with_what_it_holds(t
     assert store.prediction("1") is None
     store.close()
     assert SqliteStore(path, read_only=True).settings() == {"paused": "1"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_anybody_may_read_while_lucidd_is_down() -> None:
+    """The journal is gone then, and a user may not make one in lucidd's folder."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
+        Path(name).chmod(0o755)
+        _read_by_somebody_else(Path(name) / "state")
+
+
+def _read_by_somebody_else(folder: Path) -> None:
+    store = SqliteStore(folder / "lucid.db")
+    store.set_setting("mode.main", "order")
+    store.close()
+    assert [path.name for path in folder.iterdir()] == ["lucid.db"]
+    script = (
+        "import os, sys; sys.path[:] = sys.argv[2].split(':'); from pathlib import Path\n"
+        "from lucid.adapters.store_sqlite import SqliteStore\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534); path = Path(sys.argv[1])\n"
+        "assert not os.access(path.parent, os.W_OK)\n"
+        "print(SqliteStore(path, read_only=True).settings())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(folder / "lucid.db"), ":".join(sys.path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "{'mode.main': 'order'}\n", done.stderr

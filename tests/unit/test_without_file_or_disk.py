@@ -165,14 +165,25 @@ class TestUninstall:
         write_heartbeat(tmp_path / "beat", Heartbeat(time.time()))
         code, words = ctl("uninstall", "--config", path, "--wait", "5")
         assert code == 2
-        assert "lucidd runs: its heartbeat" in words
+        assert f"lucidd runs: {tmp_path}/beat is fresh" in words
         assert slurm.records["1"].held
+
+    def test_a_lucidd_that_was_stopped_a_moment_ago_is_no_hindrance(self, tmp_path: Path, slurm: FakeSlurm) -> None:
+        path = config(tmp_path)
+        store = SqliteStore(tmp_path / "state/lucid.db")
+        lease = store.take_lease("here", time.time(), 10.0)
+        assert lease is not None
+        store.drop_lease(lease.token)
+        write_heartbeat(tmp_path / "beat", Heartbeat(time.time()))
+        code, words = ctl("uninstall", "--config", path, "--wait", "5")
+        assert (code, slurm.records["1"].held) == (0, False), words
 
     def test_a_slurm_that_does_not_answer_is_no_proof(self, tmp_path: Path, slurm: FakeSlurm) -> None:
         slurm.down = True
-        code, words = ctl("uninstall", "--config", config(tmp_path), "--wait", "1")
+        code, words = ctl("uninstall", "--config", config(tmp_path), "--wait", "2.5")
         assert code == 4
         assert "cannot be told" in words
+        assert words.count("slurmctld does not answer") == 1, "the same trouble is told once"
         assert "lucid-release --all" in words
 
 
@@ -181,3 +192,7 @@ def test_pause_says_where_lucidd_is_down(tmp_path: Path) -> None:
     assert code == 0
     assert "lucidd is down" in words
     assert SqliteStore(tmp_path / "state/lucid.db").settings() == {"paused": "1"}
+    assert ctl("resume", "--config", tmp_path / "lucid.toml") == (
+        0, "resumed; lucidd is down, and decides nothing until it is started\n",
+    )  # fmt: skip
+    assert "nothing was paused" in ctl("resume", "--config", tmp_path / "lucid.toml")[1]

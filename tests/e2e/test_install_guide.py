@@ -1,0 +1,198 @@
+"""docs/install.md, line by line, on a machine that has a plain Slurm and nothing of Lucid's.
+
+A block that fails, or a line in it (``sh -e``), fails the test with what it printed. What the chroot lacks is given
+to it here, and only here: a name server and the machine's own certificates; systemd (``systemctl_stand_in.py``); and
+the ports by which four nodes of one machine are told apart, in place of the guide's example of ``--node-extra``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from box import Box
+
+from testbed import cli, tree
+from testbed.settings import layout_from
+
+pytestmark = pytest.mark.slow
+REPO = Path(__file__).resolve().parents[2]
+GUIDE = REPO / "docs/install.md"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Lines that are typed together: below which heading, by whom."""
+
+    heading: str
+    user: str
+    lines: str
+
+
+def blocks(text: str) -> list[Block]:
+    """Every block of the page that is fenced as ``sh``."""
+    found, heading = [], ""
+    for match in re.finditer(
+        r"^## (?P<heading>.+)$|^```(?P<info>\S.*)\n(?P<lines>(?s:.*?))^```$", text, re.MULTILINE
+    ):
+        if match["heading"]:
+            heading = match["heading"]
+        else:
+            language, _, rest = match["info"].partition(" ")
+            assert language == "sh", f"a block that nothing runs: {match['info']}"
+            found.append(Block(heading, rest.removeprefix("as=") or "root", match["lines"]))
+    return found
+
+
+class Host:
+    """The machine on which it is typed."""
+
+    def __init__(self, box: Box, ports: str) -> None:
+        self.box, self._ports = box, ports
+        self.said: dict[str, str] = {}
+
+    def type(self, block: Block) -> None:
+        script = block.lines.replace("n[1-4]=Weight=10", f"n[1-4]={self._ports}")
+        done = subprocess.run(
+            ["chroot", f"--userspec={block.user}", str(self.box.root), "sh", "-eux", "-c", script],
+            capture_output=True, text=True, check=False, cwd="/", stdin=subprocess.DEVNULL, timeout=400,
+            env={"PATH": _PATH, "LC_ALL": "C.UTF-8", "HOME": "/tmp", "COLUMNS": "200"},
+        )  # fmt: skip
+        self.said[block.heading] = self.said.get(block.heading, "") + done.stdout
+        log = self.box.root / "srv/stand-in/lucidd.log"
+        tail = log.read_text()[-2000:] if log.exists() else ""
+        assert done.returncode == 0, f"{block.heading}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{tail}"
+
+
+def make_plain(box: Box, ports: str) -> None:
+    """As a site has it before it hears of Lucid: GPUs without addresses or slots, no user and no file of Lucid's."""
+    root, etc = box.root, box.root / "etc/slurm"
+    own = (etc / "slurm.conf").read_text().replace("include /etc/slurm/lucid.slurm.conf\n", "")
+    (etc / "slurm.conf").write_text(
+        own + "GresTypes=gpu\nSelectType=select/cons_tres\nPriorityType=priority/multifactor\n"
+        "AccountingStorageTRES=gres/gpu\n"
+        f"NodeName=n[1-4] CPUs=16 RealMemory=64000 Gres=gpu:4 {ports}\n"
+        "PartitionName=vc-a Nodes=n[1-2] Default=YES\nPartitionName=vc-b Nodes=n[3-4]\n"
+    )
+    (etc / "gres.conf").write_text("NodeName=n[1-4] Name=gpu File=/dev/nvidia[0-3]\n")
+    box.run("sacctmgr", "-i", "delete", "user", "lucid", check=False)
+    for name in ("passwd", "group", "shadow"):
+        path = root / "etc" / name
+        if path.exists():
+            kept = [line for line in path.read_text().splitlines(keepends=True) if not line.startswith("lucid:")]
+            path.write_text("".join(kept))
+    for path in [
+        *etc.glob("lucid*"),
+        *etc.glob("*.lua"),
+        root / "run/lucid",
+        *root.glob("etc/systemd/system/lucid*"),
+    ]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    stand_in = root / "usr/local/bin/systemctl"
+    stand_in.write_text((Path(__file__).parent / "systemctl_stand_in.py").read_text())
+    stand_in.chmod(0o755)
+    box.run("/usr/local/bin/systemctl", "restart", "slurmctld", "slurmd")
+    box.wait("every node", lambda: box.run("sinfo", "-h", "-N", "-t", "idle").stdout.count("\n") == 4)
+
+
+def give_network(box: Box) -> None:
+    """The host's name server and certificates, and apt's lists. A machine that reaches no mirror skips."""
+    root = box.root
+    shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+    names = root / "etc/nsswitch.conf"
+    names.write_text(names.read_text().replace("hosts: files", "hosts: files dns"))
+    certificates = Path("/etc/ssl/certs/ca-certificates.crt")
+    done = subprocess.run(
+        ["chroot", str(root), "sh", "-c", "apt-get update && apt-get install -y ca-certificates"],
+        capture_output=True, text=True, check=False, timeout=300,
+        env={"PATH": _PATH, "DEBIAN_FRONTEND": "noninteractive"},
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"no Debian mirror is reached from the testbed: {done.stderr[-300:]}")
+    if certificates.exists():
+        shutil.copy(certificates, root / "etc/ssl/certs/ca-certificates.crt")
+
+
+def copy_checkout(box: Box) -> None:
+    """/root/lucid, as ``git clone`` would make it."""
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "lucid", "slurm", "pyproject.toml", "README.md", "LICENSE"],
+        cwd=REPO, capture_output=True, text=True, check=True,
+    ).stdout.split("\0")  # fmt: skip
+    for name in filter(None, names):
+        target = box.root / "root/lucid" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPO / name, target)
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    base = os.environ.get("LUCID_TESTBED_NAME", "pytest")
+    layout = layout_from({**os.environ, "LUCID_TESTBED_NAME": f"{base}-guide", "LUCID_TESTBED_PLUGIN": "0"})
+    if reason := cli.unfit(layout):
+        pytest.skip(reason)
+    with tree.locked(layout.cache / f"{layout.name}.session.lock"):
+        tree.build(layout, print)
+        cli.down(layout)
+        cli.up(layout, print)
+        try:
+            box = Box(layout.root)
+            found = re.search(
+                r"NodeHostname=\S+ NodeAddr=\S+ Port=\S+", (box.root / "etc/slurm/lucid.slurm.conf").read_text()
+            )
+            assert found
+            make_plain(box, found[0])
+            give_network(box)
+            copy_checkout(box)
+            yield Host(box, found[0])
+        finally:
+            if os.environ.get("LUCID_TESTBED_KEEP") != "1":
+                cli.down(layout)
+
+
+def test_every_line_of_the_install_guide_works_in_its_order(host: Host) -> None:
+    box, part, jobs = host.box, "", {}
+    for block in blocks(GUIDE.read_text()):
+        if block.heading != part:
+            promised(part, host)
+            part = block.heading
+        if block.lines.startswith("lucidctl pause"):
+            jobs = {name: box.sbatch("--gres=gpu:1", *options) for name, options in (("held", ("-H",)), ("free", ()))}
+        host.type(block)
+    promised(part, host)
+    assert box.job(jobs["held"])["priority"]["number"] == 0, "its own user holds it: that is nobody else's business"
+    plain = box.sbatch("--gres=gpu:2", script="echo $CUDA_VISIBLE_DEVICES")
+    box.wait_ended(plain, jobs["free"])
+    assert {box.state(plain), box.state(jobs["free"])} == {"COMPLETED"}
+    assert box.tag(plain) == "", "a plain Slurm, as before"
+
+
+def promised(part: str, host: Host) -> None:
+    """What the guide says that one has at the end of a part."""
+    box, said = host.box, host.said.get(part, "")
+    levels = re.findall(r"^ *(ok|warn|bad|BAD) ", said, re.MULTILINE)
+    if part.startswith("1."):
+        assert re.search(r"lucidctl, version \d", said)
+    elif part.startswith("5."):
+        assert "lucidd runs (" in said
+        assert "[would, in observe mode]" in said
+        assert set(levels) <= {"ok", "warn"}
+        assert "ok" in levels
+    elif part.startswith("6."):
+        assert re.search(r"vc-a\W+order\W+order\b", said.partition("partition")[2]), said
+    elif part.startswith("7."):
+        assert not {"bad", "BAD"} & set(levels), said
+        number = box.sbatch("--gres=gpu:1", "-p", "vc-a")
+        assert "held=1" in box.tag(number), "job_submit.lua is loaded and sees the heartbeat"
+        box.wait_ended(number, limit_s=120)
+        assert box.state(number) == "COMPLETED"
+    elif part.startswith("8."):
+        assert "no job of Lucid's is held or changed any more" in said
+        assert not [line for line in said.splitlines() if line.startswith("/")], "find prints nothing"
