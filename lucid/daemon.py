@@ -35,6 +35,7 @@ from lucid.adapters.store import Lease, LeaseLost, Store, StoreDamaged, StoreGon
 from lucid.adapters.store_file import set_aside
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.adapters.systemd import tell_systemd
+from lucid.adapters.wake import WakeFile
 from lucid.config import Mode, Settings, library_folder, load_settings, profiles_folder
 from lucid.core.job import Stage
 from lucid.core.ports import Clock, Predictor
@@ -343,7 +344,12 @@ class Daemon:
         wake_s = result.plan.wake_s
         if wake_s is not None:
             wait_s = min(wait_s, max(wake_s - self._clock.now_s(), slurm.poll_busy_s))
-        return max(wait_s, 5.0 * self._breaker.calls.last_s)  # a slow slurmctld is asked less often
+        return max(wait_s, self.least_wait_s)
+
+    @property
+    def least_wait_s(self) -> float:
+        """Seconds until the next look at the least, whatever wakes it: a slow slurmctld is asked less often."""
+        return max(self._settings.slurm.poll_busy_s, 5.0 * self._breaker.calls.last_s)
 
     def _trouble(self, what: str, error: Exception) -> None:
         if str(error) != self._last_error:
@@ -400,10 +406,13 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     beside = (model_timer(settings, given.config, store), tune_timer(settings, given.config))
-    return _turn_until(daemon, stop, given.once, [] if given.once else [timer for timer in beside if timer])
+    wake = WakeFile(Path(settings.daemon.heartbeat).with_name("wake"))
+    return _turn_until(daemon, stop, wake, given.once, [] if given.once else [timer for timer in beside if timer])
 
 
-def _turn_until(daemon: Daemon, stop: threading.Event, once: bool, beside: Sequence[ModelTimer] = ()) -> int:
+def _turn_until(
+    daemon: Daemon, stop: threading.Event, wake: WakeFile, once: bool, beside: Sequence[ModelTimer] = ()
+) -> int:
     timers = BackgroundScheduler(daemon=True)
     timers.add_job(daemon.prune, "interval", hours=_PRUNE_EVERY_H, max_instances=1, coalesce=True)
     timers.start()
@@ -413,13 +422,14 @@ def _turn_until(daemon: Daemon, stop: threading.Event, once: bool, beside: Seque
     ready = False
     try:
         while not stop.is_set():
+            wake.mark()
             wait_s = daemon.turn()
             if not ready:
                 tell_systemd("READY=1")  # so that doctor, right after systemctl start, sees what this turn left
                 ready = True
             if once:
                 break
-            stop.wait(wait_s)
+            wake.wait(stop, min(daemon.least_wait_s, wait_s), wait_s)
     finally:
         tell_systemd("STOPPING=1")
         timers.shutdown(wait=False)

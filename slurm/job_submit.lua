@@ -43,6 +43,16 @@ local function settings()
   return found
 end
 
+-- Tells the daemon that there is something to look at, by the time of change of a small file beside the heartbeat, which
+-- is slurmctld's own. It is never made here: where it is not there, or not writable, the daemon finds the job by itself.
+local function wake(known, now)
+  local file = io.open((known.heartbeat:gsub("[^/]+$", "wake")), "r+")
+  if file then
+    file:write(string.format("%d\n", now))
+    file:close()
+  end
+end
+
 -- What the daemon last wrote, or nil if it has not written lately. It replaces the file as a whole.
 local function heartbeat(known, now)
   local file = io.open(known.heartbeat, "r")
@@ -370,6 +380,9 @@ function slurm_job_submit(job, part_list, submit_uid)
   if not wrote then
     slurm.log_error("lucid: a field could not be written: %s", tostring(problem))
   end
+  if reason == "held" or reason == "routed" then
+    pcall(wake, settings(), os.time())
+  end
   slurm.log_debug("lucid: uid %s: %s", tostring(submit_uid), tostring(reason))
   return slurm.SUCCESS
 end
@@ -407,6 +420,7 @@ local function hold_or_release(job, record, now)
   local beat, name = heartbeat(settings(), now), tag:match("^lucid:vc=([^;]+)")
   if beat and beat.modes[name] == "pack" and record.priority == 0 then
     edits[2] = { "priority", NO_VAL }
+    wake(settings(), now)
   end
   return edits
 end

@@ -7,7 +7,7 @@ import difflib
 from lucid.config import Settings
 from lucid.core.ports import Capability
 from lucid.errors import ConfigError
-from lucid.live.modes import policy_settings
+from lucid.live.modes import live_profiling, policy_settings
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policy import known_policies, make_policy
@@ -29,6 +29,11 @@ def check_policy(settings: Settings, where: str) -> None:
             f"{where}: daemon.policy = {name!r}: there is no such policy; {hint}{_known(settings, able)}"
         )
     lacking = _lacking(name, settings, able)
+    if lacking == [Capability.PREEMPT] and settings.slurm.packs:
+        raise ConfigError(
+            f"{where}: daemon.policy = {name!r}: it stops running jobs, which then start over; "
+            f'that takes policy.profiling.restarts = "allowed"; {_known(settings, able)}'
+        )
     if lacking:
         raise ConfigError(
             f"{where}: daemon.policy = {name!r}: it needs {', '.join(lacking)}, which Slurm does not offer Lucid "
@@ -40,8 +45,12 @@ def _most(settings: Settings) -> frozenset[Capability]:
     """What the cluster offers at most, whatever Slurm's version turns out to be."""
     if not settings.slurm.packs:
         return frozenset()
-    profiling = {Capability.PROFILE} if settings.daemon.profiling_partition else set()
-    return frozenset({Capability.PREEMPT, Capability.SHARE} | profiling)
+    able = {Capability.SHARE}
+    if settings.daemon.profiling_partition:
+        able.add(Capability.PROFILE)
+    if live_profiling(settings.policy).restarts == "allowed":
+        able.add(Capability.PREEMPT)  # whom it preempts is started over
+    return frozenset(able)
 
 
 def _lacking(name: str, settings: Settings, able: frozenset[Capability]) -> list[str]:

@@ -68,6 +68,9 @@ def write(layout: Layout, base: int, files: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         os.chown(path, *_ids(root, user))
         path.chmod(0o755)
+    wake = root / "run/lucid/wake"  # as lucidd.service makes it
+    wake.touch()
+    os.chown(wake, *_ids(root, _SLURM))
     _install(root, files)
 
 

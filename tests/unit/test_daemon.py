@@ -340,8 +340,15 @@ def test_bad_configurations_are_told(tmp_path: Path, capsys: pytest.CaptureFixtu
         ('[daemon.partitions]\nvc = "fast"\n', "daemon.partitions.vc"),
         ("[daemon]\nheart = 1\n", "heartbeat"),
         ("[slurm\n", "not valid TOML"),
+        (
+            '[daemon]\npolicy = "srtf"\n[daemon.partitions]\nvc = "pack"\n',
+            'it stops running jobs, which then start over; that takes policy.profiling.restarts = "allowed"',
+        ),
         ('[daemon]\npolicy = "lucyd"\n[daemon.partitions]\nvc = "order"\n', "did you mean 'lucid'? lucidd can run: "),
-        ('[daemon]\npolicy = "pollux"\n[daemon.partitions]\nvc = "order"\n', "it needs adapt, resize, which Slurm"),
+        (
+            '[daemon]\npolicy = "pollux"\n[daemon.partitions]\nvc = "order"\n',
+            "it needs adapt, preempt, resize, which Slurm",
+        ),
         (
             '[slurm]\nclient = "rest"\nrest_url = "http://h:1"\n[daemon]\npolicy = "srtf"\n'
             '[daemon.partitions]\nvc = "order"\n',

@@ -17,6 +17,7 @@ from lucid.adapters.job_log import write_job_log
 from lucid.adapters.slurm_client import Breaker
 from lucid.adapters.store_memory import MemoryStore
 from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.wake import WakeFile
 from lucid.cli.main import lucidctl
 from lucid.config import settings_from
 from lucid.core.job import Ended, Job, JobProfile
@@ -235,8 +236,9 @@ def test_a_daemon_that_is_not_to_train_has_no_timer(tmp_path: Path, monkeypatch:
     assert children == [["--config", str(tmp_path / "lucid.toml")]], "the child goes by the daemon's own settings"
 
 
-def test_the_daemon_starts_the_timer_and_ends_it(site: LearnedSite) -> None:
+def test_the_daemon_starts_the_timer_and_ends_it(site: LearnedSite, tmp_path: Path) -> None:
     stop, told = threading.Event(), []
+    wake = WakeFile(tmp_path / "wake")
 
     class Timer:
         def start(self) -> None:
@@ -247,7 +249,7 @@ def test_the_daemon_starts_the_timer_and_ends_it(site: LearnedSite) -> None:
 
     turn = site.daemon.turn
     site.daemon.turn = lambda: stop.set() or turn()  # type: ignore[method-assign,func-returns-value]
-    assert daemon_module._turn_until(site.daemon, stop, False, [Timer()]) == 0  # type: ignore[list-item]
+    assert daemon_module._turn_until(site.daemon, stop, wake, False, [Timer()]) == 0  # type: ignore[list-item]
     assert told == ["start", "stop"]
 
 
