@@ -105,6 +105,28 @@ def test_a_request_that_had_become_slots_is_given_back(box: Box) -> None:
         assert "gres/gpu=2" in job["tres_alloc_str"]
 
 
+def test_cpus_and_memory_by_gpu_are_given_back_even_half_way(box: Box) -> None:
+    """lucidd was killed between the update that empties a request and the one that makes it slots; or after both."""
+    box.beat()
+    options = ["--gpus=2", "--cpus-per-gpu=3", "--mem-per-gpu=1000"]
+    half, whole, untouched = (box.sbatch(*options) for _ in range(3))
+    for number in (half, whole):
+        box.scontrol("update", f"JobId={number}", "TresPerJob=", "CpusPerTres=", "MemPerTres=")
+    box.scontrol(
+        "update",
+        f"JobId={whole}",
+        "TresPerNode=gres/shard:g1:1,gres/shard:g3:1",
+        "ReqNodeList=n1",
+        "MinMemoryNode=2000",
+    )
+    assert (release(box, "--all").returncode, release(box, "--all").stderr) == (0, "")
+    box.wait_ended(half, whole, untouched)
+    for number in (half, whole, untouched):
+        job = box.job(number)
+        assert (job["cpus_per_tres"], job["memory_per_tres"]) == ("gres/gpu:3", "gres/gpu:1000")
+        assert job["tres_alloc_str"].startswith("cpu=6,mem=2000M,node=1,billing=6,gres/gpu=2")
+
+
 def test_a_routed_job_goes_back_to_its_own_partition(box: Box) -> None:
     settings = box.root / "etc/slurm/lucid.plugin.conf"
     before = settings.read_text()
