@@ -72,7 +72,12 @@ class Box:
 
     def wait_ended(self, *numbers: str, limit_s: float = 60.0) -> None:
         over = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
-        self.wait(f"end of {numbers}", lambda: all(self.jobs()[n]["job_state"][0] in over for n in numbers), limit_s)
+
+        def ended() -> bool:
+            jobs = self.jobs()
+            return all(jobs[number]["job_state"][0] in over for number in numbers)
+
+        self.wait(f"end of {numbers}", ended, limit_s)
 
     def beat(self, modes: Mapping[str, str] | None = None, *, age_s: float = 0, extra: str = "") -> None:
         """Write the daemon's heartbeat."""

@@ -119,7 +119,11 @@ def test_pairs_that_were_seen_to_be_slow_are_not_made_again(how: dict[str, bool]
     table = PairsTable({(WORKLOAD.workload, WORKLOAD.workload): (0.5, 0.5)})
     durations_s = {"": {name: 1000.0 for name, _ in jobs}}
     scenario = Scenario(trace, {"vc": 2}, NodeShape(1), table, durations_s=durations_s)
-    outcomes = ran(replace(scenario, **how), "lucid")  # type: ignore[arg-type]
+    # a pair that may not be parted would not be made at all
+    profiling = scenario.settings.policy.profiling.model_copy(update={"restarts": "allowed"})
+    policy = scenario.settings.policy.model_copy(update={"profiling": profiling})
+    settings = scenario.settings.model_copy(update={"policy": policy})
+    outcomes = ran(replace(scenario, settings=settings, **how), "lucid")  # type: ignore[arg-type]
     assert [outcomes[name].packed for name, _ in jobs] == [True, True, not how, not how]
 
 

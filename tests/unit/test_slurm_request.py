@@ -109,7 +109,7 @@ class Scene:
         self.cluster = SlurmCluster(
             self.slurm, self.store, FakeSampler(self.slurm, {}), self.slurm, SlurmSettings(),
             DaemonSettings(partitions={"vc": Mode.PACK}, mps=False),
-            lambda: {"vc": Mode.PACK}, lambda job, profile: True, lambda job: False, lease.token,
+            lambda: {"vc": Mode.PACK}, lambda job: False, lease.token,
         )  # fmt: skip
 
     def submit(self, request: Request, cpus: int = 1, **rest: object) -> None:
@@ -128,7 +128,7 @@ class Scene:
 
 
 SLOTS = "gres/shard:g1:1,gres/shard:g2:1"
-START = Start(at("n1:1-2"), (FairOrder(0.0),))
+START = Start(at("n1:1-2"), (FairOrder(0.0),), slots=True)
 
 
 def test_cpus_by_gpu_become_cpus_and_come_back_with_the_request() -> None:
@@ -182,7 +182,7 @@ def test_why_it_runs_whole_stands_in_the_job() -> None:
     (entry,) = scene.cluster.observe().partitions["vc"].pending
     assert not entry.job.shareable
     assert "--ntasks-per-gpu" in entry.job.whole_because
-    assert scene.do(START) is None
+    assert scene.do(replace(START, slots=False)) is None
     assert not scene.request.shards
 
 
