@@ -301,14 +301,14 @@ class Daemon:
 
     def _beat(self, result: CycleResult) -> None:
         daemon, now_s = self._settings.daemon, self._clock.now_s()
-        profiling = self._settings.policy.profiling
+        profiling = live_profiling(self._settings.policy)
         write_heartbeat(
             Path(daemon.heartbeat),
             Heartbeat(
                 now_s,
                 self.modes,
                 daemon.profiling_partition if profiling.enabled else "",
-                profiling.n_prof,
+                profiling.n_prof if profiling.restarts == "allowed" else 0,  # else nobody is sent there at submission
                 {} if self._cluster is None else self._cluster.most_gpus,
             ),
         )
@@ -330,6 +330,8 @@ class Daemon:
             status["samples"] = {"taken": self._samples.taken, "missing": self._samples.missing}
         if result is not None:
             status["partitions"] = partitions_of(result.snapshot)
+        if self._cluster is not None:
+            status["aside"] = self._cluster.aside()
         self._store.put_view("status", status)
 
     def _wait_s(self, result: CycleResult) -> float:

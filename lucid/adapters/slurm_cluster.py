@@ -374,6 +374,11 @@ class SlurmCluster:
                     self.known.forget(job_id)
         return done
 
+    def aside(self) -> dict[str, str]:
+        """Waiting jobs of ours that are nobody's to decide at present, by id, with the reason in words."""
+        told = ((job.id, self._viewer.aside(job, self._notes.get(job.id), self._facts)) for job in self._facts.jobs)
+        return {job_id: words for job_id, words in told if words}
+
     def still_ours(self) -> list[str]:
         """Ids of the jobs that the last look showed held by Lucid, or waiting with a request that Lucid changed."""
         return [

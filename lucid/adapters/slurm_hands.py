@@ -18,11 +18,15 @@ from lucid.config import SlurmSettings
 from lucid.core.ports import Clock
 from lucid.errors import ActionRefused
 
-__all__ = ["Hands"]
+__all__ = ["GIVEN_UP", "LET_GO", "Hands"]
 
 _PASSING = ("pending execution", "temporarily unavailable", "already completing", "in progress")
 """Slurm's words to a job that has not left COMPLETING: no fault of its request."""
 _RETRY_S = 10.0
+LET_GO = "let go"
+"""The verb of an action that leaves a job to Slurm …"""
+GIVEN_UP = "Slurm did not start it"
+"""… and what its detail says where Slurm had refused to start it as Lucid asked."""
 
 
 class Hands:
@@ -125,6 +129,6 @@ class Hands:
             steps.append(lambda: self.client.update(record.id, changes))
         if self.viewer.holds(record, note):
             steps.append(lambda: self.client.release(record.id))
-        self.do(record.id, "let go", f"as its user wrote it: {why}", *steps)
+        self.do(record.id, LET_GO, f"as its user wrote it: {why}", *steps)
         if note is not None:
             self.put(replace(note, where="", shards=False, released=True, restarts=record.restarts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lucid.adapters.slurm_hands import Hands
+from lucid.adapters.slurm_hands import GIVEN_UP, Hands
 from lucid.adapters.slurm_obstacles import Standing, standing, whose_limit
 from lucid.adapters.slurm_records import SlurmJob
 from lucid.adapters.slurm_starts import back_to
@@ -77,7 +77,7 @@ class Mender:
         why = "" if packs else f"partition {hands.viewer.home(record, note)!r} is not packed"
         why = why or hands.viewer.leaves(record, facts.now_s)
         if not why and note is not None and note.given_up and not note.released:
-            why = f"Slurm did not start it {note.tries} times as Lucid asked ({note.given_up})"
+            why = f"{GIVEN_UP} {note.tries} times as Lucid asked ({note.given_up})"
         if why:
             hands.let_go(record, why)
             return f"job {record.id}: let go as its user wrote it, {why}"

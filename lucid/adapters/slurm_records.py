@@ -147,6 +147,11 @@ class SlurmNode:
         return not self.states & _OUT
 
     @property
+    def out(self) -> str:
+        """Why nothing new may start here, in Slurm's words; empty where it may."""
+        return ", ".join(sorted(state.lower() for state in self.states & _OUT))
+
+    @property
     def addressable(self) -> bool:
         """Can each of its GPUs be asked for by name, as a shard? Then two jobs can be put on the same one."""
         types = self.gpu_types

@@ -132,6 +132,18 @@ class Viewer:
             return False
         return facts.modes.get(self.home(job, note)) is Mode.PACK
 
+    def aside(self, job: SlurmJob, note: JobNote | None, facts: Facts) -> str:
+        """Why a waiting job of ours is nobody's to decide at present; empty for all others."""
+        if not (job.pending and job.gpus and self.ours(job)) or self.under_way(job, note):
+            return ""
+        if facts.modes.get(self.home(job, note)) is not Mode.PACK or self.holds(job, note):
+            return ""
+        if job.held:
+            return "its user or an administrator holds it (scontrol release ends that)"
+        if note is not None and note.given_up:
+            return f"released as its user wrote it, since Slurm did not start it as Lucid asked ({note.given_up})"
+        return f"Slurm alone decides about it ({job.reason})"
+
     def under_way(self, job: SlurmJob, note: JobNote | None) -> bool:
         """Was it told to start, and has not yet?"""
         return job.pending and not job.held and note is not None and bool(note.where)
@@ -193,6 +205,7 @@ class Viewer:
             max(node.cpus - cpus, 1),
             max(node.mem_mib - mem, 1),
             node.available,
+            node.out,
         )
 
     def gpu_mem_mib(self, node: SlurmNode) -> int:

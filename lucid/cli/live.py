@@ -159,7 +159,8 @@ def status(config: Path, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True)
 def queue(config: Path, as_json: bool) -> None:
     """List waiting jobs in Lucid's order, with estimate, expected start and why they wait."""
-    snapshot, plan = live_snapshot(live_store(live_settings(config)))
+    store = live_store(live_settings(config))
+    snapshot, plan = live_snapshot(store)
     rows: list[dict[str, Any]] = []
     for name, partition in snapshot.partitions.items():
         ahead = forecast(partition, snapshot.predictions, snapshot.now_s)
@@ -181,8 +182,9 @@ def queue(config: Path, as_json: bool) -> None:
                     "decision": decided,
                 }
             )
+    aside: dict[str, str] = (store.view("status") or {}).get("aside") or {}
     if as_json:
-        click.echo(json.dumps({"at_s": snapshot.now_s, "queue": rows}, indent=1))
+        click.echo(json.dumps({"at_s": snapshot.now_s, "queue": rows, "aside": aside}, indent=1))
         return
     table = Table(caption=f"as of {time.strftime('%F %T', time.localtime(snapshot.now_s))}")
     for column in ("#", "job", "user", "GPUs", "waits", "estimate", "starts in about", "why"):
@@ -201,6 +203,8 @@ def queue(config: Path, as_json: bool) -> None:
             _why(row["decision"]),
         )
     Console().print(table)
+    for job_id, words in aside.items():
+        click.echo(f"job {job_id} waits, but not for Lucid: {words}")
 
 
 def _why(decided: dict[str, Any] | None) -> str:

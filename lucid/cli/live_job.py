@@ -155,6 +155,15 @@ def replanned(
     raise ConfigError(f"job {job_id} does not wait for Lucid (any more); look at: lucidctl explain {job_id}")
 
 
+def _told_aside(store: SqliteStore, job_id: str) -> None:
+    """Raises:
+    ConfigError: the job waits, and not for Lucid; the message says for whom.
+    """
+    words = ((store.view("status") or {}).get("aside") or {}).get(job_id)
+    if words:
+        raise ConfigError(f"job {job_id} waits, but not for Lucid: {words}")
+
+
 def _changed(entry: Pending, gpus: int | None, share: bool) -> Pending:
     job = entry.job
     if gpus is not None:
@@ -190,7 +199,9 @@ def _words(decision: Decision | None) -> str:
 def why_not(job_id: str, gpus: int | None, share: bool, config: Path, as_json: bool) -> None:
     """Plan again as if waiting JOB had asked differently: would it start now?"""
     settings = live_settings(config)
-    snapshot, _ = live_snapshot(live_store(settings))
+    store = live_store(settings)
+    _told_aside(store, job_id)
+    snapshot, _ = live_snapshot(store)
     packing = settings.policy.packing.model_copy(update={"same_user_only": not settings.daemon.share_across_users})
     profiling = live_profiling(settings.policy)
     policy = settings.policy.model_copy(update={"packing": packing, "profiling": profiling})

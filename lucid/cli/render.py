@@ -146,6 +146,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "Backfill": _backfill,
     "PlainOrder": _plain_order,
+    "NodesOut": lambda r: f"{_gpus(r.gpus)} on nodes where nothing may start" + (f" ({r.words})" if r.words else ""),
     "Unsafe": lambda r: f"the safety check stopped what was planned: {r.words}",
     "SlurmBars": lambda r: (
         f"Slurm would not start it now: {r.words}"

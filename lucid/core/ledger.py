@@ -81,6 +81,11 @@ class Ledger:
                 return count
         return 0
 
+    def out(self) -> tuple[int, str]:
+        """GPUs of nodes that are not available, and why not, in words."""
+        away = [node for node in self.nodes if not node.available]
+        return sum(node.gpus for node in away), ", ".join(sorted({node.out for node in away if node.out}))
+
     def tightest(self, gpus: int, allowed: Callable[[int], bool] | None = None) -> int | None:
         """Index of the node with the fewest free GPUs that still has ``gpus``; lowest index among equals.
         ``allowed`` may rule nodes out. ``None`` where there is none."""

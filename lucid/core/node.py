@@ -21,3 +21,5 @@ class Node:
     mem_mib: int = 0
     available: bool = True
     """False while down or draining: nothing new is placed here."""
+    out: str = ""
+    """Why it is not available, in the cluster's own word: reserved, drained, down."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from lucid.adapters.heartbeat import read_heartbeat
 from lucid.adapters.profiles import ProfileFolder
+from lucid.adapters.slurm_hands import GIVEN_UP, LET_GO
 from lucid.adapters.slurm_token import Token
-from lucid.adapters.store import holder_is_dead
+from lucid.adapters.store import ActionRow, holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.config import Mode, Settings, profiles_folder
 from lucid.errors import ClusterUnavailable, StoreError
@@ -24,6 +27,8 @@ __all__ = ["look_over_state"]
 _STALE_S = 60.0
 _LEAST_FREE_MIB = 512
 _TOKEN_WARN_S = 86400.0
+_DAY_S = 86400.0
+_ACTIONS = 20_000
 
 
 def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
@@ -48,6 +53,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     try:
         store = SqliteStore(folder / "lucid.db", read_only=True)
         seen, lease, switches = store.view("status") or {}, store.lease(), store.settings()
+        let_go = [*_let_go(store.actions(limit=_ACTIONS), now_s)]
     except StoreError as error:
         yield bad(str(error), "make room there, then restart lucidd" if free else _remedy(settings, now_s))
         return
@@ -63,6 +69,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     yield from words_of_switches(settings, switches, seen.get("configured", {}))
     if switches.get("paused") == "1":
         yield warn("lucidd is paused", "lucidctl resume")
+    yield from let_go
     if seen.get("last_error"):
         yield bad(f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")
     if seen.get("breaker_why"):
@@ -73,6 +80,23 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
                 f"the {kind} model in service cannot be used: {found['why']}",
                 f"lucidctl models rollback {kind}, or train anew",
             )
+
+
+def _let_go(actions: Sequence[ActionRow], now_s: float) -> Iterator[Finding]:
+    """Jobs that Slurm did not start as Lucid asked, by Slurm's words."""
+    causes: Counter[str] = Counter()
+    last: dict[str, str] = {}
+    for row in actions:
+        if row.verb == LET_GO and GIVEN_UP in row.detail and now_s - row.at_s < _DAY_S:
+            cause = re.sub(r"[0-9]+", "N", row.detail.rpartition("(")[2].rstrip(")"))
+            causes[cause] += 1
+            last[cause] = row.job_id
+    for cause, count in causes.most_common():
+        yield warn(
+            f"Slurm did not start {count} job{'s' * (count > 1)} of the last day as Lucid asked ({cause}); "
+            "Lucid released them as their users wrote them",
+            f"lucidctl explain {last[cause]} tells what was asked",
+        )
 
 
 def _free(folder: Path) -> list[Finding]:

@@ -234,6 +234,35 @@ def test_nothing_of_an_unsafe_plan_is_applied() -> None:
     assert not left.running
 
 
+def test_a_live_cluster_leaves_out_the_unsafe_action_alone_and_its_job_waits_with_the_reason() -> None:
+    cluster = a_cluster(a_trace(by("a"), by("b")), profiled=lambda job: False)
+    cluster.advance(0.0)
+    result = Cycle(cluster, FixedPredictor(), Reckless(), tolerant=True).run()
+    assert [error.job_id for error in result.unsafe] == ["b"]
+    left = cluster.observe().partitions[VC]
+    assert ([e.job.id for e in left.running], [e.job.id for e in left.pending]) == (["a"], ["b"])
+    held = result.plan.decision_of("b")
+    assert isinstance(held, Hold)
+    assert [reason.kind for reason in held.reasons] == ["Unsafe"]
+
+
+def test_a_guest_goes_with_its_unsafe_host() -> None:
+    snapshot, measured = state(), LIGHT
+    waiting = [replace(waits(name), profile=measured) for name in ("host", "guest")]
+    room = part(nodes(1, 1), waiting, [runs("there", "n1:0")])
+    host, guest = start("n1:0"), replace(start("n1:0"), beside="host")
+    plan = PartitionPlan({"host": host, "guest": guest}, (Action("host", VC, host), Action("guest", VC, guest)))
+    left, unsafe = SafetyCheck().safe_part(replace(snapshot, partitions={VC: room}), Plan(0.0, {VC: plan}))
+    assert {error.job_id for error in unsafe} == {"host", "guest"}
+    assert not left.actions
+
+
+def test_a_plan_that_leaves_a_job_undecided_is_refused_on_a_live_cluster_too() -> None:
+    room = part(nodes(1, 1), [waits("lost")])
+    with pytest.raises(UnsafePlan, match="not decided"):
+        SafetyCheck().safe_part(Snapshot(0.0, {VC: room}), Plan(0.0, {VC: PartitionPlan({})}))
+
+
 def stretchy(where: str, **limits: int) -> Running:
     entry = runs("e", where)
     return replace(entry, job=replace(entry.job, elastic=Elastic(**{"max_gpus": 4, **limits})))

@@ -52,6 +52,13 @@ class Home:
         return findings
 
 
+def let_go(home: Home, *words: str) -> None:
+    """Jobs that Slurm did not start as Lucid asked."""
+    for number, text in enumerate(words):
+        detail = f"as its user wrote it: Slurm did not start it 2 times as Lucid asked ({text})"
+        home.store.begin_action(NOW - 60, f"{number}", "let go", detail, 1)
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
@@ -77,6 +84,7 @@ WRONG: list[tuple[Callable[[Home], Any], str, str]] = [
     (lambda home: home.store.set_setting("mode.gone", "pack"), "warn", "mode.gone = pack"),
     (lambda home: home.store.put_view("status", {"last_error": "it rained"}), "bad", "it rained"),
     (lambda home: home.store.put_view("status", {"breaker_why": "slow"}), "warn", "breaker is open: slow"),
+    (lambda home: let_go(home, "Invalid job 17", "Invalid job 4"), "warn", "did not start 2 jobs of the last day as"),
     (lambda home: home.beat.unlink(), "bad", "no heartbeat"),
     (lambda home: shutil.rmtree(home.beat.parent), "bad", "no such folder"),
     (lambda home: write_heartbeat(home.beat, Heartbeat(NOW - 100)), "bad", "100 s old"),

@@ -152,6 +152,8 @@ SAID: list[tuple[Reason, str]] = [
         "Slurm would not start it now: QOSMaxJobsPerUserLimit; Lucid tries",
     ),
     (why.SlurmBars("Licenses", 0.0), "Slurm would not start it now: Licenses"),
+    (why.NodesOut(8, "down, reserved"), "8 GPUs on nodes where nothing may start (down, reserved)"),
+    (why.NodesOut(1, ""), "1 GPU on nodes where nothing may start"),
     (why.Unsafe("job 1: no room"), "the safety check stopped what was planned: job 1: no room"),
     (why.WaitedForProfiling(15000.0, 14400.0), "has waited 4.2 h for a profiling node, at most 4.0 h is allowed"),
 ]

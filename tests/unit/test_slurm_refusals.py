@@ -6,6 +6,7 @@ import pytest
 from test_slurm_cluster import WHY, Scene, known
 
 from builders import at
+from fake_slurm import fake_node
 from lucid.adapters.slurm_client import Changes
 from lucid.adapters.slurm_obstacles import Standing, standing
 from lucid.adapters.slurm_records import Request
@@ -328,3 +329,22 @@ def test_mending_leaves_alone_what_was_started_since_the_last_look(stage: Scene)
     assert stage.cluster.heal() == []
     assert stage.store.notes()["1"].where == "n1:0"
     assert [e.job.id for e in stage.look().running] == ["1"]
+
+
+def test_who_waits_and_not_for_lucid_is_told(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1, mark=MINE)
+    stage.slurm.submit("2", "vc", 1, mark=MINE, comment="lucid:held")
+    stage.slurm.submit("3", "vc", 1, mark=MINE, dependent=True)
+    stage.look()
+    assert stage.cluster.aside() == {"2": "its user or an administrator holds it (scontrol release ends that)"}
+    stage.mend()
+    stage.look()
+    assert stage.cluster.aside()["3"] == "Slurm alone decides about it (None)"
+
+
+def test_nodes_that_are_reserved_say_so(stage: Scene) -> None:
+    stage.slurm.machines[0] = fake_node("n1", "vc", states=frozenset({"IDLE", "RESERVED"}))
+    assert [(node.name, node.available, node.out) for node in stage.look().nodes] == [
+        ("n1", False, "reserved"),
+        ("n2", True, ""),
+    ]

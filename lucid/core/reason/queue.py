@@ -18,6 +18,7 @@ __all__ = [
     "HostFits",
     "LargeShare",
     "NextRound",
+    "NodesOut",
     "PlainOrder",
     "Preempted",
     "Priority",
@@ -260,4 +261,12 @@ class SlurmBars(Reason):
 class Unsafe(Reason):
     """What was planned for the job breaks a safety rule (a defect of Lucid), so it was not done."""
 
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodesOut(Reason):
+    """So many GPUs are on nodes on which nothing may start: ``words`` are the cluster's (reserved, drained, down)."""
+
+    gpus: int
     words: str

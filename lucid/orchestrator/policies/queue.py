@@ -13,7 +13,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
-from lucid.core.reason import BehindHead, FairOrder, FreeGpus, HostFits, Preempted, Priority, Reason
+from lucid.core.reason import BehindHead, FairOrder, FreeGpus, HostFits, NodesOut, Preempted, Priority, Reason
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policy import PartitionPolicy
@@ -44,10 +44,13 @@ def attained_s(entry: Pending | Running, now_s: float) -> float:
 def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
     """Why ``consolidated`` found nothing for a job."""
     job = entry.job
-    free = FreeGpus(job.gpus, ledger.largest, ledger.free, False)
+    free: tuple[Reason, ...] = (FreeGpus(job.gpus, ledger.largest, ledger.free, False),)
+    gpus_out, words = ledger.out()
+    if gpus_out:
+        free = (*free, NodesOut(gpus_out, words))
     if ledger.host_limits and (job.cpus or job.mem_mib) and ledger.largest >= min(job.gpus, ledger.gpus_per_node):
-        return (free, HostFits(job.cpus, job.mem_mib, False))
-    return (free,)
+        return (*free, HostFits(job.cpus, job.mem_mib, False))
+    return free
 
 
 class QueuePolicy(PartitionPolicy):
