@@ -312,6 +312,7 @@ class Viewer:
                     note.alone,
                     barred=words,
                     retry_s=retry_s,
+                    home_only=note.to_home,
                 )
             )
         return found

@@ -171,6 +171,8 @@ class Pending:
     """Slurm's own words for why it would not start this job at present; empty where nothing is known against it."""
     retry_s: float = 0.0
     """When a barred job is tried again, at the latest."""
+    home_only: bool = False
+    """It is to start in its own VC: it comes from a profiling node, or Slurm would not start it on one."""
 
 
 @dataclass(frozen=True, slots=True)

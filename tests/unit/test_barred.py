@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from builders import guess, kinds, nodes, part, policy, runs, snap, waits
+from builders import VC, guess, kinds, nodes, part, policy, runs, snap, waits
 from lucid.core.decision import Hold, Start
 from lucid.core.node import Node
 from lucid.core.reason import NodesOut, SlurmBars
+from lucid.core.snapshot import Partition, Snapshot
 
 NAMES = ["fifo", "sjf", "qssf", "srtf", "tiresias", "backfill", "lucid"]
 GUESSES = {name: guess(100.0) for name in ("first", "second", "wide")}
@@ -33,6 +35,16 @@ def test_once_it_is_let_start_it_is_planned_again(name: str) -> None:
     made.plan(snap(60.0, part(nodes(1, 4), [barred]), predictions=GUESSES))
     later = made.plan(snap(120.0, part(nodes(1, 4), [replace(barred, barred="")]), predictions=GUESSES))
     assert isinstance(later.decision_of("first"), Start)
+
+
+@pytest.mark.parametrize("change", [{"barred": "Licenses"}, {"home_only": True}])
+def test_profiling_nodes_take_in_nobody_whom_slurm_would_not_start_there(change: dict[str, Any]) -> None:
+    home = part(nodes(1, 1), [replace(waits("first"), **change), waits("second")], [runs("r", "n1:0")])
+    spare = Partition("prof", nodes(1, 4, "p"), profiling=True)
+    snapshot = Snapshot(60.0, {VC: home, "prof": spare}, predictions=GUESSES | {"r": guess(9e5)})
+    plan = policy("lucid", profiling={"restarts": "asked"}).plan(snapshot)
+    assert isinstance(plan.decision_of("first"), Hold)
+    assert [(action.job_id, action.partition) for action in plan.actions] == [("second", "prof")]
 
 
 def test_no_nodes_are_kept_for_a_large_job_that_slurm_bars() -> None:

@@ -67,6 +67,8 @@ def _waiting(
             job = entry.job
             if (
                 job.shareable
+                and not entry.barred
+                and not entry.home_only
                 and 0 < job.gpus <= largest
                 and snapshot.predictions[job.id].duration_s <= settings.overflow_most_s
                 and not SkipsProfiling(job.gpus, settings.n_prof)
