@@ -41,7 +41,7 @@ def test_a_batch_job_is_held_and_tagged_with_what_its_user_wrote(box: Box, reque
     box.beat()
     number = box.sbatch(*request_form.split())
     job = box.job(number)
-    assert job["admin_comment"] == f"lucid:vc=vc-a;held=1;{REQUESTS[request_form]}"
+    assert job["admin_comment"] == f"lucid:vc=vc-a;held=1;{REQUESTS[request_form]};v=2"
     assert job["hold"]
     box.scontrol("release", number)
     box.wait_ended(number)
@@ -131,21 +131,21 @@ def test_jobs_that_slots_could_break_are_tagged_to_keep_their_gpus(
 ) -> None:
     box.beat()
     number = box.sbatch("--gres=gpu:1", *([options] if options else []), script=script)
-    assert box.tag(number) == f"lucid:vc=vc-a;held=1;node=gres/gpu:1;share=0;why={why}"
+    assert box.tag(number) == f"lucid:vc=vc-a;held=1;node=gres/gpu:1;share=0;why={why};v=2"
 
 
 def test_what_users_say_of_their_job_is_tagged(box: Box) -> None:
     box.beat()
     number = box.sbatch("--gres=gpu:1", "--comment=mine, lucid:cold;lucid:amp")
-    assert box.tag(number) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;cold=1;amp=1"
-    assert box.tag(box.sbatch("--gres=gpu:1", "--comment=lucid:amps")) == "lucid:vc=vc-a;held=1;node=gres/gpu:1"
+    assert box.tag(number) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;cold=1;amp=1;v=2"
+    assert box.tag(box.sbatch("--gres=gpu:1", "--comment=lucid:amps")) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;v=2"
 
 
 def test_words_that_only_look_like_it_do_not_keep_a_job_from_sharing(box: Box) -> None:
     box.beat()
     script = "srun hostname; nvidia-smi --gpus; echo $SLURM_GPUS_ON_NODE; echo lucid:off"
     number = box.sbatch("--gres=gpu:1", "--comment=not-lucid:offline", "--constraint=a100", script=script)
-    assert box.tag(number) == "lucid:vc=vc-a;held=1;node=gres/gpu:1"
+    assert box.tag(number) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;v=2"
 
 
 @pytest.mark.parametrize("fresh", [True, False])
@@ -193,7 +193,7 @@ def test_a_job_is_routed_to_the_profiling_partition_where_that_is_switched_on(bo
             for options in (["--gres=gpu:2"], ["--gres=gpu:2", "-N2"], ["--gres=gpu:1", "--no-requeue"])
         )
         assert (routed["partition"], routed["hold"]) == ("prof", False)
-        assert routed["admin_comment"] == "lucid:vc=vc-a;routed=1;node=gres/gpu:2"
+        assert routed["admin_comment"] == "lucid:vc=vc-a;routed=1;node=gres/gpu:2;v=2"
         for held in (too_large, fixed):
             assert (held["partition"], held["hold"]) == ("vc-a", True)
     finally:
