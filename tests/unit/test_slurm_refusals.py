@@ -56,6 +56,19 @@ def test_a_job_over_a_limit_waits_with_slurms_words_and_holds_no_gpus(stage: Sce
     assert barred(stage) == {"2": "", "3": ""}, "one of theirs has ended"
 
 
+def test_a_barred_job_need_not_wait_out_its_time_once_one_of_its_users_jobs_has_ended(stage: Scene) -> None:
+    limited(stage)
+    stage.slurm.submit("1", "vc", 1, run_s=10.0)
+    stage.slurm.submit("2", "vc", 1)
+    stage.start("1", "n1:0")
+    stage.start("2", "n1:1")
+    stage.mend()
+    stage.slurm.advance(9.0)
+    assert barred(stage) == {"2": LIMIT}
+    stage.slurm.advance(1.0)
+    assert barred(stage) == {"2": ""}, "30 s have not passed"
+
+
 def test_only_one_of_many_is_tried_when_the_limit_may_have_given_way(stage: Scene) -> None:
     limited(stage)
     for name in ("1", "2", "3", "4"):
@@ -261,6 +274,19 @@ def test_a_job_that_its_user_holds_is_nobodys_to_start(stage: Scene) -> None:
     assert stage.mend() == []
     stage.slurm._set("1", comment="my run")
     assert [e.job.id for e in stage.look().pending] == ["1"], "released by its user, it is Lucid's again"
+
+
+def test_a_job_that_its_user_requeues_and_holds_is_theirs_to_release(stage: Scene) -> None:
+    """`scontrol requeuehold` does not pass job_submit.lua."""
+    stage.slurm.submit("1", "vc", 1, mark=MINE)
+    stage.start("1", "n1:0")
+    stage.mend()
+    stage.slurm.requeue_hold("1")
+    assert not stage.look().pending
+    stage.mend()
+    stage.slurm.advance(600.0)
+    assert not stage.look().pending
+    assert stage.slurm.records["1"].held
 
 
 def test_a_hold_while_the_start_is_under_way_counts_and_ends_when_its_user_says_so(stage: Scene) -> None:
