@@ -120,6 +120,8 @@ class Daemon:
         self._settled = False
         self._carried = Carried()
         self._cycles = 0
+        self._unsettled = False
+        """Something was told to Slurm of which the next look shows what came of it."""
         self._last_error = ""
         self._shares: FairShares | None = None
         self._policy_memory = PolicyMemory(store, settings.daemon.policy)
@@ -252,8 +254,10 @@ class Daemon:
         if self._samples is not None:
             self._samples.watch(running)
         self._learn_what_was_missed(cluster)  # while the notes of jobs that have left are still there
-        for done in cluster.heal():
+        mended = cluster.heal()
+        for done in mended:
             _LOG.info(done)
+        self._unsettled = bool(mended) or cluster.settling
         modes, factors = self.modes, {}
         for name, partition in result.snapshot.partitions.items():
             if modes.get(name) is Mode.ORDER:
@@ -342,7 +346,8 @@ class Daemon:
             or (modes.get(name) is Mode.PACK and part.pending)
             for name, part in snapshot.partitions.items()
         )
-        wait_s = slurm.poll_busy_s if busy or any(not item.refused for item in result.applied) else slurm.poll_idle_s
+        busy = busy or self._unsettled or any(not item.refused for item in result.applied)
+        wait_s = slurm.poll_busy_s if busy else slurm.poll_idle_s
         wake_s = result.plan.wake_s
         if wake_s is not None:
             wait_s = min(wait_s, max(wake_s - self._clock.now_s(), slurm.poll_busy_s))

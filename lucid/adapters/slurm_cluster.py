@@ -374,6 +374,11 @@ class SlurmCluster:
                     self.known.forget(job_id)
         return done
 
+    @property
+    def settling(self) -> bool:
+        """Did the last look show a job that was told to start and has not yet?"""
+        return any(self._viewer.under_way(job, self._notes.get(job.id)) for job in self._facts.jobs)
+
     def aside(self) -> dict[str, str]:
         """Waiting jobs of ours that are nobody's to decide at present, by id, with the reason in words."""
         told = ((job.id, self._viewer.aside(job, self._notes.get(job.id), self._facts)) for job in self._facts.jobs)

@@ -58,6 +58,9 @@ def start(name: str) -> None:
             path = pathlib.Path(base, folder)
             path.mkdir(exist_ok=True)
             os.chown(path, who.pw_uid, who.pw_gid)
+    for command in settings.get("ExecStartPre", []):  # "+": as root, "-": whatever comes of it
+        assert command.startswith("+-"), command
+        subprocess.run(command[2:].split(), check=False)
     STATE.mkdir(exist_ok=True)
     ear_path = STATE / f"{name}.notify"
     ear_path.unlink(missing_ok=True)

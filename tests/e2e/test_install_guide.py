@@ -135,7 +135,8 @@ def copy_checkout(box: Box) -> None:
 @pytest.fixture(scope="module")
 def host() -> Iterator[Host]:
     base = os.environ.get("LUCID_TESTBED_NAME", "pytest")
-    layout = layout_from({**os.environ, "LUCID_TESTBED_NAME": f"{base}-guide", "LUCID_TESTBED_PLUGIN": "0"})
+    plain = {"LUCID_TESTBED_NAME": f"{base}-guide", "LUCID_TESTBED_PLUGIN": "0", "LUCID_TESTBED_VARIANT": "bare"}
+    layout = layout_from({**os.environ, **plain})
     if reason := cli.unfit(layout):
         pytest.skip(reason)
     with tree.locked(layout.cache / f"{layout.name}.session.lock"):

@@ -441,3 +441,16 @@ def test_slurms_fair_share_factor_counts_in_the_order_and_is_told(site: Site) ->
         site.ctl("explain", "4").split()
     )
     assert "no_fair_share" in json.loads(site.ctl("status", "--json"))
+
+
+def test_what_slurm_makes_of_a_start_is_looked_at_soon(tmp_path: Path) -> None:
+    """With nobody waiting lucidd looked again only after ``poll_idle_s``, and a barred job was told nothing."""
+    site = Site(tmp_path, restarts=None)
+    site.slurm.limits = lambda job: "QOSMaxJobsPerUserLimit"
+    site.submit("1", 1)
+    waits = []
+    for _ in range(3):
+        waits.append(site.daemon.turn())
+        site.slurm.advance(waits[-1])
+    assert waits == [site.settings.slurm.poll_busy_s] * 3
+    assert "QOSMaxJobsPerUserLimit" in site.ctl("explain", "1").partition("waits (vc)")[2]
