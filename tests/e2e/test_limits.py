@@ -51,7 +51,7 @@ def test_jobs_over_a_limit_run_one_after_the_other_and_hold_nothing_from_others(
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(runs)), runs
     assert span(box, whole)[0] < runs[2][0], "it did not wait for those that Slurm held back"
     tried = sum(verbs(lucidd, job).count("take back") for job in limited)
-    assert tried <= 3, "one is tried, not each of them again and again"
+    assert tried <= 6, "one is tried now and then, not each of them in every cycle"
 
 
 def test_a_job_waits_for_its_licences(box: Box, lucidd: Lucidd) -> None:
