@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from lucid.core.placement import mask_of
 
@@ -28,6 +29,8 @@ MARK = "lucid:"
 """What an AdminComment starts with when job_submit.lua has tagged the job."""
 
 _MOST = 100_000
+_KEPT = 16_384
+"""Texts of which the meaning is kept: the same ones come with every look."""
 _UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1 / 1024**2}
 
 
@@ -116,6 +119,7 @@ def gpu_count(tres: str) -> int:
     return sum(1 if name == "shard" else count for name, _, count in _entries(tres) if name in ("gpu", "shard"))
 
 
+@lru_cache(maxsize=_KEPT)
 def is_shards(tres: str) -> bool:
     """Does the request ask for shards?"""
     return any(name == "shard" for name, _, _ in _entries(tres))
@@ -154,7 +158,8 @@ def memory_mib(tres: str) -> int:
     return int(float(found[1]) * _UNITS[found[2]]) if found else 0
 
 
-def parse_mark(admin_comment: str) -> dict[str, str] | None:
+@lru_cache(maxsize=_KEPT)
+def parse_mark(admin_comment: str) -> Mapping[str, str] | None:
     """The pairs of our mark (``lucid:vc=main;held=1``), or ``None`` where the job does not bear it. Nothing in
     it is trusted: a comment of 1,024 strange characters is just pairs that nobody asks for."""
     if not admin_comment.startswith(MARK):
@@ -169,4 +174,4 @@ def parse_mark(admin_comment: str) -> dict[str, str] | None:
 
 def says(comment: str, word: str) -> bool:
     """Does a job's comment have ``lucid:WORD`` as a word of its own? As slurm/job_submit.lua reads it."""
-    return re.search(rf"(?:^|[\s,;])lucid:{re.escape(word)}(?:[\s,;]|$)", comment) is not None
+    return MARK in comment and re.search(rf"(?:^|[\s,;])lucid:{re.escape(word)}(?:[\s,;]|$)", comment) is not None
