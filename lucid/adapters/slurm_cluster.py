@@ -66,8 +66,7 @@ class SlurmCluster:
         self.known = KnownProfiles(store, profiles, clock, daemon.reuse_profiles_days)
         """Profiles, by job."""
         self._viewer = Viewer(daemon, self.known.of, profiled, self._barred)
-        self._hands = Hands(client, store, clock, slurm, self._viewer, token)
-        self._hands.profiling = daemon.profiling_partition
+        self._hands = Hands(client, store, clock, slurm, self._viewer, daemon.profiling_partition, token)
         self._mender = Mender(self._hands)
         self._nodes: Sequence[SlurmNode] = ()
         self._nodes_at_s = float("-inf")

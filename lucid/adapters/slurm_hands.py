@@ -1,4 +1,4 @@
-"""What changes Slurm and remembers it: a step is noted in the store before Slurm is told, and its result after.
+"""Changes jobs in Slurm. The store notes each step before Slurm is told, and its result afterwards.
 
 The cluster (``slurm_cluster``) decides by it what its policy wants, the mending (``slurm_mend``) what went wrong.
 """
@@ -33,8 +33,16 @@ class Hands:
     """The client, the store's notes, and the cap on writes of one cycle."""
 
     def __init__(
-        self, client: SlurmClient, store: Store, clock: Clock, settings: SlurmSettings, viewer: Viewer, token: int
+        self,
+        client: SlurmClient,
+        store: Store,
+        clock: Clock,
+        settings: SlurmSettings,
+        viewer: Viewer,
+        profiling: str,
+        token: int,
     ) -> None:
+        """``profiling``: the profiling partition, empty where there is none; ``token``: the daemon's lease."""
         self.client = client
         self.store = store
         self.clock = clock
@@ -43,7 +51,7 @@ class Hands:
         self.token = token
         self.notes: dict[str, JobNote] = store.notes()
         self.obstacles = Obstacles()
-        self.profiling = ""
+        self.profiling = profiling
         self._writes = 0
         self.touched: set[str] = set()
         """Jobs that were changed since the last look: what it showed of them is not so any more."""

@@ -69,7 +69,7 @@ class Mender:
             return ""
         if viewer.holds(record, note):
             return self._held(record, note, facts, packs)
-        return self._held_by_others(record, note)
+        return self._restored(record, note)  # its user or an administrator holds it
 
     def _held(self, record: SlurmJob, note: JobNote | None, facts: Facts, packs: bool) -> str:
         """A job that Lucid holds."""
@@ -83,11 +83,8 @@ class Mender:
             return f"job {record.id}: let go as its user wrote it, {why}"
         return self._restored(record, note)
 
-    def _held_by_others(self, record: SlurmJob, note: JobNote | None) -> str:
-        """A job that its user or an administrator holds: nothing of Lucid's stays on it."""
-        return self._restored(record, note)
-
     def _restored(self, record: SlurmJob, note: JobNote | None) -> str:
+        """Give a held job the request that its user wrote."""
         hands = self._hands
         if note is not None and note.where:
             hands.put(replace(note, where="", shards=False))
