@@ -238,7 +238,7 @@ class SlurmCluster:
                 f"job {job_id} is {'pending, and not held by Lucid' if record.pending else 'running'}"
             )
         if (bar := self._barred(record, self._facts.now_s)) is not None:
-            raise ActionRefused(f"job {job_id}: another job is tried first under Slurm's {bar[0]}")
+            raise ActionRefused(f"job {job_id}: Slurm did not start it or one like it ({bar[0]}); tried again later")
         if start.beside is not None:
             self._partner(job_id, start)
         note = self._note(record, note)
