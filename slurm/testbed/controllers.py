@@ -1,8 +1,8 @@
-"""Two hosts for slurmctld on one machine (``LUCID_TESTBED_VARIANT=ha``): each has a hostname, an address on loopback and
-a ``/run/slurm`` of its own. Everything else is shared, as a StateSaveLocation on a file server is.
+"""Two hosts for slurmctld on one machine (``LUCID_TESTBED_VARIANT=ha``): each has a hostname, an address on loopback
+and a ``/run/slurm`` of its own. Everything else is shared, as a StateSaveLocation on a file server is.
 
-A host is a UTS and a mount namespace, held open by one process that sleeps. Whatever was started by ``command`` belongs
-to it, also what runs outside of the testbed's root (lucidd), and dies with it in ``power_off``.
+A host is a UTS and a mount namespace, held open by one process that sleeps. Whatever was started by ``command``
+belongs to it, also what runs outside of the testbed's root (lucidd), and dies with it in ``power_off``.
 """
 
 from __future__ import annotations

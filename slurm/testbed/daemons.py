@@ -119,8 +119,8 @@ def start_missing(layout: Layout, base: int) -> list[str]:
 
 
 def start_slurmctld(layout: Layout, name: str = "") -> None:
-    """Start slurmctld, also after it was ended on purpose, and wait until it answers. Where there are two hosts for it:
-    that of host *name*, which is switched on if it is off; or of both."""
+    """Start slurmctld, also after it was ended on purpose, and wait until it answers. Where there are two hosts for
+    it: that of host *name*, which is switched on if it is off; or of both."""
     for controller in [name] if name else layout.controllers:
         controllers.power_on(layout, controller)
         before = controllers.command(layout, controller)

@@ -32,8 +32,9 @@ _PARTITIONS = {
 }
 _PARTITIONS["ha"] = _PARTITIONS["site"]
 _CONTROLLERS = {"ha": ("ctl1", "ctl2")}
-"""By ``LUCID_TESTBED_VARIANT``: like a site; like a site, with two profiling nodes that an account may not use; like a
-site, with two hosts for slurmctld; and the least, where anybody may do anything. n1 to n4, vc-a, vc-b and prof are the same in all of them."""
+"""By ``LUCID_TESTBED_VARIANT``: like a site; like a site, with two profiling nodes that an account may not use; like
+a site, with two hosts for slurmctld; and the least, where anybody may do anything. n1 to n4, vc-a, vc-b and prof are
+the same in all of them."""
 
 
 class TestbedError(Exception):
@@ -48,7 +49,8 @@ class Layout:
 
     ``tree`` is the cached Debian with Slurm in it, shared and never written; ``root`` is this testbed's own view
     of it, and the folder for ``chroot``. ``enforced``: accounts, QOS and licences bind (docs/testbed.md).
-    ``cgroup``: ``none``, ``v1`` or ``v2``. ``controllers``: hosts of slurmctld, the primary first; none: this machine.
+    ``cgroup``: ``none``, ``v1`` or ``v2``. ``controllers``: hosts of slurmctld, the primary first; none:
+    this machine.
     """
 
     name: str
