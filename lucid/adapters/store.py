@@ -142,18 +142,23 @@ class ActionRow:
     result: str = ""
 
 
+_PID_DIGITS = 18
+
+
 def holder_is_dead(holder: str) -> bool:
     """Is the holder (``host:pid:…``) a process of this machine that is gone? Elsewhere nobody can tell: its lease
     must run out."""
     host, _, rest = holder.partition(":")
     pid = rest.partition(":")[0]
-    if host != socket.gethostname() or not pid.isdigit():
+    if host != socket.gethostname() or not (pid.isascii() and pid.isdigit()):
         return False
+    if len(pid) > _PID_DIGITS:
+        return True  # no process can have it
     try:
         os.kill(int(pid), 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return True
-    except PermissionError:
+    except OSError:
         return False
     return False
 
@@ -168,9 +173,9 @@ class Store(Protocol):
         it was read before."""
         ...
 
-    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: bool = False) -> Lease | None:
-        """The lease, new or renewed; ``None`` while another holder's has not run out. ``takeover``: the
-        other holder is known to be dead."""
+    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: Lease | None = None) -> Lease | None:
+        """The lease, new or renewed; ``None`` while another holder's has not run out by ``now_s``. ``takeover``: the
+        lease of a holder that is known to be dead, which is taken over unless it has changed since."""
         ...
 
     def lease(self) -> Lease | None:

@@ -47,12 +47,12 @@ class MemoryStore:
         """No token was given yet."""
         return not self._token
 
-    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: bool = False) -> Lease | None:
+    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: Lease | None = None) -> Lease | None:
         """New or renewed."""
         lease = self._lease
         if lease is not None and lease.holder == holder:
             token = lease.token
-        elif lease is None or lease.until_s <= now_s or takeover:
+        elif lease is None or lease.until_s <= now_s or lease == takeover:
             token = self._token + 1
         else:
             return None

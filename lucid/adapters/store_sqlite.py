@@ -94,13 +94,13 @@ class SqliteStore:
 
     # -- lease -----------------------------------------------------------------------------------------------
 
-    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: bool = False) -> Lease | None:
+    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: Lease | None = None) -> Lease | None:
         """New or renewed. A new holder gets a higher token; its own renewal keeps the token."""
         with self._write() as db:
             row = db.execute("SELECT holder, token, until_s FROM lease").fetchone()
             if row is not None and row[0] == holder:
                 token = int(row[1])
-            elif row is None or row[2] <= now_s or not row[0] or takeover:
+            elif row is None or row[2] <= now_s or not row[0] or Lease(*row) == takeover:
                 token = 1 if row is None else int(row[1]) + 1
             else:
                 return None
