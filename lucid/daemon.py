@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -231,14 +231,16 @@ class Daemon:
         """The store is gone, or damaged, while this daemon runs: the next turn goes by a new one."""
         carried = carried_from(self._store, self._switches)
         try:
-            self._store.renew(self._clock.now_s())
+            whole = self._store.renew(self._clock.now_s())
+            other = self._store.lease()
         except StoreError as still:
             self._trouble("the store is gone, and a new one cannot be begun", still)
             return self._settings.slurm.poll_busy_s
         facts = {"why": str(error), "notes": len(carried.notes), "profiles": len(carried.profiles)}
-        _LOG.error("store gone, a new one begun; its history is lost", extra={"facts": facts})
-        if self._lease is not None:
-            self._carried = carried
+        what = "store's journal gone, nothing lost" if whole else "store gone, a new one begun; its history is lost"
+        _LOG.error(what, extra={"facts": facts})
+        if self._lease is not None and not whole:
+            self._carried = replace(carried, newer=other is None or other.holder == self._holder)
         memory = None if self._cycle is None else self._cycle.memory
         self._lease = self._cluster = self._cycle = None
         self._policy_memory = PolicyMemory(self._store, self._settings.daemon.policy)

@@ -29,6 +29,7 @@ __all__ = [
     "Store",
     "StoreDamaged",
     "StoreGone",
+    "StoreUnreadable",
     "holder_is_dead",
 ]
 
@@ -43,6 +44,10 @@ class StoreGone(StoreError):
 
 class StoreDamaged(StoreError):
     """The file is not what was written there."""
+
+
+class StoreUnreadable(StoreError):
+    """This user may not read the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +173,9 @@ class Store(Protocol):
     those that need the lease raise ``LeaseLost`` once another daemon has it. A write to what was deleted or replaced
     raises ``StoreGone``: nobody acts by a store that others do not see."""
 
-    def renew(self, now_s: float) -> None:
-        """Open what is at the store's place now, or begin a new store there. What was in the old one is gone, unless
-        it was read before."""
+    def renew(self, now_s: float) -> bool:
+        """Open what is at the store's place now, or begin a new store there. Was nothing lost? Else what was in the
+        old one is gone, unless it was read before."""
         ...
 
     def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: Lease | None = None) -> Lease | None:
@@ -182,8 +187,8 @@ class Store(Protocol):
         """Who holds it."""
         ...
 
-    def untouched(self) -> bool:
-        """Has nobody had the lease, ever?"""
+    def leased_until_s(self) -> float | None:
+        """Until when it was taken last, given back since or not; ``None`` where nobody has ever had it."""
         ...
 
     def drop_lease(self, token: int) -> None:
