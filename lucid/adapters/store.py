@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from lucid.adapters.bounded import digits
 from lucid.adapters.spool import Batch, JobSamples
 from lucid.core.job import Ended, JobProfile
 from lucid.core.prediction import Prediction
@@ -31,6 +32,10 @@ __all__ = [
     "StoreGone",
     "holder_is_dead",
 ]
+
+
+_MOST_PID = 1 << 22
+"""Linux's own bound on pids."""
 
 
 class LeaseLost(StoreError):
@@ -147,10 +152,13 @@ def holder_is_dead(holder: str) -> bool:
     must run out."""
     host, _, rest = holder.partition(":")
     pid = rest.partition(":")[0]
-    if host != socket.gethostname() or not pid.isdigit():
+    number = digits(pid)
+    if host != socket.gethostname() or not number:
         return False
+    if number > _MOST_PID:
+        return True  # no Linux has ever had such a process
     try:
-        os.kill(int(pid), 0)
+        os.kill(number, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
