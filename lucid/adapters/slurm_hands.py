@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lucid.adapters.slurm_client import Changes, SlurmClient
+from lucid.adapters.slurm_nouns import SlurmJob
 from lucid.adapters.slurm_obstacles import Obstacles
-from lucid.adapters.slurm_records import SlurmJob
 from lucid.adapters.slurm_starts import back_to
 from lucid.adapters.slurm_view import Viewer
 from lucid.adapters.store import JobNote, Store
@@ -127,7 +127,8 @@ class Hands:
         """
         note = self.notes.get(record.id)
         home = self.viewer.home(record, note)
-        changes = back_to(record, note)
+        known = not record.unread or (note is not None and bool(note.as_written))  # else what to give back is unknown
+        changes = back_to(record, note) if known else None
         if self.at_profiling(record):
             changes = replace(changes or Changes(), partition=home)
         steps: list[Callable[[], None]] = []

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lucid.adapters.slurm_hands import GIVEN_UP, Hands
+from lucid.adapters.slurm_nouns import SlurmJob
 from lucid.adapters.slurm_obstacles import Standing, standing, whose_limit
-from lucid.adapters.slurm_records import SlurmJob
 from lucid.adapters.slurm_starts import back_to
 from lucid.adapters.slurm_view import Facts
 from lucid.adapters.store import JobNote
