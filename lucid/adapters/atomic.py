@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 
-__all__ = ["write_atomic"]
+__all__ = ["read_regular", "write_atomic"]
 
 
 def write_atomic(path: Path, content: bytes, *, durable: bool = False) -> None:
@@ -33,3 +35,19 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = False) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """At most so many bytes of a file. What is no file (a FIFO that nobody writes to) is not waited for.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        with os.fdopen(os.dup(file), "rb") as content:
+            return content.read(most)
+    finally:
+        os.close(file)

@@ -4,20 +4,16 @@ have written them."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from functools import lru_cache
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from lucid.adapters.bounded import MOST
+from lucid.adapters.checked import checked, fitting
 from lucid.adapters.store import DecisionRow, JobNote, PredictionRow, ProfileRow
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import prediction_from_dict
 from lucid.core.reason import reason_from_dict
 
 __all__ = [
-    "checked",
     "decision_row",
     "ended_of",
     "note_of",
@@ -27,67 +23,6 @@ __all__ = [
     "profile_row",
     "texts_of",
 ]
-
-_T = TypeVar("_T")
-
-
-_Check = Callable[[Any], bool]
-
-
-@lru_cache(maxsize=64)
-def _checks(kind: Any) -> tuple[tuple[str, _Check], ...]:
-    """For each field of a class, whether a value fits it: made once, for there may be 100,000 rows."""
-    hints = get_type_hints(kind)
-    return tuple((f.name, _check(hints[f.name])) for f in fields(kind))
-
-
-def _checks_of(noun: object) -> tuple[tuple[str, _Check], ...]:
-    kind: Any = type(noun)
-    found: tuple[tuple[str, _Check], ...] = _checks(kind)
-    return found
-
-
-def _check(hint: Any) -> _Check:
-    origin, of = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        any_of = tuple(map(_check, of))
-        return lambda value: any(fits(value) for fits in any_of)
-    if hint in (int, float):
-        kinds: Any = (int,) if hint is int else (int, float)
-        return lambda value: type(value) in kinds and -MOST < value < MOST  # false of nan, too
-    if origin is tuple and of[1:] == (...,):
-        each = _check(of[0])
-        return lambda value: isinstance(value, tuple) and all(map(each, value))
-    if origin is tuple:
-        row = tuple(map(_check, of))
-        return lambda value: (
-            isinstance(value, tuple)
-            and len(value) == len(row)
-            and all(fits(item) for fits, item in zip(row, value, strict=True))
-        )
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        key, item = map(_check, of)
-        return lambda value: isinstance(value, Mapping) and all(key(k) and item(v) for k, v in value.items())
-    if isinstance(hint, type) and is_dataclass(hint):
-        return lambda value: isinstance(value, hint) and not _wrong(value)
-    return lambda value: not isinstance(hint, type) or isinstance(value, hint)
-
-
-def _wrong(noun: object) -> list[str]:
-    """Names of the fields that are not of their type, or beyond all bounds."""
-    return [name for name, fits in _checks_of(noun) if not fits(getattr(noun, name))]
-
-
-def checked(noun: _T) -> _T:
-    """The same noun.
-
-    Raises:
-        TypeError: one of its fields is not of its type, or is a number beyond all bounds.
-    """
-    wrong = _wrong(noun)
-    if wrong:
-        raise TypeError(f"{type(noun).__name__}: {', '.join(wrong)} cannot be read")
-    return noun
 
 
 def note_of(job_id: str, text: str, told: Callable[[Exception], None]) -> JobNote:
@@ -100,7 +35,7 @@ def note_of(job_id: str, text: str, told: Callable[[Exception], None]) -> JobNot
     except Exception as error:
         told(error)
         return JobNote(job_id)
-    good = {name: data[name] for name, fits in _checks(JobNote) if name in data and fits(data[name])}
+    good = fitting(JobNote, data)
     lost = sorted(data.keys() - good.keys())
     if lost:
         told(TypeError(f"{', '.join(lost)} cannot be read"))

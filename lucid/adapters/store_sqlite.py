@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lucid.adapters.bounded import MOST, finite
+from lucid.adapters.checked import checked
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.rows import (
-    checked,
     decision_row,
     ended_of,
     note_of,
