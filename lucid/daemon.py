@@ -19,6 +19,7 @@ from typing import Any
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
+from lucid.adapters.atomic import closed_to_others
 from lucid.adapters.clock import SystemClock
 from lucid.adapters.heartbeat import Heartbeat, write_heartbeat
 from lucid.adapters.left_out import LeftOut
@@ -50,6 +51,7 @@ from lucid.live.models import LiveModels
 from lucid.live.modes import live_profiling, modes_from, policy_settings
 from lucid.live.policies import check_policy
 from lucid.live.policy_memory import PolicyMemory
+from lucid.live.published import Publisher
 from lucid.live.records import records_folder, with_records
 from lucid.live.samples import SampleIntake, WithSamples
 from lucid.live.status import partitions_of, status_of
@@ -139,6 +141,7 @@ class Daemon:
         self._turns = Turns(settings.slurm.poll_busy_s)
         self._shares: FairShares | None = None
         self._policy_memory = PolicyMemory(store, settings.daemon.policy)
+        self._publisher = Publisher(settings)
 
     @property
     def modes(self) -> dict[str, Mode]:
@@ -344,7 +347,7 @@ class Daemon:
             self._tell_models(self._models)
         self._predictor.learn(self._store.ended())
         rules = policy_settings(self._settings, able)
-        store = StoreRecorder(self._store, self._token, lambda: self.modes)
+        store = StoreRecorder(self._store, self._token, lambda: self.modes, self._publisher.take)
         policy, recorder = with_records(self._settings, rules, self._predictor, store)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
         return Cycle(cluster, self._predictor, policy, recorder, memory=before, tolerant=True)
@@ -394,6 +397,9 @@ class Daemon:
             status["partitions"] = partitions_of(result.snapshot)
         if self._cluster is not None:
             status["aside"] = self._cluster.aside()
+            shown = {"modes", "paused", "aside"} & status.keys()
+            lasts_s = max(self._settings.daemon.lease_s, 2 * self._settings.slurm.poll_idle_s)
+            self._publisher.write(now_s, {**{key: status[key] for key in shown}, "lasts_s": lasts_s})
         self._store.put_view("status", status)
 
     def _wait_s(self, result: CycleResult) -> float:
@@ -441,6 +447,7 @@ class Daemon:
         _LOG.info("pruned", extra={"facts": {"rows": gone, "plans": plans}})
 
 
+@closed_to_others()
 def main(arguments: list[str] | None = None) -> int:
     """The process: read the configuration, turn until told to stop."""
     parser = argparse.ArgumentParser(prog="lucidd", description="Schedule GPU jobs on Slurm.")

@@ -5,15 +5,29 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["read_regular", "write_atomic"]
+__all__ = ["closed_to_others", "read_regular", "write_atomic", "write_public"]
 
 
-def write_atomic(path: Path, content: bytes, *, durable: bool = False) -> None:
+@contextmanager
+def closed_to_others() -> Iterator[None]:
+    """Inside, new files are for their owner alone: what Lucid keeps names people and their programs. What others need
+    is written with its ``mode``."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def write_atomic(path: Path, content: bytes, *, durable: bool = False, mode: int | None = None) -> None:
     """Replace ``path`` by ``content`` in one step: a temporary file beside it, then a rename.
 
-    With ``durable`` both are flushed to the disk first, so that the new content survives a power failure.
+    ``mode``: its permissions, whatever the umask, from the first moment. With ``durable`` both are flushed to disk
+    first, so that the new content survives a power failure.
 
     Raises:
         OSError: the folder cannot be written; the old file is untouched.
@@ -21,6 +35,8 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = False) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             file.write(content)
             if durable:
                 file.flush()
@@ -51,3 +67,15 @@ def read_regular(path: Path, most: int) -> bytes:
             return content.read(most)
     finally:
         os.close(file)
+
+
+def write_public(path: Path, content: bytes) -> None:
+    """As ``write_atomic``, for everybody to read, whatever the umask; a folder that is made for it may be entered.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+    """
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.chmod(0o755)
+    write_atomic(path, content, mode=0o644)

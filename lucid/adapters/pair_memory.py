@@ -50,7 +50,7 @@ class PairMemoryFile(PairMemory):
         if changed:
             data = [[a, b, jobs] for (a, b), jobs in self._seen.items()]
             try:
-                write_atomic(self._path, json.dumps(data).encode())
+                write_atomic(self._path, json.dumps(data).encode(), mode=0o600)
             except OSError as error:
                 raise StoreError(f"{self._path}: cannot be written ({error.strerror})") from None
         return changed
