@@ -20,8 +20,8 @@ _HOST = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 class Heartbeat:
     """``at_s``: when the last good cycle ended (Unix time). ``profiling``: where new jobs are profiled, up to
     ``n_prof`` GPUs; empty where they are not. ``most``: GPUs of the largest node, by partition: a job that asks for
-    more on one is Slurm's to refuse, which it does not do once the job is held. ``host``: of the lucidd that wrote it,
-    ``standby``: of the one that would go on in its place; both are for lucid-release."""
+    more on one is Slurm's to refuse, which it does not do once the job is held. ``host``: of the lucidd that wrote
+    it, ``standby``: of the one that would go on in its place; both are for lucid-release."""
 
     at_s: float
     modes: Mapping[str, Mode] = field(default_factory=dict)
