@@ -8,14 +8,14 @@ Slurm's only with evidence: the very thing that was forgotten lies between the s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 
 from campaign.facts import Broken, Run, Task
 
-__all__ = ["KINDS", "Finding", "judge", "requeued_at"]
+__all__ = ["KINDS", "Finding", "Told", "judge", "told_by"]
 
 KINDS = ("lost", "doubled", "stuck", "killed")
 _SAVING_S = 1.0
@@ -24,7 +24,18 @@ _REQUEUE_S = 3.0
 """So long after a job's last line slurmctld may not have heard of its end, and a requeue still finds it running."""
 _NODE_S = 45.0
 """So long after its node was lost Slurm may take to give the node up and cut the run off."""
-_REQUEUED = re.compile(r"\[([\d:.T-]+)\] .*[Rr]equeu\w* (?:job )?JobId=(\d+)(?:_\S*?\((\d+)\))?")
+_TOLD = re.compile(
+    r"\[([\d:.T-]+)\] (?:sched: )?(Requeuing|_job_complete: requeue|_job_complete:) JobId=(\d+)"
+    r"(?:_[^ (]*\((\d+)\))?(?: done| per|$)"
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What slurmctld's log says of one job."""
+
+    requeued: list[float] = field(default_factory=list)
+    completed: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -38,18 +49,16 @@ class Finding:
     excuse: str = ""
 
 
-def judge(
-    task: Task, broken: Sequence[Broken], requeues: Iterable[float] = (), *, finished: bool = True
-) -> list[Finding]:
+def judge(task: Task, broken: Sequence[Broken], told: Told | None = None, *, finished: bool = True) -> list[Finding]:
     """All that is wrong with one job.
 
     Args:
         task: The job.
         broken: What was broken, and when.
-        requeues: When slurmctld was told to requeue it, seconds since the epoch.
+        told: What slurmctld's log says of it.
         finished: The campaign has waited until all is quiet. Before, only what can never be right again is told.
     """
-    told = list(requeues)
+    told = told or Told()
     found = _doubled(task, broken, told) + _cut(task, broken, told)
     ended = [run for run in task.runs if run.ended_s is not None]
     record = task.record
@@ -76,24 +85,24 @@ def judge(
     return found
 
 
-def _doubled(task: Task, broken: Sequence[Broken], requeues: list[float]) -> list[Finding]:
+def _doubled(task: Task, broken: Sequence[Broken], told: Told) -> list[Finding]:
     found = []
     for before, after in pairwise(task.runs):
         slurms = _at_kill([before], broken)
         if before.ended_s is not None and after.began_s >= before.ended_s:
             why = f"run again {after.began_s - before.ended_s:.1f} s after a completed run"
-            excuse = slurms or _at_requeue(task, before, requeues)
+            excuse = slurms or _at_requeue(task, before, told)
         elif after.beside or before.ended_s is not None:
             why, excuse = "two runs at the same time", slurms or _split(before, broken)
         elif (before.job, before.restart) == (after.job, after.restart):
-            why, excuse = f"run {after.restart} began twice", slurms or _requeue_forgotten(broken, requeues)
+            why, excuse = f"run {after.restart} began twice", slurms or _requeue_forgotten(broken, told)
         else:
             continue
         found.append(_finding("doubled", task, why, excuse))
     return found
 
 
-def _cut(task: Task, broken: Sequence[Broken], requeues: list[float]) -> list[Finding]:
+def _cut(task: Task, broken: Sequence[Broken], told: Told) -> list[Finding]:
     """Runs that were ended to be started over, though their user never allowed that."""
     if task.order.restarts or task.cancelled_s is not None:
         return []
@@ -129,18 +138,20 @@ def _forgot(task: Task, broken: Sequence[Broken]) -> str:
     return ""
 
 
-def _requeue_forgotten(broken: Sequence[Broken], requeues: list[float]) -> str:
+def _requeue_forgotten(broken: Sequence[Broken], told: Told) -> str:
     for since, until in _windows(broken):
-        if any(since <= at_s <= until for at_s in requeues):
+        if any(since <= at_s <= until for at_s in told.requeued):
             return "its requeue was told after slurmctld's last save, and before it was killed"
     return ""
 
 
-def _at_requeue(task: Task, before: Run, requeues: list[float]) -> str:
+def _at_requeue(task: Task, before: Run, told: Told) -> str:
     ended_s = before.ended_s
     if ended_s is None or not task.order.restarts:
         return ""
-    near = [at_s for at_s in requeues if ended_s - 1.0 <= at_s <= ended_s + _REQUEUE_S]
+    near = [at_s for at_s in told.requeued if ended_s - 1.0 <= at_s <= ended_s + _REQUEUE_S]
+    if near and any(ended_s <= at_s <= near[0] for at_s in told.completed):
+        return ""  # slurmctld knew: whoever requeued it should have seen that
     return f"requeued {near[0] - ended_s:.1f} s after its last line, before slurmctld knew of its end" if near else ""
 
 
@@ -171,11 +182,12 @@ def _finding(kind: str, task: Task, why: str, excuse: str = "") -> Finding:
     return Finding(kind, task.key, task.record.job if task.record else task.job, why.strip(), excuse)
 
 
-def requeued_at(log: str) -> dict[str, list[float]]:
-    """When slurmctld put which job back, by its number, from its log (times of UTC); seconds since the epoch."""
-    found: dict[str, list[float]] = {}
+def told_by(log: str) -> dict[str, Told]:
+    """From slurmctld's log (times of UTC), by the number of the job; seconds since the epoch."""
+    found: dict[str, Told] = {}
     for line in log.splitlines():
-        if told := _REQUEUED.match(line):
-            at = datetime.fromisoformat(told[1]).replace(tzinfo=UTC).timestamp()
-            found.setdefault(told[3] or told[2], []).append(at)
+        if match := _TOLD.match(line):
+            at_s = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp()
+            told = found.setdefault(match[4] or match[3], Told())
+            (told.requeued if "equeu" in match[2] else told.completed).append(at_s)
     return found

@@ -15,7 +15,7 @@ from typing import Any
 from campaign import told
 from campaign.facts import Record, Task, runs_from
 from campaign.fault import Fault, Host
-from campaign.judge import Finding, judge, requeued_at
+from campaign.judge import Finding, judge, told_by
 from campaign.lanes import Lanes
 from campaign.observer import Observer
 from campaign.people import People
@@ -30,6 +30,8 @@ __all__ = ["Campaign", "Wanted"]
 
 _SAY_EVERY_S = 10.0
 _JUDGE_EVERY_S = 30.0
+_DRAIN_S = 1200.0
+"""All that is left when the stream stops has ended by then, or is stuck."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class Wanted:
     minutes: float
     faults: Mapping[str, type[Fault]]
     out: Path
-    quiet_s: float = 300.0
-    """So long after the last fault everything may take to come to its end; what has not by then is stuck."""
+    quiet_s: float = 180.0
+    """After the last fault: where no job has started or ended for so long, what has not ended is stuck."""
     sabotage: bool = False
 
 
@@ -54,6 +56,8 @@ class Campaign:
         wanted.out.mkdir(parents=True, exist_ok=True)
         self.timeline = Timeline(wanted.out / "timeline.jsonl")
         self._findings: list[tuple[float, Finding]] = []
+        self._states: dict[str, str] = {}
+        self._moved_s = 0.0
 
     def go(self) -> dict[str, Any]:
         """Returns what came of it, as data.
@@ -103,7 +107,7 @@ class Campaign:
             self._mend()
             if not self.stop.is_set():
                 self._say("the stream has stopped, everything is mended; waiting until all is quiet")
-                self._until(self._quiet, wanted.quiet_s)
+                self._until(self._quiet, _DRAIN_S)
             self.observer.close()
             self._ask_accounting()
             self._judge(finished=not self.stop.is_set())
@@ -141,8 +145,13 @@ class Campaign:
             time.sleep(0.3)
 
     def _quiet(self) -> bool:
-        records = self.observer.watch.records
-        return all(key in records and records[key].over for key in list(self.people.tasks))
+        """All has ended; or nothing has moved for so long that what is left is stuck."""
+        records = dict(self.observer.watch.records)
+        now_s, states = time.time(), {key: record.state for key, record in records.items()}
+        if states != self._states:
+            self._states, self._moved_s = states, now_s
+        ended = all(key in records and records[key].over for key in list(self.people.tasks))
+        return ended or now_s - self._moved_s > self.wanted.quiet_s
 
     def _progress(self) -> None:
         counts = self.observer.watch.counts
@@ -192,13 +201,13 @@ class Campaign:
                 tasks[key].known = known is not None and known.job in now
 
     def _judge(self, *, finished: bool) -> None:
-        requeues = requeued_at(self.site.log())
+        said = told_by(self.site.log())
         found = []
         for key, task in list(self.people.tasks.items()):
             record = self.observer.watch.records.get(key)
             self._fill(task, record)
-            told_s = requeues.get(record.job if record else task.job, [])
-            for finding in judge(task, self.lanes.done, told_s, finished=finished):
+            about = said.get(record.job if record else task.job)
+            for finding in judge(task, self.lanes.done, about, finished=finished):
                 found.append((task.runs[-1].began_s if task.runs else task.accepted_s, finding))
         for key, why in self.observer.watch.stuck.items():
             if key in self.people.tasks and not any(f.kind == "stuck" and f.key == key for _, f in found):

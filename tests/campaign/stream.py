@@ -28,7 +28,8 @@ def script(order: Order) -> str:
     """What sbatch is given: a line as the run begins, what it does, a line as it ends of itself.
 
     Two runs of the same job at the same time are noticed by a lock that each holds as long as one of its processes
-    lives. Appending a line is whole or nothing, also while another run does.
+    lives. Appending a line is whole or nothing, also while another run does. A run that was ended by a signal has not
+    ended of itself.
     """
     return f"""#!/bin/bash
 f={FOLDER}/runs/{order.token}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
@@ -37,6 +38,7 @@ flock -n 9 && h=alone || h=beside
 echo "BEGIN $EPOCHREALTIME $SLURM_JOB_ID ${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME $h" >> $f
 ( {order.body} )
 c=$?
+[ $c -gt 128 ] && exit $c
 echo "END $EPOCHREALTIME $SLURM_JOB_ID ${{SLURM_RESTART_COUNT:-0}} $c" >> $f
 exit $c
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from campaign.facts import Broken, Order, Record, Task, runs_from
-from campaign.judge import Finding, judge, requeued_at
+from campaign.judge import Finding, Told, judge, told_by
 
 ORDER = Order("j1-1", 0.0, "alice", (), "sleep 5", partition="vc-a", gpus=1)
 ONCE = "BEGIN 100.0 7 0 n1 alone\nEND 105.0 7 0 0\n"
@@ -63,9 +63,11 @@ def test_what_slurmctld_forgot_when_it_was_killed_is_told_apart_by_evidence_alon
 
 def test_a_requeue_that_met_the_end_of_a_job_is_told_apart_where_its_user_allowed_one() -> None:
     lines = ONCE + "BEGIN 130.0 7 1 n1 alone\nEND 135.0 7 1 0\n"
-    assert found(task(lines, restarts=True), [], [105.4]) == [("doubled", True)]
-    assert found(task(lines, restarts=True), [], [125.0]) == [("doubled", False)]
-    assert found(task(lines), [], [105.4]) == [("doubled", False)]
+    assert found(task(lines, restarts=True), [], Told([105.4])) == [("doubled", True)]
+    assert found(task(lines, restarts=True), [], Told([125.0])) == [("doubled", False)]
+    assert found(task(lines), [], Told([105.4])) == [("doubled", False)]
+    knew = Told([105.4], completed=[105.2])
+    assert found(task(lines, restarts=True), [], knew) == [("doubled", False)], "slurmctld had heard of its end"
 
 
 def test_a_job_that_nobody_knows_is_lost() -> None:
@@ -109,12 +111,16 @@ def test_lines_that_were_cut_off_are_no_runs_and_no_end_is_passed_over() -> None
     assert (first.ended_s, second.ended_s, second.beside) == (4.0, 3.0, True)
 
 
-def test_requeues_are_read_from_slurmctlds_log() -> None:
+def test_requeues_and_ends_are_read_from_slurmctlds_log() -> None:
     log = (
         "[2026-11-22T02:50:01.500] _job_complete: requeue JobId=12 per user/system request\n"
         "[2026-11-22T02:50:02.000] Requeuing JobId=10_1(14)\n"
-        "[2026-11-22T02:50:03.000] sched: Allocate JobId=15 NodeList=n1\n"
+        "[2026-11-22T02:50:02.100] _job_complete: JobId=10_2(15) WEXITSTATUS 0\n"
+        "[2026-11-22T02:50:02.101] _job_complete: JobId=10_2(15) done\n"
+        "[2026-11-22T02:50:03.000] sched: Allocate JobId=16 NodeList=n1\n"
     )
-    times = requeued_at(log)
-    assert set(times) == {"12", "14"}
-    assert times["14"][0] - times["12"][0] == 0.5
+    told = told_by(log)
+    assert {job: (len(said.requeued), len(said.completed)) for job, said in told.items()} == {
+        "12": (1, 0), "14": (1, 0), "15": (0, 1),
+    }  # fmt: skip
+    assert told["14"].requeued[0] - told["12"].requeued[0] == 0.5
