@@ -314,6 +314,7 @@ class Daemon:
                 daemon.profiling_partition if profiling.enabled else "",
                 profiling.n_prof if profiling.restarts == "allowed" else 0,  # else nobody is sent there at submission
                 {} if self._cluster is None else self._cluster.most_gpus,
+                daemon.optout,
             ),
         )
         tell_systemd("WATCHDOG=1")

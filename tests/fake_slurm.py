@@ -141,7 +141,11 @@ class FakeSlurm:
 
     def _schedule(self) -> None:
         for record in sorted(self.records.values(), key=lambda r: r.number):
-            if record.pending and not record.held and not record.dependent and record.eligible_s <= self.now:
+            if (
+                record.pending
+                and not (record.held or record.dependent or record.dependency)
+                and record.eligible_s <= self.now
+            ):
                 place = self._find(record)
                 reason = self.limits(record) or ("" if place is not None else "Resources")
                 if reason:
@@ -204,8 +208,8 @@ class FakeSlurm:
         if changes.extra is not None:
             self._set(job_id, extra=changes.extra)
         self._set(job_id, request=request, gpus=asked or record.gpus, partition=changes.partition or record.partition)
-        if changes.start_now:
-            self._set(job_id, eligible_s=self.now)
+        if changes.start_now or changes.start_at_s is not None:
+            self._set(job_id, eligible_s=self.now if changes.start_now else changes.start_at_s)
 
     def hold(self, job_id: str) -> None:
         if not self._write(job_id, "hold").pending:

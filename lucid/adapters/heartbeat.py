@@ -17,13 +17,14 @@ __all__ = ["Heartbeat", "read_heartbeat", "write_heartbeat"]
 class Heartbeat:
     """``at_s``: when the last good cycle ended (Unix time). ``profiling``: where new jobs are profiled, up to
     ``n_prof`` GPUs; empty where they are not. ``most``: GPUs of the largest node, by partition: a job that asks for
-    more on one is Slurm's to refuse, which it does not do once the job is held."""
+    more on one is Slurm's to refuse, which it does not do once the job is held. ``optout``: as in the settings."""
 
     at_s: float
     modes: Mapping[str, Mode] = field(default_factory=dict)
     profiling: str = ""
     n_prof: int = 0
     most: Mapping[str, int] = field(default_factory=dict)
+    optout: str = "behind"
 
 
 def write_heartbeat(path: Path, beat: Heartbeat) -> None:
@@ -33,6 +34,7 @@ def write_heartbeat(path: Path, beat: Heartbeat) -> None:
         StoreError: the folder cannot be written.
     """
     lines = [f"time {beat.at_s:.0f}", *(f"mode {name} {mode}" for name, mode in sorted(beat.modes.items()))]
+    lines.append(f"optout {beat.optout}")
     lines += [f"most {name} {gpus}" for name, gpus in sorted(beat.most.items())]
     if beat.profiling:
         lines += [f"profiling {beat.profiling}", f"n_prof {beat.n_prof}"]
@@ -53,6 +55,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
         pairs = {words[0]: words[1] for words in lines if len(words) == 2}
         modes = {words[1]: Mode(words[2]) for words in lines if len(words) == 3 and words[0] == "mode"}
         most = {words[1]: int(words[2]) for words in lines if len(words) == 3 and words[0] == "most"}
-        return Heartbeat(float(pairs["time"]), modes, pairs.get("profiling", ""), int(pairs.get("n_prof", "0")), most)
+        n_prof, optout = int(pairs.get("n_prof", "0")), pairs.get("optout", "free")
+        return Heartbeat(float(pairs["time"]), modes, pairs.get("profiling", ""), n_prof, most, optout)
     except (OSError, ValueError, KeyError, UnicodeDecodeError):
         return None

@@ -103,6 +103,15 @@ class SlurmJob:
     comment: str = ""
     qos: str = ""
     reservation: str = ""
+    dependency: str = ""
+    """What is left of it; empty once Slurm has ended it."""
+    het: int = 0
+    """Slurm's number of the heterogeneous job that it is part of; 0 for none."""
+
+    @property
+    def asks(self) -> bool:
+        """Does it get GPUs? An exclusive job has those of its nodes, whether or not it asks for any."""
+        return self.gpus > 0 or self.request.whole_nodes
 
     @property
     def completing(self) -> bool:
@@ -318,6 +327,8 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             comment=str(raw.get("comment") or ""),
             qos=str(raw.get("qos") or ""),
             reservation=str(raw.get("resv_name") or ""),
+            dependency=str(raw.get("dependency") or ""),
+            het=int(number_of(raw.get("het_job_id"))),
         )
         for job_id, rank in ids
     ]
