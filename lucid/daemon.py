@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from lucid.adapters.slurm_clients import make_client
 from lucid.adapters.slurm_cluster import SlurmCluster
 from lucid.adapters.slurm_sacct import Accounting, SacctClient
 from lucid.adapters.slurm_shares import FairShares
-from lucid.adapters.store import Lease, LeaseLost, Store, StoreDamaged, StoreGone, holder_is_dead
+from lucid.adapters.store import Lease, LeaseLost, Store, StoreDamaged, StoreGone
 from lucid.adapters.store_file import set_aside
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.adapters.systemd import tell_systemd
@@ -39,9 +39,10 @@ from lucid.adapters.wake import WakeFile
 from lucid.config import Mode, Settings, library_folder, load_settings, profiles_folder
 from lucid.core.job import Stage
 from lucid.core.ports import Clock, Predictor
-from lucid.errors import ClusterError, ConfigError, LucidError, StoreError, UnsafePlan
+from lucid.errors import ClusterError, ClusterUnavailable, ConfigError, LucidError, StoreError, UnsafePlan
 from lucid.live.anew import Carried, carried_from, somebody_may_act
 from lucid.live.catch_up import CatchUp
+from lucid.live.failover import Failover
 from lucid.live.log import JsonLines
 from lucid.live.models import LiveModels
 from lucid.live.modes import live_profiling, modes_from, policy_settings
@@ -62,6 +63,8 @@ __all__ = ["Daemon", "main", "open_store"]
 
 _LOG = logging.getLogger("lucidd")
 _PRUNE_EVERY_H = 6
+_RENEW_EVERY_S = 3
+_TURN_S = 60.0
 
 
 def open_store(path: Path, now_s: float) -> SqliteStore:
@@ -95,6 +98,7 @@ class Daemon:
         memory: PairMemory | None = None,
         samples: SampleIntake | None = None,
         accounting: Accounting | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """``predictor`` may be the models to make one from: the first cycle makes it, and another when other versions
         serve; ``samples`` are taken in before each cycle; ``accounting`` tells what ended without a daemon."""
@@ -114,6 +118,10 @@ class Daemon:
         self._memory = PairMemory() if memory is None else memory  # one that is empty is false
         self._holder = holder or f"{socket.gethostname()}:{os.getpid()}:{time.monotonic_ns()}"
         self._lease: Lease | None = None
+        self._failover = Failover(self._holder, monotonic_s)
+        self._monotonic_s = monotonic_s
+        self._turns_since_s: float | None = None
+        """Since when the present turn has been going on."""
         self._cluster: SlurmCluster | None = None
         self._cycle: Cycle | None = None
         self._switches: dict[str, str] = {}
@@ -141,6 +149,13 @@ class Daemon:
     def turn(self) -> float:
         """Renew the lease, observe, decide, act, mend, and say so. Trouble is logged and tried again: nothing that
         happens here may end the daemon. Returns seconds to wait."""
+        self._turns_since_s = self._monotonic_s()
+        try:
+            return self._turn()
+        finally:
+            self._turns_since_s = None
+
+    def _turn(self) -> float:
         try:
             if not self._hold_lease():
                 return min(self._settings.daemon.lease_s / 3, 2.0)
@@ -163,18 +178,21 @@ class Daemon:
         return max(self._settings.slurm.poll_busy_s, min(self._breaker.open_s, 30.0))
 
     def _hold_lease(self) -> bool:
-        now_s = self._clock.now_s()
-        lasts_s = max(self._settings.daemon.lease_s, 2 * self._settings.slurm.poll_idle_s)
+        now_s, lasts_s = self._clock.now_s(), self._lasts_s
         if not self._settled and somebody_may_act(self._store, Path(self._settings.daemon.heartbeat), now_s, lasts_s):
             self._stand_by("the store is new, but a heartbeat is not: another lucidd may still act; waiting it out")
             return False
-        held = self._store.lease()
-        dead = held is not None and held.holder != self._holder and holder_is_dead(held.holder)
-        lease = self._store.take_lease(self._holder, now_s, lasts_s, dead)
+        held, lease = self._store.lease(), None
+        if self._failover.may_take(self._store, held, lasts_s, self._reaches_slurm):
+            lease = self._store.take_lease(self._holder, now_s, lasts_s, held)
         if lease is None:
             if self._lease is not None:
                 self._step_down("its lease ran out and another daemon has it")
+            if self._failover.wait(self._store, now_s):
+                _LOG.info("standing by", extra={"facts": {"acts": held.holder if held else ""}})
+            tell_systemd("WATCHDOG=1")
             return False
+        self._failover.acts()
         if self._lease is None or lease.token != self._lease.token:
             _LOG.info("lease taken", extra={"facts": {"token": lease.token, "holder": lease.holder}})
             self._carried.put(self._store, lease.token)
@@ -187,18 +205,42 @@ class Daemon:
         self._lease = lease
         return True
 
+    @property
+    def _lasts_s(self) -> float:
+        return max(self._settings.daemon.lease_s, 2 * self._settings.slurm.poll_idle_s)
+
+    def _reaches_slurm(self) -> bool:
+        try:
+            self._client.jobs()
+        except ClusterError:
+            return False
+        return True
+
+    def keep_lease(self) -> None:
+        """Renew the lease while a turn takes long (a slow slurmctld, many changes), from a thread of its own; a turn
+        that takes longer than a minute hangs, and loses it."""
+        lease, since_s = self._lease, self._turns_since_s
+        if lease is None or since_s is None or self._monotonic_s() - since_s > _TURN_S:
+            return
+        with suppress(StoreError):
+            held = self._store.lease()
+            if held is not None and held.holder == self._holder and held.token == lease.token:
+                self._store.take_lease(self._holder, self._clock.now_s(), self._lasts_s)
+
     def _begin_anew(self, error: StoreError) -> float:
         """The store is gone, or damaged, while this daemon runs: the next turn goes by a new one."""
         carried = carried_from(self._store, self._switches)
         try:
-            self._store.renew(self._clock.now_s())
+            whole = self._store.renew(self._clock.now_s())
+            other = self._store.lease()
         except StoreError as still:
             self._trouble("the store is gone, and a new one cannot be begun", still)
             return self._settings.slurm.poll_busy_s
         facts = {"why": str(error), "notes": len(carried.notes), "profiles": len(carried.profiles)}
-        _LOG.error("store gone, a new one begun; its history is lost", extra={"facts": facts})
-        if self._lease is not None:
-            self._carried = carried
+        what = "store's journal gone, nothing lost" if whole else "store gone, a new one begun; its history is lost"
+        _LOG.error(what, extra={"facts": facts})
+        if self._lease is not None and not whole:
+            self._carried = replace(carried, newer=other is None or other.holder == self._holder)
         memory = None if self._cycle is None else self._cycle.memory
         self._lease = self._cluster = self._cycle = None
         self._policy_memory = PolicyMemory(self._store, self._settings.daemon.policy)
@@ -306,6 +348,8 @@ class Daemon:
     def _beat(self, result: CycleResult) -> None:
         daemon, now_s = self._settings.daemon, self._clock.now_s()
         profiling = live_profiling(self._settings.policy)
+        self._failover.withdraw(self._store)
+        standby = self._failover.standby(self._store)
         write_heartbeat(
             Path(daemon.heartbeat),
             Heartbeat(
@@ -314,6 +358,8 @@ class Daemon:
                 daemon.profiling_partition if profiling.enabled else "",
                 profiling.n_prof if profiling.restarts == "allowed" else 0,  # else nobody is sent there at submission
                 {} if self._cluster is None else self._cluster.most_gpus,
+                socket.gethostname(),
+                "" if standby is None else standby.host,
                 daemon.optout,
             ),
         )
@@ -365,6 +411,8 @@ class Daemon:
         self._last_error = str(error)
         tell_systemd("WATCHDOG=1")
         try:
+            if isinstance(error, ClusterUnavailable) and self._lease is not None:
+                self._failover.offer(self._store, self._lease.token)
             self._status(self._clock.now_s(), None)
         except StoreError:
             return  # the store itself is the trouble, and was just told
@@ -423,6 +471,7 @@ def _turn_until(
 ) -> int:
     timers = BackgroundScheduler(daemon=True)
     timers.add_job(daemon.prune, "interval", hours=_PRUNE_EVERY_H, max_instances=1, coalesce=True)
+    timers.add_job(daemon.keep_lease, "interval", seconds=_RENEW_EVERY_S, max_instances=1, coalesce=True)
     timers.start()
     for timer in beside:
         timer.start()

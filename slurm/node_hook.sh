@@ -4,33 +4,55 @@
 #                                     and `… stop --job NAME`; NAME is 123, or 123_4 for a task of an array
 #   mps     /etc/slurm/lucid/mps      the folder of `start` and `stop`
 #   limit   5                         seconds that each may take
-# The file is read, never run, and nothing of the job but numbers is passed on.
+#   daemon  lucid                     the user that lucidd runs as, by name or number
+#   mps-dir /run/lucid-mps            root's own folder for MPS; mps-protocol 2 keeps to MPS version 2
+#   path    /usr/sbin:/usr/bin:/sbin:/bin   where nvidia-smi, unmunge, python3 and NVIDIA's MPS are looked for
+# The file is read, never run, and has to be root's. Nothing of the job but numbers is passed on, and no variable of
+# the environment is read but Slurm's own (docs/node.md lists who can write which).
 #
 # Which GPUs: where each GPU has a type of its own, Slurm names only the last one of several to a prolog
-# (SLURM_JOB_GPUS; seen on 24.11). So they are taken from the job's Extra, where the daemon notes `lucid-gpus=1,3` of
-# a job that it starts in slots (and `lucid-mem=9312`, its memory fence in MiB, and `lucid-speed=0.93`, the speed
-# expected of it beside its partner). Without that the sampler finds a job's GPUs by its processes, and no MPS is started.
+# (SLURM_JOB_GPUS; seen on 24.11), and the job's Extra is its user's to write. So lucidd seals them there with munge
+# (`lucid-seal=MUNGE:…:`), with the job's memory fence in MiB and the speed expected of it beside its partner.
+# Without a seal that counts, the sampler finds a job's GPUs by its processes, and no MPS is started.
 
 lucid_setting() {
-    sed -n "s/^$1[[:space:]]\{1,\}\([A-Za-z0-9_.\/-]\{1,\}\)[[:space:]]*\$/\1/p" "$lucid_conf" | tail -n 1
+    sed -n "s/^$1[[:space:]]\{1,\}\([A-Za-z0-9_.:\/-]\{1,\}\)[[:space:]]*\$/\1/p" "$lucid_conf" | tail -n 1
 }
 
-# lucid_noted KEY DIGITS: the value of an item in the job's Extra, where it consists of these characters.
-lucid_noted() {
-    printf '%s\n' "${SLURM_JOB_EXTRA:-}" |
-        sed -n "1s/^\(.*[ ;]\)\{0,1\}lucid-$1=\([0-9][$2]*\)\([ ;].*\)\{0,1\}\$/\2/p"
+# lucid_item KEY DIGITS: the value of an item that was sealed, where it consists of these characters.
+lucid_item() {
+    printf '%s\n' "$sealed" | sed -n "1s/^\(.* \)\{0,1\}$1=\([0-9][$2]*\)\( .*\)\{0,1\}\$/\2/p"
 }
 
 lucid_hook() {
-    lucid_conf=${LUCID_NODE_CONF:-$here/../node.conf}
-    [ -r "$lucid_conf" ] || return 0
+    # shellcheck disable=SC2154 # here: the folder of who reads this file
+    lucid_conf=$here/../node.conf
+    # -O: it belongs to who runs this, and that is root; every sh of a distribution knows it
+    # shellcheck disable=SC3067
+    [ -r "$lucid_conf" ] && [ -O "$lucid_conf" ] || return 0
+    path=$(lucid_setting path)
+    case $path in /*) PATH=$path ;; esac
     job=${SLURM_JOB_ID:-}
     uid=${SLURM_JOB_UID:-}
-    gpus=$(lucid_noted gpus '0-9,')
-    mem=$(lucid_noted mem '0-9')
-    speed=$(lucid_noted speed '0-9.')
     case $job in '' | *[!0-9]*) return 0 ;; esac
     case $uid in *[!0-9]*) uid='' ;; esac
+    limit=$(lucid_setting limit)
+    case $limit in '' | *[!0-9]*) limit=5 ;; esac
+    daemon=$(lucid_setting daemon)
+    restarts=${SLURM_JOB_RESTART_COUNT:-0}
+    sealed=''
+    case ${SLURM_JOB_EXTRA:-} in
+        *lucid-seal=*)
+            # A job without GPUs has none to share, whatever its Extra says.
+            [ "$1" != start ] || [ -z "${SLURM_JOB_GPUS:-}" ] ||
+                sealed=$(printf '%s' "$SLURM_JOB_EXTRA" | head -c 4096 | timeout -k 1 "$limit" "$here/../unseal" --job "$job" \
+                    --restarts "$restarts" --node "${SLURMD_NODENAME:-}" --gpus "$SLURM_JOB_GPUS" \
+                    --daemon "${daemon:-lucid}" 2>/dev/null | head -c 4096)
+            ;;
+    esac
+    gpus=$(lucid_item gpus '0-9,')
+    mem=$(lucid_item mem '0-9')
+    speed=$(lucid_item speed '0-9.')
     name=$job
     case ${SLURM_ARRAY_JOB_ID:-x}${SLURM_ARRAY_TASK_ID:-x} in
         *[!0-9]*) ;;
@@ -38,8 +60,6 @@ lucid_hook() {
     esac
     nodes=${SLURM_JOB_NUM_NODES:-${SLURM_NNODES:-1}}
     case $nodes in *[!0-9]*) nodes=1 ;; esac
-    limit=$(lucid_setting limit)
-    case $limit in '' | *[!0-9]*) limit=5 ;; esac
     sampler=$(lucid_setting sampler)
     if [ -n "$sampler" ] && [ -x "$sampler" ]; then
         # Whatever it says, SLURM_JOB_GPUS is there for jobs with GPUs only.
@@ -51,16 +71,21 @@ lucid_hook() {
         fi
     fi
     mps=$(lucid_setting mps)
+    dir=$(lucid_setting mps-dir)
+    protocol=$(lucid_setting mps-protocol)
+    within=$((limit > 4 ? limit - 3 : 1))
     if [ -n "$mps" ] && [ -x "$mps/start" ] && [ -x "$mps/stop" ]; then
         if [ "$1" = stop ]; then
-            timeout -k 1 "$limit" "$mps/stop" --job "$job" </dev/null >/dev/null 2>&1
+            timeout -k 1 "$limit" "$mps/stop" --job "$job" --within "$within" ${dir:+--dir "$dir"} \
+                </dev/null >/dev/null 2>&1
         elif [ -n "$gpus" ] && [ -n "$uid" ]; then
             # By UUID: a daemon of MPS numbers its devices anew.
             gpus=$(timeout -k 1 "$limit" nvidia-smi --query-gpu=uuid --format=csv,noheader -i "$gpus" 2>/dev/null |
                 sed -n 's/^ *\(GPU-[0-9A-Za-z-]\{1,\}\) *$/\1/p' | paste -sd, -)
             # A job on whole GPUs has them to itself, and needs none.
             [ -z "$gpus" ] || timeout -k 1 "$limit" "$mps/start" --job "$job" --uid "$uid" --gpus "$gpus" \
-                --mem-limit "$mem" </dev/null >/dev/null 2>&1
+                --mem-limit "$mem" --within "$within" ${dir:+--dir "$dir"} ${protocol:+--protocol "$protocol"} \
+                </dev/null >/dev/null 2>&1
         fi
     fi
     return 0

@@ -6,6 +6,7 @@ sets StartTime ahead after a requeue, and refuses what the real one refuses.
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,6 +31,11 @@ def fake_node(name: str, partition: str, gpus: int = 4, **rest: Any) -> SlurmNod
     return replace(made, **rest)
 
 
+def unsealed(extra: str) -> str:
+    """What `FakeSlurm.seal` sealed in an Extra."""
+    return b64decode(extra.partition("lucid-seal=MUNGE:")[2].rstrip(":")).decode()
+
+
 @dataclass
 class FakeSlurm:
     """See ``SlurmClient``; times in seconds from 0."""
@@ -49,6 +55,8 @@ class FakeSlurm:
 
     defaults: dict[str, JobDefaults] = field(default_factory=dict)
     shares: dict[tuple[str, str], float] = field(default_factory=dict)
+    no_munge: str = ""
+    """Why nothing can be sealed; empty: it can."""
     limits: Callable[[SlurmJob], str] = lambda job: ""
     """The reason for which slurmctld does not start a released job that would fit; empty: none."""
 
@@ -210,6 +218,15 @@ class FakeSlurm:
         self._set(job_id, request=request, gpus=asked or record.gpus, partition=changes.partition or record.partition)
         if changes.start_now or changes.start_at_s is not None:
             self._set(job_id, eligible_s=self.now if changes.start_now else changes.start_at_s)
+
+    def seal(self, text: str) -> str:
+        """As munge would: the words can be read again, by who knows how (`unsealed`)."""
+        if self.no_munge:
+            raise ActionRefused(self.no_munge)
+        return f"MUNGE:{b64encode(text.encode()).decode()}:"
+
+    def number(self, job_id: str) -> int:
+        return self.records[job_id].number
 
     def hold(self, job_id: str) -> None:
         if not self._write(job_id, "hold").pending:

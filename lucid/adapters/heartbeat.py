@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,18 +13,24 @@ from lucid.errors import StoreError
 
 __all__ = ["Heartbeat", "read_heartbeat", "write_heartbeat"]
 
+_HOST = re.compile(r"[A-Za-z0-9_.-]{1,255}")
+
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """``at_s``: when the last good cycle ended (Unix time). ``profiling``: where new jobs are profiled, up to
     ``n_prof`` GPUs; empty where they are not. ``most``: GPUs of the largest node, by partition: a job that asks for
-    more on one is Slurm's to refuse, which it does not do once the job is held. ``optout``: as in the settings."""
+    more on one is Slurm's to refuse, which it does not do once the job is held. ``host``: of the lucidd that wrote
+    it, ``standby``: of the one that would go on in its place; both are for lucid-release. ``optout``: as in the
+    settings."""
 
     at_s: float
     modes: Mapping[str, Mode] = field(default_factory=dict)
     profiling: str = ""
     n_prof: int = 0
     most: Mapping[str, int] = field(default_factory=dict)
+    host: str = ""
+    standby: str = ""
     optout: str = "behind"
 
 
@@ -38,6 +45,8 @@ def write_heartbeat(path: Path, beat: Heartbeat) -> None:
     lines += [f"most {name} {gpus}" for name, gpus in sorted(beat.most.items())]
     if beat.profiling:
         lines += [f"profiling {beat.profiling}", f"n_prof {beat.n_prof}"]
+    hosts = {"host": beat.host, "standby": beat.standby}
+    lines += [f"{key} {name}" for key, name in hosts.items() if _HOST.fullmatch(name)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, ("\n".join(lines) + "\n").encode())
@@ -55,7 +64,9 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
         pairs = {words[0]: words[1] for words in lines if len(words) == 2}
         modes = {words[1]: Mode(words[2]) for words in lines if len(words) == 3 and words[0] == "mode"}
         most = {words[1]: int(words[2]) for words in lines if len(words) == 3 and words[0] == "most"}
-        n_prof, optout = int(pairs.get("n_prof", "0")), pairs.get("optout", "free")
-        return Heartbeat(float(pairs["time"]), modes, pairs.get("profiling", ""), n_prof, most, optout)
+        return Heartbeat(
+            float(pairs["time"]), modes, pairs.get("profiling", ""), int(pairs.get("n_prof", "0")), most,
+            pairs.get("host", ""), pairs.get("standby", ""), pairs.get("optout", "free"),
+        )  # fmt: skip
     except (OSError, ValueError, KeyError, UnicodeDecodeError):
         return None

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+from lucid.adapters.munge import MUNGE, credential
 from lucid.adapters.slurm_answers import accounting_trouble
 from lucid.adapters.slurm_client import Breaker, Changes, checked_id, guarded
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode, jobs_from, nodes_from, reads_whole, version_of
@@ -182,6 +183,19 @@ class CommandClient:
         words = [f"{key}={value}" for key, value in fields.items() if value is not None]
         if words:
             self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", *words])
+
+    def seal(self, text: str) -> str:
+        """By ``munge``. Its troubles are not Slurm's, so the breaker is not told of them."""
+        words = [*MUNGE, text]
+        return credential([*self._prefix, *(map(shlex.quote, words) if self._ssh else words)])
+
+    def number(self, job_id: str) -> int:
+        """By ``squeue``."""
+        self._breaker.calls.reads += 1
+        text = self._run(["squeue", "--noheader", "--format=%A", f"--jobs={checked_id(job_id)}"]).strip()
+        if not (text.isascii() and text.isdecimal() and len(text) <= 10):
+            raise ActionRefused(f"squeue: no number of job {job_id}")
+        return int(text)
 
     def hold(self, job_id: str) -> None:
         """By ``scontrol update``: the begin time beside it tells job_submit.lua that this hold is Lucid's."""

@@ -90,6 +90,15 @@ class SlurmClient(Protocol):
         """Change a pending job (or only the site factor of any)."""
         ...
 
+    def seal(self, text: str) -> str:
+        """Words that only root on the cluster's hosts can open, and that show who sealed them (munge). Raises
+        ``ActionRefused`` where there is no munge."""
+        ...
+
+    def number(self, job_id: str) -> int:
+        """Slurm's own number of a job or of a task of an array."""
+        ...
+
     def hold(self, job_id: str) -> None:
         """Keep a pending job from starting."""
         ...

@@ -7,12 +7,13 @@ goes on from there: a note is written before Slurm is told anything, and each st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from lucid.adapters.known_profiles import KnownProfiles
 from lucid.adapters.profiles import ProfileSource
 from lucid.adapters.slurm_client import Changes, SlurmClient
-from lucid.adapters.slurm_extra import extra_for
+from lucid.adapters.slurm_extra import Items, free_extra, items_for, own_number, sealed
 from lucid.adapters.slurm_hands import Hands
 from lucid.adapters.slurm_mend import Mender
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
@@ -241,7 +242,7 @@ class SlurmCluster:
                 f"job {job_id} is {'pending, and not held by Lucid' if record.pending else 'running'}"
             )
         if (bar := self._barred(record, self._facts.now_s)) is not None:
-            raise ActionRefused(f"job {job_id}: another job is tried first under Slurm's {bar[0]}")
+            raise ActionRefused(f"job {job_id}: Slurm did not start it or one like it ({bar[0]}); tried again later")
         if start.beside is not None:
             self._partner(job_id, start)
         note = self._note(record, note)
@@ -250,7 +251,9 @@ class SlurmCluster:
             other = self._flying.get(part.node, {}).get(not shards)
             if other is not None and other != job_id:
                 raise ActionRefused(f"job {job_id}: waits for job {other} to settle on node {part.node}")
-        extra = self._extra(record, start) if shards and self._daemon.mps else ""
+        items = self._items(record, start) if shards and self._daemon.mps else None
+        number = own_number(record)
+        extra, unsealed = sealed(self._client, record, number, items) if items and number else ("", "")
         defaults = (self._defaults or {}).get(action.partition, NO_DEFAULTS)
         changes = start_changes(record, note, start.placement, shards, action.partition, self._nodes, extra, defaults)
         place = show_placement(start.placement)
@@ -259,15 +262,17 @@ class SlurmCluster:
             replace(note, where=place, asked_s=now_s, shards=shards, released=False, restarts=record.restarts)
         )
         words = f"{place}{f' beside {start.beside}' if start.beside else ''}{' in slots' if shards else ''}"
-        if extra and changes.extra is None and record.extra != extra:
+        if items is not None and not free_extra(record.extra):
             words += ", without MPS: its Extra is the user's"
+        elif unsealed:
+            words += f", without MPS: {unsealed}"
         self._hands.obstacles.tries(record)
         try:
             self._hands.do(
                 job_id,
                 "start",
                 words,
-                lambda: self._client.update(job_id, changes),
+                lambda: self._tell(record, changes, None if number else items),
                 lambda: self._client.release(job_id),
             )
         except ActionRefused as error:
@@ -276,13 +281,22 @@ class SlurmCluster:
         self._hands.put(replace(self._notes[job_id], released=True))
         self._flies(job_id, start.placement, shards)
 
-    def _extra(self, record: SlurmJob, start: Start) -> str:
+    def _items(self, record: SlurmJob, start: Start) -> Items | None:
         """For the prolog; nothing where the node is not known, and then the start is refused anyway."""
         (part,) = start.placement
         node = next((node for node in self._nodes if node.name == part.node), None)
         if node is None:
-            return ""
-        return extra_for(part.gpus, self.known.of(record), self._viewer.gpu_mem_mib(node), start.reasons)
+            return None
+        return items_for(part.node, part.gpus, self.known.of(record), self._viewer.gpu_mem_mib(node), start.reasons)
+
+    def _tell(self, record: SlurmJob, changes: Changes, late: Items | None) -> None:
+        """Write a start into Slurm. ``late``: what is still to be sealed for a task of an array, which has a number
+        of its own only once it was changed."""
+        self._client.update(record.id, changes)
+        if late is not None and free_extra(record.extra):
+            with suppress(ActionRefused):  # it then starts without MPS
+                extra, _ = sealed(self._client, record, self._client.number(record.id), late)
+                self._client.update(record.id, Changes(extra=extra))
 
     def _partner(self, job_id: str, start: Start) -> None:
         other = self._jobs.get(start.beside or "")

@@ -241,6 +241,16 @@ class RestClient:
         commands = self._by_command(job_id, "holds and releases an array only as a whole")
         (commands.hold if hold else commands.release)(job_id)
 
+    def seal(self, text: str) -> str:
+        """By ``munge``, where commands are given."""
+        if self._commands is None:
+            raise ActionRefused("slurmrestd seals nothing; slurm.rest_commands = true lets munge do it")
+        return self._commands.seal(text)
+
+    def number(self, job_id: str) -> int:
+        """By ``squeue``, where commands are given."""
+        return self._by_command(job_id, "does not tell a task's number alone").number(job_id)
+
     def requeue_hold(self, job_id: str) -> None:
         """From v0.0.45 on by its own endpoint; ``Incomplete``: not a job that has just ended."""
         checked_id(job_id)

@@ -29,6 +29,7 @@ __all__ = [
     "Store",
     "StoreDamaged",
     "StoreGone",
+    "StoreUnreadable",
     "holder_is_dead",
 ]
 
@@ -43,6 +44,10 @@ class StoreGone(StoreError):
 
 class StoreDamaged(StoreError):
     """The file is not what was written there."""
+
+
+class StoreUnreadable(StoreError):
+    """This user may not read the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +147,23 @@ class ActionRow:
     result: str = ""
 
 
+_PID_DIGITS = 18
+
+
 def holder_is_dead(holder: str) -> bool:
     """Is the holder (``host:pid:…``) a process of this machine that is gone? Elsewhere nobody can tell: its lease
     must run out."""
     host, _, rest = holder.partition(":")
     pid = rest.partition(":")[0]
-    if host != socket.gethostname() or not pid.isdigit():
+    if host != socket.gethostname() or not (pid.isascii() and pid.isdigit()):
         return False
+    if len(pid) > _PID_DIGITS:
+        return True  # no process can have it
     try:
         os.kill(int(pid), 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return True
-    except PermissionError:
+    except OSError:
         return False
     return False
 
@@ -163,22 +173,22 @@ class Store(Protocol):
     those that need the lease raise ``LeaseLost`` once another daemon has it. A write to what was deleted or replaced
     raises ``StoreGone``: nobody acts by a store that others do not see."""
 
-    def renew(self, now_s: float) -> None:
-        """Open what is at the store's place now, or begin a new store there. What was in the old one is gone, unless
-        it was read before."""
+    def renew(self, now_s: float) -> bool:
+        """Open what is at the store's place now, or begin a new store there. Was nothing lost? Else what was in the
+        old one is gone, unless it was read before."""
         ...
 
-    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: bool = False) -> Lease | None:
-        """The lease, new or renewed; ``None`` while another holder's has not run out. ``takeover``: the
-        other holder is known to be dead."""
+    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: Lease | None = None) -> Lease | None:
+        """The lease, new or renewed; ``None`` while another holder's has not run out by ``now_s``. ``takeover``: the
+        lease of a holder that is known to be dead, which is taken over unless it has changed since."""
         ...
 
     def lease(self) -> Lease | None:
         """Who holds it."""
         ...
 
-    def untouched(self) -> bool:
-        """Has nobody had the lease, ever?"""
+    def leased_until_s(self) -> float | None:
+        """Until when it was taken last, given back since or not; ``None`` where nobody has ever had it."""
         ...
 
     def drop_lease(self, token: int) -> None:

@@ -20,6 +20,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._lease: Lease | None = None
+        self._until_s = 0.0
         self._token = 0
         self._notes: dict[str, JobNote] = {}
         self._profiles: dict[str, ProfileRow] = {}
@@ -40,24 +41,26 @@ class MemoryStore:
         if token != self._token or not token:
             raise LeaseLost("the lease is held by another daemon now; this one must stop")
 
-    def renew(self, now_s: float) -> None:
+    def renew(self, now_s: float) -> bool:  # noqa: ARG002 - the port's
         """There is no file that could go."""
+        return True
 
-    def untouched(self) -> bool:
-        """No token was given yet."""
-        return not self._token
+    def leased_until_s(self) -> float | None:
+        """``None`` before the first token."""
+        return self._until_s if self._token else None
 
-    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: bool = False) -> Lease | None:
+    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: Lease | None = None) -> Lease | None:
         """New or renewed."""
         lease = self._lease
         if lease is not None and lease.holder == holder:
             token = lease.token
-        elif lease is None or lease.until_s <= now_s or takeover:
+        elif lease is None or lease.until_s <= now_s or lease == takeover:
             token = self._token + 1
         else:
             return None
         self._token = token
-        self._lease = Lease(holder, token, now_s + lasts_s)
+        self._until_s = now_s + lasts_s
+        self._lease = Lease(holder, token, self._until_s)
         return self._lease
 
     def lease(self) -> Lease | None:

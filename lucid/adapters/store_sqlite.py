@@ -21,13 +21,15 @@ from lucid.adapters.store import (
     LeaseLost,
     PredictionRow,
     ProfileRow,
-    StoreGone,
+    StoreDamaged,
 )
-from lucid.adapters.store_file import error_of, identity, open_file, set_aside
+from lucid.adapters.store_file import error_of, open_file, set_aside
 from lucid.adapters.store_samples import bound_samples, put_samples, samples_since
+from lucid.adapters.store_watch import StoreWatch
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import prediction_from_dict, prediction_to_dict
 from lucid.core.reason import reason_from_dict, reason_to_dict
+from lucid.errors import StoreError
 
 __all__ = ["SqliteStore"]
 
@@ -47,18 +49,37 @@ class SqliteStore:
 
     def _open(self) -> None:
         self._db = open_file(self.path, read_only=self._read_only, wait_s=self._wait_s)
-        self._file = identity(self.path)
+        self._watch = None if self._read_only else StoreWatch(self.path)
 
-    def renew(self, now_s: float) -> None:
-        """A file that is still where it was is damaged, and moved aside. What was open is closed last: SQLite leaves
-        the journal of the new file alone."""
+    def renew(self, now_s: float) -> bool:
+        """Where only the journal is gone, what it held is written into the file. Else a file that is still where it
+        was is damaged, and moved aside, and so is what somebody else has put there, if it is no store. What was open
+        is closed last: SQLite leaves the journal of the new file alone."""
         with self._lock:
-            if self._file is not None and identity(self.path) == self._file:
+            watch, before = self._watch, self._db
+            if watch is not None and watch.only_journal_gone and self._save_journal():
+                return True
+            if watch is not None and watch.own_file_there:
                 set_aside(self.path, now_s)
-            before = self._db
-            self._open()
+            try:
+                self._open()
+            except StoreDamaged:
+                set_aside(self.path, now_s)
+                self._open()
             with suppress(sqlite3.Error):
                 before.close()
+            return False
+
+    def _save_journal(self) -> bool:
+        try:
+            (busy, *_) = self._db.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+            if busy:
+                return False
+            self._db.close()  # before the next is opened: in one process they would share the old journal's index
+            self._open()
+        except (sqlite3.Error, StoreError):
+            return False
+        return True
 
     @contextmanager
     def _read(self) -> Iterator[sqlite3.Connection]:
@@ -72,8 +93,8 @@ class SqliteStore:
     @contextmanager
     def _write(self, token: int | None = None) -> Iterator[sqlite3.Connection]:
         with self._lock:
-            if identity(self.path) != self._file:
-                raise StoreGone(f"{self.path}: was deleted or replaced while it was open")
+            if self._watch is not None:
+                self._watch.look()
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 try:
@@ -94,24 +115,38 @@ class SqliteStore:
 
     # -- lease -----------------------------------------------------------------------------------------------
 
-    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: bool = False) -> Lease | None:
-        """New or renewed. A new holder gets a higher token; its own renewal keeps the token."""
+    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: Lease | None = None) -> Lease | None:
+        """New or renewed. A new holder gets a higher token; its own renewal keeps the token. What is written here is
+        read back as another process would, so that every turn begins with a store that others see."""
         with self._write() as db:
             row = db.execute("SELECT holder, token, until_s FROM lease").fetchone()
             if row is not None and row[0] == holder:
                 token = int(row[1])
-            elif row is None or row[2] <= now_s or not row[0] or takeover:
+            elif row is None or row[2] <= now_s or not row[0] or Lease(*row) == takeover:
                 token = 1 if row is None else int(row[1]) + 1
             else:
                 return None
             until_s = now_s + lasts_s
             db.execute("INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?)", (holder, token, until_s))
-            return Lease(holder, token, until_s)
+        if self._watch is not None:
+            self._must_be_seen(self._watch, (holder, token))
+            self._watch.check_now_and_then()
+        return Lease(holder, token, until_s)
 
-    def untouched(self) -> bool:
-        """No row of it."""
+    def _must_be_seen(self, watch: StoreWatch, written: tuple[str, int]) -> None:
+        if watch.read_as_others(self._wait_s) == written:
+            return
+        own = self.lease()
+        if own is None or (own.holder, own.token) != written:
+            raise LeaseLost(f"{self.path}: the lease was taken by another daemon as it was renewed")
+        if watch.read_as_others(self._wait_s) != written:
+            raise StoreDamaged(f"{self.path}: others do not see the lease that was just written there")
+
+    def leased_until_s(self) -> float | None:
+        """``None`` without a row."""
         with self._read() as db:
-            return db.execute("SELECT 1 FROM lease").fetchone() is None
+            row = db.execute("SELECT until_s FROM lease").fetchone()
+            return None if row is None else float(row[0])
 
     def lease(self) -> Lease | None:
         """The present one."""
@@ -120,9 +155,9 @@ class SqliteStore:
         return None if row is None or not row[0] else Lease(row[0], int(row[1]), float(row[2]))
 
     def drop_lease(self, token: int) -> None:
-        """Keep the token, so that the next one is higher."""
+        """Keep the token, so that the next one is higher, and the time, which tells how old the store is."""
         with self._write() as db:
-            db.execute("UPDATE lease SET holder = '', until_s = 0 WHERE token = ?", (token,))
+            db.execute("UPDATE lease SET holder = '' WHERE token = ?", (token,))
 
     # -- jobs ------------------------------------------------------------------------------------------------
 

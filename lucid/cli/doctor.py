@@ -165,7 +165,7 @@ def _right_to_act(store: Store, settings: Settings) -> int:
     holder = f"{socket.gethostname()}:{os.getpid()}:uninstall"
     now = store.lease()
     dead = now is not None and holder_is_dead(now.holder)
-    lease = store.take_lease(holder, time.time(), settings.daemon.lease_s * 20, dead)
+    lease = store.take_lease(holder, time.time(), settings.daemon.lease_s * 20, now if dead else None)
     if lease is None:
         held = store.lease()
         paused = " and is paused now, which lets its jobs go" if store.setting("paused") == "1" else ""

@@ -23,6 +23,8 @@ class Carried:
     notes: Mapping[str, JobNote] = field(default_factory=dict)
     profiles: Mapping[str, ProfileRow] = field(default_factory=dict)
     switches: Mapping[str, str] = field(default_factory=dict)
+    newer: bool = True
+    """Than what stands in the new store. Not where another daemon has the lease there: what it has noted stays."""
 
     def put(self, store: Store, token: int) -> None:
         """Into *store*; what was set there meanwhile (``lucidctl pause``) stays.
@@ -34,8 +36,10 @@ class Carried:
         for key, value in self.switches.items():
             if key not in there:
                 store.set_setting(key, value)
+        noted = {} if self.newer else store.notes()
         for note in self.notes.values():
-            store.put_note(note, token)
+            if note.job_id not in noted:
+                store.put_note(note, token)
         for row in self.profiles.values():
             store.put_profile(row, f"carried over: job {row.job_id}", token)
 
@@ -49,9 +53,11 @@ def carried_from(store: Store, switches: Mapping[str, str]) -> Carried:
 
 
 def somebody_may_act(store: Store, heartbeat: Path, now_s: float, lasts_s: float) -> bool:
-    """Could another daemon be acting by a store that was deleted? A store that nobody has ever had the lease of says
-    nothing of it, but its heartbeat does: it notices before the next one."""
-    if not store.untouched():
-        return False
+    """Could another daemon be acting by a store that was deleted or replaced, while this one is what was put there?
+    It is, where a heartbeat is fresh and *store* knows of no lease that lasted until then: it is new, or a copy from
+    before. The other one notices before its next heartbeat."""
     beat = read_heartbeat(heartbeat)
-    return beat is not None and abs(now_s - beat.at_s) < lasts_s
+    if beat is None or abs(now_s - beat.at_s) >= lasts_s:
+        return False
+    until_s = store.leased_until_s()
+    return until_s is None or until_s < beat.at_s

@@ -38,7 +38,7 @@ _OFTEN_S, _SELDOM_S, _YOUNG_S = 10.0, 60.0, 900.0
 """A summary every 10 s in a job's first quarter of an hour (its profiling run is over by then), then every minute."""
 _MOST_NOTES: Final = 20
 _LONGEST_NOTE: Final = 200
-_MPS_DIR: Final = Path(os.environ.get("LUCID_MPS_DIR", "/run/lucid/mps"))
+_MPS_DIR: Final = Path(os.environ.get("LUCID_MPS_DIR", "/run/lucid-mps"))
 """Where slurm/mps keeps its state."""
 
 

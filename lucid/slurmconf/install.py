@@ -50,7 +50,11 @@ FILES = (
         ShippedFile(f"mps/{name}", f"etc/slurm/lucid/mps/{name}", executable=True)
         for name in ("start", "stop", "check")
     ),
-    ShippedFile("mps/lib.sh", "etc/slurm/lucid/mps/lib.sh"),
+    ShippedFile("unseal", "etc/slurm/lucid/unseal", executable=True),
+    *(
+        ShippedFile(f"lucid_hooks/{name}.py", f"etc/slurm/lucid/lucid_hooks/{name}.py")
+        for name in ("__init__", "__main__", "commands", "control", "plan", "processes", "seal", "sharing", "state")
+    ),
     ShippedFile("lucid-release", "etc/slurm/lucid/lucid-release", executable=True, daemon=True),
     ShippedFile("systemd/lucidd.service", "etc/systemd/system/lucidd.service", daemon=True),
     ShippedFile("systemd/lucid-sampler.service", "etc/systemd/system/lucid-sampler.service", daemon=True),

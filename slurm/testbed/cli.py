@@ -146,6 +146,7 @@ def _describe(layout: Layout, base: int) -> dict[str, Any]:
         "profiling": [partition.name for partition in layout.partitions if partition.profiling],
         "gpus": {node.hosts: node.gpus for node in layout.nodes},
         "enforced": layout.enforced,
+        "controllers": list(layout.controllers),
     }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from lucid.slurmconf.install import install_files
 from lucid.slurmconf.nodes import hosts_in
 from lucid.slurmconf.render import render
-from testbed import cgroups
+from testbed import cgroups, controllers
 from testbed.settings import USERS, Layout
 
 __all__ = ["DBD_PORT", "LICENCES", "NODE_PORTS", "REST_PORT", "write"]
@@ -34,7 +34,8 @@ def write(layout: Layout, base: int, files: Path) -> None:
     root = layout.root
     _users(root)
     # Every name is this machine: a daemon that asked a name server would wait 5 s where none answers.
-    (root / "etc/hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")
+    names = [f"{controllers.address(layout, name)} {name}" for name in layout.controllers]
+    (root / "etc/hosts").write_text("\n".join([f"127.0.0.1 localhost {socket.gethostname()}", *names]) + "\n")
     (root / "etc/resolv.conf").unlink(missing_ok=True)
     (root / "etc/resolv.conf").touch()
     (root / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nshadow: files\nhosts: files\n")
@@ -63,6 +64,7 @@ def write(layout: Layout, base: int, files: Path) -> None:
         ("run/lucid", "lucid"),
         ("run/slurmrestd", "lucid"),
         ("run/lock", "root"),
+        *((str(controllers.run_folder(layout, name).relative_to(root)), _SLURM) for name in layout.controllers),
     ):
         path = root / folder
         path.mkdir(parents=True, exist_ok=True)
@@ -88,7 +90,7 @@ def _addresses(layout: Layout, base: int) -> dict[str, str]:
 def _slurm_conf(layout: Layout, base: int) -> str:
     lines = [
         "ClusterName=testbed",
-        f"SlurmctldHost={socket.gethostname()}(127.0.0.1)",
+        *_controllers(layout),
         f"SlurmctldPort={base}",
         "SlurmUser=slurm",
         "AuthType=auth/munge",
@@ -112,7 +114,7 @@ def _slurm_conf(layout: Layout, base: int) -> str:
         "DefMemPerCPU=1000",
         "MpiDefault=none",
         "ReturnToService=2",
-        "SlurmctldTimeout=60",
+        f"SlurmctldTimeout={10 if layout.controllers else 60}",
         "SlurmdTimeout=60",
         "KillWait=5",
         "JobRequeue=1",
@@ -136,6 +138,13 @@ def _slurm_conf(layout: Layout, base: int) -> str:
     if layout.enforced:
         lines += ["AccountingStorageEnforce=associations,limits,qos", f"Licenses={LICENCES}"]
     return "\n".join([*lines, "include /etc/slurm/lucid.slurm.conf"]) + "\n"
+
+
+def _controllers(layout: Layout) -> list[str]:
+    if not layout.controllers:
+        return [f"SlurmctldHost={socket.gethostname()}(127.0.0.1)"]
+    hosts = [f"SlurmctldHost={name}({controllers.address(layout, name)})" for name in layout.controllers]
+    return [*hosts, "CommunicationParameters=NoCtldInAddrAny"]  # each on its own address, all on one port
 
 
 def _slurmdbd_conf(base: int) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from testbed import host
+from testbed import controllers, host
 from testbed.conf import REST_PORT
 from testbed.settings import USERS, Layout, TestbedError
 
@@ -75,7 +75,8 @@ def start(layout: Layout, base: int, say: Callable[[str], None]) -> None:
 
 def missing(layout: Layout) -> list[str]:
     """Daemons of the testbed that do not run, by the names of their logs, in the order in which they are started."""
-    wanted = ["munged", *(["mariadbd", "slurmdbd"] if layout.accounting else []), "slurmctld"]
+    wanted = ["munged", *(["mariadbd", "slurmdbd"] if layout.accounting else [])]
+    wanted += [f"slurmctld.{name}" for name in layout.controllers] or ["slurmctld"]
     wanted += [f"slurmd.{node}" for node in layout.hosts]
     wanted += ["slurmrestd-unix", "slurmrestd-http"]
     running = set()
@@ -86,6 +87,8 @@ def missing(layout: Layout) -> list[str]:
             continue
         if name == "slurmd" and "-N" in words[:-1]:
             name = f"slurmd.{words[words.index('-N') + 1]}"
+        elif name == "slurmctld" and layout.controllers:
+            name = f"slurmctld.{controllers.of_process(layout, pid)}"
         elif name == "slurmrestd":
             name = "slurmrestd-unix" if words[-1].startswith("unix:") else "slurmrestd-http"
         running.add(name)
@@ -105,7 +108,7 @@ def start_missing(layout: Layout, base: int) -> list[str]:
             case "slurmdbd":
                 start_slurmdbd(layout)
             case "slurmctld":
-                start_slurmctld(layout)
+                start_slurmctld(layout, node)
             case "slurmd":
                 start_slurmd(layout, node)
             case "slurmrestd-unix":
@@ -115,9 +118,15 @@ def start_missing(layout: Layout, base: int) -> list[str]:
     return gone
 
 
-def start_slurmctld(layout: Layout) -> None:
-    """Start slurmctld, also after it was ended on purpose, and wait until it answers."""
-    _spawn(layout, "slurmctld", "/usr/sbin/slurmctld", "-D", user="slurm")
+def start_slurmctld(layout: Layout, name: str = "") -> None:
+    """Start slurmctld, also after it was ended on purpose, and wait until it answers. Where there are two hosts for
+    it: that of host *name*, which is switched on if it is off; or of both."""
+    for controller in [name] if name else layout.controllers:
+        controllers.power_on(layout, controller)
+        before = controllers.command(layout, controller)
+        _spawn(layout, f"slurmctld.{controller}", "/usr/sbin/slurmctld", "-D", user="slurm", before=before)
+    if not layout.controllers:
+        _spawn(layout, "slurmctld", "/usr/sbin/slurmctld", "-D", user="slurm")
     wait_for("slurmctld", lambda: _works(layout, "scontrol", "ping"), _log(layout, "slurmctld"))
 
 
@@ -206,11 +215,11 @@ def _works(layout: Layout, *command: str) -> bool:
     return done.returncode == 0
 
 
-def _spawn(layout: Layout, name: str, *command: str, user: str | None = None) -> None:
+def _spawn(layout: Layout, name: str, *command: str, user: str | None = None, before: Sequence[str] = ()) -> None:
     with _log(layout, name).open("ab") as log:
         # A session of its own and init for a parent: it outlives this command, and leaves nobody a zombie.
         subprocess.run(
-            ["setsid", "--fork", *_prefix(layout, user), *command],
+            ["setsid", "--fork", *before, *_prefix(layout, user), *command],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

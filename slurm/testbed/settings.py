@@ -23,14 +23,18 @@ _NODES = {
     "two-prof": "n[1-4,7]:gpus=4,cpus=16,mem=64000,type=a100 "
     "n[5-6]:gpus=8,cpus=32,mem=128000,type=a100,features=nvlink",
 }
+_NODES["ha"] = _NODES["site"]
 _WIDE = "vc-c=n[5-6]:DefCpuPerGPU=2,DefMemPerGPU=4000"
 _PARTITIONS = {
     "bare": "vc-a=n[1-2] vc-b=n3 prof=n4",
     "site": f"vc-a=n[1-2] vc-b=n3 {_WIDE} prof=n4",
     "two-prof": f"vc-a=n[1-2] vc-b=n3 {_WIDE} prof=n[4,7]:DenyAccounts=teaching",
 }
-"""By ``LUCID_TESTBED_VARIANT``: like a site; like a site, with two profiling nodes that an account may not use; and
-the least, where anybody may do anything. n1 to n4, vc-a, vc-b and prof are the same in all of them."""
+_PARTITIONS["ha"] = _PARTITIONS["site"]
+_CONTROLLERS = {"ha": ("ctl1", "ctl2")}
+"""By ``LUCID_TESTBED_VARIANT``: like a site; like a site, with two profiling nodes that an account may not use; like
+a site, with two hosts for slurmctld; and the least, where anybody may do anything. n1 to n4, vc-a, vc-b and prof are
+the same in all of them."""
 
 
 class TestbedError(Exception):
@@ -45,7 +49,8 @@ class Layout:
 
     ``tree`` is the cached Debian with Slurm in it, shared and never written; ``root`` is this testbed's own view
     of it, and the folder for ``chroot``. ``enforced``: accounts, QOS and licences bind (docs/testbed.md).
-    ``cgroup``: ``none``, ``v1`` or ``v2``.
+    ``cgroup``: ``none``, ``v1`` or ``v2``. ``controllers``: hosts of slurmctld, the primary first; none:
+    this machine.
     """
 
     name: str
@@ -59,6 +64,7 @@ class Layout:
     accounting: bool
     enforced: bool = True
     cgroup: str = "none"
+    controllers: tuple[str, ...] = ()
 
     @property
     def tree(self) -> Path:
@@ -125,6 +131,7 @@ def layout_from(environ: Mapping[str, str]) -> Layout:
         accounting=accounting,
         enforced=accounting and variant != "bare",
         cgroup=cgroup,
+        controllers=_CONTROLLERS.get(variant, ()),
     )
     if len(layout.hosts) > BLOCK - 20:
         raise TestbedError(f"LUCID_TESTBED_NODES: more than {BLOCK - 20} nodes on one machine")

@@ -108,9 +108,18 @@ def test_a_lease_that_ran_out_goes_to_another_with_a_higher_token(store: Store, 
 
 
 def test_the_lease_of_a_dead_holder_may_be_taken_over(store: Store, token: int) -> None:
-    taken = store.take_lease("other", 1.0, 10.0, takeover=True)
+    taken = store.take_lease("other", 1.0, 10.0, takeover=store.lease())
     assert taken is not None
     assert taken.token > token
+
+
+def test_a_lease_that_was_renewed_since_it_was_seen_is_not_taken_over(store: Store, token: int) -> None:
+    seen = store.lease()
+    renewed = store.take_lease("me", 1.0, 10.0)
+    assert store.take_lease("other", 1.0, 10.0, takeover=seen) is None
+    assert store.lease() == renewed
+    assert renewed is not None
+    assert renewed.token == token
 
 
 def test_a_lease_given_back_is_free_and_its_token_is_never_used_again(store: Store, token: int) -> None:

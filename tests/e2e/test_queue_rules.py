@@ -191,7 +191,6 @@ def test_no_change_takes_a_job_past_the_queue(box: Box, make: Callable[[Box], st
         "extra",
         "comment",
         "admin_comment",
-        "eligible_time",
     ):
         assert after[field] == before[field], field
     box.run("scontrol", "update", f"JobId={job}", "Nice=5", "TimeLimit=5", user="alice")

@@ -46,7 +46,7 @@ class Site:
         self.store = SqliteStore(self.folder / "lucid.db")
         self.daemon = Daemon(
             self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            WithContention(HistoryPredictor(2000.0)), holder,
+            WithContention(HistoryPredictor(2000.0)), holder, monotonic_s=lambda: self.slurm.now,
         )  # fmt: skip
         return self.daemon
 

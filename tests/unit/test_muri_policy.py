@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,11 +10,16 @@ from typing import Any
 import pytest
 
 from builders import LIGHT, VC, guess, kinds, nodes, part, policy, reason, runs, snap, waits
+from lucid.config import MuriSettings
 from lucid.core.decision import Hold, PartitionPlan, Regroup, Requeue, Start
 from lucid.core.job import Pending, Running, Work
 from lucid.core.node import Node
 from lucid.core.prediction import StageTimes
 from lucid.core.reason import FreeGpus, Interleaved, Priority
+from lucid.orchestrator.policies.muri import grouping_options
+from lucid.systems.muri.grouping import group_jobs
+from lucid.systems.muri.stages import MuriJob
+from lucid.systems.muri.weights import GammaTable
 
 LOAD = StageTimes((8.0, 1.0, 1.0, 0.0), 10.0)
 COMPUTE = StageTimes((1.0, 1.0, 8.0, 0.0), 10.0)
@@ -157,3 +163,17 @@ def test_groups_are_as_large_as_the_policy_declares(name: str, most: int) -> Non
     made = plan(name, nodes(1, 1), [waits(n) for n in "abcd"], stages)
     assert policy(name).group_limit == most  # type: ignore[attr-defined]
     assert max(map(len, groups(made))) <= most
+
+
+@pytest.mark.parametrize("split_pairs", [False, True])
+def test_groups_do_not_depend_on_what_the_table_saw_before(split_pairs: bool) -> None:
+    """Many groupings are equally good; a daemon that was restarted has to find the same one."""
+    options = replace(grouping_options(MuriSettings(group_size=3)), split_pairs=split_pairs)
+    for seed in range(120):
+        rng = random.Random(seed)
+        loads = [tuple(rng.choice((0.1, 0.3, 0.7, 1.1)) for _ in range(options.k)) for _ in range(5)]
+        jobs = [MuriJob(i, rng.choice((1, 1, 2)), rng.choice(loads)) for i in range(12)]
+        known = GammaTable(options.k, options.ordering, options.overhead)
+        group_jobs(rng.sample(jobs, len(jobs)), 3, options, known)
+        fresh = GammaTable(options.k, options.ordering, options.overhead)
+        assert group_jobs(jobs, 5, options, known) == group_jobs(jobs, 5, options, fresh), seed

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from builders import HEAVY, LIGHT, at
-from fake_slurm import FakeSampler, FakeSlurm, fake_node
+from fake_slurm import FakeSampler, FakeSlurm, fake_node, unsealed
+from lucid.adapters.slurm_client import Changes
 from lucid.adapters.slurm_cluster import SlurmCluster
 from lucid.adapters.slurm_request import Request
 from lucid.adapters.store_memory import MemoryStore
@@ -27,7 +28,9 @@ WHY = (FairOrder(0.0),)
 class Scene:
     """One VC with nodes n1 and n2, a profiling partition with p1; jobs measured light may be joined."""
 
-    def __init__(self, mps: bool = True, optout: str = "behind", **settings: Any) -> None:
+    def __init__(
+        self, mps: bool = True, optout: Literal["free", "behind", "refused"] = "behind", **settings: Any
+    ) -> None:
         self.mps = mps
         self.optout = optout
         self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")])
@@ -45,8 +48,8 @@ class Scene:
         """A new daemon on the same store and Slurm."""
         self.cluster = SlurmCluster(
             self.slurm, self.store, self.sampler, self.slurm, self.settings,
-            DaemonSettings.model_validate(
-                {"partitions": {"vc": Mode.PACK}, "profiling_partition": "prof", "mps": self.mps, "optout": self.optout}
+            DaemonSettings(
+                partitions={"vc": Mode.PACK}, profiling_partition="prof", mps=self.mps, optout=self.optout
             ),
             lambda: self.modes, self.profiled, self.token,
         )  # fmt: skip
@@ -130,9 +133,48 @@ def test_the_prolog_is_told_of_the_gpus_the_fence_and_the_speed_of_a_job_in_slot
     known(stage, "1", "2")
     stage.start("1", "n2:1,3")
     fence = f"lucid-mem={ceil(LIGHT.gpu_mem_mib * 1.1) + 512}"
-    assert extra(stage, "1") == f"lucid-gpus=1,3;{fence}"
+    plain, _, seal = extra(stage, "1").partition(";lucid-seal=")
+    assert (plain, seal[:6]) == (f"lucid-gpus=1,3;{fence}", "MUNGE:")
+    payload = f"lucid 1 job=1 restarts=0 node=n2 gpus=1,3 {fence[6:]}"
+    assert unsealed(extra(stage, "1")) == payload
     stage.do("2", Start(at("n2:1,3"), (*WHY, PairSpeed("1", 0.934, 0.9, 0.85, "x")), "1", slots=True))
-    assert extra(stage, "2") == f"lucid-gpus=1,3;{fence};lucid-speed=0.93"
+    assert extra(stage, "2").startswith(f"lucid-gpus=1,3;{fence};lucid-speed=0.93;lucid-seal=")
+    assert unsealed(extra(stage, "2")) == payload.replace("job=1", "job=2") + " speed=0.93"
+
+
+def test_a_seal_is_of_one_start(stage: Scene) -> None:
+    pair(stage)
+    assert stage.do("2", Requeue(WHY, part=True)) is None
+    stage.mend()
+    stage.slurm.submit("3", "vc", 1)
+    known(stage, "3")
+    stage.slurm._set("3", restarts=4, extra="lucid-gpus=0;lucid-seal=MUNGE:b2xk:")
+    assert stage.start("3", "n1:0") is None
+    assert unsealed(extra(stage, "3")).startswith("lucid 1 job=3 restarts=4 node=n1 gpus=0 ")
+
+
+def test_a_task_of_an_array_is_sealed_by_the_number_that_it_gets_when_it_is_changed(stage: Scene) -> None:
+    stage.slurm.submit("70_3", "vc", 1, number=70)
+    known(stage, "70_3")
+    apart = stage.slurm.update
+
+    def update(job_id: str, changes: Changes) -> None:
+        apart(job_id, changes)
+        stage.slurm._set(job_id, number=75)
+
+    stage.slurm.update = update  # type: ignore[method-assign]
+    assert stage.start("70_3", "n1:0") is None
+    assert unsealed(extra(stage, "70_3")).startswith("lucid 1 job=75 ")
+
+
+def test_without_munge_a_job_starts_without_mps_and_says_so(stage: Scene) -> None:
+    stage.slurm.no_munge = "munge cannot be run (No such file or directory)"
+    stage.slurm.submit("1", "vc", 1)
+    known(stage, "1")
+    assert stage.start("1", "n1:0") is None
+    assert (stage.request("1").shards, extra(stage, "1")) == (True, "")
+    detail = stage.store.actions("1")[-1].detail
+    assert detail == "n1:0 in slots, without MPS: munge cannot be run (No such file or directory)"
 
 
 def test_on_whole_gpus_again_the_prolog_is_told_nothing(stage: Scene) -> None:

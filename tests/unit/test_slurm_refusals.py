@@ -51,7 +51,7 @@ def test_a_job_over_a_limit_waits_with_slurms_words_and_holds_no_gpus(stage: Sce
     assert stage.slurm.records["2"].held
     assert stage.request("2") == Request(tres_per_node="gres/gpu:1")
     assert barred(stage) == {"2": LIMIT, "3": LIMIT}, "nor is the next of the same user tried in vain"
-    assert "another job is tried first" in (stage.start("3", "n1:2") or "")
+    assert f"did not start it or one like it ({LIMIT})" in (stage.start("3", "n1:2") or "")
     stage.slurm.advance(100.0)
     assert barred(stage) == {"2": "", "3": ""}, "one of theirs has ended"
 

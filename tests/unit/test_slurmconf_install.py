@@ -46,12 +46,14 @@ def bad(root: Path) -> dict[str, str]:
 
 def test_every_file_that_is_shipped_is_installed_and_the_other_way_round() -> None:
     folder = shipped_folder()
-    # What is Python there drives the testbed and the demonstration; nothing of it is installed.
+    # What else is Python there drives the testbed and the demonstration; nothing of it is installed.
     files = [path for path in folder.rglob("*") if path.is_file() and not path.suffix.startswith(".py")]
+    files += (folder / "lucid_hooks").glob("*.py")
     shipped = {str(path.relative_to(folder)) for path in files}
     assert {file.source for file in FILES} == shipped
     declared = (folder.parent / "pyproject.toml").read_text()
-    assert all(file.source in declared or file.source.startswith("systemd/") for file in FILES)
+    globs = ("systemd/", "lucid_hooks/")
+    assert all(file.source in declared or file.source.startswith(globs) for file in FILES)
 
 
 @ROOT_ONLY

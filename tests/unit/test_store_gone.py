@@ -6,14 +6,20 @@ import json
 import logging
 import os
 import shutil
+import sqlite3
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from test_daemon import Site
 
+from lucid.adapters.heartbeat import read_heartbeat
 from lucid.adapters.store import JobNote, StoreGone
 from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.store_watch import StoreWatch
 from lucid.config import Mode
 from lucid.errors import StoreError
 
@@ -43,7 +49,51 @@ def damage(site: Site) -> None:
     site.store._db.execute("PRAGMA shrink_memory")
 
 
-@pytest.mark.parametrize("harm", [delete, delete_all])
+def cut(site: Site) -> None:
+    site.store._db.execute("PRAGMA wal_checkpoint(FULL)")
+    site.turns(2.0)
+    os.truncate(site.folder / "lucid.db", 20_000)
+
+
+def empty(site: Site) -> None:
+    site.store._db.execute("PRAGMA wal_checkpoint(FULL)")
+    site.turns(2.0)
+    os.truncate(site.folder / "lucid.db", 0)
+
+
+def cut_journal(site: Site) -> None:
+    os.truncate(site.folder / "lucid.db-wal", 0)
+
+
+def replace_by_text(site: Site) -> None:
+    delete(site)
+    (site.folder / "lucid.db").write_text("something else")
+
+
+def replace_by_pipe(site: Site) -> None:
+    delete(site)
+    os.mkfifo(site.folder / "lucid.db")
+
+
+def replace_by_folder(site: Site) -> None:
+    delete(site)
+    (site.folder / "lucid.db").mkdir()
+
+
+def replace_by_other_program(site: Site) -> None:
+    delete(site)
+    with sqlite3.connect(site.folder / "lucid.db") as db:
+        db.execute("CREATE TABLE bookmarks (url TEXT)")
+    db.close()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        delete, delete_all, cut, empty, cut_journal, replace_by_text, replace_by_pipe, replace_by_folder,
+        replace_by_other_program,
+    ],
+)  # fmt: skip
 def test_it_notices_at_its_next_turn_and_loses_no_job(
     site: Site, harm: object, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -60,6 +110,155 @@ def test_it_notices_at_its_next_turn_and_loses_no_job(
     begun = [job for _, job, place in site.slurm.starts if "p1" not in str(place)]
     assert sorted(begun) == sorted(set(begun)), "none is started twice in its VC"
     assert sum(record.message == "store gone, a new one begun; its history is lost" for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("gone", [["-wal"], ["-shm"], ["-wal", "-shm"]])
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_deleted_journal_costs_nothing(
+    site: Site, gone: list[str], looked: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor does it where an administrator has looked into the store meanwhile, and SQLite begun a journal for him."""
+    notes, decisions = site.store.notes(), site.store.decisions()
+    for suffix in gone:
+        (site.folder / f"lucid.db{suffix}").unlink()
+    if looked:
+        words = [
+            sys.executable,
+            "-c",
+            "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('select 1 from sqlite_master')",
+        ]
+        subprocess.run([*words, str(site.folder / "lucid.db")], check=False, capture_output=True)
+    site.turns(8.0)
+    assert any("journal gone, nothing lost" in record.message for record in caplog.records)
+    assert not list(site.folder.glob("*.damaged-*"))
+    assert set(site.store.notes()) >= set(notes)
+    assert site.store.decisions()[: len(decisions)] == decisions
+    assert SqliteStore(site.folder / "lucid.db", read_only=True).decisions()[: len(decisions)] == decisions
+
+
+def test_what_sqlite3_itself_makes_shorter_is_no_damage(site: Site) -> None:
+    site.store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    notes = site.store.notes()
+    site.turns(8.0)
+    other = sqlite3.connect(site.folder / "lucid.db")
+    other.execute("VACUUM")
+    other.close()
+    site.turns(8.0)
+    assert set(site.store.notes()) >= set(notes)
+    assert not list(site.folder.glob("*.damaged-*"))
+
+
+def test_bytes_overwritten_in_the_middle_are_found_though_nobody_reads_there(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.store._db.execute("PRAGMA wal_checkpoint(FULL)")
+    site.store._watch = watch = StoreWatch(site.folder / "lucid.db", clock_s=lambda: site.slurm.now)
+    with (site.folder / "lucid.db").open("r+b") as file:
+        file.seek(8192)
+        file.write(b"\xff" * 8192)
+    site.slurm.advance(10.0)
+    site.daemon.turn()
+    watch.finish_check()
+    site.turns(4.0)
+    assert any("a new one begun" in record.message for record in caplog.records)
+    assert list(site.folder.glob("*.damaged-*"))
+    assert site.store.notes()
+
+
+def test_an_idle_daemon_notices_too(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.turns(20.0)
+    delete_all(site)
+    site.turns(10.0)
+    assert (tmp_path / "lucid.db").exists()
+    assert site.store.lease() is not None
+
+
+def test_a_folder_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    site = Site(tmp_path / "state")
+    site.submit("1", 4, run_s=300.0)
+    site.turns(20.0)
+    (tmp_path / "state").rename(tmp_path / "away")
+    site.turns(10.0)
+    assert set(SqliteStore(tmp_path / "state/lucid.db", read_only=True).notes()) == {"1"}
+
+
+def test_a_store_of_a_later_version_put_there_is_refused_not_moved_and_nothing_is_done(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    delete_all(site)
+    with sqlite3.connect(site.folder / "lucid.db") as db:
+        db.execute("PRAGMA user_version = 999")
+    db.close()
+    content, starts = (site.folder / "lucid.db").read_bytes(), list(site.slurm.starts)
+    beat = read_heartbeat(site.folder / "run/heartbeat")
+    site.turns(60.0)
+    assert (site.folder / "lucid.db").read_bytes() == content
+    assert site.slurm.starts == starts
+    assert read_heartbeat(site.folder / "run/heartbeat") == beat
+    assert any("later Lucid" in str(getattr(record, "facts", "")) for record in caplog.records)
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_copy_put_back_gives_no_second_daemon_the_lease(tmp_path: Path, stopped: bool) -> None:
+    """Whoever starts finds a lease in it that has run out, or was given back, and a heartbeat of afterwards."""
+    site = Site(tmp_path)
+    site.turns(10.0)
+    if stopped:
+        site.daemon.stop()
+    site.store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(tmp_path / "lucid.db", tmp_path / "copy")
+    site.turns(100.0)
+    first = site.daemon
+    delete_all(site)
+    (tmp_path / "copy").rename(tmp_path / "lucid.db")
+    second = site.start("two")
+    second.turn()
+    assert second.cluster is None, "the first may be in the middle of a turn"
+    site.turns(8.0, first)
+    assert first.cluster is not None
+    second.turn()
+    assert second.cluster is None
+
+
+def test_one_who_wakes_up_leaves_the_notes_of_the_next_as_they_are(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.submit("1", 4, run_s=3000.0)
+    site.turns(20.0)
+    first = site.daemon
+    delete_all(site)
+    site.slurm.advance(60.0)  # the first hangs
+    second = site.start("two")
+    second.turn()
+    assert second.cluster is not None
+    lease = site.store.lease()
+    assert lease is not None
+    site.store.put_note(replace(site.store.notes().get("1", JobNote("1")), refusal="newer"), lease.token)
+    first.turn()
+    first.turn()
+    assert first.cluster is None
+    site.store.drop_lease(lease.token)
+    site.slurm.advance(60.0)
+    first.turn()
+    assert first.cluster is not None
+    note = site.store.note("1")
+    assert note is not None
+    assert note.refusal == "newer"
+
+
+def test_locked_by_another_for_long_it_waits_and_goes_on(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.store._db.execute("PRAGMA busy_timeout = 10")
+    beat = read_heartbeat(site.folder / "run/heartbeat")
+    other = sqlite3.connect(site.folder / "lucid.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    site.turns(60.0)
+    assert read_heartbeat(site.folder / "run/heartbeat") == beat, "the plugin and the timer see that it is stuck"
+    assert any("locked" in str(getattr(record, "facts", "")) for record in caplog.records)
+    other.execute("ROLLBACK")
+    site.turns(10.0)
+    assert read_heartbeat(site.folder / "run/heartbeat") != beat
+    assert not list(site.folder.glob("*.damaged-*"))
 
 
 def test_switches_go_over_and_those_set_meanwhile_stay(site: Site) -> None:
@@ -84,7 +283,7 @@ def test_nothing_is_written_to_a_store_that_nobody_sees(tmp_path: Path) -> None:
             store.begin_action(0.0, "1", "start", "", lease.token)
         SqliteStore(tmp_path / "lucid.db")
     store.renew(0.0)
-    assert store.untouched()
+    assert store.leased_until_s() is None
 
 
 def test_closing_the_deleted_file_leaves_the_journal_of_the_new_one_alone(tmp_path: Path) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from builders import LIGHT, a_job
 from lucid.adapters.store import JobNote
-from lucid.adapters.store_file import set_aside
+from lucid.adapters.store_file import _one_further, set_aside
 from lucid.adapters.store_schema import MIGRATIONS
 from lucid.adapters.store_sqlite import SqliteStore
+from lucid.core.prediction import Prediction, prediction_to_dict
 from lucid.daemon import open_store
 from lucid.errors import StoreError
 
@@ -63,13 +68,112 @@ def test_a_damaged_store_is_moved_aside_and_a_new_one_begun(tmp_path: Path, cont
     assert (tmp_path / "lucid.db.damaged-17").read_bytes() == content
 
 
-def test_a_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_a_store_of_a_later_version_is_refused_and_not_changed(tmp_path: Path, journal: str) -> None:
     path = tmp_path / "lucid.db"
     SqliteStore(path).close()
+    later = sqlite3.connect(path)
+    later.execute(f"PRAGMA journal_mode = {journal}")
+    later.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    later.commit()
+    copies = tmp_path / "copy"
+    copies.mkdir()
+    for part in tmp_path.glob("lucid.db*"):  # as it lies after its daemon was killed, the journal included
+        shutil.copy(part, copies)
+    later.close()
+    before = {part.name: part.read_bytes() for part in copies.iterdir() if not part.name.endswith("-shm")}
+    for again in (open_store, lambda path, _: SqliteStore(path), lambda path, _: SqliteStore(path, read_only=True)):
+        with pytest.raises(StoreError, match=r"later Lucid .* install that version, or move the file away"):
+            again(copies / "lucid.db", 0.0)
+    after = {part.name: part.read_bytes() for part in copies.iterdir() if not part.name.endswith("-shm")}
+    assert after == before
+
+
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS) + 1))
+def test_a_store_of_any_earlier_version_is_brought_up_to_date_with_its_rows(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "lucid.db"
+    old = sqlite3.connect(path)
+    for script in MIGRATIONS[:version]:
+        old.executescript(script)
+    old.execute(f"PRAGMA user_version = {version}")
+    rows = {
+        "lease": (1, "old:1:1", 7, 5.0),
+        "notes": ("1", json.dumps({"job_id": "1", "where": "n1:0"})),
+        "profiles": ("1", "ada", "train", 2, json.dumps(asdict(LIGHT)), 5.0),
+        "decisions": (1, 5.0, "1", "vc", "start", "[]", "n1:0", None, "pack"),
+        "actions": (1, 5.0, "1", "start", "n1:0", 7, "done"),
+        "ended": ("2", 9.0, 4.0, "COMPLETED", json.dumps(asdict(a_job("2", gpus=1)))),
+        "models": (1, "duration", "v1", 5.0, "first"),
+        "settings": ("paused", "1"),
+        "views": ("status", "{}"),
+        "predictions": ("1", 5.0, "ada", json.dumps(prediction_to_dict(Prediction(60.0, "history")))),
+        "cursors": ("7@n1", 3, 0, 5.0),
+    }
+    for table, row in rows.items():
+        if old.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
+            width = len(old.execute(f"PRAGMA table_info({table})").fetchall())
+            row += (None,) * (width - len(row))
+            old.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * width)})", row)
+    old.commit()
+    old.close()
+    store = SqliteStore(path)
+    assert store.note("1") == JobNote("1", where="n1:0")
+    assert store.profiles()["1"].profile == LIGHT
+    assert [row.placement for row in store.decisions("1")] == ["n1:0"]
+    assert [row.result for row in store.actions("1")] == ["done"]
+    assert [(item.job.id, item.profile) for item in store.ended()] == [("2", None)]
+    assert store.models() == [("duration", "v1", 5.0, "first")]
+    assert store.settings() == {"paused": "1"}
+    said = store.prediction("1")
+    assert (said is not None and said.prediction.duration_s == 60.0) if version >= 2 else said is None
+    lease = store.take_lease("new", 100.0, 10.0)
+    assert lease is not None
+    assert lease.token == 8, "tokens only rise, over versions too"
     with sqlite3.connect(path) as db:
-        db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
-    with pytest.raises(StoreError, match="later Lucid"):
-        open_store(path, 0.0)
+        assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+
+
+def test_a_migration_that_another_process_has_done_meanwhile_is_not_done_again(tmp_path: Path) -> None:
+    path = tmp_path / "lucid.db"
+    SqliteStore(path).close()
+    db = sqlite3.connect(path, isolation_level=None)
+    _one_further(db, 1, MIGRATIONS[0])
+    assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+
+
+def test_the_database_of_another_program_is_moved_aside_whole(tmp_path: Path) -> None:
+    path = tmp_path / "lucid.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE bookmarks (url TEXT)")
+    db.close()
+    content = path.read_bytes()
+    assert open_store(path, 17.0).notes() == {}
+    assert (tmp_path / "lucid.db.damaged-17").read_bytes() == content
+
+
+def test_at_most_three_damaged_stores_are_kept(tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / "lucid.db").write_text(f"no database {number}")
+        open_store(tmp_path / "lucid.db", 17.0).close()
+    kept = [path.read_text() for path in tmp_path.glob("lucid.db.damaged-*")]
+    assert sorted(kept) == ["no database 3", "no database 4", "no database 5"]
+
+
+def test_nobody_but_its_owner_may_read_a_store_or_what_is_kept_of_it(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        path = tmp_path / "state/lucid.db"
+        store = SqliteStore(path)
+        store.set_setting("paused", "1")
+        store.close()
+        path.chmod(0o644)  # as earlier versions left it
+        store = SqliteStore(path)
+        store.set_setting("paused", "1")
+        assert {part.name for part in path.parent.iterdir()} == {"lucid.db", "lucid.db-wal", "lucid.db-shm"}
+        assert {part.stat().st_mode & 0o777 for part in path.parent.iterdir()} == {0o600}
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)
 
 
 def test_an_old_store_is_brought_up_to_date_by_the_daemon_only(tmp_path: Path) -> None:
@@ -114,18 +218,22 @@ def test_a_store_of_the_first_version_is_brought_up_to_date_with_what_it_holds(t
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_anybody_may_read_while_lucidd_is_down() -> None:
-    """The journal is gone then, and a user may not make one in lucidd's folder."""
+@pytest.mark.parametrize("owner", [True, False])
+def test_only_its_owner_reads_it_while_lucidd_is_down(owner: bool) -> None:
+    """The journal is gone then, and who may not write the folder (or a full disk) cannot make one."""
     with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
         Path(name).chmod(0o755)
-        _read_by_somebody_else(Path(name) / "state")
+        _read_by_somebody_else(Path(name) / "state", owner)
 
 
-def _read_by_somebody_else(folder: Path) -> None:
+def _read_by_somebody_else(folder: Path, owner: bool) -> None:
     store = SqliteStore(folder / "lucid.db")
     store.set_setting("mode.main", "order")
     store.close()
     assert [path.name for path in folder.iterdir()] == ["lucid.db"]
+    folder.chmod(0o755)
+    if owner:
+        os.chown(folder / "lucid.db", 65534, 65534)
     script = (
         "import os, sys; sys.path[:] = sys.argv[2].split(':'); from pathlib import Path\n"
         "from lucid.adapters.store_sqlite import SqliteStore\n"
@@ -137,4 +245,7 @@ def _read_by_somebody_else(folder: Path) -> None:
         [sys.executable, "-c", script, str(folder / "lucid.db"), ":".join(sys.path)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.stdout == "{'mode.main': 'order'}\n", done.stderr
+    if owner:
+        assert done.stdout == "{'mode.main': 'order'}\n", done.stderr
+    else:
+        assert "only lucidd's user and root may read it" in done.stderr

@@ -197,7 +197,7 @@ class MuriPolicy(PartitionPolicy):
             found = predictions.get(job.id)
             stages = None if found is None else found.stages
             made = known.get(job.id)
-            if made is None or (stages is not None and made.stages != stages.times_s):
+            if made is None or (stages and (made.stages, made.iteration_s) != (stages.times_s, stages.iteration_s)):
                 blank = (1.0,) * self.options.k
                 times = (blank, None) if stages is None else (stages.times_s, stages.iteration_s)
                 made = MuriJob(job.id, job.gpus, *times)

@@ -199,8 +199,13 @@ def _one_round(
     for gpus, groups in buckets.items():
         least = min((len(g.jobs) for g in groups), default=0)
         able = [i for i, g in enumerate(groups) if len(g.jobs) + least <= options.limit]
-        kinds, kind_of = np.unique([table.group_id(groups[i].jobs) for i in able], return_inverse=True)
-        weights = table.merged(kinds.astype(np.intp), options.limit)
+        # Kinds by first appearance, not by the table's numbers: which of equally good matchings is found must not
+        # depend on what the table has seen before.
+        place: dict[int, int] = {}
+        kind_of = np.array(
+            [place.setdefault(table.group_id(groups[i].jobs), len(place)) for i in able], dtype=np.intp
+        )
+        weights = table.merged(np.array(list(place), dtype=np.intp), options.limit)
         partner = {}
         gain = {}
         for a, b in match_by_kind(weights, kind_of, options.rel_gap):

@@ -120,9 +120,13 @@ class GammaTable:
             self._gamma[j, i] = gamma
 
     def _evaluate(self, members: Ints) -> Floats:
-        """Gamma of groups of one size, given as rows of profile numbers."""
+        """Gamma of groups of one size, given as rows of profile numbers. Members stand by their times, so that the
+        last digit does not depend on which profile the table saw first."""
         profiles = np.array(self._profiles, dtype=np.float64)
         solo = np.array(self._solo)[members[:, 0]] if members.shape[1] == 1 else None
+        rank = np.empty(len(profiles), dtype=np.intp)
+        rank[np.lexsort(profiles.T)] = np.arange(len(profiles))
+        members = np.take_along_axis(members, np.argsort(rank[members], axis=1, kind="stable"), axis=1)
         return efficiencies(profiles[members], self.k, ordering=self.ordering, overhead=self.overhead, solo_s=solo)
 
     def _grow(self) -> None:
