@@ -373,6 +373,7 @@ class Daemon:
                 {} if self._cluster is None else self._cluster.most_gpus,
                 socket.gethostname(),
                 "" if standby is None else standby.host,
+                daemon.optout,
             ),
         )
         self._status(now_s, result)

@@ -9,6 +9,7 @@ local HEARTBEAT_BYTES = 8192
 local SCRIPT_BYTES = 65536
 local ARRAY_TASKS = 1000
 local AHEAD_S = 60 -- a heartbeat from further in the future than this was written by a wrong clock
+local FAR_S = 360 * 86400 -- a begin time that keeps a job waiting until the daemon takes it over
 
 local NO_VAL = 4294967294
 local FIELDS = { node = "tres_per_node", job = "tres_per_job", socket = "tres_per_socket", task = "tres_per_task" }
@@ -21,8 +22,43 @@ local SRUN_ASKS = { "%-%-gres", "%-%-gpus", "%-%-gpu%-bind", "%-%-tres", "%s%-G"
 -- Variables that the task prolog has to unset in a shared job: a script that reads them keeps its GPUs to itself.
 local UNSET = { "SLURM_GPUS[^_%w]", "SLURM_GPUS_PER_", "SLURM_TRES_", "SLURM_GRES", "SLURM_%w+_PER_GPU" }
 
+-- What a job's user reads where it is refused. Each says what to do instead.
+local SAYS = {
+  shard = "Lucid: shards of GPUs are given out by Lucid alone. Ask for GPUs (--gres=gpu:1); Lucid shares them where "
+    .. "that costs little.",
+  address = "Lucid: gpu:g0, gpu:g1, ... name single GPUs, which Lucid chooses. Ask for a number of GPUs (--gres=gpu:1).",
+  extra = "Lucid: items that begin with lucid- in --extra are Lucid's own. Leave them out.",
+  profiling = "Lucid: this partition is for Lucid's measuring runs. Submit to your own partition; Lucid sends new "
+    .. "programs here by itself.",
+  cron = "Lucid: a job of scrontab cannot queue with the others. Let scrontab run a job without GPUs that calls sbatch.",
+  immediate = "Lucid: jobs that want GPUs queue here, so --immediate cannot be met. Leave it out.",
+  release = "Lucid: this job is not on hold; Lucid starts it at its turn (lucidctl explain JOB). To stop it, use "
+    .. "scontrol hold.",
+  admin = "Lucid: an administrator holds this job. Ask them to release it.",
+  begin = "Lucid: this job's begin time is Lucid's at present. Use scontrol hold first, or scancel it and submit it again.",
+  late = "Lucid: this job was submitted past the queue and cannot be released into it. scancel it and submit it again.",
+  request = "Lucid: a waiting job's GPUs cannot be changed here. scancel it and submit it again.",
+  size = "Lucid: this job has left the queue for Slurm to start and cannot be made larger. scancel it and submit it again.",
+  move = "Lucid: this job has no place in the queue of that partition. scancel it and submit it again with -p.",
+  moves = "Lucid: a job waits in one partition here. Name one, or scancel it and submit it again.",
+  reservation = "Lucid: this job went past the queue to its reservation. To do without that, scancel it and submit it "
+    .. "again.",
+}
+-- The same where the site refuses what Lucid cannot order (daemon.optout = "refused"), by the word in the tag.
+local REFUSES = {
+  asked = "Lucid: lucid:off is not allowed on this cluster. Leave it out; lucid:exclusive keeps your GPUs to yourself.",
+  partitions = "Lucid: name one partition (-p); Lucid does not choose between several.",
+  array = "Lucid: an array may have 1000 tasks at the most. Submit it as several arrays.",
+  address = "Lucid: ask for one kind of GPU, by its model (--gres=gpu:a100:1) or by none.",
+  socket = "Lucid: ask for GPUs by node or by job (--gres=gpu:1, --gpus=1), not by socket.",
+  tasks = "Lucid: say --ntasks and --gpus in place of --ntasks-per-gpu.",
+  het = "Lucid: heterogeneous jobs with GPUs are not allowed on this cluster. Submit the parts as jobs of their own.",
+  whole = "Lucid: whole nodes have GPUs. Ask for them (--gres=gpu:N) beside --exclusive.",
+  request = "Lucid: this request for GPUs cannot be read. Ask for a number of GPUs (--gres=gpu:1).",
+}
+
 local function settings()
-  local found = { heartbeat = "/run/lucid/heartbeat", stale = 60, route = false, types = {} }
+  local found = { heartbeat = "/run/lucid/heartbeat", stale = 60, route = false, types = {}, exempt = {} }
   local file = io.open(SETTINGS, "r")
   if not file then
     return found
@@ -37,6 +73,11 @@ local function settings()
       found.route = value == "yes"
     elseif key == "type" then
       found.types[value] = true
+    elseif key == "shards" then
+      found.users_shards = value == "users"
+    elseif key == "exempt" then
+      found.exempt[tonumber(value) or -1] = true
+      found.exempts = true
     end
   end
   file:close()
@@ -67,6 +108,7 @@ local function heartbeat(known, now)
   end
   local beat = { modes = {}, most = {}, profiling = text:match("\nprofiling ([%w_.-]+)\n") }
   beat.n_prof = tonumber(text:match("\nn_prof (%d+)\n")) or 0
+  beat.optout = text:match("\noptout (%l+)\n") or "free"
   for name, gpus in text:gmatch("most ([%w_.-]+) (%d+)\n") do
     beat.most[name] = tonumber(gpus)
   end
@@ -105,6 +147,7 @@ local function read_request(job, types)
           found.fields[key] = true
         elseif item:match("^gres[/:]shard") then
           found.shard = true
+          found.slot = found.slot or item:match("^gres[/:]shard[:=]g%d+") ~= nil
         elseif item:match("^gres[/:]") then
           found.other = true
         end
@@ -116,6 +159,7 @@ local function read_request(job, types)
           item = item:gsub(":" .. asked:gsub("%p", "%%%0"), "", 1)
         elseif asked and asked ~= "" then
           found.address = true -- a type that is no feature: `gpu:g2:1`, which names one GPU, or a misspelling
+          found.single = found.single or asked:match("^g%d+$") ~= nil
         end
         items[#items + 1] = item
       end
@@ -151,33 +195,25 @@ local function unset(number)
   return number == nil or number == NO_VAL or number == 65534
 end
 
--- Why Lucid has nothing to do with this job, or nil. The order is that of the table in docs/slurm-install.md.
-local function untouched(job, request)
-  if not request.gpus then
-    return "no GPUs"
-  elseif not unset(job.het_job_offset) then
-    return "heterogeneous"
-  elseif job.script == nil or job.script == "" then
-    return "interactive"
-  elseif job.priority == 0 then
-    return "held by its user"
-  elseif job.admin_comment and job.admin_comment ~= "" then
-    return "admin comment"
-  end
-  return nil
+local function given(text)
+  return type(text) == "string" and text ~= ""
 end
 
--- Why Slurm alone handles it though its partition is Lucid's: one word, for the tag; or nil.
-local function skipped(job, request, now)
-  local begin = tonumber(job.begin_time)
-  if (" " .. (job.comment or "") .. " "):find("[%s,;]lucid:off[%s,;]") then
+-- Does a comment have lucid:WORD as a word of its own?
+local function says(comment, word)
+  return (" " .. (comment or "") .. " "):find("[%s,;]lucid:" .. word .. "[%s,;]") ~= nil
+end
+
+-- What only Slurm can work out about a job: its request is never changed. One word, for the tag; or nil.
+local function opaque(job, request, names)
+  if says(job.comment, "off") then
     return "asked"
-  elseif job.dependency and job.dependency ~= "" then
-    return "dependency"
-  elseif job.reservation and job.reservation ~= "" then
-    return "reservation"
-  elseif not unset(begin) and begin > now + AHEAD_S then
-    return "begin"
+  elseif #names > 1 then
+    return "partitions"
+  elseif not unset(job.het_job_offset) then
+    return "het"
+  elseif not given(job.script) then
+    return "interactive"
   elseif request.address or request.shard or request.mixed then
     return "address"
   elseif request.fields.socket then
@@ -186,15 +222,21 @@ local function skipped(job, request, now)
     return "tasks" -- any update, a release too, would change its number of tasks (seen on 24.11)
   elseif job.array_inx and tasks_in(job.array_inx) > ARRAY_TASKS then
     return "array"
+  elseif not request.gpus then
+    return "whole"
   end
   return nil
+end
+
+local function begins(job, now)
+  local begin = tonumber(job.begin_time)
+  return not unset(begin) and begin > now + AHEAD_S and begin or nil
 end
 
 -- Why the job must keep its GPUs to itself, in one word, or nil.
 local function keeps_its_gpus(job, request, types)
   local features = job.features
-  local comment = " " .. (job.comment or "") .. " "
-  if comment:find("[%s,;]lucid:exclusive[%s,;]") then
+  if says(job.comment, "exclusive") then
     return "asked"
   elseif request.other then
     return "gres"
@@ -257,22 +299,49 @@ local function most_on_one(request)
   return most
 end
 
-local function partition_of(job, part_list)
-  if job.partition and job.partition ~= "" then
-    return job.partition
+-- The partitions that a list names, or the default one.
+local function partitions_of(text, part_list)
+  local names = {}
+  for name in (text or ""):gmatch("[^,]+") do
+    names[#names + 1] = name
   end
-  for name, partition in pairs(part_list) do
-    if partition.flag_default == 1 then
+  if #names == 0 then
+    for name, partition in pairs(part_list or {}) do
+      if partition.flag_default == 1 then
+        names[1] = name
+      end
+    end
+  end
+  return names
+end
+
+-- The first of them that is packed.
+local function packed(names, beat)
+  for _, name in ipairs(names) do
+    if beat.modes[name] == "pack" then
       return name
     end
   end
   return nil
 end
 
+-- Is one of them the profiling partition, and nobody's own?
+local function for_profiling(names, beat)
+  for _, name in ipairs(names) do
+    if name == beat.profiling and not beat.modes[name] then
+      return true
+    end
+  end
+  return false
+end
+
 -- The tag: what the daemon, the release script and an administrator need to know. Its values are names and numbers
 -- that were checked: no user can put a separator or a quote into it.
-local function tag_of(job, request, types, name, entry)
+local function tag_of(job, request, types, name, entry, begin)
   local tag = { "vc=" .. name, entry }
+  if begin then
+    tag[#tag + 1] = string.format("begin=%d", begin)
+  end
   for _, key in ipairs(ORDER) do
     local text = request.untyped[key]
     if text then
@@ -300,23 +369,75 @@ local function tag_of(job, request, types, name, entry)
   end
   if job.requeue == 0 then
     tag[#tag + 1] = "requeue=0"
-  elseif job.requeue == 1 or (" " .. (job.comment or "") .. " "):find("[%s,;]lucid:restart[%s,;]") then
+  elseif job.requeue == 1 or says(job.comment, "restart") then
     tag[#tag + 1] = "restart=1" -- its user said so: JobRequeue of slurm.conf alone leaves requeue unset here
   end
-  if (" " .. (job.comment or "") .. " "):find("[%s,;]lucid:cold[%s,;]") then
+  if says(job.comment, "cold") then
     tag[#tag + 1] = "cold=1"
   end
-  if (" " .. (job.comment or "") .. " "):find("[%s,;]lucid:amp[%s,;]") then
+  if says(job.comment, "amp") then
     tag[#tag + 1] = "amp=1"
   end
   tag[#tag + 1] = "v=2" -- holds of users and administrators show in the comment: slurm_job_modify
   return "lucid:" .. table.concat(tag, ";")
 end
 
--- What to write into the job: a list of {field, value}, and a word on why.
-local function decide(job, part_list, now)
+-- A comment without the words by which a hold is known, and with them.
+local function without_held(comment)
+  local left = (" " .. comment .. " "):gsub("[%s,;]lucid:held([%s,;])", "%1"):gsub("[%s,;]lucid:admin([%s,;])", "%1")
+  return (left:gsub("^%s+", ""):gsub("%s+$", ""))
+end
+
+local function with_held(comment, by_admin)
+  local rest, words = without_held(comment), by_admin and "lucid:held lucid:admin" or "lucid:held"
+  return rest == "" and words or rest .. " " .. words
+end
+
+-- What nobody may write but Lucid and administrators, whether or not the daemon lives: pairs may be running still.
+local function reserved(job, request, known, names, beat)
+  if given(job.extra) and (";" .. job.extra):find("[%s,;]lucid%-") then
+    return SAYS.extra
+  elseif request.shard and (request.slot or not known.users_shards or (beat and packed(names, beat))) then
+    return SAYS.shard
+  elseif request.single then
+    return SAYS.address
+  end
+  return nil
+end
+
+---- Submission
+
+-- Where opt-outs are free: why Lucid has nothing to do with this job, or nil.
+local function untouched(job, request)
+  if not request.gpus then
+    return "no GPUs"
+  elseif not unset(job.het_job_offset) then
+    return "heterogeneous"
+  elseif not given(job.script) then
+    return "interactive"
+  elseif job.priority == 0 then
+    return "held by its user"
+  end
+  return nil
+end
+
+-- Where opt-outs are free: why Slurm alone handles it though its partition is Lucid's; or nil.
+local function skipped(job, request, now)
+  if says(job.comment, "off") then
+    return "asked"
+  elseif given(job.dependency) then
+    return "dependency"
+  end
+  return begins(job, now) and "begin" or nil
+end
+
+-- What to write into the job: a list of {field, value}, a word on why, and what its user is told if it is refused.
+local function decide(job, part_list, uid, now)
   local known = settings()
   local request = read_request(job, known.types)
+  local beat = heartbeat(known, now)
+  local names = partitions_of(job.partition, part_list)
+  local policed = uid ~= 0 and not known.exempt[uid]
   local edits = {}
   if request.feature and not request.mixed then
     -- Not a matter of the daemon: a GPU's type is its address here, so a model's name can only be a feature.
@@ -327,47 +448,201 @@ local function decide(job, part_list, now)
       end
     end
   end
-  local reason = untouched(job, request)
+  local refusal = policed and reserved(job, request, known, names, beat)
+  if refusal then
+    return {}, "refused", refusal
+  elseif not beat then
+    return edits, "no fresh heartbeat"
+  elseif policed and for_profiling(names, beat) then
+    return {}, "refused", SAYS.profiling
+  end
+  local name = packed(names, beat)
+  local whole = job.shared == 0 -- Slurm gives it all GPUs of its nodes, whether or not it asks for any
+  local free = beat.optout == "free"
+  if not name or not (request.gpus or request.shard or whole) then
+    return edits, name and "no GPUs" or "partition"
+  elseif given(job.admin_comment) then
+    return edits, "admin comment"
+  elseif #names == 1 and beat.most[name] and most_on_one(request) > beat.most[name] then
+    return edits, "no node is that large" -- Slurm refuses it now; once it is held it does not
+  end
+  local reason = free and (#names > 1 and "partition" or untouched(job, request))
   if reason then
     return edits, reason
   end
-  local beat = heartbeat(known, now)
-  if not beat then
-    return edits, "no fresh heartbeat"
+  local skip = free and skipped(job, request, now) or opaque(job, request, names)
+  if given(job.reservation) then
+    skip, free = skip == "asked" and skip or "reservation", true -- an administrator's grant
   end
-  local name = partition_of(job, part_list)
-  if not name or beat.modes[name] ~= "pack" then
-    return edits, "partition"
-  end
-  if beat.most[name] and most_on_one(request) > beat.most[name] then
-    return edits, "no node is that large" -- Slurm refuses it now; once it is held it does not
-  end
-  local skip = skipped(job, request, now)
-  if skip then
+  if skip and free then
     edits[#edits + 1] = { "admin_comment", "lucid:vc=" .. name .. ";skip=" .. skip }
     return edits, skip
+  elseif job.cron_job then
+    return {}, "refused", SAYS.cron -- Slurm lets nobody update it, so that a hold would never end
+  elseif not unset(job.immediate) and job.immediate == 1 then
+    return {}, "refused", SAYS.immediate
   end
-  local routed = known.route and beat.profiling and job.requeue ~= 0 and gpus_of(job, request) <= beat.n_prof
-  local tag = tag_of(job, request, known.types, name, routed and "routed=1" or "held=1")
+  local begin, waits, held = begins(job, now), given(job.dependency), job.priority == 0
+  local routes = known.route and beat.profiling and job.requeue ~= 0 and gpus_of(job, request) <= beat.n_prof
+  local routed = routes and not (skip or begin or waits or held)
+  local entry = (routed and "routed=1" or "held=1") .. (waits and ";wait=1" or "")
+  local tag = not skip and tag_of(job, request, known.types, name, entry, begin)
   if not tag then
-    return edits, "request"
+    skip = skip or "request"
+    if policed and beat.optout == "refused" and REFUSES[skip] then
+      return {}, "refused", REFUSES[skip]
+    end
+    tag = string.format("lucid:vc=%s;%s;skip=%s;", name, entry, skip)
+    tag = tag .. (begin and string.format("begin=%d;", begin) or "") .. "v=2"
   end
   edits[#edits + 1] = { "admin_comment", tag }
-  local per_task = request.untyped.task and request.untyped.task:match("gpu[:=]?(%d*)")
+  local per_task = not skip and request.untyped.task and request.untyped.task:match("gpu[:=]?(%d*)")
   if per_task then
     -- For the task prolog: 26.05 forgets GPUs a task once the request has become slots.
     edits[#edits + 1] = { "environment", { "LUCID_GPUS_PER_TASK", per_task == "" and "1" or per_task } }
   end
-  edits[#edits + 1] = routed and { "partition", beat.profiling } or { "priority", 0 }
+  if held then
+    edits[#edits + 1] = { "comment", with_held(job.comment or "") } -- its user's: it waits until they release it
+  elseif waits then
+    -- Slurm never looks at the dependency of a held job. It does before it looks at begin times.
+    edits[#edits + 1] = { "begin_time", now + FAR_S }
+  else
+    edits[#edits + 1] = routed and { "partition", beat.profiling } or { "priority", 0 }
+  end
   return edits, routed and "routed" or "held"
 end
 
-function slurm_job_submit(job, part_list, submit_uid)
-  local fine, edits, reason = pcall(decide, job, part_list, os.time())
-  if not fine then
-    slurm.log_error("lucid: job taken as it was written: %s", tostring(edits))
-    return slurm.SUCCESS
+---- Changes of waiting jobs
+
+local function has(tag, item)
+  return (";" .. tag:sub(7) .. ";"):find(";" .. item .. ";", 1, true) ~= nil
+end
+
+local function tagged(record)
+  local tag = record.admin_comment or ""
+  return tag:sub(1, 6) == "lucid:" and tag or ""
+end
+
+local function changes_request(job)
+  for _, key in ipairs(ORDER) do
+    if type(job[FIELDS[key]]) == "string" then
+      return true
+    end
   end
+  return false
+end
+
+-- A release by whoever may: what to change, and what its user is told if it is refused.
+local function released(job, record, tag, beat, owner, now)
+  local comment = job.comment or record.comment or ""
+  local was_held = says(comment, "held") or says(comment, "admin")
+  local ours = has(tag, "held=1") or has(tag, "routed=1")
+  local name = beat and packed(partitions_of(record.partition), beat)
+  local edits = {}
+  if owner and says(record.comment, "admin") then
+    return nil, SAYS.admin
+  elseif was_held then
+    local left = without_held(comment)
+    edits[1] = { "comment", left == "" and " " or left } -- an empty string would leave it as it is
+  end
+  if not name or record.priority ~= 0 then
+    return edits
+  elseif ours and was_held then
+    edits[2] = { "priority", NO_VAL }
+  elseif owner and beat.optout ~= "free" then
+    if ours and (record.restart_cnt or 0) == 0 then
+      return nil, SAYS.release
+    elseif ours then
+      -- It was requeued, and held by its user or by Lucid: which, only the daemon knows. It takes it over from there.
+      edits[#edits + 1] = { "begin_time", now + FAR_S }
+    elseif not given(record.resv_name) then
+      local asks = read_request(record, {})
+      return edits, (asks.gpus or asks.shard) and SAYS.late or nil
+    end
+  end
+  return edits
+end
+
+-- Lucid's own hold and a user's look the same to Slurm, once a job is held. So a hold by anybody but the daemon is noted
+-- in the job's comment (an administrator's as such), and a release takes the note away: the job is Lucid's again then, in
+-- Lucid's order. The daemon sets a begin time in the same update in which it holds, which no `scontrol hold` does.
+-- AdminComment cannot be changed here: Slurm asks whether its user may, and an operator may not.
+local function hold_or_release(job, record, tag, beat, owner, now)
+  if unset(job.priority) or (has(tag, "held=1") and not has(tag, "v=2")) then
+    return nil
+  elseif job.priority ~= 0 then
+    return released(job, record, tag, beat, owner, now)
+  end
+  local begin = tonumber(job.begin_time)
+  if not has(tag, "v=2") or (not owner and not unset(begin) and begin ~= 0) then
+    return nil
+  end
+  return { { "comment", with_held(job.comment or record.comment or "", not owner) } }
+end
+
+-- Why a user may not change a waiting job so, or nil: no change takes a job past the queue.
+local function forbidden(job, record, tag, beat)
+  local moves = given(job.partition) and job.partition ~= record.partition
+  local names = partitions_of(moves and job.partition or record.partition)
+  local ours = has(tag, "held=1")
+  local queues = ours and (record.priority == 0 or given(record.curr_dependency))
+  local begin = tonumber(job.begin_time)
+  if moves and for_profiling(names, beat) then
+    return SAYS.profiling
+  elseif not packed(names, beat) then
+    return nil
+  elseif moves and #names > 1 then
+    return SAYS.moves
+  elseif moves and not queues then
+    return SAYS.move
+  elseif changes_request(job) then
+    return SAYS.request
+  elseif says(job.comment, "off") and beat.optout == "refused" then
+    return REFUSES.asked
+  elseif ours and record.priority ~= 0 and not unset(begin) and begin ~= 0 then
+    return SAYS.begin
+  elseif queues then
+    return nil
+  elseif job.reservation ~= nil and (has(tag, "skip=reservation") or (job.reservation == "" and tag ~= "")) then
+    return SAYS.reservation
+  elseif not (unset(job.min_nodes) and unset(job.num_tasks)) and read_request(record, {}).gpus then
+    return SAYS.size
+  elseif not unset(job.shared) and job.shared == 0 then
+    return SAYS.size
+  end
+  return nil
+end
+
+local function change(job, record, uid, now)
+  local known = settings()
+  local beat, tag = heartbeat(known, now), tagged(record)
+  local owner = uid ~= 0 and not known.exempt[uid] and (known.exempts or uid == record.user_id)
+  if owner then
+    local names = partitions_of(given(job.partition) and job.partition or record.partition)
+    local binds = beat and beat.optout ~= "free" and (record.job_state or 0) % 256 == 0 -- it waits
+    local refusal = reserved(job, read_request(job, known.types), known, names, beat)
+      or (binds and forbidden(job, record, tag, beat))
+    if refusal then
+      return nil, refusal
+    end
+  end
+  local edits, refusal = hold_or_release(job, record, tag, beat, owner, now)
+  if refusal then
+    return nil, refusal
+  end
+  edits = edits or {}
+  if owner and job.comment and unset(job.priority) and says(record.comment, "admin") then
+    edits[1] = { "comment", with_held(job.comment, true) }
+  end
+  if owner and tag ~= "" then
+    pcall(wake, known, now)
+  end
+  return edits
+end
+
+---- What slurmctld calls
+
+local function write(job, edits)
   local wrote, problem = pcall(function()
     for _, edit in ipairs(edits) do
       if edit[1] == "environment" then
@@ -380,6 +655,23 @@ function slurm_job_submit(job, part_list, submit_uid)
   if not wrote then
     slurm.log_error("lucid: a field could not be written: %s", tostring(problem))
   end
+end
+
+local function refuse(words)
+  slurm.log_user("%s", words)
+  return slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
+end
+
+function slurm_job_submit(job, part_list, submit_uid)
+  local fine, edits, reason, refusal = pcall(decide, job, part_list, submit_uid, os.time())
+  if not fine then
+    slurm.log_error("lucid: job taken as it was written: %s", tostring(edits))
+    return slurm.SUCCESS
+  elseif refusal then
+    slurm.log_info("lucid: uid %s: refused: %s", tostring(submit_uid), refusal)
+    return refuse(refusal)
+  end
+  write(job, edits)
   if reason == "held" or reason == "routed" then
     pcall(wake, settings(), os.time())
   end
@@ -387,58 +679,15 @@ function slurm_job_submit(job, part_list, submit_uid)
   return slurm.SUCCESS
 end
 
-local HELD = "lucid:held"
-
--- The comment without the word, and with it.
-local function without_held(comment)
-  local left = (" " .. comment .. " "):gsub("([%s,;])lucid:held([%s,;])", "%2")
-  return (left:gsub("^%s+", ""):gsub("%s+$", ""))
-end
-
-local function with_held(comment)
-  local rest = without_held(comment)
-  return rest == "" and HELD or rest .. " " .. HELD
-end
-
--- Lucid's own hold and a user's look the same to Slurm, once a job is held. So a hold by anybody but the daemon is noted
--- in the job's comment, and a release takes the note away: the job is Lucid's again then, in Lucid's order. The daemon
--- sets a begin time in the same update in which it holds, which no `scontrol hold` does.
-local function hold_or_release(job, record, now)
-  local tag, comment = record.admin_comment or "", job.comment or record.comment or ""
-  if tag:sub(1, 6) ~= "lucid:" or not tag:find(";v=2", 1, true) or unset(job.priority) then
-    return nil
-  end
-  if job.priority == 0 then
-    local begin = tonumber(job.begin_time)
-    return (unset(begin) or begin == 0) and { { "comment", with_held(comment) } } or nil
-  end
-  if not (" " .. comment .. " "):find("[%s,;]lucid:held[%s,;]") then
-    return nil
-  end
-  local left = without_held(comment)
-  local edits = { { "comment", left == "" and " " or left } } -- an empty string would leave it as it is
-  local beat, name = heartbeat(settings(), now), tag:match("^lucid:vc=([^;]+)")
-  if beat and beat.modes[name] == "pack" and record.priority == 0 then
-    edits[2] = { "priority", NO_VAL }
-    wake(settings(), now)
-  end
-  return edits
-end
-
-function slurm_job_modify(job, record)
-  local fine, edits = pcall(hold_or_release, job, record, os.time())
+function slurm_job_modify(job, record, _, modify_uid)
+  local fine, edits, refusal = pcall(change, job, record, modify_uid, os.time())
   if not fine then
     slurm.log_error("lucid: change taken as it was written: %s", tostring(edits))
     return slurm.SUCCESS
+  elseif refusal then
+    return refuse(refusal)
   end
-  for _, edit in ipairs(edits or {}) do
-    local wrote, problem = pcall(function()
-      job[edit[1]] = edit[2]
-    end)
-    if not wrote then
-      slurm.log_error("lucid: a field could not be written: %s", tostring(problem))
-    end
-  end
+  write(job, edits)
   return slurm.SUCCESS
 end
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from lucid.adapters.profiles import ProfileReading
 from lucid.adapters.slurm_client import Changes
-from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm_request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
 from lucid.adapters.slurm_text import gpu_count, shard_types
 from lucid.core.job import JobProfile
@@ -149,7 +149,11 @@ class FakeSlurm:
 
     def _schedule(self) -> None:
         for record in sorted(self.records.values(), key=lambda r: r.number):
-            if record.pending and not record.held and not record.dependent and record.eligible_s <= self.now:
+            if (
+                record.pending
+                and not (record.held or record.dependent or record.dependency)
+                and record.eligible_s <= self.now
+            ):
                 place = self._find(record)
                 reason = self.limits(record) or ("" if place is not None else "Resources")
                 if reason:
@@ -214,8 +218,8 @@ class FakeSlurm:
         if changes.extra is not None:
             self._set(job_id, extra=changes.extra)
         self._set(job_id, request=request, gpus=asked or record.gpus, partition=changes.partition or record.partition)
-        if changes.start_now:
-            self._set(job_id, eligible_s=self.now)
+        if changes.start_now or changes.start_at_s is not None:
+            self._set(job_id, eligible_s=self.now if changes.start_now else changes.start_at_s)
 
     def seal(self, text: str) -> str:
         """As munge would: the words can be read again, by who knows how (`unsealed`)."""

@@ -53,6 +53,12 @@ _WHOLE = "--json=v0.0.44"
 """Where the default form leaves something out that matters here."""
 
 
+def _start_time(changes: Changes) -> str | None:
+    if changes.start_now or changes.start_at_s is None:
+        return "now" if changes.start_now else None
+    return f"uts{changes.start_at_s:.0f}"
+
+
 class CommandClient:
     """See ``SlurmClient``. ``prefix`` stands before every command; a command that takes longer than
     ``timeout_s`` is killed and counts as no answer. ``left_out`` learns of what cannot be read."""
@@ -170,7 +176,7 @@ class CommandClient:
             "TresPerSocket": changes.tres_per_socket,
             "TresPerTask": changes.tres_per_task,
             "ReqNodeList": changes.req_nodes,
-            "StartTime": "now" if changes.start_now else None,
+            "StartTime": _start_time(changes),
             "SiteFactor": None if changes.site_factor is None else str(changes.site_factor),
             "AdminComment": changes.admin_comment,
             "Extra": changes.extra,

@@ -41,6 +41,8 @@ class Changes:
     tres_per_task: str | None = None
     req_nodes: str | None = None
     start_now: bool = False
+    start_at_s: float | None = None
+    """A begin time (Unix s); ``start_now`` goes before it."""
     site_factor: int | None = None
     admin_comment: str | None = None
     extra: str | None = None

@@ -23,6 +23,7 @@ from lucid.adapters.slurm_signs import SignOfLife
 from lucid.adapters.slurm_starts import start_changes
 from lucid.adapters.slurm_unread import numbers_unread, tells_all, without_unread
 from lucid.adapters.slurm_view import Facts, Profiled, Viewer, as_written, parse_placement
+from lucid.adapters.slurm_waits import parked
 from lucid.adapters.store import JobNote, Store
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Keep, Release, Requeue, Start
@@ -69,7 +70,9 @@ class SlurmCluster:
         self.known = KnownProfiles(store, profiles, clock, daemon.reuse_profiles_days)
         """Profiles, by job."""
         self._viewer = Viewer(daemon, self.known.of, profiled, self._barred)
-        self._hands = Hands(client, store, clock, slurm, self._viewer, daemon.profiling_partition, token)
+        self._hands = Hands(
+            client, store, clock, slurm, self._viewer, daemon.profiling_partition, token, daemon.optout
+        )
         self._mender = Mender(self._hands)
         self._sign = SignOfLife(self._hands)
         self._nodes: Sequence[SlurmNode] = ()
@@ -418,5 +421,9 @@ class SlurmCluster:
             for job in self._facts.jobs
             if job.pending
             and self._viewer.ours(job)
-            and (self._viewer.holds(job, self._notes.get(job.id)) or job.request.shards)
+            and (
+                self._viewer.holds(job, self._notes.get(job.id))
+                or job.request.shards
+                or parked(job, self._facts.now_s)
+            )
         ]

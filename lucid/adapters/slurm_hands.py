@@ -13,6 +13,7 @@ from lucid.adapters.slurm_nouns import SlurmJob
 from lucid.adapters.slurm_obstacles import Obstacles
 from lucid.adapters.slurm_starts import back_to
 from lucid.adapters.slurm_view import Viewer
+from lucid.adapters.slurm_waits import FAR_S, begins_s, far, left_to_slurm, never_changed, whole_array
 from lucid.adapters.store import JobNote, Store
 from lucid.config import SlurmSettings
 from lucid.core.ports import Clock
@@ -41,14 +42,17 @@ class Hands:
         viewer: Viewer,
         profiling: str,
         token: int,
+        optout: str = "behind",
     ) -> None:
-        """``profiling``: the profiling partition, empty where there is none; ``token``: the daemon's lease."""
+        """``profiling``: the profiling partition, empty where there is none; ``token``: the daemon's lease;
+        ``optout``: the site's policy for jobs that Lucid cannot order in detail."""
         self.client = client
         self.store = store
         self.clock = clock
         self.settings = settings
         self.viewer = viewer
         self.token = token
+        self.optout = optout
         self.notes: dict[str, JobNote] = store.notes()
         self.obstacles = Obstacles()
         self.profiling = profiling
@@ -127,6 +131,36 @@ class Hands:
         note = self.notes.get(record.id)
         return record.partition == self.profiling and self.viewer.home(record, note) != record.partition
 
+    def park(self, record: SlurmJob) -> None:
+        """Leave a waiting job to its dependency, which Slurm ends by its own rules (``slurm_waits``).
+
+        Raises:
+            ActionRefused: Slurm declined.
+        """
+        far_s = self.clock.now_s() + FAR_S
+        steps: list[Callable[[], None]] = [lambda: self.client.update(record.id, Changes(start_at_s=far_s))]
+        if record.held:
+            steps.append(lambda: self.client.release(record.id))
+        self.do(record.id, "park", "until its dependency is over", *steps)
+
+    def take_over(self, record: SlurmJob, begin_s: float) -> None:
+        """Hold a job that waited for something else than its turn; ``begin_s``: the begin time that its user set, 0
+        for none.
+
+        Raises:
+            ActionRefused: Slurm declined.
+        """
+        now_s = self.clock.now_s()
+        steps: list[Callable[[], None]] = [lambda: self.client.hold(record.id)]
+        if begin_s > now_s:
+            steps.append(lambda: self.client.update(record.id, Changes(start_at_s=begin_s)))
+        self.do(record.id, "take over", "it queues from now on", *steps)
+        note = self.notes.get(record.id) or JobNote(record.id, submit_s=record.submit_s)
+        since_s = max(now_s, begin_s)
+        self.put(
+            replace(note, where="", shards=False, released=False, restarts=record.restarts, wait_since_s=since_s)
+        )
+
     def let_go(self, record: SlurmJob, why: str) -> None:
         """Give a waiting job the request that its user wrote, in its own VC, and release it, unless somebody else
         holds it.
@@ -137,16 +171,20 @@ class Hands:
         note = self.notes.get(record.id)
         home = self.viewer.home(record, note)
         known = not record.unread or (note is not None and bool(note.as_written))  # else what to give back is unknown
-        changes = back_to(record, note) if known else None
+        changes = back_to(record, note) if known and not never_changed(record) else None
         if self.at_profiling(record):
             changes = replace(changes or Changes(), partition=home)
+        target = whole_array(record)
+        now_s = self.clock.now_s()
+        begins = begins_s(record, now_s)
+        ahead = far(record, now_s) or (record.restarts and not begins)  # set by Lucid, or by Slurm for a requeue
         steps: list[Callable[[], None]] = []
-        if changes is not None or (record.restarts and not self.viewer.leaves(record, self.clock.now_s())):
-            # a requeue has set its begin time ahead
-            changes = replace(changes or Changes(), start_now=bool(record.restarts))
-            steps.append(lambda: self.client.update(record.id, changes))
+        if changes is not None or ahead:
+            changes = replace(changes or Changes(), start_now=bool(ahead))
+            steps.append(lambda: self.client.update(target, changes))
         if self.viewer.holds(record, note):
-            steps.append(lambda: self.client.release(record.id))
+            steps.append(lambda: self.client.release(target))
         self.do(record.id, LET_GO, f"as its user wrote it: {why}", *steps)
-        if note is not None:
+        if note is not None or left_to_slurm(record):
+            note = note or JobNote(record.id, submit_s=record.submit_s)
             self.put(replace(note, where="", shards=False, released=True, restarts=record.restarts))

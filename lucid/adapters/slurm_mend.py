@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lucid.adapters.slurm_behind import Behind
 from lucid.adapters.slurm_client import Changes
 from lucid.adapters.slurm_hands import GIVEN_UP, Hands
 from lucid.adapters.slurm_nouns import SlurmJob
 from lucid.adapters.slurm_obstacles import Standing, standing, whose_limit
 from lucid.adapters.slurm_signs import let_go_by_release, with_word
 from lucid.adapters.slurm_starts import back_to
-from lucid.adapters.slurm_text import says
+from lucid.adapters.slurm_text import parse_mark, says
 from lucid.adapters.slurm_view import Facts
+from lucid.adapters.slurm_waits import begins_s, left_to_slurm, never_changed, parked, whole_array
 from lucid.adapters.store import JobNote
 from lucid.config import Mode
 from lucid.errors import ActionRefused
@@ -22,6 +24,10 @@ __all__ = ["Mender"]
 _FIRST_S, _MOST_S = 1.0, 300.0
 
 
+def _since(note: JobNote | None) -> float:
+    return 0.0 if note is None else note.wait_since_s
+
+
 class Mender:
     """Starts that did not come about are taken back; jobs that Slurm does not start as asked, that their user wants
     out, or whose partition is no longer packed are let go; changed requests of jobs that somebody else holds, or that
@@ -29,12 +35,14 @@ class Mender:
 
     def __init__(self, hands: Hands) -> None:
         self._hands = hands
+        self._behind: Behind | None = None
         self._later: dict[str, tuple[float, float]] = {}
         """Jobs at which Slurm declined: not before when, and how long to wait the next time."""
 
     def mend(self, facts: Facts) -> list[str]:
         """One round over all jobs, within the cap on writes; returns what was done, in words."""
         done: list[str] = []
+        self._behind = None
         for record in facts.jobs:
             if record.id in self._hands.touched:
                 continue
@@ -63,9 +71,14 @@ class Mender:
         if record.state == "RUNNING" and note is not None and note.where and (not note.released or note.tries):
             # killed between telling Slurm and noting that it had taken it; and what was refused before is over
             hands.put(replace(note, released=True, tries=0, refusal=""))
-        if not record.pending or not record.gpus or not viewer.ours(record):
+        if not record.pending or not record.asks or not viewer.ours(record):
             return ""
         packs = facts.modes.get(viewer.home(record, note)) is Mode.PACK
+        if not record.held:
+            queues = packs and hands.optout != "free" and not record.reservation
+            words = self._parked(record, note, facts.now_s) if queues else self._unparked(record, facts.now_s)
+            if words:
+                return words
         if note is not None and viewer.under_way(record, note):
             return self._under_way(record, note, facts, packs)
         if not record.held:
@@ -104,14 +117,68 @@ class Mender:
             return f"job {record.id}: let go as its user wrote it, {why}"
         if let_go_by_release(record):  # ended between holding it again and saying so
             self._forget_release(record)
-        return self._restored(record, note)
+        return self._queued(record, note, facts) or self._restored(record, note)
+
+    def _parked(self, record: SlurmJob, note: JobNote | None, now_s: float) -> str:
+        """A job that is not held, and that waits for other jobs or no longer does. One that was let go at its turn
+        and has been requeued since queues again."""
+        hands = self._hands
+        if record.dependency:
+            if parked(record, now_s):
+                return ""
+            hands.park(record)
+            if note is not None:
+                hands.put(replace(note, where="", shards=False))
+            return f"job {record.id}: has a dependency, and queues when Slurm has ended that"
+        again = left_to_slurm(record) and record.restarts > (0 if note is None else note.restarts)
+        if not again and not parked(record, now_s):
+            return ""
+        mark = parse_mark(record.admin_comment) or {}
+        begin = mark.get("begin", "")
+        begin_s = max(float(begin) if begin.isdecimal() and len(begin) < 12 else 0.0, _since(note))
+        hands.take_over(record, begin_s)
+        return f"job {record.id}: queues from now on"
+
+    def _unparked(self, record: SlurmJob, now_s: float) -> str:
+        """Nobody queues there (any more): its begin time is its user's again."""
+        if not parked(record, now_s):
+            return ""
+        self._hands.do(
+            record.id,
+            "restore",
+            "its begin time",
+            lambda: self._hands.client.update(record.id, Changes(start_now=True)),
+        )
+        return f"job {record.id}: given back its begin time"
+
+    def _queued(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
+        """A job that Lucid holds, and that is not in the queue, or in it as one that only Slurm can work out."""
+        hands, now_s = self._hands, facts.now_s
+        if record.dependency:
+            hands.park(record)
+            return f"job {record.id}: has a dependency, and queues when Slurm has ended that"
+        begin_s = begins_s(record, now_s)
+        if begin_s != (_since(note) if _since(note) > now_s else 0.0):
+            # its wait begins then; in the past, should its user have thought better of it
+            known = note or JobNote(record.id, submit_s=record.submit_s)
+            hands.put(replace(known, wait_since_s=begin_s or now_s))
+        why = left_to_slurm(record)
+        if begin_s or not why:
+            return ""
+        self._behind = self._behind or Behind(hands.viewer, facts)
+        if self._behind.before(record, note):
+            return ""
+        hands.let_go(record, f"it is its turn, and {why}")
+        if whole_array(record) != record.id:
+            hands.touched.update(one.id for one in facts.jobs if whole_array(one) == whole_array(record))
+        return f"job {record.id}: let go at its turn as its user wrote it: {why}"
 
     def _restored(self, record: SlurmJob, note: JobNote | None) -> str:
         """Give a held job the request that its user wrote."""
         hands = self._hands
         if note is not None and note.where:
             hands.put(replace(note, where="", shards=False))
-        back = back_to(record, note)
+        back = None if never_changed(record) else back_to(record, note)
         if back is None:
             return ""
         hands.do(record.id, "restore", "", lambda: hands.client.update(record.id, back))

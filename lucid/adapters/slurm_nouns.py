@@ -70,12 +70,21 @@ class SlurmJob:
     comment: str = ""
     qos: str = ""
     reservation: str = ""
+    dependency: str = ""
+    """What is left of it; empty once Slurm has ended it."""
+    het: int = 0
+    """Slurm's number of the heterogeneous job that it is part of; 0 for none."""
     unread: str = ""
     """Why its record could not be read: the rest is what could be told of it all the same. Nothing is decided about
     such a job."""
     lost: bool = False
     """Of an unread one: it may hold GPUs, and nobody can tell which. ``hosts_used`` has its nodes, where they are
     known; an empty ``id`` is a job of which nothing is known."""
+
+    @property
+    def asks(self) -> bool:
+        """Does it get GPUs? An exclusive job has those of its nodes, whether or not it asks for any."""
+        return self.gpus > 0 or self.request.whole_nodes
 
     @property
     def completing(self) -> bool:

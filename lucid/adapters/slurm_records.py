@@ -182,6 +182,8 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             comment=text_of(raw.get("comment")),
             qos=text_of(raw.get("qos")),
             reservation=text_of(raw.get("resv_name")),
+            dependency=text_of(raw.get("dependency")),
+            het=int(number_of(raw.get("het_job_id"))),
         )
         for job_id, rank in ids
     ]

@@ -212,7 +212,7 @@ class RestClient:
             "tres_per_task": changes.tres_per_task,
             # An empty list changes nothing; a list of an empty name clears.
             "required_nodes": None if changes.req_nodes is None else changes.req_nodes.split(","),
-            "begin_time": _set(int(time.time())) if changes.start_now else None,
+            "begin_time": _begin_time(changes),
             "site_factor": None if changes.site_factor is None else changes.site_factor + _FACTOR_OFFSET,
             "admin_comment": changes.admin_comment,
             "extra": changes.extra,
@@ -363,6 +363,12 @@ class RestClient:
         if self.token is None:
             return f"{self.url}: {said}; slurmrestd there wants a token: slurm.rest_token_file"
         return f"{self.url}: {said}; {self.token.story(time.time())}"
+
+
+def _begin_time(changes: Changes) -> dict[str, Any] | None:
+    if changes.start_now:
+        return _set(int(time.time()))
+    return None if changes.start_at_s is None else _set(int(changes.start_at_s))
 
 
 def _set(number: int) -> dict[str, Any]:

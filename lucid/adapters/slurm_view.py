@@ -15,6 +15,7 @@ from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm_obstacles import Standing, standing
 from lucid.adapters.slurm_request import NO_DEFAULTS, UNREAD, JobDefaults, Request, from_mark, whole_because
 from lucid.adapters.slurm_text import gpu_mask, parse_mark, says
+from lucid.adapters.slurm_waits import begins_s, left_to_slurm, parked
 from lucid.adapters.store import JobNote
 from lucid.config import DaemonSettings, Mode
 from lucid.core.job import Job, JobProfile, Pending, Running, Stage
@@ -25,11 +26,6 @@ from lucid.core.snapshot import Partition
 __all__ = ["Facts", "KnownProfile", "Profiled", "Viewer", "as_written", "home_of", "parse_placement", "users_nodes"]
 
 KnownProfile = Callable[[SlurmJob], JobProfile | None]
-_AHEAD_S = 60.0
-"""A begin time within this is none: as in job_submit.lua."""
-_REQUEUE_AHEAD_S = 125.0
-"""Slurm sets a requeued job's begin time two minutes ahead."""
-
 Profiled = Callable[[Job], bool]
 """Does a new job go through profiling first? The policy's rule."""
 
@@ -62,8 +58,11 @@ def parse_placement(text: str) -> Placement:
 def home_of(
     partition: str, admin_comment: str, note: JobNote | None, vcs: Collection[str], profiling: str = ""
 ) -> str:
-    """The VC of a job that stands, or ended, in ``partition``: that partition, which its user may have changed; of a
-    job in the profiling partition the VC that is noted, or tagged as one of ``vcs``."""
+    """The VC of a job that stands, or ended, in ``partition``: that partition, which its user may have changed (of
+    several the first that is a VC); of a job in the profiling partition the VC that is noted, or tagged as one of
+    ``vcs``."""
+    if "," in partition:
+        partition = next((name for name in partition.split(",") if name in vcs), partition)
     if partition != profiling:
         return partition
     if note is not None and note.home:
@@ -100,15 +99,15 @@ class Viewer:
         return home_of(job.partition, job.admin_comment, note, settings.partitions, settings.profiling_partition)
 
     def ours(self, job: SlurmJob) -> bool:
-        """Does it bear our mark, on a job that Lucid may decide?"""
+        """Does it bear our mark, on a job that Lucid may hold?"""
         mark = parse_mark(job.admin_comment)
-        return mark is not None and mark.get("skip") is None
+        return mark is not None and (mark.get("skip") is None or "held" in mark)
 
     def holds(self, job: SlurmJob, note: JobNote | None) -> bool:
         """Is this a waiting job that Lucid holds, and nobody else? job_submit.lua writes ``lucid:held`` into the
         comment of a job that its user or an administrator holds (``v=2`` in the tag: it knows how). A job that was
         requeued and held by others after Lucid had let it go is theirs to release."""
-        if not (job.pending and job.gpus and job.held and self.ours(job)) or says(job.comment, "held"):
+        if not (job.pending and job.asks and job.held and self.ours(job)) or says(job.comment, "held"):
             return False
         if note is None or not note.released:
             return True
@@ -117,33 +116,48 @@ class Viewer:
     def leaves(self, job: SlurmJob, now_s: float) -> str:
         """Why a job that Lucid holds is Slurm's alone from now on, by what its user changed since; empty if it is
         not. The rules are those that job_submit.lua has for new jobs."""
-        ahead_s = _REQUEUE_AHEAD_S if job.restarts else 0.0  # Slurm starts nothing right after a requeue
         if job.unread:
             return UNREAD
-        if says(job.comment, "off"):
-            return "its comment says lucid:off"
-        if job.dependent:
-            return "it has a dependency"
         if job.reservation:
             return f"it asks for reservation {job.reservation}"
-        if job.eligible_s > now_s + ahead_s + _AHEAD_S:
-            return "it has a begin time"
-        return ""
+        if self._settings.optout != "free":
+            return ""
+        return left_to_slurm(job) or self.waits_for(job, now_s)
+
+    def waits_for(self, job: SlurmJob, now_s: float) -> str:
+        """Why a job that Lucid holds is not in the queue yet, by what its user asked for; empty if it is."""
+        if job.dependency:
+            return "it has a dependency"
+        return "it has a begin time" if begins_s(job, now_s) else ""
+
+    def barred(self, job: SlurmJob, now_s: float) -> tuple[str, float] | None:
+        """What Slurm has against starting a waiting job now, and when it is tried again."""
+        return self._barred(job, now_s)
 
     def decides(self, job: SlurmJob, note: JobNote | None, facts: Facts) -> bool:
         """Is this a waiting job that Lucid holds and is to decide, in a partition that it packs?"""
         if not self.holds(job, note) or self.leaves(job, facts.now_s):
             return False
+        if left_to_slurm(job) or self.waits_for(job, facts.now_s):
+            return False
         return facts.modes.get(self.home(job, note)) is Mode.PACK
 
     def aside(self, job: SlurmJob, note: JobNote | None, facts: Facts) -> str:
         """Why a waiting job of ours is nobody's to decide at present; empty for all others."""
-        if not (job.pending and job.gpus and self.ours(job)) or self.under_way(job, note):
+        if not (job.pending and job.asks and self.ours(job)) or self.under_way(job, note):
             return ""
         if job.unread:
             return f"{UNREAD} ({job.unread})"
-        if facts.modes.get(self.home(job, note)) is not Mode.PACK or self.holds(job, note):
+        if facts.modes.get(self.home(job, note)) is not Mode.PACK:
             return ""
+        if self.holds(job, note):
+            words = self.waits_for(job, facts.now_s)
+            if words:
+                return f"{words}: it joins the queue when that has come"
+            words = left_to_slurm(job)
+            return words and f"Lucid lets it go once no job held before it asks for as many GPUs or fewer: {words}"
+        if parked(job, facts.now_s):
+            return "it has a dependency: it joins the queue when Slurm has ended that"
         if job.held:
             return "its user or an administrator holds it (scontrol release ends that)"
         if note is not None and note.given_up:
@@ -230,7 +244,7 @@ class Viewer:
         return Job(
             id=record.id,
             vc=home,
-            gpus=self._gpus(record, home, facts),
+            gpus=self.gpus_of(record, home, facts),
             submit_s=(note.submit_s if note is not None else 0.0) or record.submit_s,
             rank=record.number,
             user=record.user,
@@ -248,7 +262,7 @@ class Viewer:
             min_nodes=min(record.min_nodes, max(record.gpus, 1)),
         )
 
-    def _gpus(self, record: SlurmJob, home: str, facts: Facts) -> int:
+    def gpus_of(self, record: SlurmJob, home: str, facts: Facts) -> int:
         """GPUs that nobody else can have while it runs: of an exclusive job all of its nodes, of the largest kind."""
         if not record.request.whole_nodes:
             return record.gpus

@@ -273,6 +273,11 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         f"{r.idle_gpus} GPUs idle, {r.waiting_gpus} waited for, forecast {r.gpus_per_hour:.0f} GPUs an hour"
     ),
     "ProfilingFits": lambda r: f"no profiling node could hold {_gpus(r.gpus)}" if not r else "a profiling node fits",
+    "ProfilingTaken": lambda r: (
+        f"jobs that are none of Lucid's hold {_gpus(r.gpus)} of the profiling nodes: it is measured in its own VC"
+        if r
+        else "no other jobs hold profiling nodes"
+    ),
     "WaitedForProfiling": lambda r: (
         f"has waited {duration(r.waited_s)} for a profiling node, at most {duration(r.most_s)} is allowed"
     ),

@@ -164,6 +164,10 @@ class DaemonSettings(Section):
     """Memory of a GPU, MiB, where no feature of the node says otherwise."""
     gpu_mem_mib_by_feature: dict[str, int] = Field(default_factory=dict)
     share_across_users: bool = False
+    optout: Literal["free", "behind", "refused"] = "behind"
+    """What becomes of jobs that Lucid cannot order in detail (``lucid:off``, several partitions, srun, large arrays):
+    Slurm starts them at once, or they wait until no job of their VC that was held earlier asks for as many GPUs or
+    fewer, or job_submit.lua refuses them."""
     mps: bool = True
     """Tell the nodes' prolog, in the job's Extra, the GPUs and the memory fence of a job in slots, so that it starts
     MPS where node.conf names it. Off: nothing is written, and pairs share by time-slicing."""

@@ -43,6 +43,11 @@ class ProfilingSettings(Section):
     """N_prof: jobs above this many GPUs skip profiling and are measured in place."""
     max_wait_s: float = Field(14400.0, ge=0)
     """A job that waited this long for a profiling node goes to its VC unprofiled."""
+    users_in_turn: bool = False
+    """Profile the users' jobs in turn, each user's smallest first, instead of the smallest of all: nobody's new
+    programs wait for many of another's. lucidd does."""
+    home_if_room: bool = False
+    """A job that cannot be profiled at once goes home where its VC could start it at once. lucidd does."""
     carry_on_share: float = Field(0.5, ge=0, le=1)
     """On this share of the profiling nodes (rounded down) profiled jobs may carry on in place."""
     overflow_most_s: float = Field(21600.0, ge=0)
@@ -248,7 +253,9 @@ class PolicySettings(Section):
     """What srtf assumes that one preemption costs."""
 
 
-LIVE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"profiling": {"restarts": "asked"}}
+LIVE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "profiling": {"restarts": "asked", "users_in_turn": True, "home_if_room": True}
+}
 """What lucidd does where the file says nothing, and a replay as live with it; a plain replay does as published."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -19,6 +20,8 @@ from lucid.core.reason import (
     NobodyWaits,
     ProfileTime,
     ProfilingFits,
+    ProfilingTaken,
+    Reason,
     SkipsProfiling,
     WaitedForProfiling,
 )
@@ -65,7 +68,9 @@ def plan_profiling(
     (L6). Queue order: GPU demand ascending, then time of arrival (L4); placement is exclusive and consolidated
     on one node. A job that no profiling node could ever hold, or that has waited too long behind smaller ones,
     is released unprofiled: it will be measured where it runs. In a burst (``profiling_scale``) T_prof and N_prof
-    are lower, and what cannot start now goes home if ``room_at_home`` says (and notes) that it could start there.
+    are lower, and what cannot start now goes home if ``room_at_home`` says (and notes) that it could start there
+    (always where ``home_if_room``). Nor does anybody wait for GPUs that jobs hold which are none of Lucid's: whoever
+    finds no other GPUs goes home.
     """
     decisions: dict[str, Decision] = {}
     actions: list[Action] = []
@@ -102,7 +107,8 @@ def plan_profiling(
         ledger.give_back(leaving)
         queue: list[Pending] = []
         fits: dict[tuple[int, int, int, int], ProfilingFits] = {}
-        for pending in sorted(partition.pending, key=lambda e: e.job.gpus):
+        taken = ProfilingTaken(_others_gpus(partition))
+        for pending in _in_order(partition, settings):
             skips = _skips(partition, pending, now_s, settings, fits)
             if skips is None:
                 queue.append(pending)
@@ -115,14 +121,23 @@ def plan_profiling(
         for pending in queue:
             job = pending.job
             node = None if blocker is not None else ledger.tightest(job.gpus, partial(_host_fits, ledger, job))
-            if scale.borrow and room_at_home is not None and (node is None or job.gpus > scale.n_prof):
+            why: tuple[Reason, ...] = (taken,) if node is None and taken else ()
+            if (
+                not why
+                and room_at_home is not None
+                and (
+                    (settings.home_if_room and node is None)
+                    or (scale.borrow and (node is None or job.gpus > scale.n_prof))
+                )
+            ):
                 # unmeasured it cannot share, so that it goes home only where it need not
                 home_room = room_at_home(job)
-                if home_room:
-                    release = Release((scale.pressure, home_room))
-                    decisions[job.id] = release
-                    actions.append(Action(job.id, partition.name, release))
-                    continue
+                why = (scale.pressure, home_room) if home_room else ()
+            if why:
+                release = Release(why)
+                decisions[job.id] = release
+                actions.append(Action(job.id, partition.name, release))
+                continue
             if node is not None:
                 placement: tuple[NodeGpus, ...] = (ledger.lowest(node, job.gpus),)
                 start = Start(placement, (FreeGpus(job.gpus, ledger.largest, ledger.free, True),))
@@ -138,6 +153,26 @@ def plan_profiling(
             else:
                 decisions[job.id] = behind
     return PartitionPlan(decisions, tuple(actions), min(wakes, default=None))
+
+
+def _others_gpus(partition: Partition) -> int:
+    """GPUs of the profiling nodes that are held by jobs whose home they are: an administrator's, or such as came past
+    Lucid."""
+    others = [entry for entry in partition.running if entry.job.vc == partition.name]
+    return sum(part.mask.bit_count() for entry in others for part in entry.placement)
+
+
+def _in_order(partition: Partition, settings: ProfilingSettings) -> list[Pending]:
+    """Fewest GPUs first; or the users in turn, each user's fewest GPUs first, who has runs under way later."""
+    smallest = sorted(partition.pending, key=lambda e: e.job.gpus)
+    if not settings.users_in_turn:
+        return smallest
+    turns = Counter(entry.job.user for entry in partition.running if entry.stage is Stage.PROFILE)
+    turn: dict[str, int] = {}
+    for entry in smallest:
+        turn[entry.job.id] = turns[entry.job.user]
+        turns[entry.job.user] += 1
+    return sorted(smallest, key=lambda e: turn[e.job.id])
 
 
 def _host_fits(ledger: Ledger, job: Job, i: int) -> bool:

@@ -113,6 +113,6 @@ class Box:
     def clear(self) -> None:
         """Cancel everything and wait until the nodes are free."""
         self.stop_beating()
-        for user in ("alice", "bob", "carol"):
+        for user in ("alice", "bob", "carol", "root"):
             self.run("scancel", f"--user={user}", check=False)
         self.wait("an empty queue", lambda: not self.run("squeue", "-h", "-a").stdout.strip())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -28,8 +28,11 @@ WHY = (FairOrder(0.0),)
 class Scene:
     """One VC with nodes n1 and n2, a profiling partition with p1; jobs measured light may be joined."""
 
-    def __init__(self, mps: bool = True, **settings: Any) -> None:
+    def __init__(
+        self, mps: bool = True, optout: Literal["free", "behind", "refused"] = "behind", **settings: Any
+    ) -> None:
         self.mps = mps
+        self.optout = optout
         self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")])
         self.store = MemoryStore()
         lease = self.store.take_lease("me", 0.0, 1e9)
@@ -45,7 +48,9 @@ class Scene:
         """A new daemon on the same store and Slurm."""
         self.cluster = SlurmCluster(
             self.slurm, self.store, self.sampler, self.slurm, self.settings,
-            DaemonSettings(partitions={"vc": Mode.PACK}, profiling_partition="prof", mps=self.mps),
+            DaemonSettings(
+                partitions={"vc": Mode.PACK}, profiling_partition="prof", mps=self.mps, optout=self.optout
+            ),
             lambda: self.modes, self.profiled, self.token,
         )  # fmt: skip
         return self.cluster

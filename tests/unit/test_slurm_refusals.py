@@ -306,16 +306,15 @@ def test_a_hold_while_the_start_is_under_way_counts_and_ends_when_its_user_says_
     ("change", "why"),
     [
         ({"comment": "x,lucid:off"}, "its comment says lucid:off"),
-        ({"dependent": True}, "it has a dependency"),
+        ({"dependency": "afterany:9"}, "it has a dependency"),
         ({"reservation": "maint"}, "it asks for reservation maint"),
         ({"eligible_s": 3600.0}, "it has a begin time"),
         ({"partition": "elsewhere"}, "partition 'elsewhere' is not packed"),
-        ({"partition": "vc,elsewhere"}, "partition 'vc,elsewhere' is not packed"),
+        ({"partition": "vc,elsewhere"}, "it names several partitions"),
     ],
 )
-def test_what_its_user_changes_on_a_waiting_job_means_what_it_means_in_slurm(
-    stage: Scene, change: dict[str, object], why: str
-) -> None:
+def test_where_opting_out_is_free_a_change_lets_a_waiting_job_go(change: dict[str, object], why: str) -> None:
+    stage = Scene(optout="free")
     stage.slurm.submit("1", "vc", 1, mark=MINE)
     assert [e.job.id for e in stage.look().pending] == ["1"]
     stage.slurm._set("1", **change)
@@ -360,9 +359,10 @@ def test_mending_leaves_alone_what_was_started_since_the_last_look(stage: Scene)
 def test_who_waits_and_not_for_lucid_is_told(stage: Scene) -> None:
     stage.slurm.submit("1", "vc", 1, mark=MINE)
     stage.slurm.submit("2", "vc", 1, mark=MINE, comment="lucid:held")
-    stage.slurm.submit("3", "vc", 1, mark=MINE, dependent=True)
+    stage.slurm.submit("3", "vc", 1, mark=MINE, reservation="maint")
     stage.look()
     assert stage.cluster.aside() == {"2": "its user or an administrator holds it (scontrol release ends that)"}
+    stage.slurm.limits = lambda job: "None"
     stage.mend()
     stage.look()
     assert stage.cluster.aside()["3"] == "Slurm alone decides about it (None)"

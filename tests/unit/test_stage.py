@@ -8,7 +8,15 @@ from builders import LIGHT, a_job, a_trace, at, by, decide, nodes, part, reason,
 from lucid.core.decision import Decision, Hold, Keep, PartitionPlan, Release, Start
 from lucid.core.job import Pending, Running, Stage
 from lucid.core.node import Node
-from lucid.core.reason import HomeWaits, ProfileTime, ProfilingFits, Requeueable, WaitedForProfiling
+from lucid.core.reason import (
+    HomeHasRoom,
+    HomeWaits,
+    ProfileTime,
+    ProfilingFits,
+    ProfilingTaken,
+    Requeueable,
+    WaitedForProfiling,
+)
 from lucid.profiler.stage import goes_through_profiling, plan_profiling, t_prof_s
 from lucid.simulator.cluster import PROFILING
 
@@ -217,3 +225,54 @@ def test_L5_without_a_burst_nothing_differs() -> None:
     assert {n: (o.start_s, o.profiled_s > 0) for n, o in plain.items()} == {
         n: (o.start_s, o.profiled_s > 0) for n, o in aware.items()
     }
+
+
+# -- nobody waits longer because of others in the profiling partition -------------------------------------------
+
+
+def strangers(name: str, where: str) -> Running:
+    """A job that was submitted to the profiling partition itself."""
+    return runs(name, where, job={"vc": PROFILING})
+
+
+def test_nobody_waits_for_profiling_nodes_that_are_none_of_lucids_to_give() -> None:
+    full = stage([waits("j", 2)], [strangers("x", "n1:0-7"), strangers("y", "n2:0-7")])
+    assert isinstance(full.decisions["j"], Release)
+    assert reason(full.decisions["j"], ProfilingTaken) == ProfilingTaken(16)
+    half = stage([waits("j", 2)], [strangers("x", "n1:0-7")])
+    assert isinstance(half.decisions["j"], Start), "other nodes are free"
+    ours = stage([waits("j", 2)], [profiling_run("x", "n1:0-7"), profiling_run("y", "n2:0-7")])
+    assert isinstance(ours.decisions["j"], Hold), "measuring runs end soon"
+
+
+@pytest.mark.parametrize(("in_turn", "first"), [(False, ["a0", "a1"]), (True, ["a0", "b"])])
+def test_where_users_take_turns_many_programs_of_one_do_not_hold_up_anothers(in_turn: bool, first: list[str]) -> None:
+    many = [waits(f"a{i}", 4, user="ada") for i in range(20)]
+    plan = stage([*many, waits("b", 4, user="bob")], machines=nodes(1, 8), users_in_turn=in_turn)
+    assert [action.job_id for action in plan.actions] == first
+    running = [profiling_run("x", "n1:0-3", user="ada")]
+    plan = stage([*many, waits("b", 4, user="bob")], running, machines=nodes(1, 8), users_in_turn=in_turn)
+    assert [action.job_id for action in plan.actions] == first[in_turn:][:1]
+
+
+@pytest.mark.parametrize("home_if_room", [False, True])
+def test_who_cannot_be_profiled_at_once_goes_home_where_there_is_room(home_if_room: bool) -> None:
+    room = part(
+        nodes(1, 8), [waits("j", 2), waits("k", 2)], [profiling_run("x", "n1:0-7")], name=PROFILING, profiling=True
+    )
+    rules = settings(profiling={"home_if_room": home_if_room}).profiling
+    plan = plan_profiling(room, 0.0, rules, {}, lambda job: HomeHasRoom("vc", 2, job.id == "j"))
+    assert isinstance(plan.decisions["j"], Release if home_if_room else Hold)
+    assert isinstance(plan.decisions["k"], Hold)
+
+
+def test_a_programs_wait_for_profiling_is_bounded_by_room_at_home_under_a_flood() -> None:
+    """One user's hundred new programs, and another's one: it starts within two measuring runs."""
+    flood = [by(f"a{i}", 4, 600.0, profile=LIGHT, user="ada") for i in range(100)]
+    one = by("bob", 4, 600.0, profile=LIGHT, user="bob", submit_s=1.0)
+    waited = {}
+    for fair in (False, True):
+        rules = {"users_in_turn": fair, "home_if_room": fair}
+        _, tape = replay("lucid", a_trace(*flood, one), LAYOUT, profiling_nodes=nodes(1, 8, "p"), profiling=rules)
+        waited[fair] = tape.actions("bob")[0][0] - 1.0
+    assert waited[True] <= 160.0 < waited[False]

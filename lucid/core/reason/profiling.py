@@ -15,6 +15,7 @@ __all__ = [
     "ProfileTime",
     "ProfilerPressure",
     "ProfilingFits",
+    "ProfilingTaken",
     "Requeueable",
     "SkipsProfiling",
     "WaitedForProfiling",
@@ -134,6 +135,16 @@ class ProfilingFits(Reason):
 
     def __bool__(self) -> bool:
         return self.possible
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingTaken(Reason):
+    """Do jobs that are none of Lucid's hold GPUs of the profiling nodes? Nobody waits for those."""
+
+    gpus: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,8 @@ class LucidPolicy(PartitionPolicy):
             return ()
         if not partition.profiling:
             return (snapshot.forecast.get(partition.name),) if self._settings.packing.dynamic else ()
-        return tuple(snapshot.partitions.values()) if self._settings.profiling.time_aware else ()
+        profiling = self._settings.profiling
+        return tuple(snapshot.partitions.values()) if profiling.time_aware or profiling.home_if_room else ()
 
     def _in_profiling(self, vc: str, snapshot: Snapshot) -> _Entries:
         """Jobs of a VC that are in the profiling partition."""

@@ -1,0 +1,241 @@
+"""job_submit.lua under the real slurmctld: what users may not do, and what queues with the others."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+from box import Box
+
+MODES = {"vc-a": "pack", "vc-b": "order"}
+GPU = "--gres=gpu:1"
+
+
+def policy(box: Box, optout: str) -> None:
+    box.beat(MODES, extra=f"optout {optout}\nprofiling prof\nn_prof 0\n")
+
+
+def refused(box: Box, *command: str, user: str = "alice") -> str:
+    """What a user reads; empty where Slurm took it."""
+    done = box.run(*command, user=user, check=False)
+    return " ".join((done.stderr or done.stdout).split()) if done.returncode else ""
+
+
+def submits(box: Box, options: str, user: str = "alice") -> str:
+    return refused(box, "sbatch", "-D", "/tmp", *options.split(), "--wrap=true", user=user)
+
+
+@pytest.mark.parametrize("heart", ["fresh", "free", "none"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--gres=shard:1", "shards of GPUs are given out by Lucid"),
+        ("--gres=shard:g0:1", "shards of GPUs are given out by Lucid"),
+        ("-p vc-b --gres=shard:g0:1", "shards of GPUs are given out by Lucid"),
+        ("-n1 --tres-per-task=gres/shard:1", "shards of GPUs are given out by Lucid"),
+        ("--gres=gpu:g2:1", "name single GPUs, which Lucid chooses"),
+        ("-p prof --gpus=g2:1", "name single GPUs, which Lucid chooses"),
+        ("--gpus-per-node=g0:1,g1:1", "name single GPUs, which Lucid chooses"),
+        ("--gres=gpu:1 --extra=lucid-gpus=0", "in --extra are Lucid's own"),
+        ("--gres=gpu:1 --extra=x;lucid-mem=9", "in --extra are Lucid's own"),
+    ],
+)
+def test_nobody_takes_single_gpus_or_shares_of_them(box: Box, heart: str, options: str, words: str) -> None:
+    if heart != "none":
+        policy(box, "behind" if heart == "fresh" else "free")
+    said = submits(box, options)
+    assert words in said
+    assert re.search(r"Ask for|Leave them out", said), "it says what to do instead"
+
+
+def test_a_site_with_shards_of_its_own_keeps_them_where_lucid_packs_nothing(box: Box) -> None:
+    settings = box.root / "etc/slurm/lucid.plugin.conf"
+    before = settings.read_text()
+    settings.write_text(before + "shards users\n")
+    try:
+        policy(box, "behind")
+        assert submits(box, "-p vc-b --gres=shard:1") == ""
+        assert "shards of GPUs" in submits(box, "-p vc-b --gres=shard:g0:1")
+        assert "shards of GPUs" in submits(box, "-p vc-a --gres=shard:1")
+    finally:
+        settings.write_text(before)
+
+
+@pytest.mark.parametrize(
+    "options", ["-p prof", "-p prof --gres=gpu:1", "-p vc-a,prof --gres=gpu:1", "-p prof -N1 --exclusive"]
+)
+def test_users_do_not_submit_to_the_profiling_partition(box: Box, options: str) -> None:
+    policy(box, "behind")
+    assert "Submit to your own partition" in submits(box, options)
+    assert submits(box, options, user="root") == ""
+
+
+SKIPS = {
+    "--gres=gpu:1 --comment=x,lucid:off": "asked",
+    "-p vc-a,vc-b --gres=gpu:1": "partitions",
+    "-p vc-b,vc-a --gres=gpu:1": "partitions",
+    "--gres=gpu:1 --array=0-1000": "array",
+    "--gpus-per-socket=1 --sockets-per-node=1": "socket",
+    "--gpus=2 --ntasks-per-gpu=2": "tasks",
+    "--exclusive": "whole",
+}
+
+
+@pytest.mark.parametrize("options", SKIPS)
+def test_what_lucid_cannot_order_in_detail_is_held_all_the_same(box: Box, options: str) -> None:
+    policy(box, "behind")
+    job = box.job(box.sbatch(*options.split()))
+    assert (job["admin_comment"], job["hold"]) == (f"lucid:vc=vc-a;held=1;skip={SKIPS[options]};v=2", True)
+
+
+@pytest.mark.parametrize("options", SKIPS)
+def test_where_the_site_refuses_it_its_user_reads_what_to_do_instead(box: Box, options: str) -> None:
+    policy(box, "refused")
+    said = submits(box, options)
+    assert "Lucid: " in said
+    assert re.search(r"Leave it out|name one|Submit|[Aa]sk for|say --ntasks", said)
+    assert submits(box, "--gres=gpu:1 --begin=now+1hour") == ""
+    assert submits(box, "--gres=gpu:1 --dependency=singleton") == ""
+
+
+def test_begin_times_dependencies_and_users_holds_queue_too(box: Box) -> None:
+    policy(box, "behind")
+    later = box.job(box.sbatch(GPU, "--begin=now+1hour"))
+    assert (
+        later["admin_comment"] == f"lucid:vc=vc-a;held=1;begin={later['eligible_time']['number']};node=gres/gpu:1;v=2"
+    )
+    assert later["hold"]
+    depends = box.job(box.sbatch(GPU, f"--dependency=afterany:{later['job_id']}"))
+    assert depends["admin_comment"] == "lucid:vc=vc-a;held=1;wait=1;node=gres/gpu:1;v=2"
+    assert (depends["hold"], depends["state_reason"]) == (False, "Dependency")
+    assert depends["eligible_time"]["number"] > time.time() + 300 * 86400
+    own = box.job(box.sbatch(GPU, "--hold", "--comment=mine"))
+    assert (own["admin_comment"], own["hold"]) == ("lucid:vc=vc-a;held=1;node=gres/gpu:1;v=2", True)
+    assert own["comment"] == "mine lucid:held"
+
+
+def test_interactive_and_heterogeneous_jobs_queue_too(box: Box) -> None:
+    policy(box, "refused")
+    assert "Leave it out" in refused(box, "srun", GPU, "--immediate", "true")
+    policy(box, "behind")
+    number = box.run("sbatch", "--parsable", GPU, "--wrap=true", ":", GPU, user="alice").stdout.strip()
+    tags = {job["admin_comment"] for job in box.jobs().values() if job["het_job_id"]["number"] == int(number)}
+    assert tags == {"lucid:vc=vc-a;held=1;skip=het;v=2"}
+
+
+def submitted_while_lucid_was_away(box: Box) -> str:
+    box.stop_beating()
+    job = box.sbatch(GPU, "--hold")
+    policy(box, "behind")
+    return job
+
+
+def let_go(box: Box, *options: str) -> str:
+    """A job that has left Lucid's queue and waits in Slurm's."""
+    box.stop_beating()
+    full = box.sbatch("-p", "vc-a", "--exclusive", "-N2", script="sleep 600", user="root")
+    box.wait("a full VC", lambda: box.state(full) == "RUNNING")
+    policy(box, "behind")
+    job = box.sbatch(GPU, *options)
+    box.run("scontrol", "release", job, user="lucid")
+    assert not box.job(job)["hold"]
+    return job
+
+
+def plain(box: Box) -> str:
+    return box.sbatch(GPU)
+
+
+def elsewhere(box: Box) -> str:
+    box.sbatch("-p", "vc-b", "--exclusive", "-N1", script="sleep 600", user="root")
+    return box.sbatch("-p", "vc-b", "--gres=gpu:4")
+
+
+def parked(box: Box) -> str:
+    return box.sbatch(GPU, "--dependency=afterany:" + box.sbatch(GPU))
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "words"),
+    [
+        (plain, "release {job}", "Lucid starts it at its turn"),
+        (plain, "update JobId={job} Priority=99", "Lucid starts it at its turn"),
+        (plain, "update JobId={job} Gres=gpu:2", "GPUs cannot be changed here"),
+        (plain, "update JobId={job} TresPerJob=gres/gpu:2", "GPUs cannot be changed here"),
+        (plain, "update JobId={job} TresPerNode=gres/shard:g0:1", "shards of GPUs"),
+        (plain, "update JobId={job} TresPerNode=gres/gpu:g1:1", "name single GPUs"),
+        (plain, "update JobId={job} Partition=prof", "Submit to your own partition"),
+        (plain, "update JobId={job} Partition=vc-a,vc-b", "Name one"),
+        (plain, "update JobId={job} Extra=lucid-gpus=0", "Lucid's own"),
+        (submitted_while_lucid_was_away, "release {job}", "cannot be released into it"),
+        (elsewhere, "update JobId={job} Partition=vc-a", "submit it again with -p"),
+        (parked, "update JobId={job} StartTime=now", "begin time is Lucid's"),
+        (let_go, "update JobId={job} StartTime=now", "begin time is Lucid's"),
+        (let_go, "update JobId={job} NumNodes=2", "cannot be made larger"),
+        (let_go, "update JobId={job} ReservationName=", "submit it again"),
+    ],
+)
+def test_no_change_takes_a_job_past_the_queue(box: Box, make: Callable[[Box], str], change: str, words: str) -> None:
+    policy(box, "behind")
+    job = make(box)
+    before = box.job(job)
+    assert words in refused(box, "scontrol", *change.format(job=job).split())
+    after = box.job(job)
+    for field in (
+        "hold",
+        "partition",
+        "tres_per_node",
+        "tres_per_job",
+        "extra",
+        "comment",
+        "admin_comment",
+    ):
+        assert after[field] == before[field], field
+    box.run("scontrol", "update", f"JobId={job}", "Nice=5", "TimeLimit=5", user="alice")
+
+
+def test_a_release_gives_back_to_lucid_what_its_user_held(box: Box) -> None:
+    policy(box, "behind")
+    for job in (box.sbatch(GPU, "--hold"), box.sbatch("-p", "vc-a,vc-b", GPU, "--hold")):
+        box.run("scontrol", "release", job, user="alice")
+        assert (box.job(job)["hold"], box.job(job)["comment"].strip()) == (True, "")
+
+
+def test_a_user_does_not_lift_an_administrators_hold(box: Box) -> None:
+    policy(box, "behind")
+    job = box.sbatch(GPU, "--comment=mine")
+    box.run("scontrol", "hold", job)
+    assert "An administrator" in refused(box, "scontrol", "release", job).replace("an admin", "An admin")
+    box.run("scontrol", "update", f"JobId={job}", "Comment=other", user="alice")
+    assert box.job(job)["comment"] == "other lucid:held lucid:admin"
+    assert "administrator" in refused(box, "scontrol", "release", job)
+    box.run("scontrol", "release", job)
+    assert (box.job(job)["hold"], box.job(job)["comment"]) == (True, "other"), "it is Lucid's again"
+
+
+def test_a_job_that_was_requeued_and_held_comes_back_into_the_queue(box: Box) -> None:
+    policy(box, "behind")
+    job = box.sbatch(GPU, script="sleep 100")
+    box.run("scontrol", "release", job, user="lucid")
+    box.wait("a start", lambda: box.state(job) == "RUNNING")
+    box.run("scontrol", "requeuehold", job, user="alice")
+    box.wait("its end", lambda: box.job(job)["job_state"] == ["PENDING"])
+    box.run("scontrol", "release", job, user="alice")
+    assert box.job(job)["eligible_time"]["number"] > time.time() + 300 * 86400, "the daemon takes it over from there"
+
+
+def test_a_coordinators_hands_are_bound_where_the_site_names_who_is_exempt(box: Box) -> None:
+    settings = box.root / "etc/slurm/lucid.plugin.conf"
+    before = settings.read_text()
+    policy(box, "behind")
+    job = box.sbatch(GPU)
+    settings.write_text(before + "exempt 0\n")
+    try:
+        assert "at its turn" in refused(box, "scontrol", "release", job, user="lucid")
+        lucid = box.run("id", "-u", "lucid").stdout.strip()
+        settings.write_text(before + f"exempt {lucid}\n")
+        assert refused(box, "scontrol", "release", job, user="lucid") == ""
+    finally:
+        settings.write_text(before)
