@@ -209,6 +209,8 @@ class FakeSlurm:
             request = replace(request, exact_mem=True)
             self._set(job_id, mem_mib=changes.mem_node_mib)
         asked = sum(gpu_count(getattr(request, key)) for key in GPU_FIELDS)
+        if changes.admin_comment is not None:
+            self._set(job_id, admin_comment=changes.admin_comment)
         if changes.extra is not None:
             self._set(job_id, extra=changes.extra)
         self._set(job_id, request=request, gpus=asked or record.gpus, partition=changes.partition or record.partition)

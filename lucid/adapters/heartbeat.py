@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lucid.adapters.atomic import write_atomic
+from lucid.adapters.atomic import write_public
 from lucid.config import Mode
 from lucid.errors import StoreError
 
@@ -20,8 +20,8 @@ _HOST = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 class Heartbeat:
     """``at_s``: when the last good cycle ended (Unix time). ``profiling``: where new jobs are profiled, up to
     ``n_prof`` GPUs; empty where they are not. ``most``: GPUs of the largest node, by partition: a job that asks for
-    more on one is Slurm's to refuse, which it does not do once the job is held. ``host``: of the lucidd that wrote it,
-    ``standby``: of the one that would go on in its place; both are for lucid-release."""
+    more on one is Slurm's to refuse, which it does not do once the job is held. ``host``: of the lucidd that wrote
+    it, ``standby``: of the one that would go on in its place; both are for lucid-release."""
 
     at_s: float
     modes: Mapping[str, Mode] = field(default_factory=dict)
@@ -45,9 +45,7 @@ def write_heartbeat(path: Path, beat: Heartbeat) -> None:
     hosts = {"host": beat.host, "standby": beat.standby}
     lines += [f"{key} {name}" for key, name in hosts.items() if _HOST.fullmatch(name)]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, ("\n".join(lines) + "\n").encode())
-        path.chmod(0o644)
+        write_public(path, ("\n".join(lines) + "\n").encode())
     except OSError as error:
         raise StoreError(
             f"{path}: the heartbeat cannot be written ({error.strerror}); who owns the folder?"

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lucid.adapters.slurm_client import Changes, SlurmClient
+from lucid.adapters.slurm_nouns import SlurmJob
 from lucid.adapters.slurm_obstacles import Obstacles
-from lucid.adapters.slurm_records import SlurmJob
 from lucid.adapters.slurm_starts import back_to
 from lucid.adapters.slurm_view import Viewer
 from lucid.adapters.store import JobNote, Store
@@ -87,6 +87,15 @@ class Hands:
             raise ActionRefused(f"job {job_id}: {error}") from None
         self.store.end_action(action, "done", self.token)
 
+    def quietly(self, step: Callable[[], None]) -> None:
+        """A change that is about no job's request, start or place, and so is not noted.
+
+        Raises:
+            ActionRefused: Slurm declined, in its words.
+        """
+        self._writes += 1
+        step()
+
     def barred(self, record: SlurmJob, now_s: float) -> tuple[str, float] | None:
         """What Slurm has against starting a waiting job now, and when it is tried again."""
         note = self.notes.get(record.id)
@@ -127,7 +136,8 @@ class Hands:
         """
         note = self.notes.get(record.id)
         home = self.viewer.home(record, note)
-        changes = back_to(record, note)
+        known = not record.unread or (note is not None and bool(note.as_written))  # else what to give back is unknown
+        changes = back_to(record, note) if known else None
         if self.at_profiling(record):
             changes = replace(changes or Changes(), partition=home)
         steps: list[Callable[[], None]] = []

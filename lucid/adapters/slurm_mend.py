@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lucid.adapters.slurm_client import Changes
 from lucid.adapters.slurm_hands import GIVEN_UP, Hands
+from lucid.adapters.slurm_nouns import SlurmJob
 from lucid.adapters.slurm_obstacles import Standing, standing, whose_limit
-from lucid.adapters.slurm_records import SlurmJob
+from lucid.adapters.slurm_signs import let_go_by_release, with_word
 from lucid.adapters.slurm_starts import back_to
+from lucid.adapters.slurm_text import says
 from lucid.adapters.slurm_view import Facts
 from lucid.adapters.store import JobNote
 from lucid.config import Mode
@@ -66,10 +69,28 @@ class Mender:
         if note is not None and viewer.under_way(record, note):
             return self._under_way(record, note, facts, packs)
         if not record.held:
-            return ""
+            return self._taken_up(record, note, facts, packs)
         if viewer.holds(record, note):
             return self._held(record, note, facts, packs)
         return self._restored(record, note)  # its user or an administrator holds it
+
+    def _taken_up(self, record: SlurmJob, note: JobNote | None, facts: Facts, packs: bool) -> str:
+        """A job that lucid-release let go while no lucidd decided, and that waits still, is held again, unless its
+        user wants it out or Slurm did not start it as Lucid asked."""
+        hands = self._hands
+        if not packs or not let_go_by_release(record) or (note is not None and note.given_up):
+            return ""
+        if says(record.comment, "held") or hands.viewer.leaves(record, facts.now_s):
+            return ""
+        hands.do(record.id, "take up", "lucid-release had let it go", lambda: hands.client.hold(record.id))
+        if note is not None:
+            hands.put(replace(note, where="", released=False, shards=False, restarts=record.restarts))
+        self._forget_release(record)
+        return f"job {record.id}: held again, lucid-release had let it go while no lucidd decided"
+
+    def _forget_release(self, record: SlurmJob) -> None:
+        tag = with_word(record.admin_comment, "let", None)
+        self._hands.quietly(lambda: self._hands.client.update(record.id, Changes(admin_comment=tag)))
 
     def _held(self, record: SlurmJob, note: JobNote | None, facts: Facts, packs: bool) -> str:
         """A job that Lucid holds."""
@@ -81,6 +102,8 @@ class Mender:
         if why:
             hands.let_go(record, why)
             return f"job {record.id}: let go as its user wrote it, {why}"
+        if let_go_by_release(record):  # ended between holding it again and saying so
+            self._forget_release(record)
         return self._restored(record, note)
 
     def _restored(self, record: SlurmJob, note: JobNote | None) -> str:

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm_obstacles import Standing, standing
-from lucid.adapters.slurm_records import SlurmJob, SlurmNode
-from lucid.adapters.slurm_request import NO_DEFAULTS, JobDefaults, Request, from_mark, whole_because
-from lucid.adapters.slurm_text import parse_mark, says
+from lucid.adapters.slurm_request import NO_DEFAULTS, UNREAD, JobDefaults, Request, from_mark, whole_because
+from lucid.adapters.slurm_text import gpu_mask, parse_mark, says
 from lucid.adapters.store import JobNote
 from lucid.config import DaemonSettings, Mode
 from lucid.core.job import Job, JobProfile, Pending, Running, Stage
 from lucid.core.node import Node
-from lucid.core.placement import NodeGpus, Placement, mask_of
+from lucid.core.placement import NodeGpus, Placement
 from lucid.core.snapshot import Partition
 
 __all__ = ["Facts", "KnownProfile", "Profiled", "Viewer", "as_written", "home_of", "parse_placement", "users_nodes"]
@@ -48,12 +48,14 @@ class Facts:
 
 
 def parse_placement(text: str) -> Placement:
-    """The inverse of ``show_placement``."""
+    """The inverse of ``show_placement``; of anything else nothing."""
     parts = []
     for item in text.split():
-        name, _, gpus = item.rpartition(":")
-        ranges = [part.split("-") for part in gpus.split(",")]
-        parts.append(NodeGpus(name, mask_of(i for r in ranges for i in range(int(r[0]), int(r[-1]) + 1))))
+        name, colon, gpus = item.rpartition(":")
+        mask = gpu_mask(f"gpu:(IDX:{gpus})")
+        if not (name and colon and mask):
+            return ()
+        parts.append(NodeGpus(name, mask))
     return tuple(parts)
 
 
@@ -116,6 +118,8 @@ class Viewer:
         """Why a job that Lucid holds is Slurm's alone from now on, by what its user changed since; empty if it is
         not. The rules are those that job_submit.lua has for new jobs."""
         ahead_s = _REQUEUE_AHEAD_S if job.restarts else 0.0  # Slurm starts nothing right after a requeue
+        if job.unread:
+            return UNREAD
         if says(job.comment, "off"):
             return "its comment says lucid:off"
         if job.dependent:
@@ -136,6 +140,8 @@ class Viewer:
         """Why a waiting job of ours is nobody's to decide at present; empty for all others."""
         if not (job.pending and job.gpus and self.ours(job)) or self.under_way(job, note):
             return ""
+        if job.unread:
+            return f"{UNREAD} ({job.unread})"
         if facts.modes.get(self.home(job, note)) is not Mode.PACK or self.holds(job, note):
             return ""
         if job.held:
@@ -281,7 +287,7 @@ class Viewer:
         found: dict[str, list[Pending]] = {}
         profiling = self._settings.profiling_partition
         for record in facts.jobs:
-            if not (record.pending and record.gpus):
+            if not (record.pending and record.gpus) or record.unread:
                 continue
             note = facts.notes.get(record.id)
             home = self.home(record, note)
@@ -362,12 +368,13 @@ class Viewer:
         settled = record.state == "RUNNING" and not record.completing
         in_profiling = (
             settled
+            and not record.unread
             and packs
             and record.partition == self._settings.profiling_partition
             and self.ours(record)
             and not known.kept
         )
-        joinable = settled and (not packs or record.request.shards) and not known.alone
+        joinable = settled and (not packs or record.request.shards) and not (known.alone or record.unread)
         return Running(
             self.job(record, note, facts),
             start_s,

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from lucid.cli.live import config_option, live_settings, live_store
+from lucid.cli.live import config_option, live_settings, seen_store
 from lucid.cli.live_job import live_story, live_text
 from lucid.cli.render import decision_text, duration, reason_text, when
 from lucid.cli.render_prediction import prediction_data, prediction_lines
@@ -38,7 +38,7 @@ _NARROWEST = 60
 def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool, config: Path) -> None:
     """Explain what lucidd (with --run: a simulated run) decided about JOB, from the comparisons it was decided by."""
     if run_dir is None:
-        told = live_story(live_store(live_settings(config)), job_id)
+        told = live_story(seen_store(live_settings(config)), job_id)
         click.echo(json.dumps(told, indent=1) if as_json else live_text(told))
         return
     folder = _folder(run_dir, policy)

@@ -16,13 +16,14 @@ from rich.table import Table
 
 from lucid.adapters.heartbeat import read_heartbeat
 from lucid.adapters.snapshot_json import snapshot_from_dict
-from lucid.adapters.store import Lease, holder_is_dead
+from lucid.adapters.store import Lease, StoreUnreadable, holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.cli.render import duration, reason_text
 from lucid.config import Mode, Settings, load_settings
 from lucid.core.reason import reason_from_dict
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError, StoreError
+from lucid.live.published import Published
 from lucid.live.switches import words_of_switches
 from lucid.live.tuning import latest_report
 from lucid.orchestrator.forecast import forecast
@@ -36,6 +37,7 @@ __all__ = [
     "live_store",
     "lives",
     "queue",
+    "seen_store",
     "status",
 ]
 
@@ -75,7 +77,19 @@ def live_store(settings: Settings, write: bool = False) -> SqliteStore:
     return SqliteStore(Path(settings.daemon.state_dir) / "lucid.db", read_only=not write)
 
 
-def live_snapshot(store: SqliteStore) -> tuple[Snapshot, dict[str, Any]]:
+def seen_store(settings: Settings) -> SqliteStore | Published:
+    """The daemon's store, or to those who may not read it what lucidd publishes of it.
+
+    Raises:
+        StoreError: there is none, or nothing is published.
+    """
+    try:
+        return live_store(settings)
+    except StoreUnreadable:
+        return Published(settings)
+
+
+def live_snapshot(store: SqliteStore | Published) -> tuple[Snapshot, dict[str, Any]]:
     """What the daemon last saw, and its plan, by partition and job.
 
     Raises:
@@ -98,7 +112,7 @@ def lives(lease: Lease | None, now_s: float) -> bool:
 def status(config: Path, as_json: bool) -> None:
     """Say whether lucidd lives, in which modes, and how it gets on with Slurm."""
     settings = live_settings(config)
-    store = live_store(settings)
+    store = seen_store(settings)
     seen = store.view("status") or {}
     lease, beat, now_s = store.lease(), read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
     alive = lives(lease, now_s)
@@ -159,7 +173,7 @@ def status(config: Path, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True)
 def queue(config: Path, as_json: bool) -> None:
     """List waiting jobs in Lucid's order, with estimate, expected start and why they wait."""
-    store = live_store(live_settings(config))
+    store = seen_store(live_settings(config))
     snapshot, plan = live_snapshot(store)
     rows: list[dict[str, Any]] = []
     for name, partition in snapshot.partitions.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lucid.adapters.heartbeat import read_heartbeat
 from lucid.adapters.slurm_client import Inspector
-from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm_request import JobDefaults
 from lucid.adapters.slurm_site import Partition
 from lucid.adapters.slurm_text import parse_mark

@@ -165,6 +165,8 @@ def _profiles(settings: Settings) -> Iterator[Finding]:
     if Mode.PACK not in daemon.partitions.values():
         return
     folder = profiles_folder(settings)
+    if folder.parent.is_dir() and not os.access(folder.parent, os.X_OK):
+        return  # not for this user, as the store's story tells
     if not folder.is_dir():
         yield warn(
             f"{folder}: no such folder, so no job is ever measured and none shares",

@@ -1,7 +1,7 @@
 """Several lucidd on one store, of which one acts: when a lease has run out, who stands by, and who hands over.
 
-A standby goes by its own monotonic clock alone: hosts may differ in time. The one that acts is dead to it once the lease
-has not changed for as long as a lease lasts (``LeaseWatch``).
+A standby goes by its own monotonic clock alone: hosts may differ in time. The one that acts is dead to it once the
+lease has not changed for as long as a lease lasts (``LeaseWatch``).
 """
 
 from __future__ import annotations
