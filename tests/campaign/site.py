@@ -82,6 +82,7 @@ class Site:
         through.parent.mkdir(parents=True)
         through.write_text(_THROUGH)
         through.chmod(0o755)
+        self._systemctl()
         self._mps()
         self._settings()
         conf = self.root / "etc/slurm/slurm.conf"
@@ -121,6 +122,19 @@ class Site:
             lines = []
         named = [line.partition(" ")[2] for line in lines if line.startswith("host ")]
         return next((name for name in named if name in self.layout.controllers), self.layout.controllers[0])
+
+    def _systemctl(self) -> None:
+        """The one word that lucid-release asks of systemd: is lucidd being restarted on this host?"""
+        stand_in = self.root / "usr/local/bin/systemctl"
+        stand_in.write_text(
+            "#!/bin/sh\ncase $* in *list-jobs*) ;; *) exit 1 ;; esac\n"
+            '[ ! -e "/run/campaign/restarts.$(hostname)" ] || echo "7 lucidd.service start waiting"\n'
+        )
+        stand_in.chmod(0o755)
+
+    def restarting(self, name: str) -> Path:
+        """A file that is there while systemd stops lucidd of this host only to start it again."""
+        return self.root / f"run/campaign/restarts.{name}"
 
     def _mps(self) -> None:
         """The nodes have MPS: a stand-in for NVIDIA's, as the tests of pairs have it."""

@@ -113,7 +113,9 @@ class Unit:
                 if what == "spare":
                     given.append(self._spawn({}))
                 elif self._power:
+                    self._site.restarting(self.host).touch()
                     self._stop()
+                    self._site.restarting(self.host).unlink(missing_ok=True)
                     self._start()
                 done.set()
         self._stop()
