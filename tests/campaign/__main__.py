@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
@@ -19,6 +20,12 @@ from campaign.site import Site  # noqa: E402
 from lucid.errors import LucidError  # noqa: E402
 from testbed import cli, tree  # noqa: E402
 from testbed.settings import TestbedError, layout_from  # noqa: E402
+
+LAYOUT = {
+    "LUCID_TESTBED_VARIANT": "ha",
+    "LUCID_TESTBED_NODES": "n[1-4]:gpus=4,cpus=16,mem=64000,type=a100",
+}
+"""Two hosts for slurmctld and lucidd; nodes and partitions of the smallest testbed."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,12 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no such fault: {', '.join(sorted(unknown))}; --list names them all")
     faults = {name: FAULTS[name] for name in FAULTS if name in wanted}
     out = (given.out or REPO / f"out/campaign/seed-{given.seed}").absolute()
-    environ = {
-        "LUCID_TESTBED_VARIANT": "bare",
-        **os.environ,
-        "LUCID_TESTBED_NAME": given.name or f"campaign-{given.seed}",
-    }
-    layout = layout_from(environ)
+    layout = layout_from({**os.environ, **LAYOUT, "LUCID_TESTBED_NAME": given.name or f"campaign-{given.seed}"})
+    layout = replace(layout, enforced=False)  # nobody's limits are tried here
     say = lambda text: print(text, file=sys.stderr if given.json else sys.stdout, flush=True)  # noqa: E731
     try:
         if reason := cli.unfit(layout):

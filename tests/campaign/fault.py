@@ -18,7 +18,14 @@ class Host:
     """What faults break: the testbed, and what systemd does on it."""
 
     site: Site
-    unit: Unit
+    units: list[Unit]
+    """One lucidd on each host: one acts, the other stands by."""
+
+    @property
+    def unit(self) -> Unit:
+        """The one that acts, as far as the heartbeat tells."""
+        acting = self.site.acting()
+        return next(unit for unit in self.units if unit.host == acting)
 
 
 class Fault:

@@ -7,12 +7,14 @@ import random
 import signal
 import subprocess
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from campaign.fault import Fault, Host, listed
-from campaign.unit import release
+from campaign.unit import Unit, release
+from testbed import controllers, daemons
 
 
 @listed
@@ -21,7 +23,7 @@ class Killed(Fault):
     touches = frozenset({"lucidd"})
 
     def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
-        return {"pid": host.unit.send(signal.SIGKILL)}
+        return {"on": host.unit.host, "pid": host.unit.send(signal.SIGKILL)}
 
 
 @listed
@@ -29,41 +31,74 @@ class Stopped(Fault):
     name, what = "lucidd-stop", "lucidd stopped (SIGSTOP) past its lease, sometimes past its watchdog, then continued"
     touches = frozenset({"lucidd"})
     lasts_s = (8.0, 40.0)
+    unit: Unit | None = None
 
     def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
-        return {"pid": host.unit.send(signal.SIGSTOP)}
+        self.unit = host.unit
+        return {"on": self.unit.host, "pid": self.unit.send(signal.SIGSTOP)}
 
     def end(self, host: Host) -> dict[str, Any]:
-        return {"pid": host.unit.send(signal.SIGCONT)}
+        return {"pid": self.unit.send(signal.SIGCONT) if self.unit else 0}
 
 
 @listed
 class Gone(Fault):
-    name, what = "lucidd-gone", "lucidd killed (-9) and not started again for so long that the timer has to let go"
+    name, what = "lucidd-gone", "lucidd killed (-9) on both hosts for so long that the timer has to let go"
     touches = frozenset({"lucidd"})
     lasts_s = (55.0, 80.0)
 
     def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
-        host.unit.keep_down()
+        for unit in host.units:
+            unit.keep_down()
         return {}
 
     def end(self, host: Host) -> dict[str, Any]:
-        host.unit.let_up()
+        for unit in host.units:
+            unit.let_up()
         return {}
+
+
+@listed
+class HostLost(Fault):
+    """slurmctld is stopped for the moment in which the age of its state is read: what it forgets is known exactly."""
+
+    name, what = "host-lost", "the host of slurmctld and lucidd loses its power; the other takes over; it comes back"
+    touches = frozenset({"slurmctld", "munge", "slurmdbd", "nodes", "lucidd", "spare", "hosts"})
+    lasts_s = (25.0, 50.0)
+    unit: Unit | None = None
+
+    def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
+        site = host.site
+        self.unit = host.unit if dice.random() < 0.75 else dice.choice(host.units)
+        mine = [pid for pid in site.pids("slurmctld") if controllers.of_process(site.layout, pid) == self.unit.host]
+        site.send(signal.SIGSTOP, mine)
+        saved_at, killed_at = site.saved_at(), time.time()
+        self.unit.lose_power()
+        ended = controllers.power_off(site.layout, self.unit.host)
+        times = {"saved_at": round(saved_at, 2), "killed_at": round(killed_at, 2)}
+        return {"on": self.unit.host, "processes": ended, **times}
+
+    def end(self, host: Host) -> dict[str, Any]:
+        if self.unit is None:
+            return {}
+        daemons.start_slurmctld(host.site.layout, self.unit.host)
+        self.unit.let_up()
+        return {"acting": host.site.acting()}
 
 
 @listed
 class Restarted(Fault):
-    name, what = "lucidd-restart", "systemctl restart lucidd"
+    name, what = "lucidd-restart", "systemctl restart lucidd, where it acts or on both hosts"
     touches = frozenset({"lucidd"})
 
     def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
-        return {"in_time": host.unit.restart()}
+        units = dice.choice([[host.unit], host.units])
+        return {"on": [unit.host for unit in units], "in_time": [unit.restart() for unit in units]}
 
 
 @listed
 class Two(Fault):
-    name, what = "two-daemons", "a second lucidd on the same state, then killed (-9)"
+    name, what = "two-daemons", "one lucidd more on the same state, that nobody watches, then killed (-9)"
     touches = frozenset({"spare"})
     lasts_s = (10.0, 30.0)
     process: subprocess.Popen[bytes] | None = None
@@ -188,12 +223,15 @@ class Garbage(Fault):
 
 @listed
 class OddRelease(Fault):
-    name, what = "release-odd", "lucid-release run out of turn: twice at once, or --all while lucidd is well"
-    touches = frozenset({"release"})
+    name, what = "release-odd", "lucid-release run out of turn: on both hosts at once, or --all while lucidd is well"
+    touches = frozenset({"hosts"})
 
     def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
         words = dice.choice([(), (), ("--all",)])
-        threads = [threading.Thread(target=release, args=(host.site, *words)) for _ in range(2)]
+        threads = [
+            threading.Thread(target=release, args=(host.site, *words), kwargs={"on": name})
+            for name in host.site.layout.controllers
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

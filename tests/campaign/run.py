@@ -30,6 +30,7 @@ __all__ = ["Campaign", "Wanted"]
 
 _SAY_EVERY_S = 10.0
 _JUDGE_EVERY_S = 30.0
+_VANISHED_S = 45.0
 _DRAIN_S = 1200.0
 """All that is left when the stream stops has ended by then, or is stuck."""
 
@@ -68,14 +69,17 @@ class Campaign:
         wanted, note = self.wanted, self.timeline.note
         note("campaign", seed=wanted.seed, minutes=wanted.minutes, faults=sorted(wanted.faults))
         self.site.up(self._say)
-        self.unit = Unit(self.site, self.wanted.out / "lucidd.log", note)
+        self.units = [
+            Unit(self.site, name, wanted.out / f"lucidd.{name}.log", note) for name in self.site.layout.controllers
+        ]
         timer = ReleaseTimer(self.site)
         try:
             self._until(lambda: self.site.heartbeat.exists(), 90, "lucidd's first heartbeat")
             self._timed()
         finally:
             timer.close()
-            self.unit.close()
+            for unit in self.units:
+                unit.close()
             self._keep()
         result = self._result()
         note("result", **{key: result[key] for key in ("totals", "jobs", "standstill", "ended")})
@@ -93,7 +97,7 @@ class Campaign:
             note("planned", **asdict(item))
         self.began_s = time.time()
         self.people = People(self.site, orders(wanted.seed, length_s), note)
-        self.lanes = Lanes(wanted.faults, due, Host(self.site, self.unit), note)
+        self.lanes = Lanes(wanted.faults, due, Host(self.site, self.units), note)
         self.observer = Observer(self.site, self.people, self.lanes, note)
         harm = sabotage(self.site, self.people, self.observer, self.stop, note) if wanted.sabotage else None
         try:
@@ -116,12 +120,13 @@ class Campaign:
         """Whatever a fault has left behind."""
         self.site.wound.unlink(missing_ok=True)
         self.site.jump.unlink(missing_ok=True)
-        self.unit.let_up()
         try:
             for what in self.site.mend():
                 self.timeline.note("mended", left=what)
         except Exception as error:
             self.lanes.errors.append(f"mending: {type(error).__name__}: {error}")
+        for unit in self.units:
+            unit.let_up()
         for words in (("resume",), ("mode", "vc-a", "configured"), ("mode", "vc-b", "configured")):
             self.site.ctl(*words)
 
@@ -133,7 +138,7 @@ class Campaign:
             now = time.monotonic()
             if now - began > limit_s:
                 if what:
-                    raise TimeoutError(f"{what}: not within {limit_s:g} s; see {self.wanted.out}/lucidd.log")
+                    raise TimeoutError(f"{what}: not within {limit_s:g} s; see {self.wanted.out}/lucidd.*.log")
                 return
             if hasattr(self, "observer"):
                 if now - judged >= _JUDGE_EVERY_S:
@@ -150,8 +155,14 @@ class Campaign:
         now_s, states = time.time(), {key: record.state for key, record in records.items()}
         if states != self._states:
             self._states, self._moved_s = states, now_s
-        ended = all(key in records and records[key].over for key in list(self.people.tasks))
-        return ended or now_s - self._moved_s > self.wanted.quiet_s
+        left = [
+            task
+            for key, task in list(self.people.tasks.items())
+            if not (key in records and records[key].over)
+            # one that Slurm has not shown for so long will not end: it is lost
+            and now_s - max(records[key].seen_s if key in records else 0.0, task.accepted_s) < _VANISHED_S
+        ]
+        return not left or now_s - self._moved_s > self.wanted.quiet_s
 
     def _progress(self) -> None:
         counts = self.observer.watch.counts
@@ -275,7 +286,10 @@ class Campaign:
             "slurm_silent_s": round(self.observer.unseen_s),
             "faults_begun": len(lanes.done),
             "faults": told.per_fault(lanes.done, self.observer.back_s, begins, self._findings),
-            "lucidd": {"starts": self.unit.starts, "ended_by_itself": self.unit.died},
+            "lucidd": {
+                "starts": sum(unit.starts for unit in self.units),
+                "ended_by_itself": [f"{unit.host} {said}" for unit in self.units for said in unit.died],
+            },
             "nodes_resumed": self.observer.resumed,
             "trouble": lanes.errors,
             "out": str(self.wanted.out),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.stream import FOLDER
-from testbed import cli, daemons, host
+from testbed import cli, controllers, daemons, host
 from testbed.settings import Layout, TestbedError
 
 __all__ = ["REPO", "Site"]
@@ -74,11 +74,7 @@ class Site:
             folder = self.root / FOLDER.lstrip("/") / name
             folder.mkdir(parents=True)
             folder.chmod(mode)
-        self.state.mkdir(exist_ok=True)
-        options = f"size={STATE_MIB}m,uid=2000,gid=2000,mode=700"
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(self.state)], check=False)
-        if done.returncode:
-            raise TestbedError(f"{self.state}: a small disk of its own cannot be mounted")
+        self._state_disk()
         self.profiles.mkdir()
         os.chown(self.profiles, 2000, 2000)
         self.wound.parent.mkdir()
@@ -86,6 +82,7 @@ class Site:
         through.parent.mkdir(parents=True)
         through.write_text(_THROUGH)
         through.chmod(0o755)
+        self._systemctl()
         self._mps()
         self._settings()
         conf = self.root / "etc/slurm/slurm.conf"
@@ -97,6 +94,47 @@ class Site:
     def down(self) -> list[str]:
         """Take all of it away."""
         return cli.down(self.layout)
+
+    def _state_disk(self) -> None:
+        """A small disk for lucidd's state, which both hosts see: they are switched on again after it is there."""
+        self.state.mkdir(exist_ok=True)
+        options = f"size={STATE_MIB}m,uid=2000,gid=2000,mode=700"
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(self.state)], check=False).returncode:
+            raise TestbedError(f"{self.state}: a small disk of its own cannot be mounted")
+        self.end("slurmctld", number=signal.SIGTERM)
+        for name in self.layout.controllers:
+            controllers.power_off(self.layout, name)
+        daemons.start_slurmctld(self.layout)
+
+    def on(self, name: str) -> list[str]:
+        """Words that run a command on this host for slurmctld and lucidd.
+
+        Raises:
+            TestbedError: it is switched off.
+        """
+        return controllers.command(self.layout, name)
+
+    def acting(self) -> str:
+        """The host of the lucidd that wrote the last heartbeat; the first one where nobody did."""
+        try:
+            lines = self.heartbeat.read_text(errors="replace")[:4000].splitlines()
+        except OSError:
+            lines = []
+        named = [line.partition(" ")[2] for line in lines if line.startswith("host ")]
+        return next((name for name in named if name in self.layout.controllers), self.layout.controllers[0])
+
+    def _systemctl(self) -> None:
+        """The one word that lucid-release asks of systemd: is lucidd being restarted on this host?"""
+        stand_in = self.root / "usr/local/bin/systemctl"
+        stand_in.write_text(
+            "#!/bin/sh\ncase $* in *list-jobs*) ;; *) exit 1 ;; esac\n"
+            '[ ! -e "/run/campaign/restarts.$(hostname)" ] || echo "7 lucidd.service start waiting"\n'
+        )
+        stand_in.chmod(0o755)
+
+    def restarting(self, name: str) -> Path:
+        """A file that is there while systemd stops lucidd of this host only to start it again."""
+        return self.root / f"run/campaign/restarts.{name}"
 
     def _mps(self) -> None:
         """The nodes have MPS: a stand-in for NVIDIA's, as the tests of pairs have it."""
@@ -132,10 +170,21 @@ class Site:
     # -- commands --------------------------------------------------------------------------------------------
 
     def run(
-        self, *command: str, user: str = "root", limit_s: float = 30.0, feed: str | None = None, **environ: str
+        self,
+        *command: str,
+        user: str = "root",
+        limit_s: float = 30.0,
+        feed: str | None = None,
+        on: str = "",
+        **environ: str,
     ) -> subprocess.CompletedProcess[str]:
-        """A command in the testbed; 124 is the exit code of one that had to be ended."""
-        words = ["chroot", f"--userspec={user}", str(self.root), *command]
+        """A command in the testbed, or on one of its hosts (``on``); 124 is the exit code of one that had to be
+        ended.
+
+        Raises:
+            TestbedError: that host is switched off.
+        """
+        words = [*(self.on(on) if on else []), "chroot", f"--userspec={user}", str(self.root), *command]
         return self._run(words, limit_s, feed, {**_PATH, **environ})
 
     def ctl(self, *words: str, limit_s: float = 60.0) -> subprocess.CompletedProcess[str]:
@@ -151,8 +200,8 @@ class Site:
         """Words that run a command of this machine as lucidd's own user, who may enter the testbed, read its files,
         and write only what belongs to that user. It ends with the one who started it."""
         return [
-            "setpriv", "--reuid=2000", "--regid=2000", "--clear-groups", f"--inh-caps={_CAPS}",
-            f"--ambient-caps={_CAPS}", "--pdeathsig=KILL", *command,
+            "setpriv", "--reuid=2000", "--regid=2000", "--clear-groups", "--securebits=+no_setuid_fixup",
+            f"--inh-caps={_CAPS}", f"--ambient-caps={_CAPS}", "--pdeathsig=KILL", *command,
         ]  # fmt: skip
 
     def _run(

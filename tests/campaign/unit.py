@@ -6,6 +6,7 @@ so that minutes show what else takes hours.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import signal
@@ -14,10 +15,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from campaign.site import BOUND_S, REPO, TIMER_S, Site
+from testbed.settings import TestbedError
 
 __all__ = ["ReleaseTimer", "Unit"]
 
@@ -31,8 +35,8 @@ _STOP_S = 25.0
 class Unit:
     """``lucidd.service``. One thread starts lucidd and stays its parent: lucidd ends when that thread does."""
 
-    def __init__(self, site: Site, log: Path, note: Callable[..., None]) -> None:
-        self._site, self._log, self._note = site, log, note
+    def __init__(self, site: Site, host: str, log: Path, note: Callable[..., None]) -> None:
+        self._site, self.host, self._log, self._note = site, host, log, partial(note, host=host)
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
         self.died: list[str] = []
@@ -43,6 +47,7 @@ class Unit:
         self._stopping = threading.Event()
         self._not_before = 0.0
         self._wanted = True
+        self._power = True
         self._alive_s = 0.0
         self._thread = threading.Thread(target=self._live, name="systemd", daemon=True)
         self._thread.start()
@@ -63,9 +68,14 @@ class Unit:
         self._wanted = False
         self.send(signal.SIGKILL)
 
+    def lose_power(self) -> None:
+        """Its host goes: nobody does anything there until it is let up again. Call this before the host is ended."""
+        self._power = self._wanted = False
+        self.send(signal.SIGKILL)
+
     def let_up(self) -> None:
-        """It is started again, if it is not up."""
-        self._wanted = True
+        """It is started again, if it is not up. Its host is on."""
+        self._power = self._wanted = True
 
     def restart(self, limit_s: float = 90.0) -> bool:
         """``systemctl restart``; says whether it came about in time."""
@@ -92,18 +102,21 @@ class Unit:
 
     def _live(self) -> None:
         self._ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._ear.bind(f"\0lucid-campaign-{self._site.layout.name}-{os.getpid()}")
+        self._address = f"lucid-campaign-{self._site.layout.name}-{self.host}-{os.getpid()}"
+        self._ear.bind(f"\0{self._address}")
         self._ear.settimeout(0.2)
         while not self._stopping.is_set():
             self._hear()
             self._look()
             while self._orders:
                 what, given, done = self._orders.pop(0)
-                if what == "restart":
-                    self._stop()
-                    self._start()
-                elif what == "spare":
+                if what == "spare":
                     given.append(self._spawn({}))
+                elif self._power:
+                    self._site.restarting(self.host).touch()
+                    self._stop()
+                    self._site.restarting(self.host).unlink(missing_ok=True)
+                    self._start()
                 done.set()
         self._stop()
         self._ear.close()
@@ -146,7 +159,7 @@ class Unit:
         self._after("", "ExecStartPre")
         with self._lock:
             self._alive_s, self._expected = time.monotonic() + 60, False  # until it is ready it has longer
-            self.process = self._spawn({"NOTIFY_SOCKET": f"@lucid-campaign-{self._site.layout.name}-{os.getpid()}"})
+            self.process = self._spawn({"NOTIFY_SOCKET": f"@{self._address}"})
             self.starts += 1
         self._note("lucidd started", pid=self.process.pid)
 
@@ -158,9 +171,10 @@ class Unit:
             str(self._site.config),
         ]
         environ = {**os.environ, "JUMP_FILE": str(self._site.jump), "PYTHONPATH": str(REPO), **more}
+        words = [*self._site.on(self.host), *self._site.as_lucid(*program)]
         with self._log.open("ab") as log:
             return subprocess.Popen(
-                self._site.as_lucid(*program), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=REPO, env=environ
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=REPO, env=environ, start_new_session=True
             )
 
     def _stop(self) -> None:
@@ -185,6 +199,8 @@ class Unit:
 
     def _after(self, result: str, key: str = "ExecStopPost") -> None:
         """The lines of this name in the unit. ``+`` is root, ``-`` is whatever comes of it."""
+        if not self._power:
+            return
         for words in _lines(key):
             marks = words[0][: len(words[0]) - len(words[0].lstrip("+-:!@"))]
             program, *rest = [words[0][len(marks) :], *words[1:]]
@@ -193,13 +209,13 @@ class Unit:
             if Path(program).name == "lucidctl":
                 done = self._site.ctl(*[word for word in rest if not word.startswith("--config")], limit_s=60)
             else:
-                done = self._site.run(program, *rest, user=user, limit_s=60, **environ)
+                done = self._site.run(program, *rest, user=user, limit_s=60, on=self.host, **environ)
             if done.returncode and "-" not in marks:
                 self._note(key, command=Path(program).name, code=done.returncode, said=done.stderr.strip()[-200:])
 
 
 class ReleaseTimer:
-    """``lucid-release.timer``: the real script, as lucidd's user, now and then."""
+    """``lucid-release.timer`` of both hosts: the real script, as lucidd's user, now and then."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -208,17 +224,23 @@ class ReleaseTimer:
         self._thread.start()
 
     def _turn(self) -> None:
-        while not self._stop.wait(TIMER_S):
-            release(self._site)
+        names = itertools.cycle(self._site.layout.controllers)
+        while not self._stop.wait(TIMER_S / len(self._site.layout.controllers)):
+            with suppress(TestbedError):  # a host that is off has no timer
+                release(self._site, on=next(names))
 
     def close(self) -> None:
         self._stop.set()
         self._thread.join(70)
 
 
-def release(site: Site, *words: str) -> subprocess.CompletedProcess[str]:
-    """One run of ``lucid-release``."""
-    return site.run("/etc/slurm/lucid/lucid-release", *words, user="lucid", limit_s=60, **released(site))
+def release(site: Site, *words: str, on: str) -> subprocess.CompletedProcess[str]:
+    """One run of ``lucid-release``.
+
+    Raises:
+        TestbedError: the host is switched off.
+    """
+    return site.run("/etc/slurm/lucid/lucid-release", *words, user="lucid", limit_s=60, on=on, **released(site))
 
 
 def released(site: Site) -> dict[str, str]:
