@@ -1,4 +1,4 @@
-"""Jobs of hostile users on a real Slurm: lucidd keeps turning, over commands and over slurmrestd, and serves the rest."""
+"""Jobs of hostile users on a real Slurm: lucidd keeps turning, by commands and by slurmrestd, and serves the rest."""
 
 from __future__ import annotations
 
@@ -11,10 +11,18 @@ import pytest
 from box import Box
 from daemon_box import Lucidd
 
-NAMES = [b"\xff\xfe\x80", b"\xed\xa0\x80", b"a|b;c\td", b"[/]\x1b[31m", b'"}],"jobs":[', b"\\ud800\\x", b"$(touch /tmp/x)"]
+NAMES = [
+    b"\xff\xfe\x80",
+    b"\xed\xa0\x80",
+    b"a|b;c\td",
+    b"[/]\x1b[31m",
+    b'"}],"jobs":[',
+    b"\\ud800\\x",
+    b"$(touch /tmp/x)",
+]
 REQUESTS = [
-    "gpu:99999999999999999999", "gpu:²", "gpu:1e400", "gpu:-1", "gpu:18446744073709551615", "gpu:4294967297", "gpu:1[",
-    "gpu:1k", "gpu:100001", "shard:99999999999999999999",
+    "gpu:99999999999999999999", "gpu:²", "gpu:1e400", "gpu:-1", "gpu:18446744073709551615", "gpu:4294967297",
+    "gpu:1[", "gpu:1k", "gpu:100001", "shard:99999999999999999999",
 ]  # fmt: skip
 
 
@@ -23,8 +31,8 @@ def sbatch(box: Box, *options: bytes) -> str:
     words = [b"sbatch", b"--parsable", b"-D", b"/tmp", b"-o", b"/dev/null", b"-p", b"vc-a", *options]
     done = subprocess.run(
         [b"chroot", b"--userspec=alice", str(box.root).encode(), *words],
-        cwd="/", env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL, capture_output=True,
-        check=False, timeout=60,
+        cwd="/", env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL,
+        capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     return done.stdout.decode().strip() if done.returncode == 0 else ""
 
@@ -35,7 +43,7 @@ def attack(box: Box) -> list[str]:
     sent += [sbatch(box, b"--gpus=" + REQUESTS[0].partition(":")[2].encode(), b"--wrap=sleep 2")]
     for name in NAMES:
         sent.append(sbatch(box, b"--gres=gpu:1", b"-J", name, b"--comment", name, b"--wrap=sleep 2"))
-        sent.append(sbatch(box, b"--gres=gpu:1", b"-H", b"-J", name, b"--wrap-name" if False else b"--wrap=sleep 2"))
+        sent.append(sbatch(box, b"--gres=gpu:1", b"-H", b"-J", name, b"--wrap=sleep 2"))
     sent.append(sbatch(box, b"--gres=gpu:1", b"-H", b"--comment", b"x\xff" * 50_000, b"--wrap=sleep 2"))
     sent.append(sbatch(box, b"--gres=gpu:1", b"-H", b"-t", b"99999999999999", b"--wrap=sleep 2"))
     return [number for number in sent if number]
@@ -58,7 +66,7 @@ def test_no_job_of_any_user_ends_or_blinds_lucidd(box: Box, lucidd: Lucidd) -> N
     sent = attack(box)
     assert len(sent) >= len(NAMES)
     innocent = box.sbatch("-p", "vc-b", "--gres=gpu:1", script="sleep 1", user="bob")
-    assert json.loads(box.tag(innocent).partition("lucid:")[2] or "null") is None or box.tag(innocent).startswith("lucid:")
+    assert box.tag(innocent).startswith("lucid:"), "held for Lucid, whose heartbeat is fresh"
     box.wait_ended(innocent)
     beat = box.root / "run/lucid/heartbeat"
     seen = beat.stat().st_mtime_ns
@@ -70,4 +78,4 @@ def test_no_job_of_any_user_ends_or_blinds_lucidd(box: Box, lucidd: Lucidd) -> N
     assert lucidd.process is not None
     assert lucidd.process.poll() is None
     assert "Traceback" not in lucidd.log()
-    box.scontrol("cancel", *[]) if False else box.run("scancel", *sent)
+    box.run("scancel", *sent)

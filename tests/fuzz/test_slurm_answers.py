@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hostile import inputs, only_our_errors, short
+from hostile import COUNTS, inputs, only_our_errors, short
 
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm_cli import CommandClient
