@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from lucid.adapters.known_profiles import KnownProfiles
 from lucid.adapters.profiles import ProfileSource
+from lucid.adapters.released import Released
 from lucid.adapters.slurm_client import Changes, SlurmClient
 from lucid.adapters.slurm_extra import extra_for
 from lucid.adapters.slurm_hands import Hands
@@ -18,7 +20,6 @@ from lucid.adapters.slurm_mend import Mender
 from lucid.adapters.slurm_records import SlurmJob, SlurmNode
 from lucid.adapters.slurm_request import NO_DEFAULTS, JobDefaults
 from lucid.adapters.slurm_shares import FairShares
-from lucid.adapters.slurm_signs import SignOfLife
 from lucid.adapters.slurm_starts import start_changes
 from lucid.adapters.slurm_view import Facts, Profiled, Viewer, as_written, parse_placement
 from lucid.adapters.store import JobNote, Store
@@ -68,8 +69,7 @@ class SlurmCluster:
         """Profiles, by job."""
         self._viewer = Viewer(daemon, self.known.of, profiled, self._barred)
         self._hands = Hands(client, store, clock, slurm, self._viewer, daemon.profiling_partition, token)
-        self._mender = Mender(self._hands)
-        self._sign = SignOfLife(self._hands)
+        self._mender = Mender(self._hands, Released(Path(daemon.state_dir)))
         self._nodes: Sequence[SlurmNode] = ()
         self._nodes_at_s = float("-inf")
         self._defaults: Mapping[str, JobDefaults] | None = None
@@ -365,7 +365,6 @@ class SlurmCluster:
         """Put right what the last look showed to be out of joint (``slurm_mend``), and drop the notes of jobs that
         have left; returns what was done, in words."""
         done = self._mender.mend(self._facts)
-        self._sign.show(self._facts)
         if self._facts.jobs or self._facts.nodes:
             gone = [job_id for job_id in self._notes if job_id not in self._jobs or self._jobs[job_id].ended]
             if gone:
