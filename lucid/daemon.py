@@ -67,7 +67,7 @@ _RENEW_EVERY_S = 3
 _TURN_S = 60.0
 
 
-def open_store(path: Path, now_s: float) -> SqliteStore:
+def open_store(path: Path, now_s: float, shared: bool = False) -> SqliteStore:
     """The store; one that is damaged is moved aside and a new one begun, because Slurm's own state is enough to
     go on from.
 
@@ -75,11 +75,11 @@ def open_store(path: Path, now_s: float) -> SqliteStore:
         StoreError: it cannot be opened for another reason.
     """
     try:
-        return SqliteStore(path)
+        return SqliteStore(path, shared=shared)
     except StoreDamaged as error:
         aside = set_aside(path, now_s)
         _LOG.error("store damaged, a new one begun", extra={"facts": {"aside": str(aside), "why": str(error)}})
-        return SqliteStore(path)
+        return SqliteStore(path, shared=shared)
 
 
 class Daemon:
@@ -506,7 +506,7 @@ def _make(
     slurm, state = settings.slurm, Path(settings.daemon.state_dir)
     breaker = Breaker(monotonic_s, latency_s=slurm.slow_s, rest_s=slurm.rest_s)
     clock = SystemClock()
-    store = open_store(state / "lucid.db", clock.now_s())
+    store = open_store(state / "lucid.db", clock.now_s(), settings.daemon.shared_state)
     source: ProfileSource = ProfileFolder(profiles_folder(settings))
     samples = None
     if settings.daemon.samples_dir:

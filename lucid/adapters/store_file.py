@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from lucid.adapters.store import StoreDamaged
+from lucid.adapters.store_place import journal_of
 from lucid.adapters.store_schema import MIGRATIONS
 from lucid.errors import StoreError
 
@@ -30,7 +32,7 @@ def set_aside(path: Path, now_s: float) -> Path:
     """
     aside = path.with_name(f"{path.name}.damaged-{now_s:.0f}")
     try:
-        for suffix in ("", "-wal", "-shm"):
+        for suffix in ("", "-wal", "-shm", "-journal"):
             part = path.with_name(path.name + suffix)
             if part.exists():
                 part.replace(aside.with_name(aside.name + suffix))
@@ -47,8 +49,9 @@ def error_of(error: Exception, words: str) -> StoreError:
     return StoreDamaged(words) if damaged else StoreError(words)
 
 
-def open_file(path: Path, *, read_only: bool, wait_s: float) -> sqlite3.Connection:
-    """A connection to the store. With *read_only* the file must exist, be whole and up to date.
+def open_file(path: Path, *, read_only: bool, wait_s: float, shared: bool = False) -> sqlite3.Connection:
+    """A connection to the store. With *read_only* the file must exist, be whole and up to date. *shared*: several
+    hosts have the file, so it is kept without a write-ahead log.
 
     Raises:
         StoreDamaged: the file is damaged.
@@ -64,8 +67,10 @@ def open_file(path: Path, *, read_only: bool, wait_s: float) -> sqlite3.Connecti
             db = sqlite3.connect(path, timeout=wait_s, check_same_thread=False)
         db.isolation_level = None
         if not read_only:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")
+            journal = journal_of(path, shared)
+            with suppress(sqlite3.OperationalError):  # it is open elsewhere in the other mode: lucidctl doctor tells
+                db.execute(f"PRAGMA journal_mode = {journal}")
+            db.execute(f"PRAGMA synchronous = {'NORMAL' if journal == 'WAL' else 'FULL'}")
         (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
         if state != "ok":
             raise StoreDamaged(f"{path}: is damaged ({state}); move it away, lucidd starts a new one")
@@ -86,7 +91,8 @@ def _reader(path: Path, wait_s: float) -> sqlite3.Connection:
         db.execute("SELECT 1 FROM sqlite_master").fetchone()
     except sqlite3.OperationalError:
         db.close()
-        if path.with_name(f"{path.name}-wal").exists():
+        journal = path.with_name(f"{path.name}-journal")
+        if path.with_name(f"{path.name}-wal").exists() or (journal.exists() and journal.stat().st_size):
             raise
         db = sqlite3.connect(f"{address}&immutable=1", uri=True, timeout=wait_s, check_same_thread=False)
     return db

@@ -39,14 +39,15 @@ class SqliteStore:
         StoreError: the file cannot be opened, is damaged, or was written by a later version of Lucid.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False, wait_s: float = 5.0) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, wait_s: float = 5.0, shared: bool = False) -> None:
+        """``shared``: several hosts have the file (``daemon.shared_state``)."""
         self.path = path
-        self._read_only, self._wait_s = read_only, wait_s
+        self._read_only, self._wait_s, self._shared = read_only, wait_s, shared
         self._lock = threading.RLock()
         self._open()
 
     def _open(self) -> None:
-        self._db = open_file(self.path, read_only=self._read_only, wait_s=self._wait_s)
+        self._db = open_file(self.path, read_only=self._read_only, wait_s=self._wait_s, shared=self._shared)
         self._file = identity(self.path)
 
     def renew(self, now_s: float) -> None:
@@ -91,6 +92,12 @@ class SqliteStore:
             except sqlite3.Error as error:
                 words = f"{self.path}: cannot be written ({error}); check free space and owner"
                 raise error_of(error, words) from None
+
+    @property
+    def journal(self) -> str:
+        """How the file is journalled: ``wal``, or ``delete``, ``truncate`` and the like."""
+        with self._read() as db:
+            return str(db.execute("PRAGMA journal_mode").fetchone()[0])
 
     # -- lease -----------------------------------------------------------------------------------------------
 

@@ -46,6 +46,11 @@ class Standby:
     pid: int
     since_s: float
     at_s: float
+    holder: str = ""
+
+    def stands_by(self, lease: Lease | None, now_s: float) -> bool:
+        """Does it still, as far as another process can tell? Clocks may be half a minute apart."""
+        return (lease is None or lease.holder != self.holder) and abs(now_s - self.at_s) < _GONE_S + 30.0
 
 
 def standby_of(store: Store) -> Standby | None:
@@ -56,7 +61,8 @@ def standby_of(store: Store) -> Standby | None:
     """
     seen = store.view(_STANDBY)
     try:
-        return Standby(str(seen["host"]), int(seen["pid"]), float(seen["since_s"]), float(seen["at_s"]))
+        times = float(seen["since_s"]), float(seen["at_s"])
+        return Standby(str(seen["host"]), int(seen["pid"]), *times, str(seen["holder"]))
     except (TypeError, KeyError, ValueError, OverflowError):
         return None
 
