@@ -42,8 +42,8 @@ def look_over_failover(
     heartbeat = Path(daemon.heartbeat)
     if heartbeat.is_relative_to("/run") or heartbeat.is_relative_to("/tmp"):
         yield bad(
-            f"daemon.heartbeat = {heartbeat} is of one host, with daemon.shared_state: the other host's slurmctld sees "
-            "no heartbeat, and its timer lets held jobs go",
+            f"daemon.heartbeat = {heartbeat} is of one host, with daemon.shared_state: the other host's slurmctld "
+            "sees no heartbeat, and its timer lets held jobs go",
             "a path on the shared file system, in lucid.toml, lucid.plugin.conf and release.env of both hosts",
         )
     waits = standby_of(store)

@@ -46,7 +46,9 @@ def test_a_shared_store_has_no_write_ahead_log(tmp_path: Path) -> None:
     path = tmp_path / "lucid.db"
     alone = SqliteStore(path)
     assert alone.journal == "wal"
-    assert SqliteStore(path, shared=True).journal == "wal", "not while it is open so elsewhere; doctor tells"
+    beside = SqliteStore(path, shared=True)
+    assert beside.journal == "wal", "not while it is open so elsewhere; doctor tells"
+    beside.close()
     alone.close()
     one, other = SqliteStore(path, shared=True), SqliteStore(path, shared=True)
     lease = one.take_lease("one", 0.0, 10.0)
