@@ -73,7 +73,7 @@ _RENEW_EVERY_S = 3
 _TURN_S = 60.0
 
 
-def open_store(path: Path, now_s: float, left_out: LeftOut | None = None) -> SqliteStore:
+def open_store(path: Path, now_s: float, left_out: LeftOut | None = None, shared: bool = False) -> SqliteStore:
     """The store; one that is damaged is moved aside and a new one begun, because Slurm's own state is enough to
     go on from.
 
@@ -81,11 +81,11 @@ def open_store(path: Path, now_s: float, left_out: LeftOut | None = None) -> Sql
         StoreError: it cannot be opened for another reason.
     """
     try:
-        return SqliteStore(path, left_out=left_out)
+        return SqliteStore(path, left_out=left_out, shared=shared)
     except StoreDamaged as error:
         aside = set_aside(path, now_s)
         _LOG.error("store damaged, a new one begun", extra={"facts": {"aside": str(aside), "why": str(error)}})
-        return SqliteStore(path, left_out=left_out)
+        return SqliteStore(path, left_out=left_out, shared=shared)
 
 
 class Daemon:
@@ -535,7 +535,7 @@ def _make(
     breaker = Breaker(monotonic_s, latency_s=slurm.slow_s, rest_s=slurm.rest_s)
     clock = SystemClock()
     left_out = LeftOut()
-    store = open_store(state / "lucid.db", clock.now_s(), left_out)
+    store = open_store(state / "lucid.db", clock.now_s(), left_out, settings.daemon.shared_state)
     source: ProfileSource = ProfileFolder(profiles_folder(settings))
     samples = None
     if settings.daemon.samples_dir:

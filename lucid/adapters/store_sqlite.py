@@ -58,16 +58,23 @@ class SqliteStore:
     """
 
     def __init__(
-        self, path: Path, *, read_only: bool = False, wait_s: float = 5.0, left_out: LeftOut | None = None
+        self,
+        path: Path,
+        *,
+        read_only: bool = False,
+        wait_s: float = 5.0,
+        left_out: LeftOut | None = None,
+        shared: bool = False,
     ) -> None:
+        """``shared``: several hosts have the file (``daemon.shared_state``)."""
         self.path = path
         self._left_out = LeftOut() if left_out is None else left_out
-        self._read_only, self._wait_s = read_only, wait_s
+        self._read_only, self._wait_s, self._shared = read_only, wait_s, shared
         self._lock = threading.RLock()
         self._open()
 
     def _open(self) -> None:
-        self._db = open_file(self.path, read_only=self._read_only, wait_s=self._wait_s)
+        self._db = open_file(self.path, read_only=self._read_only, wait_s=self._wait_s, shared=self._shared)
         self._db.text_factory = _text
         self._watch = None if self._read_only else StoreWatch(self.path)
 
@@ -132,6 +139,12 @@ class SqliteStore:
             except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
                 words = f"{self.path}: cannot be written ({error}); check free space and owner"
                 raise error_of(error, words) from None
+
+    @property
+    def journal(self) -> str:
+        """How the file is journalled: ``wal``, or ``delete``, ``truncate`` and the like."""
+        with self._read() as db:
+            return str(db.execute("PRAGMA journal_mode").fetchone()[0])
 
     # -- lease -----------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from lucid.config import Mode, Settings, load_settings
 from lucid.core.reason import reason_from_dict
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError, StoreError
+from lucid.live.failover import standby_of
 from lucid.live.published import Published
 from lucid.live.status import words_of_left_out
 from lucid.live.switches import words_of_switches
@@ -75,7 +77,8 @@ def live_store(settings: Settings, write: bool = False) -> SqliteStore:
     Raises:
         StoreError: there is none, or it cannot be opened.
     """
-    return SqliteStore(Path(settings.daemon.state_dir) / "lucid.db", read_only=not write)
+    daemon = settings.daemon
+    return SqliteStore(Path(daemon.state_dir) / "lucid.db", read_only=not write, shared=daemon.shared_state)
 
 
 def seen_store(settings: Settings) -> SqliteStore | Published:
@@ -118,10 +121,12 @@ def status(config: Path, as_json: bool) -> None:
     lease, beat, now_s = store.lease(), read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
     alive = lives(lease, now_s)
     report = latest_report(settings)
+    waits = standby_of(store)
     data = {
         "alive": alive,
         "holder": lease.holder if lease else "",
         "heartbeat_age_s": round(now_s - beat.at_s, 1) if beat else None,
+        "standby": None if waits is None or not waits.stands_by(lease, now_s) else asdict(waits),
         "switches": store.settings(),
         "tuner": None if report is None else {"folder": str(report[0]), **report[1]},
         **seen,
@@ -131,6 +136,14 @@ def status(config: Path, as_json: bool) -> None:
         return
     beats = "no heartbeat" if beat is None else f"last good cycle {duration(now_s - beat.at_s)} ago"
     click.echo(f"lucidd {'runs' if alive else 'is DOWN'} ({data['holder'] or 'nobody holds the lease'}), {beats}")
+    other = data["standby"]
+    if other is not None:
+        click.echo(
+            f"stands by: {other['host']} (pid {other['pid']}), since {duration(now_s - other['since_s'])}, "
+            f"last heard of {duration(max(now_s - other['at_s'], 0.0))} ago"
+        )
+    elif settings.daemon.shared_state:
+        click.echo("nobody stands by")
     if data["switches"].get("paused") == "1":
         click.echo("PAUSED: nothing is held or decided; lucidctl resume ends that")
     for told in words_of_switches(settings, data["switches"], seen.get("configured", {}) if alive else {}):
