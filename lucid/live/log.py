@@ -15,4 +15,4 @@ class JsonLines(logging.Formatter):
         """One line."""
         line = {"at": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage()}
         line.update(getattr(record, "facts", {}))
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line, default=str)  # in ASCII: no name gives orders to who reads the journal
