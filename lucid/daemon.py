@@ -64,6 +64,7 @@ from lucid.models.pair_memory import PairMemory
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.site_factor import site_factors
 from lucid.profiler.stage import goes_through_profiling
+from lucid.shown import shown
 
 __all__ = ["Daemon", "main", "open_store"]
 
@@ -471,7 +472,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings = load_settings(given.config)
         made = persistently(lambda: _make(settings, given.config), stop, "start failed, tried again", once=given.once)
     except LucidError as error:
-        print(f"lucidd: {error}", file=sys.stderr)
+        print(shown(f"lucidd: {error}", lines=True), file=sys.stderr)
         return error.exit_code
     if made is None:
         return 0

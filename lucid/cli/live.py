@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from lucid.adapters.heartbeat import read_heartbeat
 from lucid.adapters.snapshot_json import snapshot_from_dict
 from lucid.adapters.store import Lease, StoreUnreadable, holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore
+from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.render import duration, reason_text
 from lucid.config import Mode, Settings, load_settings
 from lucid.core.reason import reason_from_dict
@@ -30,6 +29,7 @@ from lucid.live.status import words_of_left_out
 from lucid.live.switches import words_of_switches
 from lucid.live.tuning import latest_report
 from lucid.orchestrator.forecast import forecast
+from lucid.shown import shown
 
 __all__ = [
     "DEFAULT_CONFIG",
@@ -132,53 +132,51 @@ def status(config: Path, as_json: bool) -> None:
         **seen,
     }
     if as_json:
-        click.echo(json.dumps(data, indent=1))
+        say(json.dumps(data, indent=1))
         return
     beats = "no heartbeat" if beat is None else f"last good cycle {duration(now_s - beat.at_s)} ago"
-    click.echo(f"lucidd {'runs' if alive else 'is DOWN'} ({data['holder'] or 'nobody holds the lease'}), {beats}")
+    say(f"lucidd {'runs' if alive else 'is DOWN'} ({data['holder'] or 'nobody holds the lease'}), {beats}")
     other = data["standby"]
     if other is not None:
-        click.echo(
-            f"stands by: {other['host']} (pid {other['pid']}), since {duration(now_s - other['since_s'])}, "
+        say(
+            f"stands by: {shown(other['host'])} (pid {other['pid']}), since {duration(now_s - other['since_s'])}, "
             f"last heard of {duration(max(now_s - other['at_s'], 0.0))} ago"
         )
     elif settings.daemon.shared_state:
-        click.echo("nobody stands by")
+        say("nobody stands by")
     if data["switches"].get("paused") == "1":
-        click.echo("PAUSED: nothing is held or decided; lucidctl resume ends that")
+        say("PAUSED: nothing is held or decided; lucidctl resume ends that")
     for told in words_of_switches(settings, data["switches"], seen.get("configured", {}) if alive else {}):
-        click.echo(told.what + (f": {told.remedy}" if told.remedy else ""))
+        say(shown(told.what) + (f": {shown(told.remedy)}" if told.remedy else ""))
     if seen.get("breaker_why"):
-        click.echo(f"breaker open for {seen['breaker_open_s']} s: {seen['breaker_why']}")
+        say(f"breaker open for {seen['breaker_open_s']} s: {shown(seen['breaker_why'])}")
     if seen.get("last_error"):
-        click.echo(f"last cycle failed: {seen['last_error']}")
+        say(f"last cycle failed: {shown(seen['last_error'])}")
     for words in words_of_left_out(seen):
-        click.echo(words)
+        say(shown(words))
     if seen.get("no_fair_share"):
-        click.echo(f"no fair-share factors: {seen['no_fair_share']}")
+        say(f"no fair-share factors: {shown(seen['no_fair_share'])}")
     samples = seen.get("samples")
     if samples:
-        click.echo(
-            f"{samples['taken']} samples taken in" + (f", {samples['missing']} lost" * bool(samples["missing"]))
-        )
+        say(f"{samples['taken']} samples taken in" + (f", {samples['missing']} lost" * bool(samples["missing"])))
     if report is not None:
-        click.echo(f"tuner ({report[0].name} UTC): {report[1]['verdict']} lucidctl tune show tells more")
+        say(f"tuner ({report[0].name} UTC): {report[1]['verdict']} lucidctl tune show tells more")
     serving = seen.get("models", {})
     if serving:
-        click.echo("models: " + ", ".join(f"{kind} by {found['version']}" for kind, found in serving.items()))
+        say("models: " + ", ".join(f"{kind} by {found['version']}" for kind, found in serving.items()))
     for kind, found in serving.items():
         if found["trouble"]:
-            click.echo(f"the {kind} model in service cannot be used: {found['why']}")
+            say(f"the {kind} model in service cannot be used: {shown(found['why'])}")
     table = Table()
     for name in ("partition", "mode", "GPUs", "waiting", "running", "packed"):
         table.add_column(name, justify="left" if name in ("partition", "mode") else "right")
     for name, part in seen.get("partitions", {}).items():
         mode_ = seen["modes"].get(name, "profiling")
         table.add_row(name, mode_, *(str(part[key]) for key in ("gpus", "pending", "running", "packed")))
-    Console().print(table)
+    stdout_console().print(table)
     calls = seen.get("calls")
     if calls:
-        click.echo(
+        say(
             f"Slurm was asked {calls['reads']} times and written to {calls['writes']} times "
             f"({calls['refused']} refused, {calls['failed']} unanswered); slowest {calls['slowest_s']:.2f} s"
         )
@@ -214,7 +212,7 @@ def queue(config: Path, as_json: bool) -> None:
             )
     aside: dict[str, str] = (store.view("status") or {}).get("aside") or {}
     if as_json:
-        click.echo(json.dumps({"at_s": snapshot.now_s, "queue": rows, "aside": aside}, indent=1))
+        say(json.dumps({"at_s": snapshot.now_s, "queue": rows, "aside": aside}, indent=1))
         return
     table = Table(caption=f"as of {time.strftime('%F %T', time.localtime(snapshot.now_s))}")
     for column in ("#", "job", "user", "GPUs", "waits", "estimate", "starts in about", "why"):
@@ -232,9 +230,9 @@ def queue(config: Path, as_json: bool) -> None:
             when,
             _why(row["decision"]),
         )
-    Console().print(table)
+    stdout_console().print(table)
     for job_id, words in aside.items():
-        click.echo(f"job {job_id} waits, but not for Lucid: {words}")
+        say(shown(f"job {job_id} waits, but not for Lucid: {words}"))
 
 
 def _why(decided: dict[str, Any] | None) -> str:
@@ -283,7 +281,7 @@ def history(config: Path, days: float, limit: int, as_json: bool) -> None:
         "avg_earlier_s": round(sum(gains) / len(gains), 1) if gains else None,
     }
     if as_json:
-        click.echo(json.dumps({"summary": summary, "jobs": rows[-limit:]}, indent=1))
+        say(json.dumps({"summary": summary, "jobs": rows[-limit:]}, indent=1))
         return
     table = Table()
     for column in ("job", "user", "name", "VC", "GPUs", "state", "JCT", "ran", "beside", "Lucid: earlier by"):
@@ -295,11 +293,11 @@ def history(config: Path, days: float, limit: int, as_json: bool) -> None:
             duration(row["jct_s"]), duration(row["ran_s"]), str(row["packed_beside"] or ""),
             "" if earlier is None else duration(earlier),
         )  # fmt: skip
-    Console().print(table)
+    stdout_console().print(table)
     if rows:
-        click.echo(f"{len(rows)} jobs ended, average JCT {duration(summary['avg_jct_s'] or 0.0)}")
+        say(f"{len(rows)} jobs ended, average JCT {duration(summary['avg_jct_s'] or 0.0)}")
     if gains:
-        click.echo(
+        say(
             f"{len(gains)} of them were only observed: Lucid would have started them "
             f"{duration(sum(gains) / len(gains))} earlier on average (each taken by itself)"
         )
