@@ -100,7 +100,8 @@ def test_dependencies_end_by_slurms_own_rules(box: Box, lucidd: Lucidd) -> None:
     killed = after(f"--dependency=afterok:{bad}", "--kill-on-invalid-dep=yes")
     stuck = after(f"--dependency=afterok:{bad}", "--kill-on-invalid-dep=no")
     corr = after(f"--dependency=aftercorr:{pair}", "--array=0-1")
-    single = after("--dependency=singleton", "--job-name=wrap")
+    after("--job-name=one")
+    single = after("--dependency=singleton", "--job-name=one")
     box.wait_ended(well, killed, single)
     assert (box.state(well), box.state(killed), box.state(single)) == ("COMPLETED", "CANCELLED", "COMPLETED")
     assert box.reason(stuck) == "DependencyNeverSatisfied"
