@@ -485,7 +485,7 @@ local function decide(job, part_list, uid, now)
   local begin, waits, held = begins(job, now), given(job.dependency), job.priority == 0
   local routes = known.route and beat.profiling and job.requeue ~= 0 and gpus_of(job, request) <= beat.n_prof
   local routed = routes and not (skip or begin or waits or held)
-  local entry = (routed and "routed=1" or "held=1") .. (waits and ";wait=1" or "")
+  local entry = (routed and "routed=1" or "held=1") .. (waits and ";wait=1" or "") .. (held and ";own=1" or "")
   local tag = not skip and tag_of(job, request, known.types, name, entry, begin)
   if not tag then
     skip = skip or "request"

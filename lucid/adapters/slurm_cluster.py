@@ -14,6 +14,7 @@ from pathlib import Path
 from lucid.adapters.known_profiles import KnownProfiles
 from lucid.adapters.profiles import ProfileSource
 from lucid.adapters.released import Released
+from lucid.adapters.slurm_behind import not_yet
 from lucid.adapters.slurm_client import Changes, SlurmClient
 from lucid.adapters.slurm_extra import Items, free_extra, items_for, own_number, sealed
 from lucid.adapters.slurm_hands import Hands
@@ -142,6 +143,9 @@ class SlurmCluster:
         nodes = without_unread(self._nodes, jobs)
         self._facts = Facts(jobs, nodes, self._notes, dict(self._modes()), now_s, self._defaults)
         self.known.take(self._jobs, jobs, now_s, self.token)
+        self._viewer.not_yet = frozenset()
+        if self._daemon.optout != "free":
+            self._viewer.not_yet = not_yet(self._viewer, self._facts)
         partitions = self._viewer.partitions(self._facts)
         self._flying = {}
         for job in jobs:
