@@ -59,6 +59,10 @@ ENDED = frozenset(
 """States of jobs that have left."""
 
 
+_LAUNCH_FAILED = "launch failed requeued held"
+"""slurmctld's words where a node refused a job, such as one that it runs already and whose start was not saved."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
     """One job, or one task of an array. Times in Unix seconds, 0 where there is none.
@@ -103,6 +107,8 @@ class SlurmJob:
     comment: str = ""
     qos: str = ""
     reservation: str = ""
+    launch_failed: bool = False
+    """Slurm itself holds it, because a node did not take it: nobody else does."""
 
     @property
     def completing(self) -> bool:
@@ -318,6 +324,7 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             comment=str(raw.get("comment") or ""),
             qos=str(raw.get("qos") or ""),
             reservation=str(raw.get("resv_name") or ""),
+            launch_failed=raw.get("state_description") == _LAUNCH_FAILED,
         )
         for job_id, rank in ids
     ]
