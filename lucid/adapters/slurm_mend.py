@@ -75,9 +75,12 @@ class Mender:
 
     def _mend(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
         hands, viewer = self._hands, self._hands.viewer
-        if record.state == "RUNNING" and note is not None and note.where and (not note.released or note.tries):
-            # killed between telling Slurm and noting that it had taken it; and what was refused before is over
-            hands.put(replace(note, released=True, tries=0, refusal=""))
+        if record.state == "RUNNING" and note is not None and note.where:
+            settled = facts.now_s - record.start_s >= hands.settings.start_grace_s  # its nodes have taken it
+            if not note.released or (note.tries and settled):
+                # killed between telling Slurm and noting that it had taken it; and what was refused before is over
+                tries, refusal = (0, "") if settled else (note.tries, note.refusal)
+                hands.put(replace(note, released=True, tries=tries, refusal=refusal))
         if not record.pending or not record.asks or not viewer.ours(record):
             return ""
         packs = facts.modes.get(viewer.home(record, note)) is Mode.PACK
@@ -111,6 +114,8 @@ class Mender:
     def _held(self, record: SlurmJob, note: JobNote | None, facts: Facts, packs: bool) -> str:
         """A job that Lucid holds."""
         hands = self._hands
+        if record.launch_failed and note is not None and note.released:
+            return hands.not_started(record, "a node did not take it: launch failed")
         why = "" if packs else f"partition {hands.viewer.home(record, note)!r} is not packed"
         why = why or hands.viewer.leaves(record, facts.now_s)
         if not why and note is not None and note.given_up and not note.released:

@@ -111,7 +111,7 @@ class Viewer:
         requeued and held by others after Lucid had let it go is theirs to release."""
         if not (job.pending and job.asks and job.held and self.ours(job)) or says(job.comment, "held"):
             return False
-        if note is None or not note.released:
+        if note is None or not note.released or (job.launch_failed and not note.given_up):
             return True
         return (parse_mark(job.admin_comment) or {}).get("v") == "2" and job.restarts == note.restarts
 
@@ -142,6 +142,8 @@ class Viewer:
             return False
         if job.id in self.not_yet or left_to_slurm(job) or self.waits_for(job, facts.now_s):
             return False
+        if job.launch_failed and note is not None and note.released:
+            return False  # counted as a try before it is tried again (slurm_mend)
         return facts.modes.get(self.home(job, note)) is Mode.PACK
 
     def aside(self, job: SlurmJob, note: JobNote | None, facts: Facts) -> str:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,9 @@ class Lucidd:
         program: Sequence[str] = ("-m", "lucid.daemon"),
         environ: Mapping[str, str] | None = None,
         state: Path | None = None,
-        before: Callable[[], Sequence[str]] = list,
         more: str = "",
     ) -> None:
         self.box, self.folder = box, folder
-        self.before = before
         self.program, self.environ = program, {**os.environ, **(environ or {})}
         self.profiles = folder / "profiles"
         self.profiles.mkdir(parents=True)
@@ -60,7 +58,7 @@ class Lucidd:
             f"[slurm]\nprefix = {json.dumps(prefix)}\nnodes_every_s = 5\npoll_idle_s = 6\nstart_grace_s = 10\n"
             f'[daemon]\nstate_dir = "{state or folder}"\nprofiles_dir = "{self.profiles}"\n'
             f'heartbeat = "{box.root}/run/lucid/heartbeat"\n'
-            f'profiling_partition = "prof"\nfirst_guess_s = 60\nlease_s = 6\n{more}'
+            f'profiling_partition = "prof"\nfirst_guess_s = 60\n{more or "lease_s = 6"}\n'
             f'[daemon.partitions]\nvc-a = "{mode}"\nvc-b = "{mode}"\n'
         )
         self._stop = threading.Event()
@@ -86,7 +84,7 @@ class Lucidd:
         beat.unlink(missing_ok=True)
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.before(), sys.executable, *self.program, "--config", str(self.folder / "lucid.toml")],
+                [sys.executable, *self.program, "--config", str(self.folder / "lucid.toml")],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=REPO, env=self.environ,
             )  # fmt: skip
         self.box.wait("a heartbeat", beat.exists, 90)

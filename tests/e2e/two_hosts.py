@@ -27,15 +27,15 @@ OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMO
 
 
 class TwoHosts:
-    """The pair; both are up at first, and the first one acts. ``defaults``: lease and polling as installed."""
+    """Both are up at first, and the first one acts. Lease and polling are as installed."""
 
     def __init__(self, box: Box, layout: Layout, folder: Path) -> None:
         self.box, self.layout = box, layout
         self._shared = folder / "shared"
         self._shared.mkdir()
-        self._lucidd = Lucidd(box, folder / "lucidd", state=self._shared, more="shared_state = true\nlease_s = 15\n")
+        self._lucidd = Lucidd(box, folder / "lucidd", state=self._shared, more="shared_state = true")
         toml = self._lucidd.folder / "lucid.toml"
-        kept = [line for line in toml.read_text().splitlines() if not line.startswith(("lease_s = 6", "poll_idle_s"))]
+        kept = [line for line in toml.read_text().splitlines() if not line.startswith("poll_idle_s")]
         toml.write_text("\n".join(kept) + "\n")
         self._config = str(toml)
         self._stop = threading.Event()
@@ -105,7 +105,7 @@ class TwoHosts:
 
 @dataclass(frozen=True)
 class Tally:
-    """What came of a stream of counted jobs. ``doubled``: jobs of which a run that Slurm did not count began, or
+    """What came of a stream of counted jobs. ``doubled``: jobs of which a run began that Slurm did not count, or
     whose work was done more than once."""
 
     jobs: int
@@ -163,6 +163,6 @@ def tally(box: Box, ids: list[str], limit_s: float) -> Tally:
 
 
 def _drained(box: Box) -> list[str]:
-    """Nodes drained because a job ran there of which slurmctld had not saved the start ('Duplicate jobid')."""
+    """Nodes that slurmctld drained since a job ran there of which it had not saved the start ('Duplicate jobid')."""
     lines = box.run("sinfo", "-h", "-N", "-o", "%N %T", check=False).stdout.splitlines()
     return [line.split()[0] for line in lines if " drain" in line or " down" in line]
