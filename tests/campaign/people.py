@@ -40,10 +40,12 @@ class People:
         self._thread.start()
 
     def close(self) -> None:
-        """Nothing more is submitted; what users meant to do later they do now or never."""
+        """Nothing more is submitted; what users meant to do later they do now: whoever held a job lets it go."""
         self._stop.set()
         self._thread.join(30)
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=True)
+        for _, do in self._later:
+            do()
 
     def accept(self, token: str, job: str, at_s: float) -> None:
         """Slurm has it, whatever sbatch said."""
@@ -65,13 +67,10 @@ class People:
                 self._later = [(when, do) for when, do in self._later if when > at_s]
             for do in due:
                 self._pool.submit(do)
-        with self._lock:  # whoever held a job lets it go before leaving
-            due = [do for _, do in self._later]
-        for do in due:
-            self._pool.submit(do)
-        self._later = []
 
     def _submit(self, order: Order) -> None:
+        if self._stop.is_set():
+            return
         options = order.options
         if order.after:
             before = self._jobs.get(order.after, "")
@@ -101,11 +100,9 @@ class People:
                 self._later.append((now + order.release_after_s, lambda: self._release(order, job)))
 
     def _cancel(self, order: Order, job: str, tries: int = 4) -> None:
-        # said before it is known: a cancel whose answer was lost was given all the same
-        at_s = time.time()
+        for key in order.keys:  # also if the answer gets lost: Slurm may have taken it all the same
+            self.tasks[key].cancelled_s = time.time()
         done = self._site.run("scancel", job, user=order.user, limit_s=40)
-        for key in order.keys:
-            self.tasks[key].cancelled_s = at_s
         if done.returncode and tries > 1 and not self._stop.wait(4):
             self._cancel(order, job, tries - 1)
 
