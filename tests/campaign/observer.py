@@ -67,7 +67,9 @@ class Observer:
         ours = [job for job in jobs if str(job.get("standard_output", "")).startswith(f"{FOLDER}/out/")]
         for job in ours:
             token = str(job["standard_output"]).removeprefix(f"{FOLDER}/out/")
-            if token in self._people.unsaid:
+            if token in self._people.unsaid and job["state_reason"] == "BadConstraints":
+                self._people.refuse(token, "BadConstraints; the answer was lost")
+            elif token in self._people.unsaid:
                 self._people.accept(token, str(job.get("array_job_id", {}).get("number") or job["job_id"]), now_s)
         beat_s = self._beat_s()
         barred = bool(self._lanes.in_force("slurmctld", 10) or self._lanes.in_force("munge", 10))

@@ -55,6 +55,13 @@ class People:
             for key in self.by_token[token].keys:
                 self.tasks.setdefault(key, Task(self.by_token[token], key, at_s, job))
 
+    def refuse(self, token: str, why: str) -> None:
+        """Slurm has refused it, and sbatch never heard of that."""
+        with self._lock:
+            self.unsaid.discard(token)
+            self.refused[token] = why
+        self._note("refused", token=token, said=why)
+
     def _live(self) -> None:
         order = next(self._orders, None)
         while not self._stop.wait(0.1):
