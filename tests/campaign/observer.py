@@ -33,6 +33,7 @@ class Observer:
     def __init__(self, site: Site, people: People, lanes: Lanes, note: Callable[..., None]) -> None:
         self._site, self._people, self._lanes, self._note = site, people, lanes, note
         self.watch = Watch(people.by_token, FOLDER, BOUND_S)
+        people.ended = lambda: sum(record.over for record in list(self.watch.records.values()))
         self.unseen_s = 0.0
         """Time in which Slurm did not answer."""
         self.resumed: list[str] = []

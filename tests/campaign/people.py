@@ -15,6 +15,9 @@ from campaign.stream import FOLDER, script
 __all__ = ["People"]
 
 _AT_ONCE = 3
+_MOST = 40
+"""With so many jobs that have not ended users wait before they submit more: a slow machine gets fewer, not a queue that
+never empties."""
 
 
 class People:
@@ -30,6 +33,8 @@ class People:
         self.refused: dict[str, str] = {}
         self.unsaid: set[str] = set()
         """Orders to which sbatch gave no answer: Slurm may have taken them all the same."""
+        self.ended: Callable[[], int] = lambda: 0
+        """How many of the tasks have ended, as far as anybody knows."""
         self._jobs: dict[str, str] = {}
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._lock = threading.Lock()
@@ -64,9 +69,13 @@ class People:
 
     def _live(self) -> None:
         order = next(self._orders, None)
+        paused_s, before_s = 0.0, 0.0
         while not self._stop.wait(0.1):
             at_s = time.monotonic() - self._began
-            while order is not None and order.at_s <= at_s:
+            if len(self.tasks) - self.ended() > _MOST:
+                paused_s += at_s - before_s
+            before_s = at_s
+            while order is not None and order.at_s <= at_s - paused_s:
                 self._pool.submit(self._submit, order)
                 order = next(self._orders, None)
             with self._lock:
