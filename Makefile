@@ -44,6 +44,7 @@ e2e: $(STAMP) ## every test on a real Slurm (root, debootstrap): docs/testbed.md
 
 nightly: $(STAMP) ## large randomised safety runs
 	LUCID_NIGHTLY=1 $(BIN)/python -m pytest -m nightly
+	LUCID_FUZZ_SEED=$$(date +%s) LUCID_FUZZ_TIMES=20 $(BIN)/python -m pytest tests/fuzz
 
 bench: $(STAMP) ## figures of speed and quality, as README names them
 	$(BIN)/python -m benchmarks

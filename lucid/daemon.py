@@ -46,6 +46,7 @@ from lucid.errors import ClusterError, ClusterUnavailable, ConfigError, LucidErr
 from lucid.live.anew import Carried, carried_from, somebody_may_act
 from lucid.live.catch_up import CatchUp
 from lucid.live.failover import Failover
+from lucid.live.guarded import Guarded
 from lucid.live.log import JsonLines
 from lucid.live.models import LiveModels
 from lucid.live.modes import live_profiling, modes_from, policy_settings
@@ -115,11 +116,12 @@ class Daemon:
         self._store = store
         self._source = source
         self._clock = clock
+        self._left_out = LeftOut() if left_out is None else left_out
         self._models: LiveModels | None = None
         if isinstance(predictor, LiveModels):
             self._models = predictor
         else:
-            self._predictor = predictor
+            self._predictor = self._guarded(predictor)
         self._samples = samples
         self._catch_up = None if accounting is None else CatchUp(store, accounting, clock, settings.daemon)
         self._memory = PairMemory() if memory is None else memory  # one that is empty is false
@@ -137,11 +139,13 @@ class Daemon:
         self._cycles = 0
         self._unsettled = False
         """Something was told to Slurm of which the next look shows what came of it."""
-        self._left_out = LeftOut() if left_out is None else left_out
         self._turns = Turns(settings.slurm.poll_busy_s)
         self._shares: FairShares | None = None
         self._policy_memory = PolicyMemory(store, settings.daemon.policy)
         self._publisher = Publisher(settings)
+
+    def _guarded(self, predictor: Predictor) -> Predictor:
+        return Guarded(predictor, self._left_out, self._settings.daemon.first_guess_s)
 
     @property
     def modes(self) -> dict[str, Mode]:
@@ -343,7 +347,7 @@ class Daemon:
         """Everything that a prediction goes into, from the models that serve now and the jobs that have ended."""
         able = cluster.capabilities  # asks Slurm for its version, so this waits for the first turn that reaches it
         if self._models is not None:
-            self._predictor = self._models.make()
+            self._predictor = self._guarded(self._models.make())
             self._tell_models(self._models)
         self._predictor.learn(self._store.ended())
         rules = policy_settings(self._settings, able)

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-def note_of(job_id: str, text: str, told: Callable[[Exception], None]) -> JobNote:
+def note_of(job_id: str, text: str | bytes, told: Callable[[Exception], None]) -> JobNote:
     """A job's note, field by field: what of it cannot be read is as in a note that is new, and told. A note is never
     left out as a whole, for its job would be taken for one that Lucid never touched, and be forgotten too late."""
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lucid.adapters.slurm_request import Request
 from lucid.core.placement import Placement
 
-__all__ = ["ENDED", "SlurmJob", "SlurmNode"]
+__all__ = ["BASE_STATES", "ENDED", "SlurmJob", "SlurmNode"]
 
 ENDED = frozenset(
     [
@@ -139,6 +139,9 @@ class SlurmNode:
         types = self.gpu_types
         return bool(types) and len(set(types)) == len(types) and set(types) <= self.shard_types
 
+
+BASE_STATES = frozenset(["IDLE", "MIXED", "ALLOCATED", "DOWN", "ERROR", "FUTURE", "UNKNOWN"])
+"""Every node is in one of them, whatever else is said of it."""
 
 _OUT = frozenset(
     [

@@ -18,7 +18,7 @@ from lucid.adapters.bounded import MOST_GPUS, digits, moment, text_of
 from lucid.adapters.left_out import LeftOut, Look
 from lucid.adapters.slurm_answers import checked_list, number_of
 from lucid.adapters.slurm_answers import words_of as _words
-from lucid.adapters.slurm_nouns import ENDED, SlurmJob, SlurmNode
+from lucid.adapters.slurm_nouns import BASE_STATES, ENDED, SlurmJob, SlurmNode
 from lucid.adapters.slurm_request import EXCLUSIVE, Request, from_mark, per_gpu
 from lucid.adapters.slurm_text import (
     array_tasks,
@@ -223,8 +223,9 @@ def _node(raw: Mapping[str, Any]) -> SlurmNode:
     gres = text_of(raw.get("gres"))
     types, shards = gpu_types(gres)
     name = text_of(raw.get("name"))
-    if not name:
-        raise ValueError("a node without a name")
+    states = frozenset(_words(raw.get("state")))
+    if not name or not states & BASE_STATES:
+        raise ValueError("no name, or no state that Slurm's nodes have")
     return SlurmNode(
         name=name,
         gpu_types=tuple(types),
@@ -233,7 +234,7 @@ def _node(raw: Mapping[str, Any]) -> SlurmNode:
         mem_mib=int(number_of(raw.get("real_memory"))) - int(number_of(raw.get("specialized_memory"))),
         features=frozenset(_features(raw.get("active_features") or raw.get("features"))),
         partitions=frozenset(_words(raw.get("partitions"))),
-        states=frozenset(_words(raw.get("state"))),
+        states=states,
         reason=text_of(raw.get("reason")),
         slots=frozenset(shard_counts(gres).values()),
     )

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -201,9 +202,13 @@ class SqliteStore:
     def notes(self) -> dict[str, JobNote]:
         """All notes."""
         with self._read() as db:
-            rows = texts_of(db.execute("SELECT job_id, data FROM notes").fetchall()).items()
+            rows = db.execute("SELECT job_id, data FROM notes").fetchall()
+        found = {}
         with self._left_out.look("notes") as look:
-            return {i: note_of(i, data, lambda error, i=i: look.add(f"job {i}", error)) for i, data in rows}  # type: ignore[misc]
+            for job_id, data in rows:
+                if isinstance(job_id, str):
+                    found[job_id] = note_of(job_id, data, partial(look.add, f"job {job_id}"))
+        return found
 
     def put_note(self, note: JobNote, token: int) -> None:
         """Insert or replace."""

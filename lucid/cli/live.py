@@ -24,6 +24,7 @@ from lucid.core.reason import reason_from_dict
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError, StoreError
 from lucid.live.published import Published
+from lucid.live.status import words_of_left_out
 from lucid.live.switches import words_of_switches
 from lucid.live.tuning import latest_report
 from lucid.orchestrator.forecast import forecast
@@ -138,6 +139,8 @@ def status(config: Path, as_json: bool) -> None:
         click.echo(f"breaker open for {seen['breaker_open_s']} s: {seen['breaker_why']}")
     if seen.get("last_error"):
         click.echo(f"last cycle failed: {seen['last_error']}")
+    for words in words_of_left_out(seen):
+        click.echo(words)
     if seen.get("no_fair_share"):
         click.echo(f"no fair-share factors: {seen['no_fair_share']}")
     samples = seen.get("samples")

@@ -20,6 +20,7 @@ from lucid.adapters.store_sqlite import SqliteStore
 from lucid.config import Mode, Settings, profiles_folder
 from lucid.errors import ClusterUnavailable, StoreError
 from lucid.live.finding import Finding, bad, warn
+from lucid.live.status import words_of_left_out
 from lucid.live.switches import words_of_switches
 
 __all__ = ["look_over_state"]
@@ -72,6 +73,8 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     yield from let_go
     if seen.get("last_error"):
         yield bad(f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")
+    for words in words_of_left_out(seen):
+        yield warn(words, "docs/slurm-recovery.md tells what Lucid assumes of it; scontrol show job shows a job")
     if seen.get("breaker_why"):
         yield warn(f"the breaker is open: {seen['breaker_why']}", "look at slurmctld's load (sdiag)")
     for kind, found in dict[str, Mapping[str, Any]](seen.get("models", {})).items():

@@ -24,6 +24,7 @@ RUNNING: dict[str, Any] = {
     "job_id": 7, "job_state": ["RUNNING"], "partition": "a", "user_name": "bob", "nodes": "n1", "name": "x",
     "tres_per_node": "gres/gpu:2", "gres_detail": ["gpu:g0:1(IDX:0),gpu:g2:1(IDX:2)"], "start_time": 5,
 }  # fmt: skip
+NODE = {"name": "n1", "state": ["IDLE"]}
 WAITING = {"job_id": 8, "job_state": ["PENDING"], "partition": "a", "tres_per_node": "gres/gpu:1", "user_name": "eve"}
 
 
@@ -130,9 +131,8 @@ def test_an_answer_that_was_cut_short_is_none(cut: int) -> None:
 
 def test_other_lists_have_the_same_barrier() -> None:
     left_out = LeftOut()
-    assert [n.name for n in nodes_from({"nodes": [{"name": "n1"}, 5, {"gres": []}, {"name": "n2"}]}, left_out)] == [
-        "n1", "n2",
-    ]  # fmt: skip
+    nodes = [NODE, 5, {"gres": []}, {"name": "n3"}, {**NODE, "name": "n2"}]
+    assert [node.name for node in nodes_from({"nodes": nodes}, left_out)] == ["n1", "n2"]
     ended = {"job_id": 3, "state": {"current": ["COMPLETED"]}, "time": {"start": 5, "end": 9}}
     document = {"jobs": [ended, {**ended, "tres": {"requested": 5}}, 7, {**ended, "job_id": 4}]}
     assert [job.id for job in accounted_from(document, left_out)] == ["3", "4"]
@@ -140,7 +140,7 @@ def test_other_lists_have_the_same_barrier() -> None:
     shares = {"shares": {"shares": [share, 5, {**share, "name": "bob", "fairshare": {"factor": {"set": 1}}}]}}
     assert fair_shares_from(shares, left_out) == {("ml", "ann"): 0.5}
     assert {source: told["now"] for source, told in left_out.told().items()} == {
-        "nodes": 2, "accounting": 2, "shares": 2,
+        "nodes": 3, "accounting": 2, "shares": 2,
     }  # fmt: skip
     with pytest.raises(ClusterError):
         jobs_from({"jobs": {}}, left_out)

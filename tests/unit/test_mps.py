@@ -351,6 +351,8 @@ class TestBehindTheProlog:
         own = self.task(node, "8", CUDA_VISIBLE_DEVICES="1,2", **step)
         assert own["CUDA_VISIBLE_DEVICES"] == G2
         assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in own
+        fenced = self.task(node, "7", CUDA_VISIBLE_DEVICES="1,2", **step)
+        assert fenced["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=9000M", "of the one GPU that the task sees"
         for job in ("7", "8"):
             self.slurm(node, "epilog.d/50-lucid", job)
         node.gone()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,12 @@ import pytest
 from test_daemon import Site
 
 from lucid.adapters.heartbeat import read_heartbeat
+from lucid.adapters.left_out import LeftOut
+from lucid.adapters.slurm_request import Request
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.prediction import Prediction
 from lucid.errors import ClusterError, ClusterUnavailable, ConfigError, StoreError
+from lucid.live.guarded import Guarded
 from lucid.live.log import JsonLines
 from lucid.live.turns import OWN_TURNS, Turns, behind_barrier, persistently
 
@@ -171,3 +178,63 @@ def test_a_line_of_the_log_is_json_whatever_it_holds() -> None:
     record = logging.LogRecord("lucidd", logging.ERROR, "", 0, "x", (), None)
     record.facts = {"why": object(), "bytes": b"\xff"}
     json.loads(JsonLines().format(record))
+
+
+class Brittle:
+    """A predictor that cannot take some jobs."""
+
+    name = "brittle"
+
+    def __init__(self) -> None:
+        self.learned: list[str] = []
+
+    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
+        if job.name == "bad":
+            raise ZeroDivisionError
+        return Prediction(5.0, "brittle")
+
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+        raise MemoryError
+
+    def learn(self, ended: Sequence[Ended]) -> None:
+        if any(one.job.name == "bad" for one in ended):
+            raise ValueError("bad")
+        self.learned += [one.job.id for one in ended]
+
+
+def test_a_job_that_the_models_cannot_take_has_a_first_guess() -> None:
+    brittle, left_out = Brittle(), LeftOut()
+    guarded = Guarded(brittle, left_out, 60.0)
+    good, bad = Job("1", "vc", 1, 0.0), Job("2", "vc", 1, 0.0, name="bad")
+    assert [guarded.predict(job, None, 0.0).duration_s for job in (good, bad)] == [5.0, 60.0]
+    assert guarded.pair_speed(JobProfile(1, 1, 1), JobProfile(1, 1, 1)) is None
+    guarded.learn([Ended(bad, 1.0, 1.0), Ended(good, 1.0, 1.0)])
+    assert brittle.learned == ["1"]
+    assert set(left_out.told()["predictions of the models"]["first"]) == {"job 2", "a pair"}
+
+
+def test_a_held_job_that_cannot_be_read_is_let_go_and_its_note_is_kept(site: Site) -> None:
+    """Nothing is held for ever because its record cannot be read; nothing is forgotten of it either."""
+    site.submit("1")
+    site.turns(10.0)
+    assert "1" in site.store.notes()
+    site.submit("2")
+    unread = {key: replace(site.slurm.records[key], unread="TypeError: x", request=Request()) for key in ("1", "2")}
+    site.slurm.records.update(unread)
+    site.turns(5.0)
+    assert "1" in site.store.notes()
+    assert not site.slurm.records["2"].held
+    assert site.daemon._turns.failed == 0
+
+
+def test_a_look_that_does_not_name_every_job_forgets_no_note(site: Site) -> None:
+    site.submit("1")
+    site.turns(10.0)
+    gone = site.slurm.records.pop("1")
+    site.slurm.run_s[""] = 1e9
+    site.slurm.records["?"] = replace(gone, id="", number=0, unread="TypeError: x", lost=True, placement=())
+    site.turns(10.0)
+    assert "1" in site.store.notes()
+    del site.slurm.records["?"]
+    site.turns(10.0)
+    assert "1" not in site.store.notes()
