@@ -16,8 +16,8 @@ __all__ = ["People"]
 
 _AT_ONCE = 3
 _MOST = 40
-"""With so many jobs that have not ended users wait before they submit more: a slow machine gets fewer, not a queue that
-never empties."""
+"""With so many jobs that have not ended users wait before they submit more: a slow machine gets fewer jobs, not a
+queue that never empties."""
 
 
 class People:
