@@ -171,8 +171,8 @@ def _at_requeue(task: Task, before: Run, told: Told) -> str:
 
 def _lost_node(run: Run, broken: Sequence[Broken]) -> str:
     for b in broken:
-        if run.node in b.facts.get("lost", ()) and run.began_s <= (b.ended_s or run.began_s) and _during(run, b):
-            return f"its node {run.node} was lost ({b.name})"
+        if run.on(b.facts.get("lost", ())) and run.began_s <= (b.ended_s or run.began_s) and _during(run, b):
+            return f"a node of {run.nodes} was lost ({b.name})"
     return ""
 
 
@@ -183,8 +183,8 @@ def _during(run: Run, b: Broken) -> bool:
 def _split(before: Run, broken: Sequence[Broken]) -> str:
     """Slurm gave a node up whose jobs ran on: only told where the fault itself says that it left them running."""
     for b in broken:
-        if before.node in b.facts.get("cut_off", ()) and b.over(before.began_s, 600.0):
-            return f"its node {before.node} was cut off from slurmctld ({b.name})"
+        if before.on(b.facts.get("cut_off", ())) and b.over(before.began_s, 600.0):
+            return f"a node of {before.nodes} was cut off from slurmctld ({b.name})"
     return ""
 
 

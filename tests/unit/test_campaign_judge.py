@@ -97,6 +97,8 @@ def test_an_end_that_its_user_did_not_ask_for_is_a_kill_unless_its_node_was_lost
         assert found(task(lines, state), []) == [("killed", False)]
     lost = Broken("node-lost", 102.0, 150.0, {"lost": ["n1"]})
     assert found(task(lines, "NODE_FAIL"), [lost]) == [("killed", True)]
+    wide = "BEGIN 100.0 7 0 n[1-2] alone\n"
+    assert found(task(wide, "NODE_FAIL"), [Broken("node-lost", 102.0, 150.0, {"lost": ["n2"]})]) == [("killed", True)]
     other = Broken("node-lost", 102.0, 150.0, {"lost": ["n2"]})
     assert found(task(lines, "NODE_FAIL"), [other]) == [("killed", False)]
     earlier = Broken("node-lost", 20.0, 40.0, {"lost": ["n1"]})
