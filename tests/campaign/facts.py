@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from lucid.errors import LucidError
+from lucid.slurmconf.nodes import hosts_in
 
 __all__ = ["Broken", "Order", "Record", "Run", "Task", "runs_from"]
 
@@ -55,11 +58,19 @@ class Run:
     began_s: float
     job: str
     restart: int
-    node: str
+    nodes: str
+    """As Slurm writes them: n1, or n[1-2]."""
     beside: bool
     """Another run of the same job held the lock when this one began."""
     ended_s: float | None = None
     code: int = 0
+
+    def on(self, nodes: Iterable[str]) -> bool:
+        """Was one of these among its nodes?"""
+        try:
+            return not set(nodes).isdisjoint(hosts_in(self.nodes))
+        except LucidError:
+            return False
 
 
 @dataclass(frozen=True)
@@ -122,8 +133,8 @@ def runs_from(text: str) -> list[Run]:
     runs: list[Run] = []
     for line in text.splitlines():
         match line.split():
-            case ["BEGIN", at, job, restart, node, beside]:
-                runs.append(Run(float(at), job, int(restart), node, beside == "beside"))
+            case ["BEGIN", at, job, restart, nodes, beside]:
+                runs.append(Run(float(at), job, int(restart), nodes, beside == "beside"))
             case ["END", at, job, restart, code]:
                 same = [
                     n
@@ -131,7 +142,7 @@ def runs_from(text: str) -> list[Run]:
                     if (run.job, run.restart, run.ended_s) == (job, int(restart), None)
                 ]
                 run = runs.pop(same[-1]) if same else Run(float(at), job, int(restart), "", False)
-                runs.append(Run(run.began_s, run.job, run.restart, run.node, run.beside, float(at), int(code)))
+                runs.append(Run(run.began_s, run.job, run.restart, run.nodes, run.beside, float(at), int(code)))
             case _:
                 continue  # a line of which the job had written only a part when it was cut off
     return sorted(runs, key=lambda run: run.began_s)

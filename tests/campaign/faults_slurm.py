@@ -55,7 +55,9 @@ class ControlRestarted(Fault):
 class ControlStopped(Fault):
     name, what = "slurmctld-stop", "slurmctld stopped (SIGSTOP) for a while, then continued"
     touches = _CONTROL
-    lasts_s = (4.0, 15.0)
+    lasts_s = (3.0, 8.0)
+    """Less than SlurmctldTimeout: after that the other host's slurmctld takes over, and two act once they continue,
+    which is Slurm's own trouble."""
 
     def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
         return {"processes": host.site.send(signal.SIGSTOP, host.site.pids("slurmctld"))}

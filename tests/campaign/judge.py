@@ -22,11 +22,14 @@ _SAVING_S = 1.0
 """A state file bears the time when it was complete; what it holds is as old as that at the most."""
 _REQUEUE_S = 3.0
 """So long after a job's last line slurmctld may not have heard of its end, and a requeue still finds it running."""
+_LAUNCH_S = 30.0
+"""So long it may take from slurmctld's start of a job to its first line, on a busy machine."""
 _NODE_S = 45.0
 """So long after its node was lost Slurm may take to give the node up and cut the run off."""
 _TOLD = re.compile(
-    r"\[([\d:.T-]+)\] (?:sched: )?(Requeuing|_job_complete: requeue|_job_complete:) JobId=(\d+)"
-    r"(?:_[^ (]*\((\d+)\))?(?: done| per|$)"
+    r"\[([\d:.T-]+)\] (?:sched: |sched/backfill: )?"
+    r"(Requeuing|_job_complete: requeue|_job_complete:|Allocate|_start_job: Started) JobId=(\d+)"
+    r"(?:_[^ (]*\((\d+)\))?(?: done| per| NodeList=| in |$)"
 )
 
 
@@ -34,6 +37,7 @@ _TOLD = re.compile(
 class Told:
     """What slurmctld's log says of one job."""
 
+    started: list[float] = field(default_factory=list)
     requeued: list[float] = field(default_factory=list)
     completed: list[float] = field(default_factory=list)
 
@@ -78,7 +82,7 @@ def judge(task: Task, broken: Sequence[Broken], told: Told | None = None, *, fin
         else:
             found.append(_finding("lost", task, "cancelled before it ran, and not by its user"))
     elif record.state != "CANCELLED" and record.state not in task.order.ends:
-        excuse = _at_kill(task.runs[-1:], broken) or _node_was_lost(task, broken)
+        excuse = _at_kill(task.runs[-1:], broken, told) or _node_was_lost(task, broken)
         found.append(_finding("killed", task, f"ended as {record.state} {record.reason}", excuse))
     elif record.state == "COMPLETED" and not ended:
         found.append(_finding("lost", task, "COMPLETED by Slurm, and its work was never done"))
@@ -88,7 +92,7 @@ def judge(task: Task, broken: Sequence[Broken], told: Told | None = None, *, fin
 def _doubled(task: Task, broken: Sequence[Broken], told: Told) -> list[Finding]:
     found = []
     for before, after in pairwise(task.runs):
-        slurms = _at_kill([before], broken)
+        slurms = _at_kill([before], broken, told)
         if before.ended_s is not None and after.began_s >= before.ended_s:
             why = f"run again {after.began_s - before.ended_s:.1f} s after a completed run"
             excuse = slurms or _at_requeue(task, before, told)
@@ -109,7 +113,7 @@ def _cut(task: Task, broken: Sequence[Broken], told: Told) -> list[Finding]:
     found = []
     for run, after in pairwise(task.runs):
         if run.ended_s is None and not after.beside and (run.job, run.restart) != (after.job, after.restart):
-            excuse = _at_kill([run], broken) or _lost_node(run, broken)
+            excuse = _at_kill([run], broken, told) or _lost_node(run, broken)
             found.append(_finding("killed", task, "a run was cut off and started over, which nobody allowed", excuse))
     return found
 
@@ -122,12 +126,22 @@ def _windows(broken: Sequence[Broken]) -> list[tuple[float, float]]:
     ]
 
 
-def _at_kill(runs: Sequence[Run], broken: Sequence[Broken]) -> str:
+def _at_kill(runs: Sequence[Run], broken: Sequence[Broken], told: Told) -> str:
+    """By the run's own lines, or by slurmctld's, which are a little earlier at the start and later at the end."""
     for since, until in _windows(broken):
         for run in runs:
-            for what, at_s in (("began", run.began_s), ("ended", run.ended_s)):
-                if at_s is not None and since <= at_s <= until:
-                    return f"a run {what} {until - at_s:.1f} s before slurmctld was killed, and after its last save"
+            starts = [at_s for at_s in told.started if run.began_s - _LAUNCH_S <= at_s <= run.began_s]
+            ended_s = run.ended_s
+            ends = (
+                []
+                if ended_s is None
+                else [at_s for at_s in told.completed if ended_s <= at_s <= ended_s + _REQUEUE_S]
+            )
+            for what, times in (("began", [run.began_s, *starts[-1:]]), ("ended", [ended_s, *ends[:1]])):
+                for at_s in times:
+                    if at_s is not None and since <= at_s <= until:
+                        before = f"{until - at_s:.1f} s before slurmctld was killed, and after its last save"
+                        return f"a run {what} {before}"
     return ""
 
 
@@ -157,8 +171,8 @@ def _at_requeue(task: Task, before: Run, told: Told) -> str:
 
 def _lost_node(run: Run, broken: Sequence[Broken]) -> str:
     for b in broken:
-        if run.node in b.facts.get("lost", ()) and run.began_s <= (b.ended_s or run.began_s) and _during(run, b):
-            return f"its node {run.node} was lost ({b.name})"
+        if run.on(b.facts.get("lost", ())) and run.began_s <= (b.ended_s or run.began_s) and _during(run, b):
+            return f"a node of {run.nodes} was lost ({b.name})"
     return ""
 
 
@@ -169,8 +183,8 @@ def _during(run: Run, b: Broken) -> bool:
 def _split(before: Run, broken: Sequence[Broken]) -> str:
     """Slurm gave a node up whose jobs ran on: only told where the fault itself says that it left them running."""
     for b in broken:
-        if before.node in b.facts.get("cut_off", ()) and b.over(before.began_s, 600.0):
-            return f"its node {before.node} was cut off from slurmctld ({b.name})"
+        if before.on(b.facts.get("cut_off", ())) and b.over(before.began_s, 600.0):
+            return f"a node of {before.nodes} was cut off from slurmctld ({b.name})"
     return ""
 
 
@@ -189,5 +203,6 @@ def told_by(log: str) -> dict[str, Told]:
         if match := _TOLD.match(line):
             at_s = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp()
             told = found.setdefault(match[4] or match[3], Told())
-            (told.requeued if "equeu" in match[2] else told.completed).append(at_s)
+            kind = "requeued" if "equeu" in match[2] else "completed" if "complete" in match[2] else "started"
+            getattr(told, kind).append(at_s)
     return found

@@ -33,6 +33,7 @@ class Observer:
     def __init__(self, site: Site, people: People, lanes: Lanes, note: Callable[..., None]) -> None:
         self._site, self._people, self._lanes, self._note = site, people, lanes, note
         self.watch = Watch(people.by_token, FOLDER, BOUND_S)
+        people.ended = lambda: sum(record.over for record in list(self.watch.records.values()))
         self.unseen_s = 0.0
         """Time in which Slurm did not answer."""
         self.resumed: list[str] = []
@@ -67,7 +68,9 @@ class Observer:
         ours = [job for job in jobs if str(job.get("standard_output", "")).startswith(f"{FOLDER}/out/")]
         for job in ours:
             token = str(job["standard_output"]).removeprefix(f"{FOLDER}/out/")
-            if token in self._people.unsaid:
+            if token in self._people.unsaid and job["state_reason"] == "BadConstraints":
+                self._people.refuse(token, "BadConstraints; the answer was lost")
+            elif token in self._people.unsaid:
                 self._people.accept(token, str(job.get("array_job_id", {}).get("number") or job["job_id"]), now_s)
         beat_s = self._beat_s()
         barred = bool(self._lanes.in_force("slurmctld", 10) or self._lanes.in_force("munge", 10))

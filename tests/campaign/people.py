@@ -15,6 +15,9 @@ from campaign.stream import FOLDER, script
 __all__ = ["People"]
 
 _AT_ONCE = 3
+_MOST = 40
+"""With so many jobs that have not ended users wait before they submit more: a slow machine gets fewer jobs, not a
+queue that never empties."""
 
 
 class People:
@@ -30,6 +33,8 @@ class People:
         self.refused: dict[str, str] = {}
         self.unsaid: set[str] = set()
         """Orders to which sbatch gave no answer: Slurm may have taken them all the same."""
+        self.ended: Callable[[], int] = lambda: 0
+        """How many of the tasks have ended, as far as anybody knows."""
         self._jobs: dict[str, str] = {}
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._lock = threading.Lock()
@@ -40,10 +45,12 @@ class People:
         self._thread.start()
 
     def close(self) -> None:
-        """Nothing more is submitted; what users meant to do later they do now or never."""
+        """Nothing more is submitted; what users meant to do later they do now: whoever held a job lets it go."""
         self._stop.set()
         self._thread.join(30)
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=True)
+        for _, do in self._later:
+            do()
 
     def accept(self, token: str, job: str, at_s: float) -> None:
         """Slurm has it, whatever sbatch said."""
@@ -53,11 +60,22 @@ class People:
             for key in self.by_token[token].keys:
                 self.tasks.setdefault(key, Task(self.by_token[token], key, at_s, job))
 
+    def refuse(self, token: str, why: str) -> None:
+        """Slurm has refused it, and sbatch never heard of that."""
+        with self._lock:
+            self.unsaid.discard(token)
+            self.refused[token] = why
+        self._note("refused", token=token, said=why)
+
     def _live(self) -> None:
         order = next(self._orders, None)
+        paused_s, before_s = 0.0, 0.0
         while not self._stop.wait(0.1):
             at_s = time.monotonic() - self._began
-            while order is not None and order.at_s <= at_s:
+            if len(self.tasks) - self.ended() > _MOST:
+                paused_s += at_s - before_s
+            before_s = at_s
+            while order is not None and order.at_s <= at_s - paused_s:
                 self._pool.submit(self._submit, order)
                 order = next(self._orders, None)
             with self._lock:
@@ -65,13 +83,10 @@ class People:
                 self._later = [(when, do) for when, do in self._later if when > at_s]
             for do in due:
                 self._pool.submit(do)
-        with self._lock:  # whoever held a job lets it go before leaving
-            due = [do for _, do in self._later]
-        for do in due:
-            self._pool.submit(do)
-        self._later = []
 
     def _submit(self, order: Order) -> None:
+        if self._stop.is_set():
+            return
         options = order.options
         if order.after:
             before = self._jobs.get(order.after, "")
@@ -101,11 +116,9 @@ class People:
                 self._later.append((now + order.release_after_s, lambda: self._release(order, job)))
 
     def _cancel(self, order: Order, job: str, tries: int = 4) -> None:
-        # said before it is known: a cancel whose answer was lost was given all the same
-        at_s = time.time()
+        for key in order.keys:  # also if the answer gets lost: Slurm may have taken it all the same
+            self.tasks[key].cancelled_s = time.time()
         done = self._site.run("scancel", job, user=order.user, limit_s=40)
-        for key in order.keys:
-            self.tasks[key].cancelled_s = at_s
         if done.returncode and tries > 1 and not self._stop.wait(4):
             self._cancel(order, job, tries - 1)
 

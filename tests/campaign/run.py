@@ -104,13 +104,14 @@ class Campaign:
             self._until(lambda: time.time() - self.began_s >= length_s, length_s + 5)
             self.ended = "early: it was told to stop" if self.stop.is_set() else "in time"
         finally:
+            self._say("the stream stops; whatever is broken is mended")
             self.people.close()
             self.lanes.close()
             if harm is not None:
                 harm.join(60)
             self._mend()
             if not self.stop.is_set():
-                self._say("the stream has stopped, everything is mended; waiting until all is quiet")
+                self._say("waiting until all is quiet")
                 self._until(self._quiet, _DRAIN_S)
             self.observer.close()
             self._ask_accounting()

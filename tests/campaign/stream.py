@@ -35,7 +35,7 @@ def script(order: Order) -> str:
 f={FOLDER}/runs/{order.token}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
 exec 9>>$f.lock
 flock -n 9 && h=alone || h=beside
-echo "BEGIN $EPOCHREALTIME $SLURM_JOB_ID ${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME $h" >> $f
+echo "BEGIN $EPOCHREALTIME $SLURM_JOB_ID ${{SLURM_RESTART_COUNT:-0}} $SLURM_JOB_NODELIST $h" >> $f
 ( {order.body} )
 c=$?
 [ $c -gt 128 ] && exit $c

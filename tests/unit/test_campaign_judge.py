@@ -61,12 +61,18 @@ def test_what_slurmctld_forgot_when_it_was_killed_is_told_apart_by_evidence_alon
     assert found(Task(ORDER, "j1-1", 90.0, "7", known=False), [KILL]) == [("lost", False)]
 
 
+def test_a_start_that_slurmctld_forgot_is_known_by_its_log_where_the_job_was_slower() -> None:
+    lines = "BEGIN 110.4 7 0 n1 alone\nBEGIN 140.0 7 1 n2 alone\nEND 145.0 7 1 0\n"
+    assert found(task(lines), [KILL], Told(started=[109.0, 139.0])) == [("killed", True)]
+    assert found(task(lines), [KILL], Told(started=[102.0, 139.0])) == [("killed", False)], "that start was saved"
+
+
 def test_a_requeue_that_met_the_end_of_a_job_is_told_apart_where_its_user_allowed_one() -> None:
     lines = ONCE + "BEGIN 130.0 7 1 n1 alone\nEND 135.0 7 1 0\n"
-    assert found(task(lines, restarts=True), [], Told([105.4])) == [("doubled", True)]
-    assert found(task(lines, restarts=True), [], Told([125.0])) == [("doubled", False)]
-    assert found(task(lines), [], Told([105.4])) == [("doubled", False)]
-    knew = Told([105.4], completed=[105.2])
+    assert found(task(lines, restarts=True), [], Told(requeued=[105.4])) == [("doubled", True)]
+    assert found(task(lines, restarts=True), [], Told(requeued=[125.0])) == [("doubled", False)]
+    assert found(task(lines), [], Told(requeued=[105.4])) == [("doubled", False)]
+    knew = Told(requeued=[105.4], completed=[105.2])
     assert found(task(lines, restarts=True), [], knew) == [("doubled", False)], "slurmctld had heard of its end"
 
 
@@ -91,6 +97,8 @@ def test_an_end_that_its_user_did_not_ask_for_is_a_kill_unless_its_node_was_lost
         assert found(task(lines, state), []) == [("killed", False)]
     lost = Broken("node-lost", 102.0, 150.0, {"lost": ["n1"]})
     assert found(task(lines, "NODE_FAIL"), [lost]) == [("killed", True)]
+    wide = "BEGIN 100.0 7 0 n[1-2] alone\n"
+    assert found(task(wide, "NODE_FAIL"), [Broken("node-lost", 102.0, 150.0, {"lost": ["n2"]})]) == [("killed", True)]
     other = Broken("node-lost", 102.0, 150.0, {"lost": ["n2"]})
     assert found(task(lines, "NODE_FAIL"), [other]) == [("killed", False)]
     earlier = Broken("node-lost", 20.0, 40.0, {"lost": ["n1"]})
@@ -117,10 +125,11 @@ def test_requeues_and_ends_are_read_from_slurmctlds_log() -> None:
         "[2026-11-22T02:50:02.000] Requeuing JobId=10_1(14)\n"
         "[2026-11-22T02:50:02.100] _job_complete: JobId=10_2(15) WEXITSTATUS 0\n"
         "[2026-11-22T02:50:02.101] _job_complete: JobId=10_2(15) done\n"
-        "[2026-11-22T02:50:03.000] sched: Allocate JobId=16 NodeList=n1\n"
+        "[2026-11-22T02:50:03.000] sched: Allocate JobId=16 NodeList=n1 #CPUs=1 Partition=vc-a\n"
+        "[2026-11-22T02:50:04.000] sched/backfill: _start_job: Started JobId=16 in vc-a on n1\n"
     )
     told = told_by(log)
-    assert {job: (len(said.requeued), len(said.completed)) for job, said in told.items()} == {
-        "12": (1, 0), "14": (1, 0), "15": (0, 1),
+    assert {job: (len(said.requeued), len(said.completed), len(said.started)) for job, said in told.items()} == {
+        "12": (1, 0, 0), "14": (1, 0, 0), "15": (0, 1, 0), "16": (0, 0, 2),
     }  # fmt: skip
     assert told["14"].requeued[0] - told["12"].requeued[0] == 0.5
