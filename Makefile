@@ -5,9 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Each drives a testbed of its own (about 300 MB); the tests mostly wait.
 E2E_PROCESSES ?= 3
+SEED ?= 1
+MINUTES ?= 5
 export LUCID_SHARED ?= $(abspath ../shared)
 
-.PHONY: help install demo cluster demo-slurm cluster-down check test e2e nightly bench lint types fast clean
+.PHONY: help install demo cluster demo-slurm campaign cluster-down check test e2e nightly bench lint types fast clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -42,6 +44,7 @@ e2e: $(STAMP) ## every test on a real Slurm (root, debootstrap): docs/testbed.md
 
 nightly: $(STAMP) ## large randomised safety runs
 	LUCID_NIGHTLY=1 $(BIN)/python -m pytest -m nightly
+	LUCID_FUZZ_SEED=$$(date +%s) LUCID_FUZZ_TIMES=20 $(BIN)/python -m pytest tests/fuzz
 
 bench: $(STAMP) ## figures of speed and quality, as README names them
 	$(BIN)/python -m benchmarks
@@ -54,6 +57,9 @@ cluster: ## a real Slurm on this machine (root, Debian's debootstrap); prints ho
 
 demo-slurm: $(STAMP) ## 60 jobs of three users on a real Slurm, plain and with Lucid packing (root; about 8 minutes)
 	@$(BIN)/python slurm/demo.py
+
+campaign: $(STAMP) ## random faults over counted jobs on a real Slurm: SEED=n MINUTES=m, JSON=1 (root): docs/campaign.md
+	@$(BIN)/python tests/campaign --seed $(SEED) --minutes $(MINUTES) $(if $(JSON),--json) $(CAMPAIGN)
 
 cluster-down: ## end it and remove every trace but the cached tree
 	@$(PYTHON) slurm/testbed down

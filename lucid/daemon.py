@@ -13,13 +13,16 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
+from lucid.adapters.atomic import closed_to_others
 from lucid.adapters.clock import SystemClock
 from lucid.adapters.heartbeat import Heartbeat, write_heartbeat
+from lucid.adapters.left_out import LeftOut
 from lucid.adapters.model_timer import ModelTimer
 from lucid.adapters.pair_memory import PairMemoryFile
 from lucid.adapters.plan_records import prune_records
@@ -43,21 +46,25 @@ from lucid.errors import ClusterError, ClusterUnavailable, ConfigError, LucidErr
 from lucid.live.anew import Carried, carried_from, somebody_may_act
 from lucid.live.catch_up import CatchUp
 from lucid.live.failover import Failover
+from lucid.live.guarded import Guarded
 from lucid.live.log import JsonLines
 from lucid.live.models import LiveModels
 from lucid.live.modes import live_profiling, modes_from, policy_settings
 from lucid.live.policies import check_policy
 from lucid.live.policy_memory import PolicyMemory
+from lucid.live.published import Publisher
 from lucid.live.records import records_folder, with_records
 from lucid.live.samples import SampleIntake, WithSamples
 from lucid.live.status import partitions_of, status_of
 from lucid.live.switches import settle_switches
 from lucid.live.tuning import tune_timer
+from lucid.live.turns import Turns, behind_barrier, persistently
 from lucid.live.upkeep import model_timer
 from lucid.models.pair_memory import PairMemory
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.site_factor import site_factors
 from lucid.profiler.stage import goes_through_profiling
+from lucid.shown import shown
 
 __all__ = ["Daemon", "main", "open_store"]
 
@@ -67,7 +74,7 @@ _RENEW_EVERY_S = 3
 _TURN_S = 60.0
 
 
-def open_store(path: Path, now_s: float) -> SqliteStore:
+def open_store(path: Path, now_s: float, left_out: LeftOut | None = None, shared: bool = False) -> SqliteStore:
     """The store; one that is damaged is moved aside and a new one begun, because Slurm's own state is enough to
     go on from.
 
@@ -75,11 +82,11 @@ def open_store(path: Path, now_s: float) -> SqliteStore:
         StoreError: it cannot be opened for another reason.
     """
     try:
-        return SqliteStore(path)
+        return SqliteStore(path, left_out=left_out, shared=shared)
     except StoreDamaged as error:
         aside = set_aside(path, now_s)
         _LOG.error("store damaged, a new one begun", extra={"facts": {"aside": str(aside), "why": str(error)}})
-        return SqliteStore(path)
+        return SqliteStore(path, left_out=left_out, shared=shared)
 
 
 class Daemon:
@@ -98,21 +105,24 @@ class Daemon:
         memory: PairMemory | None = None,
         samples: SampleIntake | None = None,
         accounting: Accounting | None = None,
+        left_out: LeftOut | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """``predictor`` may be the models to make one from: the first cycle makes it, and another when other versions
-        serve; ``samples`` are taken in before each cycle; ``accounting`` tells what ended without a daemon."""
+        serve; ``samples`` are taken in before each cycle; ``accounting`` tells what ended without a daemon;
+        ``left_out`` is what all of these could not read."""
         self._settings = settings
         self._client = client
         self._breaker = breaker
         self._store = store
         self._source = source
         self._clock = clock
+        self._left_out = LeftOut() if left_out is None else left_out
         self._models: LiveModels | None = None
         if isinstance(predictor, LiveModels):
             self._models = predictor
         else:
-            self._predictor = predictor
+            self._predictor = self._guarded(predictor)
         self._samples = samples
         self._catch_up = None if accounting is None else CatchUp(store, accounting, clock, settings.daemon)
         self._memory = PairMemory() if memory is None else memory  # one that is empty is false
@@ -130,9 +140,13 @@ class Daemon:
         self._cycles = 0
         self._unsettled = False
         """Something was told to Slurm of which the next look shows what came of it."""
-        self._last_error = ""
+        self._turns = Turns(settings.slurm.poll_busy_s)
         self._shares: FairShares | None = None
         self._policy_memory = PolicyMemory(store, settings.daemon.policy)
+        self._publisher = Publisher(settings)
+
+    def _guarded(self, predictor: Predictor) -> Predictor:
+        return Guarded(predictor, self._left_out, self._settings.daemon.first_guess_s)
 
     @property
     def modes(self) -> dict[str, Mode]:
@@ -147,11 +161,13 @@ class Daemon:
     # -- one turn --------------------------------------------------------------------------------------------
 
     def turn(self) -> float:
-        """Renew the lease, observe, decide, act, mend, and say so. Trouble is logged and tried again: nothing that
-        happens here may end the daemon. Returns seconds to wait."""
+        """Renew the lease, observe, decide, act, mend, and say so. Trouble is told and tried again: nothing that
+        happens here may end the daemon (`Turns`). Returns seconds to wait."""
         self._turns_since_s = self._monotonic_s()
         try:
             return self._turn()
+        except Exception as error:
+            return self._failed(error)
         finally:
             self._turns_since_s = None
 
@@ -161,26 +177,35 @@ class Daemon:
                 return min(self._settings.daemon.lease_s / 3, 2.0)
             self._switches = self._store.settings()
             result = self._work()
-            self._last_error = ""
+            self._turns.last_error = ""
             self._beat(result)
+            self._turns.good()
             return self._wait_s(result)
         except LeaseLost as error:
             self._step_down(str(error))
             return self._settings.daemon.lease_s / 3
         except (StoreGone, StoreDamaged) as error:
             return self._begin_anew(error)
-        except UnsafePlan as error:
-            self._trouble("plan refused by the safety check: nothing was applied", error)
-        except (ClusterError, StoreError) as error:
-            self._trouble("cycle not finished", error)
-        except LucidError as error:
-            self._trouble("cycle failed", error)
-        return max(self._settings.slurm.poll_busy_s, min(self._breaker.open_s, 30.0))
+
+    def _failed(self, error: Exception) -> float:
+        what = "plan refused by the safety check: nothing was applied"
+        if not isinstance(error, UnsafePlan):
+            what = "cycle not finished" if isinstance(error, ClusterError | StoreError) else "cycle failed"
+        wait_s = self._turns.bad(what, error)
+        if self._turns.begin_anew:
+            self._lease = self._cluster = self._cycle = None
+        with suppress(Exception):  # where the store itself is the trouble, that was just told
+            if isinstance(error, ClusterUnavailable) and self._lease is not None:
+                self._failover.offer(self._store, self._lease.token)
+            self._status(self._clock.now_s(), None)
+        return max(wait_s, min(self._breaker.open_s, 30.0))
 
     def _hold_lease(self) -> bool:
         now_s, lasts_s = self._clock.now_s(), self._lasts_s
         if not self._settled and somebody_may_act(self._store, Path(self._settings.daemon.heartbeat), now_s, lasts_s):
-            self._stand_by("the store is new, but a heartbeat is not: another lucidd may still act; waiting it out")
+            self._turns.standing_by(
+                "the store is new, but a heartbeat is not: another lucidd may still act; waiting it out"
+            )
             return False
         held, lease = self._store.lease(), None
         if self._failover.may_take(self._store, held, lasts_s, self._reaches_slurm):
@@ -190,7 +215,7 @@ class Daemon:
                 self._step_down("its lease ran out and another daemon has it")
             if self._failover.wait(self._store, now_s):
                 _LOG.info("standing by", extra={"facts": {"acts": held.holder if held else ""}})
-            tell_systemd("WATCHDOG=1")
+            self._turns.feed()
             return False
         self._failover.acts()
         if self._lease is None or lease.token != self._lease.token:
@@ -234,8 +259,7 @@ class Daemon:
             whole = self._store.renew(self._clock.now_s())
             other = self._store.lease()
         except StoreError as still:
-            self._trouble("the store is gone, and a new one cannot be begun", still)
-            return self._settings.slurm.poll_busy_s
+            return self._turns.bad("the store is gone, and a new one cannot be begun", still)
         facts = {"why": str(error), "notes": len(carried.notes), "profiles": len(carried.profiles)}
         what = "store's journal gone, nothing lost" if whole else "store gone, a new one begun; its history is lost"
         _LOG.error(what, extra={"facts": facts})
@@ -247,12 +271,6 @@ class Daemon:
         if memory is not None:
             self._policy_memory.start_with(memory)
         return 0.0
-
-    def _stand_by(self, why: str) -> None:
-        if why != self._last_error:
-            _LOG.warning("standing by", extra={"facts": {"why": why}})
-        self._last_error = why
-        tell_systemd("WATCHDOG=1")
 
     def _fair_shares(self) -> FairShares | None:
         """Slurm's own factors, asked for as often as Slurm works them out, where the order goes by them."""
@@ -330,11 +348,11 @@ class Daemon:
         """Everything that a prediction goes into, from the models that serve now and the jobs that have ended."""
         able = cluster.capabilities  # asks Slurm for its version, so this waits for the first turn that reaches it
         if self._models is not None:
-            self._predictor = self._models.make()
+            self._predictor = self._guarded(self._models.make())
             self._tell_models(self._models)
         self._predictor.learn(self._store.ended())
         rules = policy_settings(self._settings, able)
-        store = StoreRecorder(self._store, self._token, lambda: self.modes)
+        store = StoreRecorder(self._store, self._token, lambda: self.modes, self._publisher.take)
         policy, recorder = with_records(self._settings, rules, self._predictor, store)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
         return Cycle(cluster, self._predictor, policy, recorder, memory=before, tolerant=True)
@@ -363,17 +381,19 @@ class Daemon:
                 daemon.optout,
             ),
         )
-        tell_systemd("WATCHDOG=1")
         self._status(now_s, result)
 
     def _status(self, now_s: float, result: CycleResult | None) -> None:
+        self._left_out.replace("profile and sample files", dict(getattr(self._source, "bad", {})))
         status: dict[str, Any] = {
             **status_of(now_s, self._client.name, self._breaker, self._models, self._source),
             "cycles": self._cycles,
             "paused": self._switches.get("paused") == "1",
             "modes": {name: str(mode) for name, mode in self.modes.items()},
             "configured": {name: str(mode) for name, mode in self._settings.daemon.partitions.items()},
-            "last_error": self._last_error,
+            "last_error": self._turns.last_error,
+            "failed_turns": self._turns.failed,
+            "left_out": self._left_out.told(),
         }
         if self._shares is not None:
             status["no_fair_share"] = self._shares.why_none
@@ -383,6 +403,9 @@ class Daemon:
             status["partitions"] = partitions_of(result.snapshot)
         if self._cluster is not None:
             status["aside"] = self._cluster.aside()
+            told = {"modes", "paused", "aside"} & status.keys()
+            lasts_s = max(self._settings.daemon.lease_s, 2 * self._settings.slurm.poll_idle_s)
+            self._publisher.write(now_s, {**{key: status[key] for key in told}, "lasts_s": lasts_s})
         self._store.put_view("status", status)
 
     def _wait_s(self, result: CycleResult) -> float:
@@ -405,42 +428,32 @@ class Daemon:
         """Seconds until the next look at the least, whatever wakes it: a slow slurmctld is asked less often."""
         return max(self._settings.slurm.poll_busy_s, 5.0 * self._breaker.calls.last_s)
 
-    def _trouble(self, what: str, error: Exception) -> None:
-        if str(error) != self._last_error:
-            _LOG.error(what, extra={"facts": {"why": str(error)}})
-        self._last_error = str(error)
-        tell_systemd("WATCHDOG=1")
-        try:
-            if isinstance(error, ClusterUnavailable) and self._lease is not None:
-                self._failover.offer(self._store, self._lease.token)
-            self._status(self._clock.now_s(), None)
-        except StoreError:
-            return  # the store itself is the trouble, and was just told
-
     def _step_down(self, why: str) -> None:
         _LOG.warning("another daemon acts, this one stands by", extra={"facts": {"why": why}})
         self._lease = self._cluster = self._cycle = None
 
     def stop(self) -> None:
         """Give the lease back. Jobs stay as they are: a restart goes on with them, and what is to happen when none
-        follows is the unit's business (ExecStopPost, and the timer)."""
-        if self._lease is not None:
-            if self._cycle is not None:
-                with suppress(StoreError):  # what was kept last will do; the lease matters more
-                    self._policy_memory.keep(self._cycle.memory, now=True)
-            self._store.drop_lease(self._lease.token)
-            self._lease = None
+        follows is the unit's business (ExecStopPost, and the timer). Where something fails, the lease runs out."""
+        lease, cycle, self._lease = self._lease, self._cycle, None
+        if lease is None:
+            return
+        if cycle is not None:
+            with suppress(Exception):  # what was kept last will do; the lease matters more
+                self._policy_memory.keep(cycle.memory, now=True)
+        behind_barrier("lease not given back", lambda: self._store.drop_lease(lease.token))
 
     def prune(self) -> None:
         """Drop what is older than ``daemon.keep_days``."""
-        try:
-            before_s = self._clock.now_s() - self._settings.daemon.keep_days * 86400.0
-            gone, plans = self._store.prune(before_s), prune_records(records_folder(self._settings), before_s)
-            _LOG.info("pruned", extra={"facts": {"rows": gone, "plans": plans}})
-        except (StoreError, OSError) as error:
-            self._trouble("pruning failed", error)
+        behind_barrier("pruning failed", self._prune, self._turns)
+
+    def _prune(self) -> None:
+        before_s = self._clock.now_s() - self._settings.daemon.keep_days * 86400.0
+        gone, plans = self._store.prune(before_s), prune_records(records_folder(self._settings), before_s)
+        _LOG.info("pruned", extra={"facts": {"rows": gone, "plans": plans}})
 
 
+@closed_to_others()
 def main(arguments: list[str] | None = None) -> int:
     """The process: read the configuration, turn until told to stop."""
     parser = argparse.ArgumentParser(prog="lucidd", description="Schedule GPU jobs on Slurm.")
@@ -452,18 +465,29 @@ def main(arguments: list[str] | None = None) -> int:
     for log in (_LOG, logging.getLogger("lucid")):
         log.addHandler(handler)
     _LOG.setLevel(logging.INFO)
-    try:
-        settings = load_settings(given.config)
-        daemon, store = _make(settings, given.config)
-    except LucidError as error:
-        print(f"lucidd: {error}", file=sys.stderr)
-        return error.exit_code
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    beside = (model_timer(settings, given.config, store), tune_timer(settings, given.config))
+    try:
+        settings = load_settings(given.config)
+        made = persistently(lambda: _make(settings, given.config), stop, "start failed, tried again", once=given.once)
+    except LucidError as error:
+        print(shown(f"lucidd: {error}", lines=True), file=sys.stderr)
+        return error.exit_code
+    if made is None:
+        return 0
+    daemon, store = made
+    beside: list[ModelTimer] = [] if given.once else _timers(settings, given.config, store)
     wake = WakeFile(Path(settings.daemon.heartbeat).with_name("wake"))
-    return _turn_until(daemon, stop, wake, given.once, [] if given.once else [timer for timer in beside if timer])
+    return _turn_until(daemon, stop, wake, given.once, beside)
+
+
+def _timers(settings: Settings, config: Path, store: Store) -> list[ModelTimer]:
+    """Those that can be made: training and search are worth less than scheduling."""
+    found: list[ModelTimer | None] = []
+    behind_barrier("no training beside", lambda: found.append(model_timer(settings, config, store)))
+    behind_barrier("no tuner beside", lambda: found.append(tune_timer(settings, config)))
+    return [timer for timer in found if timer is not None]
 
 
 def _turn_until(
@@ -472,9 +496,9 @@ def _turn_until(
     timers = BackgroundScheduler(daemon=True)
     timers.add_job(daemon.prune, "interval", hours=_PRUNE_EVERY_H, max_instances=1, coalesce=True)
     timers.add_job(daemon.keep_lease, "interval", seconds=_RENEW_EVERY_S, max_instances=1, coalesce=True)
-    timers.start()
+    behind_barrier("no pruning beside, and no renewal of the lease within a long turn", timers.start)
     for timer in beside:
-        timer.start()
+        behind_barrier("no timer beside", timer.start)
     _LOG.info("started")
     ready = False
     try:
@@ -486,12 +510,14 @@ def _turn_until(
                 ready = True
             if once:
                 break
-            wake.wait(stop, min(daemon.least_wait_s, wait_s), wait_s)
+            least_s = min(daemon.least_wait_s, wait_s)
+            if not behind_barrier("not waiting for the wake file", partial(wake.wait, stop, least_s, wait_s)):
+                stop.wait(wait_s)
     finally:
         tell_systemd("STOPPING=1")
-        timers.shutdown(wait=False)
+        behind_barrier("pruning not stopped", lambda: timers.shutdown(wait=False))
         for timer in beside:
-            timer.stop()
+            behind_barrier("a timer not stopped", timer.stop)
         daemon.stop()
     _LOG.info("stopped")
     return 0
@@ -509,7 +535,8 @@ def _make(
     slurm, state = settings.slurm, Path(settings.daemon.state_dir)
     breaker = Breaker(monotonic_s, latency_s=slurm.slow_s, rest_s=slurm.rest_s)
     clock = SystemClock()
-    store = open_store(state / "lucid.db", clock.now_s())
+    left_out = LeftOut()
+    store = open_store(state / "lucid.db", clock.now_s(), left_out, settings.daemon.shared_state)
     source: ProfileSource = ProfileFolder(profiles_folder(settings))
     samples = None
     if settings.daemon.samples_dir:
@@ -522,21 +549,21 @@ def _make(
             most_bytes=settings.daemon.most_samples_mib << 20,
         )
         source = WithSamples(source, samples)
-    memory = PairMemoryFile(state / "pairs.json")
+    memory = PairMemoryFile(state / "pairs.json", left_out)
     models = LiveModels(
         library_folder(settings, config.parent) or state / "models",
         first_guess_s=settings.daemon.first_guess_s,
         profiled_s=settings.policy.profiling.t_prof_s,
         memory=memory,
     )
-    client = make_client(slurm, breaker)
+    client = make_client(slurm, breaker, left_out)
     accounting = None
     if slurm.client == "command" or slurm.rest_commands:
         # slow accounting is no reason to ask slurmctld less often
-        accounting = SacctClient(CommandClient(slurm.prefix, Breaker(monotonic_s), slurm.timeout_s))
+        accounting = SacctClient(CommandClient(slurm.prefix, Breaker(monotonic_s), slurm.timeout_s, left_out))
     daemon = Daemon(
         settings, client, breaker, store, source, clock, models,
-        memory=memory, samples=samples, accounting=accounting,
+        memory=memory, samples=samples, accounting=accounting, left_out=left_out,
     )  # fmt: skip
     return daemon, store
 

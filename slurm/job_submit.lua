@@ -662,7 +662,22 @@ local function refuse(words)
   return slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
 end
 
+-- lucid-release asks, from any host, whether a lucidd lives: slurmctld is where that matters, and what it says here no
+-- user can write. The answer is the heartbeat's time and this host's; nothing is submitted.
+local function answer()
+  local file = io.open(settings().heartbeat, "r")
+  local text = file and file:read(HEARTBEAT_BYTES) or ""
+  if file then
+    file:close()
+  end
+  slurm.log_user("lucid-alive heartbeat=%s now=%d", text:match("^time (%d+)\n") or "0", os.time())
+end
+
 function slurm_job_submit(job, part_list, submit_uid)
+  if job.comment == "lucid:alive" then
+    pcall(answer)
+    return slurm.ERROR
+  end
   local fine, edits, reason, refusal = pcall(decide, job, part_list, submit_uid, os.time())
   if not fine then
     slurm.log_error("lucid: job taken as it was written: %s", tostring(edits))

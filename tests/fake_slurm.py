@@ -13,7 +13,7 @@ from typing import Any
 
 from lucid.adapters.profiles import ProfileReading
 from lucid.adapters.slurm_client import Changes
-from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm_request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
 from lucid.adapters.slurm_text import gpu_count, shard_types
 from lucid.core.job import JobProfile
@@ -213,6 +213,8 @@ class FakeSlurm:
             request = replace(request, exact_mem=True)
             self._set(job_id, mem_mib=changes.mem_node_mib)
         asked = sum(gpu_count(getattr(request, key)) for key in GPU_FIELDS)
+        if changes.admin_comment is not None:
+            self._set(job_id, admin_comment=changes.admin_comment)
         if changes.extra is not None:
             self._set(job_id, extra=changes.extra)
         self._set(job_id, request=request, gpus=asked or record.gpus, partition=changes.partition or record.partition)

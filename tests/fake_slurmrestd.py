@@ -11,7 +11,7 @@ import httpx
 
 from fake_slurm import FakeSlurm
 from lucid.adapters.slurm_client import Breaker, Changes
-from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm_request import JobDefaults
 from lucid.adapters.slurm_rest import REQUEUES, VERSIONS, RestClient
 from lucid.errors import ActionRefused

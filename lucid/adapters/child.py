@@ -29,7 +29,13 @@ def run_lucidctl(words: Sequence[str], timeout: timedelta) -> subprocess.Complet
     seconds = timeout.total_seconds()
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=seconds, check=False, preexec_fn=_step_back
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=seconds,
+            check=False,
+            preexec_fn=_step_back,
         )
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"ran longer than {seconds:.0f} s and was stopped") from None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lucid.adapters.atomic import write_atomic
+from lucid.adapters.atomic import write_public
 from lucid.config import Mode
 from lucid.errors import StoreError
 
@@ -48,9 +48,7 @@ def write_heartbeat(path: Path, beat: Heartbeat) -> None:
     hosts = {"host": beat.host, "standby": beat.standby}
     lines += [f"{key} {name}" for key, name in hosts.items() if _HOST.fullmatch(name)]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, ("\n".join(lines) + "\n").encode())
-        path.chmod(0o644)
+        write_public(path, ("\n".join(lines) + "\n").encode())
     except OSError as error:
         raise StoreError(
             f"{path}: the heartbeat cannot be written ({error.strerror}); who owns the folder?"

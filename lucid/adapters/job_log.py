@@ -58,7 +58,7 @@ def write_job_log(path: Path, ended: Sequence[Ended]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # a name may hold anything, halves of characters too
-        write_atomic(path, text.getvalue().encode("utf-8", "backslashreplace"))
+        write_atomic(path, text.getvalue().encode("utf-8", "backslashreplace"), mode=0o600)
     except OSError as error:
         raise StoreError(f"{path}: cannot be written ({error.strerror}); check free space and owner") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lucid.adapters.profiles import ProfileSource, labelled, says_more
-from lucid.adapters.slurm_records import SlurmJob
+from lucid.adapters.slurm_nouns import SlurmJob
 from lucid.adapters.slurm_text import parse_mark
 from lucid.adapters.store import ProfileRow, Store
 from lucid.core.job import JobProfile

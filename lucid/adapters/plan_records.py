@@ -296,7 +296,7 @@ class PlanRecorder:
         data = record_bytes(plan, self._policy.made_from(), self._policy.name, self._settings)
         path = self._folder / f"{plan.now_s:017.3f}{_SUFFIX}"
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, data)
+        write_atomic(path, data, mode=0o600)
         self._total += len(data)
         if self._total > self._most:
             sizes = [(old, old.stat().st_size) for old in record_files(self._folder)]  # others may have dropped some

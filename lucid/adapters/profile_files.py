@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from lucid.adapters.atomic import write_atomic
+from lucid.adapters.atomic import read_regular, write_atomic
+from lucid.adapters.checked import checked
 from lucid.core.job import JobProfile
 from lucid.errors import MetricsError
 from lucid.profiler.shape import MemoryTrend, Steadiness
@@ -96,14 +97,13 @@ def read_summary(path: Path) -> Summary:
         MetricsError: it is no summary; the message names file and fault.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_BYTES + 1)
+        content = read_regular(path, _LARGEST_BYTES + 1)
         if len(content) > _LARGEST_BYTES:
             raise ValueError(f"larger than {_LARGEST_BYTES} bytes")
         return summary_from_dict(json.loads(content))
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except Exception as error:  # whatever is wrong with it
         raise MetricsError(f"{path}: not a job's summary ({error}); delete it, the sampler writes it anew") from None
 
 
@@ -137,7 +137,7 @@ def profile_from_dict(data: Mapping[str, Any]) -> JobProfile:
         ValueError: a value is no share or no size.
         TypeError: a field is missing or of a wrong type.
     """
-    profile = _known(JobProfile, data)
+    profile = checked(_known(JobProfile, data))
     for name in ("gpu_util", "mem_util"):
         if not 0 <= getattr(profile, name) <= 100:
             raise ValueError(f"{name} is {getattr(profile, name)}, not a percentage")
@@ -171,7 +171,7 @@ def summary_from_dict(data: Mapping[str, Any]) -> Summary:
     rest["phases"] = tuple(_known(Phase, item) for item in _list(rest.get("phases")))
     rest["gpus"] = tuple(str(item) for item in _list(rest.get("gpus")))
     rest["notes"] = tuple(str(item) for item in _list(rest.get("notes")))
-    return Summary(**rest)
+    return checked(Summary(**rest))
 
 
 _PARTS: Final[dict[str, type[Any]]] = {

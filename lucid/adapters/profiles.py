@@ -74,7 +74,11 @@ class ProfileFolder:
                 del self._parts[job]
         found = []
         for job, version in changed.items():
-            profile = merged_profile(tuple(self._parts[job].values()))
+            try:
+                profile = merged_profile(tuple(self._parts[job].values()))
+            except Exception as error:  # summaries of several nodes that do not fit each other
+                self.bad[f"{job}.json"] = f"{type(error).__name__}: {error}"
+                continue
             if profile is not None:
                 found.append(ProfileReading(job, profile, f"{job}@{version}"))
         return found

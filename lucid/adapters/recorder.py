@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 from lucid.adapters.snapshot_json import plan_to_dict, snapshot_to_dict, verb_of
 from lucid.adapters.store import DecisionRow, PredictionRow, Store
@@ -23,7 +24,15 @@ class StoreRecorder:
     """A decision is stored when its verb, the kinds of its reasons or (in pack mode) its place differ from the last
     one of that job; where Slurm or the cap refused it, that is stored with the action."""
 
-    def __init__(self, store: Store, token: int, modes: Callable[[], Mapping[str, Mode]]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        token: int,
+        modes: Callable[[], Mapping[str, Mode]],
+        publish: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    ) -> None:
+        """``publish`` is handed every picture that is drawn."""
+        self._publish = publish
         self._store = store
         self._token = token
         self._modes = modes
@@ -80,7 +89,9 @@ class StoreRecorder:
         if not changed or 0 <= since_s < _PICTURE_EVERY_S:
             return
         self._drawn, self._drawn_at_s = dict(snapshot.partitions), snapshot.now_s
-        self._store.put_view("snapshot", {**snapshot_to_dict(snapshot), "plan": plan_to_dict(plan)})
+        picture = {**snapshot_to_dict(snapshot), "plan": plan_to_dict(plan)}
+        self._store.put_view("snapshot", picture)
+        self._publish(picture)
 
 
 def _predictions(snapshot: Snapshot, wanted: Collection[str]) -> list[PredictionRow]:

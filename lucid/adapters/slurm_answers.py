@@ -9,26 +9,48 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lucid.adapters.bounded import clean, finite
 from lucid.errors import ClusterError
 
-__all__ = ["accounting_trouble", "checked_list"]
+__all__ = ["accounting_trouble", "checked_list", "number_of", "words_of"]
 
 _LISTS = ("jobs", "nodes", "partitions")
 
 
-def checked_list(document: Any, key: str, what: str, *, of_slurmctld: bool = True) -> list[Mapping[str, Any]]:
-    """The list that an answer has under *key*. ``of_slurmctld``: the list is its own; one of slurmdbd's may be cut
-    short by the very error that it names.
+def number_of(value: Any, otherwise: float = 0.0) -> float:
+    """A number in either of its wrappers; ``otherwise`` where it is not set, infinite, or beyond all bounds."""
+    if isinstance(value, Mapping):
+        if not value.get("set", True) or value.get("infinite"):
+            return otherwise
+        value = value.get("number")
+    return finite(value, otherwise)
+
+
+def words_of(value: Any) -> list[str]:
+    """States come as a list, or in old versions as one word."""
+    if isinstance(value, str):
+        return clean(value).replace("+", " ").split()
+    return [clean(str(item)) for item in value] if isinstance(value, list) else []
+
+
+def checked_list(document: Any, key: str, what: str, *, of_slurmctld: bool = True) -> list[Any]:
+    """The list that an answer has under *key*, with whatever it holds. ``of_slurmctld``: the list is its own; one
+    of slurmdbd's may be cut short by the very error that it names.
 
     Raises:
         ClusterError: the answer is none, or says that it failed.
     """
     if not isinstance(document, Mapping) or not isinstance(document.get(key), list):
         raise ClusterError(f"{what}: no {key!r} in the answer; is this Slurm 23.02 or later?")
-    errors = document.get("errors") or []
+    errors = _errors(document)
     if errors and not (of_slurmctld and document[key] and accounting_trouble(document)):
         raise ClusterError(f"{what}: Slurm answers with an error: {_words(errors[0])}")
-    return [item for item in document[key] if isinstance(item, Mapping)]
+    return list(document[key])
+
+
+def _errors(document: Mapping[str, Any]) -> list[Any]:
+    errors = document.get("errors") or []
+    return errors if isinstance(errors, list) else [errors]
 
 
 def accounting_trouble(document: Any) -> str:
@@ -36,7 +58,7 @@ def accounting_trouble(document: Any) -> str:
     answer; empty otherwise. An empty list beside an error proves nothing, and is no such answer."""
     if not isinstance(document, Mapping) or not any(document.get(key) for key in _LISTS):
         return ""
-    errors = document.get("errors") or []
+    errors = _errors(document)
     if not errors or not all(_of_accounting(error) for error in errors):
         return ""
     return _words(errors[0])

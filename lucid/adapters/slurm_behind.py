@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lucid.adapters.slurm_records import SlurmJob
+from lucid.adapters.slurm_nouns import SlurmJob
 from lucid.adapters.slurm_view import Facts, Viewer
 from lucid.adapters.slurm_waits import joined_late, left_to_slurm
 from lucid.adapters.store import JobNote

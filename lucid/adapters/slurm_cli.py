@@ -6,16 +6,19 @@ comments) is never sent at all.
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+from lucid.adapters.bounded import digits
+from lucid.adapters.left_out import LeftOut
 from lucid.adapters.munge import MUNGE, credential
 from lucid.adapters.slurm_answers import accounting_trouble
 from lucid.adapters.slurm_client import Breaker, Changes, checked_id, guarded
-from lucid.adapters.slurm_records import SlurmJob, SlurmNode, jobs_from, nodes_from, reads_whole, version_of
+from lucid.adapters.slurm_json import loads
+from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm_records import jobs_from, nodes_from, reads_whole, version_of
 from lucid.adapters.slurm_request import JobDefaults, defaults_from
 from lucid.adapters.slurm_shares import fair_shares_from
 from lucid.adapters.slurm_site import (
@@ -58,11 +61,14 @@ def _start_time(changes: Changes) -> str | None:
 
 class CommandClient:
     """See ``SlurmClient``. ``prefix`` stands before every command; a command that takes longer than
-    ``timeout_s`` is killed and counts as no answer."""
+    ``timeout_s`` is killed and counts as no answer. ``left_out`` learns of what cannot be read."""
 
     name = "commands"
 
-    def __init__(self, prefix: Sequence[str], breaker: Breaker, timeout_s: float = 20.0) -> None:
+    def __init__(
+        self, prefix: Sequence[str], breaker: Breaker, timeout_s: float = 20.0, left_out: LeftOut | None = None
+    ) -> None:
+        self.left_out = LeftOut() if left_out is None else left_out
         self._prefix = list(prefix)
         self._ssh = any(word.rpartition("/")[2] == "ssh" for word in prefix)
         self._breaker = breaker
@@ -75,11 +81,10 @@ class CommandClient:
         """From the last answer, or by asking."""
         if self._version is None:
             words = self._run(["scontrol", "--version"]).split()
-            try:
-                major, minor = words[-1].split(".")[:2]
-                self._version = int(major), int(minor)
-            except (ValueError, IndexError):
-                raise ClusterError(f"scontrol --version says {' '.join(words)!r}: which Slurm is that?") from None
+            major, minor = [digits(part) for part in [*(words or [""])[-1].split("."), ""][:2]]
+            if major is None or minor is None:
+                raise ClusterError(f"scontrol --version says {' '.join(words)[:80]!r}: which Slurm is that?")
+            self._version = major, minor
         return self._version
 
     def jobs(self) -> list[SlurmJob]:
@@ -90,12 +95,12 @@ class CommandClient:
             self._breaker.calls.reads += 1
             document = self.ask(["squeue", _WHOLE, "--states=all"])
             self._json = _WHOLE
-        return jobs_from(document)
+        return jobs_from(document, self.left_out)
 
     def nodes(self) -> list[SlurmNode]:
         """One ``scontrol show nodes``."""
         self._breaker.calls.reads += 1
-        return nodes_from(self.ask(["scontrol", "show", "nodes", "--json"]))
+        return nodes_from(self.ask(["scontrol", "show", "nodes", "--json"]), self.left_out)
 
     def job_defaults(self) -> dict[str, JobDefaults]:
         """``scontrol show partition`` and ``show config`` as text: the JSON of 24.11 leaves JobDefaults empty."""
@@ -105,7 +110,7 @@ class CommandClient:
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One ``sshare``."""
         self._breaker.calls.reads += 1
-        return fair_shares_from(self.ask(["sshare", "-a", "--json"]))
+        return fair_shares_from(self.ask(["sshare", "-a", "--json"]), self.left_out)
 
     def config(self) -> dict[str, str]:
         """``scontrol show config``."""
@@ -117,7 +122,7 @@ class CommandClient:
         self._breaker.calls.reads += 1
         document = self.ask(["scontrol", "show", "partitions", "--json"])
         self.accounting = accounting_trouble(document)
-        return partitions_from(document)
+        return partitions_from(document, self.left_out)
 
     def clock_s(self) -> float | None:
         """From ``sdiag``."""
@@ -153,10 +158,10 @@ class CommandClient:
         """
         text = self._run(command)
         try:
-            document = json.loads(text)
+            document = loads(text)
         except ValueError as error:
             start = text[:80].replace("\n", " ")
-            raise ClusterError(f"{command[0]}: its answer is no JSON ({error}): {start!r}") from None
+            raise ClusterError(f"{command[0]}: its answer is no JSON ({str(error)[:200]}): {start!r}") from None
         self._version = version_of(document) or self._version
         return document
 
@@ -227,15 +232,14 @@ class CommandClient:
                 capture_output=True,
                 timeout=self._timeout_s,
                 check=False,
-                text=True,
+                encoding="utf-8",
                 errors="replace",
             )
         except subprocess.TimeoutExpired:
             raise ClusterUnavailable(f"{name}: no answer within {self._timeout_s:g} s") from None
-        except OSError as error:
-            raise ClusterUnavailable(
-                f"{words[0]}: cannot be run ({error.strerror}); is slurm.prefix right?"
-            ) from None
+        except (OSError, ValueError) as error:  # ValueError: a NUL in slurm.prefix
+            why = getattr(error, "strerror", None) or error
+            raise ClusterUnavailable(f"{words[0]}: cannot be run ({why}); is slurm.prefix right?") from None
         if done.returncode == 0:
             return done.stdout
         said = " ".join((done.stderr or done.stdout).split())[:500]

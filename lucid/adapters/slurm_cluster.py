@@ -6,21 +6,24 @@ goes on from there: a note is written before Slurm is told anything, and each st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from lucid.adapters.known_profiles import KnownProfiles
 from lucid.adapters.profiles import ProfileSource
+from lucid.adapters.released import Released
 from lucid.adapters.slurm_behind import not_yet
 from lucid.adapters.slurm_client import Changes, SlurmClient
 from lucid.adapters.slurm_extra import Items, free_extra, items_for, own_number, sealed
 from lucid.adapters.slurm_hands import Hands
 from lucid.adapters.slurm_mend import Mender
-from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm_request import NO_DEFAULTS, JobDefaults
 from lucid.adapters.slurm_shares import FairShares
 from lucid.adapters.slurm_starts import start_changes
+from lucid.adapters.slurm_unread import numbers_unread, tells_all, without_unread
 from lucid.adapters.slurm_view import Facts, Profiled, Viewer, as_written, parse_placement
 from lucid.adapters.slurm_waits import parked
 from lucid.adapters.store import JobNote, Store
@@ -72,7 +75,7 @@ class SlurmCluster:
         self._hands = Hands(
             client, store, clock, slurm, self._viewer, daemon.profiling_partition, token, daemon.optout
         )
-        self._mender = Mender(self._hands)
+        self._mender = Mender(self._hands, Released(Path(daemon.state_dir)))
         self._nodes: Sequence[SlurmNode] = ()
         self._nodes_at_s = float("-inf")
         self._defaults: Mapping[str, JobDefaults] | None = None
@@ -128,15 +131,17 @@ class SlurmCluster:
         """One request, or two when the nodes are due."""
         jobs = self._client.jobs()
         now_s = self._clock.now_s()
-        if now_s - self._nodes_at_s >= self._slurm.nodes_every_s or now_s < self._nodes_at_s:
+        due = now_s - self._nodes_at_s >= self._slurm.nodes_every_s or now_s < self._nodes_at_s
+        if due or any(job.lost for job in jobs):  # where a lost job may be, only fresh states of nodes tell
             self._nodes = self._client.nodes()
             self._nodes_at_s = now_s
         self._hands.new_cycle()
         self._hands.obstacles.saw(jobs, now_s)
-        self._jobs = {job.id: job for job in jobs}
+        self._jobs = {job.id: job for job in jobs if job.id}
         if any(job.pending and job.gpus for job in jobs):
             self._read_defaults(now_s)
-        self._facts = Facts(jobs, self._nodes, self._notes, dict(self._modes()), now_s, self._defaults)
+        nodes = without_unread(self._nodes, jobs)
+        self._facts = Facts(jobs, nodes, self._notes, dict(self._modes()), now_s, self._defaults)
         self.known.take(self._jobs, jobs, now_s, self.token)
         self._viewer.not_yet = frozenset()
         if self._daemon.optout != "free":
@@ -173,7 +178,7 @@ class SlurmCluster:
     def _ended(self, jobs: Sequence[SlurmJob]) -> tuple[Ended, ...]:
         found = []
         for record in jobs:
-            if not (record.ended and record.gpus) or record.id in self._told:
+            if not (record.ended and record.gpus) or record.unread or record.id in self._told:
                 continue
             self._told.add(record.id)
             note = self._notes.get(record.id)
@@ -384,8 +389,9 @@ class SlurmCluster:
         """Put right what the last look showed to be out of joint (``slurm_mend``), and drop the notes of jobs that
         have left; returns what was done, in words."""
         done = self._mender.mend(self._facts)
-        if self._facts.jobs or self._facts.nodes:
-            gone = [job_id for job_id in self._notes if job_id not in self._jobs or self._jobs[job_id].ended]
+        if (self._facts.jobs or self._facts.nodes) and tells_all(self._facts.jobs):
+            unread = numbers_unread(self._facts.jobs)
+            gone = [job_id for job_id in self._notes if self._left(job_id, unread)]
             if gone:
                 self._store.forget(gone, self.token)
                 self._mender.forget(gone)
@@ -393,6 +399,13 @@ class SlurmCluster:
                     del self._notes[job_id]
                     self.known.forget(job_id)
         return done
+
+    def _left(self, job_id: str, unread: Collection[str]) -> bool:
+        """Has a job with a note left? One whose record could not be read this time may be there still."""
+        record = self._jobs.get(job_id)
+        if record is None:
+            return job_id.partition("_")[0] not in unread
+        return record.ended
 
     @property
     def settling(self) -> bool:

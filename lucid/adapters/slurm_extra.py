@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lucid.adapters.slurm_client import SlurmClient
-from lucid.adapters.slurm_records import SlurmJob
+from lucid.adapters.slurm_nouns import SlurmJob
 from lucid.binder.sharing import fence
 from lucid.core.job import JobProfile
 from lucid.core.reason import PairSpeed, Reason

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lucid.adapters.slurm_client import Changes, SlurmClient
+from lucid.adapters.slurm_nouns import SlurmJob
 from lucid.adapters.slurm_obstacles import Obstacles
-from lucid.adapters.slurm_records import SlurmJob
 from lucid.adapters.slurm_starts import back_to
 from lucid.adapters.slurm_view import Viewer
 from lucid.adapters.slurm_waits import FAR_S, begins_s, far, left_to_slurm, never_changed, whole_array
@@ -161,7 +161,8 @@ class Hands:
         """
         note = self.notes.get(record.id)
         home = self.viewer.home(record, note)
-        changes = None if never_changed(record) else back_to(record, note)
+        known = not record.unread or (note is not None and bool(note.as_written))  # else what to give back is unknown
+        changes = back_to(record, note) if known and not never_changed(record) else None
         if self.at_profiling(record):
             changes = replace(changes or Changes(), partition=home)
         target = whole_array(record)

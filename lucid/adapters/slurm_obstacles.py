@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from lucid.adapters.slurm_records import SlurmJob
+from lucid.adapters.slurm_nouns import SlurmJob
 
 __all__ = ["Obstacle", "Obstacles", "Standing", "standing", "whose_limit"]
 

@@ -19,6 +19,7 @@ __all__ = [
     "GPU_FIELDS",
     "NO_DEFAULTS",
     "PER_GPU",
+    "UNREAD",
     "WRITTEN",
     "JobDefaults",
     "Request",
@@ -38,6 +39,7 @@ _MARKED = {"node": "tres_per_node", "job": "tres_per_job", "socket": "tres_per_s
            "cpg": "cpus_per_tres", "mpg": "mem_per_tres"}  # fmt: skip
 
 EXCLUSIVE = "it asks for whole nodes (--exclusive)"
+UNREAD = "its record cannot be read"
 
 _WHY = {
     "asked": "its comment says lucid:exclusive",
@@ -130,8 +132,8 @@ def defaults_from(partitions: str, config: Mapping[str, str]) -> dict[str, JobDe
 
 
 def _defaults(text: str) -> JobDefaults:
-    cpus = re.search(r"DefCpuPerGPU=(\d+)", text, re.IGNORECASE)
-    mem = re.search(r"DefMemPerGPU=(\d+)", text, re.IGNORECASE)
+    cpus = re.search(r"DefCpuPerGPU=([0-9]{1,15})(?![0-9])", text, re.IGNORECASE)
+    mem = re.search(r"DefMemPerGPU=([0-9]{1,15})(?![0-9])", text, re.IGNORECASE)
     return JobDefaults(int(cpus[1]) if cpus else None, int(mem[1]) if mem else None)
 
 
@@ -207,5 +209,5 @@ def host_needs(
 
 
 def _number(tres: str) -> int | None:
-    found = re.search(r"[:=](\d+)$", tres)
+    found = re.search(r"[:=]([0-9]{1,15})$", tres)
     return int(found[1]) if found else None

@@ -16,10 +16,13 @@ from urllib.parse import quote
 
 import httpx
 
-from lucid.adapters.slurm_answers import accounting_trouble
+from lucid.adapters.left_out import LeftOut
+from lucid.adapters.slurm_answers import accounting_trouble, number_of, words_of
 from lucid.adapters.slurm_cli import CommandClient
 from lucid.adapters.slurm_client import Breaker, Changes, checked_id, guarded
-from lucid.adapters.slurm_records import SlurmJob, SlurmNode, jobs_from, nodes_from, version_of
+from lucid.adapters.slurm_json import loads
+from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm_records import jobs_from, nodes_from, version_of
 from lucid.adapters.slurm_request import JobDefaults
 from lucid.adapters.slurm_shares import fair_shares_from
 from lucid.adapters.slurm_site import Partition, clock_from, config_from_json, partitions_from
@@ -54,6 +57,7 @@ class RestClient:
         timeout_s: A request that takes longer counts as no answer.
         commands: For what slurmrestd cannot do; none: that is refused.
         transport: Instead of the network, in tests.
+        left_out: Learns of what cannot be read.
 
     Raises:
         ConfigError: ``url`` is neither of the two, or is HTTP without a token file.
@@ -69,7 +73,9 @@ class RestClient:
         timeout_s: float = 20.0,
         commands: CommandClient | None = None,
         transport: httpx.BaseTransport | None = None,
+        left_out: LeftOut | None = None,
     ) -> None:
+        self.left_out = LeftOut() if left_out is None else left_out
         found = _URL.fullmatch(url)
         if not found:
             raise ConfigError(
@@ -128,11 +134,11 @@ class RestClient:
     def jobs(self) -> list[SlurmJob]:
         """One request."""
         self._arrays.clear()
-        return jobs_from(self.read("jobs/"))
+        return jobs_from(self.read("jobs/"), self.left_out)
 
     def nodes(self) -> list[SlurmNode]:
         """One request."""
-        return nodes_from(self.read("nodes/"))
+        return nodes_from(self.read("nodes/"), self.left_out)
 
     def job_defaults(self) -> dict[str, JobDefaults] | None:
         """By ``scontrol``, where commands are given: slurmrestd's answers leave them empty (seen on 24.11)."""
@@ -140,19 +146,20 @@ class RestClient:
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One request."""
-        return fair_shares_from(self.read("shares"))
+        return fair_shares_from(self.read("shares"), self.left_out)
 
     def config(self) -> dict[str, str] | None:
         """From v0.0.45 on; before that by ``scontrol``, where commands are given."""
         if self._has_newest():
-            return config_from_json(self.read("conf", interface=REQUEUES).get("slurm_conf") or {})
+            found = self.read("conf", interface=REQUEUES).get("slurm_conf")
+            return config_from_json(found if isinstance(found, Mapping) else {})
         return self._commands.config() if self._commands else None
 
     def partitions(self) -> list[Partition]:
         """One request."""
         document = self.read("partitions/")
         self.accounting = accounting_trouble(document)
-        return partitions_from(document)
+        return partitions_from(document, self.left_out)
 
     def clock_s(self) -> float | None:
         """From ``diag``."""
@@ -165,11 +172,12 @@ class RestClient:
         if not user:
             return None
         try:
-            users = self.read(f"user/{quote(user, safe='')}", "slurmdb").get("users") or []
+            users = self.read(f"user/{quote(user, safe='')}", "slurmdb").get("users")
         except ClusterError:
             return None
-        levels = users[0].get("administrator_level") if users and isinstance(users[0], Mapping) else None
-        return (user, str(levels[0]).lower()) if levels else None
+        first = users[0] if isinstance(users, list) and users else None
+        levels = words_of(first.get("administrator_level")) if isinstance(first, Mapping) else []
+        return (user, levels[0].lower()) if levels else None
 
     def gpu_limits(self) -> list[str]:
         """By ``sacctmgr``, where commands are given."""
@@ -278,12 +286,14 @@ class RestClient:
     @staticmethod
     def _written(answer: Any) -> None:
         """Raises where a request that was answered with success did not do all of what it asked for."""
-        for warning in answer.get("warnings") or []:
-            words = str(warning.get("description") or "")
+        warnings = answer.get("warnings")
+        for warning in warnings if isinstance(warnings, list) else []:
+            words = str(warning.get("description") or "") if isinstance(warning, Mapping) else ""
             if "unknown field" in words:
                 raise ActionRefused(f"slurmrestd: {words}")
-        status = answer.get("status") or []
-        for item in status[0] if status and isinstance(status[0], list) else status:
+        status = answer.get("status")
+        listed = status if isinstance(status, list) else []
+        for item in listed[0] if listed and isinstance(listed[0], list) else listed:
             if isinstance(item, Mapping) and item.get("error_code"):
                 raise ActionRefused(f"slurmrestd: {item.get('error')}")
 
@@ -317,7 +327,7 @@ class RestClient:
         if reply.status_code in (401, 403):
             raise ClusterUnavailable(self._no_right(reply.text[:200]))
         try:
-            answer = reply.json()
+            answer = loads(reply.content)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
@@ -331,7 +341,8 @@ class RestClient:
                 raise ClusterUnavailable(f"{self.url}: {reply.status_code} {start}")
             raise ClusterError(f"{self.url}: its answer is no JSON ({reply.status_code}): {start!r}")
         self._version = version_of(answer) or self._version
-        errors = [item for item in answer.get("errors") or [] if isinstance(item, Mapping)]
+        said = answer.get("errors")
+        errors = [item for item in said if isinstance(item, Mapping)] if isinstance(said, list) else []
         if errors and not (path.startswith("/slurm/") and accounting_trouble(answer)):
             self._fail(errors[0], reply.status_code)
         return answer
@@ -339,7 +350,7 @@ class RestClient:
     def _fail(self, error: Mapping[str, Any], status: int) -> None:
         """Numbers below 2000 and from 5000 are of the way between the daemons: no answer. From 2000 on slurmctld
         declined, from 9000 on slurmrestd did."""
-        number = int(error.get("error_number") or 0)
+        number = int(number_of(error.get("error_number")))
         words = ": ".join(str(error[key]) for key in ("description", "error") if error.get(key))
         if number == _NOT_AUTHENTICATED or status == 511:
             raise ClusterUnavailable(self._no_right(words))

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lucid.adapters.slurm_answers import checked_list
+from lucid.adapters.bounded import MOST_GPUS, moment, text_of
+from lucid.adapters.left_out import LeftOut
+from lucid.adapters.slurm_answers import checked_list, number_of
 from lucid.adapters.slurm_cli import CommandClient
-from lucid.adapters.slurm_records import ENDED, number_of
+from lucid.adapters.slurm_nouns import ENDED
+from lucid.adapters.slurm_unread import job_named
 
 __all__ = ["Accounted", "Accounting", "SacctClient", "accounted_from"]
 
@@ -59,43 +62,49 @@ class SacctClient:
     def ended(self, past_s: float, partitions: Sequence[str]) -> list[Accounted]:
         """One request over all users; the last run of each job."""
         words = ["sacct", "--json", "-X", "-a", "-S", f"now-{max(round(past_s), 1)}seconds"]
-        found = accounted_from(self._commands.ask([*words, "-r", ",".join(partitions)]))
+        asked = self._commands.ask([*words, "-r", ",".join(partitions)])
+        found = accounted_from(asked, self._commands.left_out)
         return [job for job in found if job.partition in partitions]
 
 
-def accounted_from(document: Any) -> list[Accounted]:
+def accounted_from(document: Any, left_out: LeftOut | None = None) -> list[Accounted]:
     """Of one answer those that ended after having run.
 
     Raises:
         ClusterError: the answer is none, or says that it failed.
     """
-    made = (_accounted(raw) for raw in checked_list(document, "jobs", "sacct", of_slurmctld=False))
+    raws = checked_list(document, "jobs", "sacct", of_slurmctld=False)
+    with (left_out or LeftOut()).look("accounting") as look:
+        made = look.each(raws, _accounted, job_named)
     return sorted((job for job in made if job is not None), key=lambda job: job.end_s)
 
 
 def _accounted(raw: Mapping[str, Any]) -> Accounted | None:
     times, state = _map(raw.get("time")), _map(raw.get("state")).get("current")
-    states = [state] if isinstance(state, str) else list(state or ())
-    start_s, end_s = number_of(times.get("start")), number_of(times.get("end"))
+    states = [state] if isinstance(state, str) else [text_of(word) for word in state or ()]
+    start_s, end_s = moment(number_of(times.get("start"))), moment(number_of(times.get("end")))
     if not states or states[0] not in ENDED or not 0 < start_s <= end_s:
         return None  # it goes on, or never ran: its start is then 0, or a number that means none
     number, array = int(number_of(raw.get("job_id"))), _map(raw.get("array"))
     task = number_of(array.get("task_id"), -1.0)
     tres = _map(raw.get("tres")).get("requested") or ()
     limit = number_of(times.get("limit"), -1.0)
+    gpus = _gres(tres, "gpu") or _gres(tres, "shard")
+    if number <= 0 or not 0 <= gpus <= MOST_GPUS:
+        raise ValueError(f"job {number} with {gpus} GPUs")
     return Accounted(
         id=f"{int(number_of(array.get('job_id')))}_{int(task)}" if task >= 0 else str(number),
         number=number,
-        partition=str(raw.get("partition") or ""),
-        user=str(raw.get("user") or _map(raw.get("association")).get("user") or ""),
-        account=str(_map(raw.get("association")).get("account") or raw.get("account") or ""),
-        name=str(raw.get("name") or ""),
-        tag=str(_map(raw.get("comment")).get("administrator") or ""),
-        gpus=_gres(tres, "gpu") or _gres(tres, "shard"),
+        partition=text_of(raw.get("partition")),
+        user=text_of(raw.get("user") or _map(raw.get("association")).get("user")),
+        account=text_of(_map(raw.get("association")).get("account") or raw.get("account")),
+        name=text_of(raw.get("name")),
+        tag=text_of(_map(raw.get("comment")).get("administrator")),
+        gpus=gpus,
         cpus=_tres(tres, "cpu"),
         mem_mib=_tres(tres, "mem"),
         time_limit_s=limit * 60 if limit >= 0 else None,
-        submit_s=number_of(times.get("submission")),
+        submit_s=moment(number_of(times.get("submission"))),
         start_s=start_s,
         end_s=end_s,
         state=states[0],

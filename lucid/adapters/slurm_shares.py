@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lucid.adapters.bounded import text_of
+from lucid.adapters.left_out import LeftOut
+from lucid.adapters.slurm_answers import number_of
 from lucid.errors import ClusterError, ClusterUnavailable
 
 __all__ = ["FairShares", "fair_shares_from"]
 
 
-def fair_shares_from(document: Any) -> dict[tuple[str, str], float]:
+def fair_shares_from(document: Any, left_out: LeftOut | None = None) -> dict[tuple[str, str], float]:
     """The factors (0 to 1) of all users of all accounts, as ``sshare -a --json`` and slurmrestd's ``shares`` have
     them. Entries without a factor are left out.
 
@@ -18,14 +21,24 @@ def fair_shares_from(document: Any) -> dict[tuple[str, str], float]:
         ClusterError: the document is another one.
     """
     try:
-        found: dict[tuple[str, str], float] = {}
-        for item in document["shares"]["shares"]:
-            factor = item["fairshare"]["factor"]
-            if "USER" in item["type"] and factor["set"]:
-                found[str(item["parent"]), str(item["name"])] = float(factor["number"])
-        return found
-    except (KeyError, TypeError, ValueError) as error:
+        entries = document["shares"]["shares"]
+        if not isinstance(entries, list):
+            raise TypeError("it is no list")
+    except (KeyError, TypeError, IndexError) as error:
         raise ClusterError(f"Slurm's list of shares is not as expected ({type(error).__name__}: {error})") from None
+    with (left_out or LeftOut()).look("shares") as look:
+        read = look.each(entries, _factor, lambda item: f"{item['parent']}/{item['name']}")
+    return {item[0]: item[1] for item in read if item is not None}
+
+
+def _factor(item: Mapping[str, Any]) -> tuple[tuple[str, str], float] | None:
+    factor = item["fairshare"]["factor"]
+    if "USER" not in item["type"] or not factor["set"]:
+        return None
+    share = number_of(factor, -1.0)
+    if not 0.0 <= share <= 1.0:
+        raise ValueError(f"a factor of {share:g}")
+    return (text_of(item["parent"]), text_of(item["name"])), share
 
 
 class FairShares:

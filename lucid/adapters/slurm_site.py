@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lucid.adapters.slurm_answers import checked_list
+from lucid.adapters.bounded import moment
+from lucid.adapters.left_out import LeftOut
+from lucid.adapters.slurm_answers import checked_list, number_of
 
 __all__ = [
     "ASSOC_LIMITS",
@@ -40,13 +42,15 @@ class Partition:
     root_only: bool
 
 
-def partitions_from(document: Any) -> list[Partition]:
+def partitions_from(document: Any, left_out: LeftOut | None = None) -> list[Partition]:
     """Partitions of one answer, of ``scontrol show partitions --json`` or slurmrestd.
 
     Raises:
         ClusterError: the answer is none, or says that it failed.
     """
-    return [_partition(raw) for raw in checked_list(document, "partitions", "partitions")]
+    raws = checked_list(document, "partitions", "partitions")
+    with (left_out or LeftOut()).look("partitions") as look:
+        return look.each(raws, _partition, lambda raw: f"partition {raw['name']}")
 
 
 def _partition(raw: Mapping[str, Any]) -> Partition:
@@ -73,8 +77,8 @@ def _partition(raw: Mapping[str, Any]) -> Partition:
         exclusive=exclusive,
         oversubscribe=oversubscribe,
         allowed=tuple(allowed),
-        def_mem_mib=max(int((item or {}).get("number") or 0) for item in memory),
-        max_time_s=float(limit["number"]) * 60 if limit.get("set") and not limit.get("infinite") else None,
+        def_mem_mib=max(int(number_of(item)) for item in memory),
+        max_time_s=number_of(limit) * 60 if limit.get("set") and not limit.get("infinite") else None,
         root_only="ROOT_ONLY" in (raw.get("flags") or []),
     )
 
@@ -129,6 +133,5 @@ def _add(found: dict[str, str], key: str, value: str) -> None:
 def clock_from(document: Any) -> float | None:
     """slurmctld's clock, of ``sdiag``'s answer; ``None`` where it does not say."""
     statistics = document.get("statistics") if isinstance(document, Mapping) else None
-    at = (statistics or {}).get("req_time")
-    number = at.get("number") if isinstance(at, Mapping) else at
-    return float(number) if isinstance(number, int) and number > 0 else None
+    at_s = moment(number_of(statistics.get("req_time"))) if isinstance(statistics, Mapping) else 0.0
+    return at_s or None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from lucid.adapters.bounded import digits
 from lucid.adapters.slurm_client import Changes
 from lucid.adapters.slurm_extra import free_extra
-from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm_request import (
     EXCLUSIVE,
     GPU_FIELDS,
@@ -90,8 +91,7 @@ def _stale(record: SlurmJob, defaults: JobDefaults) -> bool:
 def _cpus_back(record: SlurmJob, written: Mapping[str, str]) -> int | None:
     """The number of CPUs that Slurm reckoned with before the request became slots; none where it is not slots."""
     request = record.request
-    number = written.get("num_cpus", "")
-    return int(number) if number.isdigit() and (request.shards or request.emptied) else None
+    return digits(written.get("num_cpus", "")) if request.shards or request.emptied else None
 
 
 def _extra(record: SlurmJob, wanted: str) -> str | None:

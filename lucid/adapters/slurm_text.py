@@ -1,11 +1,17 @@
-"""Small languages inside Slurm's answers: host lists, GRES and TRES strings, array task lists, our own mark."""
+"""Small languages inside Slurm's answers: host lists, GRES and TRES strings, array task lists, our own mark.
+
+Users write these texts. Every function takes any text, raises nothing, and answers with bounded numbers: what is no
+number that Slurm could mean counts as a word.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 
+from lucid.adapters.bounded import MOST, digits, finite
 from lucid.core.placement import mask_of
 
 __all__ = [
@@ -29,6 +35,8 @@ MARK = "lucid:"
 """What an AdminComment starts with when job_submit.lua has tagged the job."""
 
 _MOST = 100_000
+_MOST_HERE = 1024
+"""GPUs of one node, and places in one bit mask."""
 _KEPT = 16_384
 """Texts of which the meaning is kept: the same ones come with every look."""
 _UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1 / 1024**2}
@@ -52,25 +60,29 @@ def split_outside(text: str, at: str = ",") -> list[str]:
 def _numbers(text: str) -> Iterator[tuple[int, int]]:
     """Each number of ``1,3-5`` with its width as written."""
     for item in text.split(","):
-        first, _, last = item.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
+        first, dash, last = item.partition("-")
+        low, high = digits(first), digits(last if dash else first)
+        if low is None or high is None:
             return
-        for n in range(int(first), min(int(last or first), int(first) + _MOST) + 1):
+        for n in range(low, min(high, low + _MOST) + 1):
             yield n, len(first)
 
 
 def hosts(text: str) -> list[str]:
-    """Names of a host list: ``n[1-3,07],gpu-a`` is n1, n2, n3, n07, gpu-a."""
+    """Names of a host list: ``n[1-3,07],gpu-a`` is n1, n2, n3, n07, gpu-a. At most 100,000 of them."""
     found: list[str] = []
     for part in split_outside(text):
+        if len(found) >= _MOST:
+            break
         heads = [""]
         rest = part
         while "[" in rest:
             before, _, after = rest.partition("[")
             inside, _, rest = after.partition("]")
-            heads = [f"{h}{before}{n:0{width}d}" for h in heads for n, width in _numbers(inside)]
+            named = (f"{h}{before}{n:0{width}d}" for h in heads for n, width in _numbers(inside))
+            heads = list(islice(named, _MOST))
         found += [head + rest for head in heads]
-    return found
+    return found[:_MOST]
 
 
 def array_tasks(text: str, most: int) -> tuple[list[int], int | None]:
@@ -80,15 +92,14 @@ def array_tasks(text: str, most: int) -> tuple[list[int], int | None]:
     for item in body.split(","):
         span, _, step = item.partition(":")
         first, _, last = span.partition("-")
-        if not first.isdigit():
+        begin = digits(first)
+        if begin is None:
             break
-        end = int(last) if last.isdigit() else int(first)
-        tasks += list(range(int(first), end + 1, int(step) if step.isdigit() and int(step) else 1))[
-            : most - len(tasks)
-        ]
+        end = digits(last)
+        tasks += range(begin, (begin if end is None else end) + 1, digits(step) or 1)[: most - len(tasks)]
         if len(tasks) >= most:
             break
-    return tasks, int(throttle) if throttle.isdigit() else None
+    return tasks, digits(throttle)
 
 
 def gpu_mask(detail: str) -> int:
@@ -99,9 +110,10 @@ def gpu_mask(detail: str) -> int:
         name, _, rest = item.partition("(")
         rest = rest.rstrip(")")
         if name.startswith("gpu:") and rest.startswith("IDX:"):
-            mask |= mask_of(n for n, _ in _numbers(rest[4:]))
+            mask |= mask_of(n for n, _ in _numbers(rest[4:]) if n < _MOST_HERE)
         elif name.startswith("shard:"):
-            mask |= mask_of(i for i, used in enumerate(rest.split(",")) if used.split("/")[0] not in ("", "0"))
+            used_of = rest.split(",")[:_MOST_HERE]
+            mask |= mask_of(i for i, used in enumerate(used_of) if used.split("/")[0] not in ("", "0"))
     return mask
 
 
@@ -110,13 +122,18 @@ def _entries(tres: str) -> Iterator[tuple[str, str, int]]:
     for item in split_outside(tres):
         body = item.partition("(")[0].removeprefix("gres/").removeprefix("gres:")
         parts = re.split(r"[:=]", body)
-        count = int(parts.pop()) if len(parts) > 1 and parts[-1].isdigit() else 1
+        count = 1
+        if len(parts) > 1 and parts[-1].isascii() and parts[-1].isdecimal():
+            number = digits(parts.pop())
+            count = MOST if number is None else number  # more digits than any number of GPUs has
         yield parts[0], parts[1] if len(parts) > 1 else "", count
 
 
 def gpu_count(tres: str) -> int:
-    """GPUs asked for by one TRES string. Of shards each entry is one GPU, which is how Lucid writes them."""
-    return sum(1 if name == "shard" else count for name, _, count in _entries(tres) if name in ("gpu", "shard"))
+    """GPUs asked for by one TRES string. Of shards each entry is one GPU, which is how Lucid writes them. More than
+    any cluster has (2⁵³ and above) is 2⁵³."""
+    wanted = sum(1 if name == "shard" else count for name, _, count in _entries(tres) if name in ("gpu", "shard"))
+    return min(wanted, MOST)
 
 
 @lru_cache(maxsize=_KEPT)
@@ -131,12 +148,12 @@ def shard_types(tres: str) -> list[str]:
 
 
 def gpu_types(gres: str) -> tuple[list[str], list[str]]:
-    """From a node's ``gres``: the type of each GPU by index, and the types that have shards."""
+    """From a node's ``gres``: the type of each GPU by index (1,024 at the most), and the types that have shards."""
     gpus: list[str] = []
     shards: list[str] = []
     for name, kind, count in _entries(gres):
         if name == "gpu":
-            gpus += [kind] * count
+            gpus += [kind] * min(count, _MOST_HERE - len(gpus))
         elif name == "shard" and kind:
             shards.append(kind)
     return gpus, shards
@@ -154,8 +171,8 @@ def shard_request(types: list[str], slots: int = 1) -> str:
 
 def memory_mib(tres: str) -> int:
     """``mem`` of a TRES string in MiB; 0 where it has none."""
-    found = re.search(r"(?:^|,)mem=([\d.]+)([KMGT]?)", tres)
-    return int(float(found[1]) * _UNITS[found[2]]) if found else 0
+    found = re.search(r"(?:^|,)mem=([0-9]{1,18}(?:\.[0-9]{0,18})?)(?![0-9.])([KMGT]?)", tres)
+    return int(finite(float(found[1]) * _UNITS[found[2]], float(MOST))) if found else 0
 
 
 @lru_cache(maxsize=_KEPT)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lucid.adapters.bounded import finite
 from lucid.errors import ClusterUnavailable
 
 __all__ = ["Token"]
@@ -54,14 +55,14 @@ class Token:
             return {}
         try:
             claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        except (ValueError, binascii.Error):
+        except (ValueError, binascii.Error, RecursionError):
             return {}
         return claims if isinstance(claims, dict) else {}
 
     def left_s(self, now_s: float) -> float | None:
         """Seconds until it expires, negative once it has; ``None`` where it does not say."""
-        until = self.claims().get("exp")
-        return float(until) - now_s if isinstance(until, int | float) else None
+        until_s = finite(self.claims().get("exp"), -1.0)
+        return until_s - now_s if until_s >= 0 else None
 
     def story(self, now_s: float) -> str:
         """Why it may not be taken, in words, with the remedy."""

@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm_obstacles import Standing, standing
-from lucid.adapters.slurm_records import SlurmJob, SlurmNode
-from lucid.adapters.slurm_request import NO_DEFAULTS, JobDefaults, Request, from_mark, whole_because
-from lucid.adapters.slurm_text import parse_mark, says
+from lucid.adapters.slurm_request import NO_DEFAULTS, UNREAD, JobDefaults, Request, from_mark, whole_because
+from lucid.adapters.slurm_text import gpu_mask, parse_mark, says
 from lucid.adapters.slurm_waits import begins_s, left_to_slurm, parked
 from lucid.adapters.store import JobNote
 from lucid.config import DaemonSettings, Mode
 from lucid.core.job import Job, JobProfile, Pending, Running, Stage
 from lucid.core.node import Node
-from lucid.core.placement import NodeGpus, Placement, mask_of
+from lucid.core.placement import NodeGpus, Placement
 from lucid.core.snapshot import Partition
 
 __all__ = ["Facts", "KnownProfile", "Profiled", "Viewer", "as_written", "home_of", "parse_placement", "users_nodes"]
@@ -44,12 +44,14 @@ class Facts:
 
 
 def parse_placement(text: str) -> Placement:
-    """The inverse of ``show_placement``."""
+    """The inverse of ``show_placement``; of anything else nothing."""
     parts = []
     for item in text.split():
-        name, _, gpus = item.rpartition(":")
-        ranges = [part.split("-") for part in gpus.split(",")]
-        parts.append(NodeGpus(name, mask_of(i for r in ranges for i in range(int(r[0]), int(r[-1]) + 1))))
+        name, colon, gpus = item.rpartition(":")
+        mask = gpu_mask(f"gpu:(IDX:{gpus})")
+        if not (name and colon and mask):
+            return ()
+        parts.append(NodeGpus(name, mask))
     return tuple(parts)
 
 
@@ -109,13 +111,15 @@ class Viewer:
         requeued and held by others after Lucid had let it go is theirs to release."""
         if not (job.pending and job.asks and job.held and self.ours(job)) or says(job.comment, "held"):
             return False
-        if note is None or not note.released:
+        if note is None or not note.released or (job.launch_failed and not note.given_up):
             return True
         return (parse_mark(job.admin_comment) or {}).get("v") == "2" and job.restarts == note.restarts
 
     def leaves(self, job: SlurmJob, now_s: float) -> str:
         """Why a job that Lucid holds is Slurm's alone from now on, by what its user changed since; empty if it is
         not. The rules are those that job_submit.lua has for new jobs."""
+        if job.unread:
+            return UNREAD
         if job.reservation:
             return f"it asks for reservation {job.reservation}"
         if self._settings.optout != "free":
@@ -138,12 +142,16 @@ class Viewer:
             return False
         if job.id in self.not_yet or left_to_slurm(job) or self.waits_for(job, facts.now_s):
             return False
+        if job.launch_failed and note is not None and note.released:
+            return False  # counted as a try before it is tried again (slurm_mend)
         return facts.modes.get(self.home(job, note)) is Mode.PACK
 
     def aside(self, job: SlurmJob, note: JobNote | None, facts: Facts) -> str:
         """Why a waiting job of ours is nobody's to decide at present; empty for all others."""
         if not (job.pending and job.asks and self.ours(job)) or self.under_way(job, note):
             return ""
+        if job.unread:
+            return f"{UNREAD} ({job.unread})"
         if facts.modes.get(self.home(job, note)) is not Mode.PACK:
             return ""
         if self.holds(job, note):
@@ -299,7 +307,7 @@ class Viewer:
         found: dict[str, list[Pending]] = {}
         profiling = self._settings.profiling_partition
         for record in facts.jobs:
-            if not (record.pending and record.gpus):
+            if not (record.pending and record.gpus) or record.unread:
                 continue
             note = facts.notes.get(record.id)
             home = self.home(record, note)
@@ -380,12 +388,13 @@ class Viewer:
         settled = record.state == "RUNNING" and not record.completing
         in_profiling = (
             settled
+            and not record.unread
             and packs
             and record.partition == self._settings.profiling_partition
             and self.ours(record)
             and not known.kept
         )
-        joinable = settled and (not packs or record.request.shards) and not known.alone
+        joinable = settled and (not packs or record.request.shards) and not (known.alone or record.unread)
         return Running(
             self.job(record, note, facts),
             start_s,

@@ -7,7 +7,7 @@ dependency by its own rules, and Lucid takes the job over and holds it.
 
 from __future__ import annotations
 
-from lucid.adapters.slurm_records import SlurmJob
+from lucid.adapters.slurm_nouns import SlurmJob
 from lucid.adapters.slurm_text import parse_mark, says
 
 __all__ = ["FAR_S", "begins_s", "far", "joined_late", "left_to_slurm", "never_changed", "parked", "whole_array"]

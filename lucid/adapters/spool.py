@@ -22,7 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from lucid.adapters.atomic import write_atomic
+from lucid.adapters.atomic import read_regular, write_atomic
+from lucid.adapters.bounded import MOST_S, clean, digits, finite
 from lucid.errors import MetricsError
 from lucid.profiler.samples import GpuSample, Sample, pack, record_size, unpack
 
@@ -32,6 +33,7 @@ _SEGMENT_RECORDS: Final = 3600
 _MOST_SEGMENTS: Final = 48
 """Two days at 1 Hz. Beyond that the oldest segment goes: a node must not fill because nobody takes samples in."""
 _END: Final = "end"
+_LONGEST_HEAD: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,17 @@ def _segments(folder: Path) -> list[_Segment]:
     found = []
     for path in sorted(folder.glob("*.seg")):
         try:
-            with path.open("rb") as file:
-                head = file.readline(1 << 16)
+            head, newline, _ = read_regular(path, _LONGEST_HEAD).partition(b"\n")
             data = json.loads(head)
-            gpus = tuple(str(uuid) for uuid in data["gpus"])
-            found.append(_Segment(path, int(path.stem), gpus, len(head), float(data["base_s"])))
+            first, gpus, base_s = digits(path.stem), data["gpus"], finite(data["base_s"], -1.0)
+            if first is None or not newline or not 0.0 <= base_s < MOST_S:
+                raise ValueError("its number or its time cannot be read")
+            if not isinstance(gpus, list) or not all(isinstance(uuid, str) for uuid in gpus):
+                raise TypeError("its GPUs are no list of names")
+            found.append(_Segment(path, first, tuple(map(clean, gpus)), len(head) + 1, base_s))
         except FileNotFoundError:
             continue
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # whatever is wrong with it
             raise MetricsError(f"{path}: not a segment of samples ({error}); move it away") from None
     return found
 
@@ -211,42 +216,62 @@ def read_spool(spool: Path, cursors: Mapping[str, int], most: int | None = None)
     after: dict[str, int] = {}
     ended: list[str] = []
     bad: list[str] = []
-    left = float("inf") if most is None else most
+    taken = 0
     for folder in sorted(spool.iterdir()) if spool.is_dir() else ():
-        job, at, place = folder.name.rpartition("@")
-        node, began, _ = place.rpartition("~")
-        if not at or not began or not folder.is_dir():
+        name, left = folder.name, most - taken if most is not None else None
+        if _run_of(name) is None:
             continue
-        end = _end_of(folder)
-        wanted = cursors.get(folder.name, 0)
         try:
-            segments = _segments(folder)
-        except MetricsError as error:
-            bad.append(str(error))
-            continue
-        for i, segment in enumerate(segments):
-            if left <= 0:
-                break
-            following = segments[i + 1].first if i + 1 < len(segments) else None
-            if following is not None and following <= wanted:
+            if not folder.is_dir():
                 continue
-            fresh = tuple(sample for sample in _samples(segment, wanted) if sample.seq >= wanted)
-            missing = max(segment.first - wanted, 0)
-            if fresh or missing:
-                jobs.append(JobSamples(job, node, segment.gpus, fresh, missing, folder.name))
-            left -= len(fresh)
-            wanted = fresh[-1].seq + 1 if fresh else max(wanted, segment.first)
-        after[folder.name] = wanted
+            end = _end_of(folder)
+            found, wanted = _read_folder(folder, cursors.get(name, 0), left)
+            name.encode()  # bytes that are no text are no job's name
+        except Exception as error:  # whatever is wrong with it: nothing is taken from it, nor deleted
+            bad.append(str(error) if isinstance(error, MetricsError) else f"{ascii(str(folder))[1:-1]}: {error}")
+            continue
+        jobs += found
+        taken += sum(len(part.samples) for part in found)
+        after[name] = wanted
         if end is not None and wanted >= end:
-            ended.append(folder.name)
+            ended.append(name)
     return Batch(tuple(jobs), after, tuple(ended), tuple(bad))
+
+
+def _run_of(name: str) -> tuple[str, str] | None:
+    """Job and node of a run's folder; ``None`` of one that is none."""
+    job, at, place = name.rpartition("@")
+    node, began, _ = place.rpartition("~")
+    return (job, node) if at and began else None
+
+
+def _read_folder(folder: Path, wanted: int, most: int | None) -> tuple[list[JobSamples], int]:
+    """What is new in one run's folder, and the number wanted next."""
+    job, node = _run_of(folder.name) or ("", "")
+    jobs: list[JobSamples] = []
+    left = float("inf") if most is None else most
+    segments = _segments(folder)
+    for i, segment in enumerate(segments):
+        if left <= 0:
+            break
+        following = segments[i + 1].first if i + 1 < len(segments) else None
+        if following is not None and following <= wanted:
+            continue
+        fresh = tuple(sample for sample in _samples(segment, wanted) if sample.seq >= wanted)
+        missing = max(segment.first - wanted, 0)
+        if fresh or missing:
+            jobs.append(JobSamples(job, node, segment.gpus, fresh, missing, folder.name))
+        left -= len(fresh)
+        wanted = fresh[-1].seq + 1 if fresh else max(wanted, segment.first)
+    return jobs, wanted
 
 
 def _end_of(folder: Path) -> int | None:
     try:
-        return int(json.loads((folder / _END).read_bytes())["samples"])
-    except (OSError, ValueError, KeyError, TypeError):
+        samples = finite(json.loads(read_regular(folder / _END, 1 << 12))["samples"], -1.0)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+    return int(samples) if samples >= 0.0 else None
 
 
 def not_taken(batch: Batch, cursors: Mapping[str, int]) -> list[JobSamples]:
@@ -266,16 +291,23 @@ def release(spool: Path, batch: Batch) -> None:
     """Delete what has been taken in: call it once the batch's samples and cursors are stored for good.
 
     The newest segment of a running job stays, for its writer counts on from it.
+
+    Raises:
+        OSError, MetricsError: something could not be deleted; the rest was.
     """
+    trouble: list[Exception] = []
     for name, wanted in batch.cursors.items():
-        folder = spool / name
-        segments = _segments(folder)
-        for segment, following in pairwise(segments):
-            if following.first <= wanted:
-                segment.path.unlink(missing_ok=True)
+        try:
+            for segment, following in pairwise(_segments(spool / name)):
+                if following.first <= wanted:
+                    segment.path.unlink(missing_ok=True)
+        except (OSError, MetricsError) as error:
+            trouble.append(error)
     for name in batch.ended:
         folder = spool / name
         with contextlib.suppress(OSError):
             for path in folder.iterdir():  # a sampler killed while it wrote may have left a temporary file, too
                 path.unlink(missing_ok=True)
             folder.rmdir()
+    if trouble:
+        raise trouble[0]

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from lucid.adapters.bounded import digits
 from lucid.adapters.spool import Batch, JobSamples
 from lucid.core.job import Ended, JobProfile
 from lucid.core.prediction import Prediction
@@ -32,6 +33,10 @@ __all__ = [
     "StoreUnreadable",
     "holder_is_dead",
 ]
+
+
+_MOST_PID = 1 << 22
+"""Linux's own bound on pids."""
 
 
 class LeaseLost(StoreError):
@@ -147,21 +152,19 @@ class ActionRow:
     result: str = ""
 
 
-_PID_DIGITS = 18
-
-
 def holder_is_dead(holder: str) -> bool:
     """Is the holder (``host:pid:…``) a process of this machine that is gone? Elsewhere nobody can tell: its lease
     must run out."""
     host, _, rest = holder.partition(":")
     pid = rest.partition(":")[0]
-    if host != socket.gethostname() or not (pid.isascii() and pid.isdigit()):
+    if host != socket.gethostname() or not (pid.isascii() and pid.isdecimal()):
         return False
-    if len(pid) > _PID_DIGITS:
-        return True  # no process can have it
+    number = digits(pid)
+    if number is None or number > _MOST_PID:
+        return True  # no Linux has ever had such a process
     try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, OverflowError):
+        os.kill(number, 0)
+    except ProcessLookupError:
         return True
     except OSError:
         return False

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import sqlite3
 
+from lucid.adapters.bounded import MOST_S
+from lucid.adapters.left_out import LeftOut
 from lucid.adapters.spool import Batch, JobSamples, not_taken
 from lucid.profiler.samples import Sample, pack, record_size, unpack
 
@@ -35,22 +37,36 @@ def put_samples(db: sqlite3.Connection, batch: Batch, at_s: float) -> list[JobSa
     return fresh
 
 
-def samples_since(db: sqlite3.Connection, since_s: float, most: int | None = None) -> list[JobSamples]:
+def samples_since(
+    db: sqlite3.Connection, since_s: float, most: int | None = None, left_out: LeftOut | None = None
+) -> list[JobSamples]:
     """What was taken in since then, or about the newest ``most`` of it: unpacking a day of a large cluster would take
     minutes."""
     found: list[JobSamples] = []
     left = float("inf") if most is None else most
     newest_first = "SELECT folder, job, node, gpus, base_s, data FROM samples WHERE at_s >= ? ORDER BY at_s DESC"
-    for folder, job, node, gpus, base_s, data in db.execute(newest_first, (since_s,)):
-        if left <= 0:
-            break
-        found.append(JobSamples(job, node, *_unpacked(gpus, base_s, data), 0, folder))
-        left -= len(found[-1].samples)
+    with (left_out or LeftOut()).look("samples") as look:
+        for row in db.execute(newest_first, (since_s,)):
+            if left <= 0:
+                break
+            found += look.each([row], _part, lambda row: f"samples of {row[0]}")
+            left -= len(found[-1].samples) if found else 0
     return sorted(found, key=lambda part: (part.folder, part.samples[0].seq))
 
 
+def _part(row: tuple[str, str, str, str, float, bytes]) -> JobSamples:
+    folder, job, node, gpus, base_s, data = row
+    made = JobSamples(job, node, *_unpacked(gpus, base_s, data), 0, folder)
+    if not made.samples or not all(isinstance(name, str) for name in (folder, job, node)):
+        raise ValueError("no sample that can be read")
+    return made
+
+
 def _unpacked(gpus: str, base_s: float, data: bytes) -> tuple[tuple[str, ...], tuple[Sample, ...]]:
-    uuids = tuple(str(uuid) for uuid in json.loads(gpus))
+    listed = json.loads(gpus)
+    if not isinstance(listed, list) or not 0 <= base_s < MOST_S:
+        raise ValueError("its GPUs or its time cannot be read")
+    uuids = tuple(str(uuid) for uuid in listed)
     size = record_size(len(uuids))
     found = (unpack(data[at : at + size], len(uuids), base_s) for at in range(0, len(data), size))
     return uuids, tuple(sample for sample in found if sample is not None)
@@ -68,4 +84,12 @@ def bound_samples(db: sqlite3.Connection, before_s: float, most_bytes: int) -> i
             held -= row[3]
             gone.append(row)
     db.executemany("DELETE FROM samples WHERE folder = ? AND first = ?", [row[:2] for row in gone])
-    return sum(size // record_size(len(json.loads(gpus))) for _, _, gpus, size in gone)
+    return sum(size // record_size(_count(gpus)) for _, _, gpus, size in gone)
+
+
+def _count(gpus: str) -> int:
+    """GPUs of a row; 1 of one that cannot be read: it goes all the same."""
+    try:
+        return len(json.loads(gpus))
+    except (ValueError, TypeError, RecursionError):
+        return 1

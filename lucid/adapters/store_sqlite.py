@@ -6,12 +6,25 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from lucid.adapters.bounded import MOST, finite
+from lucid.adapters.checked import checked
+from lucid.adapters.left_out import LeftOut
+from lucid.adapters.rows import (
+    decision_row,
+    ended_of,
+    note_of,
+    of_job,
+    prediction_row,
+    profile_row,
+    texts_of,
+)
 from lucid.adapters.spool import Batch, JobSamples
 from lucid.adapters.store import (
     ActionRow,
@@ -26,29 +39,43 @@ from lucid.adapters.store import (
 from lucid.adapters.store_file import error_of, open_file, set_aside
 from lucid.adapters.store_samples import bound_samples, put_samples, samples_since
 from lucid.adapters.store_watch import StoreWatch
-from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.prediction import prediction_from_dict, prediction_to_dict
-from lucid.core.reason import reason_from_dict, reason_to_dict
+from lucid.core.job import Ended, JobProfile
+from lucid.core.prediction import prediction_to_dict
+from lucid.core.reason import reason_to_dict
 from lucid.errors import StoreError
 
 __all__ = ["SqliteStore"]
 
+_R = TypeVar("_R")
+
 
 class SqliteStore:
-    """See ``Store``. With ``read_only`` the file must exist and is never written.
+    """See ``Store``. With ``read_only`` the file must exist and is never written. ``left_out`` learns of rows that
+    cannot be read.
 
     Raises:
         StoreError: the file cannot be opened, is damaged, or was written by a later version of Lucid.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False, wait_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool = False,
+        wait_s: float = 5.0,
+        left_out: LeftOut | None = None,
+        shared: bool = False,
+    ) -> None:
+        """``shared``: several hosts have the file (``daemon.shared_state``)."""
         self.path = path
-        self._read_only, self._wait_s = read_only, wait_s
+        self._left_out = LeftOut() if left_out is None else left_out
+        self._read_only, self._wait_s, self._shared = read_only, wait_s, shared
         self._lock = threading.RLock()
         self._open()
 
     def _open(self) -> None:
-        self._db = open_file(self.path, read_only=self._read_only, wait_s=self._wait_s)
+        self._db = open_file(self.path, read_only=self._read_only, wait_s=self._wait_s, shared=self._shared)
+        self._db.text_factory = _text
         self._watch = None if self._read_only else StoreWatch(self.path)
 
     def renew(self, now_s: float) -> bool:
@@ -86,7 +113,7 @@ class SqliteStore:
         with self._lock:
             try:
                 yield self._db
-            except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
+            except (sqlite3.Error, ValueError, KeyError, TypeError, OverflowError) as error:
                 words = f"{self.path}: cannot be read ({error}); move it away if it is damaged"
                 raise error_of(error, words) from None
 
@@ -109,9 +136,15 @@ class SqliteStore:
                     if self._db.in_transaction:
                         self._db.execute("ROLLBACK")
                     raise
-            except sqlite3.Error as error:
+            except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
                 words = f"{self.path}: cannot be written ({error}); check free space and owner"
                 raise error_of(error, words) from None
+
+    @property
+    def journal(self) -> str:
+        """How the file is journalled: ``wal``, or ``delete``, ``truncate`` and the like."""
+        with self._read() as db:
+            return str(db.execute("PRAGMA journal_mode").fetchone()[0])
 
     # -- lease -----------------------------------------------------------------------------------------------
 
@@ -119,7 +152,7 @@ class SqliteStore:
         """New or renewed. A new holder gets a higher token; its own renewal keeps the token. What is written here is
         read back as another process would, so that every turn begins with a store that others see."""
         with self._write() as db:
-            row = db.execute("SELECT holder, token, until_s FROM lease").fetchone()
+            row = self._lease_row(db)
             if row is not None and row[0] == holder:
                 token = int(row[1])
             elif row is None or row[2] <= now_s or not row[0] or Lease(*row) == takeover:
@@ -151,8 +184,18 @@ class SqliteStore:
     def lease(self) -> Lease | None:
         """The present one."""
         with self._read() as db:
-            row = db.execute("SELECT holder, token, until_s FROM lease").fetchone()
-        return None if row is None or not row[0] else Lease(row[0], int(row[1]), float(row[2]))
+            row = self._lease_row(db)
+        return None if row is None or not row[0] else Lease(*row)
+
+    def _lease_row(self, db: sqlite3.Connection) -> tuple[str, int, float] | None:
+        """Holder, token, until when. Without a token that rises nobody can tell who may act: the store is damaged."""
+        row = db.execute("SELECT holder, token, until_s FROM lease").fetchone()
+        if row is None:
+            return None
+        holder, token, until_s = row
+        if not isinstance(holder, str) or not isinstance(token, int) or not 0 <= token < MOST:
+            raise StoreDamaged(f"{self.path}: its lease cannot be read; move the file away")
+        return holder, token, finite(until_s)
 
     def drop_lease(self, token: int) -> None:
         """Keep the token, so that the next one is higher, and the time, which tells how old the store is."""
@@ -165,12 +208,20 @@ class SqliteStore:
         """One note."""
         with self._read() as db:
             row = db.execute("SELECT data FROM notes WHERE job_id = ?", (job_id,)).fetchone()
-            return None if row is None else JobNote(**json.loads(row[0]))
+        if row is None:
+            return None
+        return note_of(job_id, row[0], lambda error: self._left_out.one("notes", f"job {job_id}", error))
 
     def notes(self) -> dict[str, JobNote]:
         """All notes."""
         with self._read() as db:
-            return {row[0]: JobNote(**json.loads(row[1])) for row in db.execute("SELECT job_id, data FROM notes")}
+            rows = db.execute("SELECT job_id, data FROM notes").fetchall()
+        found = {}
+        with self._left_out.look("notes") as look:
+            for job_id, data in rows:
+                if isinstance(job_id, str):
+                    found[job_id] = note_of(job_id, data, partial(look.add, f"job {job_id}"))
+        return found
 
     def put_note(self, note: JobNote, token: int) -> None:
         """Insert or replace."""
@@ -190,14 +241,16 @@ class SqliteStore:
             data = json.dumps(asdict(row.profile))
             db.execute(
                 "INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?, ?)",
-                (row.job_id, row.user, row.name, row.gpus, data, row.at_s),
+                _writable(row.job_id, row.user, row.name, row.gpus, data, row.at_s),
             )
             return True
 
     def profiles(self) -> dict[str, ProfileRow]:
         """By job id."""
         with self._read() as db:
-            return {row[0]: _profile(row) for row in db.execute("SELECT * FROM profiles")}
+            rows = db.execute("SELECT * FROM profiles").fetchall()
+        with self._left_out.look("profiles") as look:
+            return {row.job_id: row for row in look.each(rows, profile_row, of_job)}
 
     def profile_like(self, user: str, name: str, gpus: int, since_s: float) -> ProfileRow | None:
         """Latest of that kind."""
@@ -205,9 +258,9 @@ class SqliteStore:
             row = db.execute(
                 "SELECT * FROM profiles WHERE user = ? AND name = ? AND gpus = ? AND at_s >= ? "
                 "ORDER BY at_s DESC LIMIT 1",
-                (user, name, gpus, since_s),
+                _writable(user, name, min(gpus, MOST), since_s),
             ).fetchone()
-            return None if row is None else _profile(row)
+        return None if row is None else self._one("profiles", row, profile_row)
 
     # -- samples ---------------------------------------------------------------------------------------------
 
@@ -219,7 +272,8 @@ class SqliteStore:
     def sample_cursors(self) -> dict[str, int]:
         """All of them."""
         with self._read() as db:
-            return dict(db.execute("SELECT folder, wanted FROM cursors").fetchall())
+            rows = db.execute("SELECT folder, wanted FROM cursors").fetchall()
+        return {name: wanted for name, wanted in rows if isinstance(name, str) and isinstance(wanted, int)}
 
     def samples_missing(self) -> int:
         """Their sum."""
@@ -229,7 +283,7 @@ class SqliteStore:
     def samples(self, since_s: float = 0.0, most: int | None = None) -> list[JobSamples]:
         """Unpacked."""
         with self._read() as db:
-            return samples_since(db, since_s, most)
+            return samples_since(db, since_s, most, self._left_out)
 
     def bound_samples(self, before_s: float, most_bytes: int, token: int) -> int:
         """By age, then by size."""
@@ -268,42 +322,36 @@ class SqliteStore:
                 f"{where} ORDER BY id DESC LIMIT ?",
                 [*values, limit],
             ).fetchall()
-            return [
-                DecisionRow(r[0], r[1], r[2], r[3], tuple(map(reason_from_dict, json.loads(r[4]))), *r[5:])
-                for r in reversed(rows)
-            ]
+        with self._left_out.look("decisions") as look:
+            return look.each(reversed(rows), decision_row, lambda row: f"a decision about job {row[1]}")
 
     def put_predictions(self, rows: Sequence[PredictionRow], token: int) -> None:
         """Insert or replace."""
         with self._write(token) as db:
             db.executemany(
                 "INSERT OR REPLACE INTO predictions VALUES (?, ?, ?, ?)",
-                [(r.job_id, r.at_s, r.user, json.dumps(prediction_to_dict(r.prediction))) for r in rows],
+                [_writable(r.job_id, r.at_s, r.user, json.dumps(prediction_to_dict(r.prediction))) for r in rows],
             )
 
     def prediction(self, job_id: str) -> PredictionRow | None:
         """One row."""
         with self._read() as db:
             row = db.execute("SELECT * FROM predictions WHERE job_id = ?", (job_id,)).fetchone()
-            return (
-                None
-                if row is None
-                else PredictionRow(row[0], row[1], row[2], prediction_from_dict(json.loads(row[3])))
-            )
+        return None if row is None else self._one("predictions", row, prediction_row)
 
     def begin_action(self, at_s: float, job_id: str, verb: str, detail: str, token: int) -> int:
         """Insert with no result."""
         with self._write(token) as db:
             cursor = db.execute(
                 "INSERT INTO actions (at_s, job_id, verb, detail, token, result) VALUES (?, ?, ?, ?, ?, '')",
-                (at_s, job_id, verb, detail, token),
+                _writable(at_s, job_id, verb, detail, token),
             )
             return int(cursor.lastrowid or 0)
 
     def end_action(self, action_id: int, result: str, token: int) -> None:
         """Set its result."""
         with self._write(token) as db:
-            db.execute("UPDATE actions SET result = ? WHERE id = ?", (result, action_id))
+            db.execute("UPDATE actions SET result = ? WHERE id = ?", _writable(result, action_id))
 
     def actions(self, job_id: str | None = None, limit: int = 1000) -> list[ActionRow]:
         """Oldest first."""
@@ -313,14 +361,18 @@ class SqliteStore:
                 f"SELECT id, at_s, job_id, verb, detail, token, result FROM actions {where} ORDER BY id DESC LIMIT ?",
                 [*values, limit],
             ).fetchall()
-        return [ActionRow(*row) for row in reversed(rows)]
+        with self._left_out.look("actions") as look:
+            return look.each(reversed(rows), lambda row: checked(ActionRow(*row)), lambda row: f"action {row[0]}")
 
     def put_ended(self, rows: Sequence[Ended], token: int) -> None:
         """Each once: a job seen ended again keeps its first entry."""
         with self._write(token) as db:
             db.executemany(
                 "INSERT OR IGNORE INTO ended VALUES (?, ?, ?, ?, ?, ?)",
-                [(r.job.id, r.end_s, r.ran_s, r.state, json.dumps(asdict(r.job)), _or_null(r.profile)) for r in rows],
+                [
+                    _writable(r.job.id, r.end_s, r.ran_s, r.state, json.dumps(asdict(r.job)), _or_null(r.profile))
+                    for r in rows
+                ],
             )
 
     def ended(self, since_s: float = 0.0, limit: int = 100_000) -> list[Ended]:
@@ -330,10 +382,8 @@ class SqliteStore:
                 "SELECT job, end_s, ran_s, state, profile FROM ended WHERE end_s >= ? ORDER BY end_s DESC LIMIT ?",
                 (since_s, limit),
             ).fetchall()
-            return [
-                Ended(Job(**json.loads(job)), end_s, ran_s, state, profile and JobProfile(**json.loads(profile)))
-                for job, end_s, ran_s, state, profile in reversed(rows)
-            ]
+        with self._left_out.look("ended jobs") as look:
+            return look.each(reversed(rows), lambda row: ended_of(*row), lambda row: f"a job that ended at {row[1]}")
 
     # -- models, switches, pictures --------------------------------------------------------------------------
 
@@ -359,7 +409,7 @@ class SqliteStore:
     def settings(self) -> dict[str, str]:
         """All switches."""
         with self._read() as db:
-            return dict(db.execute("SELECT key, value FROM settings").fetchall())
+            return texts_of(db.execute("SELECT key, value FROM settings").fetchall())
 
     def set_setting(self, key: str, value: str | None) -> None:
         """Set or take back."""
@@ -378,7 +428,15 @@ class SqliteStore:
         """One picture."""
         with self._read() as db:
             row = db.execute("SELECT data FROM views WHERE name = ?", (name,)).fetchone()
-            return None if row is None else json.loads(row[0])
+        return None if row is None else self._one("views", (name, row[0]), lambda found: json.loads(found[1]))
+
+    def _one(self, source: str, row: Sequence[Any], read: Callable[[Sequence[Any]], _R]) -> _R | None:
+        """A single row; ``None`` where it cannot be read."""
+        try:
+            return read(row)
+        except Exception as error:
+            self._left_out.one(source, f"{row[0]}", error)
+            return None
 
     def prune(self, before_s: float) -> int:
         """Old rows go; profiles and readings of that age too."""
@@ -406,5 +464,11 @@ def _or_null(profile: JobProfile | None) -> str | None:
     return None if profile is None else json.dumps(asdict(profile))
 
 
-def _profile(row: Sequence[Any]) -> ProfileRow:
-    return ProfileRow(row[0], row[1], row[2], row[3], JobProfile(**json.loads(row[4])), row[5])
+def _text(content: bytes) -> str:
+    """Bytes that are no UTF-8 do not make a whole table unreadable."""
+    return content.decode("utf-8", "replace")
+
+
+def _writable(*values: Any) -> tuple[Any, ...]:
+    """For columns: halves of characters, which a name may hold and SQLite cannot, are written out."""
+    return tuple(v.encode("utf-8", "backslashreplace").decode() if isinstance(v, str) else v for v in values)

@@ -12,7 +12,8 @@ import click
 
 from lucid.adapters.snapshot_json import decision_to_dict, snapshot_from_dict
 from lucid.adapters.store_sqlite import SqliteStore
-from lucid.cli.live import config_option, live_settings, live_snapshot, live_store
+from lucid.cli.console import say
+from lucid.cli.live import config_option, live_settings, live_snapshot, seen_store
 from lucid.cli.render import duration, reason_text
 from lucid.cli.render_prediction import prediction_data, prediction_lines
 from lucid.config import PolicySettings, library_folder
@@ -20,12 +21,14 @@ from lucid.core.decision import Decision, Hold, Start
 from lucid.core.job import Pending
 from lucid.core.placement import show_placement
 from lucid.core.ports import Predictor
-from lucid.core.reason import reason_to_dict
+from lucid.core.reason import reason_from_dict, reason_to_dict
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
 from lucid.live.models import LiveModels
 from lucid.live.modes import live_profiling
+from lucid.live.published import Published
 from lucid.orchestrator.policy import make_policy
+from lucid.shown import shown
 
 __all__ = ["live_story", "live_text", "replanned", "why_not"]
 
@@ -40,12 +43,14 @@ _VERBS = {
 }
 
 
-def live_story(store: SqliteStore, job_id: str) -> dict[str, Any]:
-    """Decisions on a job, what was done, and its profile, oldest first.
+def live_story(store: SqliteStore | Published, job_id: str) -> dict[str, Any]:
+    """Decisions on a job, what was done, and its profile, oldest first; of what is published, the last decision.
 
     Raises:
         ConfigError: nothing is known of it.
     """
+    if isinstance(store, Published):
+        return _published_story(store, job_id)
     decisions, actions = store.decisions(job_id), store.actions(job_id)
     row, said = store.profiles().get(job_id), store.prediction(job_id)
     if not decisions and not actions:
@@ -95,6 +100,36 @@ def live_story(store: SqliteStore, job_id: str) -> dict[str, Any]:
     }
 
 
+def _published_story(store: Published, job_id: str) -> dict[str, Any]:
+    found = store.decided(job_id)
+    if found is None:
+        _told_aside(store, job_id)
+        raise ConfigError(
+            f"job {job_id} does not wait for Lucid, and its story is kept for lucidd's user and root: ask an "
+            f"operator for sudo -u lucid lucidctl explain {job_id}"
+        )
+    partition, decided = found
+    snapshot, status = store.view("snapshot"), store.view("status")
+    told = {
+        "at_s": snapshot["now_s"],
+        "partition": partition,
+        "placement": "",
+        "beside": None,
+        "mode": status["modes"].get(partition, "pack"),
+        **decided,
+        "words": [reason_text(reason_from_dict(data)) for data in decided["reasons"]],
+    }
+    return {
+        "job": job_id,
+        "decisions": [told],
+        "actions": [],
+        "joined_by": [],
+        "profile": None,
+        "prediction": None,
+        "prediction_words": ["this is the last decision; what came before is kept for lucidd's user and root"],
+    }
+
+
 def _ran_at_once(store: SqliteStore, job_id: str) -> bool:
     """Does it run, or has it run, without having been seen waiting?"""
     seen = store.view("snapshot")
@@ -116,7 +151,7 @@ def live_text(story: dict[str, Any]) -> str:
         result = a["result"] or "under way"
         events.append((a["at_s"], [f"Slurm is told: {a['verb']} {a['detail']}".rstrip() + f": {result}"]))
     events += [(j["at_s"], [f"job {j['job']} starts beside it, on the same GPUs"]) for j in story["joined_by"]]
-    lines = [f"job {story['job']}"]
+    lines = [shown(f"job {story['job']}")]
     if story["profile"]:
         p = story["profile"]
         lines[0] += (
@@ -124,8 +159,8 @@ def live_text(story: dict[str, Any]) -> str:
             f"{p['gpu_mem_mib']:,.0f} MiB"
         )
     for at_s, text in sorted(events, key=lambda e: e[0]):
-        lines.append(f"{time.strftime('%F %T', time.localtime(at_s))}  {text[0]}")
-        lines += [f"{'':21}{line}" for line in text[1:]]
+        lines.append(f"{time.strftime('%F %T', time.localtime(at_s))}  {shown(text[0])}")
+        lines += [f"{'':21}{shown(line)}" for line in text[1:]]
     lines += story["prediction_words"]
     return "\n".join(lines)
 
@@ -155,7 +190,7 @@ def replanned(
     raise ConfigError(f"job {job_id} does not wait for Lucid (any more); look at: lucidctl explain {job_id}")
 
 
-def _told_aside(store: SqliteStore, job_id: str) -> None:
+def _told_aside(store: SqliteStore | Published, job_id: str) -> None:
     """Raises:
     ConfigError: the job waits, and not for Lucid; the message says for whom.
     """
@@ -199,13 +234,14 @@ def _words(decision: Decision | None) -> str:
 def why_not(job_id: str, gpus: int | None, share: bool, config: Path, as_json: bool) -> None:
     """Plan again as if waiting JOB had asked differently: would it start now?"""
     settings = live_settings(config)
-    store = live_store(settings)
+    store = seen_store(settings)
     _told_aside(store, job_id)
     snapshot, _ = live_snapshot(store)
     packing = settings.policy.packing.model_copy(update={"same_user_only": not settings.daemon.share_across_users})
     profiling = live_profiling(settings.policy)
     policy = settings.policy.model_copy(update={"packing": packing, "profiling": profiling})
-    predictor = LiveModels(library_folder(settings, config.parent) or Path()).make()
+    library = None if isinstance(store, Published) else library_folder(settings, config.parent)
+    predictor = LiveModels(library or Path()).make()  # estimates are in the snapshot; this one is asked about pairs
     variants: list[tuple[str, int | None, bool]] = (
         [(f"with {gpus} GPUs" if gpus else "", gpus, False)] if gpus else []
     )
@@ -223,9 +259,9 @@ def why_not(job_id: str, gpus: int | None, share: bool, config: Path, as_json: b
             "as_it_is": decision_to_dict(now) if now else None,
             "if": {words: decision_to_dict(found) if found else None for words, found in answers},
         }
-        click.echo(json.dumps(data, indent=1))
+        say(json.dumps(data, indent=1))
         return
-    click.echo(f"job {job_id}, by what lucidd saw {duration(time.time() - snapshot.now_s)} ago")
-    click.echo(f"as it is: {_words(now)}")
+    say(f"job {job_id}, by what lucidd saw {duration(time.time() - snapshot.now_s)} ago")
+    say(f"as it is: {_words(now)}")
     for words, found in answers:
-        click.echo(f"{words}: {_words(found)}")
+        say(f"{words}: {_words(found)}")

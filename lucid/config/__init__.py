@@ -4,6 +4,7 @@ from lucid.config.live import (
     DaemonSettings,
     Mode,
     ModelSettings,
+    Publish,
     SlurmSettings,
     TunerSettings,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "PolicySettings",
     "PolluxSettings",
     "ProfilingSettings",
+    "Publish",
     "ReservationSettings",
     "Settings",
     "SlurmSettings",

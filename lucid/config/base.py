@@ -12,4 +12,4 @@ __all__ = [
 class Section(BaseModel):
     """A section of the configuration: frozen, and with no key but its own."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

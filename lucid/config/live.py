@@ -13,6 +13,7 @@ __all__ = [
     "DaemonSettings",
     "Mode",
     "ModelSettings",
+    "Publish",
     "SlurmSettings",
     "TunerSettings",
 ]
@@ -83,6 +84,15 @@ class Mode(StrEnum):
     """Profile, order, place and pack."""
 
 
+class Publish(StrEnum):
+    """What everybody may read of lucidd's queue."""
+
+    JOBS = "jobs"
+    """Of every job its number, size, times, place, measured load and decision; no user, account or name."""
+    NOTHING = "nothing"
+    """Only lucidd's user and root see the queue: where Slurm's PrivateData has jobs."""
+
+
 class SlurmSettings(Section):
     """How the daemon talks to Slurm."""
 
@@ -132,8 +142,13 @@ class DaemonSettings(Section):
     """Where new jobs are profiled; empty: nowhere, and profiles come from earlier runs and samplers in place."""
     policy: str = "lucid"
     state_dir: str = "/var/lib/lucid"
+    shared_state: bool = False
+    """state_dir and heartbeat lie on a file system that two hosts have, and a second lucidd stands by on the other
+    (docs/slurm-recovery.md)."""
     heartbeat: str = "/run/lucid/heartbeat"
     """Rewritten after every good cycle; job_submit.lua leaves jobs alone once it is old."""
+    publish: Publish = Publish.JOBS
+    """What lucidctl answers to those who may not read the state: from the file public.json beside the heartbeat."""
     profiles_dir: str = ""
     """Where samplers put their summaries; empty: profiles/ in state_dir."""
     samples_dir: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,9 @@ def profiles_folder(settings: Settings) -> Path:
     return Path(settings.daemon.profiles_dir or Path(settings.daemon.state_dir) / "profiles")
 
 
-def settings_from(data: dict[str, Any], where: str) -> Settings:
-    """Settings from a mapping; ``where`` names its source in errors.
+def settings_from(data: dict[str, Any], where: str, text: str = "") -> Settings:
+    """Settings from a mapping; ``where`` names its source in errors, ``text`` is what it was read from, if that has
+    lines to be named.
 
     Raises:
         ConfigError: naming the key, the value, what was expected, and for an unknown key the known ones.
@@ -61,10 +63,12 @@ def settings_from(data: dict[str, Any], where: str) -> Settings:
     try:
         settings = Settings.model_validate(data)
     except ValidationError as error:
-        lines = [_explain(dict(item)) for item in error.errors()]
+        lines = [_line_of(item["loc"], text) + _explain(dict(item)) for item in error.errors()]
         raise ConfigError(f"{where}: " + "; ".join(lines)) from None
     for key in ("state_dir", "heartbeat", "profiles_dir", "samples_dir"):
         value = getattr(settings.daemon, key)
+        if "\0" in value:
+            raise ConfigError(f"{where}: daemon.{key} = {value!r}: no path has a NUL in it; write another")
         if value and not Path(value).is_absolute():
             raise ConfigError(
                 f"{where}: daemon.{key} = {value!r}: write a path that begins with /; lucidd and lucidctl start "
@@ -80,6 +84,20 @@ def settings_from(data: dict[str, Any], where: str) -> Settings:
     return settings
 
 
+def _line_of(loc: tuple[int | str, ...], text: str) -> str:
+    """``line 7: `` of a key in a file; empty where it is not found as simply as that."""
+    path = [str(part) for part in loc]
+    table: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = re.match(r"\s*\[\[?\s*([^\]]*?)\s*\]", line)
+        if header:
+            table = [part.strip(" \"'") for part in header[1].split(".")]
+        key = table if header else [*table, *(p.strip(" \"'") for p in line.partition("=")[0].split("."))]
+        if path[: len(key)] == key and (len(key) == len(path) or not header):
+            return f"line {number}: "
+    return ""
+
+
 def _explain(item: dict[str, Any]) -> str:
     path = [str(part) for part in item["loc"]]
     if item["type"] == "extra_forbidden":
@@ -87,7 +105,8 @@ def _explain(item: dict[str, Any]) -> str:
         near = difflib.get_close_matches(path[-1], known, n=1)
         hint = f", did you mean {near[0]!r}?" if near else ""
         return f"unknown key {'.'.join(path)!r}{hint} (known here: {', '.join(known)})"
-    return f"{'.'.join(path)} = {item['input']!r}: {item['msg']}"
+    given = repr(item["input"])
+    return f"{'.'.join(path)} = {given if len(given) <= 200 else given[:200] + '…'}: {item['msg']}"
 
 
 def _keys_at(path: list[str]) -> list[str]:
@@ -107,9 +126,10 @@ def load_settings(path: Path) -> Settings:
         ConfigError: the file cannot be read, is not TOML, or holds a wrong or unknown key.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give --config an existing file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    return settings_from(data, str(path))
+    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, and numbers of 5,000 digits
+        raise ConfigError(f"{path}: not valid TOML: {error}; mend it, then: lucidctl doctor") from None
+    return settings_from(data, str(path), text)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from lucid.adapters.bounded import finite, moment
 from lucid.adapters.slurm_sacct import Accounted, Accounting
 from lucid.adapters.slurm_text import parse_mark
 from lucid.adapters.slurm_view import home_of
@@ -44,7 +45,7 @@ class CatchUp:
         """The lease was taken: somebody else, or nobody, has looked after the jobs until now."""
         now_s = self._clock.now_s()
         most_s = self._settings.catch_up_days * 86400.0
-        self._since_s = max(float(self._store.view(_SEEN) or 0.0) - _MARGIN_S, now_s - most_s)
+        self._since_s = max(moment(finite(self._store.view(_SEEN))) - _MARGIN_S, now_s - most_s)
         gap = most_s > 0 and now_s - self._since_s > _LEAST_GAP_S + _MARGIN_S
         self._tries, self._due_s = _TRIES if gap else 0, now_s
 

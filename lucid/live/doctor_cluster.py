@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lucid.adapters.heartbeat import read_heartbeat
 from lucid.adapters.slurm_client import Inspector
-from lucid.adapters.slurm_records import SlurmJob, SlurmNode
+from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm_request import JobDefaults
 from lucid.adapters.slurm_site import Partition
 from lucid.adapters.slurm_text import parse_mark
@@ -43,6 +43,8 @@ class Site:
     """Slurm's words where slurmdbd is silent."""
     defaults: Mapping[str, JobDefaults] | None = field(default_factory=dict)
     gpu_limits: Sequence[str] = ()
+    unsealed: str = ""
+    """Why munge makes no seal for the prologs; empty: it does."""
 
 
 def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
@@ -61,6 +63,11 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
         gpu_limits = client.gpu_limits()
     except ClusterError:
         gpu_limits = ()
+    unsealed = ""
+    try:
+        client.seal("lucid doctor")
+    except ClusterError as error:
+        unsealed = str(error)
     return Site(
         client.version(),
         client.config(),
@@ -73,6 +80,7 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
         client.accounting,
         client.job_defaults(),
         gpu_limits,
+        unsealed,
     )
 
 
@@ -125,6 +133,11 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
         yield warn(
             f"{', '.join(site.gpu_limits[:5])}: a limit on gres/gpu does not count what pack mode puts into slots",
             "limit gres/shard there too, two for each GPU: Slurm counts a job against the one or the other",
+        )
+    if site.unsealed and settings.daemon.mps and Mode.PACK in modes.values():
+        yield warn(
+            f"{site.unsealed}: no prolog can be told what lucidd decided, so pairs share by time-slicing, unfenced",
+            "munged on this host with the nodes' key (docs/hooks.md), or daemon.mps = false",
         )
     yield from _clock(site)
     yield from _rights(modes, site)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from lucid.config import Mode, Settings
+from lucid.config import Mode, Publish, Settings
 from lucid.live.finding import Finding, bad, warn
 
 __all__ = ["look_over_config"]
@@ -107,9 +107,12 @@ def _jobs(settings: Settings, config: Mapping[str, str]) -> Iterator[Finding]:
                 f"{key}={config[key]}: a job that ends so {what} without Lucid", f"know of it, or do without {key}"
             )
     if "jobs" in _words(config, "PrivateData"):
+        shown = settings.daemon.publish is Publish.JOBS
         yield warn(
-            "PrivateData has jobs: only an operator sees the jobs of others",
-            "sacctmgr modify user lucid set adminlevel=operator, in observe mode too",
+            "PrivateData has jobs: only an operator sees the jobs of others"
+            + ("; lucidd shows everybody size and decision of every job, without names" if shown else ""),
+            "sacctmgr modify user lucid set adminlevel=operator, in observe mode too"
+            + ('; daemon.publish = "nothing"' if shown else ""),
         )
     if "rl_enable" in config.get("SlurmctldParameters", ""):
         yield warn(

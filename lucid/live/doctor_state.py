@@ -19,7 +19,9 @@ from lucid.adapters.store import ActionRow, holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.config import Mode, Settings, profiles_folder
 from lucid.errors import ClusterUnavailable, StoreError
+from lucid.live.doctor_failover import look_over_failover
 from lucid.live.finding import Finding, bad, warn
+from lucid.live.status import words_of_left_out
 from lucid.live.switches import words_of_switches
 
 __all__ = ["look_over_state"]
@@ -54,6 +56,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
         store = SqliteStore(folder / "lucid.db", read_only=True)
         seen, lease, switches = store.view("status") or {}, store.lease(), store.settings()
         let_go = [*_let_go(store.actions(limit=_ACTIONS), now_s)]
+        failover = [*look_over_failover(settings, store, lease, now_s)]
     except StoreError as error:
         yield bad(str(error), "make room there, then restart lucidd" if free else _remedy(settings, now_s))
         return
@@ -69,9 +72,12 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     yield from words_of_switches(settings, switches, seen.get("configured", {}))
     if switches.get("paused") == "1":
         yield warn("lucidd is paused", "lucidctl resume")
+    yield from failover
     yield from let_go
     if seen.get("last_error"):
         yield bad(f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")
+    for words in words_of_left_out(seen):
+        yield warn(words, "docs/slurm-recovery.md tells what Lucid assumes of it; scontrol show job shows a job")
     if seen.get("breaker_why"):
         yield warn(f"the breaker is open: {seen['breaker_why']}", "look at slurmctld's load (sdiag)")
     for kind, found in dict[str, Mapping[str, Any]](seen.get("models", {})).items():
@@ -165,6 +171,8 @@ def _profiles(settings: Settings) -> Iterator[Finding]:
     if Mode.PACK not in daemon.partitions.values():
         return
     folder = profiles_folder(settings)
+    if folder.parent.is_dir() and not os.access(folder.parent, os.X_OK):
+        return  # not for this user, as the store's story tells
     if not folder.is_dir():
         yield warn(
             f"{folder}: no such folder, so no job is ever measured and none shares",

@@ -15,4 +15,6 @@ class JsonLines(logging.Formatter):
         """One line."""
         line = {"at": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage()}
         line.update(getattr(record, "facts", {}))
-        return json.dumps(line, ensure_ascii=False)
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)  # in ASCII: no name gives orders to who reads the journal

@@ -7,10 +7,10 @@ say what is in service are looked at every cycle, and cost a few ``stat`` calls.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from lucid.adapters.estimates import WithContention
 from lucid.calibrate.tables import shipped
@@ -99,15 +99,21 @@ class LiveModels:
             LearnedPredictor.from_library(self._library, DurationHistory(), HistoryPredictor(), kinds=[kind])
         except ModelError as error:
             return Serving(instead, str(error), trouble=True)
+        except Exception as error:  # a version that does not check, whatever is wrong with it
+            return Serving(instead, f"{type(error).__name__}: {error}", trouble=True)
         return Serving(f"v{number}", self._promoted(kind, number))
 
     def _promoted(self, kind: str, number: int) -> str:
         """Why this version serves, from the library's own trail."""
         try:
             trail = self._library.trail(kind)
-        except ModelError as error:
+            taken = ("promote", "rollback")
+            return self._last_why(trail, number, taken)
+        except Exception as error:  # the trail explains, and no more
             return str(error)
-        taken = ("promote", "rollback")
+
+    @staticmethod
+    def _last_why(trail: Sequence[Mapping[str, Any]], number: int, taken: Sequence[str]) -> str:
         return next((str(e["why"]) for e in reversed(trail) if e["version"] == number and e["action"] in taken), "")
 
     def _signature(self) -> _Signature:

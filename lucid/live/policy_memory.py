@@ -9,7 +9,6 @@ from typing import Final
 
 from lucid.adapters.nouns import noun_from_json, noun_to_json
 from lucid.adapters.store import Store
-from lucid.errors import StoreError
 
 __all__ = ["PolicyMemory"]
 
@@ -40,11 +39,11 @@ class PolicyMemory:
         if self._start is not None:
             return self._start
         data = self._store.view(_VIEW)
-        if not data or data.get("policy") != self._policy:
+        if not isinstance(data, dict) or data.get("policy") != self._policy:
             return {}
         try:
             found = noun_from_json(data.get("memory"))
-        except StoreError as error:
+        except Exception as error:
             _LOG.warning("policy memory begins anew", extra={"facts": {"why": str(error)}})
             return {}
         self._kept = found if isinstance(found, dict) else {}

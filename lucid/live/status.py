@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +12,7 @@ from lucid.adapters.slurm_client import Breaker
 from lucid.core.snapshot import Snapshot
 from lucid.live.models import LiveModels
 
-__all__ = ["partitions_of", "status_of"]
+__all__ = ["partitions_of", "status_of", "words_of_left_out"]
 
 
 def status_of(
@@ -49,3 +50,14 @@ def partitions_of(snapshot: Snapshot) -> dict[str, dict[str, int]]:
         }
         for name, part in snapshot.partitions.items()
     }
+
+
+def words_of_left_out(seen: Mapping[str, Any]) -> list[str]:
+    """What the daemon could not read at its last look, a sentence for each source. ``seen``: its picture."""
+    found = []
+    for source, told in (seen.get("left_out") or {}).items():
+        if told["now"]:
+            named = "; ".join(f"{which} ({why})" for which, why in told["first"].items())
+            more = f"; and {told['now'] - len(told['first'])} more" if told["now"] > len(told["first"]) else ""
+            found.append(f"left out of {source}, since it cannot be read: {named}{more}")
+    return found

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lucid.adapters.bounded import digits, moment
 from lucid.adapters.store import Store
 from lucid.config import Mode, Settings
 from lucid.live.finding import Finding, warn
@@ -45,7 +46,7 @@ def _switch(text: str) -> Switch:
     mode, *rest = text.split() or [""]
     facts = dict(word.split("=", 1) for word in rest if "=" in word)
     since = facts.get("since", "")
-    return Switch(mode, facts.get("was"), float(since) if since.isdigit() else None)
+    return Switch(mode, facts.get("was"), None if (at := digits(since)) is None else moment(float(at)))
 
 
 def overtaken(settings: Settings, stored: Mapping[str, str]) -> dict[str, Switch]:

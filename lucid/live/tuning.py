@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +39,8 @@ def reports_folder(settings: Settings) -> Path:
 
 def latest_report(settings: Settings) -> tuple[Path, dict[str, Any]] | None:
     """Folder and summary (``worth_it``, ``verdict``) of the newest report; ``None`` where there is none."""
+    if not os.access(reports_folder(settings), os.R_OK | os.X_OK):
+        return None  # not there, or not for this user
     for folder in sorted(reports_folder(settings).glob("*/summary.json"), reverse=True):
         try:
             found = json.loads(folder.read_text(encoding="utf-8"))

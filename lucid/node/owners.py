@@ -3,6 +3,10 @@
 From 26.05 on Slurm names a job's control group under cgroup/v2 by the job's SLUID (``/s5H9M8071CEN00``) and not by
 its number, unless ``CgroupJobIdPaths=yes`` (26.05.2). The slurmstepd in the same control group says which job it is.
 An environment, into which its user may write anything, is read only where there is none, and in that group only.
+
+A command line is its process's own to write, too. So a slurmstepd is believed only where its real user is root and
+its executable is slurmstepd (as far as that can be read: who is not root cannot see what root's processes run). Of
+several above a process the outermost counts, for what a job starts is below Slurm's own.
 """
 
 from __future__ import annotations
@@ -22,10 +26,12 @@ _MOST: Final = 8192
 
 
 class Owners:
-    """Remembers what it found out, for processes do not change their job. ``proc`` is for tests."""
+    """Remembers what it found out, for processes do not change their job. ``proc`` and ``root``, the user that
+    slurmstepd runs as, are for tests."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), root: int = 0) -> None:
         self._proc = proc
+        self._root = root
         self._known: dict[tuple[int, str], str | None] = {}
         self._jobs: dict[str, str] = {}
         """By SLUID, which is of one job for ever."""
@@ -68,6 +74,23 @@ class Owners:
         stat = self._stat(pid)
         return stat[19] if len(stat) > 19 else None
 
+    def _is_step(self, pid: int) -> re.Match[str] | None:
+        """Is this a slurmstepd of Slurm's own? Then what its command line says, which only root could write."""
+        found = _STEP.match(self._read(pid, "cmdline").replace("\0", " "))
+        if found is None:
+            return None
+        # real and saved: a setuid program's real user is who started it, and slurmstepd is somebody else for moments
+        uids = re.search(r"^Uid:\s+(\d+)\s+\d+\s+(\d+)", self._read(pid, "status"), re.MULTILINE)
+        if uids is None or any(int(uid) != self._root for uid in uids.groups()):
+            return None
+        try:
+            program = (self._proc / str(pid) / "exe").readlink().name.removesuffix(" (deleted)")
+        except PermissionError:
+            return found  # a sampler that is not root cannot see which program root's processes run
+        except OSError:
+            return None
+        return found if program == "slurmstepd" else None
+
     def _line(self, pid: int) -> list[int]:
         """The process and its ancestors, nearest first."""
         line: list[int] = []
@@ -92,8 +115,8 @@ class Owners:
     def _step_in(self, sluid: str) -> str | None:
         """The job that the slurmstepd in this control group says it serves."""
         for pid in self._pids():
-            found = _STEP.match(self._read(pid, "cmdline").replace("\0", " "))
-            if found and self._is_in(pid, sluid):
+            found = self._is_step(pid) if self._is_in(pid, sluid) else None
+            if found:
                 return found[1]
         return None
 
@@ -118,8 +141,8 @@ class Owners:
             return []
 
     def _by_step(self, pid: int) -> str | None:
-        for ancestor in self._line(pid):
-            found = _STEP.search(self._read(ancestor, "cmdline").replace("\0", " "))
+        for ancestor in reversed(self._line(pid)):
+            found = self._is_step(ancestor)
             if found:
                 return found[1]
         return None

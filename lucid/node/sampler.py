@@ -269,9 +269,9 @@ class Sampler:
 
     def _summary(self, watched: _Watched) -> Summary:
         notes = list(watched.notes)
-        slicing = self._slicing(watched.spec)
-        if slicing:
-            notes.append(f"shares by time-slicing: {slicing}")
+        shares = self._shares(watched.spec)
+        if shares:
+            notes.append(shares)
         if watched.writer.dropped:
             notes.append(f"{watched.writer.dropped} segments of samples were given up: nobody took them in")
         found = summarise(
@@ -291,13 +291,20 @@ class Sampler:
         beside = self._watched.get(watched.partner or "")
         return with_partner(found, watched.alone, None if beside is None else beside.alone)
 
-    def _slicing(self, spec: JobSpec) -> str:
-        """Why a job that may share is not under MPS, as slurm/mps/start found; empty where it is, or nobody tried."""
+    def _shares(self, spec: JobSpec) -> str:
+        """How a job that may share does it, and why it is not under MPS, as slurm/mps/start found; empty where nobody
+        tried."""
+        job = spec.slurm_id or spec.job
+        slicing, under = self._told("slicing", job), self._told("sharing", job)
+        if slicing:
+            return f"shares by time-slicing: {' '.join(slicing[1:])}"[:_LONGEST_NOTE]
+        return f"may share by {under[0]}"[:_LONGEST_NOTE] if under else ""
+
+    def _told(self, folder: str, job: str) -> list[str]:
         try:
-            lines = (self._mps / "slicing" / (spec.slurm_id or spec.job)).read_text(errors="replace").splitlines()
+            return (self._mps / folder / job).read_text(errors="replace").splitlines()
         except OSError:
-            return ""
-        return " ".join(lines[1:])[:_LONGEST_NOTE]
+            return []
 
     def _summarise(self, watched: _Watched) -> None:
         try:

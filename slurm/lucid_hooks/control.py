@@ -7,14 +7,24 @@ nothing is signalled by them. Which processes belong to a daemon, /proc says (``
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
 from contextlib import suppress
 
 from lucid_hooks.plan import SERVER, Limits, commands_to_join, namespace_of, render
-from lucid_hooks.processes import Answer, Deadline, Process, alive, below, run_as, seen, signal_as, spawn_as
+from lucid_hooks.processes import (
+    Answer,
+    Deadline,
+    Process,
+    alive,
+    below,
+    program_at,
+    run_as,
+    seen,
+    signal_as,
+    spawn_as,
+)
 from lucid_hooks.state import GpuSet, State, write
 
 __all__ = ["Control"]
@@ -31,7 +41,7 @@ class Control:
 
     def __init__(self, state: State, program: str, protocol: int = 0) -> None:
         self._state = state
-        self.program = shutil.which(program)
+        self.program = program_at(program)
         self._protocol = protocol
 
     def protocols(self, uid: int, deadline: Deadline) -> list[int]:

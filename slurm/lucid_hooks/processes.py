@@ -25,6 +25,7 @@ __all__ = [
     "_give_up_rights",
     "alive",
     "below",
+    "program_at",
     "run_as",
     "seen",
     "signal_as",
@@ -132,6 +133,13 @@ def below(process: Process, servers: str) -> list[Process]:
         if there or Path(other.exe).name == servers:
             found.append(other)
     return found
+
+
+def program_at(name: str) -> str | None:
+    """Where a program is, by PATH; a name with a slash is a path already. (``shutil`` is not in a minimal Python.)"""
+    folders = [""] if "/" in name else os.environ.get("PATH", os.defpath).split(":")
+    found = (str(Path(folder, name)) for folder in folders if folder or "/" in name)
+    return next((path for path in found if os.access(path, os.X_OK) and Path(path).is_file()), None)
 
 
 def _account(uid: int) -> tuple[int, list[int]]:

@@ -38,7 +38,10 @@ def _mig(job: Job, path: str, deadline: Deadline) -> str:
 def begin(state: State, control: Control, job: Job, path: str, deadline: Deadline) -> list[str]:
     """Prolog. Returns lines to print: ``sharing=mps``, ``mps-v3`` or ``time-slicing``, and what goes with it."""
     with state.node_lock(deadline):
-        state.forget(job.id)  # a requeued job is judged anew
+        state.forget(job.id)  # a requeued job is judged anew; where it was before, its epilog may have been lost
+        for other in state.sets():
+            if other.key != key_of(job.gpus):
+                other.leave(job.id)
     reason = _mig(job, path, deadline)
     if not reason and control.program is None:
         reason = "no MPS: nvidia-cuda-mps-control is not installed"

@@ -282,6 +282,11 @@ class State:
         self._away(of.pipe, of.log)
         for name in ("gpus", "uid", "daemon", "protocol", "plan.toml"):
             (of.path / name).unlink(missing_ok=True)
+        if (of.path / "clients").is_dir():
+            for entry in (of.path / "clients").iterdir():  # half written when a command was ended
+                entry.unlink()
+        for half in of.path.glob(".*"):
+            half.unlink()
         for folder in (of.path / "clients", of.path):
             if folder.is_dir():
                 folder.rmdir()

@@ -25,7 +25,8 @@ class Box:
         done = subprocess.run(
             ["chroot", f"--userspec={user}", str(self.root), *command],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             check=False,
             cwd="/",
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"},

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from box import Box
+from mps_box import mps_on
 from warden import Warden
 
 from testbed import cli, tree
@@ -77,3 +78,10 @@ def box(testbed: Box, pytestconfig: pytest.Config) -> Iterator[Box]:
     yield testbed
     pytestconfig.stash[WARDEN].mend()  # what is broken cannot be cleared
     testbed.clear()
+
+
+@pytest.fixture
+def mps(box: Box) -> Iterator[Path]:
+    """The nodes have MPS; what its daemons did stands in the folder returned."""
+    with mps_on(box) as folder:
+        yield folder

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 from box import Box
+from sealing import seal
+
+from lucid.adapters.slurm_extra import Items
 
 
 @pytest.fixture
@@ -27,7 +30,7 @@ def hooked(box: Box) -> Iterator[Box]:
     smi.chmod(0o755)
     (box.root / "tmp/hooks.log").unlink(missing_ok=True)
     conf = box.root / "etc/slurm/lucid/node.conf"
-    conf.write_text("# a comment\nsampler /opt/hooks/sampler\nmps /opt/hooks/mps\nlimit 1\nbad $(touch /tmp/pwned)\n")
+    conf.write_text("# a comment\nsampler /opt/hooks/sampler\nmps /opt/hooks/mps\nlimit 3\nbad $(touch /tmp/pwned)\n")
     yield box
     conf.unlink()
     smi.unlink()
@@ -43,16 +46,16 @@ def test_hooks_are_called_with_numbers_and_neither_hanging_nor_failing_harms_the
     job = hooked.sbatch("--gres=gpu:2", "--job-name=$(touch /tmp/pwned)", "--comment=`touch /tmp/pwned`")
     hooked.scontrol(
         "update", f"JobId={job}", "TresPerNode=gres/shard:g1:1,gres/shard:g3:1", "ReqNodeList=n1",
-        "Extra=by;lucid-gpus=1,3;lucid-mem=9000;lucid-speed=0.9",
+        f"Extra={seal(hooked, job, (1, 3), 9000, 0.9)}",
     )  # fmt: skip
     hooked.scontrol("release", job)
     hooked.wait_ended(job)
     hooked.wait("the epilog", lambda: len(log(hooked)) == 4)
     assert log(hooked) == [
-        f"sampler start --job {job} --slurm-id {job} --gpus 1,3 --nodes 1 --promised 0.9",
-        f"start --job {job} --uid 2001 --gpus GPU-aa1,GPU-aa3 --mem-limit 9000",
+        f"sampler start --job {job} --slurm-id {job} --gpus 1,3 --nodes 1 --promised 0.90",
+        f"start --job {job} --uid 2001 --gpus GPU-aa1,GPU-aa3 --mem-limit 9000 --within 1",
         f"sampler stop --job {job}",
-        f"stop --job {job}",
+        f"stop --job {job} --within 1",
     ]
     assert hooked.state(job) == "COMPLETED"
     assert not Path(hooked.root / "tmp/pwned").exists()
@@ -68,19 +71,15 @@ def test_whole_gpus_need_no_mps_and_jobs_without_gpus_no_sampler(hooked: Box) ->
     ]
 
 
-def test_what_a_user_writes_into_extra_is_numbers_or_nothing(hooked: Box) -> None:
-    texts = [
-        "lucid-gpus=$(id)",
-        "lucid-gpus=1;x",
-        "xlucid-gpus=1",
-        "lucid-gpus=1,3\nlucid-gpus=2",
-        "lucid-gpus=--job",
-    ]
+def test_what_a_user_writes_into_extra_counts_for_nothing(hooked: Box) -> None:
+    forged = hooked.run("munge", "-u", "root", "-s", Items("n1", (0, 1)).payload(1, 0), user="alice").stdout.strip()
+    texts = ["lucid-gpus=$(id)", "lucid-gpus=1,3\nlucid-gpus=2", "lucid-gpus=1", f"lucid-seal={forged}"]
     jobs = [hooked.sbatch("--gres=gpu:1", f"--extra={text}") for text in texts]
     hooked.wait_ended(*jobs)
     hooked.wait("every epilog", lambda: sum("sampler stop" in line for line in log(hooked)) == len(jobs))
     passed = {line.split(" --gpus ")[1] for line in log(hooked) if line.startswith("sampler start")}
-    assert passed == {" --nodes 1", "1 --nodes 1", "1,3 --nodes 1"}
+    assert passed == {" --nodes 1"}
+    assert not [line for line in log(hooked) if line.startswith("start")]
 
 
 def test_the_task_prolog_tells_mps_clients_and_narrows_uuids_by_task(box: Box) -> None:
@@ -91,7 +90,7 @@ def test_the_task_prolog_tells_mps_clients_and_narrows_uuids_by_task(box: Box) -
     box.scontrol(
         "update", f"JobId={job}", "TresPerNode=gres/shard:g1:1,gres/shard:g3:1", "TresPerTask=", "ReqNodeList=n1"
     )
-    env = box.root / "run/lucid/mps/env"
+    env = box.root / "run/lucid-mps/env"
     env.mkdir(parents=True, exist_ok=True)
     (env / job).write_text("export CUDA_VISIBLE_DEVICES=GPU-a,GPU-b\nexport CUDA_MPS_PIPE_DIRECTORY=/run/x/pipe\n")
     box.scontrol("release", job)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,33 +10,7 @@ import pytest
 from box import Box
 from daemon_box import Lucidd
 
-FAKE = Path(__file__).parents[1] / "assets/mps/nvidia-cuda-mps-control"
 SHOW = "echo PIPE=$CUDA_MPS_PIPE_DIRECTORY; echo FENCE=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; sleep 25"
-
-
-@pytest.fixture
-def mps(box: Box) -> Iterator[Path]:
-    """The nodes have MPS; what its daemons did stands in the folder returned."""
-    folder = box.root / "tmp/fake-mps"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    folder.chmod(0o777)
-    bin_ = box.root / "usr/bin"
-    shutil.copy(FAKE, bin_ / "nvidia-cuda-mps-control.py")
-    control = bin_ / "nvidia-cuda-mps-control"
-    control.write_text('#!/bin/sh\nFAKE_MPS=/tmp/fake-mps exec python3 /usr/bin/nvidia-cuda-mps-control.py "$@"\n')
-    smi = bin_ / "nvidia-smi"  # UUIDs of the GPUs asked for by index; no card is in MIG mode
-    smi.write_text(
-        "#!/bin/sh\ncase $* in *mig*) exit 0 ;; esac\nfor last; do :; done\n"
-        'echo "$last" | tr , "\\n" | sed "s/^/GPU-aa/"\n'
-    )
-    for path in (control, smi):
-        path.chmod(0o755)
-    conf = box.root / "etc/slurm/lucid/node.conf"
-    conf.write_text("mps /etc/slurm/lucid/mps\nlimit 15\n")
-    yield folder
-    for path in (conf, control, smi, bin_ / "nvidia-cuda-mps-control.py"):
-        path.unlink()
 
 
 @pytest.fixture
@@ -62,7 +35,7 @@ def test_a_pair_has_one_mps_daemon_with_a_memory_fence_for_each(box: Box, mps: P
     gpus = box.job(first)["tres_per_node"].replace("gres/shard:g", "").replace(":1", "")
     fence = 4000 * 11 // 10 + 512
     # whose requeue Slurm finishes first has nobody to promise a speed beside; the other has
-    host, guest = sorted((box.job(number)["extra"] for number in (first, second)), key=len)
+    host, guest = sorted((box.job(n)["extra"].partition(";lucid-seal=MUNGE:")[0] for n in (first, second)), key=len)
     assert host == f"lucid-gpus={gpus};lucid-mem={fence}"
     assert guest.startswith(f"{host};lucid-speed=0.")
     for number in (first, second):
@@ -80,7 +53,7 @@ def test_a_pair_has_one_mps_daemon_with_a_memory_fence_for_each(box: Box, mps: P
     assert not (mps / "violations").exists()
     told = lucidd.ctl("explain", first) + lucidd.ctl("explain", second)
     assert "by MPS, where the node has it" in told
-    box.wait("the daemon's end", lambda: not list((box.root / "run/lucid/mps/sets").glob("*")))
+    box.wait("the daemon's end", lambda: not list((box.root / "run/lucid-mps/sets").glob("*")))
 
 
 @pytest.mark.slow

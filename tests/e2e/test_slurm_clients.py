@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from builders import at
 from lucid.adapters.slurm_cli import CommandClient
 from lucid.adapters.slurm_client import Breaker, Changes, Inspector
-from lucid.adapters.slurm_records import SlurmJob
+from lucid.adapters.slurm_nouns import SlurmJob
 from lucid.adapters.slurm_rest import RestClient
 from lucid.cli.main import lucidctl
 from lucid.errors import ActionRefused, ClusterUnavailable

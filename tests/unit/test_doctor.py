@@ -20,7 +20,7 @@ from lucid.adapters.slurm_site import (
     gpu_limits_from,
     partitions_from,
 )
-from lucid.config import Settings, settings_from
+from lucid.config import Mode, Settings, settings_from
 from lucid.errors import ClusterError, ClusterUnavailable
 from lucid.live.doctor_cluster import Site, look_over_site, see_site
 from lucid.live.finding import Finding
@@ -306,6 +306,18 @@ def test_without_slurmdbd_all_else_is_still_looked_at() -> None:
     seen = see_site(Asked([]), iter([4.0, 8.0]).__next__)
     assert (seen.rights, seen.clock_s, seen.now_s) == (None, 5.0, 6.0)
     assert seen.accounting == "Slurmdb query failed"
+
+
+def test_without_munge_pairs_are_said_to_share_by_time_slicing() -> None:
+    asked = Asked([])
+    assert see_site(asked, iter([4.0, 8.0]).__next__).unsealed == ""
+    asked.no_munge = "munge cannot be run (No such file or directory)"
+    why = see_site(asked, iter([4.0, 8.0]).__next__).unsealed
+    found = look_over_site(Settings(), {"vc": Mode.PACK}, replace(sound("24.11"), unsealed=why))
+    (finding,) = [each for each in found if why in each.what]
+    assert "time-slicing, unfenced" in finding.what
+    found = look_over_site(Settings(), {"vc": Mode.ORDER}, replace(sound("24.11"), unsealed=why))
+    assert not [each for each in found if why in each.what]
 
 
 QOS = "normal|||||\nfour|gres/gpu=4||||\nboth|gres/gpu=4,gres/shard=8||||\neach||||gres/gpu=1|\n"

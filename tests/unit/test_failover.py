@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_daemon import Site
 
 from fake_slurm import FakeSlurm
 from lucid.adapters.estimates import WithContention
@@ -17,7 +18,6 @@ from lucid.adapters.store_sqlite import SqliteStore
 from lucid.daemon import Daemon
 from lucid.errors import ClusterUnavailable
 from lucid.models.history import HistoryPredictor
-from test_daemon import Site
 
 TURN_S = 2.0
 

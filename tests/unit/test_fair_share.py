@@ -177,7 +177,7 @@ SHARES = {
 
 def test_slurms_own_factors_are_read() -> None:
     assert fair_shares_from(SHARES) == {("vision", "ann"): 0.25}
-    for wrong in ({}, {"shares": []}, {"shares": {"shares": [{"type": ["USER"]}]}}):
+    for wrong in ({}, {"shares": []}, {"shares": {"shares": "none"}}):
         with pytest.raises(ClusterError, match="list of shares"):
             fair_shares_from(wrong)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,17 @@ def process(
     cgroup: str = "0::/user.slice\n",
     command: str = "python\0a.py",
     environ: str = "",
+    uid: str = "",
+    exe: str = "",
 ) -> None:
+    """``uid``: real and saved, as ``1000`` or ``1000 0``; a slurmstepd is root's unless told."""
     folder = proc / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
+    step = command.startswith("slurmstepd")
+    real, _, saved = (uid or ("0" if step else "1000")).partition(" ")
+    (folder / "status").write_text(f"Name:\ta\nUid:\t{real}\t0\t{saved or real}\t0\nGid:\t1\t1\t1\t1\n")
+    (folder / "exe").unlink(missing_ok=True)
+    (folder / "exe").symlink_to(exe or ("/usr/sbin/slurmstepd" if step else "/usr/bin/python3"))
     rest = " ".join(["0"] * 17)
     (folder / "stat").write_text(f"{pid} (a) b) S {parent} {rest} 4242 0\n")
     (folder / "cgroup").write_text(cgroup)
@@ -44,6 +54,47 @@ def test_by_a_slurmstepd_among_the_ancestors(tmp_path: Path) -> None:
     process(tmp_path, 401, 400)
     process(tmp_path, 402, 401)
     assert Owners(tmp_path).job_of(402, {}) == "78"
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"uid": "1000"},
+        {"uid": "1000 0"},  # a setuid program that a user started under this name
+        {"exe": "/home/eve/slurmstepd2"},
+        {"uid": "1000", "exe": "/home/eve/slurmstepd"},
+    ],
+)
+def test_a_process_that_only_calls_itself_slurmstepd_is_nobodys_step(tmp_path: Path, claim: dict[str, str]) -> None:
+    process(tmp_path, 400, command="slurmstepd: [4242.batch]\0", **claim)
+    process(tmp_path, 401, 400)
+    assert Owners(tmp_path).job_of(401, {}) is None
+    process(tmp_path, 410, command="slurmstepd: [4242.batch]\0", cgroup=step(SLUID), **claim)
+    process(tmp_path, 411, cgroup=step(SLUID))
+    assert Owners(tmp_path).job_of(411, {}) is None
+
+
+def test_of_several_step_daemons_above_a_process_slurms_own_is_the_outermost(tmp_path: Path) -> None:
+    process(tmp_path, 300, command="slurmstepd: [7.batch]\0")
+    process(tmp_path, 301, 300)
+    process(tmp_path, 400, 301, command="slurmstepd: [4242.batch]\0")
+    process(tmp_path, 401, 400)
+    assert Owners(tmp_path).job_of(401, {}) == "7"
+
+
+def test_a_claim_on_this_very_machine_counts_for_nothing() -> None:
+    """As any user could: bash's ``exec -a``."""
+    claim = ["bash", "-c", "exec -a 'slurmstepd: [4242.batch]' bash -c 'sleep 60 & echo $!; wait'"]
+    user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    with subprocess.Popen(claim, stdout=subprocess.PIPE, text=True, cwd="/", **user) as claimer:
+        assert claimer.stdout is not None
+        child = int(claimer.stdout.readline())
+        try:
+            claims = Path(f"/proc/{claimer.pid}/cmdline").read_bytes()
+            assert claims.startswith(b"slurmstepd: [4242.batch]")
+            assert Owners().job_of(child, {}) != "4242"
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 SLUID = "s5H9M8071CEN00"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from builders import runs
 from lucid.adapters.estimates import WithContention
+from lucid.adapters.left_out import LeftOut
 from lucid.adapters.pair_memory import PairMemoryFile
 from lucid.adapters.profiles import labelled, says_more
 from lucid.core.job import JobProfile, Running
-from lucid.errors import StoreError
 from lucid.models.history import HistoryPredictor
 from lucid.models.pair_memory import PairMemory, WithMemory
 
@@ -71,9 +72,22 @@ def test_the_predictor_says_what_was_seen_and_else_guesses() -> None:
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "pairs.json"
-    path.write_text("[[1]]")
-    with pytest.raises(StoreError, match=r"pairs\.json: no memory of pairs"):
-        PairMemoryFile(path)
+    for text in ("{}", "nil", "[" * 100_000, b"\xff"):
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        left_out = LeftOut()
+        assert len(PairMemoryFile(path, left_out)) == 0
+        assert left_out.told()["pairs.json"]["now"] == 1
+        assert path.with_name("pairs.json.damaged").exists(), "it is kept for whoever wants to look at it"
+        assert not path.exists()
+
+
+def test_a_damaged_pair_leaves_the_others(tmp_path: Path) -> None:
+    path, left_out = tmp_path / "pairs.json", LeftOut()
+    good = ["u/a", "u/b", {"1 2": [0.5, 0.75]}]
+    bad = [["u/a", "u/c", {"1 3": [1e400, 1]}], ["u/a", "u/d", {"1": [float("nan"), 1]}], 5, [1], ["a", "b", []]]
+    path.write_text(json.dumps([*bad, good]))
+    assert PairMemoryFile(path, left_out).speeds("u/a", "u/b") == (0.5, 0.75)
+    assert left_out.told()["pairs.json"]["now"] == len(bad)
 
 
 def test_a_profile_is_labelled_by_user_and_name_and_news_of_a_pair_is_news() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from builders import at
-from lucid.adapters.slurm_records import SlurmJob, jobs_from, nodes_from, reads_whole, version_of
+from lucid.adapters.slurm_nouns import SlurmJob
+from lucid.adapters.slurm_records import jobs_from, nodes_from, reads_whole, version_of
 from lucid.adapters.slurm_request import Request
 from lucid.adapters.slurm_text import (
     array_tasks,

@@ -1,0 +1,55 @@
+"""A predictor behind the barrier: a job that the models cannot take has a first guess, and the others have theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lucid.adapters.left_out import LeftOut
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.ports import Predictor
+from lucid.core.prediction import Prediction
+
+__all__ = ["Guarded"]
+
+_SOURCE = "predictions of the models"
+
+
+class Guarded:
+    """Another predictor, of which no exception comes out. ``first_guess_s``: the duration in place of its answer."""
+
+    def __init__(self, predictor: Predictor, left_out: LeftOut, first_guess_s: float) -> None:
+        self._predictor = predictor
+        self._left_out = left_out
+        self._first_guess_s = first_guess_s
+
+    @property
+    def name(self) -> str:
+        """The other's."""
+        return self._predictor.name
+
+    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
+        """The other's answer, or the first guess."""
+        try:
+            return self._predictor.predict(job, profile, now_s)
+        except Exception as error:
+            self._left_out.one(_SOURCE, f"job {job.id}", error)
+            return Prediction(self._first_guess_s, "first guess, since the models failed")
+
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+        """The other's answer, or none: the pair is not made."""
+        try:
+            return self._predictor.pair_speed(a, b)
+        except Exception as error:
+            self._left_out.one(_SOURCE, "a pair", error)
+            return None
+
+    def learn(self, ended: Sequence[Ended]) -> None:
+        """The other learns of all at once, or where that fails of each by itself."""
+        try:
+            self._predictor.learn(ended)
+        except Exception as error:
+            if len(ended) <= 1:
+                self._left_out.one(_SOURCE, f"job {ended[0].job.id}" if ended else "none", error)
+                return
+            for one in ended:
+                self.learn([one])

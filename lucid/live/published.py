@@ -1,0 +1,153 @@
+"""What anybody may read of what lucidd sees: a file beside the heartbeat, without users, accounts and names.
+
+The store itself is closed to all but lucidd's user and root: who can read an SQLite file can lock it. From this file
+``lucidctl status|queue|why-not|explain`` answer everybody else (docs/decisions/0018-who-reads-what.md).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lucid.adapters.atomic import write_public
+from lucid.adapters.heartbeat import read_heartbeat
+from lucid.adapters.store import Lease
+from lucid.config import Publish, Settings
+from lucid.errors import StoreError
+
+__all__ = ["Published", "Publisher", "published_file", "without_names"]
+
+_LOG = logging.getLogger("lucidd")
+_EVERY_S = 5.0
+
+
+def published_file(settings: Settings) -> Path:
+    """Beside the heartbeat, in a folder that everybody may enter."""
+    return Path(settings.daemon.heartbeat).with_name("public.json")
+
+
+def without_names(picture: Mapping[str, Any]) -> dict[str, Any]:
+    """A picture of the cluster (``snapshot_to_dict``, with its plan) in which users are numbered, and accounts, names
+    and workloads are empty. What Lucid compares stays: sizes, times, places, measured loads, the reasons."""
+    users: dict[str, str] = {"": ""}
+
+    def alias(user: str) -> str:
+        return users.setdefault(user, f"user {len(users)}")
+
+    def entry(of: Mapping[str, Any]) -> dict[str, Any]:
+        job = {**of["job"], "user": alias(of["job"]["user"]), "account": "", "name": "", "whole_because": ""}
+        profile = of["profile"] and {**of["profile"], "workload": ""}
+        return {**of, "job": job, "profile": profile}
+
+    def reason(of: Mapping[str, Any]) -> dict[str, Any]:
+        hidden = {"account": ""} if "account" in of else {}
+        return {**of, **hidden, **({"user": alias(of["user"])} if "user" in of else {})}
+
+    def decision(of: Mapping[str, Any]) -> dict[str, Any]:
+        return {**of, "reasons": [reason(one) for one in of["reasons"]]}
+
+    return {
+        "now_s": picture["now_s"],
+        "partitions": {
+            name: {**part, "pending": [*map(entry, part["pending"])], "running": [*map(entry, part["running"])]}
+            for name, part in picture["partitions"].items()
+        },
+        "predictions": picture["predictions"],
+        "plan": {
+            name: {job_id: decision(one) for job_id, one in part.items()}
+            for name, part in picture.get("plan", {}).items()
+        },
+    }
+
+
+class Publisher:
+    """Writes the file when something in it has changed, at most once in a few seconds; deletes it where nothing is to
+    be published."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.path = published_file(settings)
+        self._on = settings.daemon.publish is Publish.JOBS
+        self._picture: Mapping[str, Any] | None = None
+        self._written: tuple[object, ...] = ()
+        self._next_s, self._trouble = float("-inf"), ""
+
+    def take(self, picture: Mapping[str, Any]) -> None:
+        """The picture of this cycle."""
+        self._picture = picture
+
+    def write(self, now_s: float, status: Mapping[str, Any]) -> None:
+        """At the end of a cycle, with a *status* that names nobody. Where the file cannot be written, that is told,
+        and no decision waits for it."""
+        if self._next_s - _EVERY_S <= now_s < self._next_s or self._picture is None:
+            return
+        self._next_s = now_s + _EVERY_S
+        news = (self._picture["now_s"], dict(status))
+        try:
+            if not self._on:
+                self.path.unlink(missing_ok=True)
+            elif news != self._written or not self.path.exists():
+                whole = {**status, "partitions": _counted(self._picture)}
+                data = json.dumps({"snapshot": without_names(self._picture), "status": whole})
+                write_public(self.path, data.encode())
+                self._written = news
+            self._trouble = ""
+        except OSError as error:
+            if str(error) != self._trouble:
+                _LOG.warning("queue not published", extra={"facts": {"why": str(error)}})
+            self._trouble = str(error)
+
+
+def _counted(picture: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    return {
+        name: {
+            "gpus": sum(node["gpus"] for node in part["nodes"]),
+            "pending": len(part["pending"]),
+            "running": len(part["running"]),
+            "packed": sum(entry["partner"] is not None for entry in part["running"]),
+        }
+        for name, part in picture["partitions"].items()
+    }
+
+
+class Published:
+    """What was published, asked like the store.
+
+    Raises:
+        StoreError: nothing is.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.path = published_file(settings)
+        self._heartbeat = Path(settings.daemon.heartbeat)
+        try:
+            self._data = dict(json.loads(self.path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            raise StoreError(
+                f"{self.path}: nothing is published there for users. lucidd is not started yet, or this site keeps "
+                'it to itself (daemon.publish = "nothing"); scontrol show job tells of your own jobs'
+            ) from None
+
+    def view(self, name: str) -> Any:
+        """As the store's, without names."""
+        return self._data.get(name)
+
+    def settings(self) -> dict[str, str]:
+        """Whether lucidd is paused; switches of modes are shown by the modes in force."""
+        return {"paused": "1"} if (self.view("status") or {}).get("paused") else {}
+
+    def lease(self) -> Lease | None:
+        """Whether a daemon lives is told by its heartbeat here."""
+        beat, status = read_heartbeat(self._heartbeat), self.view("status") or {}
+        if beat is None:
+            return None
+        return Lease(str(status.get("holder", "")) or "lucidd", 0, beat.at_s + float(status.get("lasts_s", 15.0)))
+
+    def decided(self, job_id: str) -> tuple[str, dict[str, Any]] | None:
+        """The partition of a job and what was decided about it last, if it is waiting or was just started."""
+        for name, part in ((self.view("snapshot") or {}).get("plan") or {}).items():
+            if job_id in part:
+                return name, part[job_id]
+        return None

@@ -1,0 +1,187 @@
+"""What may befall Slurm's own daemons and nodes, and what users throw at it."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from typing import Any
+
+from campaign.fault import Fault, Host, listed
+from testbed import daemons
+
+_CONTROL = frozenset({"slurmctld", "munge", "slurmdbd"})
+NODES = ("n1", "n2", "n3", "n4")
+
+
+@listed
+class ControlKilled(Fault):
+    """Stopped for the moment in which the age of its state is read: what it forgets is known exactly."""
+
+    name, what = "slurmctld-kill", "slurmctld killed (-9) and started again"
+    touches = _CONTROL | {"nodes"}
+    lasts_s = (1.0, 12.0)
+
+    def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
+        pids = host.site.pids("slurmctld")
+        host.site.send(signal.SIGSTOP, pids)
+        saved_at, killed_at = host.site.saved_at(), time.time()
+        host.site.end("slurmctld")
+        return {"saved_at": round(saved_at, 2), "killed_at": round(killed_at, 2)}
+
+    def end(self, host: Host) -> dict[str, Any]:
+        if not host.site.pids("slurmctld"):
+            daemons.start_slurmctld(host.site.layout)
+        return {}
+
+
+@listed
+class ControlRestarted(Fault):
+    name, what = "slurmctld-restart", "slurmctld ended politely and started again"
+    touches = _CONTROL
+    lasts_s = (1.0, 15.0)
+
+    def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
+        host.site.end("slurmctld", number=signal.SIGTERM)
+        return {}
+
+    def end(self, host: Host) -> dict[str, Any]:
+        if not host.site.pids("slurmctld"):
+            daemons.start_slurmctld(host.site.layout)
+        return {}
+
+
+@listed
+class ControlStopped(Fault):
+    name, what = "slurmctld-stop", "slurmctld stopped (SIGSTOP) for a while, then continued"
+    touches = _CONTROL
+    lasts_s = (3.0, 8.0)
+    """Less than SlurmctldTimeout: after that the other host's slurmctld takes over, and two act once they continue,
+    which is Slurm's own trouble."""
+
+    def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
+        return {"processes": host.site.send(signal.SIGSTOP, host.site.pids("slurmctld"))}
+
+    def end(self, host: Host) -> dict[str, Any]:
+        return {"processes": host.site.send(signal.SIGCONT, host.site.pids("slurmctld"))}
+
+
+@listed
+class Reconfigured(Fault):
+    name, what = "reconfigure", "scontrol reconfigure: slurmctld reads all its files again"
+    touches = frozenset({"slurmctld", "munge"})
+
+    def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
+        return {"code": host.site.run("scontrol", "reconfigure").returncode}
+
+
+@listed
+class Accounting(Fault):
+    name, what = "slurmdbd-kill", "slurmdbd killed (-9), back after a while"
+    touches = frozenset({"slurmdbd"})
+    lasts_s = (8.0, 60.0)
+
+    def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
+        return {"processes": host.site.end("slurmdbd")}
+
+    def end(self, host: Host) -> dict[str, Any]:
+        if not host.site.pids("slurmdbd"):
+            daemons.start_slurmdbd(host.site.layout)
+        return {}
+
+
+@listed
+class NodeDaemon(Fault):
+    name, what = "slurmd-kill", "slurmd of a node killed (-9) while its jobs run on, back before the node is given up"
+    touches = frozenset({"nodes"})
+    lasts_s = (2.0, 8.0)
+    node = ""
+
+    def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
+        self.node = dice.choice(NODES)
+        host.site.end("slurmd", f" -N {self.node} ")
+        return {"node": self.node}
+
+    def end(self, host: Host) -> dict[str, Any]:
+        if self.node and not host.site.pids("slurmd", f" -N {self.node} "):
+            daemons.start_slurmd(host.site.layout, self.node)
+        return {}
+
+
+@listed
+class NodeLost(Fault):
+    name, what = "node-lost", "a node lost with everything on it, given up by Slurm, back again"
+    touches = frozenset({"nodes"})
+    lasts_s = (40.0, 60.0)
+    node = ""
+
+    def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
+        self.node = dice.choice(NODES)
+        return {"lost": [self.node], "processes": host.site.end_node(self.node)}
+
+    def end(self, host: Host) -> dict[str, Any]:
+        if self.node and not host.site.pids("slurmd", f" -N {self.node} "):
+            daemons.start_slurmd(host.site.layout, self.node)
+        return {}
+
+
+@listed
+class Munge(Fault):
+    name, what = "munged-kill", "munged killed (-9): nobody can tell Slurm who he is"
+    touches = _CONTROL | {"nodes"}
+    lasts_s = (3.0, 9.0)
+
+    def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
+        return {"processes": host.site.end("munged")}
+
+    def end(self, host: Host) -> dict[str, Any]:
+        host.site.start_munged()
+        return {}
+
+
+HOSTILE = (
+    ("--gres=gpu:99999999999999999999",),
+    ("--gres=gpu:²",),
+    ("--gres=gpu:1", "--job-name=\udcff\udcfe\udc80"),
+    ("--gres=gpu:1", "--job-name=[/]", "--comment=\x1b[31mred"),
+    ("--gres=gpu:1", "--job-name=n\nAdminComment=lucid:vc=prof;held=1", "--comment=lucid:held"),
+    ("--gres=gpu:2", "--extra=lucid-gpus=0,1,2,3;lucid-mem=1"),
+    ("--extra=lucid-gpus=0,1,2,3",),
+    ("--gres=shard:g0:1", "-pvc-a"),
+    ("--gres=gpu:g1:1", "-pvc-a"),
+    ("--gres=gpu:4", "-pprof"),
+    ("--gres=gpu:1", "-pvc-a,vc-b"),
+    ("--gres=gpu:1", "--array=0-1100%2"),
+    ("--gres=gpu:1", "--comment=" + "lucid:restart," * 60),
+    ("--gres=gpu:1", "--job-name=" + "x" * 900),
+    ("--gres=gpu:1", "--begin=2199-01-01"),
+    ("--gpus=4", "-N1-2", "--gpus-per-task=1", "-n4", "--time=99999-0"),
+)
+"""Each tried on Lucid before, or like one that was."""
+
+
+@listed
+class Hostile(Fault):
+    name, what = "hostile-jobs", "users submit what is meant to harm: numbers, names, devices, partitions, comments"
+    touches = frozenset({"users"})
+    lasts_s = (10.0, 35.0)
+
+    def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
+        taken = 0
+        for words in dice.sample(HOSTILE, 7):
+            done = host.site.run(
+                "sbatch", "--parsable", "-D", "/tmp", "-o", "/dev/null", *words, "--wrap=sleep 5",
+                user="bob", limit_s=20,
+            )  # fmt: skip
+            if done.returncode == 0:
+                taken += 1
+                self.numbers = [*getattr(self, "numbers", []), done.stdout.strip().partition(";")[0]]
+        return {"taken": taken}
+
+    def end(self, host: Host) -> dict[str, Any]:
+        numbers = getattr(self, "numbers", [])
+        for _ in range(3):
+            if not numbers or host.site.run("scancel", *numbers, limit_s=20).returncode == 0:
+                break
+            time.sleep(2)
+        return {"cancelled": len(numbers)}

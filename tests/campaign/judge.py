@@ -1,0 +1,208 @@
+"""Says of each job whether it was lost, doubled, stuck or killed; what Slurm itself does is counted apart.
+
+slurmctld saves its state every few seconds. Killed (-9) it forgets what came after the last time: a job submitted
+then is unknown, one that started or ended then may be started again (docs/slurm-recovery.md). Such a finding is
+Slurm's only with evidence: the very thing that was forgotten lies between the save and the kill.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from campaign.facts import Broken, Run, Task
+
+__all__ = ["KINDS", "Finding", "Told", "judge", "told_by"]
+
+KINDS = ("lost", "doubled", "stuck", "killed")
+_SAVING_S = 1.0
+"""A state file bears the time when it was complete; what it holds is as old as that at the most."""
+_REQUEUE_S = 3.0
+"""So long after a job's last line slurmctld may not have heard of its end, and a requeue still finds it running."""
+_LAUNCH_S = 30.0
+"""So long it may take from slurmctld's start of a job to its first line, on a busy machine."""
+_NODE_S = 45.0
+"""So long after its node was lost Slurm may take to give the node up and cut the run off."""
+_TOLD = re.compile(
+    r"\[([\d:.T-]+)\] (?:sched: |sched/backfill: )?"
+    r"(Requeuing|_job_complete: requeue|_job_complete:|Allocate|_start_job: Started) JobId=(\d+)"
+    r"(?:_[^ (]*\((\d+)\))?(?: done| per| NodeList=| in |$)"
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What slurmctld's log says of one job."""
+
+    started: list[float] = field(default_factory=list)
+    requeued: list[float] = field(default_factory=list)
+    completed: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that went wrong. ``excuse``: why it is plain Slurm's, or a documented window's; empty: Lucid's."""
+
+    kind: str
+    key: str
+    job: str
+    why: str
+    excuse: str = ""
+
+
+def judge(task: Task, broken: Sequence[Broken], told: Told | None = None, *, finished: bool = True) -> list[Finding]:
+    """All that is wrong with one job.
+
+    Args:
+        task: The job.
+        broken: What was broken, and when.
+        told: What slurmctld's log says of it.
+        finished: The campaign has waited until all is quiet. Before, only what can never be right again is told.
+    """
+    told = told or Told()
+    found = _doubled(task, broken, told) + _cut(task, broken, told)
+    ended = [run for run in task.runs if run.ended_s is not None]
+    record = task.record
+    if record is None or not record.over:
+        if finished and not task.known:
+            if not ended and task.cancelled_s is None:
+                found.append(
+                    _finding("lost", task, "unknown to Slurm, and it never ran to its end", _forgot(task, broken))
+                )
+        elif finished:
+            state = record.state if record else "unknown"
+            found.append(_finding("stuck", task, f"not ended at the end: {state} {record.reason if record else ''}"))
+        return found
+    if record.state == "CANCELLED" and task.cancelled_s is None and "CANCELLED" not in task.order.ends:
+        if task.runs:
+            found.append(_finding("killed", task, "cancelled, and not by its user"))
+        else:
+            found.append(_finding("lost", task, "cancelled before it ran, and not by its user"))
+    elif record.state != "CANCELLED" and record.state not in task.order.ends:
+        excuse = _at_kill(task.runs[-1:], broken, told) or _node_was_lost(task, broken)
+        found.append(_finding("killed", task, f"ended as {record.state} {record.reason}", excuse))
+    elif record.state == "COMPLETED" and not ended:
+        found.append(_finding("lost", task, "COMPLETED by Slurm, and its work was never done"))
+    return found
+
+
+def _doubled(task: Task, broken: Sequence[Broken], told: Told) -> list[Finding]:
+    found = []
+    for before, after in pairwise(task.runs):
+        slurms = _at_kill([before], broken, told)
+        if before.ended_s is not None and after.began_s >= before.ended_s:
+            why = f"run again {after.began_s - before.ended_s:.1f} s after a completed run"
+            excuse = slurms or _at_requeue(task, before, told)
+        elif after.beside or before.ended_s is not None:
+            why, excuse = "two runs at the same time", slurms or _split(before, broken)
+        elif (before.job, before.restart) == (after.job, after.restart):
+            why, excuse = f"run {after.restart} began twice", slurms or _requeue_forgotten(broken, told)
+        else:
+            continue
+        found.append(_finding("doubled", task, why, excuse))
+    return found
+
+
+def _cut(task: Task, broken: Sequence[Broken], told: Told) -> list[Finding]:
+    """Runs that were ended to be started over, though their user never allowed that."""
+    if task.order.restarts or task.cancelled_s is not None:
+        return []
+    found = []
+    for run, after in pairwise(task.runs):
+        if run.ended_s is None and not after.beside and (run.job, run.restart) != (after.job, after.restart):
+            excuse = _at_kill([run], broken, told) or _lost_node(run, broken)
+            found.append(_finding("killed", task, "a run was cut off and started over, which nobody allowed", excuse))
+    return found
+
+
+def _windows(broken: Sequence[Broken]) -> list[tuple[float, float]]:
+    return [
+        (float(b.facts["saved_at"]) - _SAVING_S, float(b.facts["killed_at"]))
+        for b in broken
+        if "saved_at" in b.facts and "killed_at" in b.facts
+    ]
+
+
+def _at_kill(runs: Sequence[Run], broken: Sequence[Broken], told: Told) -> str:
+    """By the run's own lines, or by slurmctld's, which are a little earlier at the start and later at the end."""
+    for since, until in _windows(broken):
+        for run in runs:
+            starts = [at_s for at_s in told.started if run.began_s - _LAUNCH_S <= at_s <= run.began_s]
+            ended_s = run.ended_s
+            ends = (
+                []
+                if ended_s is None
+                else [at_s for at_s in told.completed if ended_s <= at_s <= ended_s + _REQUEUE_S]
+            )
+            for what, times in (("began", [run.began_s, *starts[-1:]]), ("ended", [ended_s, *ends[:1]])):
+                for at_s in times:
+                    if at_s is not None and since <= at_s <= until:
+                        before = f"{until - at_s:.1f} s before slurmctld was killed, and after its last save"
+                        return f"a run {what} {before}"
+    return ""
+
+
+def _forgot(task: Task, broken: Sequence[Broken]) -> str:
+    for since, until in _windows(broken):
+        if since <= task.accepted_s <= until:
+            return f"accepted {until - task.accepted_s:.1f} s before slurmctld was killed, and after its last save"
+    return ""
+
+
+def _requeue_forgotten(broken: Sequence[Broken], told: Told) -> str:
+    for since, until in _windows(broken):
+        if any(since <= at_s <= until for at_s in told.requeued):
+            return "its requeue was told after slurmctld's last save, and before it was killed"
+    return ""
+
+
+def _at_requeue(task: Task, before: Run, told: Told) -> str:
+    ended_s = before.ended_s
+    if ended_s is None or not task.order.restarts:
+        return ""
+    near = [at_s for at_s in told.requeued if ended_s - 1.0 <= at_s <= ended_s + _REQUEUE_S]
+    if near and any(ended_s <= at_s <= near[0] for at_s in told.completed):
+        return ""  # slurmctld knew: whoever requeued it should have seen that
+    return f"requeued {near[0] - ended_s:.1f} s after its last line, before slurmctld knew of its end" if near else ""
+
+
+def _lost_node(run: Run, broken: Sequence[Broken]) -> str:
+    for b in broken:
+        if run.on(b.facts.get("lost", ())) and run.began_s <= (b.ended_s or run.began_s) and _during(run, b):
+            return f"a node of {run.nodes} was lost ({b.name})"
+    return ""
+
+
+def _during(run: Run, b: Broken) -> bool:
+    return run.began_s <= b.began_s + _NODE_S or b.over(run.began_s, _NODE_S)
+
+
+def _split(before: Run, broken: Sequence[Broken]) -> str:
+    """Slurm gave a node up whose jobs ran on: only told where the fault itself says that it left them running."""
+    for b in broken:
+        if before.on(b.facts.get("cut_off", ())) and b.over(before.began_s, 600.0):
+            return f"a node of {before.nodes} was cut off from slurmctld ({b.name})"
+    return ""
+
+
+def _node_was_lost(task: Task, broken: Sequence[Broken]) -> str:
+    return next((words for run in task.runs[-1:] if (words := _lost_node(run, broken))), "")
+
+
+def _finding(kind: str, task: Task, why: str, excuse: str = "") -> Finding:
+    return Finding(kind, task.key, task.record.job if task.record else task.job, why.strip(), excuse)
+
+
+def told_by(log: str) -> dict[str, Told]:
+    """From slurmctld's log (times of UTC), by the number of the job; seconds since the epoch."""
+    found: dict[str, Told] = {}
+    for line in log.splitlines():
+        if match := _TOLD.match(line):
+            at_s = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp()
+            told = found.setdefault(match[4] or match[3], Told())
+            kind = "requeued" if "equeu" in match[2] else "completed" if "complete" in match[2] else "started"
+            getattr(told, kind).append(at_s)
+    return found

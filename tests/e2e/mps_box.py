@@ -1,0 +1,39 @@
+"""Nodes with MPS: a stand-in for NVIDIA's daemon, and for nvidia-smi."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from box import Box
+
+FAKE = Path(__file__).parents[1] / "assets/mps/nvidia-cuda-mps-control"
+
+
+@contextmanager
+def mps_on(box: Box) -> Iterator[Path]:
+    """The nodes have MPS; what its daemons did stands in the folder returned."""
+    folder = box.root / "tmp/fake-mps"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "log").touch()
+    (folder / "log").chmod(0o666)  # daemons of several users write there
+    bin_ = box.root / "usr/bin"
+    shutil.copy(FAKE, bin_ / "nvidia-cuda-mps-control.py")
+    control = bin_ / "nvidia-cuda-mps-control"
+    control.write_text('#!/bin/sh\nFAKE_MPS=/tmp/fake-mps exec python3 /usr/bin/nvidia-cuda-mps-control.py "$@"\n')
+    smi = bin_ / "nvidia-smi"  # UUIDs of the GPUs asked for by index; no card is in MIG mode
+    smi.write_text(
+        "#!/bin/sh\ncase $* in *mig*) exit 0 ;; esac\nfor last; do :; done\n"
+        'echo "$last" | tr , "\\n" | sed "s/^/GPU-aa/"\n'
+    )
+    for path in (control, smi):
+        path.chmod(0o755)
+    conf = box.root / "etc/slurm/lucid/node.conf"
+    conf.write_text("mps /etc/slurm/lucid/mps\nlimit 15\n")
+    yield folder
+    for path in (conf, control, smi, bin_ / "nvidia-cuda-mps-control.py"):
+        path.unlink()

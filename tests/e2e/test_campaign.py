@@ -1,0 +1,60 @@
+"""The fault campaign itself: a minute of it finds nothing, and harm done on purpose is found, each kind of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed import cli
+from testbed.settings import layout_from
+
+pytestmark = pytest.mark.slow
+CAMPAIGN = Path(__file__).resolve().parents[1] / "campaign"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_broken() -> None:
+    """The campaign has a testbed of its own, and takes it away."""
+
+
+def run(out: Path, *words: str) -> tuple[int, dict[str, Any], Path]:
+    name = f"{os.environ.get('LUCID_TESTBED_NAME', 'pytest')}-c"
+    layout = layout_from({**os.environ, "LUCID_TESTBED_NAME": name})
+    if reason := cli.unfit(layout):
+        pytest.skip(reason)
+    done = subprocess.run(
+        [sys.executable, str(CAMPAIGN), "--json", "--name", name, "--out", str(out), *words],
+        capture_output=True, text=True, check=False, timeout=1500,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr[-2000:]
+    return done.returncode, json.loads(done.stdout), layout.home
+
+
+def test_a_minute_of_faults_loses_nothing(tmp_path: Path) -> None:
+    code, result, home = run(tmp_path, "--seed", "7", "--minutes", "1")
+    found = [f for f in result["findings"] if not f["excuse"]]
+    assert (code, found) == (0, [])
+    assert result["jobs"]["submitted"] >= 10
+    assert result["jobs"]["as_asked"] + len({f["key"] for f in result["findings"]}) == result["jobs"]["submitted"]
+    assert result["faults_begun"] >= 1
+    assert not result["trouble"]
+    kinds = {json.loads(line)["what"] for line in (tmp_path / "timeline.jsonl").read_text().splitlines()}
+    assert {"campaign", "planned", "fault begins", "fault ends", "totals", "result"} <= kinds
+    assert not home.exists(), "nothing of its testbed is left"
+
+
+def test_harm_done_on_purpose_is_found_each_kind_of_it(tmp_path: Path) -> None:
+    code, result, _ = run(
+        tmp_path, "--seed", "8", "--minutes", "0.8", "--faults", "none", "--sabotage", "--quiet-s", "45"
+    )
+    lines = [json.loads(line) for line in (tmp_path / "timeline.jsonl").read_text().splitlines()]
+    harmed = {line["key"]: line["kind"] for line in lines if line["what"] == "sabotage"}
+    assert set(harmed.values()) == {"lost", "doubled", "stuck", "killed"}
+    assert {f["key"]: f["kind"] for f in result["findings"] if not f["excuse"]} == harmed
+    assert code == 1

@@ -1,0 +1,317 @@
+"""Everything that lies in files: spool, summaries, heartbeat, token, rows of the store, switches, lucid.toml."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile import Hostile, inputs, only_our_errors, short
+from pydantic import BaseModel
+
+from lucid.adapters.bounded import MOST
+from lucid.adapters.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
+from lucid.adapters.pair_memory import PairMemoryFile
+from lucid.adapters.profile_files import summary_to_dict
+from lucid.adapters.profiles import ProfileFolder
+from lucid.adapters.slurm_token import Token
+from lucid.adapters.spool import SampleWriter, read_spool, release
+from lucid.adapters.store import JobNote, ProfileRow, holder_is_dead
+from lucid.adapters.store_memory import MemoryStore
+from lucid.adapters.store_sqlite import SqliteStore
+from lucid.config import Mode, Settings, load_settings
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.prediction import Prediction
+from lucid.errors import ConfigError
+from lucid.live.samples import SampleIntake
+from lucid.live.switches import switches_of
+from lucid.profiler.samples import GpuSample
+from lucid.profiler.summary import Summary
+
+NOTE = JobNote("1", "ada", "x", "vc", {"tres_per_node": "gres/gpu:1"}, where="n1:0", asked_s=5.0, released=True)
+PROFILE = JobProfile(20.0, 10.0, 4000.0)
+ENDED = Ended(Job("9", "vc", 1, 2.0), 5.0, 3.0, "COMPLETED", PROFILE)
+
+
+class Clock:
+    def now_s(self) -> float:
+        return 1000.0
+
+
+def folder_of_samples(spool: Path, job: str) -> Path:
+    writer = SampleWriter(spool, job, "n1", 100.0)
+    for second in range(3):
+        writer.write(100.0 + second, ["GPU-a"], [GpuSample(50.0, 10.0, 1000.0)])
+    writer.end()
+    return next(spool.glob(f"{job}@*"))
+
+
+def test_spool_folders(tmp_path: Path) -> None:
+    good = folder_of_samples(tmp_path / "spool", "900001")
+    bad = folder_of_samples(tmp_path / "spool", "7")
+    (segment,) = bad.glob("*.seg")
+    whole, end = segment.read_bytes(), (bad / "end").read_bytes()
+    head, records = whole.split(b"\n", 1)
+    alone = read_spool(tmp_path / "spool", {bad.name: 99}).jobs
+    assert [part.job for part in alone] == ["900001"]
+    for draw in inputs("spool"):
+        for path in bad.iterdir():
+            path.unlink()
+        name = draw.choice([segment.name, "²", "9" * 20, "-1", "1", "٣", "0" * 40])
+        made = draw.choice(
+            [
+                draw.garbled(whole),
+                draw.raw(300),
+                json.dumps(draw.mutated(json.loads(head))).encode() + b"\n" + records,
+                b"[" * 50_000 + b"\n",
+                b'{"gpus": ["a"], "base_s": 1e400}\n' + records,
+            ]
+        )
+        (bad / f"{name}.seg").write_bytes(made)
+        (bad / "end").write_bytes(
+            draw.choice(
+                [draw.garbled(end), b'{"samples": 1e400}', b'{"samples": ' + b"9" * 400 + b"}", end, draw.raw()]
+            )
+        )
+        with only_our_errors("spool", made):
+            batch = read_spool(tmp_path / "spool", {})
+            assert [part for part in batch.jobs if part.folder == good.name] == list(alone), made[:200]
+            assert all(0 <= wanted < MOST for wanted in batch.cursors.values())
+            store = MemoryStore()
+            lease = store.take_lease("x", 0.0, 1e9)
+            assert lease is not None
+            SampleIntake(tmp_path / "none", store, Clock()).take(lease.token)
+            store.put_samples(batch, 5.0, lease.token)
+            release(tmp_path / "empty", batch)
+
+
+def test_bytes_in_names_of_folders(tmp_path: Path) -> None:
+    good = folder_of_samples(tmp_path, "900001")
+    bad = Path(str(folder_of_samples(tmp_path, "7")).replace("7@", "\udcff@"))
+    next(tmp_path.glob("7@*")).rename(bad)
+    batch = read_spool(tmp_path, {})
+    assert list(batch.cursors) == [good.name]
+    assert len(batch.bad) == 1
+    batch.bad[0].encode()
+
+
+def test_summaries(tmp_path: Path) -> None:
+    real = summary_to_dict(Summary("7", "n1", ("a",), 0.0, 30.0, 30, PROFILE))
+    (tmp_path / "900001.json").write_text(json.dumps({**real, "job": "900001"}))
+    for draw in inputs("summaries"):
+        content = (
+            draw.garbled(json.dumps(real).encode())
+            if draw.random() < 0.3
+            else json.dumps(draw.mutated(real)).encode()
+        )
+        (tmp_path / "7.json").write_bytes(content)
+        source = ProfileFolder(tmp_path)
+        with only_our_errors("summaries", content):
+            found = {reading.job_id: reading.profile for reading in source.new()}
+            assert found["900001"] == PROFILE, content[:500]
+            for profile in found.values():
+                json.dumps(asdict(profile), allow_nan=False).encode()
+
+
+def test_a_fifo_in_place_of_a_file_stops_nobody(tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "7.json")
+    source = ProfileFolder(tmp_path)
+    assert source.new() == []
+    assert "no regular file" in source.bad["7.json"]
+
+
+def test_heartbeat_token_pairs_and_holders(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_heartbeat(path, Heartbeat(5.0, {"vc": Mode.PACK}, "prof", 4, {"vc": 8}))
+    beat = path.read_bytes()
+    pairs = json.dumps([["a", "b", {"1 2": [0.5, 0.6]}], ["c", "d", {"3 4": [0.5, 0.6]}]]).encode()
+    for draw in inputs("small files"):
+        given = draw.garbled(draw.choice([beat, pairs, b"SLURM_JWT=a.eyJzdW4iOiAieCIsICJleHAiOiAxZTQwMH0.c"]))
+        path.write_bytes(given)
+        with only_our_errors("heartbeat", given):
+            read_heartbeat(path)
+        with only_our_errors("token", given):
+            Token(path).story(time.time())
+        with only_our_errors("pairs", given):
+            PairMemoryFile(path)
+        with only_our_errors("holder", given):
+            import socket
+
+            assert holder_is_dead(
+                f"{socket.gethostname()}:{draw.choice(['²', '9' * 30, '-1', '0', '99999999'])}:1"
+            ) in (True, False)
+            switches_of({"mode.vc": draw.text(), "mode.": given.decode("latin-1")})
+
+
+ROWS: dict[str, tuple[str, Any]] = {
+    "notes": ("UPDATE notes SET data = ? WHERE job_id = '7'", asdict(NOTE)),
+    "profiles": ("UPDATE profiles SET data = ? WHERE job_id = '7'", asdict(PROFILE)),
+    "ended": ("UPDATE ended SET job = ? WHERE job_id = '9'", asdict(ENDED.job)),
+    "predictions": ("UPDATE predictions SET data = ? WHERE job_id = '7'", asdict(Prediction(5.0, "x"))),
+    "views": ("INSERT OR REPLACE INTO views VALUES ('status', ?)", {"a": [1, 2]}),
+    "settings": ("INSERT OR REPLACE INTO settings VALUES ('mode.vc', ?)", "pack was=order since=5"),
+    "decisions": ("UPDATE decisions SET reasons = ?", []),
+    "cursors": ("INSERT OR REPLACE INTO cursors VALUES ('7@n1~1', ?, 0, 5)", 5),
+    "samples": ("INSERT OR REPLACE INTO samples VALUES ('7@n1~1', 0, '7', 'n1', ?, 5.0, X'00', 5.0)", ["GPU-a"]),
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStore:
+    from lucid.adapters.store import DecisionRow, PredictionRow
+
+    made = SqliteStore(tmp_path / "lucid.db")
+    lease = made.take_lease("x", 0.0, 1e9)
+    assert lease is not None
+    for job in ("7", "900001"):
+        made.put_note(JobNote(**{**asdict(NOTE), "job_id": job}), lease.token)
+        made.put_profile(ProfileRow(job, "ada", "x", 1, PROFILE, 5.0), job, lease.token)
+        made.put_predictions([PredictionRow(job, 5.0, "ada", Prediction(5.0, "x"))], lease.token)
+    made.put_decisions([DecisionRow(5.0, "7", "vc", "start", ())], lease.token)
+    made.put_ended([ENDED, Ended(Job("900001", "vc", 1, 2.0), 5.0, 3.0)], lease.token)
+    return made
+
+
+def test_rows_of_the_store(store: SqliteStore) -> None:
+    store._db.execute("PRAGMA synchronous = OFF")
+    other = sqlite3.connect(store.path, isolation_level=None)
+    other.execute("PRAGMA synchronous = OFF")
+    for draw in inputs("rows"):
+        table = draw.choice(list(ROWS))
+        sql, real = ROWS[table]
+        text = json.dumps(real)
+        given: Any = draw.choice(
+            [
+                json.dumps(draw.mutated(real)),
+                json.dumps(draw.mutated(real)),
+                draw.garbled(text.encode()),
+                draw.raw(),
+                "[" * 50_000,
+                5,
+                1e300,
+                draw.garbled(text.encode()).decode("latin-1"),
+                json.dumps(draw.value()),
+                "{}",
+                "null",
+            ]
+        )
+        other.execute(sql, (given,))
+        with only_our_errors(f"rows of {table}", given):
+            assert store.notes()["900001"].as_written == NOTE.as_written
+            assert store.notes()["7"].job_id == "7", "a note is never lost as a whole"
+            json.dumps([asdict(note) for note in store.notes().values()], allow_nan=False)
+            assert store.profiles()["900001"].profile == PROFILE
+            assert "900001" in {ended.job.id for ended in store.ended()}
+            for read in (
+                store.settings,
+                store.lease,
+                store.sample_cursors,
+                store.samples,
+                store.decisions,
+                store.actions,
+                store.models,
+                lambda: store.view("status"),
+                lambda: store.prediction("7"),
+                lambda: store.note("7"),
+                lambda: store.profile_like("ada", "x", 10**30, 0.0),
+            ):
+                read()
+    other.close()
+
+
+TOML = """\
+[policy]
+gss = 4
+[slurm]
+client = "command"
+prefix = ["chroot", "/srv"]
+poll_idle_s = 7
+[daemon]
+state_dir = "/var/lib/lucid"
+heartbeat = "/run/lucid/heartbeat"
+lease_s = 15
+profiling_partition = "prof"
+[daemon.partitions]
+vc = "pack"
+[models]
+every_h = 6.0
+"""
+
+
+def keys_of(section: Any, path: str = "") -> list[tuple[str, str]]:
+    found = []
+    for name, value in section:
+        if isinstance(value, BaseModel):
+            found += keys_of(value, f"{path}.{name}".strip("."))
+        else:
+            found.append((path, name))
+    return found
+
+
+def test_lucid_toml(tmp_path: Path) -> None:
+    path = tmp_path / "lucid.toml"
+    keys = [(table, key) for table, key in keys_of(Settings()) if table]
+
+    def made_up(draw: Hostile) -> bytes:
+        table, key = draw.choice(keys)
+        value = draw.choice(
+            [
+                "inf",
+                "nan",
+                "-inf",
+                "1e999",
+                "-1",
+                "0",
+                "9" * 5000,
+                "[" * 3000,
+                '"\\u0000"',
+                '"²"',
+                "true",
+                "[[1]]",
+                "{ a = 1 }",
+                '"' + "x" * 9000 + '"',
+                "1979-05-27",
+                str(10**30),
+                "''",
+                '"a\\nb"',
+            ]
+        )
+        return f"[{table}]\n{key} = {value}\n".encode()
+
+    for draw in inputs("lucid.toml"):
+        given = made_up(draw) if draw.random() < 0.5 else draw.garbled(TOML.encode())
+        path.write_bytes(given)
+        told = str(path)
+        try:
+            load_settings(path)
+        except ConfigError as error:
+            told = str(error)
+        except Exception as error:
+            raise AssertionError(f"{error!r} of {short(given.decode('latin-1'))}") from error
+        assert str(path) in told, "the file is named"
+        assert len(told) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[slurm]\n\npoll_idle_s = 'x'\n", "line 3: slurm.poll_idle_s"),
+        ("[slurm]\npoll_idle_s = nan\n", "line 2: slurm.poll_idle_s"),
+        ("[daemon]\nlease = 5\n", "line 2: unknown key 'daemon.lease', did you mean 'lease_s'"),
+        ("[daemon.partitions]\na = 'pack'\nb = 'no'\n", "line 3: daemon.partitions.b"),
+        ("a = \n", "line 1"),
+    ],
+)
+def test_what_is_wrong_in_lucid_toml_is_told_with_its_line(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "lucid.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as told:
+        load_settings(path)
+    assert f"{path}: " in str(told.value)
+    assert words in str(told.value)

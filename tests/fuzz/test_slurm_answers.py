@@ -1,0 +1,198 @@
+"""Whatever Slurm may answer: no exception but our own, and good records beside a bad one stay what they were."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hostile import COUNTS, inputs, only_our_errors, short
+
+from lucid.adapters.left_out import LeftOut
+from lucid.adapters.slurm_cli import CommandClient
+from lucid.adapters.slurm_client import Breaker
+from lucid.adapters.slurm_records import jobs_from, nodes_from
+from lucid.adapters.slurm_request import NO_DEFAULTS, defaults_from, from_mark, host_needs, whole_because
+from lucid.adapters.slurm_rest import RestClient
+from lucid.adapters.slurm_sacct import accounted_from
+from lucid.adapters.slurm_shares import fair_shares_from
+from lucid.adapters.slurm_site import clock_from, config_from_json, config_from_text, gpu_limits_from, partitions_from
+from lucid.adapters.slurm_text import (
+    array_tasks,
+    gpu_count,
+    gpu_mask,
+    gpu_types,
+    hosts,
+    is_shards,
+    memory_mib,
+    parse_mark,
+    says,
+    shard_counts,
+)
+from lucid.adapters.slurm_view import parse_placement
+
+ASSETS = Path(__file__).resolve().parents[1] / "assets/slurm"
+SHARE = {"type": ["USER"], "parent": "ml", "name": "ann", "fairshare": {"factor": {"set": True, "number": 0.25}}}
+
+
+def records(file: str, key: str) -> list[Any]:
+    found = []
+    for path in sorted(ASSETS.glob(f"*/{file}")):
+        found += json.loads(path.read_text())[key]
+    return found
+
+
+JOBS = records("jobs.json", "jobs")
+LISTS: dict[str, tuple[str, list[Any], Any]] = {
+    "jobs": ("jobs", JOBS, jobs_from),
+    "nodes": ("nodes", records("nodes.json", "nodes"), nodes_from),
+    "partitions": ("partitions", records("partitions.json", "partitions"), partitions_from),
+    "accounting": ("jobs", records("sacct.json", "jobs"), accounted_from),
+}
+GOOD = [
+    {**next(j for j in JOBS if not j.get("array_job_id", {}).get("number")), "job_id": n} for n in (900001, 900002)
+]
+
+
+@pytest.mark.parametrize("what", LISTS)
+def test_lists_of_records(what: str) -> None:
+    key, real, read = LISTS[what]
+    goods = GOOD if what == "jobs" else real[:2]
+    alone = read({key: goods})
+    assert alone
+    for draw in inputs(what):
+        bad = draw.mutated(draw.choice(real))
+        given = [goods[0], bad, *goods[1:]]
+        left_out = LeftOut()
+        with only_our_errors(what, bad):
+            made = read({key: given}, left_out)
+            assert all(item in made for item in alone), f"a good record changed beside {short(bad)}"
+            if what == "jobs":
+                assert [job for job in made if job.number in (900001, 900002)] == alone, short(bad)
+                assert len(made) > len(alone) or "array_max_tasks" in short(bad), "a job was lost without a trace"
+            json.dumps(left_out.told()).encode()
+
+
+def test_shares() -> None:
+    for draw in inputs("shares"):
+        bad = draw.mutated(SHARE)
+        with only_our_errors("shares", bad):
+            assert ("ml", "bob") in fair_shares_from({"shares": {"shares": [bad, {**SHARE, "name": "bob"}]}}), short(
+                bad
+            )
+
+
+def test_whole_documents() -> None:
+    documents = [json.loads(path.read_text()) for path in sorted(ASSETS.glob("*/*.json"))]
+    for document in documents:
+        for key in ("jobs", "nodes", "partitions"):
+            if isinstance(document.get(key), list):
+                document[key] = document[key][:2]
+    readers = (jobs_from, nodes_from, partitions_from, accounted_from, fair_shares_from, clock_from)
+    for draw in inputs("documents"):
+        given = draw.mutated(draw.choice(documents), 6)
+        for read in readers:
+            with only_our_errors("documents", given):
+                read(given)
+        with only_our_errors("documents", given):
+            config_from_json(given if isinstance(given, dict) else {})
+
+
+class Said(CommandClient):
+    """Commands that print what they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__([], Breaker(lambda: 0.0))
+        self.said = b""
+
+    def _run(self, command: Any) -> str:
+        return self.said.decode("utf-8", "replace")
+
+
+def test_bytes_of_commands_and_of_slurmrestd() -> None:
+    said = Said()
+    rest = RestClient(
+        "unix:/x",
+        Breaker(lambda: 0.0),
+        transport=httpx.MockTransport(lambda _: httpx.Response(200, content=said.said)),
+    )
+    rest._interface, rest._newer = "v0.0.42", True
+    asks = [
+        getattr(c, n)
+        for c in (said, rest)
+        for n in ("jobs", "nodes", "partitions", "fair_shares", "clock_s", "config")
+    ]
+    asks += [said.job_defaults, said.version, lambda: rest.hold("5"), rest.rights]
+    body = json.dumps({"jobs": [GOOD[0], {**GOOD[1], "name": "a"}], "errors": [], "meta": {}}).encode()
+    for draw in inputs("bytes"):
+        said.said = draw.garbled(body) if draw.random() < 0.8 else draw.raw(200)
+        said._version = rest._version = None
+        with only_our_errors("bytes", said.said):
+            draw.choice(asks)()
+
+
+def test_whatever_a_user_calls_a_job_the_others_are_seen() -> None:
+    """A text of a user's is any bytes, escaped by Slurm or not, but for the quote that ends it."""
+    said = Said()
+    alone = jobs_from({"jobs": GOOD})
+    for draw in inputs("names"):
+        name = (draw.raw(60) if draw.random() < 0.5 else draw.text()[:3000].encode("utf-8", "surrogatepass")).replace(
+            b'"', b""
+        )
+        name = name.rstrip(b"\\")
+        bad = json.dumps(
+            {**GOOD[1], "job_id": 7, draw.choice(("name", "comment", "extra", "features")): "NAME"}
+        ).encode()
+        goods = [json.dumps(good).encode() for good in GOOD]
+        said.said = (
+            b'{"jobs": [' + b", ".join([goods[0], bad.replace(b'"NAME"', b'"' + name + b'"'), goods[1]]) + b"]}"
+        )
+        with only_our_errors("names", name):
+            made = said.jobs()
+            assert [job for job in made if job.number != 7] == alone, f"blinded by {name!r}"
+            assert [job.number for job in made] == [900001, 7, 900002]
+            for job in made:
+                f"{job.name}{job.comment}{job.extra}".encode()
+
+
+def test_the_small_languages() -> None:
+    readers = [
+        hosts,
+        gpu_count,
+        gpu_mask,
+        gpu_types,
+        is_shards,
+        shard_counts,
+        memory_mib,
+        parse_mark,
+        parse_placement,
+        lambda t: array_tasks(t, 50),
+        lambda t: says(t, "off"),
+        config_from_text,
+        lambda t: gpu_limits_from(t, t),
+        lambda t: defaults_from(f"PartitionName=a JobDefaults={t}", {"JobDefaults": t}),
+        lambda t: whole_because(from_mark(parse_mark(t) or {}), parse_mark(t) or {}, 1, True, None),
+        lambda t: host_needs({"cpus_per_tres": t, "mem_per_tres": t}, from_mark({}), 2, NO_DEFAULTS),
+    ]
+    for draw in inputs("texts"):
+        text = (
+            draw.text()
+            if draw.random() < 0.5
+            else draw.garbled(draw.text()[:200].encode("utf-8", "replace")).decode("latin-1")
+        )
+        for read in readers:
+            try:
+                read(text)  # type: ignore[operator]
+            except Exception as error:
+                raise AssertionError(f"{read}: {error!r} of {text[:500]!r}") from error
+
+
+def test_a_seed_gives_the_same_inputs_again() -> None:
+    first, second = (short([draw.mutated(GOOD[0]) for draw in inputs("seed")]) for _ in range(2))
+    assert first == second
+
+
+def test_there_are_twenty_thousand() -> None:
+    assert sum(COUNTS.values()) >= 20_000

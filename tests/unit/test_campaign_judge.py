@@ -1,0 +1,135 @@
+"""The campaign's judge on recorded timelines: it finds each thing that may happen to a job, and excuses little."""
+
+from __future__ import annotations
+
+from campaign.facts import Broken, Order, Record, Task, runs_from
+from campaign.judge import Finding, Told, judge, told_by
+
+ORDER = Order("j1-1", 0.0, "alice", (), "sleep 5", partition="vc-a", gpus=1)
+ONCE = "BEGIN 100.0 7 0 n1 alone\nEND 105.0 7 0 0\n"
+KILL = Broken("slurmctld-kill", 110.0, 120.0, {"saved_at": 104.0, "killed_at": 110.0})
+
+
+def task(lines: str, state: str = "COMPLETED", *, restarts: bool = False, **more: object) -> Task:
+    order = Order("j1-1", 0.0, "alice", (), "sleep 5", restarts=restarts, partition="vc-a", gpus=1)
+    return Task(
+        order, "j1-1", 90.0, "7", runs=runs_from(lines), record=Record("7", state, 0, "", 200.0, "n1"), **more
+    )  # type: ignore[arg-type]
+
+
+def found(*given: object, **more: object) -> list[tuple[str, bool]]:
+    """Kind, and whether it is excused."""
+    findings: list[Finding] = judge(*given, **more)  # type: ignore[arg-type]
+    return [(finding.kind, bool(finding.excuse)) for finding in findings]
+
+
+def test_a_job_that_ran_once_to_its_end_is_as_asked() -> None:
+    assert found(task(ONCE), []) == []
+
+
+def test_a_job_that_its_user_allowed_to_be_started_over_may_be() -> None:
+    lines = "BEGIN 90.0 7 0 n4 alone\nBEGIN 100.0 7 1 n1 alone\nEND 105.0 7 1 0\n"
+    assert found(task(lines, restarts=True), []) == []
+    assert found(task(lines), []) == [("killed", False)]
+
+
+def test_two_runs_at_the_same_time_are_found() -> None:
+    lines = "BEGIN 100.0 7 0 n1 alone\nBEGIN 102.0 7 1 n2 beside\nEND 105.0 7 0 0\nEND 107.0 7 1 0\n"
+    assert ("doubled", False) in found(task(lines, restarts=True), [])
+    without_end = "BEGIN 100.0 7 0 n1 alone\nBEGIN 102.0 7 1 n2 beside\nEND 107.0 7 1 0\n"
+    assert ("doubled", False) in found(task(without_end, restarts=True), [])
+
+
+def test_a_run_after_a_completed_run_is_found() -> None:
+    lines = ONCE + "BEGIN 130.0 7 1 n1 alone\nEND 135.0 7 1 0\n"
+    assert found(task(lines, restarts=True), []) == [("doubled", False)]
+
+
+def test_the_same_run_begun_twice_is_found() -> None:
+    lines = "BEGIN 100.0 7 0 n1 alone\nBEGIN 130.0 7 0 n1 alone\nEND 135.0 7 0 0\n"
+    assert found(task(lines, restarts=True), []) == [("doubled", False)]
+
+
+def test_what_slurmctld_forgot_when_it_was_killed_is_told_apart_by_evidence_alone() -> None:
+    again = "BEGIN 130.0 7 0 n1 alone\nEND 135.0 7 0 0\n"
+    assert found(task(ONCE + again), [KILL]) == [("doubled", True)], "it ended after the last save"
+    earlier = Broken("slurmctld-kill", 110.0, 120.0, {"saved_at": 107.0, "killed_at": 110.0})
+    assert found(task(ONCE + again), [earlier]) == [("doubled", False)], "that end had been saved"
+    assert found(task(ONCE + again), [Broken("slurmctld-stop", 104.0, 120.0)]) == [("doubled", False)]
+    lost = Task(ORDER, "j1-1", 106.0, "7", known=False)
+    assert found(lost, [KILL]) == [("lost", True)], "it was submitted after the last save"
+    assert found(Task(ORDER, "j1-1", 90.0, "7", known=False), [KILL]) == [("lost", False)]
+
+
+def test_a_start_that_slurmctld_forgot_is_known_by_its_log_where_the_job_was_slower() -> None:
+    lines = "BEGIN 110.4 7 0 n1 alone\nBEGIN 140.0 7 1 n2 alone\nEND 145.0 7 1 0\n"
+    assert found(task(lines), [KILL], Told(started=[109.0, 139.0])) == [("killed", True)]
+    assert found(task(lines), [KILL], Told(started=[102.0, 139.0])) == [("killed", False)], "that start was saved"
+
+
+def test_a_requeue_that_met_the_end_of_a_job_is_told_apart_where_its_user_allowed_one() -> None:
+    lines = ONCE + "BEGIN 130.0 7 1 n1 alone\nEND 135.0 7 1 0\n"
+    assert found(task(lines, restarts=True), [], Told(requeued=[105.4])) == [("doubled", True)]
+    assert found(task(lines, restarts=True), [], Told(requeued=[125.0])) == [("doubled", False)]
+    assert found(task(lines), [], Told(requeued=[105.4])) == [("doubled", False)]
+    knew = Told(requeued=[105.4], completed=[105.2])
+    assert found(task(lines, restarts=True), [], knew) == [("doubled", False)], "slurmctld had heard of its end"
+
+
+def test_a_job_that_nobody_knows_is_lost() -> None:
+    assert found(Task(ORDER, "j1-1", 90.0, "7", known=False), []) == [("lost", False)]
+    assert found(Task(ORDER, "j1-1", 90.0, "7", known=False), [], finished=False) == [], "not before all is quiet"
+
+
+def test_a_job_cancelled_by_nobody_is_lost_before_it_ran_and_killed_after() -> None:
+    assert found(task("", "CANCELLED"), []) == [("lost", False)]
+    assert found(task("BEGIN 100.0 7 0 n1 alone\n", "CANCELLED"), []) == [("killed", False)]
+    assert found(task("BEGIN 100.0 7 0 n1 alone\n", "CANCELLED", cancelled_s=101.0), []) == []
+
+
+def test_completed_without_having_done_its_work_is_lost() -> None:
+    assert found(task("BEGIN 100.0 7 0 n1 alone\n"), []) == [("lost", False)]
+
+
+def test_an_end_that_its_user_did_not_ask_for_is_a_kill_unless_its_node_was_lost() -> None:
+    lines = "BEGIN 100.0 7 0 n1 alone\n"
+    for state in ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"):
+        assert found(task(lines, state), []) == [("killed", False)]
+    lost = Broken("node-lost", 102.0, 150.0, {"lost": ["n1"]})
+    assert found(task(lines, "NODE_FAIL"), [lost]) == [("killed", True)]
+    wide = "BEGIN 100.0 7 0 n[1-2] alone\n"
+    assert found(task(wide, "NODE_FAIL"), [Broken("node-lost", 102.0, 150.0, {"lost": ["n2"]})]) == [("killed", True)]
+    other = Broken("node-lost", 102.0, 150.0, {"lost": ["n2"]})
+    assert found(task(lines, "NODE_FAIL"), [other]) == [("killed", False)]
+    earlier = Broken("node-lost", 20.0, 40.0, {"lost": ["n1"]})
+    assert found(task(lines, "NODE_FAIL"), [earlier]) == [("killed", False)]
+
+
+def test_a_job_that_has_not_ended_at_the_end_is_stuck() -> None:
+    assert found(task("", "PENDING"), []) == [("stuck", False)]
+    assert found(task("BEGIN 100.0 7 0 n1 alone\n", "RUNNING"), []) == [("stuck", False)]
+    assert found(task("", "PENDING"), [], finished=False) == []
+
+
+def test_lines_that_were_cut_off_are_no_runs_and_no_end_is_passed_over() -> None:
+    assert runs_from("BEGIN 100.0 7\n") == []
+    (run,) = runs_from("END 105.0 7 0 3\n")
+    assert (run.ended_s, run.code) == (105.0, 3)
+    first, second = runs_from("BEGIN 1.0 7 0 n1 alone\nBEGIN 2.0 7 1 n1 beside\nEND 3.0 7 1 0\nEND 4.0 7 0 0\n")
+    assert (first.ended_s, second.ended_s, second.beside) == (4.0, 3.0, True)
+
+
+def test_requeues_and_ends_are_read_from_slurmctlds_log() -> None:
+    log = (
+        "[2026-11-22T02:50:01.500] _job_complete: requeue JobId=12 per user/system request\n"
+        "[2026-11-22T02:50:02.000] Requeuing JobId=10_1(14)\n"
+        "[2026-11-22T02:50:02.100] _job_complete: JobId=10_2(15) WEXITSTATUS 0\n"
+        "[2026-11-22T02:50:02.101] _job_complete: JobId=10_2(15) done\n"
+        "[2026-11-22T02:50:03.000] sched: Allocate JobId=16 NodeList=n1 #CPUs=1 Partition=vc-a\n"
+        "[2026-11-22T02:50:04.000] sched/backfill: _start_job: Started JobId=16 in vc-a on n1\n"
+    )
+    told = told_by(log)
+    assert {job: (len(said.requeued), len(said.completed), len(said.started)) for job, said in told.items()} == {
+        "12": (1, 0, 0), "14": (1, 0, 0), "15": (0, 1, 0), "16": (0, 0, 2),
+    }  # fmt: skip
+    assert told["14"].requeued[0] - told["12"].requeued[0] == 0.5

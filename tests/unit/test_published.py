@@ -1,0 +1,156 @@
+"""Who may read what: the store is its owner's, and everybody else gets an answer without names."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_daemon import Site
+
+from builders import LIGHT
+from lucid.adapters.atomic import closed_to_others
+from lucid.adapters.snapshot_json import snapshot_from_dict
+from lucid.live.published import without_names
+
+NAMES = ("ada-lovelace", "secret-train", "acct-x", "secret-workload")
+
+
+def busy_site(folder: Path, **daemon: object) -> Site:
+    site = Site(folder, restarts=None, **daemon)
+    for number in range(1, 13):
+        site.submit(str(number), 4, run_s=3000.0, user="ada-lovelace", name="secret-train", account="acct-x")
+        site.sampler.profiles[str(number)] = replace(LIGHT, workload="secret-workload")
+    site.turns(60.0)
+    return site
+
+
+def test_what_is_published_names_nobody(tmp_path: Path) -> None:
+    site = busy_site(tmp_path)
+    text = (tmp_path / "run/public.json").read_text()
+    picture = json.loads(text)["snapshot"]
+    assert sum(len(part["pending"]) for part in picture["partitions"].values()) > 0
+    assert picture["plan"]["vc"]
+    own = json.dumps(site.store.view("snapshot"))
+    assert [name for name in NAMES if name in own] == [*NAMES], "they are there to be left out"
+    assert not [name for name in NAMES if name in text]
+
+
+def test_users_are_told_apart_and_labels_of_workloads_left_out() -> None:
+    def entry(job_id: str, user: str) -> dict[str, object]:
+        profile = {"gpu_util": 10.0, "workload": "secret-workload"}
+        return {"job": {"id": job_id, "user": user, "account": "acct-x", "name": "secret-train"}, "profile": profile}
+
+    reasons = [{"kind": "SameUser", "user": "ada-lovelace"}, {"kind": "FairShare", "account": "acct-x"}]
+    part = {"pending": [entry("1", "ada-lovelace"), entry("2", "bob")], "running": [entry("3", "ada-lovelace")]}
+    picture = {
+        "now_s": 1.0,
+        "partitions": {"vc": part},
+        "predictions": {},
+        "plan": {"vc": {"1": {"reasons": reasons}}},
+    }
+    made = without_names(picture)
+    assert not [name for name in NAMES if name in json.dumps(made)]
+    users = [
+        one["job"]["user"] for one in (*made["partitions"]["vc"]["pending"], *made["partitions"]["vc"]["running"])
+    ]
+    assert users == ["user 1", "user 2", "user 1"]
+    assert made["plan"]["vc"]["1"]["reasons"][0]["user"] == "user 1"
+
+
+def test_it_can_be_planned_from(tmp_path: Path) -> None:
+    busy_site(tmp_path)
+    picture = json.loads((tmp_path / "run/public.json").read_text())["snapshot"]
+    assert snapshot_from_dict(picture).partitions["vc"].pending
+
+
+def test_a_site_may_publish_nothing(tmp_path: Path) -> None:
+    busy_site(tmp_path)
+    assert (tmp_path / "run/public.json").exists()
+    busy_site(tmp_path, publish="nothing")
+    assert not (tmp_path / "run/public.json").exists()
+
+
+def test_modes_are_what_each_reader_needs_whatever_the_umask(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    folder.mkdir()
+    for umask in (0, 0o077):
+        before = os.umask(umask)
+        try:
+            busy_site(folder)
+        finally:
+            os.umask(before)
+        modes = {path.name: path.stat().st_mode & 0o777 for path in (folder / "run").iterdir()}
+        assert modes == {"heartbeat": 0o644, "public.json": 0o644}
+        assert (folder / "run").stat().st_mode & 0o777 == 0o755
+        kept = [*folder.glob("lucid.db*"), *(folder / "plans").glob("*")]
+        assert len(kept) > 3
+        assert {path.stat().st_mode & 0o777 for path in kept} == {0o600}
+        for path in kept:
+            path.unlink()
+
+
+def test_lucidd_and_its_children_write_for_themselves_alone(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with closed_to_others():
+            subprocess.run(["touch", str(tmp_path / "file")], check=True)
+            (tmp_path / "folder").mkdir()
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("file", "folder")] == [0o600, 0o700]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_an_ordinary_user_gets_his_answer_and_nothing_more() -> None:
+    """queue, status, why-not and explain work; history and switches are refused with the remedy."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "state").mkdir(mode=0o700)
+        busy_site(folder, state_dir=str(folder / "state"))
+        picture = json.loads((folder / "run/public.json").read_text())["snapshot"]
+        job_id = picture["partitions"]["vc"]["pending"][0]["job"]["id"]
+        queue = _as_nobody(folder, "queue", "--json")
+        assert job_id in [row["job"] for row in json.loads(queue.stdout)["queue"]]
+        assert "user 1" in queue.stdout
+        story = _as_nobody(folder, "explain", job_id)
+        assert f"job {job_id}" in story.stdout
+        assert "this is the last decision" in story.stdout
+        assert "as it is:" in _as_nobody(folder, "why-not", job_id).stdout
+        assert "vc" in _as_nobody(folder, "status").stdout
+        refused = [_as_nobody(folder, *words) for words in (["history"], ["pause"], ["mode", "vc", "observe"])]
+        assert all(done.returncode for done in refused)
+        assert all("Traceback" not in done.stderr for done in refused)
+        assert "only lucidd's user and root may read it" in refused[0].stderr
+        doctor = _as_nobody(folder, "doctor")
+        assert "only lucidd's user and root may read it" in doctor.stdout
+        assert "Traceback" not in doctor.stderr
+        said = "".join(done.stdout + done.stderr for done in (queue, story, *refused))
+        assert not [name for name in NAMES if name in said]
+
+
+def _as_nobody(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """In a process of his own. Python itself may lie where he cannot read it, so all that is needed is loaded first:
+    root asks the same, where asking changes nothing."""
+    script = (
+        "import os, sys; sys.path[:] = sys.argv[1].split(':'); from lucid.cli.main import lucidctl, main\n"
+        "from click.testing import CliRunner; import importlib.readers\n"
+        "import lucid.cli.live_switches, lucid.cli.live; del sys.argv[0:2]\n"
+        "if sys.argv[0] not in ('pause', 'mode', 'history'): CliRunner().invoke(lucidctl, sys.argv)\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534); os.chdir('/')\n"
+        "sys.argv.insert(0, 'lucidctl'); main()\n"
+    )
+    place = ["--config", str(folder / "lucid.toml")]
+    return subprocess.run(
+        [sys.executable, "-c", script, ":".join(sys.path), *words, *place],
+        capture_output=True,
+        text=True,
+        check=False,
+    )

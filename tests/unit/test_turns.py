@@ -1,0 +1,240 @@
+"""Nothing that happens in a turn, beside it, or before it ends lucidd; and who must not be fed is not."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_daemon import Site
+
+from lucid.adapters.heartbeat import read_heartbeat
+from lucid.adapters.left_out import LeftOut
+from lucid.adapters.slurm_request import Request
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.prediction import Prediction
+from lucid.errors import ClusterError, ClusterUnavailable, ConfigError, StoreError
+from lucid.live.guarded import Guarded
+from lucid.live.log import JsonLines
+from lucid.live.turns import OWN_TURNS, Turns, behind_barrier, persistently
+
+KINDS = [
+    OverflowError("Python int too large"), ValueError("x"), MemoryError(), RecursionError("deep"), OSError(28, "x"),
+    KeyError("a"), UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates"), ZeroDivisionError(), AssertionError(),
+    StopIteration(), ClusterError("no answer"), StoreError("locked"), ClusterUnavailable("silent"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def fed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    words: list[str] = []
+    monkeypatch.setattr("lucid.live.turns.tell_systemd", words.append)
+    return words
+
+
+@pytest.fixture
+def site(tmp_path: Path, fed: list[str]) -> Site:
+    return Site(tmp_path)
+
+
+class Tripped:
+    """A slurmctld of which one method raises."""
+
+    def __init__(self, slurm: Any, error: Exception | None) -> None:
+        self.slurm, self.error = slurm, error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.slurm, name)
+
+    def jobs(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.slurm.jobs()
+
+
+@pytest.mark.parametrize("error", KINDS, ids=lambda error: type(error).__name__)
+def test_no_exception_ends_the_daemon_and_the_next_good_turn_goes_on(site: Site, error: Exception) -> None:
+    site.submit("1")
+    site.daemon.turn()
+    first = read_heartbeat(site.folder / "run/heartbeat")
+    site.daemon._client = Tripped(site.slurm, error)  # type: ignore[assignment]
+    site.daemon._lease = None  # a cluster over the tripped client
+    site.slurm.advance(5.0)
+    waits = [site.daemon.turn() for _ in range(8)]
+    assert all(0 < wait_s <= 30.0 for wait_s in waits)
+    assert read_heartbeat(site.folder / "run/heartbeat") == first, "no heartbeat by a turn that failed"
+    shown = json.loads(site.ctl("status", "--json"))
+    assert (str(error) or type(error).__name__) in shown["last_error"]
+    assert shown["failed_turns"] == 8
+    site.daemon._client.error = None  # type: ignore[attr-defined]
+    site.turns(200.0)
+    assert site.slurm.records["1"].state == "RUNNING"
+    assert read_heartbeat(site.folder / "run/heartbeat") != first
+
+
+def test_an_interrupt_is_no_trouble(site: Site) -> None:
+    site.daemon._client = Tripped(site.slurm, KeyboardInterrupt())  # type: ignore[assignment, arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        site.daemon.turn()
+
+
+def test_one_that_fails_of_itself_is_fed_no_more(fed: list[str]) -> None:
+    turns = Turns(1.0)
+    waits = [turns.bad("cycle failed", ValueError("x")) for _ in range(10)]
+    assert waits == [1, 2, 4, 8, 16, 30, 30, 30, 30, 30]
+    assert fed == ["WATCHDOG=1"] * (OWN_TURNS - 1)
+    turns.good()
+    assert len(fed) == OWN_TURNS
+    turns.bad("cycle failed", ValueError("x"))
+    assert len(fed) == OWN_TURNS + 1
+
+
+def test_one_that_cannot_reach_slurm_is_well_and_is_fed(fed: list[str]) -> None:
+    turns = Turns(1.0)
+    assert [turns.bad("cycle not finished", ClusterUnavailable(f"in {n} s")) for n in range(50)] == [1.0] * 50
+    assert len(fed) == 50
+    for n in range(2 * OWN_TURNS):
+        turns.bad("cycle failed", ClusterUnavailable("x") if n % 2 else ValueError("x"))
+    assert len(fed) < 50 + 2 * OWN_TURNS, "silence in between makes its own trouble no better"
+
+
+def test_each_kind_is_told_once_with_its_traceback(caplog: pytest.LogCaptureFixture, fed: list[str]) -> None:
+    now = [0.0]
+    turns = Turns(1.0, lambda: now[0])
+
+    def fails(error: Exception) -> None:
+        try:
+            raise error
+        except Exception as raised:
+            turns.bad("cycle failed", raised)
+
+    with caplog.at_level(logging.INFO):
+        for n in range(20):
+            fails(ValueError(f"number {n}"))
+            fails(StoreError(f"job {n} is locked"))
+        assert [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR] == [
+            "cycle failed", "cycle failed", "the watchdog is withheld: turns fail again and again",
+        ]  # fmt: skip
+        line = json.loads(JsonLines().format(caplog.records[0]))
+        assert "ValueError: number 0" in line["traceback"]
+        assert "in fails" in line["traceback"]
+        assert line["why"] == "ValueError: number 0"
+        now[0] = 3601.0
+        caplog.clear()
+        fails(ValueError("again"))
+        assert len(caplog.records) == 1
+        for n in range(1000):
+            fails(StoreError("x" * n))
+    assert len(turns._told) <= 200
+
+
+def test_what_is_beside_the_turns_ends_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OverflowError("date")
+
+    site.daemon.turn()
+    monkeypatch.setattr("lucid.daemon.prune_records", fails)
+    site.daemon.prune()
+    monkeypatch.setattr(site.store, "drop_lease", fails)
+    monkeypatch.setattr(site.daemon._policy_memory, "keep", fails)
+    site.daemon.stop()
+    assert not behind_barrier("x", lambda: 1 // 0)
+
+
+def test_a_start_that_fails_is_tried_again_unless_an_administrator_must_mend_it() -> None:
+    tries: list[int] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            tries.append(int(timeout or 0))
+            return len(tries) > 7 and bool(self.set() or True)
+
+    def fails(error: Exception) -> Any:
+        def make() -> int:
+            if len(tries) < 3:
+                raise error
+            return 7
+
+        return make
+
+    assert persistently(fails(OSError("full")), Stop(), "start failed") == 7
+    assert tries == [1, 2, 4]
+    tries.clear()
+    with pytest.raises(ConfigError):
+        persistently(fails(ConfigError("x")), Stop(), "start failed")
+    with pytest.raises(OSError, match="full"):
+        persistently(fails(OSError("full")), Stop(), "start failed", once=True)
+    stop = Stop()
+    assert persistently(lambda: 1 // 0, stop, "start failed") is None
+    assert stop.is_set()
+
+
+def test_a_line_of_the_log_is_json_whatever_it_holds() -> None:
+    record = logging.LogRecord("lucidd", logging.ERROR, "", 0, "x", (), None)
+    record.facts = {"why": object(), "bytes": b"\xff"}
+    json.loads(JsonLines().format(record))
+
+
+class Brittle:
+    """A predictor that cannot take some jobs."""
+
+    name = "brittle"
+
+    def __init__(self) -> None:
+        self.learned: list[str] = []
+
+    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
+        if job.name == "bad":
+            raise ZeroDivisionError
+        return Prediction(5.0, "brittle")
+
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+        raise MemoryError
+
+    def learn(self, ended: Sequence[Ended]) -> None:
+        if any(one.job.name == "bad" for one in ended):
+            raise ValueError("bad")
+        self.learned += [one.job.id for one in ended]
+
+
+def test_a_job_that_the_models_cannot_take_has_a_first_guess() -> None:
+    brittle, left_out = Brittle(), LeftOut()
+    guarded = Guarded(brittle, left_out, 60.0)
+    good, bad = Job("1", "vc", 1, 0.0), Job("2", "vc", 1, 0.0, name="bad")
+    assert [guarded.predict(job, None, 0.0).duration_s for job in (good, bad)] == [5.0, 60.0]
+    assert guarded.pair_speed(JobProfile(1, 1, 1), JobProfile(1, 1, 1)) is None
+    guarded.learn([Ended(bad, 1.0, 1.0), Ended(good, 1.0, 1.0)])
+    assert brittle.learned == ["1"]
+    assert set(left_out.told()["predictions of the models"]["first"]) == {"job 2", "a pair"}
+
+
+def test_a_held_job_that_cannot_be_read_is_let_go_and_its_note_is_kept(site: Site) -> None:
+    """Nothing is held for ever because its record cannot be read; nothing is forgotten of it either."""
+    site.submit("1")
+    site.turns(10.0)
+    assert "1" in site.store.notes()
+    site.submit("2")
+    unread = {key: replace(site.slurm.records[key], unread="TypeError: x", request=Request()) for key in ("1", "2")}
+    site.slurm.records.update(unread)
+    site.turns(5.0)
+    assert "1" in site.store.notes()
+    assert not site.slurm.records["2"].held
+    assert site.daemon._turns.failed == 0
+
+
+def test_a_look_that_does_not_name_every_job_forgets_no_note(site: Site) -> None:
+    site.submit("1")
+    site.turns(10.0)
+    gone = site.slurm.records.pop("1")
+    site.slurm.run_s[""] = 1e9
+    site.slurm.records["?"] = replace(gone, id="", number=0, unread="TypeError: x", lost=True, placement=())
+    site.turns(10.0)
+    assert "1" in site.store.notes()
+    del site.slurm.records["?"]
+    site.turns(10.0)
+    assert "1" not in site.store.notes()
