@@ -25,7 +25,10 @@ from testbed.settings import Layout
 BOUND_S = 60
 SAVE_S = 8
 """slurmctld saves its state every 5 s, and takes a moment: what started since may be started again."""
-COUNTED = 'F=/tmp/runs.$SLURM_JOB_ID; echo "BEGIN ${{SLURM_RESTART_COUNT:-0}} $(date +%s)" >> $F; sleep {0} && echo END >> $F'
+COUNTED = (
+    'F=/tmp/runs.$SLURM_JOB_ID; echo "BEGIN ${{SLURM_RESTART_COUNT:-0}} $(date +%s)" >> $F; '
+    "sleep {0} && echo END >> $F"
+)
 """As RUNS of ``breakage``, with the time."""
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
 
@@ -112,7 +115,7 @@ class TwoHosts:
 @dataclass(frozen=True)
 class Tally:
     """What came of a stream of counted jobs. ``doubled``: jobs of which a run began that Slurm did not count, or
-    whose work was done more than once. ``unexplained``: those of them that had not just started when a host was lost."""
+    whose work was done more than once. ``unexplained``: those that had not just started when a host was lost."""
 
     jobs: int
     completed: int
