@@ -64,6 +64,7 @@ from lucid.models.pair_memory import PairMemory
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.site_factor import site_factors
 from lucid.profiler.stage import goes_through_profiling
+from lucid.shown import shown
 
 __all__ = ["Daemon", "main", "open_store"]
 
@@ -73,7 +74,7 @@ _RENEW_EVERY_S = 3
 _TURN_S = 60.0
 
 
-def open_store(path: Path, now_s: float, left_out: LeftOut | None = None) -> SqliteStore:
+def open_store(path: Path, now_s: float, left_out: LeftOut | None = None, shared: bool = False) -> SqliteStore:
     """The store; one that is damaged is moved aside and a new one begun, because Slurm's own state is enough to
     go on from.
 
@@ -81,11 +82,11 @@ def open_store(path: Path, now_s: float, left_out: LeftOut | None = None) -> Sql
         StoreError: it cannot be opened for another reason.
     """
     try:
-        return SqliteStore(path, left_out=left_out)
+        return SqliteStore(path, left_out=left_out, shared=shared)
     except StoreDamaged as error:
         aside = set_aside(path, now_s)
         _LOG.error("store damaged, a new one begun", extra={"facts": {"aside": str(aside), "why": str(error)}})
-        return SqliteStore(path, left_out=left_out)
+        return SqliteStore(path, left_out=left_out, shared=shared)
 
 
 class Daemon:
@@ -402,9 +403,9 @@ class Daemon:
             status["partitions"] = partitions_of(result.snapshot)
         if self._cluster is not None:
             status["aside"] = self._cluster.aside()
-            shown = {"modes", "paused", "aside"} & status.keys()
+            told = {"modes", "paused", "aside"} & status.keys()
             lasts_s = max(self._settings.daemon.lease_s, 2 * self._settings.slurm.poll_idle_s)
-            self._publisher.write(now_s, {**{key: status[key] for key in shown}, "lasts_s": lasts_s})
+            self._publisher.write(now_s, {**{key: status[key] for key in told}, "lasts_s": lasts_s})
         self._store.put_view("status", status)
 
     def _wait_s(self, result: CycleResult) -> float:
@@ -471,7 +472,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings = load_settings(given.config)
         made = persistently(lambda: _make(settings, given.config), stop, "start failed, tried again", once=given.once)
     except LucidError as error:
-        print(f"lucidd: {error}", file=sys.stderr)
+        print(shown(f"lucidd: {error}", lines=True), file=sys.stderr)
         return error.exit_code
     if made is None:
         return 0
@@ -535,7 +536,7 @@ def _make(
     breaker = Breaker(monotonic_s, latency_s=slurm.slow_s, rest_s=slurm.rest_s)
     clock = SystemClock()
     left_out = LeftOut()
-    store = open_store(state / "lucid.db", clock.now_s(), left_out)
+    store = open_store(state / "lucid.db", clock.now_s(), left_out, settings.daemon.shared_state)
     source: ProfileSource = ProfileFolder(profiles_folder(settings))
     samples = None
     if settings.daemon.samples_dir:

@@ -485,7 +485,7 @@ local function decide(job, part_list, uid, now)
   local begin, waits, held = begins(job, now), given(job.dependency), job.priority == 0
   local routes = known.route and beat.profiling and job.requeue ~= 0 and gpus_of(job, request) <= beat.n_prof
   local routed = routes and not (skip or begin or waits or held)
-  local entry = (routed and "routed=1" or "held=1") .. (waits and ";wait=1" or "")
+  local entry = (routed and "routed=1" or "held=1") .. (waits and ";wait=1" or "") .. (held and ";own=1" or "")
   local tag = not skip and tag_of(job, request, known.types, name, entry, begin)
   if not tag then
     skip = skip or "request"
@@ -662,7 +662,22 @@ local function refuse(words)
   return slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
 end
 
+-- lucid-release asks, from any host, whether a lucidd lives: slurmctld is where that matters, and what it says here no
+-- user can write. The answer is the heartbeat's time and this host's; nothing is submitted.
+local function answer()
+  local file = io.open(settings().heartbeat, "r")
+  local text = file and file:read(HEARTBEAT_BYTES) or ""
+  if file then
+    file:close()
+  end
+  slurm.log_user("lucid-alive heartbeat=%s now=%d", text:match("^time (%d+)\n") or "0", os.time())
+end
+
 function slurm_job_submit(job, part_list, submit_uid)
+  if job.comment == "lucid:alive" then
+    pcall(answer)
+    return slurm.ERROR
+  end
   local fine, edits, reason, refusal = pcall(decide, job, part_list, submit_uid, os.time())
   if not fine then
     slurm.log_error("lucid: job taken as it was written: %s", tostring(edits))

@@ -2,6 +2,7 @@
 # What prolog and epilog have in common. node.conf, lines of a key and a value:
 #   sampler /opt/lucid/bin/lucid-sampler    called as `… start --job NAME --slurm-id ID --gpus 0,1 --nodes 1 --promised 0.93`
 #                                     and `… stop --job NAME`; NAME is 123, or 123_4 for a task of an array
+#   sampler-user lucid                who the sampler goes on as; unset: root
 #   mps     /etc/slurm/lucid/mps      the folder of `start` and `stop`
 #   limit   5                         seconds that each may take
 #   daemon  lucid                     the user that lucidd runs as, by name or number
@@ -61,13 +62,14 @@ lucid_hook() {
     nodes=${SLURM_JOB_NUM_NODES:-${SLURM_NNODES:-1}}
     case $nodes in *[!0-9]*) nodes=1 ;; esac
     sampler=$(lucid_setting sampler)
+    as_user=$(lucid_setting sampler-user)
     if [ -n "$sampler" ] && [ -x "$sampler" ]; then
         # Whatever it says, SLURM_JOB_GPUS is there for jobs with GPUs only.
         if [ "$1" = start ] && [ -n "${SLURM_JOB_GPUS:-}" ]; then
-            timeout -k 1 "$limit" "$sampler" start --job "$name" --slurm-id "$job" --gpus "$gpus" --nodes "$nodes" \
+            timeout -k 1 "$limit" "$sampler" ${as_user:+--as-user "$as_user"} start --job "$name" --slurm-id "$job" --gpus "$gpus" --nodes "$nodes" \
                 ${speed:+--promised "$speed"} </dev/null >/dev/null 2>&1
         elif [ "$1" = stop ]; then
-            timeout -k 1 "$limit" "$sampler" stop --job "$name" </dev/null >/dev/null 2>&1
+            timeout -k 1 "$limit" "$sampler" ${as_user:+--as-user "$as_user"} stop --job "$name" </dev/null >/dev/null 2>&1
         fi
     fi
     mps=$(lucid_setting mps)

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-__all__ = ["LeftOut", "Look", "shown"]
+from lucid.shown import shown
+
+__all__ = ["LeftOut", "Look", "short"]
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -26,18 +28,16 @@ _SHOWN: Final = 5
 _LONGEST: Final = 200
 
 
-def shown(text: str) -> str:
-    """Text of anybody's as it may stand in a log and on a terminal: printable, and at most 200 characters."""
-    cut = text[:_LONGEST]
-    safe = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in cut)
-    return safe[:_LONGEST] + ("…" if len(text) > _LONGEST else "")
+def short(text: str) -> str:
+    """Text of anybody's as it may stand in a log and on a terminal: as ``shown``, at most 200 characters."""
+    return shown(text[:_LONGEST])[:_LONGEST] + ("…" if len(text) > _LONGEST else "")
 
 
 def _words(error: BaseException | str) -> str:
     if isinstance(error, str):
-        return shown(error)
+        return short(error)
     said = f"{error}"
-    return shown(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+    return short(f"{type(error).__name__}: {said}" if said else type(error).__name__)
 
 
 class Look:
@@ -62,7 +62,7 @@ class Look:
         """Leave a record out. ``which`` names it to an administrator."""
         self.count += 1
         if len(self._found) < _MOST_NAMED:
-            self._found[shown(which)] = _words(error)
+            self._found[short(which)] = _words(error)
 
     def each(self, items: Iterable[_T], read: Callable[[_T], _R], name: Callable[[_T], str]) -> list[_R]:
         """What ``read`` makes of each item, those left out that it cannot read."""
@@ -115,7 +115,7 @@ class LeftOut:
         with self._lock:
             found = dict(self._named.get(source, {}))
             count = self._counts.get(source, 0)
-        name = shown(which)
+        name = short(which)
         if name not in found:
             while len(found) >= _MOST_NAMED:
                 found.pop(next(iter(found)))

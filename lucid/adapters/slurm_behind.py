@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from lucid.adapters.slurm_nouns import SlurmJob
 from lucid.adapters.slurm_view import Facts, Viewer
-from lucid.adapters.slurm_waits import left_to_slurm
+from lucid.adapters.slurm_waits import joined_late, left_to_slurm
 from lucid.adapters.store import JobNote
 from lucid.config import Mode
 
-__all__ = ["Behind"]
+__all__ = ["Behind", "not_yet"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,13 @@ class Behind:
         if not viewer.holds(record, note) or viewer.waits_for(record, facts.now_s):
             return False
         return bool(left_to_slurm(record)) or (
-            viewer.decides(record, note, facts) and viewer.barred(record, facts.now_s) is None
+            (record.id in viewer.not_yet or viewer.decides(record, note, facts))
+            and viewer.barred(record, facts.now_s) is None
         )
 
     def _ahead(self, record: SlurmJob, note: JobNote | None) -> _Ahead:
         since_s = (note.submit_s if note is not None else 0.0) or record.submit_s
-        if note is not None and left_to_slurm(record):
+        if note is not None and (left_to_slurm(record) or (joined_late(record) and not note.released)):
             since_s = max(since_s, note.wait_since_s)
         group = record.het or record.number
         parts = self._parts.get(record.het, [record]) if record.het else [record]
@@ -98,3 +99,13 @@ class Behind:
             if record.het and record.pending:
                 found[record.het].append(record)
         return found
+
+
+def not_yet(viewer: Viewer, facts: Facts) -> frozenset[str]:
+    """Jobs that Lucid may order, and that are to wait behind others first (``joined_late``). One that ran before
+    keeps its place."""
+    late = [job for job in facts.jobs if job.pending and job.held and not job.restarts and joined_late(job)]
+    if not late:
+        return frozenset()
+    behind = Behind(viewer, facts)
+    return frozenset(job.id for job in late if behind.before(job, facts.notes.get(job.id)))

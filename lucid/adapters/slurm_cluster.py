@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from lucid.adapters.known_profiles import KnownProfiles
 from lucid.adapters.profiles import ProfileSource
+from lucid.adapters.released import Released
+from lucid.adapters.slurm_behind import not_yet
 from lucid.adapters.slurm_client import Changes, SlurmClient
 from lucid.adapters.slurm_extra import Items, free_extra, items_for, own_number, sealed
 from lucid.adapters.slurm_hands import Hands
@@ -19,7 +22,6 @@ from lucid.adapters.slurm_mend import Mender
 from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm_request import NO_DEFAULTS, JobDefaults
 from lucid.adapters.slurm_shares import FairShares
-from lucid.adapters.slurm_signs import SignOfLife
 from lucid.adapters.slurm_starts import start_changes
 from lucid.adapters.slurm_unread import numbers_unread, tells_all, without_unread
 from lucid.adapters.slurm_view import Facts, Profiled, Viewer, as_written, parse_placement
@@ -73,8 +75,7 @@ class SlurmCluster:
         self._hands = Hands(
             client, store, clock, slurm, self._viewer, daemon.profiling_partition, token, daemon.optout
         )
-        self._mender = Mender(self._hands)
-        self._sign = SignOfLife(self._hands)
+        self._mender = Mender(self._hands, Released(Path(daemon.state_dir)))
         self._nodes: Sequence[SlurmNode] = ()
         self._nodes_at_s = float("-inf")
         self._defaults: Mapping[str, JobDefaults] | None = None
@@ -142,6 +143,9 @@ class SlurmCluster:
         nodes = without_unread(self._nodes, jobs)
         self._facts = Facts(jobs, nodes, self._notes, dict(self._modes()), now_s, self._defaults)
         self.known.take(self._jobs, jobs, now_s, self.token)
+        self._viewer.not_yet = frozenset()
+        if self._daemon.optout != "free":
+            self._viewer.not_yet = not_yet(self._viewer, self._facts)
         partitions = self._viewer.partitions(self._facts)
         self._flying = {}
         for job in jobs:
@@ -385,7 +389,6 @@ class SlurmCluster:
         """Put right what the last look showed to be out of joint (``slurm_mend``), and drop the notes of jobs that
         have left; returns what was done, in words."""
         done = self._mender.mend(self._facts)
-        self._sign.show(self._facts)
         if (self._facts.jobs or self._facts.nodes) and tells_all(self._facts.jobs):
             unread = numbers_unread(self._facts.jobs)
             gone = [job_id for job_id in self._notes if self._left(job_id, unread)]

@@ -91,15 +91,6 @@ class Hands:
             raise ActionRefused(f"job {job_id}: {error}") from None
         self.store.end_action(action, "done", self.token)
 
-    def quietly(self, step: Callable[[], None]) -> None:
-        """A change that is about no job's request, start or place, and so is not noted.
-
-        Raises:
-            ActionRefused: Slurm declined, in its words.
-        """
-        self._writes += 1
-        step()
-
     def barred(self, record: SlurmJob, now_s: float) -> tuple[str, float] | None:
         """What Slurm has against starting a waiting job now, and when it is tried again."""
         note = self.notes.get(record.id)

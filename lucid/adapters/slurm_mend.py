@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lucid.adapters.released import Released
 from lucid.adapters.slurm_behind import Behind
 from lucid.adapters.slurm_client import Changes
 from lucid.adapters.slurm_hands import GIVEN_UP, Hands
 from lucid.adapters.slurm_nouns import SlurmJob
 from lucid.adapters.slurm_obstacles import Standing, standing, whose_limit
-from lucid.adapters.slurm_signs import let_go_by_release, with_word
 from lucid.adapters.slurm_starts import back_to
 from lucid.adapters.slurm_text import parse_mark, says
 from lucid.adapters.slurm_view import Facts
@@ -33,9 +33,12 @@ class Mender:
     out, or whose partition is no longer packed are let go; changed requests of jobs that somebody else holds, or that
     wait again, are given back."""
 
-    def __init__(self, hands: Hands) -> None:
+    def __init__(self, hands: Hands, released: Released) -> None:
+        """``released``: what lucid-release let go while no lucidd decided."""
         self._hands = hands
         self._behind: Behind | None = None
+        self._released = released
+        self._taken = 0
         self._later: dict[str, tuple[float, float]] = {}
         """Jobs at which Slurm declined: not before when, and how long to wait the next time."""
 
@@ -43,10 +46,12 @@ class Mender:
         """One round over all jobs, within the cap on writes; returns what was done, in words."""
         done: list[str] = []
         self._behind = None
+        self._taken, listed, whole = 0, self._released.look(), True
         for record in facts.jobs:
             if record.id in self._hands.touched:
                 continue
             if self._hands.full(4):
+                whole = False
                 break
             not_before_s, pause_s = self._later.get(record.id, (0.0, _FIRST_S))
             if facts.now_s < not_before_s:
@@ -59,6 +64,8 @@ class Mender:
                 words = f"job {record.id}: cannot be mended yet ({error})"
             if words:
                 done.append(words)
+        if listed and whole and not self._taken:
+            self._released.done()
         return done
 
     def forget(self, gone: Sequence[str]) -> None:
@@ -68,9 +75,12 @@ class Mender:
 
     def _mend(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
         hands, viewer = self._hands, self._hands.viewer
-        if record.state == "RUNNING" and note is not None and note.where and (not note.released or note.tries):
-            # killed between telling Slurm and noting that it had taken it; and what was refused before is over
-            hands.put(replace(note, released=True, tries=0, refusal=""))
+        if record.state == "RUNNING" and note is not None and note.where:
+            settled = facts.now_s - record.start_s >= hands.settings.start_grace_s  # its nodes have taken it
+            if not note.released or (note.tries and settled):
+                # killed between telling Slurm and noting that it had taken it; and what was refused before is over
+                tries, refusal = (0, "") if settled else (note.tries, note.refusal)
+                hands.put(replace(note, released=True, tries=tries, refusal=refusal))
         if not record.pending or not record.asks or not viewer.ours(record):
             return ""
         packs = facts.modes.get(viewer.home(record, note)) is Mode.PACK
@@ -91,23 +101,21 @@ class Mender:
         """A job that lucid-release let go while no lucidd decided, and that waits still, is held again, unless its
         user wants it out or Slurm did not start it as Lucid asked."""
         hands = self._hands
-        if not packs or not let_go_by_release(record) or (note is not None and note.given_up):
+        if not packs or not self._released.has(record) or (note is not None and note.given_up):
             return ""
         if says(record.comment, "held") or hands.viewer.leaves(record, facts.now_s):
             return ""
         hands.do(record.id, "take up", "lucid-release had let it go", lambda: hands.client.hold(record.id))
         if note is not None:
             hands.put(replace(note, where="", released=False, shards=False, restarts=record.restarts))
-        self._forget_release(record)
+        self._taken += 1
         return f"job {record.id}: held again, lucid-release had let it go while no lucidd decided"
-
-    def _forget_release(self, record: SlurmJob) -> None:
-        tag = with_word(record.admin_comment, "let", None)
-        self._hands.quietly(lambda: self._hands.client.update(record.id, Changes(admin_comment=tag)))
 
     def _held(self, record: SlurmJob, note: JobNote | None, facts: Facts, packs: bool) -> str:
         """A job that Lucid holds."""
         hands = self._hands
+        if record.launch_failed and note is not None and note.released:
+            return hands.not_started(record, "a node did not take it: launch failed")
         why = "" if packs else f"partition {hands.viewer.home(record, note)!r} is not packed"
         why = why or hands.viewer.leaves(record, facts.now_s)
         if not why and note is not None and note.given_up and not note.released:
@@ -115,8 +123,6 @@ class Mender:
         if why:
             hands.let_go(record, why)
             return f"job {record.id}: let go as its user wrote it, {why}"
-        if let_go_by_release(record):  # ended between holding it again and saying so
-            self._forget_release(record)
         return self._queued(record, note, facts) or self._restored(record, note)
 
     def _parked(self, record: SlurmJob, note: JobNote | None, now_s: float) -> str:

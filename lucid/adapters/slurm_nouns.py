@@ -74,6 +74,8 @@ class SlurmJob:
     """What is left of it; empty once Slurm has ended it."""
     het: int = 0
     """Slurm's number of the heterogeneous job that it is part of; 0 for none."""
+    launch_failed: bool = False
+    """Slurm itself holds it, because a node did not take it: nobody else does."""
     unread: str = ""
     """Why its record could not be read: the rest is what could be told of it all the same. Nothing is decided about
     such a job."""

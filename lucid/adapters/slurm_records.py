@@ -44,6 +44,9 @@ __all__ = [
 _MOST_TASKS = 1000
 """Tasks shown of one array that still waits: what bounds a snapshot."""
 
+_LAUNCH_FAILED = "launch failed requeued held"
+"""slurmctld's words where a node refused a job, such as one that it runs already and whose start was not saved."""
+
 
 def version_of(document: Any) -> tuple[int, int] | None:
     """Slurm's release, as (24, 11), from the ``meta`` of any answer; ``None`` where it does not say."""
@@ -184,6 +187,7 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             reservation=text_of(raw.get("resv_name")),
             dependency=text_of(raw.get("dependency")),
             het=int(number_of(raw.get("het_job_id"))),
+            launch_failed=raw.get("state_description") == _LAUNCH_FAILED,
         )
         for job_id, rank in ids
     ]

@@ -88,6 +88,8 @@ class Viewer:
         self._profile_of = profile_of
         self._places: dict[str, Placement] = {}
         """Where each job was last seen to run: Slurm forgets it while the job completes."""
+        self.not_yet: frozenset[str] = frozenset()
+        """Jobs that are kept out of the queue for now, since they joined it late (``slurm_behind``)."""
         self._shown: dict[str, Partition] = {}
         self._common: dict[str, frozenset[str] | None] = {}
 
@@ -109,7 +111,7 @@ class Viewer:
         requeued and held by others after Lucid had let it go is theirs to release."""
         if not (job.pending and job.asks and job.held and self.ours(job)) or says(job.comment, "held"):
             return False
-        if note is None or not note.released:
+        if note is None or not note.released or (job.launch_failed and not note.given_up):
             return True
         return (parse_mark(job.admin_comment) or {}).get("v") == "2" and job.restarts == note.restarts
 
@@ -138,8 +140,10 @@ class Viewer:
         """Is this a waiting job that Lucid holds and is to decide, in a partition that it packs?"""
         if not self.holds(job, note) or self.leaves(job, facts.now_s):
             return False
-        if left_to_slurm(job) or self.waits_for(job, facts.now_s):
+        if job.id in self.not_yet or left_to_slurm(job) or self.waits_for(job, facts.now_s):
             return False
+        if job.launch_failed and note is not None and note.released:
+            return False  # counted as a try before it is tried again (slurm_mend)
         return facts.modes.get(self.home(job, note)) is Mode.PACK
 
     def aside(self, job: SlurmJob, note: JobNote | None, facts: Facts) -> str:
@@ -155,6 +159,8 @@ class Viewer:
             if words:
                 return f"{words}: it joins the queue when that has come"
             words = left_to_slurm(job)
+            if job.id in self.not_yet:
+                return "it joined the queue late: no job held before it may ask for as many GPUs or fewer"
             return words and f"Lucid lets it go once no job held before it asks for as many GPUs or fewer: {words}"
         if parked(job, facts.now_s):
             return "it has a dependency: it joins the queue when Slurm has ended that"

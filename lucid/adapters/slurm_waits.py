@@ -10,7 +10,7 @@ from __future__ import annotations
 from lucid.adapters.slurm_nouns import SlurmJob
 from lucid.adapters.slurm_text import parse_mark, says
 
-__all__ = ["FAR_S", "begins_s", "far", "left_to_slurm", "never_changed", "parked", "whole_array"]
+__all__ = ["FAR_S", "begins_s", "far", "joined_late", "left_to_slurm", "never_changed", "parked", "whole_array"]
 
 FAR_S = 360 * 86400.0
 """How far ahead a parked job's begin time is set, as job_submit.lua does."""
@@ -45,6 +45,13 @@ def left_to_slurm(job: SlurmJob) -> str:
     if mark and says(job.comment, "off"):
         return _WORDS["asked"]
     return _WORDS["partitions"] if mark and "," in job.partition else ""
+
+
+def joined_late(job: SlurmJob) -> bool:
+    """Did it come with a begin time, a dependency or a hold of its user's? Then it queues behind those held before
+    it, and is an ordinary job from there on."""
+    mark = parse_mark(job.admin_comment) or {}
+    return "held" in mark and not mark.get("skip") and bool(mark.keys() & {"wait", "begin", "own"})
 
 
 def never_changed(job: SlurmJob) -> bool:

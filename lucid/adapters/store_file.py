@@ -10,13 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from lucid.adapters.store import StoreDamaged, StoreGone, StoreUnreadable
+from lucid.adapters.store_place import journal_of
 from lucid.adapters.store_schema import MIGRATIONS
 from lucid.errors import StoreError
 
 __all__ = ["error_of", "look_before_writing", "look_through", "open_file", "reader", "set_aside"]
 
 _MODE, _FOLDER_MODE = 0o600, 0o700
-_SUFFIXES = ("", "-wal", "-shm")
+_SUFFIXES = ("", "-wal", "-shm", "-journal")
 _KEPT_ASIDE = 3
 """Damaged stores kept; older ones go, or a failing disk would fill up."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -69,9 +70,9 @@ def error_of(error: Exception, words: str) -> StoreError:
     return StoreDamaged(words) if damaged else StoreError(words)
 
 
-def open_file(path: Path, *, read_only: bool, wait_s: float) -> sqlite3.Connection:
+def open_file(path: Path, *, read_only: bool, wait_s: float, shared: bool = False) -> sqlite3.Connection:
     """A connection to the store. With *read_only* the file must exist, be whole and up to date. A store of a later
-    version is not touched.
+    version is not touched. *shared*: several hosts have the file, so it is kept without a write-ahead log.
 
     Raises:
         StoreDamaged: the file is damaged, or is none of Lucid's.
@@ -88,8 +89,10 @@ def open_file(path: Path, *, read_only: bool, wait_s: float) -> sqlite3.Connecti
             db = sqlite3.connect(path, timeout=wait_s, check_same_thread=False)
         db.isolation_level = None
         if not read_only:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")
+            journal = journal_of(path, shared)
+            with suppress(sqlite3.OperationalError):  # it is open elsewhere in the other mode: lucidctl doctor tells
+                db.execute(f"PRAGMA journal_mode = {journal}")
+            db.execute(f"PRAGMA synchronous = {'NORMAL' if journal == 'WAL' else 'FULL'}")
         _must_be_whole(db, path)
         _migrate(db, path, read_only)
         return db
@@ -144,7 +147,8 @@ def reader(path: Path, wait_s: float) -> sqlite3.Connection:
         db.execute("SELECT 1 FROM sqlite_master").fetchone()
     except sqlite3.OperationalError:
         db.close()
-        if path.with_name(f"{path.name}-wal").exists():
+        journal = path.with_name(f"{path.name}-journal")
+        if path.with_name(f"{path.name}-wal").exists() or (journal.exists() and journal.stat().st_size):
             raise
         db = sqlite3.connect(f"{address}&immutable=1", uri=True, timeout=wait_s, check_same_thread=False)
     return db

@@ -58,16 +58,23 @@ class SqliteStore:
     """
 
     def __init__(
-        self, path: Path, *, read_only: bool = False, wait_s: float = 5.0, left_out: LeftOut | None = None
+        self,
+        path: Path,
+        *,
+        read_only: bool = False,
+        wait_s: float = 5.0,
+        left_out: LeftOut | None = None,
+        shared: bool = False,
     ) -> None:
+        """``shared``: several hosts have the file (``daemon.shared_state``)."""
         self.path = path
         self._left_out = LeftOut() if left_out is None else left_out
-        self._read_only, self._wait_s = read_only, wait_s
+        self._read_only, self._wait_s, self._shared = read_only, wait_s, shared
         self._lock = threading.RLock()
         self._open()
 
     def _open(self) -> None:
-        self._db = open_file(self.path, read_only=self._read_only, wait_s=self._wait_s)
+        self._db = open_file(self.path, read_only=self._read_only, wait_s=self._wait_s, shared=self._shared)
         self._db.text_factory = _text
         self._watch = None if self._read_only else StoreWatch(self.path)
 
@@ -132,6 +139,12 @@ class SqliteStore:
             except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
                 words = f"{self.path}: cannot be written ({error}); check free space and owner"
                 raise error_of(error, words) from None
+
+    @property
+    def journal(self) -> str:
+        """How the file is journalled: ``wal``, or ``delete``, ``truncate`` and the like."""
+        with self._read() as db:
+            return str(db.execute("PRAGMA journal_mode").fetchone()[0])
 
     # -- lease -----------------------------------------------------------------------------------------------
 
@@ -228,7 +241,7 @@ class SqliteStore:
             data = json.dumps(asdict(row.profile))
             db.execute(
                 "INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?, ?)",
-                (row.job_id, row.user, row.name, row.gpus, data, row.at_s),
+                _writable(row.job_id, row.user, row.name, row.gpus, data, row.at_s),
             )
             return True
 
@@ -245,7 +258,7 @@ class SqliteStore:
             row = db.execute(
                 "SELECT * FROM profiles WHERE user = ? AND name = ? AND gpus = ? AND at_s >= ? "
                 "ORDER BY at_s DESC LIMIT 1",
-                (user, name, min(gpus, MOST), since_s),
+                _writable(user, name, min(gpus, MOST), since_s),
             ).fetchone()
         return None if row is None else self._one("profiles", row, profile_row)
 
@@ -317,7 +330,7 @@ class SqliteStore:
         with self._write(token) as db:
             db.executemany(
                 "INSERT OR REPLACE INTO predictions VALUES (?, ?, ?, ?)",
-                [(r.job_id, r.at_s, r.user, json.dumps(prediction_to_dict(r.prediction))) for r in rows],
+                [_writable(r.job_id, r.at_s, r.user, json.dumps(prediction_to_dict(r.prediction))) for r in rows],
             )
 
     def prediction(self, job_id: str) -> PredictionRow | None:
@@ -331,14 +344,14 @@ class SqliteStore:
         with self._write(token) as db:
             cursor = db.execute(
                 "INSERT INTO actions (at_s, job_id, verb, detail, token, result) VALUES (?, ?, ?, ?, ?, '')",
-                (at_s, job_id, verb, detail, token),
+                _writable(at_s, job_id, verb, detail, token),
             )
             return int(cursor.lastrowid or 0)
 
     def end_action(self, action_id: int, result: str, token: int) -> None:
         """Set its result."""
         with self._write(token) as db:
-            db.execute("UPDATE actions SET result = ? WHERE id = ?", (result, action_id))
+            db.execute("UPDATE actions SET result = ? WHERE id = ?", _writable(result, action_id))
 
     def actions(self, job_id: str | None = None, limit: int = 1000) -> list[ActionRow]:
         """Oldest first."""
@@ -356,7 +369,10 @@ class SqliteStore:
         with self._write(token) as db:
             db.executemany(
                 "INSERT OR IGNORE INTO ended VALUES (?, ?, ?, ?, ?, ?)",
-                [(r.job.id, r.end_s, r.ran_s, r.state, json.dumps(asdict(r.job)), _or_null(r.profile)) for r in rows],
+                [
+                    _writable(r.job.id, r.end_s, r.ran_s, r.state, json.dumps(asdict(r.job)), _or_null(r.profile))
+                    for r in rows
+                ],
             )
 
     def ended(self, since_s: float = 0.0, limit: int = 100_000) -> list[Ended]:
@@ -451,3 +467,8 @@ def _or_null(profile: JobProfile | None) -> str | None:
 def _text(content: bytes) -> str:
     """Bytes that are no UTF-8 do not make a whole table unreadable."""
     return content.decode("utf-8", "replace")
+
+
+def _writable(*values: Any) -> tuple[Any, ...]:
+    """For columns: halves of characters, which a name may hold and SQLite cannot, are written out."""
+    return tuple(v.encode("utf-8", "backslashreplace").decode() if isinstance(v, str) else v for v in values)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 import click
-from rich.table import Table
 
-from lucid.cli.console import stdout_console
+from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.progress import progress
 from lucid.errors import ConfigError
 from lucid.simulator.bench import PLAN_SIZES, bench_plan
@@ -36,7 +35,7 @@ def plan(policies: tuple[str, ...], sizes: tuple[str, ...], repeat: int, as_json
                 results.append(bench_plan(policy, pending, gpus, repeat))
                 report(len(results), todo)
     if as_json:
-        click.echo(json.dumps({"results": results}, indent=1))
+        say(json.dumps({"results": results}, indent=1))
         return
     table = Table(title="one plan(), cold, milliseconds")
     for name in ("policy", "pending", "GPUs", "running", "starts", "median", "p99", "µs per pending job"):

@@ -15,6 +15,7 @@ from lucid.calibrate.measure import Calibration, Rates
 from lucid.calibrate.mps import sharing_environment
 from lucid.calibrate.suite import suite
 from lucid.calibrate.tables import Circumstances, synthetic_share, synthetic_tables, tables, write_tables
+from lucid.cli.console import say
 from lucid.core.readings import GpuCard
 from lucid.errors import ConfigError, MetricsError
 
@@ -72,7 +73,7 @@ def calibrate(
         with sharing_environment(sharing, card.uuid) as environment:
             run = Calibration(out, workloads, metrics, card.uuid, rates, device=device, environment=environment)
             _announce(run, card, sharing, rates, as_json)
-            run.run(lambda text: click.echo(f"failed: {text}", err=True))
+            run.run(lambda text: say(f"failed: {text}", err=True))
         metrics.close()
         source = "measured" if device == "cuda" else f"mechanism only, jobs on {device}"
         about = Circumstances(source, sharing, card.name, metrics.driver, time.strftime("%Y-%m-%d"))
@@ -105,14 +106,14 @@ def _announce(run: Calibration, card: GpuCard, sharing: str, rates: Rates, as_js
         return
     tasks, left = len(run.tasks), len(run.open)
     minutes = left * (rates.settle_s + rates.measure_s + 8.0) / 60  # some 8 s to start and to end the jobs
-    click.echo(f"{card.name}, {sharing}: {left} of {tasks} measurements to do, about {minutes:.0f} min", err=True)
+    say(f"{card.name}, {sharing}: {left} of {tasks} measurements to do, about {minutes:.0f} min", err=True)
 
 
 def _tell(done: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({**done, "files": [str(path) for path in done["files"]]}, indent=1))
+        say(json.dumps({**done, "files": [str(path) for path in done["files"]]}, indent=1))
         return
     for path in done["files"]:
-        click.echo(f"{path} ({done['source']})")
+        say(f"{path} ({done['source']})")
     if "alone" in done:
-        click.echo(f"{done['alone']} workloads alone, {done['pairs']} pairs, {len(done['failed'])} failed")
+        say(f"{done['alone']} workloads alone, {done['pairs']} pairs, {len(done['failed'])} failed")

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from lucid.cli.console import stdout_console
+from lucid.cli.console import Console, Table, say, stdout_console
 from lucid.cli.progress import many_bars
 from lucid.cli.render import duration
 from lucid.cli.scenario import read_scenario, scenario_options
@@ -66,7 +64,7 @@ def compare(
             "results": found.metrics,
             **_extra(found),
         }
-        click.echo(json.dumps(summary, indent=1))
+        say(json.dumps(summary, indent=1))
         return
     console = stdout_console()
     _print(console, found)

@@ -20,6 +20,7 @@ from lucid.adapters.store import Lease, Store, holder_is_dead
 from lucid.adapters.store_memory import MemoryStore
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.cli.by_hand import RELEASE, by_hand_where
+from lucid.cli.console import say
 from lucid.cli.live import config_option, live_settings, live_store
 from lucid.config import Mode, Settings
 from lucid.errors import ClusterError, ConfigError, LucidError, StoreError
@@ -31,6 +32,7 @@ from lucid.live.finding import Finding, bad
 from lucid.live.modes import modes_from
 from lucid.live.policies import check_policy
 from lucid.live.switches import KEY, overtaken
+from lucid.shown import shown
 
 _UNSEEN = "?"
 
@@ -52,10 +54,10 @@ def doctor(config: Path, root: Path | None, as_json: bool) -> None:
     """
     findings = diagnose(live_settings(config), root)
     if as_json:
-        click.echo(json.dumps({"findings": [asdict(f) for f in findings]}, indent=1))
+        say(json.dumps({"findings": [asdict(f) for f in findings]}, indent=1))
     else:
         for found in sorted(findings, key=lambda f: ("bad", "warn", "ok").index(f.level)):
-            click.echo(f"{found.level:>4}  {found.what}" + (f"\n      -> {found.remedy}" if found.remedy else ""))
+            say(f"{found.level:>4}  {shown(found.what)}" + (f"\n      -> {found.remedy}" if found.remedy else ""))
     if any(found.level == "bad" for found in findings):
         raise SystemExit(1)
 
@@ -110,7 +112,7 @@ def uninstall(config: Path, wait_s: float) -> None:
     token = _right_to_act(store, settings)
     client = make_client(settings.slurm, Breaker(time.monotonic))
     try:
-        left = let_everything_go(settings, client, store, token, wait_s, click.echo)
+        left = let_everything_go(settings, client, store, token, wait_s, say)
     finally:
         client.close()
     store.drop_lease(token)
@@ -118,9 +120,7 @@ def uninstall(config: Path, wait_s: float) -> None:
     try:
         beat.unlink(missing_ok=True)
     except OSError as error:
-        click.echo(
-            f"{beat}: cannot be deleted ({error.strerror}); job_submit.lua goes by it for a minute more", err=True
-        )
+        say(f"{beat}: cannot be deleted ({error.strerror}); job_submit.lua goes by it for a minute more", err=True)
     if left == [_UNSEEN]:
         raise ClusterError(
             f"whether jobs are still held cannot be told (see above); run it again, or: {RELEASE} --all"
@@ -129,7 +129,7 @@ def uninstall(config: Path, wait_s: float) -> None:
         raise ClusterError(
             f"{len(left)} jobs are still held ({', '.join(left[:10])}); run it again, or: {RELEASE} --all"
         )
-    click.echo("no job of Lucid's is held or changed any more; take JobSubmitPlugins=lua out of slurm.conf next")
+    say("no job of Lucid's is held or changed any more; take JobSubmitPlugins=lua out of slurm.conf next")
 
 
 def _store_to_leave(settings: Settings) -> Store:
@@ -140,13 +140,13 @@ def _store_to_leave(settings: Settings) -> Store:
         store.set_setting("paused", "1")
         return store
     except StoreError as error:
-        click.echo(f"{error}; going on without it", err=True)
+        say(f"{error}; going on without it", err=True)
     memory = MemoryStore()
     try:
         old = live_store(settings)
         lease, notes = old.lease(), old.notes()
     except StoreError as error:
-        click.echo(f"{error}; going by what Slurm shows alone", err=True)
+        say(f"{error}; going by what Slurm shows alone", err=True)
         return memory
     lease = lease or Lease("nobody", 0, 0.0)
     taken = memory.take_lease(lease.holder, 0.0, lease.until_s)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
-from rich.table import Table
 
-from lucid.cli.console import stdout_console
+from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.progress import progress
 from lucid.simulator.elastic_sets import CASES, Comparison, compare_case
 
@@ -61,7 +60,7 @@ def elastic(sets: int, jobs: int, mixes: tuple[str, ...], means: tuple[float, ..
         for mix, mean in cases:
             found.append(compare_case(mix, mean, sets, jobs, seed, one_more))
     if as_json:
-        click.echo(json.dumps(_data(found, jobs, seed), indent=1))
+        say(json.dumps(_data(found, jobs, seed), indent=1))
         return
     stdout_console().print(_table(found))
 

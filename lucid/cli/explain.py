@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from lucid.cli.console import say
 from lucid.cli.live import config_option, live_settings, seen_store
 from lucid.cli.live_job import live_story, live_text
 from lucid.cli.render import decision_text, duration, reason_text, when
@@ -19,6 +20,7 @@ from lucid.core.prediction import Prediction
 from lucid.core.reason import reason_to_dict
 from lucid.errors import ConfigError, TraceError
 from lucid.orchestrator.policy import import_policy
+from lucid.shown import csv_text, shown
 from lucid.simulator.cluster import PROFILING
 from lucid.simulator.record import LoggedDecision, load_decisions, load_prediction
 
@@ -39,7 +41,7 @@ def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool
     """Explain what lucidd (with --run: a simulated run) decided about JOB, from the comparisons it was decided by."""
     if run_dir is None:
         told = live_story(seen_store(live_settings(config)), job_id)
-        click.echo(json.dumps(told, indent=1) if as_json else live_text(told))
+        say(json.dumps(told, indent=1) if as_json else live_text(told))
         return
     folder = _folder(run_dir, policy)
     if as_json:
@@ -62,9 +64,9 @@ def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool
         }
         if prediction is not None:
             data["prediction"] = prediction_data(prediction)
-        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
+        say(json.dumps(data, indent=1))
         return
-    click.echo(story(run_dir, folder.name, job_id, shutil.get_terminal_size((WIDTH, 24)).columns))
+    say(story(run_dir, folder.name, job_id, shutil.get_terminal_size((WIDTH, 24)).columns))
 
 
 def story(run_dir: Path, policy: str, job_id: str, width: int = WIDTH) -> str:
@@ -103,8 +105,8 @@ def _outcome(path: Path, job_id: str) -> dict[str, str]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
-                if row["job_id"] == job_id:
-                    return row
+                if csv_text(row["job_id"]) == job_id:
+                    return {key: csv_text(value or "") for key, value in row.items() if key is not None}
     except (OSError, KeyError) as error:
         raise TraceError(f"{path}: cannot be read ({error}); simulate again") from None
     raise TraceError(f"{path}: no job {job_id!r}; job ids stand in the first column of this file")
@@ -112,7 +114,7 @@ def _outcome(path: Path, job_id: str) -> dict[str, str]:
 
 def _joined(decisions: Path, job_id: str) -> list[tuple[str, float]]:
     """Jobs that came to stand beside this one, with the time, oldest first."""
-    needle = f'"beside":{json.dumps(job_id, ensure_ascii=False)}'
+    needle = f'"beside":{json.dumps(job_id)}'
     found: list[tuple[str, float]] = []
     with decisions.open(encoding="utf-8") as file:
         for line in file:
@@ -130,6 +132,7 @@ def explanation(
     width: int = WIDTH,
 ) -> str:
     """The whole story of one job as text; longer lines go on under their own beginning."""
+    job = {key: shown(value) for key, value in job.items()}
     who = f", user {job['user']}" if job["user"] else ""
     what = f" ({job['name']})" if job["name"] else ""
     gpus = int(job["gpus"])
@@ -140,7 +143,7 @@ def explanation(
         text = [decision_text(entry, entry.partition == PROFILING)]
         text += [reason_text(reason) for reason in entry.reasons]
         events.append((entry.at_s, text))
-    events += [(at_s, [f"job {other} starts beside it, on the same GPUs"]) for other, at_s in joined]
+    events += [(at_s, [f"job {shown(other)} starts beside it, on the same GPUs"]) for other, at_s in joined]
     if job["end_s"]:
         ended = " in profiling" if job["ended_in_profiling"] == "1" else ""
         events.append((float(job["end_s"]), [f"ends{ended}"]))

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import click
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+from rich.text import Text  # noqa: TID251 - the type of what styled() makes
 
 from lucid.adapters.nvml import NvmlMetrics
 from lucid.adapters.profile_files import read_profile_files
-from lucid.cli.console import stdout_console
+from lucid.cli.console import Table, say, stdout_console, styled
 from lucid.cli.live import DEFAULT_CONFIG, config_option
 from lucid.cli.render import duration
 from lucid.config import Settings, load_settings, profiles_folder
@@ -123,7 +122,7 @@ def gpu(config: Path, profiles: Path | None, cards: bool, once: bool, as_json: b
     console = stdout_console()
     if as_json:
         rows, bad = _look(profiles, metrics)
-        click.echo(json.dumps({"gpus": [asdict(row) for row in rows], "bad_files": bad}, indent=1))
+        say(json.dumps({"gpus": [asdict(row) for row in rows], "bad_files": bad}, indent=1))
     elif once or not console.is_terminal:
         console.print(_table(*_look(profiles, metrics)))
     else:
@@ -192,7 +191,7 @@ def _table(rows: Sequence[GpuRow], bad: Sequence[str]) -> Table:
     if not rows:
         table.add_row("", "", "no job", *[""] * 8, "no sampler has written for three minutes")
     for text in bad:
-        table.caption = Text(text, style="red")
+        table.caption = styled(text, style="red")
     return table
 
 
@@ -202,6 +201,6 @@ def _percent(value: float | None) -> str:
 
 def _seen(row: GpuRow) -> Text:
     if row.seen is None:
-        return Text("")
+        return styled("")
     worse = row.promised is not None and row.seen < row.promised - 0.1
-    return Text(f"{row.seen:.0%}", style="red" if worse else "green")
+    return styled(f"{row.seen:.0%}", style="red" if worse else "green")

@@ -7,27 +7,29 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from lucid.adapters.heartbeat import read_heartbeat
 from lucid.adapters.snapshot_json import snapshot_from_dict
 from lucid.adapters.store import Lease, StoreUnreadable, holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore
+from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.render import duration, reason_text
 from lucid.config import Mode, Settings, load_settings
 from lucid.core.reason import reason_from_dict
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError, StoreError
+from lucid.live.failover import standby_of
 from lucid.live.published import Published
 from lucid.live.status import words_of_left_out
 from lucid.live.switches import words_of_switches
 from lucid.live.tuning import latest_report
 from lucid.orchestrator.forecast import forecast
+from lucid.shown import shown
 
 __all__ = [
     "DEFAULT_CONFIG",
@@ -75,7 +77,8 @@ def live_store(settings: Settings, write: bool = False) -> SqliteStore:
     Raises:
         StoreError: there is none, or it cannot be opened.
     """
-    return SqliteStore(Path(settings.daemon.state_dir) / "lucid.db", read_only=not write)
+    daemon = settings.daemon
+    return SqliteStore(Path(daemon.state_dir) / "lucid.db", read_only=not write, shared=daemon.shared_state)
 
 
 def seen_store(settings: Settings) -> SqliteStore | Published:
@@ -118,54 +121,62 @@ def status(config: Path, as_json: bool) -> None:
     lease, beat, now_s = store.lease(), read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
     alive = lives(lease, now_s)
     report = latest_report(settings)
+    waits = standby_of(store)
     data = {
         "alive": alive,
         "holder": lease.holder if lease else "",
         "heartbeat_age_s": round(now_s - beat.at_s, 1) if beat else None,
+        "standby": None if waits is None or not waits.stands_by(lease, now_s) else asdict(waits),
         "switches": store.settings(),
         "tuner": None if report is None else {"folder": str(report[0]), **report[1]},
         **seen,
     }
     if as_json:
-        click.echo(json.dumps(data, indent=1))
+        say(json.dumps(data, indent=1))
         return
     beats = "no heartbeat" if beat is None else f"last good cycle {duration(now_s - beat.at_s)} ago"
-    click.echo(f"lucidd {'runs' if alive else 'is DOWN'} ({data['holder'] or 'nobody holds the lease'}), {beats}")
+    say(f"lucidd {'runs' if alive else 'is DOWN'} ({data['holder'] or 'nobody holds the lease'}), {beats}")
+    other = data["standby"]
+    if other is not None:
+        say(
+            f"stands by: {shown(other['host'])} (pid {other['pid']}), since {duration(now_s - other['since_s'])}, "
+            f"last heard of {duration(max(now_s - other['at_s'], 0.0))} ago"
+        )
+    elif settings.daemon.shared_state:
+        say("nobody stands by")
     if data["switches"].get("paused") == "1":
-        click.echo("PAUSED: nothing is held or decided; lucidctl resume ends that")
+        say("PAUSED: nothing is held or decided; lucidctl resume ends that")
     for told in words_of_switches(settings, data["switches"], seen.get("configured", {}) if alive else {}):
-        click.echo(told.what + (f": {told.remedy}" if told.remedy else ""))
+        say(shown(told.what) + (f": {shown(told.remedy)}" if told.remedy else ""))
     if seen.get("breaker_why"):
-        click.echo(f"breaker open for {seen['breaker_open_s']} s: {seen['breaker_why']}")
+        say(f"breaker open for {seen['breaker_open_s']} s: {shown(seen['breaker_why'])}")
     if seen.get("last_error"):
-        click.echo(f"last cycle failed: {seen['last_error']}")
+        say(f"last cycle failed: {shown(seen['last_error'])}")
     for words in words_of_left_out(seen):
-        click.echo(words)
+        say(shown(words))
     if seen.get("no_fair_share"):
-        click.echo(f"no fair-share factors: {seen['no_fair_share']}")
+        say(f"no fair-share factors: {shown(seen['no_fair_share'])}")
     samples = seen.get("samples")
     if samples:
-        click.echo(
-            f"{samples['taken']} samples taken in" + (f", {samples['missing']} lost" * bool(samples["missing"]))
-        )
+        say(f"{samples['taken']} samples taken in" + (f", {samples['missing']} lost" * bool(samples["missing"])))
     if report is not None:
-        click.echo(f"tuner ({report[0].name} UTC): {report[1]['verdict']} lucidctl tune show tells more")
+        say(f"tuner ({report[0].name} UTC): {report[1]['verdict']} lucidctl tune show tells more")
     serving = seen.get("models", {})
     if serving:
-        click.echo("models: " + ", ".join(f"{kind} by {found['version']}" for kind, found in serving.items()))
+        say("models: " + ", ".join(f"{kind} by {found['version']}" for kind, found in serving.items()))
     for kind, found in serving.items():
         if found["trouble"]:
-            click.echo(f"the {kind} model in service cannot be used: {found['why']}")
+            say(f"the {kind} model in service cannot be used: {shown(found['why'])}")
     table = Table()
     for name in ("partition", "mode", "GPUs", "waiting", "running", "packed"):
         table.add_column(name, justify="left" if name in ("partition", "mode") else "right")
     for name, part in seen.get("partitions", {}).items():
         mode_ = seen["modes"].get(name, "profiling")
         table.add_row(name, mode_, *(str(part[key]) for key in ("gpus", "pending", "running", "packed")))
-    Console().print(table)
+    stdout_console().print(table)
     calls = seen.get("calls")
     if calls:
-        click.echo(
+        say(
             f"Slurm was asked {calls['reads']} times and written to {calls['writes']} times "
             f"({calls['refused']} refused, {calls['failed']} unanswered); slowest {calls['slowest_s']:.2f} s"
         )
@@ -201,7 +212,7 @@ def queue(config: Path, as_json: bool) -> None:
             )
     aside: dict[str, str] = (store.view("status") or {}).get("aside") or {}
     if as_json:
-        click.echo(json.dumps({"at_s": snapshot.now_s, "queue": rows, "aside": aside}, indent=1))
+        say(json.dumps({"at_s": snapshot.now_s, "queue": rows, "aside": aside}, indent=1))
         return
     table = Table(caption=f"as of {time.strftime('%F %T', time.localtime(snapshot.now_s))}")
     for column in ("#", "job", "user", "GPUs", "waits", "estimate", "starts in about", "why"):
@@ -219,9 +230,9 @@ def queue(config: Path, as_json: bool) -> None:
             when,
             _why(row["decision"]),
         )
-    Console().print(table)
+    stdout_console().print(table)
     for job_id, words in aside.items():
-        click.echo(f"job {job_id} waits, but not for Lucid: {words}")
+        say(shown(f"job {job_id} waits, but not for Lucid: {words}"))
 
 
 def _why(decided: dict[str, Any] | None) -> str:
@@ -270,7 +281,7 @@ def history(config: Path, days: float, limit: int, as_json: bool) -> None:
         "avg_earlier_s": round(sum(gains) / len(gains), 1) if gains else None,
     }
     if as_json:
-        click.echo(json.dumps({"summary": summary, "jobs": rows[-limit:]}, indent=1))
+        say(json.dumps({"summary": summary, "jobs": rows[-limit:]}, indent=1))
         return
     table = Table()
     for column in ("job", "user", "name", "VC", "GPUs", "state", "JCT", "ran", "beside", "Lucid: earlier by"):
@@ -282,11 +293,11 @@ def history(config: Path, days: float, limit: int, as_json: bool) -> None:
             duration(row["jct_s"]), duration(row["ran_s"]), str(row["packed_beside"] or ""),
             "" if earlier is None else duration(earlier),
         )  # fmt: skip
-    Console().print(table)
+    stdout_console().print(table)
     if rows:
-        click.echo(f"{len(rows)} jobs ended, average JCT {duration(summary['avg_jct_s'] or 0.0)}")
+        say(f"{len(rows)} jobs ended, average JCT {duration(summary['avg_jct_s'] or 0.0)}")
     if gains:
-        click.echo(
+        say(
             f"{len(gains)} of them were only observed: Lucid would have started them "
             f"{duration(sum(gains) / len(gains))} earlier on average (each taken by itself)"
         )

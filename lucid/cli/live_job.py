@@ -12,6 +12,7 @@ import click
 
 from lucid.adapters.snapshot_json import decision_to_dict, snapshot_from_dict
 from lucid.adapters.store_sqlite import SqliteStore
+from lucid.cli.console import say
 from lucid.cli.live import config_option, live_settings, live_snapshot, seen_store
 from lucid.cli.render import duration, reason_text
 from lucid.cli.render_prediction import prediction_data, prediction_lines
@@ -27,6 +28,7 @@ from lucid.live.models import LiveModels
 from lucid.live.modes import live_profiling
 from lucid.live.published import Published
 from lucid.orchestrator.policy import make_policy
+from lucid.shown import shown
 
 __all__ = ["live_story", "live_text", "replanned", "why_not"]
 
@@ -149,7 +151,7 @@ def live_text(story: dict[str, Any]) -> str:
         result = a["result"] or "under way"
         events.append((a["at_s"], [f"Slurm is told: {a['verb']} {a['detail']}".rstrip() + f": {result}"]))
     events += [(j["at_s"], [f"job {j['job']} starts beside it, on the same GPUs"]) for j in story["joined_by"]]
-    lines = [f"job {story['job']}"]
+    lines = [shown(f"job {story['job']}")]
     if story["profile"]:
         p = story["profile"]
         lines[0] += (
@@ -157,8 +159,8 @@ def live_text(story: dict[str, Any]) -> str:
             f"{p['gpu_mem_mib']:,.0f} MiB"
         )
     for at_s, text in sorted(events, key=lambda e: e[0]):
-        lines.append(f"{time.strftime('%F %T', time.localtime(at_s))}  {text[0]}")
-        lines += [f"{'':21}{line}" for line in text[1:]]
+        lines.append(f"{time.strftime('%F %T', time.localtime(at_s))}  {shown(text[0])}")
+        lines += [f"{'':21}{shown(line)}" for line in text[1:]]
     lines += story["prediction_words"]
     return "\n".join(lines)
 
@@ -257,9 +259,9 @@ def why_not(job_id: str, gpus: int | None, share: bool, config: Path, as_json: b
             "as_it_is": decision_to_dict(now) if now else None,
             "if": {words: decision_to_dict(found) if found else None for words, found in answers},
         }
-        click.echo(json.dumps(data, indent=1))
+        say(json.dumps(data, indent=1))
         return
-    click.echo(f"job {job_id}, by what lucidd saw {duration(time.time() - snapshot.now_s)} ago")
-    click.echo(f"as it is: {_words(now)}")
+    say(f"job {job_id}, by what lucidd saw {duration(time.time() - snapshot.now_s)} ago")
+    say(f"as it is: {_words(now)}")
     for words, found in answers:
-        click.echo(f"{words}: {_words(found)}")
+        say(f"{words}: {_words(found)}")

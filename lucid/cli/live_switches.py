@@ -7,11 +7,10 @@ import time
 from pathlib import Path
 
 import click
-from rich.table import Table
 
 from lucid.adapters.store import Store
 from lucid.cli.by_hand import RELEASE, by_hand_where
-from lucid.cli.console import stdout_console
+from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.live import config_option, live_settings, live_store, lives
 from lucid.config import Mode, Settings
 from lucid.errors import ConfigError
@@ -31,9 +30,9 @@ def pause(config: Path) -> None:
         store.set_setting("paused", "1")
         runs = lives(store.lease(), time.time())
     if runs:
-        click.echo("paused; within a cycle lucidd lets every job go")
+        say("paused; within a cycle lucidd lets every job go")
     else:
-        click.echo(f"paused, but lucidd is down; lucidctl uninstall, or {RELEASE} --all, lets its jobs go now")
+        say(f"paused, but lucidd is down; lucidctl uninstall, or {RELEASE} --all, lets its jobs go now")
 
 
 @click.command()
@@ -45,9 +44,9 @@ def resume(config: Path) -> None:
     store.set_setting("paused", None)
     said = "resumed" if paused else "nothing was paused"
     if lives(store.lease(), time.time()):
-        click.echo(f"{said}; jobs submitted from now on are Lucid's again")
+        say(f"{said}; jobs submitted from now on are Lucid's again")
     else:
-        click.echo(f"{said}; lucidd is down, and decides nothing until it is started")
+        say(f"{said}; lucidd is down, and decides nothing until it is started")
 
 
 @click.command()
@@ -80,7 +79,7 @@ def mode(partition: str | None, to: str | None, config: Path, as_json: bool) -> 
         store.set_setting(KEY + partition, Switch(to, str(configured[partition]), time.time()).text())
         says = to if to == configured[partition] else f"{to} ({config} says {configured[partition]})"
     runs = lives(store.lease(), time.time())
-    click.echo(f"{partition}: {says}, {'from the next cycle on' if runs else 'once lucidd runs (it is down now)'}")
+    say(f"{partition}: {says}, {'from the next cycle on' if runs else 'once lucidd runs (it is down now)'}")
 
 
 def _list(settings: Settings, partition: str | None, as_json: bool) -> None:
@@ -89,7 +88,7 @@ def _list(settings: Settings, partition: str | None, as_json: bool) -> None:
     if not rows:
         raise _unknown(partition, settings, "lucid.toml")
     if as_json:
-        click.echo(json.dumps({"partitions": rows}, indent=1))
+        say(json.dumps({"partitions": rows}, indent=1))
         return
     table = Table()
     for name in ("partition", "lucid.toml", "by hand", "since", "in force"):

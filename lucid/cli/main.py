@@ -7,6 +7,7 @@ from importlib import import_module
 
 import click
 
+from lucid.cli.console import say
 from lucid.errors import LucidError
 
 __all__ = ["lucidctl", "main"]
@@ -63,7 +64,7 @@ def main() -> None:
     try:
         lucidctl(standalone_mode=True, prog_name="lucidctl")
     except LucidError as error:
-        click.echo(f"lucidctl: {error}", err=True)
+        say(f"lucidctl: {error}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()

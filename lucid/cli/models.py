@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
 
 from lucid.calibrate.tables import shipped
-from lucid.cli.console import stdout_console
+from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.models_evaluate import evaluate
 from lucid.cli.progress import progress
 from lucid.config import Settings, library_folder, load_settings, own_job_log
@@ -95,10 +94,10 @@ def train(
             report(number, len(wanted))
             found += keeper.tick(datetime.now(UTC), [kind]) if due else [_trained(keeper, kind)]
     if as_json:
-        click.echo(json.dumps([outcome.to_json() for outcome in found], indent=1, ensure_ascii=False))
+        say(json.dumps([outcome.to_json() for outcome in found], indent=1))
     else:
         for outcome in found:
-            click.echo("\n".join(_outcome_lines(outcome)))
+            say("\n".join(_outcome_lines(outcome)))
     if any(outcome.trouble for outcome in found):
         click.get_current_context().exit(1)
 
@@ -128,7 +127,7 @@ def status(
     suspended = {outcome.kind: keeper.library.suspended(outcome.kind) for outcome in found}
     if as_json:
         data = [{**outcome.to_json(), "suspended": suspended[outcome.kind]} for outcome in found]
-        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
+        say(json.dumps(data, indent=1))
         return
     table = Table(title=f"models in {keeper.library.root}")
     for name in ("kind", "new", "error to fallback's", "input that moved most", "due", "why"):
@@ -159,10 +158,10 @@ def list_command(folder: Path | None, config: Path | None, as_json: bool) -> Non
             }
             for version in versions
         ]
-        click.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        say(json.dumps(rows, indent=1))
         return
     if not versions:
-        click.echo(f"{library.root}: no versions yet; train some with: lucidctl models train")
+        say(f"{library.root}: no versions yet; train some with: lucidctl models train")
         return
     table = Table(title=f"models in {library.root}")
     for name in ("name", "version", "created", "learned from", "loss", "in service then", "now"):
@@ -215,15 +214,15 @@ def show(
             "model": dict(version.data),
             "drawn": [str(path) for path in drawn],
         }
-        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
+        say(json.dumps(data, indent=1))
         return
     state = ", in service" if version.in_service else ""
-    click.echo(f"{name} v{version.number}, {version.created}{state}")
+    say(f"{name} v{version.number}, {version.created}{state}")
     for key, value in _shown_facts(version.facts).items():
-        click.echo(f"  {key}: {value}")
-    click.echo(text(model))
+        say(f"  {key}: {value}")
+    say(text(model))
     for path in drawn:
-        click.echo(f"written: {path}")
+        say(f"written: {path}")
 
 
 @models.command()
@@ -235,7 +234,7 @@ def show(
 def promote(name: str, number: int, why: str, folder: Path | None, config: Path | None) -> None:
     """Put VERSION of the model NAME into service."""
     _open(folder, config).promote(name, number, why)
-    click.echo(f"{name}: v{number} is in service")
+    say(f"{name}: v{number} is in service")
 
 
 @models.command()
@@ -246,7 +245,7 @@ def promote(name: str, number: int, why: str, folder: Path | None, config: Path 
 def rollback(name: str, why: str, folder: Path | None, config: Path | None) -> None:
     """Put the version of NAME that was in service before back."""
     number = _open(folder, config).rollback(name, why)
-    click.echo(f"{name}: v{number} is in service again")
+    say(f"{name}: v{number} is in service again")
 
 
 def _settings(config: Path | None) -> tuple[Settings, Path]:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
-from lucid.cli.console import stdout_console
+from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.progress import progress
 
 __all__ = ["evaluate"]
@@ -68,7 +67,7 @@ def throughput(csv_file: Path, train_until: datetime, newest_bin: int, as_json: 
         figures = judge(bins, train_until, newest_bin)
         report(1, 1)
     if as_json:
-        click.echo(json.dumps(figures))
+        say(json.dumps(figures))
         return
     _table(
         f"throughput, newest known bin {newest_bin} bins old",
@@ -106,7 +105,7 @@ def duration(jobs_file: Path, test_from: int, refits: int, as_json: bool) -> Non
     with progress("training, week by week") as report:
         figures = evaluate_duration(jobs_file, test_from, refits=refits, progress=report)
     if as_json:
-        click.echo(json.dumps(figures, ensure_ascii=False))
+        say(json.dumps(figures))
         return
     median = figures["running_median"]
     _table(
@@ -119,8 +118,8 @@ def duration(jobs_file: Path, test_from: int, refits: int, as_json: bool) -> Non
             ("inside the 80 % interval", f"{figures['coverage_80']:.1%}", ""),
         ],
     )
-    click.echo("chosen at the refits: " + ", ".join(_counted(figures["choices"])))
-    click.echo("estimates by: " + ", ".join(f"{name} {count:,}" for name, count in figures["sources"].items()))
+    say("chosen at the refits: " + ", ".join(_counted(figures["choices"])))
+    say("estimates by: " + ", ".join(f"{name} {count:,}" for name, count in figures["sources"].items()))
 
 
 @evaluate.command()
@@ -143,7 +142,7 @@ def packing(
             profiles, pairs, curve=curve, thresholds=Thresholds(tiny, medium), recall=recall, progress=report
         )
     if as_json:
-        click.echo(json.dumps(figures))
+        say(json.dumps(figures))
         return
     rows = [
         (words, _share(figures[f"pair_precision_{key}"]), _share(figures[f"pair_recall_{key}"]))
@@ -168,7 +167,7 @@ def packing(
         ],
     )
     if curve is not None:
-        click.echo(f"written: {curve}")
+        say(f"written: {curve}")
 
 
 def _share(value: float | None) -> str:

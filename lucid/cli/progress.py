@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from lucid.cli.console import stderr_console
 
 __all__ = ["ManyReport", "Report", "many_bars", "progress"]
 
@@ -29,11 +30,11 @@ class ManyReport(Protocol):
 
 def _bars() -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=stderr_console(),
         transient=True,
     )
 

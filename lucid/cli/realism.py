@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
+from lucid.cli.console import Console, Table
 from lucid.errors import ConfigError
 from lucid.simulator.realism import Realism, RealTimes, read_real
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from lucid.core import reason as why
 from lucid.core.reason import Reason
+from lucid.shown import shown
 from lucid.simulator.record import LoggedDecision
 
 __all__ = ["decision_text", "duration", "reason_text", "when"]
@@ -298,7 +299,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
 def reason_text(reason: Reason) -> str:
     """One comparison in words; a kind that has none is shown as its values."""
     words = _WORDS.get(reason.kind)
-    return words(reason) if words else repr(reason)
+    return shown(words(reason) if words else repr(reason))
 
 
 _VERBS = {
@@ -313,6 +314,10 @@ _VERBS = {
 
 def decision_text(entry: LoggedDecision, profiling: bool) -> str:
     """The headline of one logged decision."""
+    return shown(_headline(entry, profiling))
+
+
+def _headline(entry: LoggedDecision, profiling: bool) -> str:
     if entry.verb == "resize":
         return f"is resized, and goes on from a checkpoint on {entry.placement}"
     if entry.verb == "regroup":

@@ -7,6 +7,7 @@ from typing import Any
 
 from lucid.cli.render import duration
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term, prediction_to_dict
+from lucid.shown import shown
 
 __all__ = ["effects_s", "prediction_data", "prediction_lines"]
 
@@ -76,7 +77,7 @@ def prediction_lines(prediction: Prediction, user: str) -> list[str]:
         label = _LABELS[prediction.share_score]
         lines.append(f"share score {prediction.share_score} ({label}) by {prediction.share_source}")
         lines += [f"    {_split_words(split)}" for split in prediction.share_splits]
-    return lines
+    return [shown(line) for line in lines]
 
 
 def prediction_data(prediction: Prediction) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import click
 from lucid.adapters.nouns import noun_from_json
 from lucid.adapters.plan_records import PlanRecord, lucid_version, read_record, record_files, replan
 from lucid.adapters.snapshot_json import decision_to_dict
+from lucid.cli.console import say
 from lucid.cli.live import config_option, live_settings
 from lucid.cli.progress import progress
 from lucid.cli.render import reason_text
@@ -48,17 +49,17 @@ def replay(paths: tuple[Path, ...], config: Path, last: int | None, as_json: boo
     foreign = {item["code"] for item in found} - {lucid_version()}
     if as_json:
         told = {"records": len(found), "same": len(found) - len(differing), "code": lucid_version(), "found": found}
-        click.echo(json.dumps(told, indent=1))
+        say(json.dumps(told, indent=1))
     else:
         plans = sum(item["partitions"] for item in found)
         for item in differing[:_LISTED]:
             _print(item)
         if len(differing) > _LISTED:
-            click.echo(f"and {len(differing) - _LISTED} more records; --json has all")
+            say(f"and {len(differing) - _LISTED} more records; --json has all")
         for code in sorted(foreign):
-            click.echo(f"note: some were recorded by {code}, this is {lucid_version()}")
+            say(f"note: some were recorded by {code}, this is {lucid_version()}")
         same = "all the same" if not differing else f"{len(differing)} DIFFER"
-        click.echo(f"{len(found)} records with {plans} partitions' plans made again: {same}")
+        say(f"{len(found)} records with {plans} partitions' plans made again: {same}")
     if differing:
         raise SystemExit(1)
 
@@ -126,8 +127,8 @@ def _words(decision: Any) -> str:
 def _print(item: dict[str, Any]) -> None:
     at = time.strftime("%F %T", time.localtime(item["at_s"]))
     for name, differences in item["differs"].items():
-        click.echo(f"{item['file']} ({at}), partition {name}:")
+        say(f"{item['file']} ({at}), partition {name}:")
         for one in differences[:_LISTED]:
-            click.echo(f"  {one['what']}\n    was: {one['was']}\n    now: {one['now']}")
+            say(f"  {one['what']}\n    was: {one['was']}\n    now: {one['now']}")
         if len(differences) > _LISTED:
-            click.echo(f"  and {len(differences) - _LISTED} more")
+            say(f"  and {len(differences) - _LISTED} more")

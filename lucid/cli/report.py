@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
-from lucid.cli.console import stdout_console
+from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.past import scenario_of_log, scenario_of_store
 from lucid.cli.progress import many_bars
 from lucid.cli.render import duration
@@ -74,11 +73,11 @@ def report(
         except OSError as error:
             raise LucidError(f"{html}: cannot be written ({error.strerror}); give --html another place") from None
     if as_json:
-        click.echo(json.dumps({"summary": regret_sentence(found), **asdict(found), "notes": notes}, indent=1))
+        say(json.dumps({"summary": regret_sentence(found), **asdict(found), "notes": notes}, indent=1))
         return
     _print(found, notes)
     if html is not None:
-        click.echo(f"written: {html}")
+        say(f"written: {html}")
 
 
 def _print(found: Regret, notes: list[str]) -> None:

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from lucid.cli.console import stdout_console
+from lucid.cli.console import Console, Table, say, stdout_console
 from lucid.cli.progress import progress
 from lucid.cli.realism import print_realism, read_against
 from lucid.cli.render import duration
@@ -60,7 +58,7 @@ def simulate(
     compared = [realism(run, real[run.policy]) for run in runs if run.policy in real]
     if as_json:
         errors = {"against": {one.policy: one.figures for one in compared}} if compared else {}
-        click.echo(json.dumps({**_summary(scenario, metrics, notes), **errors}, indent=1))
+        say(json.dumps({**_summary(scenario, metrics, notes), **errors}, indent=1))
         return
     console = stdout_console()
     print_table(console, metrics)

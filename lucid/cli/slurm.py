@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from lucid.cli.console import say
 from lucid.errors import ConfigError
 from lucid.slurmconf.check import check_installation
 from lucid.slurmconf.install import install_files
@@ -68,11 +69,11 @@ def render_command(
         except OSError as error:
             raise ConfigError(f"--out {out}: cannot be written ({error.strerror}); name a folder of yours") from None
     if as_json:
-        click.echo(json.dumps(asdict(rendered), indent=2))
+        say(json.dumps(asdict(rendered), indent=2))
     elif out is not None:
-        click.echo(f"wrote {', '.join(texts)} to {out}")
+        say(f"wrote {', '.join(texts)} to {out}")
     else:
-        click.echo("\n".join(f"### {name}\n{text}" for name, text in texts.items()), nl=False)
+        say("\n".join(f"### {name}\n{text}" for name, text in texts.items()), nl=False)
 
 
 def _extra(given: tuple[str, ...], groups: list[str]) -> dict[str, str]:
@@ -105,19 +106,19 @@ def install_command(
     """
     if not check:
         done = install_files(root, force=force, units=units)
-        click.echo(json.dumps(done, indent=2) if as_json else "\n".join(done))
+        say(json.dumps(done, indent=2) if as_json else "\n".join(done))
         if units and not as_json:
-            click.echo("next: systemctl daemon-reload, then lucidctl doctor")
+            say("next: systemctl daemon-reload, then lucidctl doctor")
         elif not as_json:
-            click.echo("next: lucidctl slurm install --check says what slurm.conf still lacks")
+            say("next: lucidctl slurm install --check says what slurm.conf still lacks")
         return
     findings = check_installation(root, conf.lstrip("/"))
     if as_json:
-        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        say(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         for finding in findings:
-            click.echo(f"{'ok ' if finding.ok else 'BAD'}  {finding.about}: {finding.says}")
+            say(f"{'ok ' if finding.ok else 'BAD'}  {finding.about}: {finding.says}")
             if finding.remedy:
-                click.echo(f"     remedy: {finding.remedy}")
+                say(f"     remedy: {finding.remedy}")
     if not all(finding.ok for finding in findings):
         ctx.exit(1)

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
-from lucid.cli.console import stdout_console
+from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.progress import progress
 from lucid.errors import TraceError
 from lucid.simulator.traces import FORMATS, Trace, describe, read_trace, write_trace
@@ -64,7 +63,7 @@ def describe_command(path: Path, fmt: str | None, skip_bad: bool, swf_procs_per_
     """
     figures = describe(_read(path, fmt, skip_bad, swf_procs_per_gpu))
     if as_json:
-        click.echo(json.dumps(figures, indent=2))
+        say(json.dumps(figures, indent=2))
         return
     console = stdout_console()
     for table in _tables(figures):
@@ -85,7 +84,7 @@ def convert_command(path: Path, out: Path, fmt: str | None, skip_bad: bool, swf_
     read = _read(path, fmt, skip_bad, swf_procs_per_gpu)
     write_trace(read, out)
     left_out = "".join(f"; left out: {count} {reason}" for reason, count in read.skipped)
-    click.echo(f"{out}: {len(read.jobs)} jobs{left_out}", err=True)
+    say(f"{out}: {len(read.jobs)} jobs{left_out}", err=True)
 
 
 @trace.command("synth", epilog=f"Presets: {', '.join(sorted(PRESETS))}.")
@@ -121,7 +120,7 @@ def synth_command(
                 f"{vcs_out}: cannot be written ({error.strerror}); give --vcs-out another place"
             ) from None
     nodes = f"{settings.nodes} nodes of {settings.gpus_per_node} GPUs in {len(settings.vcs)} VCs"
-    click.echo(f"{out}: {len(made.jobs)} jobs for {nodes}, seed {seed}", err=True)
+    say(f"{out}: {len(made.jobs)} jobs for {nodes}, seed {seed}", err=True)
 
 
 def _hours(seconds: float) -> str:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
-from lucid.cli.console import stdout_console
+from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.live import config_option, live_settings
 from lucid.cli.past import scenario_of_log, scenario_of_store
 from lucid.cli.progress import progress
@@ -113,7 +112,7 @@ def search(
         proposal = run_tuning(scenario, dimensions, out, trials, options["seed"], count, report)
     write_proposal(out, proposal)
     if as_json:
-        click.echo(_as_json(proposal))
+        say(_as_json(proposal))
     else:
         _print(proposal, out)
 
@@ -171,7 +170,7 @@ def _on_node(given: str | None) -> list[str]:
 def element(folder: Path, number: int) -> None:
     """Do one element's share of a search that --slurm shared out: what the job array runs."""
     workers = int(os.environ.get("SLURM_CPUS_PER_TASK") or 1)
-    click.echo(f"element {number}: {run_element(folder, number, workers)} trials")
+    say(f"element {number}: {run_element(folder, number, workers)} trials")
 
 
 def _as_json(proposal: Proposal) -> str:
@@ -220,7 +219,7 @@ def show(folder: Path | None, config: Path, as_json: bool) -> None:
         folder = report[0]
     proposal = load_proposal(folder / "proposal.json")
     if as_json:
-        click.echo(_as_json(proposal))
+        say(_as_json(proposal))
     else:
         _print(proposal, folder)
 
@@ -235,11 +234,11 @@ def apply(folder: Path, config: Path, even_so: bool) -> None:
     if not proposal.worth_it and not even_so:
         raise LucidError(f"{folder}: {verdict(proposal)} Give --even-so to apply it all the same")
     kept = apply_proposal(proposal, config)
-    click.echo(f"{config}: {len(proposal.changes)} settings changed" + (f"; before: {kept}" if kept else ""))
+    say(f"{config}: {len(proposal.changes)} settings changed" + (f"; before: {kept}" if kept else ""))
 
 
 @tune.command(name="rollback")
 @click.option("--config", required=True, type=click.Path(path_type=Path), help="The configuration to restore.")
 def roll_back(config: Path) -> None:
     """Put back the configuration of before the last apply."""
-    click.echo(f"{config}: restored from {rollback(config)}")
+    say(f"{config}: restored from {rollback(config)}")

@@ -7,10 +7,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from lucid.adapters.atomic import write_atomic
 from lucid.adapters.slurm_array import array_left, submit_array
+from lucid.cli.console import say
 from lucid.cli.progress import progress
 from lucid.errors import LucidError
 from lucid.tuner.spread import Spread, gather, short_elements
@@ -35,7 +34,7 @@ def run_array(folder: Path, spread: Spread, options: Sequence[str], on_node: Seq
         command = [*on_node, "tune", "element", str(folder.resolve())]
         job_id = submit_array(prefix, sorted(left), command, options, str(folder.resolve() / "element-%a.log"))
         write_atomic(folder / _JOB, json.dumps({"job_id": job_id}).encode())
-        click.echo(f"job array {job_id}: {len(left)} elements for {sum(left.values())} trials", err=True)
+        say(f"job array {job_id}: {len(left)} elements for {sum(left.values())} trials", err=True)
     if left and wait:
         with progress("waiting for the array") as report:
             while array_left(prefix, job_id):
@@ -50,7 +49,7 @@ def run_array(folder: Path, spread: Spread, options: Sequence[str], on_node: Seq
             )
     if left:
         done = spread.trials - sum(left.values())
-        click.echo(f"{done} of {spread.trials} trials done; the same command again judges once all are", err=True)
+        say(f"{done} of {spread.trials} trials done; the same command again judges once all are", err=True)
         return False
     gather(folder, spread)
     return True

@@ -142,6 +142,9 @@ class DaemonSettings(Section):
     """Where new jobs are profiled; empty: nowhere, and profiles come from earlier runs and samplers in place."""
     policy: str = "lucid"
     state_dir: str = "/var/lib/lucid"
+    shared_state: bool = False
+    """state_dir and heartbeat lie on a file system that two hosts have, and a second lucidd stands by on the other
+    (docs/slurm-recovery.md)."""
     heartbeat: str = "/run/lucid/heartbeat"
     """Rewritten after every good cycle; job_submit.lua leaves jobs alone once it is old."""
     publish: Publish = Publish.JOBS

@@ -56,6 +56,7 @@ def look_over_files(settings: Settings, root: Path | None, config: Mapping[str, 
         yield bad(f"{finding.about}: {finding.says}", finding.remedy)
     if not wrong:
         yield Finding("ok", f"Lucid's files for Slurm below {root} are as shipped, and slurm.conf has what they need")
+    yield from _order(settings, root)
     named = heartbeat_in(root, _CONF)
     mine = settings.daemon.heartbeat
     if named is not None and Path(mine) not in (Path(named), root / named.lstrip("/")):
@@ -69,3 +70,31 @@ def look_over_files(settings: Settings, root: Path | None, config: Mapping[str, 
                 f"slurm.conf has {key}={written[key.lower()]}, slurmctld runs with {config.get(key) or '(nothing)'}",
                 "scontrol reconfigure; for SelectType and GresTypes restart slurmctld and every slurmd",
             )
+
+
+def _order(settings: Settings, root: Path) -> Iterator[Finding]:
+    """Does job_submit.lua keep the order that daemon.optout promises?"""
+    folder = (root / _CONF).parent
+    plugins = [folder / "lucid/job_submit.lua", folder / "job_submit.lua"]
+    texts = [path.read_text(errors="replace") for path in plugins if path.is_file()]
+    if settings.daemon.optout != "free" and texts and not any("optout" in text for text in texts):
+        yield bad(
+            f"daemon.optout = {settings.daemon.optout!r}, and job_submit.lua is older than that: who opts out goes "
+            "past the queue",
+            "lucidctl slurm install",
+        )
+    conf = folder / "lucid.plugin.conf"
+    lines = conf.read_text(errors="replace").splitlines() if conf.is_file() else []
+    words = [line.split() for line in lines]
+    if ["shards", "users"] in words and not settings.daemon.share_across_users:
+        yield warn(
+            "lucid.plugin.conf says `shards users`: while lucidd is away users can ask for shards of GPUs that "
+            "others half use, and daemon.share_across_users is false",
+            "`shards lucid`, unless nodes that are none of Lucid's have shards",
+        )
+    exempt = {word[1] for word in words if len(word) == 2 and word[0] == "exempt"}
+    if exempt and not exempt - {"0"}:
+        yield bad(
+            "lucid.plugin.conf exempts nobody but root: lucidd's own changes are refused, and no job starts",
+            "a line `exempt UID` for lucidd's user, SlurmUser and each operator; or none at all",
+        )

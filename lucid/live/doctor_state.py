@@ -19,6 +19,7 @@ from lucid.adapters.store import ActionRow, holder_is_dead
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.config import Mode, Settings, profiles_folder
 from lucid.errors import ClusterUnavailable, StoreError
+from lucid.live.doctor_failover import look_over_failover
 from lucid.live.finding import Finding, bad, warn
 from lucid.live.status import words_of_left_out
 from lucid.live.switches import words_of_switches
@@ -55,6 +56,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
         store = SqliteStore(folder / "lucid.db", read_only=True)
         seen, lease, switches = store.view("status") or {}, store.lease(), store.settings()
         let_go = [*_let_go(store.actions(limit=_ACTIONS), now_s)]
+        failover = [*look_over_failover(settings, store, lease, now_s)]
     except StoreError as error:
         yield bad(str(error), "make room there, then restart lucidd" if free else _remedy(settings, now_s))
         return
@@ -70,6 +72,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     yield from words_of_switches(settings, switches, seen.get("configured", {}))
     if switches.get("paused") == "1":
         yield warn("lucidd is paused", "lucidctl resume")
+    yield from failover
     yield from let_go
     if seen.get("last_error"):
         yield bad(f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")

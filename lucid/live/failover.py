@@ -10,16 +10,23 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from lucid.adapters.store import Lease, Store, holder_is_dead
 
-__all__ = ["Failover", "LeaseWatch", "Standby", "standby_of"]
+__all__ = ["Failover", "LeaseWatch", "Standby", "Views", "standby_of"]
 
 _TELL_EVERY_S = 3.0
 _GONE_S = 20.0
 """A standby that has not said so for this long is none (it does so every few seconds)."""
 _STANDBY, _UNREACHED = "standby", "unreached"
+
+
+class Views(Protocol):
+    """What can be asked for what lucidd last wrote: its store, or what it publishes of it."""
+
+    def view(self, name: str) -> Any:
+        """The view of this name; ``None`` where there is none."""
 
 
 class LeaseWatch:
@@ -46,9 +53,14 @@ class Standby:
     pid: int
     since_s: float
     at_s: float
+    holder: str = ""
+
+    def stands_by(self, lease: Lease | None, now_s: float) -> bool:
+        """Does it still, as far as another process can tell? Clocks may be half a minute apart."""
+        return (lease is None or lease.holder != self.holder) and abs(now_s - self.at_s) < _GONE_S + 30.0
 
 
-def standby_of(store: Store) -> Standby | None:
+def standby_of(store: Views) -> Standby | None:
     """Who said last that it stands by; it may be gone since.
 
     Raises:
@@ -56,7 +68,8 @@ def standby_of(store: Store) -> Standby | None:
     """
     seen = store.view(_STANDBY)
     try:
-        return Standby(str(seen["host"]), int(seen["pid"]), float(seen["since_s"]), float(seen["at_s"]))
+        times = float(seen["since_s"]), float(seen["at_s"])
+        return Standby(str(seen["host"]), int(seen["pid"]), *times, str(seen["holder"]))
     except (TypeError, KeyError, ValueError, OverflowError):
         return None
 

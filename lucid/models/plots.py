@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
 from lucid.models.additive import AdditiveModel, Axis, Term
 from lucid.models.packing import LABELS, ShareTree
+from lucid.shown import for_html, shown
 
 if TYPE_CHECKING:
     from lucid.models.crossval import Honest
@@ -32,6 +34,8 @@ __all__ = [
     "draw_tree",
     "save_figure",
 ]
+
+matplotlib.rcParams["text.parse_math"] = False  # a $ in a name is a character, not the beginning of a formula
 
 _BLUE, _RED, _GREY = "#1f5fa8", "#b5432f", "#8a8f98"
 _LEAF_COLOURS = ("#d8ecd9", "#fbeecb", "#f6d5cf")  # Tiny, Medium, Jumbo
@@ -152,7 +156,7 @@ def draw_page(
         pictures += [(term.name, _embedded(draw_term(term, of))) for term in _ranked(part)]
     shown = {"intercept": f"{model.intercept:.4g}{_in(unit)}", "terms": len(model.terms), **(facts or {})}
     # The template is text of this package, values are escaped.
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(autoescape=True, finalize=for_html, undefined=jinja2.StrictUndefined)
     page = environment.from_string(_PAGE).render(title=title, facts=shown, pictures=pictures)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
@@ -266,7 +270,7 @@ def _bin_names(axis: Axis) -> dict[int, str]:
         named: dict[int, list[str]] = {}
         for name, index in axis.categories.items():
             named.setdefault(index, []).append(name)
-        return {i: _short(n[0] + (f" +{len(n) - 1}" if len(n) > 1 else "")) for i, n in named.items()}
+        return {i: _short(shown(n[0]) + (f" +{len(n) - 1}" if len(n) > 1 else "")) for i, n in named.items()}
     cuts = axis.cuts
     if not cuts:
         return {1: "any"}

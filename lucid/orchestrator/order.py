@@ -8,6 +8,7 @@ from operator import attrgetter
 from lucid.core.job import Job, Pending
 from lucid.core.prediction import Prediction
 from lucid.core.reason import FairShare
+from lucid.core.restart import Restarts, may_restart
 
 __all__ = ["QueueOrder", "QueuedJob", "fair_share_of"]
 
@@ -22,7 +23,12 @@ class QueuedJob:
     __slots__ = ("entry", "fair", "gpu_mem_mib", "id", "prediction", "shape", "steady", "value")
 
     def __init__(
-        self, entry: Pending, prediction: Prediction, by_user: bool = False, fair: FairShare | None = None
+        self,
+        entry: Pending,
+        prediction: Prediction,
+        by_user: bool = False,
+        fair: FairShare | None = None,
+        restarts: Restarts = "allowed",
     ) -> None:
         job, profile = entry.job, entry.profile
         self.id = job.id
@@ -43,6 +49,7 @@ class QueuedJob:
             job.min_nodes,
             job.user if by_user else "",
             fair,
+            bool(may_restart(job, restarts)),  # else a pair that may cost much is refused, for it cannot be parted
         )
 
 
@@ -59,7 +66,9 @@ class QueueOrder:
     """Sorts a partition's pending jobs. What it keeps from one call to the next follows from the entries and
     their predictions, both frozen, and is looked up by their identity: it saves work and changes nothing."""
 
-    def __init__(self, by_user: bool = False, share_bound: float = 1.0) -> None:
+    def __init__(self, by_user: bool = False, share_bound: float = 1.0, restarts: Restarts = "allowed") -> None:
+        self._restarts: Restarts = restarts
+        """Whom plans may start over."""
         self._share_bound = share_bound
         """How many times a priority value may count for an account's usage."""
         self._fair_share: Mapping[tuple[str, str], float] = {}
@@ -97,7 +106,7 @@ class QueueOrder:
         job, fair = entry.job, None
         if self._fair_share:
             fair = fair_share_of(job, self._fair_share, self._share_bound)
-        row = self._known[id(entry)] = QueuedJob(entry, predictions[job.id], self._by_user, fair)
+        row = self._known[id(entry)] = QueuedJob(entry, predictions[job.id], self._by_user, fair, self._restarts)
         return row
 
 

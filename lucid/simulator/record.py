@@ -27,6 +27,7 @@ from lucid.core.prediction import Prediction, prediction_from_dict, prediction_t
 from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
 from lucid.core.snapshot import Snapshot
 from lucid.errors import TraceError
+from lucid.shown import csv_cell
 from lucid.simulator.engine import Run
 
 __all__ = ["DecisionLog", "LoggedDecision", "load_decisions", "load_prediction", "write_decisions", "write_jobs"]
@@ -210,15 +211,16 @@ _JOB_COLUMNS = (
 
 
 def write_jobs(path: Path, run: Run) -> None:
-    """What became of each job, one a row; times in seconds of the trace, empty where a job never ran."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    """What became of each job, one a row; times in seconds of the trace, empty where a job never ran. People open it
+    with spreadsheets, so what begins like a formula has an apostrophe before it (``csv_text`` takes it away)."""
+    with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
         writer = csv.writer(file)
         writer.writerow(_JOB_COLUMNS)
         for o in run.outcomes:
             ran = o.end_s >= 0
             writer.writerow(
                 [
-                    o.job.id, o.job.user, o.job.vc, o.job.name, o.job.gpus, _s(o.job.submit_s),
+                    *map(csv_cell, (o.job.id, o.job.user, o.job.vc, o.job.name)), o.job.gpus, _s(o.job.submit_s),
                     _s(o.start_s) if o.start_s >= 0 else "", _s(o.end_s) if ran else "", _s(o.duration_s),
                     _s(o.jct_s) if ran else "", _s(o.queue_s), _s(o.profiled_s), int(o.ended_in_profiling),
                     int(o.packed), _s(o.packed_s), o.preemptions, o.resizes, show_placement(o.placement),

@@ -127,6 +127,7 @@ def _plugin_conf(nodes: Sequence[NodeSpec], heartbeat: str) -> str:
         f"heartbeat {heartbeat}",
         f"stale {STALE_S}",
         "route no",
+        "shards lucid",
         *(f"type {name}" for name in types),
     ]
     return "\n".join(lines) + "\n"

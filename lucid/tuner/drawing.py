@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,11 +26,13 @@ class Drawing:
 
 def drawn(draw: Callable[[Figure], None], words: str, height_in: float = HEIGHT_IN) -> Drawing:
     """What ``draw`` puts into a figure of so many inches."""
-    with matplotlib.rc_context({"svg.hashsalt": "lucid", "font.size": 9}):
+    with matplotlib.rc_context({"svg.hashsalt": "lucid", "font.size": 9, "text.parse_math": False}):
         figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
         draw(figure)
         text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a name may be in any script
+            figure.savefig(text, format="svg", metadata={"Date": None})
     svg = text.getvalue()
     return Drawing(svg[svg.index("<svg") :], words)
 

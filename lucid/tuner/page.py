@@ -8,6 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader
 from matplotlib.figure import Figure
 
+from lucid.shown import for_html
 from lucid.tuner.drawing import Drawing, drawn, hours
 from lucid.tuner.proposal import Proposal, toml_diff
 from lucid.tuner.search import Trial
@@ -34,7 +35,7 @@ def write_page(path: Path, proposal: Proposal, trials: Sequence[Trial]) -> None:
     if proposal.evidence is not None:
         figures.append(_days_figure(proposal))
     figures += _setting_figures(trials)
-    environment = Environment(loader=PackageLoader("lucid.tuner", "."), autoescape=True)
+    environment = Environment(loader=PackageLoader("lucid.tuner", "."), autoescape=True, finalize=for_html)
     page = environment.get_template("page.html.j2").render(
         proposal=proposal, diff=toml_diff(proposal), verdict=verdict(proposal), figures=figures, hours=hours
     )

@@ -10,6 +10,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader
 from matplotlib.figure import Figure
 
+from lucid.shown import for_html, on_picture
 from lucid.tuner.drawing import HEIGHT_IN, Drawing, drawn, hours
 from lucid.tuner.regret import PLAIN, REALLY, Group, Regret
 
@@ -47,7 +48,7 @@ def write_regret_page(path: Path, found: Regret, notes: Sequence[str]) -> None:
         OSError: it cannot be written.
     """
     figures = [_by_vc(found), _by_user(found)]
-    environment = Environment(loader=PackageLoader("lucid.tuner", "."), autoescape=True)
+    environment = Environment(loader=PackageLoader("lucid.tuner", "."), autoescape=True, finalize=for_html)
     page = environment.get_template("regret.html.j2").render(
         found=found,
         plain=PLAIN,
@@ -77,7 +78,7 @@ def _by_vc(found: Regret) -> Drawing:
             heights = [g.by[order].avg_jct_s / 3600 for g in groups]
             axes.bar(at + (i - (len(found.orders) - 1) / 2) * width, heights, width, label=order,
                      color=_COLOURS.get(order, _OTHER))  # fmt: skip
-        axes.set_xticks(at, [g.name or "(unnamed)" for g in groups], rotation=30, ha="right")
+        axes.set_xticks(at, [on_picture(g.name) or "(unnamed)" for g in groups], rotation=30, ha="right")
         axes.set_ylabel("average JCT, hours")
         axes.legend(frameon=False, ncols=len(found.orders))
 
@@ -94,7 +95,7 @@ def _by_user(found: Regret) -> Drawing:
         at = np.arange(len(shown))
         axes.barh(at, lost_h, color=["#b4442f" if s > 0 else "#2a7f4f" for s in lost_h])
         axes.axvline(0, color="#1c2330", linewidth=0.8)
-        axes.set_yticks(at, [g.name or "(unnamed)" for g in shown])
+        axes.set_yticks(at, [on_picture(g.name) or "(unnamed)" for g in shown])
         axes.invert_yaxis()
         axes.set_xlabel("hours of JCT more (red) or less (green) under Lucid than in plain order, all jobs")
 

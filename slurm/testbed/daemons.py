@@ -65,6 +65,8 @@ def start(layout: Layout, base: int, say: Callable[[str], None]) -> None:
     start_slurmctld(layout)
     if layout.accounting:
         _add_accounts(layout)
+        if layout.controllers:
+            _learn_accounts(layout)
     for node in layout.hosts:
         start_slurmd(layout, node)
     _start_rest_socket(layout)
@@ -187,6 +189,18 @@ def _add_accounts(layout: Layout) -> None:
     _manage(layout, "add", "account", _CAPPED, "Cluster=testbed", "GrpTRES=gres/gpu=2,gres/shard=4")
     _manage(layout, "add", "user", "alice,bob", f"Account={_CAPPED}", "Cluster=testbed")
     _manage(layout, "modify", "account", ",".join((*_ACCOUNTS, _CAPPED)), "set", f"QosLevel+={','.join(_QOS)}")
+
+
+def _learn_accounts(layout: Layout) -> None:
+    """slurmdbd tells its news to the address that slurmctld's connection comes from, which on loopback is not the one
+    that a slurmctld of two listens on: it is started anew, and reads all of it."""
+    inside(layout, "scontrol", "shutdown", "controller", check=False)
+    wait_for("its end", lambda: not any(_runs(layout, name) for name in layout.controllers), _log(layout, "slurmdbd"))
+    start_slurmctld(layout)
+
+
+def _runs(layout: Layout, controller: str) -> bool:
+    return f"slurmctld.{controller}" not in missing(layout)
 
 
 def _manage(layout: Layout, *arguments: str) -> None:

@@ -24,7 +24,8 @@ LIGHT = JobProfile(20.0, 10.0, 4000.0)
 
 class Lucidd:
     """One daemon process after the other on one state folder. ``program``: what is run in place of lucidd itself;
-    ``state``: where it keeps its state, ``folder`` unless given. ``restarts``: who may be started over; "" leaves
+    ``state``: where it keeps its state, ``folder`` unless given. ``before``: words before the command, such as those
+    that run it on another host. ``more``: further lines of [daemon]. ``restarts``: who may be started over; "" leaves
     that to lucidd's default."""
 
     def __init__(
@@ -38,6 +39,7 @@ class Lucidd:
         program: Sequence[str] = ("-m", "lucid.daemon"),
         environ: Mapping[str, str] | None = None,
         state: Path | None = None,
+        more: str = "",
     ) -> None:
         self.box, self.folder = box, folder
         self.program, self.environ = program, {**os.environ, **(environ or {})}
@@ -56,7 +58,7 @@ class Lucidd:
             f"[slurm]\nprefix = {json.dumps(prefix)}\nnodes_every_s = 5\npoll_idle_s = 6\nstart_grace_s = 10\n"
             f'[daemon]\nstate_dir = "{state or folder}"\nprofiles_dir = "{self.profiles}"\n'
             f'heartbeat = "{box.root}/run/lucid/heartbeat"\n'
-            'profiling_partition = "prof"\nfirst_guess_s = 60\nlease_s = 6\n'
+            f'profiling_partition = "prof"\nfirst_guess_s = 60\n{more or "lease_s = 6"}\n'
             f'[daemon.partitions]\nvc-a = "{mode}"\nvc-b = "{mode}"\n'
         )
         self._stop = threading.Event()

@@ -25,7 +25,8 @@ def lucidd_of(box: Box, folder: Path, **settings: float) -> Lucidd:
     """With lucidd's own defaults of profiling and polling, but for what is given."""
     one = Lucidd(box, folder, restarts="", t_prof_s=80.0)
     path = folder / "lucid.toml"
-    text = path.read_text().replace("poll_idle_s = 6\n", "").replace("start_grace_s = 10\n", "")
+    text = path.read_text().replace("[daemon]\n", '[daemon]\noptout = "free"\n')  # lucid:off is to be plain Slurm
+    text = text.replace("poll_idle_s = 6\n", "").replace("start_grace_s = 10\n", "")
     path.write_text(text.replace("nodes_every_s = 5\n", "".join(f"{k} = {v}\n" for k, v in settings.items())))
     one.start()
     return one

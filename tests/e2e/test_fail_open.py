@@ -85,6 +85,23 @@ def test_nobody_elses_hold_is_touched(box: Box) -> None:
     assert {box.job(number)["partition"] for number in (own, operator)} == {"vc-a", "vc-b"}
 
 
+def test_what_waits_for_others_or_for_its_time_is_let_go_too(box: Box) -> None:
+    box.beat(extra="optout behind\n")
+    first = box.sbatch("--gres=gpu:1", script="sleep 2")
+    after = box.sbatch("--gres=gpu:1", f"--dependency=afterok:{first}")
+    later = box.sbatch("--gres=gpu:1", "--begin=now+1hour")
+    both = box.sbatch("--gres=gpu:1", f"--dependency=afterok:{first}", "--begin=now+1hour")
+    two = box.sbatch("-p", "vc-a,vc-b", "--gres=gpu:1")
+    when = box.job(later)["eligible_time"]["number"]
+    assert (release(box, "--all").returncode, release(box, "--all").stderr) == (0, "")
+    box.wait_ended(first, after, two)
+    assert box.job(two)["partition"] in ("vc-a", "vc-b")
+    for job in (later, both):
+        found = box.job(job)
+        assert (found["state_reason"], found["hold"]) == ("BeginTime", False)
+        assert abs(found["eligible_time"]["number"] - when) < 5
+
+
 def test_a_request_that_had_become_slots_is_given_back(box: Box) -> None:
     box.beat()
     jobs = {form: box.sbatch(*form.split()) for form in ("--gres=gpu:2", "--gpus=2", "--gpus-per-task=1 -n2")}

@@ -22,7 +22,7 @@ def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
 def fill(box: Box) -> list[str]:
     """All GPUs of vc-a and of the profiling node, by jobs that are not Lucid's."""
     jobs = [box.sbatch("-p", "vc-a", "--gres=gpu:4", "--comment=lucid:off", script="sleep 600") for _ in range(2)]
-    jobs.append(box.sbatch("-p", "prof", "--gres=gpu:4", "--comment=lucid:off", script="sleep 600"))
+    jobs.append(box.sbatch("-p", "prof", "--gres=gpu:4", script="sleep 600", user="root"))
     box.wait("a full cluster", lambda: all(box.state(job) == "RUNNING" for job in jobs))
     return jobs
 
@@ -60,35 +60,58 @@ def test_an_administrators_hold_stands_too(box: Box, lucidd: Lucidd) -> None:
     box.wait_ended(job)
 
 
-@pytest.mark.parametrize(
-    ("change", "ends"),
-    [
-        ("Comment=lucid:off", True),
-        ("Dependency=after:{full}", True),
-        ("Partition=vc-b", True),
-        ("StartTime=now+1hour", False),
-    ],
-)
-def test_a_change_on_a_waiting_job_means_what_it_means_in_slurm(
-    box: Box, lucidd: Lucidd, change: str, ends: bool
-) -> None:
+def test_a_change_on_waiting_jobs_means_what_it_means_in_slurm_and_gains_nothing(box: Box, lucidd: Lucidd) -> None:
+    """They go out of the queue and come back into it; Lucid starts each, or lets it go at its turn."""
     full = fill(box)
-    job = box.sbatch("-p", "vc-a", "--gres=gpu:1", script="sleep 8")
-    box.wait("a decision", lambda: '"verb"' in lucidd.ctl("explain", job, "--json"))
-    box.run("scontrol", "update", f"JobId={job}", change.format(full=full[0]), user="alice")
-    if change.startswith("Partition"):
-        box.run("scancel", full[2])  # it may be profiled first
-        box.wait_ended(job)
-        assert box.job(job)["partition"] == "vc-b"
-        return
-    box.wait("let go", lambda: not held(box, job))
-    assert "let go" in [a["verb"] for a in lucidd.story(job)["actions"]]
+    changes = {
+        "off": "Comment=lucid:off",
+        "moved": "Partition=vc-b",
+        "behind": f"Dependency=afterany:{full[0]}",
+        "never": f"Dependency=afternotok:{full[0]}",
+        "later": "StartTime=now+1hour",
+        "back": "StartTime=now",
+    }
+    jobs = {name: box.sbatch("-p", "vc-a", "--gres=gpu:1", script="sleep 2") for name in changes}
+    for name, job in jobs.items():
+        box.run("scontrol", "update", f"JobId={job}", changes[name], user="alice")
+    box.wait("parked", lambda: not held(box, jobs["behind"]))
+    assert box.reason(jobs["behind"]) == "Dependency"
+    box.wait_ended(jobs["moved"])
+    assert box.job(jobs["moved"])["partition"] == "vc-b"
     box.run("scancel", *full)
-    if ends:
-        box.wait_ended(job)
-    else:
-        assert box.job(job)["state_reason"] == "BeginTime"
-        box.run("scancel", job)
+    box.wait_ended(jobs["off"], jobs["back"], jobs["behind"], jobs["never"])
+    verbs = [a["verb"] for a in lucidd.story(jobs["behind"])["actions"]]
+    assert [verb for verb in verbs if verb in ("park", "take over", "start")] == ["park", "take over", "start"]
+    assert "let go" in [a["verb"] for a in lucidd.story(jobs["off"])["actions"]]
+    assert held(box, jobs["later"]), "its time has not come"
+    assert "begin time" in lucidd.ctl("status", "--json")
+
+
+def test_dependencies_end_by_slurms_own_rules(box: Box, lucidd: Lucidd) -> None:
+    """afterok of a job that failed, with and without kill_invalid_depend; afterok of one that went well, a singleton,
+    and the tasks of an array that wait for those of another (aftercorr)."""
+    first, bad = (box.sbatch("-p", "vc-a", "--gres=gpu:1", script=script) for script in ("sleep 3", "sleep 3; false"))
+    pair = box.sbatch("-p", "vc-a", "--gres=gpu:1", "--array=0-1", script="sleep 3")
+
+    def after(*options: str) -> str:
+        return box.sbatch("-p", "vc-a", "--gres=gpu:1", *options, script="sleep 1")
+
+    well = after(f"--dependency=afterok:{first}")
+    killed = after(f"--dependency=afterok:{bad}", "--kill-on-invalid-dep=yes")
+    stuck = after(f"--dependency=afterok:{bad}", "--kill-on-invalid-dep=no")
+    corr = after(f"--dependency=aftercorr:{pair}", "--array=0-1")
+    after("--job-name=one")
+    single = after("--dependency=singleton", "--job-name=one")
+    box.wait_ended(well, killed, single)
+    assert (box.state(well), box.state(killed), box.state(single)) == ("COMPLETED", "CANCELLED", "COMPLETED")
+    assert box.reason(stuck) == "DependencyNeverSatisfied"
+
+    def tasks() -> list[str]:
+        return [job["job_state"][0] for job in box.jobs().values() if str(job["array_job_id"]["number"]) == corr]
+
+    box.wait("the array", lambda: set(tasks()) == {"COMPLETED"})
+    for job in (well, single):
+        assert "take over" in [action["verb"] for action in lucidd.story(job)["actions"]]
 
 
 def test_release_without_lucid_leaves_a_job_that_its_user_holds(box: Box) -> None:

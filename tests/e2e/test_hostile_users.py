@@ -142,7 +142,7 @@ ATTACKS = {
     ),
     "names": "cd $P; for i in $(seq 300); do mkdir d$i; cd d$i; done 2>/dev/null; cd $P; seq 20000 | xargs touch",
 }
-QUICK = ("the pid file names a process of root's", "answers name slurmd, broken", "FIFOs")
+QUICK = ("the pid file names a process of root's", "FIFOs")
 
 
 def attack(box: Box, pair: tuple[str, str], victim: subprocess.Popen[bytes], what: str) -> None:

@@ -112,7 +112,7 @@ def test_begin_times_dependencies_and_users_holds_queue_too(box: Box) -> None:
     assert (depends["hold"], depends["state_reason"]) == (False, "Dependency")
     assert depends["eligible_time"]["number"] > time.time() + 300 * 86400
     own = box.job(box.sbatch(GPU, "--hold", "--comment=mine"))
-    assert (own["admin_comment"], own["hold"]) == ("lucid:vc=vc-a;held=1;node=gres/gpu:1;v=2", True)
+    assert (own["admin_comment"], own["hold"]) == ("lucid:vc=vc-a;held=1;own=1;node=gres/gpu:1;v=2", True)
     assert own["comment"] == "mine lucid:held"
 
 

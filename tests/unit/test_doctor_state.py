@@ -229,6 +229,25 @@ def test_a_heartbeat_that_the_plugin_does_not_read_is_found(root: Path) -> None:
 
 
 @ROOT_ONLY
+@pytest.mark.parametrize(
+    ("line", "says"), [("shards users", "`shards users`"), ("exempt 0", "exempts nobody but root"), ("exempt 77", "")]
+)
+def test_a_plugin_whose_settings_undo_the_order_is_found(root: Path, line: str, says: str) -> None:
+    conf = root / "etc/slurm/lucid.plugin.conf"
+    conf.write_text(conf.read_text() + line + "\n")
+    found = files(root, IN_FORCE)
+    assert len(found) == bool(says)
+    assert says in "".join(found)
+
+
+@ROOT_ONLY
+def test_a_plugin_that_knows_nothing_of_optout_is_found(root: Path) -> None:
+    plugin = root / "etc/slurm/job_submit.lua"
+    plugin.write_text(plugin.read_text().replace("optout", "otherwise"))
+    assert any("job_submit.lua is older than that" in words for words in files(root, IN_FORCE))
+
+
+@ROOT_ONLY
 @pytest.mark.parametrize("key", IN_FORCE)
 def test_a_slurmctld_that_runs_with_an_older_file_is_found(root: Path, key: str) -> None:
     (words,) = files(root, {**IN_FORCE, key: ""})

@@ -108,12 +108,45 @@ def test_a_job_that_is_not_elastic_is_made_room_for() -> None:
     assert "rigid" not in stays.decisions
 
 
-def test_reported_speeds_replace_the_preset_ones() -> None:
-    slower = Progress(1.0, ((2, 60.0), (3, 90.0)))  # more than one GPU was of no use to it
-    entries = [grows("a", "n1:0", progress=slower), grows("b", "n1:1")]
-    made = plan("elastic", nodes(1, 3), entries)
-    assert "a" not in made.decisions
-    assert gpus(made, "b") == 2
+def who_grows(
+    seen: tuple[tuple[int, float], ...],
+    preset: Sequence[float] = PERFECT,
+    have: int = 1,
+    done: float = 1.0,
+    epochs: float = 10.0,
+) -> str:
+    """Two jobs run, one GPU is idle: which of them gets it? ``b`` has five epochs left and would save 150 s. ``a``
+    has ``have`` GPUs and has reported these times of an epoch."""
+    a = grows("a", f"n1:0-{have - 1}", progress=Progress(done, seen))
+    b = grows("b", f"n1:{have}", progress=Progress(5.0))
+    known = {
+        "a": replace(guess(600.0), epochs=epochs, epoch_s=tuple(preset)),
+        "b": replace(guess(600.0), epochs=10.0, epoch_s=PERFECT),
+    }
+    made = policy("elastic").plan(snap(100.0, part(nodes(1, have + 2), (), [a, b]), predictions=known))
+    decisions = made.partitions[VC].decisions
+    (grown,) = decisions
+    assert gpus(made.partitions[VC], grown) == (have if grown == "a" else 1) + 1
+    return grown
+
+
+def test_preset_times_decide_until_a_job_has_reported_others() -> None:  # E13
+    assert who_grows(()) == "a"
+    assert who_grows((), preset=[60.0] * 8) == "b", "the preset table says that more GPUs are of no use to it"
+    assert who_grows(((2, 60.0), (3, 90.0))) == "b", "it has found that out"
+    assert who_grows(((1, 60.0), (2, 60.0))) == "b"
+    assert who_grows(((1, 90.0), (2, 30.0)), preset=[60.0] * 8) == "a"
+
+
+def test_three_reported_numbers_of_gpus_foretell_the_others() -> None:  # E13
+    seen = tuple((g, 40.0 / g + 20.0) for g in (1, 2, 3))  # 30 s on four GPUs, 3 s less than on three
+    assert who_grows(seen[1:], have=3) == "a", "the preset time of four GPUs is 15 s"
+    assert who_grows(seen, have=3) == "b"
+
+
+def test_what_a_job_has_done_is_no_longer_ahead_of_it() -> None:  # E13, E6
+    assert who_grows((), epochs=20.0, done=10.0) == "a"
+    assert who_grows((), epochs=20.0, done=19.0) == "b"
 
 
 def test_the_job_keeps_those_of_its_gpus_that_it_can() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from builders import at
 from fake_slurm import fake_node
-from lucid.adapters.left_out import LeftOut, shown
+from lucid.adapters.left_out import LeftOut, short
 from lucid.adapters.slurm_json import loads
 from lucid.adapters.slurm_records import jobs_from, nodes_from
 from lucid.adapters.slurm_sacct import accounted_from
@@ -158,5 +158,5 @@ def test_each_record_is_logged_once_and_memory_is_bounded(caplog: pytest.LogCapt
 
 
 def test_what_a_record_says_of_itself_is_shown_without_effect() -> None:
-    assert shown("a\x1b[31m\n[/]" + "x" * 999).startswith("a\\x1b[31m\\n[/]xxx")
-    assert len(shown("x" * 999)) == 201
+    assert short("a\x1b[31m\n[/]" + "x" * 999).startswith("a\\x1b[31m\\n[/]xxx")
+    assert len(short("x" * 999)) == 201

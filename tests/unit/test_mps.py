@@ -398,6 +398,19 @@ class TestBehindTheProlog:
         assert node.daemons()[0]["gpus"] == [G1, G2]
         assert len(list((node.dir / "env").iterdir())) == 3
 
+    def test_the_sampler_goes_on_as_whom_node_conf_names(self, node: Mps, tmp_path: Path) -> None:
+        sampler = node.tools / "sampler"
+        sampler.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/sampler.log\n')
+        sampler.chmod(0o755)
+        conf = node.slurm / "node.conf"
+        conf.write_text(conf.read_text() + f"sampler {sampler}\nsampler-user lucid\n")
+        self.slurm(node, "prolog.d/50-lucid", "7", "lucid-gpus=0,1,2")
+        self.slurm(node, "epilog.d/50-lucid", "7")
+        assert (tmp_path / "sampler.log").read_text().splitlines() == [
+            "--as-user lucid start --job 7 --slurm-id 7 --gpus  --nodes 1",
+            "--as-user lucid stop --job 7",
+        ]
+
     def test_variables_of_the_job_lead_root_nowhere(self, node: Mps, tmp_path: Path) -> None:
         mine = {
             "LUCID_MPS_DIR": str(tmp_path / "x"),

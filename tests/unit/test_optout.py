@@ -128,6 +128,24 @@ def test_one_that_was_let_go_and_requeued_queues_again(stage: Scene) -> None:
     assert stage.slurm.records["1"].state == "RUNNING"
 
 
+@pytest.mark.parametrize("how", ["wait=1", "begin=1", "own=1"])
+def test_who_joined_the_queue_late_is_behind_first_and_then_an_ordinary_job(stage: Scene, how: str) -> None:
+    """Whatever the policy goes by: it sees them when their turn has come."""
+    stage.slurm.submit("1", "vc", 1, mark=MINE)
+    stage.slurm.submit("2", "vc", 2, mark=MINE)
+    stage.slurm.submit("3", "vc", 1, mark=f"{MINE};{how}")
+    stage.slurm.submit("4", "vc", 1, mark=MINE)
+    assert waiting(stage) == ["1", "2", "4"]
+    assert "joined the queue late" in stage.cluster.aside()["3"]
+    known(stage, "1")
+    assert stage.start("1", "n1:0") is None
+    assert waiting(stage) == ["2", "3", "4"]
+    free = Scene(optout="free")
+    free.slurm.submit("1", "vc", 1, mark=MINE)
+    free.slurm.submit("3", "vc", 1, mark=f"{MINE};{how}")
+    assert waiting(free) == ["1", "3"]
+
+
 # -- begin times and dependencies -------------------------------------------------------------------------------
 
 

@@ -35,12 +35,14 @@ from lucid.core.reason import Allotted, NextRound, Preempted, TooLarge
 from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError
 from lucid.orchestrator.check import check_partition
+from lucid.orchestrator.policies import pollux
 from lucid.simulator.adaptive import AppLearning
 from lucid.simulator.applications import Application
 from lucid.simulator.cluster import JobOutcome
 from lucid.simulator.engine import run
 from lucid.simulator.traces import Trace, TraceJob
 from lucid.simulator.truth import OraclePredictor
+from lucid.systems.pollux import GradParams, Objective, SearchOptions, SearchResult, search
 
 LIMITS = Elastic(24, batch=256, init_batch=INIT, most_batch=1024, atomic_min=16, atomic_max=128)
 
@@ -250,3 +252,93 @@ def test_a_job_with_nothing_left_for_it_is_requeued() -> None:
     made = plan("pollux", part(nodes(1, 4), [waits("q", 4)], jobs))
     assert isinstance(made.decisions["q"], Start)
     assert isinstance(made.decisions["a"], Requeue)
+
+
+class Spy:
+    """Passes on what the policy asks of the search, and keeps it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[dict[str, Any]] = []
+        monkeypatch.setattr(pollux, "search", self)
+
+    def __call__(self, *args: Any, **asked: Any) -> SearchResult:
+        self.asked.append(asked)
+        return search(*args, **asked)
+
+
+def test_the_search_is_asked_for_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:  # P24, P27, P28
+    spy, partition = Spy(monkeypatch), part(nodes(2, 4), running=[holds("a", "n1:0", (2,))])
+    effort = {"population": 8, "generations": 5, "patience": 3, "greedy_seeds": False}
+    plan("pollux", partition, pollux={"p": -2.0, "avoid_interference": False, **effort})
+    plan("pollux", partition)
+    chosen, default = spy.asked
+    assert chosen["objective"] == Objective(p=-2.0, offset=1e-3, scale=2 / 8), "nodes / GPUs"
+    assert chosen["options"] == SearchOptions(population=8, generations=5, patience=3, seeds=False)
+    assert not chosen["avoid_interference"]
+    assert default["objective"] == Objective(p=-1.0, offset=1e-3, scale=2 / 8)
+    assert (default["options"].population, default["options"].generations) == (100, 100)
+    assert default["avoid_interference"]
+
+
+def test_the_next_round_goes_on_from_the_last_population() -> None:  # P27
+    """With no generation of its own, a round finds what the last one found, under whatever numbers jobs then have."""
+    held = [holds(f"j{i}", f"n{i}:0", (4,)) for i in (1, 2, 3)]
+    machines = nodes(3, 4)
+    first = plan("pollux", part(machines, running=held), 6000.0)
+    found = {name: decision.placement for name, decision in first.decisions.items() if isinstance(decision, Resize)}
+    assert len(found) == 3
+    lazy = {"population": 4, "generations": 0, "greedy_seeds": False}
+    again = plan("pollux", part(machines, running=held[::-1]), 6060.0, memory=first.memory, pollux=lazy)
+    later = {name: decision.placement for name, decision in again.decisions.items() if isinstance(decision, Resize)}
+    assert {n: placement_gpus(p) for n, p in later.items()} == {n: placement_gpus(p) for n, p in found.items()}
+    assert [p.node for p in later["j1"]] == [p.node for p in found["j1"]]
+    alone = plan("pollux", part(machines, running=held[1:]), 6060.0, memory=first.memory, pollux=lazy)
+    kept = {n: d.placement for n, d in alone.decisions.items() if isinstance(d, Resize)}
+    assert kept.keys() == {"j2", "j3"}
+    assert all(placement_gpus(kept[n]) >= placement_gpus(found[n]) for n in kept), "the other left GPUs, not jobs"
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_only_one_of_two_jobs_on_several_nodes_may_stay_on_a_node(apart: bool) -> None:  # P28
+    """Their restarts have cost them so much that neither would move for a better place."""
+    both = [holds(f"j{i}", f"n1:{i} n2:{i}", (2,), submit_s=500.0, restarts=9) for i in (0, 1)]
+    made = plan("pollux", part(nodes(2, 2), running=both), pollux={"avoid_interference": apart})
+    stay = [e.job.id for e in both if e.job.id not in made.decisions]
+    assert len(stay) == (1 if apart else 2)
+
+
+@pytest.mark.parametrize("start", [False, True])
+def test_a_job_on_several_nodes_closes_them_to_others_of_its_kind(start: bool) -> None:  # P28
+    """``start``: that job, which is not elastic, starts in this very plan."""
+    grown = holds("a", "n1:1", (8,))
+    rigid = [] if start else [runs("r", "n1:0 n2:0")]
+    line = [waits("r", 2, min_nodes=2)] if start else []
+    for avoid, count in [(True, 1), (False, 2)]:
+        made = plan("pollux", part(nodes(2, 4), line, [grown, *rigid]), 60000.0, pollux={"avoid_interference": avoid})
+        resize = made.decisions["a"]
+        assert isinstance(resize, Resize)
+        assert len(resize.placement) == count
+    on_one = plan("pollux", part(nodes(2, 4), running=[grown, runs("r", "n1:0")]), 60000.0).decisions["a"]
+    assert isinstance(on_one, Resize)
+    assert len(on_one.placement) == 2, "a job on one node closes nothing"
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_pinned_job_is_worth_what_its_own_batch_brings(pinned: bool) -> None:  # P29
+    """Gradients with little noise make small batches best, and it was submitted with a larger one."""
+    little = (100.0, 1.0)
+    entry = holds("a", "n1:0", (1,), submit_s=0.0)
+    assert entry.progress is not None
+    progress = replace(entry.progress, gradient=little)
+    limits = replace(LIMITS, batch=512, pinned=pinned)
+    entry = replace(entry, job=replace(entry.job, elastic=limits), progress=progress)
+    made = plan("pollux", part(nodes(1, 4), running=[entry]), 6000.0)
+    found = reason(made.decisions["a"], Allotted)
+    assert found.gpus == 2
+    model = MODEL._replace(grad=GradParams(*little))
+    moved = 6000.0 / 6030.0
+    if pinned:
+        two, four = (float(model.throughput(1, g, 128, 512 // (128 * g) - 1)) for g in (2, 4))
+    else:
+        two, four = (float(model.goodput(1, g, INIT // g, 0)) for g in (2, 4))
+    assert found.value == pytest.approx(moved * two / four)

@@ -77,6 +77,7 @@ def test_each_gpu_gets_an_address_and_two_slots() -> None:
     ]
     assert "type a100" in written.plugin_conf
     assert "heartbeat /run/lucid/heartbeat" in written.plugin_conf
+    assert "shards lucid" in written.plugin_conf
 
 
 @pytest.mark.parametrize(

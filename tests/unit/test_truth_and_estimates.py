@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from builders import HEAVY, LIGHT, FixedPredictor, a_job, a_trace, by
 from lucid.binder.contention import contention_score, contention_speeds
 from lucid.core.job import Ended, JobProfile
-from lucid.core.prediction import Prediction
+from lucid.core.prediction import Prediction, StageTimes
 from lucid.errors import TraceError
-from lucid.simulator.estimates import GivenPredictor, read_estimates
+from lucid.simulator.estimates import DryRunPredictor, GivenPredictor, read_estimates
 from lucid.simulator.truth import ContentionTruth, OraclePredictor, PairsTable, read_pairs, workload_label
 
 A, B = JobProfile(1.0, 1.0, 1.0, workload="a|x|64|0"), JobProfile(1.0, 1.0, 1.0, workload="b|x|64|1")
@@ -138,3 +139,29 @@ def test_estimates_of_another_trace_are_refused_all_the_same(tmp_path: Path) -> 
     (tmp_path / "e.csv").write_text("job_id,duration_s\n77,5\n")
     with pytest.raises(TraceError, match="none of its 1 job ids is in trace 'test'"):
         read_estimates(tmp_path / "e.csv", TRACE, partial=True)
+
+
+def test_a_model_is_run_dry_once_and_later_jobs_reuse_what_that_showed() -> None:  # M1
+    shown = {
+        "first": StageTimes((1.0, 2.0, 3.0, 0.0), 6.0),
+        "again": StageTimes((9.0, 9.0, 9.0, 9.0), 36.0),
+        "wide": StageTimes((4.0, 4.0, 4.0, 4.0), 16.0),
+        "other": StageTimes((5.0, 5.0, 5.0, 5.0), 20.0),
+        "unnamed1": StageTimes((6.0, 6.0, 6.0, 6.0), 24.0),
+        "unnamed2": StageTimes((7.0, 7.0, 7.0, 7.0), 28.0),
+        "never": None,
+    }
+    names = {"first": "bert", "again": "bert", "wide": "bert", "other": "gpt"}
+    items = [by(i, 2 if i == "wide" else 1, 50.0, name=names.get(i, "")) for i in shown]
+    trace = a_trace(*(replace(item, stages=shown[item.job.id]) for item in items))
+    made = DryRunPredictor(trace, FixedPredictor({"again": 70.0}))
+    found = {item.job.id: made.predict(item.job, None, 0.0) for item in trace.jobs}
+    assert found["first"].stages == shown["first"]
+    assert found["again"].stages == shown["first"], "the same model on as many GPUs"
+    assert found["again"].duration_s == 70.0, "the rest is the other predictor's"
+    for job_id in ("wide", "other", "unnamed1", "unnamed2", "never"):
+        assert found[job_id].stages == shown[job_id], job_id
+    last_first = DryRunPredictor(trace, FixedPredictor())
+    by_id = {item.job.id: item.job for item in trace.jobs}
+    assert last_first.predict(by_id["again"], None, 0.0).stages == shown["again"]
+    assert last_first.predict(by_id["first"], None, 0.0).stages == shown["again"], "whoever is asked about first"

@@ -41,7 +41,9 @@ class LucidPolicy(PartitionPolicy):
         self._settings = settings
         self._predictor = predictor
         self._orders: defaultdict[str, QueueOrder] = defaultdict(
-            lambda: QueueOrder(settings.packing.same_user_only, settings.fairness.share_bound)
+            lambda: QueueOrder(
+                settings.packing.same_user_only, settings.fairness.share_bound, settings.profiling.restarts
+            )
         )
         bound_s = settings.fairness.beyond_plain_s
         self._plain = None if bound_s is None else BackfillPolicy(settings.backfill)

@@ -105,8 +105,8 @@ class PolluxPolicy(PartitionPolicy):
 
     def _job(self, entry: Entry, now_s: float) -> PolluxJob:
         limits, progress = limits_of(entry), entry.progress
-        most = limits.batch if limits.pinned else limits.most_batch
-        batch = BatchLimits(min(limits.init_batch, most), most, limits.atomic_min, limits.atomic_max)
+        least, most = (limits.batch,) * 2 if limits.pinned else (limits.init_batch, limits.most_batch)
+        batch = BatchLimits(least, most, limits.atomic_min, limits.atomic_max)
         largest = max((gpus for gpus, _ in progress.epoch_s), default=0) if progress is not None else 0
         model = None
         if progress is not None and progress.step_model and progress.gradient is not None:

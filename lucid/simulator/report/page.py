@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from lucid.shown import for_html
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import LARGE_GPUS, SIZES
 from lucid.simulator.report import charts, policies, summary, tables
@@ -52,7 +53,8 @@ def write_report(
 def _environment() -> Environment:
     return Environment(
         loader=PackageLoader("lucid.simulator.report", "."),
-        autoescape=True,  # whatever the file is called: names of traces and VCs are anybody's text
+        autoescape=True,
+        finalize=for_html,  # whatever the file is called: names of traces and VCs are anybody's text
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -13,6 +13,7 @@ from lucid.errors import ConfigError
 from lucid.systems.elastic import (
     CLASSES,
     MIXES,
+    MODELS,
     ElasticJob,
     ElasticModel,
     ElasticRequest,
@@ -148,6 +149,13 @@ def test_preset_then_recorded_then_fitted() -> None:  # E13
         speeds.record(9, 1.0)
 
 
+def test_one_slow_epoch_does_not_bend_the_fit() -> None:  # E13
+    speeds = EpochTimes([1.0] * 10)
+    for gpus in (1, 4, 6, 8, 10):
+        speeds.record(gpus, (100.0 / gpus + 5.0) * (1.6 if gpus == 1 else 1.0))
+    assert speeds.times()[4] == pytest.approx(25.0, rel=0.1)  # 31 % too much where long epochs count for more
+
+
 def test_baselines() -> None:  # E14, E15
     assert fcfs_admissions(3, 5) == 3
     times = [8.0, 4.0, 3.0, 5.0]
@@ -169,6 +177,56 @@ def test_sets_of_requests(mix: str) -> None:  # E17, E18
     assert draw_set(mix, 15, seed=1) == requests
     with pytest.raises(ConfigError, match="workload1"):
         draw_set("workload9", 15, seed=1)
+
+
+MANY = 4000
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_a_mix_draws_its_classes_as_often_as_it_says(mix: str) -> None:  # E17
+    sizes = [request.size for request in draw_set(mix, 15, seed=2, jobs=MANY)]
+    drawn = {size: sizes.count(size) / MANY for size in set(sizes)}
+    assert drawn == pytest.approx(MIXES[mix], abs=0.03)
+    often = {"workload2": "small", "workload4": "large"}
+    assert ("micro" in drawn) == (mix == "workload1"), "only the first mix has micro jobs"
+    assert mix not in often or drawn[often[mix]] > 0.5
+    if mix not in often:
+        assert max(drawn.values()) - min(drawn.values()) < 0.06
+
+
+def test_classes_are_whole_trainings_on_one_gpu() -> None:  # E17
+    assert {name: low for name, (low, _) in CLASSES.items()} == {"micro": 6, "small": 11, "medium": 61, "large": 121}
+    assert {name: high for name, (_, high) in CLASSES.items()} == {
+        "micro": 10,
+        "small": 60,
+        "medium": 120,
+        "large": 480,
+    }
+    images, enlarged = MODELS[:5], MODELS[5:]
+    assert all(1 <= model.epoch_min <= 2 for model in images)
+    assert len(enlarged) == 3
+    assert all(model.epoch_min >= 10 for model in enlarged)
+
+
+def test_models_and_epochs_are_drawn_evenly_from_those_that_fit_the_class() -> None:  # E17, E18
+    fast, slow = ElasticModel("fast", 1.0, 0.0), ElasticModel("slow", 4.0, 0.0)
+    classes = {"small": (10.0, 19.0), "medium": (2.0, 3.0), "large": (8.0, 8.0)}
+    drawn = draw_set("workload4", 15, seed=3, jobs=MANY, models=(fast, slow), classes=classes)
+    small = [r for r in drawn if r.size == "small"]
+    assert sorted({r.epochs for r in small if r.model is fast}) == list(range(10, 20))
+    assert sorted({r.epochs for r in small if r.model is slow}) == [3, 4]
+    assert sum(r.model is fast for r in small) / len(small) == pytest.approx(0.5, abs=0.08)
+    first = [r.epochs for r in small if r.model is fast]
+    assert np.mean(first) == pytest.approx(14.5, abs=0.6)
+    assert {r.model for r in drawn if r.size == "medium"} == {fast}, "four minutes do not go into two or three"
+    assert {(r.model, r.epochs) for r in drawn if r.size == "large"} == {(fast, 8), (slow, 2)}
+    assert {r.model for r in draw_set("workload1", 15, seed=3, jobs=MANY)} == set(MODELS)
+
+
+def test_requests_arrive_as_a_poisson_process() -> None:  # E18
+    gaps = np.diff([r.arrival_s for r in draw_set("workload1", 20, seed=4, jobs=MANY)])
+    assert gaps.mean() == pytest.approx(1200, rel=0.05)
+    assert gaps.std() == pytest.approx(1200, rel=0.08), "as wide as its mean"
 
 
 def test_replay_by_hand() -> None:  # E14-E16, E20

@@ -49,6 +49,29 @@ def test_loss_fit_needs_three_points() -> None:
     assert [fitted.a, fitted.b, fitted.c] == pytest.approx([0.2, 0.5, 0.3], abs=1e-5)
 
 
+def test_three_points_make_a_loss_curve_and_more_make_it_better() -> None:  # O2
+    true = LossModel(0.2, 0.5, 0.3)
+    early = fit_loss([0, 5, 30], true.loss([0, 5, 30]))
+    assert early is not None
+    assert early.loss(60) == pytest.approx(true.loss(60), rel=1e-3)
+    bumpy = [1.0, 1.0, *true.loss(np.arange(2, 30))]
+    before, after = fit_loss([0, 1, 2], bumpy[:3]), fit_loss(range(30), bumpy)
+    assert before is not None
+    assert after is not None
+    assert after.loss(60) == pytest.approx(true.loss(60), rel=0.1)
+    assert before.loss(60) > 2 * true.loss(60), "nothing has fallen yet"
+
+
+def test_a_loss_curve_never_falls_below_zero_or_rises() -> None:  # O2
+    epochs = np.arange(9)
+    for losses in (1 / (0.2 * epochs + 0.5) - 0.2, 1 + 0.05 * epochs, 1 / (0.2 * epochs + 0.5) ** 2):
+        fitted = fit_loss(epochs, losses)
+        assert fitted is None or min(fitted.a, fitted.b, fitted.c) >= 0
+    sunk = fit_loss(epochs, 1 / (0.2 * epochs + 0.5) - 0.2)
+    assert sunk is not None
+    assert sunk.c == pytest.approx(0.0, abs=1e-3)
+
+
 @pytest.mark.parametrize(("model", "least"), [(ASYNC, 4), (SYNC, 5)])
 def test_speed_fit_off_the_diagonal_predicts_everywhere(model: SpeedModel, least: int) -> None:
     places = [(1, 1), (2, 1), (1, 3), (4, 2), (3, 5), (6, 6)]
@@ -184,3 +207,30 @@ def test_a_job_that_fits_nowhere_is_trimmed_and_the_next_is_still_placed() -> No
     cpu_only = PlacementRequest("cpu", 3, 4, SERVER, (1.0, 1.0, 0.0, 0.0))
     assert "cpu" in place([wide, cpu_only], capacity)
     assert "cpu" not in place([wide, cpu_only], capacity, as_published=True) or capacity[0, 2] >= 3
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [((1, 1), (2, 4)), ((1, 3), (4, 1)), ((3, 1), (1, 4))],
+)
+def test_jobs_of_fewer_tasks_are_placed_first(narrow: tuple[int, int], wide: tuple[int, int]) -> None:  # O14
+    """Whatever the order in which they come, and whether the tasks are servers or workers: the job of fewer tasks
+    gets the first node, the other one the next."""
+    capacity = np.tile([8.0, 100.0, 10.0, 4.0], (2, 1))
+    jobs = [PlacementRequest("wide", *wide, (1, 1, 0, 0), (1, 1, 0, 0))]
+    jobs.append(PlacementRequest("narrow", *narrow, (1, 1, 0, 0), (1, 1, 0, 0)))
+    for requests in (jobs, jobs[::-1]):
+        placed = place(requests, capacity)
+        assert {*placed["narrow"].servers, *placed["narrow"].workers} == {0}
+        assert {*placed["wide"].servers, *placed["wide"].workers} == {1}
+
+
+def test_a_job_takes_as_many_nodes_as_it_needs_and_as_much_of_each() -> None:  # O16
+    capacity = np.tile([8.0, 100.0, 10.0, 4.0], (4, 1))
+    task = (1.0, 1.0, 0.0, 0.0)
+    for servers, workers, count in [(4, 4, 1), (8, 8, 2), (6, 12, 3), (16, 16, 4)]:
+        placed = place([PlacementRequest("job", servers, workers, task, task)], capacity)["job"]
+        for tasks in (placed.servers, placed.workers):
+            each = [tasks.count(node) for node in set(tasks)]
+            assert len(each) == count, f"{servers} + {workers} tasks of one core on nodes of eight"
+            assert max(each) == min(each)

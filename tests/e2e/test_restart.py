@@ -1,0 +1,142 @@
+"""A restart lets nothing go; a stop lets all go, and the next start takes up what waits still. On real daemons, with
+lucid-release run as systemd's ExecStopPost and timer would."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from box import Box
+from breakage import RUNS, ran_once
+from daemon_box import Lucidd
+from test_fail_open import release
+
+NOWHERE = "/nonexistent/heartbeat"
+
+
+@pytest.fixture
+def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
+    daemon = Lucidd(box, tmp_path / "state")
+    daemon.start()
+    yield daemon
+    daemon.close()
+
+
+def systemctl(folder: Path, jobs: str) -> str:
+    """A PATH on which systemctl says these jobs are queued, as ``list-jobs`` prints them."""
+    folder.mkdir(exist_ok=True)
+    program = folder / "systemctl"
+    program.write_text(f"#!/bin/sh\ncase \"$*\" in *list-jobs*lucidd.service) echo '{jobs}' ;; *) exit 1 ;; esac\n")
+    program.chmod(0o755)
+    return f"{folder}:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def stop(lucidd: Lucidd) -> None:
+    """Politely, as systemctl stop does."""
+    assert lucidd.process is not None
+    lucidd.process.terminate()
+    lucidd.process.wait(60)
+    lucidd.process = None
+
+
+def queue(box: Box, lucidd: Lucidd) -> list[str]:
+    """Twelve jobs that wait behind blockers of vc-b, held by Lucid."""
+    blocker = box.sbatch("-p", "vc-b", "--gres=gpu:4", "--comment=lucid:off", script="sleep 900", user="bob")
+    box.wait("the node taken", lambda: box.state(blocker) == "RUNNING", 30)
+    profiled = box.sbatch("-p", "prof", "--gres=gpu:4", "--comment=lucid:off", script="sleep 900", user="bob")
+    box.wait("the profiling node taken", lambda: box.state(profiled) == "RUNNING", 30)
+    ids = [box.sbatch("--gres=gpu:4", "-p", "vc-b", "-J", f"q{n}", script=RUNS.format(1)) for n in range(12)]
+    assert all(box.job(number)["hold"] for number in ids)
+    return [blocker, profiled, *ids]
+
+
+def held(box: Box, ids: list[str]) -> list[str]:
+    jobs = box.jobs()
+    return [number for number in ids if jobs[number]["hold"]]
+
+
+def test_a_restart_keeps_the_queue_and_a_stop_is_taken_back(box: Box, lucidd: Lucidd, tmp_path: Path) -> None:
+    blocker, profiled, *ids = queue(box, lucidd)
+    state = str(lucidd.folder)
+    stop(lucidd)
+    path = systemctl(tmp_path / "bin", "812 lucidd.service restart running")
+    said = release(box, "--stopped", SERVICE_RESULT="success", PATH=path, LUCID_STATE=state)
+    assert (said.returncode, "restarted" in said.stdout) == (0, True)
+    assert held(box, ids) == ids
+    lucidd.start()
+    time.sleep(3)
+    assert held(box, ids) == ids
+
+    stop(lucidd)
+    path = systemctl(tmp_path / "bin", "812 lucidd.service stop running")
+    assert release(box, "--stopped", SERVICE_RESULT="success", PATH=path, LUCID_STATE=state).returncode == 0
+    assert held(box, ids) == []
+    listed = {line.split()[0] for line in (lucidd.folder / "released").read_text().splitlines()}
+    assert listed == set(ids)
+    mine, off = ids[0], ids[1]
+    box.run("scontrol", "update", f"JobId={off}", "Comment=lucid:off", user="alice")
+    box.scontrol("hold", mine)
+    box.scontrol("release", mine)
+
+    lucidd.start()
+    again = [number for number in ids if number != off]
+    box.wait("what waits is held again", lambda: held(box, ids) == again, 30)
+    box.wait("the list is done with", lambda: not (lucidd.folder / "released").exists(), 20)
+    box.run("scancel", blocker, profiled)
+    box.wait_ended(*ids, limit_s=200)
+    ran_once(box, *ids)
+    starts = {number: box.job(number)["start_time"]["number"] for number in again}
+    assert sorted(again, key=lambda number: (starts[number], int(number))) == again, "in order"
+
+
+def test_the_timer_of_a_host_without_the_heartbeat_sees_that_lucidd_lives(box: Box, lucidd: Lucidd) -> None:
+    ids = queue(box, lucidd)[2:]
+    for option in ([], ["--stopped"]):
+        assert release(box, *option, LUCID_HEARTBEAT=NOWHERE, SERVICE_RESULT="success").returncode == 0
+        assert held(box, ids) == ids
+    lucidd.kill()
+    assert release(box, LUCID_HEARTBEAT=NOWHERE, LUCID_SLURM_PREFIX="false").returncode == 1, "no controller answers"
+    assert release(box, LUCID_HEARTBEAT=NOWHERE).returncode == 0
+    assert held(box, ids) == ids, "not longer than the bound yet"
+    time.sleep(3)
+    assert release(box, LUCID_HEARTBEAT=NOWHERE, LUCID_BOUND_S="2").returncode == 0
+    assert held(box, ids) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "released"),
+    [
+        ("", True),
+        ("host {here}\n", True),
+        ("host elsewhere\n", False),
+        ("host {here}\nstandby elsewhere\n", False),
+    ],
+)
+def test_a_stop_lets_go_only_where_no_other_host_goes_on(box: Box, lines: str, released: bool) -> None:
+    here = subprocess.run(["uname", "-n"], capture_output=True, text=True, check=True).stdout.strip()
+    box.beat(extra=lines.format(here=here))
+    number = box.sbatch("--gres=gpu:1", script="sleep 1")
+    assert box.job(number)["hold"]
+    assert release(box, "--stopped", SERVICE_RESULT="success").returncode == 0
+    assert bool(held(box, [number])) is not released
+
+
+@pytest.mark.parametrize(("ahead_s", "kept"), [(-250, True), (30, True), (-350, False), (90, False)])
+def test_signs_of_life_bear_clocks_a_minute_apart(box: Box, ahead_s: int, kept: bool) -> None:
+    box.beat()
+    number = box.sbatch("--gres=gpu:1", script="sleep 1")
+    box.beat(age_s=-ahead_s)
+    assert release(box, LUCID_HEARTBEAT=NOWHERE).returncode == 0
+    assert bool(held(box, [number])) is kept
+
+
+def test_asking_whether_lucidd_lives_submits_nothing(box: Box) -> None:
+    box.beat()
+    words = ("sbatch", "--comment=lucid:alive", "--chdir=/", "--wrap=:")
+    done = box.run(*words, user="alice", check=False)
+    assert done.returncode != 0
+    assert "lucid-alive heartbeat=" in done.stderr
+    assert not box.run("squeue", "-h", "-a").stdout

@@ -1,0 +1,211 @@
+"""A shortcut changes nothing: each plan is made with and without what spares it work, over random clusters."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from builders import VC, FixedPredictor, a_job, guess
+from builders import settings as rules_of
+from lucid.binder import pairing
+from lucid.config import PolicySettings
+from lucid.core.decision import Start
+from lucid.core.job import JobProfile, Pending, Running
+from lucid.core.node import Node
+from lucid.core.placement import NodeGpus
+from lucid.core.prediction import Prediction
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.order import QueuedJob, QueueOrder
+from lucid.orchestrator.policies import backfill
+from lucid.orchestrator.policies.backfill import BackfillPolicy
+from lucid.orchestrator.policies.lucid import LucidPolicy
+from safety_rules import outline
+
+SCENES = 6 * int(os.environ.get("LUCID_EXAMPLES", "50"))
+USERS = ("ann", "bob")
+
+
+class EachByItself(QueueOrder):
+    """The order in which no job has the shape of another: what stopped one says nothing of the next."""
+
+    def __call__(self, *args: Any) -> list[QueuedJob]:
+        queue = super().__call__(*args)
+        for queued in queue:
+            queued.shape = (queued.entry.job.gpus, queued.id)
+        return queue
+
+
+def without_shapes(settings: PolicySettings, predictor: FixedPredictor) -> LucidPolicy:
+    """Lucid's policy, that decides every job by itself."""
+    made = LucidPolicy(settings, predictor)
+    packing, fairness = settings.packing, settings.fairness
+    made._orders = defaultdict(lambda: EachByItself(packing.same_user_only, fairness.share_bound))
+    return made
+
+
+Traits = dict[str, Any]
+
+
+def some_traits(rng: random.Random) -> Traits:
+    """All that a plan may look at in a job."""
+    mem_mib = rng.choice([3000.0, 9000.0, 14000.0])
+    return {
+        "gpus": rng.choice([1, 1, 2]),
+        "cpus": rng.choice([0, 0, 2, 6]),
+        "mem_mib": rng.choice([0, 0, 8000]),
+        "user": rng.choice(USERS),
+        "account": rng.choice(USERS),
+        "shareable": rng.random() > 0.2,
+        "requeueable": rng.random() > 0.3,
+        "restart_asked": rng.random() < 0.5,
+        "min_nodes": rng.choice([1, 1, 2]),
+        "alone": rng.random() < 0.3,
+        "score": rng.choice([0, 1, 2]),
+        "profile": JobProfile(20.0, 5.0, mem_mib, unstable=rng.random() < 0.2) if rng.random() > 0.2 else None,
+        "duration_s": rng.choice([100.0, 600.0, 4000.0]),
+    }
+
+
+def some_waiting(rng: random.Random, number: int, usual: Traits) -> tuple[Pending, Prediction]:
+    """A job like most others, but for one thing or two."""
+    drawn, gpus = some_traits(rng), rng.choice([usual["gpus"]] * 4 + [1, 4, 6])
+    said: Traits = {**usual, **{name: drawn[name] for name in rng.sample(sorted(drawn), rng.choice([0, 1, 1, 2]))}}
+    del said["gpus"]
+    alone, score, profile, duration_s = (said.pop(name) for name in ("alone", "score", "profile", "duration_s"))
+    said |= {
+        "cpus": gpus * said["cpus"],
+        "mem_mib": gpus * said["mem_mib"],
+        "min_nodes": min(gpus, said["min_nodes"]),
+    }
+    job = a_job(f"p{number}", gpus, 10.0 * number, rank=number, **said)
+    return Pending(job, job.submit_s, profile, alone=alone), guess(duration_s, None if profile is None else score)
+
+
+def some_crowded_vc(rng: random.Random) -> Snapshot:
+    """A VC in which most GPUs are taken, some by jobs that may be joined, and many jobs of few shapes wait."""
+    limits = {"cpus": 12, "mem_mib": 40000} if rng.random() < 0.4 else {}
+    nodes = tuple(Node(f"n{i}", 4, 24576, available=rng.random() > 0.05, **limits) for i in range(rng.randint(1, 4)))
+    usual = {**some_traits(rng), "min_nodes": 1}
+    predictions: dict[str, Prediction] = {}
+    running: list[Running] = []
+    for node in nodes:
+        gpu = 0
+        while node.available and gpu < node.gpus:
+            gpus = min(rng.choice([usual["gpus"], usual["gpus"], 1, 2]), node.gpus - gpu)
+            if rng.random() > 0.1:
+                job = a_job(f"r{len(running)}", gpus, rank=len(running), user=rng.choice(USERS))
+                job = replace(job, requeueable=rng.random() > 0.6)
+                place = (NodeGpus(node.name, ((1 << gpus) - 1) << gpu),)
+                profile = JobProfile(20.0, 5.0, rng.choice([3000.0, 9000.0]))
+                running.append(Running(job, 0.0, place, profile=profile, alone=rng.random() < 0.2))
+                predictions[job.id] = guess(rng.choice([1100.0, 9000.0]), rng.choice([0, 0, 1]))
+            gpu += gpus
+    pending: list[Pending] = []
+    for number in range(rng.randint(4, 16)):
+        entry, prediction = some_waiting(rng, number, usual)
+        pending.append(entry)
+        predictions[entry.job.id] = prediction
+    factors = {(account, user): rng.random() for account in USERS for user in USERS}
+    partition = Partition(VC, nodes, tuple(pending), tuple(running))
+    return Snapshot(1000.0, {VC: partition}, predictions=predictions, fair_share=factors)
+
+
+def some_rules(rng: random.Random) -> PolicySettings:
+    """Settings under which the speed of a pair decides nothing: a shape does not know it, by decision."""
+    return rules_of(
+        profiling={"enabled": False, "restarts": rng.choice(["allowed", "asked", "never"])},
+        packing={
+            "gss": rng.choice([1, 2, 2, 4]),
+            "same_user_only": rng.random() < 0.3,
+            "priority_ratio": rng.choice([None, 1.0]),
+            "unparted_harm": rng.choice([0.0, 1.0]),
+            "partner": rng.choice(["best", "first"]),
+        },
+        fairness={"share_bound": rng.choice([1.0, 2.0])},
+        reservation={"enabled": rng.random() < 0.5, "after_wait_s": 0.0, "most_share": 0.9},
+    )
+
+
+def test_what_stopped_a_job_of_the_same_shape_would_stop_this_one() -> None:
+    for seed in range(SCENES):
+        rng = random.Random(seed)
+        snapshot, rules = some_crowded_vc(rng), some_rules(rng)
+        quick = LucidPolicy(rules, FixedPredictor()).plan(snapshot)
+        every = without_shapes(rules, FixedPredictor()).plan(snapshot)
+        assert outline(quick) == outline(every), f"seed {seed}"
+
+
+def test_the_scenes_hold_jobs_by_their_shape() -> None:
+    """What the test above is for happens often enough in its scenes: jobs start behind others that are held."""
+    behind = 0
+    for seed in range(100):
+        rng = random.Random(seed)
+        snapshot, rules = some_crowded_vc(rng), some_rules(rng)
+        queue = QueueOrder()(snapshot.partitions[VC].pending, snapshot.predictions)
+        decisions = LucidPolicy(rules, FixedPredictor()).plan(snapshot).partitions[VC].decisions
+        started = [isinstance(decisions[queued.id], Start) for queued in queue]
+        behind += any(later and not first for first, later in pairwise(started))
+    assert behind > 8
+
+
+def test_an_order_that_remembers_is_the_order_made_anew() -> None:
+    """Through arrivals, ends, profiles, new estimates and new shares of accounts."""
+    for seed in range(40):
+        rng = random.Random(seed)
+        by_user, bound = rng.random() < 0.5, rng.choice([1.0, 2.0])
+        remembers = QueueOrder(by_user, bound, "asked")
+        snapshot = some_crowded_vc(rng)
+        pending, known = list(snapshot.partitions[VC].pending), dict(snapshot.predictions)
+        shares = snapshot.fair_share
+        for step in range(6):
+            anew = QueueOrder(by_user, bound, "asked")(pending, known, shares)
+            kept = remembers(pending, known, shares)
+            assert [(q.id, q.value, q.shape, q.fair) for q in kept] == [
+                (q.id, q.value, q.shape, q.fair) for q in anew
+            ]
+            usual = some_traits(rng)
+            entry, known[f"p{100 + step}"] = some_waiting(rng, 100 + step, usual)
+            changed = rng.choice(pending)
+            known[changed.job.id] = guess(rng.choice([50.0, 5000.0]), rng.choice([0, 1, 2]))
+            pending = [replace(e, alone=not e.alone) if rng.random() < 0.1 else e for e in pending]
+            pending = [entry, *rng.sample(pending, len(pending) - 1)]
+            if rng.random() < 0.5:
+                shares = {key: rng.random() for key in shares}
+
+
+def test_the_end_of_room_in_plain_order_is_the_end_for_all_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(100):
+        rng = random.Random(seed)
+        snapshot = some_crowded_vc(rng)
+        plain = rules_of(backfill={"depth": rng.choice([1, 100]), "weight_size": rng.choice([0.0, 10.0])}).backfill
+        quick = BackfillPolicy(plain).plan(snapshot)
+        with monkeypatch.context() as patch:  # however few GPUs the jobs behind need, each is looked at
+            patch.setattr(backfill, "accumulate", lambda found, _least: [0 for _ in found])
+            assert outline(quick) == outline(BackfillPolicy(plain).plan(snapshot)), f"seed {seed}"
+
+
+def test_a_limit_to_the_search_for_partners_is_none_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whom a share score rules out does not count; with as many candidates as the limit, all are looked at."""
+    names = ("full1", "full2", "slow", "fast")
+    usual, fast = (JobProfile(util, 5.0, 3000.0) for util in (20.0, 5.0))
+    running = tuple(
+        Running(a_job(name), 0.0, (NodeGpus(f"n{i}", 1),), profile=fast if name == "fast" else usual)
+        for i, name in enumerate(names)
+    )
+    nodes = tuple(Node(f"n{i}", 1, 24576) for i in range(len(names)))
+    waits = Pending(a_job("p"), 0.0, JobProfile(20.0, 5.0, 3000.0))
+    known = {name: guess(9000.0, 2 if name.startswith("full") else 0) for name in names} | {"p": guess(100.0, 1)}
+    snapshot = Snapshot(1000.0, {VC: Partition(VC, nodes, (waits,), running)}, predictions=known)
+    predictor = FixedPredictor(speed=lambda _, other: (1.0, 1.0) if other.gpu_util < 10 else (0.9, 0.9))
+    rules = rules_of(profiling={"enabled": False})
+    for limit in (2, 3, 256):
+        monkeypatch.setattr(pairing, "_SCAN_LIMIT", limit)
+        start = LucidPolicy(rules, predictor).plan(snapshot).partitions[VC].decisions["p"]
+        assert isinstance(start, Start)
+        assert start.beside == "fast", f"limit {limit}"
