@@ -75,7 +75,7 @@ def judge(task: Task, broken: Sequence[Broken], told: Told | None = None, *, fin
         elif finished:
             state = record.state if record else "unknown"
             words = f"not ended at the end: {state} {record.reason if record else ''}"
-            found.append(_finding("stuck", task, words, _never(task)))
+            found.append(_finding("stuck", task, words, _never(task) or _ended_unheard(task, broken, told)))
         return found
     if record.state == "CANCELLED" and task.cancelled_s is None and "CANCELLED" not in task.order.ends:
         if task.runs:
@@ -88,6 +88,12 @@ def judge(task: Task, broken: Sequence[Broken], told: Told | None = None, *, fin
     elif record.state == "COMPLETED" and not ended:
         found.append(_finding("lost", task, "COMPLETED by Slurm, and its work was never done"))
     return found
+
+
+def _ended_unheard(task: Task, broken: Sequence[Broken], told: Told) -> str:
+    last = task.runs[-1:]
+    running = task.record is not None and task.record.state == "RUNNING"
+    return _at_kill(last, broken, told) if running and last and last[0].ended_s is not None else ""
 
 
 def _never(task: Task) -> str:
