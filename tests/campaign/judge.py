@@ -74,7 +74,8 @@ def judge(task: Task, broken: Sequence[Broken], told: Told | None = None, *, fin
                 )
         elif finished:
             state = record.state if record else "unknown"
-            found.append(_finding("stuck", task, f"not ended at the end: {state} {record.reason if record else ''}"))
+            words = f"not ended at the end: {state} {record.reason if record else ''}"
+            found.append(_finding("stuck", task, words, _never(task) or _ended_unheard(task, broken, told)))
         return found
     if record.state == "CANCELLED" and task.cancelled_s is None and "CANCELLED" not in task.order.ends:
         if task.runs:
@@ -87,6 +88,20 @@ def judge(task: Task, broken: Sequence[Broken], told: Told | None = None, *, fin
     elif record.state == "COMPLETED" and not ended:
         found.append(_finding("lost", task, "COMPLETED by Slurm, and its work was never done"))
     return found
+
+
+def _ended_unheard(task: Task, broken: Sequence[Broken], told: Told) -> str:
+    last = task.runs[-1:]
+    running = task.record is not None and task.record.state == "RUNNING"
+    return _at_kill(last, broken, told) if running and last and last[0].ended_s is not None else ""
+
+
+def _never(task: Task) -> str:
+    if task.order.may_be_refused and task.record is not None and task.record.reason == "BadConstraints":
+        return (
+            "Slurm says that it can never run; plain Slurm refuses it, which it does not do with a job that is held"
+        )
+    return ""
 
 
 def _doubled(task: Task, broken: Sequence[Broken], told: Told) -> list[Finding]:

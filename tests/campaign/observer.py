@@ -10,19 +10,22 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from campaign.facts import runs_from
 from campaign.lanes import Lanes
 from campaign.people import People
 from campaign.site import BOUND_S, Site
 from campaign.stream import FOLDER, PARTITIONS
-from campaign.watch import Look, Watch, free_gpus, number
+from campaign.watch import Look, Watch, free_gpus, keyed, number
 from lucid.adapters.profile_files import write_summary
 from lucid.core.job import JobProfile
 from lucid.errors import LucidError
 from lucid.profiler.summary import Summary
+from lucid.slurmconf.nodes import hosts_in
 
 __all__ = ["Observer"]
 
 EVERY_S = 2.5
+_FORGOTTEN_S = 30.0
 _ADMIN_EVERY = 5
 """Looks between two in which nodes that Slurm drained are brought back."""
 
@@ -87,9 +90,29 @@ class Observer:
                 self.back_s[n] = beat_s - ended_s
         self._sample(ours, now_s)
         if self._looks % _ADMIN_EVERY == 0 and not self._lanes.in_force("nodes", 15):
-            for words in self._site.resume_nodes():
+            done = self._site.resume_nodes()
+            if not self._lanes.in_force("slurmctld", 25):
+                done += self._ask_about_ended(ours, now_s)
+            for words in done:
                 self.resumed.append(words)
-                self._note("node resumed", was=words)
+                self._note("node mended", was=words)
+
+    def _ask_about_ended(self, jobs: list[dict[str, Any]], now_s: float) -> list[str]:
+        """A slurmctld that was killed takes a job for running whose end it forgot, until the node says what runs."""
+        asked = {}
+        for key, job in keyed(jobs, self._people.by_token, FOLDER):
+            if job["job_state"] != ["RUNNING"]:
+                continue
+            try:
+                runs = runs_from((self._site.root / FOLDER[1:] / "runs" / key).read_text())
+            except OSError:
+                continue
+            ended_s = runs[-1].ended_s if runs else None
+            if ended_s is not None and now_s - max(ended_s, number(job, "start_time")) > _FORGOTTEN_S:
+                asked[hosts_in(str(job["nodes"]))[0]] = str(job["job_id"])
+        for node in asked:
+            self._site.ask_node(node)
+        return [f"{node} asked what runs there: job {job} has ended" for node, job in asked.items()]
 
     def _beat_s(self) -> float:
         try:

@@ -159,7 +159,7 @@ class Campaign:
         left = [
             task
             for key, task in list(self.people.tasks.items())
-            if not (key in records and records[key].over)
+            if not (key in records and (records[key].over or records[key].reason == "BadConstraints"))
             # one that Slurm has not shown for so long will not end: it is lost
             and now_s - max(records[key].seen_s if key in records else 0.0, task.accepted_s) < _VANISHED_S
         ]

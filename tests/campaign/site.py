@@ -278,6 +278,11 @@ class Site:
         done = daemons.start_missing(self.layout, self.port)
         return done + self.resume_nodes()
 
+    def ask_node(self, node: str) -> None:
+        """Start its slurmd anew; jobs run on. It then tells slurmctld what runs there."""
+        self.end("slurmd", f" -N {node} ", signal.SIGTERM)
+        daemons.start_slurmd(self.layout, node)
+
     def resume_nodes(self, besides: Iterable[str] = ()) -> list[str]:
         """As an administrator does with nodes that Slurm has drained, or given up though their slurmd runs."""
         done = []

@@ -82,7 +82,7 @@ def as_text(result: Mapping[str, Any]) -> str:
     ]
     if result["nodes_resumed"]:
         lines.append(
-            f"  nodes brought back  {len(result['nodes_resumed']):6d}   {', '.join(result['nodes_resumed'][:5])}"
+            f"  nodes mended        {len(result['nodes_resumed']):6d}   {', '.join(result['nodes_resumed'][:5])}"
         )
     if result["faults"]:
         lines += [

@@ -12,7 +12,7 @@ from typing import Any
 
 from campaign.facts import ENDS, Order, Record
 
-__all__ = ["Look", "Standstill", "Watch", "free_gpus", "records_from"]
+__all__ = ["Look", "Standstill", "Watch", "free_gpus", "keyed", "records_from"]
 
 HELD_S = 60.0
 """So long a job may stay held after the bound has passed without a heartbeat, while Slurm answers."""
@@ -77,7 +77,7 @@ class Watch:
         self._last = look
         seen = records_from(look.jobs, self.orders, self.folder, look.at_s, self.records)
         self.records.update(seen)
-        by_key = dict(_keyed(look.jobs, self.orders, self.folder))
+        by_key = dict(keyed(look.jobs, self.orders, self.folder))
         self._count(seen)
         self._look_for_held(by_key, look, step_s)
         self._look_for_standstill(by_key, look, step_s)
@@ -176,7 +176,7 @@ def records_from(
 ) -> dict[str, Record]:
     """What Slurm says of our jobs, by key."""
     found: dict[str, Record] = {}
-    for key, job in _keyed(jobs, orders, folder):
+    for key, job in keyed(jobs, orders, folder):
         state = str(job["job_state"][0])
         old = before.get(key)
         if old is not None and old.over and old.job == str(job["job_id"]) and state not in ENDS:
@@ -188,9 +188,10 @@ def records_from(
     return found
 
 
-def _keyed(
+def keyed(
     jobs: Iterable[Mapping[str, Any]], orders: Mapping[str, Order], folder: str
 ) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    """Our jobs, each by the name of the file that counts its runs; tasks of an array one by one."""
     for job in jobs:
         token = str(job.get("standard_output", "")).removeprefix(f"{folder}/out/")
         order = orders.get(token)

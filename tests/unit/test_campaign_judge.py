@@ -109,6 +109,10 @@ def test_a_job_that_has_not_ended_at_the_end_is_stuck() -> None:
     assert found(task("", "PENDING"), []) == [("stuck", False)]
     assert found(task("BEGIN 100.0 7 0 n1 alone\n", "RUNNING"), []) == [("stuck", False)]
     assert found(task("", "PENDING"), [], finished=False) == []
+    never = Record("7", "PENDING", reason="BadConstraints")
+    drawn = Order("j1-1", 0.0, "alice", ("--gpus-per-socket=1",), "", may_be_refused=True)
+    assert found(Task(drawn, "j1-1", 90.0, "7", record=never), []) == [("stuck", True)], "as plain Slurm refuses it"
+    assert found(Task(ORDER, "j1-1", 90.0, "7", record=never), []) == [("stuck", False)]
 
 
 def test_lines_that_were_cut_off_are_no_runs_and_no_end_is_passed_over() -> None:
