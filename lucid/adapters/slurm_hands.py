@@ -139,5 +139,7 @@ class Hands:
         if self.viewer.holds(record, note):
             steps.append(lambda: self.client.release(record.id))
         self.do(record.id, LET_GO, f"as its user wrote it: {why}", *steps)
+        if record.unread:  # what Slurm makes of it is Slurm's: it holds a job itself whose request nothing can fill
+            note = note or JobNote(record.id)
         if note is not None:
             self.put(replace(note, where="", shards=False, released=True, restarts=record.restarts))

@@ -86,6 +86,8 @@ class Mender:
     def _restored(self, record: SlurmJob, note: JobNote | None) -> str:
         """Give a held job the request that its user wrote."""
         hands = self._hands
+        if record.unread:
+            return ""  # what it asks for now is not known
         if note is not None and note.where:
             hands.put(replace(note, where="", shards=False))
         back = back_to(record, note)

@@ -112,6 +112,8 @@ class Viewer:
             return False
         if note is None or not note.released:
             return True
+        if job.unread:
+            return False
         return (parse_mark(job.admin_comment) or {}).get("v") == "2" and job.restarts == note.restarts
 
     def leaves(self, job: SlurmJob, now_s: float) -> str:
