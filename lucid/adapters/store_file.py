@@ -14,7 +14,7 @@ from lucid.adapters.store_place import journal_of
 from lucid.adapters.store_schema import MIGRATIONS
 from lucid.errors import StoreError
 
-__all__ = ["error_of", "look_before_writing", "look_through", "open_file", "reader", "set_aside"]
+__all__ = ["error_of", "look_through", "open_file", "reader", "set_aside"]
 
 _MODE, _FOLDER_MODE = 0o600, 0o700
 _SUFFIXES = ("", "-wal", "-shm", "-journal")

@@ -136,7 +136,7 @@ class Absent(Site):
         self.predictor = WithContention(HistoryPredictor(2000.0))
         self.daemon = Daemon(
             self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            self.predictor, holder, accounting=self.books,
+            self.predictor, holder, accounting=self.books, monotonic_s=lambda: self.slurm.now,
         )  # fmt: skip
         return self.daemon
 
@@ -204,11 +204,11 @@ def test_how_far_back_it_asks_is_bounded(tmp_path: Path) -> None:
     assert site.books.asked == [43200.0], "a daemon that was never there begins with that"
     site.away(30.0)
     site.start("another")
-    site.turns(10.0)
+    site.turns(30.0)
     assert len(site.books.asked) == 1, "slurmctld still knows what ended a minute ago"
     site.away(3600.0)
     site.start("a third")
-    site.turns(10.0)
+    site.turns(30.0)
     assert site.books.asked[-1] == pytest.approx(3660.0, abs=15.0)
     site.away(86400.0)
     site.start("a fourth")

@@ -49,7 +49,7 @@ class LearnedSite(Site):
         models = LiveModels(self.library.root, first_guess_s=2000.0, profiled_s=60.0)
         self.daemon = Daemon(
             self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            models, holder,
+            models, holder, monotonic_s=lambda: self.slurm.now,
         )  # fmt: skip
         return self.daemon
 

@@ -359,7 +359,7 @@ class Watched(Site):
         self.daemon = Daemon(
             self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store,
             WithSamples(ProfileFolder(self.folder / "none"), intake), self.slurm, self.predictor, holder,
-            memory=self.memory, samples=intake,
+            memory=self.memory, samples=intake, monotonic_s=lambda: self.slurm.now,
         )  # fmt: skip
         return self.daemon
 
