@@ -477,6 +477,11 @@ local function decide(job, part_list, uid, now)
   if skip and free then
     edits[#edits + 1] = { "admin_comment", "lucid:vc=" .. name .. ";skip=" .. skip }
     return edits, skip
+  elseif skip == "tasks" and not policed then
+    edits[#edits + 1] = { "admin_comment", "lucid:vc=" .. name .. ";skip=tasks" }
+    return edits, skip
+  elseif skip == "tasks" then
+    return {}, "refused", REFUSES.tasks -- the release that must follow a hold would change its number of tasks
   elseif job.cron_job then
     return {}, "refused", SAYS.cron -- Slurm lets nobody update it, so that a hold would never end
   elseif not unset(job.immediate) and job.immediate == 1 then

@@ -78,7 +78,6 @@ SKIPS = {
     "-p vc-b,vc-a --gres=gpu:1": "partitions",
     "--gres=gpu:1 --array=0-1000": "array",
     "--gpus-per-socket=1 --sockets-per-node=1": "socket",
-    "--gpus=2 --ntasks-per-gpu=2": "tasks",
     "--exclusive": "whole",
 }
 
@@ -98,6 +97,13 @@ def test_where_the_site_refuses_it_its_user_reads_what_to_do_instead(box: Box, o
     assert re.search(r"Leave it out|name one|Submit|[Aa]sk for|say --ntasks", said)
     assert submits(box, "--gres=gpu:1 --begin=now+1hour") == ""
     assert submits(box, "--gres=gpu:1 --dependency=singleton") == ""
+
+
+def test_tasks_by_gpu_cannot_be_held_and_so_are_refused(box: Box) -> None:
+    """Any update of such a job, a release too, would change its number of tasks."""
+    policy(box, "behind")
+    assert "say --ntasks" in submits(box, "--gpus=2 --ntasks-per-gpu=2")
+    assert box.tag(box.sbatch("--gpus=2", "--ntasks-per-gpu=2", user="root")) == "lucid:vc=vc-a;skip=tasks"
 
 
 def test_begin_times_dependencies_and_users_holds_queue_too(box: Box) -> None:
