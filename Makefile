@@ -3,13 +3,18 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tools of the supply chain have an environment of their own, so that the lock does not hold them.
+TOOLS := build/supply/.installed
+TOOLS_BIN := build/supply/bin
+LOCK := requirements-dev.lock
 # Each drives a testbed of its own (about 300 MB); the tests mostly wait.
 E2E_PROCESSES ?= 3
 SEED ?= 1
 MINUTES ?= 5
 export LUCID_SHARED ?= $(abspath ../shared)
 
-.PHONY: help install demo cluster demo-slurm campaign cluster-down check test e2e nightly bench lint types fast clean
+.PHONY: help install install-locked lock sbom audit demo cluster demo-slurm campaign cluster-down check test e2e \
+	nightly bench lint types fast clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -19,6 +24,30 @@ $(STAMP): pyproject.toml
 	@echo "installing into $(VENV) (first time: about a minute)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
+
+$(TOOLS): pyproject.toml
+	@test -x $(TOOLS_BIN)/python || $(PYTHON) -m venv build/supply
+	@$(TOOLS_BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9' 'cyclonedx-bom>=7' 'pip-audit>=2.7'
+	@touch $@
+
+lock: $(TOOLS) ## work out requirements-dev.lock anew: every package of the environment, with hashes
+	@# pip's own time limit and certificates are the environment's; uv takes them from the system
+	$(TOOLS_BIN)/uv pip compile --quiet --native-tls --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --custom-compile-command "make lock" --extra dev -o $(LOCK) pyproject.toml
+
+install-locked: ## create .venv from the lock alone: nothing whose hash is not in it is installed
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+sbom: $(STAMP) $(TOOLS) ## write out/sbom.cdx.json: CycloneDX, of what is installed in .venv
+	@mkdir -p out
+	$(TOOLS_BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-format JSON \
+	  --validate --output-file out/sbom.cdx.json $(BIN)/python
+
+audit: $(TOOLS) ## ask a database of vulnerabilities about the lock (needs a network that reaches one)
+	$(TOOLS_BIN)/pip-audit --strict --require-hashes --disable-pip -r $(LOCK)
 
 install: $(STAMP) ## create .venv with everything
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -103,10 +104,16 @@ class FakeSlurmrestd:
                 num_cpus=body.get("minimum_cpus"),
                 mem_node_mib=body["memory_per_node"]["number"] if "memory_per_node" in body else None,
                 req_nodes=None if not nodes else ",".join(nodes),
-                start_now="begin_time" in body,
+                start_now="begin_time" in body and not _ahead(body),
+                start_at_s=float(body["begin_time"]["number"]) if _ahead(body) else None,
                 site_factor=body["site_factor"] - FACTOR if "site_factor" in body else None,
             ),
         )  # fmt: skip
+
+
+def _ahead(body: dict[str, Any]) -> bool:
+    """The client writes real time where it means now, and the fake's clock begins at 0."""
+    return "begin_time" in body and not abs(body["begin_time"]["number"] - time.time()) < 600
 
 
 class NamedClient:
@@ -135,6 +142,12 @@ class NamedClient:
 
     def update(self, job_id: str, changes: Changes) -> None:
         self.rest.update(self.numbers[job_id], changes)
+
+    def seal(self, text: str) -> str:
+        return self.rest.seal(text)
+
+    def number(self, job_id: str) -> int:
+        return self.rest.number(self.numbers[job_id])
 
     def hold(self, job_id: str) -> None:
         self.rest.hold(self.numbers[job_id])

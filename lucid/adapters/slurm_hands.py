@@ -176,6 +176,7 @@ class Hands:
         if self.viewer.holds(record, note):
             steps.append(lambda: self.client.release(target))
         self.do(record.id, LET_GO, f"as its user wrote it: {why}", *steps)
-        if note is not None or left_to_slurm(record):
+        # what Slurm makes of one that cannot be read is Slurm's: it holds a job itself whose request nothing can fill
+        if note is not None or record.unread or left_to_slurm(record):
             note = note or JobNote(record.id, submit_s=record.submit_s)
             self.put(replace(note, where="", shards=False, released=True, restarts=record.restarts))

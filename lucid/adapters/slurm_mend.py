@@ -182,6 +182,8 @@ class Mender:
     def _restored(self, record: SlurmJob, note: JobNote | None) -> str:
         """Give a held job the request that its user wrote."""
         hands = self._hands
+        if record.unread:
+            return ""  # what it asks for now is not known
         if note is not None and note.where:
             hands.put(replace(note, where="", shards=False))
         back = None if never_changed(record) else back_to(record, note)

@@ -43,6 +43,8 @@ __all__ = [
 
 _MOST_TASKS = 1000
 """Tasks shown of one array that still waits: what bounds a snapshot."""
+_LONGEST = 8192
+"""Characters of one field of a request; a list of all nodes of a large cluster is shorter."""
 
 _LAUNCH_FAILED = "launch failed requeued held"
 """slurmctld's words where a node refused a job, such as one that it runs already and whose start was not saved."""
@@ -109,13 +111,13 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
     task = number_of(raw.get("array_task_id"), -1.0)
     tasks = text_of(raw.get("array_task_string"))
     request = Request(
-        tres_per_node=text_of(raw.get("tres_per_node")),
-        tres_per_job=text_of(raw.get("tres_per_job")),
-        tres_per_socket=text_of(raw.get("tres_per_socket")),
-        tres_per_task=text_of(raw.get("tres_per_task")),
-        req_nodes=text_of(raw.get("required_nodes")),
-        cpus_per_tres=per_gpu(text_of(raw.get("cpus_per_tres"))),
-        mem_per_tres=per_gpu(text_of(raw.get("memory_per_tres"))),
+        tres_per_node=_request(raw, "tres_per_node"),
+        tres_per_job=_request(raw, "tres_per_job"),
+        tres_per_socket=_request(raw, "tres_per_socket"),
+        tres_per_task=_request(raw, "tres_per_task"),
+        req_nodes=_request(raw, "required_nodes"),
+        cpus_per_tres=per_gpu(_request(raw, "cpus_per_tres")),
+        mem_per_tres=per_gpu(_request(raw, "memory_per_tres")),
         num_cpus=int(number_of(raw.get("cpus"))),
         tasks=max(int(number_of(raw.get("tasks"), 1.0)), 1),
         max_nodes=int(number_of(raw.get("max_nodes"))),
@@ -191,6 +193,14 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
         )
         for job_id, rank in ids
     ]
+
+
+def _request(raw: Mapping[str, Any], key: str) -> str:
+    """A field of the request. It is read character by character at every look, so a user must not make it long."""
+    text = text_of(raw.get(key))
+    if len(text) > _LONGEST:
+        raise ValueError(f"{key} has {len(text)} characters, and {_LONGEST} are the most that Lucid reads")
+    return text
 
 
 def _others(raw: Mapping[str, Any]) -> list[str]:

@@ -35,6 +35,10 @@ MARK = "lucid:"
 """What an AdminComment starts with when job_submit.lua has tagged the job."""
 
 _MOST = 100_000
+_MOST_BRACKETS = 8
+"""In the name of a node …"""
+_LONGEST_NAME = 256
+"""… and its characters beside them: what a host list costs is bounded by both."""
 _MOST_HERE = 1024
 """GPUs of one node, and places in one bit mask."""
 _KEPT = 16_384
@@ -74,6 +78,8 @@ def hosts(text: str) -> list[str]:
     for part in split_outside(text):
         if len(found) >= _MOST:
             break
+        if part.count("[") > _MOST_BRACKETS or len(re.sub(r"\[[^\]]*\]", "", part)) > _LONGEST_NAME:
+            continue  # no node has such a name
         heads = [""]
         rest = part
         while "[" in rest:

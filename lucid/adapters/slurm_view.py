@@ -113,6 +113,8 @@ class Viewer:
             return False
         if note is None or not note.released or (job.launch_failed and not note.given_up):
             return True
+        if job.unread:
+            return False
         return (parse_mark(job.admin_comment) or {}).get("v") == "2" and job.restarts == note.restarts
 
     def leaves(self, job: SlurmJob, now_s: float) -> str:

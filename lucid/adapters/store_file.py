@@ -85,7 +85,7 @@ def open_file(path: Path, *, read_only: bool, wait_s: float, shared: bool = Fals
             db = reader(path, wait_s)
         else:
             if not _make_room(path):
-                look_before_writing(path, wait_s)
+                _look_before_writing(path, wait_s)
             db = sqlite3.connect(path, timeout=wait_s, check_same_thread=False)
         db.isolation_level = None
         if not read_only:
@@ -154,7 +154,7 @@ def reader(path: Path, wait_s: float) -> sqlite3.Connection:
     return db
 
 
-def look_before_writing(path: Path, wait_s: float) -> None:
+def _look_before_writing(path: Path, wait_s: float) -> None:
     """What lies there already, looked at by reading alone: opening it for writing would change the file.
 
     Raises:

@@ -2,10 +2,12 @@
 """What a chroot without systemd has in its place: /usr/local/bin/systemctl of the install guide's test.
 
 Of a unit it honours User, EnvironmentFile, StateDirectory, RuntimeDirectory, Type=notify (a start waits for READY=1),
-ExecStart and ExecStopPost. It does not sandbox, watch, restart or time anything, and does nothing about timers.
+ExecStart and ExecStopPost; it tells a restart by list-jobs. It does not sandbox, watch, restart or time anything,
+and does nothing about timers.
 slurmctld and slurmd, which the testbed starts itself, are ended and started the same way.
 """
 
+import contextlib
 import os
 import pathlib
 import pwd
@@ -97,6 +99,16 @@ def stop(name: str) -> None:
             subprocess.run(command.split(), check=False, **as_user(settings))
 
 
+@contextlib.contextmanager
+def queued(name: str, kind: str):
+    """Seen by ``list-jobs`` for so long."""
+    STATE.mkdir(exist_ok=True)
+    path = STATE / f"{name}.job"
+    path.write_text(f"1 {name}.service {kind} running\n")
+    yield
+    path.unlink()
+
+
 def end(pid: int) -> None:
     """Politely, and wait."""
     try:
@@ -138,11 +150,17 @@ def restart_slurm(name: str) -> None:
 def main(words: list[str]) -> None:
     now = "--now" in words
     verb, *names = [word for word in words if not word.startswith("-")]
+    if verb == "list-jobs":
+        for name in names:
+            path = STATE / f"{name.removesuffix('.service')}.job"
+            sys.stdout.write(path.read_text() if path.exists() else "")
+        return
     for name in names:
         if name in ("slurmctld", "slurmd"):
             restart_slurm(name)
         elif verb == "restart":
-            stop(name)
+            with queued(name, "restart"):
+                stop(name)
             start(name)
         elif verb in ("start", "enable") and (now or verb == "start"):
             start(name)

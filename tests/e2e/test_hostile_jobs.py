@@ -78,4 +78,6 @@ def test_no_job_of_any_user_ends_or_blinds_lucidd(box: Box, lucidd: Lucidd) -> N
     assert lucidd.process is not None
     assert lucidd.process.poll() is None
     assert "Traceback" not in lucidd.log()
+    let_go = [line for line in lucidd.log().splitlines() if "let go" in line]
+    assert len(let_go) == len({json.loads(line)["event"] for line in let_go}), "each once"
     box.run("scancel", *sent)

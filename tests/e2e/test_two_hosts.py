@@ -45,22 +45,22 @@ def test_the_other_host_takes_over_within_thirty_seconds(pair: TwoHosts) -> None
     began = time.monotonic()
     box.wait("the other one acts", lambda: pair.acting() == second, 30)
     took_s = time.monotonic() - began
-    found = tally(box, ids, 400)
+    found = tally(box, ids, 400, pair.losses)
     print(f"taken over in {took_s:.0f} s; {found}")
     assert (found.completed, found.lost, found.stuck) == (24, (), ())
-    assert len(found.doubled) <= 2, "at least once: what slurmctld had not saved as started"
+    assert found.unexplained == (), "at least once: only what slurmctld had not saved as started"
     pair.bring_back(first)
     box.wait("it stands by", lambda: "stands by: " + first in pair.ctl("status"), 60)
 
 
-@pytest.mark.skipif("LUCID_HA_KILLS" not in os.environ, reason="LUCID_HA_KILLS=10: about 12 minutes")
+@pytest.mark.skipif("LUCID_HA_KILLS" not in os.environ, reason="LUCID_HA_KILLS=10: about 10 minutes")
 def test_hosts_are_lost_at_random_under_two_hundred_jobs(pair: TwoHosts) -> None:
     kills, chance = int(os.environ["LUCID_HA_KILLS"]), random.Random(int(os.environ.get("LUCID_HA_SEED", "1")))
     box = pair.box
-    ids = submit(box, 200, 6)
+    ids = submit(box, 200, 4)
     time.sleep(6)
     for number in range(kills):
-        time.sleep(chance.uniform(2, 25))
+        time.sleep(chance.uniform(1, 10))
         name = chance.choice(pair.layout.controllers)
         acted = pair.acting()
         pair.lose(name)
@@ -74,7 +74,7 @@ def test_hosts_are_lost_at_random_under_two_hundred_jobs(pair: TwoHosts) -> None
         )
         box.wait("a slurmctld answers", lambda: box.run("squeue", "-h", check=False).returncode == 0, 60)
         pair.bring_back(name)
-    found = tally(box, ids, 900)
+    found = tally(box, ids, 900, pair.losses)
     print(found, flush=True)
     assert (found.completed, found.lost, found.stuck) == (200, (), ())
-    assert len(found.doubled) <= 2 * kills
+    assert found.unexplained == ()

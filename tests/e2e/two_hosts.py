@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from box import Box
-from breakage import RUNS, SLURM
+from breakage import SLURM
 from daemon_box import REPO, Lucidd
 
 from lucid.adapters.store_sqlite import SqliteStore
@@ -23,6 +23,13 @@ from testbed import controllers, daemons
 from testbed.settings import Layout
 
 BOUND_S = 60
+SAVE_S = 8
+"""slurmctld saves its state every 5 s, and takes a moment: what started since may be started again."""
+COUNTED = (
+    'F=/tmp/runs.$SLURM_JOB_ID; echo "BEGIN ${{SLURM_RESTART_COUNT:-0}} $(date +%s)" >> $F; '
+    "sleep {0} && echo END >> $F"
+)
+"""As RUNS of ``breakage``, with the time."""
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
 
 
@@ -38,6 +45,7 @@ class TwoHosts:
         kept = [line for line in toml.read_text().splitlines() if not line.startswith("poll_idle_s")]
         toml.write_text("\n".join(kept) + "\n")
         self._config = str(toml)
+        self.losses: list[float] = []
         self._stop = threading.Event()
         self._timers = threading.Thread(target=self._release_timers, daemon=True)
         for name in layout.controllers:
@@ -47,6 +55,7 @@ class TwoHosts:
 
     def lose(self, name: str) -> int:
         """Returns how many processes that was."""
+        self.losses.append(time.time())
         return controllers.power_off(self.layout, name)
 
     def bring_back(self, name: str) -> None:
@@ -106,18 +115,20 @@ class TwoHosts:
 @dataclass(frozen=True)
 class Tally:
     """What came of a stream of counted jobs. ``doubled``: jobs of which a run began that Slurm did not count, or
-    whose work was done more than once."""
+    whose work was done more than once. ``unexplained``: those that had not just started when a host was lost."""
 
     jobs: int
     completed: int
     lost: tuple[str, ...]
     stuck: tuple[str, ...]
     doubled: tuple[str, ...]
+    unexplained: tuple[str, ...]
 
     def __str__(self) -> str:
         return (
             f"{self.jobs} jobs: {self.completed} COMPLETED, {len(self.lost)} lost, {len(self.stuck)} stuck, "
-            f"{len(self.doubled)} run twice {' '.join(self.doubled)}"
+            f"{len(self.doubled)} run twice "
+            f"({len(self.unexplained)} of them not in the {SAVE_S} s before a loss)"
         )
 
 
@@ -125,14 +136,19 @@ def submit(box: Box, count: int, seconds: int) -> list[str]:
     """Counted jobs of one or two GPUs in both VCs."""
     return [
         box.sbatch(
-            f"--gres=gpu:{1 + n % 2}", "-p", ("vc-a", "vc-b")[n % 2], "-J", f"c{n % 7}", script=RUNS.format(seconds)
+            f"--gres=gpu:{1 + n % 2}",
+            "-p",
+            ("vc-a", "vc-b")[n % 2],
+            "-J",
+            f"c{n % 7}",
+            script=COUNTED.format(seconds),
         )
         for n in range(count)
     ]
 
 
-def tally(box: Box, ids: list[str], limit_s: float) -> Tally:
-    """Wait until all have ended, or nothing more happens within the limit, and count."""
+def tally(box: Box, ids: list[str], limit_s: float, losses: list[float]) -> Tally:
+    """Wait until all have ended, at most so long, and count. ``losses``: when hosts were lost."""
     until = time.monotonic() + limit_s
     ended: set[str] = set()
     while len(ended) < len(ids) and time.monotonic() < until:
@@ -146,7 +162,7 @@ def tally(box: Box, ids: list[str], limit_s: float) -> Tally:
             box.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
     jobs = box.jobs()
     states = Counter(jobs[number]["job_state"][0] if number in jobs else "gone" for number in ids)
-    lost, stuck, doubled = [], [], []
+    lost, stuck, doubled, unexplained = [], [], [], []
     for number in ids:
         path = box.root / f"tmp/runs.{number}"
         lines = path.read_text().splitlines() if path.exists() else []
@@ -157,9 +173,13 @@ def tally(box: Box, ids: list[str], limit_s: float) -> Tally:
             stuck.append(number)
         elif "END" not in lines:
             lost.append(number)
-        if len(set(begun)) != len(begun) or lines.count("END") > 1:
+        runs = [line.split()[1] for line in begun]
+        if len(set(runs)) != len(runs) or lines.count("END") > 1:
             doubled.append(number)
-    return Tally(len(ids), states["COMPLETED"], tuple(lost), tuple(stuck), tuple(doubled))
+            times = [float(line.split()[2]) for line in begun]
+            if not any(-1 <= at_s - time_s <= SAVE_S for at_s in losses for time_s in times):
+                unexplained.append(number)
+    return Tally(len(ids), states["COMPLETED"], tuple(lost), tuple(stuck), tuple(doubled), tuple(unexplained))
 
 
 def _drained(box: Box) -> list[str]:

@@ -37,6 +37,7 @@ def jobs(*records: Any, left_out: LeftOut | None = None) -> Any:
     [
         {**WAITING, "job_id": 9, "tres_per_node": "gres/gpu:99999999999999999999"},
         {**WAITING, "job_id": 9, "tres_per_node": "gres/gpu:100001"},
+        {**WAITING, "job_id": 9, "tres_per_node": "gres/gpu:1," * 9999},
         {**WAITING, "job_id": 9, "name": {"a": 1}},
         {**WAITING, "job_id": 9, "job_resources": {"nodes": {"allocation": [5]}}},
         {**WAITING, "job_id": 9, "gres_detail": "gpu"},
@@ -91,6 +92,8 @@ def test_numbers_are_bounded_where_they_enter() -> None:
     assert memory_mib("mem=1.2.3M") == 0
     assert memory_mib("mem=" + "9" * 400 + "T") == 0
     assert len(hosts("n[0-99999999][0-99999999]")) == 100_000
+    assert hosts("n" + "[0-9]" * 100_000) == []
+    assert hosts("n[1-2]" + "x" * 1000) == []
     assert array_tasks("0-99999999999999", 3)[0] == [0, 1, 2]
     assert array_tasks("²", 3) == ([], None)
     (job,) = jobs({**RUNNING, "start_time": 1e400, "end_time": 10**30, "restart_cnt": float("nan"), "cpus": 10**25})

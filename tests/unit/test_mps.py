@@ -4,6 +4,7 @@ no races between two jobs of a pair, faults reported and mended, time-slicing sa
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from lucid.adapters.slurm_extra import Items
+from lucid_hooks.processes import seen
 
 MPS = Path(__file__).parents[2] / "slurm" / "mps"
 FAKE = Path(__file__).parents[1] / "assets" / "mps"
@@ -216,7 +218,10 @@ def test_a_dead_daemon_is_replaced_when_the_partner_comes_or_at_a_check(mps: Mps
     mps.start("7", G0)
     for action in (lambda: mps.start("8", G0), lambda: mps.run("check")):
         (daemon,) = mps.daemons()
-        os.kill(int(str(daemon["pid"])), signal.SIGKILL)
+        pid = int(str(daemon["pid"]))
+        os.kill(pid, signal.SIGKILL)
+        while seen(pid) is not None:  # a busy machine takes a moment to end it
+            time.sleep(0.01)
         (mps.fake / f"daemon-{daemon['pid']}").unlink()
         action()
         assert len(mps.daemons()) == 1
@@ -444,3 +449,43 @@ def test_shellcheck_finds_nothing() -> None:
         [shellcheck, "-x", *scripts], capture_output=True, text=True, cwd=MPS.parents[1], check=False
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_one_daemon_that_never_answers_holds_up_nobody_elses_jobs(mps: Mps) -> None:
+    mps.start("7", G0)
+    (set_dir,) = (mps.dir / "sets").iterdir()
+    with (mps.dir / "locks" / set_dir.name).open() as seen_to:  # as long as somebody waits for that daemon
+        fcntl.flock(seen_to, fcntl.LOCK_EX)
+        assert mps.start("8", G1)["sharing"] == "mps"
+        mps.options[-1] = "0.5"
+        late = mps.start("9", G0)
+        assert late["reason"] == "the MPS daemon of these GPUs takes too long for another job"
+        mps.stop("9")
+        mps.stop("7")  # ends in its time, too; who comes next on these GPUs ends the daemon
+        mps.options[-1] = "60"
+    assert len(mps.daemons()) == 2
+    mps.run("check")
+    assert [daemon["gpus"] for daemon in mps.daemons()] == [[G1]]
+
+
+def test_a_prolog_that_was_cut_short_leaves_no_half_client_behind(mps: Mps) -> None:
+    mps.start("7", G0)
+    (set_dir,) = (mps.dir / "sets").iterdir()
+    (set_dir / "clients" / "9").write_text("starting 4194303 1")  # of a process that is gone
+    assert mps.start("8", G0)["reason"] == "partner 9 began without MPS"
+    mps.stop("9")
+    mps.stop("8")
+    assert mps.start("8", G0)["sharing"] == "mps"
+    mps.stop("7")
+    mps.stop("8")
+    assert list((mps.dir / "sets").iterdir()) == []
+
+
+def test_a_requeued_job_is_a_client_where_it_is_now_only(mps: Mps) -> None:
+    mps.start("7", G0)
+    assert mps.start("7", G1)["sharing"] == "mps"  # its first epilog was lost
+    assert mps.start("8", G0)["sharing"] == "mps"
+    clients = {
+        path.name: sorted(p.name for p in (path / "clients").iterdir()) for path in (mps.dir / "sets").iterdir()
+    }
+    assert sorted(clients.values()) == [["7"], ["8"]]

@@ -51,6 +51,7 @@ def test_only_fields_that_change_are_written(tmp_path: Path) -> None:
     slurm.update("4", Changes(site_factor=0))
     slurm.update("4", Changes(extra="lucid-gpus=1,3;lucid-mem=9"))
     slurm.update("4", Changes(extra=""))
+    slurm.update("4", Changes(start_at_s=1.9e9))
     slurm.update("4", Changes())
     slurm.release("4")
     slurm.hold("4")
@@ -61,6 +62,7 @@ def test_only_fields_that_change_are_written(tmp_path: Path) -> None:
         ["scontrol", "update", "JobId=4", "SiteFactor=0"],
         ["scontrol", "update", "JobId=4", "Extra=lucid-gpus=1,3;lucid-mem=9"],
         ["scontrol", "update", "JobId=4", "Extra="],
+        ["scontrol", "update", "JobId=4", "StartTime=uts1900000000"],
         ["scontrol", "release", "4"],
         ["scontrol", "update", "JobId=4", "Priority=0", "StartTime=now"],
         ["scontrol", "requeuehold", "Incomplete", "4"],

@@ -226,6 +226,9 @@ def test_a_start_that_succeeds_forgets_the_tries_before(stage: Scene) -> None:
     stage.slurm.advance(10.0)
     stage.start("1", "n1:0")
     stage.mend()
+    assert (stage.store.notes()["1"].tries, stage.slurm.records["1"].state) == (1, "RUNNING"), "too early to tell"
+    stage.slurm.advance(30.0)
+    stage.mend()
     assert (stage.store.notes()["1"].tries, stage.slurm.records["1"].state) == (0, "RUNNING")
 
 

@@ -153,6 +153,8 @@ def test_a_start_time_is_written_as_a_time(rest: Recorded) -> None:
     ((_, body),) = writes(rest)
     assert body["begin_time"]["set"]
     assert body["begin_time"]["number"] > 1.7e9
+    rest.client().update("3", Changes(start_at_s=1.9e9))
+    assert writes(rest)[-1][1]["begin_time"] == {"set": True, "infinite": False, "number": 1_900_000_000}
 
 
 def test_an_array_is_ordered_as_a_whole_and_once_between_two_looks(rest: Recorded) -> None:

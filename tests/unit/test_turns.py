@@ -238,3 +238,20 @@ def test_a_look_that_does_not_name_every_job_forgets_no_note(site: Site) -> None
     del site.slurm.records["?"]
     site.turns(10.0)
     assert "1" not in site.store.notes()
+
+
+def test_an_unreadable_job_that_slurm_holds_itself_is_let_go_once(site: Site) -> None:
+    """After a request that nothing can fill slurmctld sets the priority to 0 itself (seen on 24.11)."""
+    site.daemon.turn()
+    site.submit("1")
+    site.slurm.records["1"] = replace(site.slurm.records["1"], unread="ValueError: x", request=Request())
+    release = site.slurm.release
+
+    def held_again(job_id: str) -> None:
+        release(job_id)
+        site.slurm._set(job_id, state="PENDING", held=True, reason="BadConstraints", placement=(), start_s=0.0)
+
+    site.slurm.release = held_again  # type: ignore[method-assign]
+    site.turns(60.0)
+    assert [action.verb for action in site.store.actions("1")] == ["let go"]
+    assert "1" in json.loads(site.ctl("status", "--json"))["aside"]

@@ -33,6 +33,8 @@ from lucid.systems.pollux import (
     restart_factors,
     search,
 )
+from lucid.systems.pollux.population import Layout
+from lucid.systems.pollux.search import _Search
 
 PERF = PerfParams(0.1, 0.005, 0.3, 0.02, 0.05, 0.004, 2.0)
 MODEL = GoodputModel(PERF, GradParams(1.0, 10.0), 64)
@@ -207,6 +209,14 @@ def test_power_mean() -> None:  # P24
     assert Objective(p=-20, offset=0).fitness(x)[0] == pytest.approx(1.0, rel=0.1)
 
 
+def test_speedups_are_scaled_before_the_offset_is_added() -> None:  # P24
+    x, parts = np.array([[1.0, 4.0, 0.0]]), [0.25 + 1e-3, 1.0 + 1e-3, 1e-3]
+    scaled = Objective(p=-1, offset=1e-3, scale=0.25)
+    assert scaled.fitness(x)[0] == pytest.approx(3 / sum(1 / part for part in parts))
+    assert Objective(p=1, offset=1e-3, scale=0.25).fitness(x)[0] == pytest.approx(sum(parts) / 3)
+    assert Objective(p=0, offset=0, scale=0.25).fitness(x[:, :2])[0] == pytest.approx(0.5)
+
+
 def legal(allocation: np.ndarray, capacity: list[int], most: np.ndarray) -> bool:
     across = (allocation > 0).sum(axis=1) > 1
     return bool(
@@ -293,3 +303,54 @@ def test_no_jobs_and_wrong_shapes() -> None:
     assert nothing.allocation.shape == (0, 1)
     with pytest.raises(ValueError, match="2 jobs on 1 nodes"):
         search(table(2, 2, 4), [4], np.zeros((1, 1)), np.ones(2), np.random.default_rng(0))
+
+
+def test_the_search_begins_with_the_last_population_and_ends_when_nothing_gets_better() -> None:  # P27
+    t, base, rooms = table(6, 8, 16), np.zeros((6, 4)), [4, 4, 4, 4]
+    assert (SearchOptions().population, SearchOptions().generations) == (100, 100)
+    known = search(t, rooms, base, np.ones(6), np.random.default_rng(1))
+    lazy = SearchOptions(population=4, generations=0, seeds=False)
+    anew = search(t, rooms, base, np.ones(6), np.random.default_rng(2), options=lazy)
+    again = search(t, rooms, base, np.ones(6), np.random.default_rng(2), options=lazy, previous=known.population)
+    assert anew.fitness < known.fitness == pytest.approx(again.fitness)
+    assert again.generations == 0
+    one = search(table(1, 1, 1), [1], [[0]], [1.0], np.random.default_rng(0), options=SearchOptions(patience=3))
+    assert one.generations == 3, "the greedy seed is the optimum"
+    worse = [
+        search(t, rooms, base, np.ones(6), np.random.default_rng(3), options=SearchOptions(8, g, 99, seeds=False))
+        for g in (0, 40)
+    ]
+    assert worse[1].fitness > worse[0].fitness
+    assert worse[1].generations == 40
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_child_has_the_jobs_below_the_point_from_one_parent_and_the_others_from_the_other(sign: int) -> None:  # P27
+    """Where a node is too small for both, early jobs go first in one child, late jobs in the other."""
+    layout = Layout(np.array([2, 2]), np.zeros((3, 2), dtype=np.intp), np.full(3, 4), True, np.zeros(2, dtype=bool))
+    effort = SearchOptions(4, 1)
+    made = _Search(layout, table(3, 4, 4), np.ones(3), Objective(), effort, np.random.default_rng(0))
+    low, high = (
+        layout.slots_of(np.array(rows))[None] for rows in ([[2, 0], [0, 1], [0, 0]], [[0, 0], [0, 1], [1, 1]])
+    )
+    child = layout.allocation_of(made._cross(low, high, np.array([[[1]]]), sign)[0])
+    assert child.tolist() == ([[2, 0], [0, 1], [0, 1]] if sign > 0 else [[1, 0], [0, 1], [1, 1]])
+
+
+def test_children_are_crossed_and_then_mutated(monkeypatch: pytest.MonkeyPatch) -> None:  # P27
+    layout = Layout(np.full(8, 2), np.zeros((4, 8), dtype=np.intp), np.full(4, 16), True, np.zeros(8, dtype=bool))
+    made = _Search(layout, table(4, 16, 16), np.ones(4), Objective(), SearchOptions(16, 1), np.random.default_rng(0))
+    parents = np.stack([layout.slots_of(np.eye(4, 8, k, dtype=np.intp)) for k in (0, 4)]).astype(np.int32)
+    mutated = made._children(parents)
+    monkeypatch.setattr(made, "_mutate", lambda slots: slots)
+    crossed = {child.tobytes() for child in made._children(parents)}
+    assert crossed - {parent.tobytes() for parent in parents}, "none is only one of its parents"
+    assert {child.tobytes() for child in mutated} - crossed
+
+
+def test_jobs_on_several_nodes_may_meet_where_that_is_allowed() -> None:  # P28
+    base = np.array([[1, 1], [1, 1]])
+    for avoid in (True, False):
+        t, rng = table(2, 2, 4), np.random.default_rng(0)
+        found = search(t, [2, 2], base, np.zeros(2), rng, avoid_interference=avoid)
+        assert (found.allocation.tolist() == base.tolist()) is not avoid
