@@ -212,7 +212,7 @@ def test_how_far_back_it_asks_is_bounded(tmp_path: Path) -> None:
     assert site.books.asked[-1] == pytest.approx(3660.0, abs=30.0)
     site.away(86400.0)
     site.start("a fourth")
-    site.turns(10.0)
+    site.turns(30.0)
     assert site.books.asked[-1] == 43200.0
 
 
