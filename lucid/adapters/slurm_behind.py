@@ -1,9 +1,9 @@
 """When a job that Lucid holds and cannot order in detail may go: never before a held job of the same VC that was
 held earlier and asks for no more GPUs.
 
-A held job that could not start itself at present stops nobody: one that Slurm bars (a limit, a licence), that its
-user holds, or whose begin time or dependency lies ahead. Jobs that were held later do not count, or nobody's turn
-would come.
+A held job that could not start itself at present stops nobody: one that Slurm bars (a limit, a licence) or holds
+itself (BadConstraints), that its user holds, or whose begin time or dependency lies ahead. Jobs that were held later
+do not count, or nobody's turn would come.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class Behind:
             return not record.dependent
         if not viewer.holds(record, note) or viewer.waits_for(record, facts.now_s):
             return False
-        return bool(left_to_slurm(record)) or (
-            (record.id in viewer.not_yet or viewer.decides(record, note, facts))
-            and viewer.barred(record, facts.now_s) is None
-        )
+        if record.never_runs or viewer.barred(record, facts.now_s) is not None:
+            return False
+        queues = record.id in viewer.not_yet or viewer.decides(record, note, facts)
+        return bool(left_to_slurm(record)) or queues
 
     def _ahead(self, record: SlurmJob, note: JobNote | None) -> _Ahead:
         since_s = (note.submit_s if note is not None else 0.0) or record.submit_s

@@ -23,7 +23,7 @@ __all__ = ["GIVEN_UP", "LET_GO", "Hands"]
 
 _PASSING = ("pending execution", "temporarily unavailable", "already completing", "in progress")
 """Slurm's words to a job that has not left COMPLETING: no fault of its request."""
-_RETRY_S = 10.0
+_RETRY_S, _MOST_RETRY_S = 10.0, 600.0
 LET_GO = "let go"
 """The verb of an action that leaves a job to Slurm …"""
 GIVEN_UP = "Slurm did not start it"
@@ -116,6 +116,22 @@ class Hands:
             return f"job {record.id}: did not start (Slurm: {words}); tried again in {_RETRY_S:.0f} s"
         self.put(replace(note, given_up=words))
         return f"job {record.id}: did not start {note.tries} times (Slurm: {words}); Slurm alone decides about it now"
+
+    def never_runs(self, record: SlurmJob) -> str:
+        """Slurm holds a job itself that was let go: it is let go again after pauses that grow. Returns what was done,
+        in words."""
+        note = self.notes[record.id]
+        pause_s = min(_RETRY_S * 2.0 ** min(note.tries, 30), _MOST_RETRY_S)
+        self.put(
+            replace(
+                note,
+                released=False,
+                tries=note.tries + 1,
+                refusal=record.reason,
+                retry_s=self.clock.now_s() + pause_s,
+            )
+        )
+        return f"job {record.id}: Slurm holds it itself ({record.reason}); let go again in {pause_s:.0f} s"
 
     def at_profiling(self, record: SlurmJob) -> bool:
         """Is it in the profiling partition, and not at home there?"""

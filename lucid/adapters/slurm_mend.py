@@ -17,7 +17,7 @@ from lucid.adapters.slurm_view import Facts
 from lucid.adapters.slurm_waits import begins_s, left_to_slurm, never_changed, parked, whole_array
 from lucid.adapters.store import JobNote
 from lucid.config import Mode
-from lucid.errors import ActionRefused
+from lucid.errors import ClusterUnavailable, LucidError, StoreError
 
 __all__ = ["Mender"]
 
@@ -59,9 +59,12 @@ class Mender:
             try:
                 words = self._mend(record, self._hands.notes.get(record.id), facts)
                 self._later.pop(record.id, None)
-            except ActionRefused as error:
+            except (ClusterUnavailable, StoreError):
+                raise
+            except Exception as error:  # one job never keeps lucidd from the others
                 self._later[record.id] = (facts.now_s + pause_s, min(pause_s * 2, _MOST_S))
-                words = f"job {record.id}: cannot be mended yet ({error})"
+                said = f"{error}" if isinstance(error, LucidError) else f"{type(error).__name__}: {error}"
+                words = f"job {record.id}: cannot be mended yet ({said})"
             if words:
                 done.append(words)
         if listed and whole and not self._taken:
@@ -114,11 +117,16 @@ class Mender:
     def _held(self, record: SlurmJob, note: JobNote | None, facts: Facts, packs: bool) -> str:
         """A job that Lucid holds."""
         hands = self._hands
-        if record.launch_failed and note is not None and note.released:
+        if note is not None and note.released and record.never_runs:
+            for_good = note.given_up or left_to_slurm(record)
+            return hands.never_runs(record) if for_good else hands.not_started(record, record.reason)
+        if note is not None and note.released and record.launch_failed:
             return hands.not_started(record, "a node did not take it: launch failed")
         why = "" if packs else f"partition {hands.viewer.home(record, note)!r} is not packed"
         why = why or hands.viewer.leaves(record, facts.now_s)
         if not why and note is not None and note.given_up and not note.released:
+            if record.never_runs and facts.now_s < note.retry_s:
+                return ""
             why = f"{GIVEN_UP} {note.tries} times as Lucid asked ({note.given_up})"
         if why:
             hands.let_go(record, why)
@@ -169,7 +177,7 @@ class Mender:
             known = note or JobNote(record.id, submit_s=record.submit_s)
             hands.put(replace(known, wait_since_s=begin_s or now_s))
         why = left_to_slurm(record)
-        if begin_s or not why:
+        if begin_s or not why or (record.never_runs and note is not None and now_s < note.retry_s):
             return ""
         self._behind = self._behind or Behind(hands.viewer, facts)
         if self._behind.before(record, note):

@@ -89,6 +89,12 @@ class SlurmJob:
         return self.gpus > 0 or self.request.whole_nodes
 
     @property
+    def never_runs(self) -> bool:
+        """Does Slurm itself hold it, because no node can give what it asks for? It says so also while nodes have yet
+        to register (after slurmctld's failover), so it need not be for ever."""
+        return self.held and self.reason == "BadConstraints"
+
+    @property
     def completing(self) -> bool:
         """Has it stopped, and still holds what it had?"""
         return "COMPLETING" in self.flags

@@ -144,7 +144,7 @@ class Viewer:
             return False
         if job.id in self.not_yet or left_to_slurm(job) or self.waits_for(job, facts.now_s):
             return False
-        if job.launch_failed and note is not None and note.released:
+        if note is not None and (note.given_up or (note.released and (job.launch_failed or job.never_runs))):
             return False  # counted as a try before it is tried again (slurm_mend)
         return facts.modes.get(self.home(job, note)) is Mode.PACK
 
@@ -156,6 +156,8 @@ class Viewer:
             return f"{UNREAD} ({job.unread})"
         if facts.modes.get(self.home(job, note)) is not Mode.PACK:
             return ""
+        if job.never_runs:
+            return f"Slurm holds it itself ({job.reason}): no node can give what it asks for"
         if self.holds(job, note):
             words = self.waits_for(job, facts.now_s)
             if words:
