@@ -286,6 +286,29 @@ local function gpus_of(job, request)
   return total
 end
 
+-- Tasks of a job that asks for so many by GPU (--ntasks-per-gpu), where its GPUs can be counted here; else nil. At any
+-- update, a release too, Slurm works that number out anew, by nodes in place of GPUs (seen on 24.11), unless it is said.
+local function tasks_by_gpu(job, request)
+  local gpus = 0
+  for _, key in ipairs({ "job", "node" }) do
+    for item in (request.untyped[key] or ""):gmatch("[^,]+") do
+      if gpu_type(item) == "" then
+        gpus = gpus + (tonumber(item:match("(%d+)$")) or 1)
+      end
+    end
+    if gpus > 0 and key == "node" and not unset(job.min_nodes) then
+      if not unset(job.max_nodes) and job.max_nodes ~= job.min_nodes then
+        return nil -- it depends on the nodes that it is given
+      end
+      gpus = gpus * math.max(job.min_nodes, 1)
+    end
+    if gpus > 0 then
+      return gpus * job.ntasks_per_tres
+    end
+  end
+  return nil
+end
+
 -- The most GPUs that the job asks for on any one node, as far as that is said.
 local function most_on_one(request)
   local most = 0
@@ -480,7 +503,9 @@ local function decide(job, part_list, uid, now)
   elseif skip == "tasks" and not policed then
     edits[#edits + 1] = { "admin_comment", "lucid:vc=" .. name .. ";skip=tasks" }
     return edits, skip
-  elseif skip == "tasks" then
+  end
+  local tasks = skip == "tasks" and tasks_by_gpu(job, request)
+  if skip == "tasks" and not tasks then
     return {}, "refused", REFUSES.tasks -- the release that must follow a hold would change its number of tasks
   elseif job.cron_job then
     return {}, "refused", SAYS.cron -- Slurm lets nobody update it, so that a hold would never end
@@ -497,7 +522,7 @@ local function decide(job, part_list, uid, now)
     if policed and beat.optout == "refused" and REFUSES[skip] then
       return {}, "refused", REFUSES[skip]
     end
-    tag = string.format("lucid:vc=%s;%s;skip=%s;", name, entry, skip)
+    tag = string.format("lucid:vc=%s;%s;skip=%s;", name, entry, skip) .. (tasks and "tasks=" .. tasks .. ";" or "")
     tag = tag .. (begin and string.format("begin=%d;", begin) or "") .. "v=2"
   end
   edits[#edits + 1] = { "admin_comment", tag }
@@ -641,6 +666,10 @@ local function change(job, record, uid, now)
   end
   if owner and tag ~= "" then
     pcall(wake, known, now)
+  end
+  local tasks = tonumber(tag:match(";tasks=(%d+)"))
+  if tasks and unset(job.num_tasks) and (record.job_state or 0) % 256 == 0 then
+    edits[#edits + 1] = { "num_tasks", tasks } -- else Slurm would work it out anew, and otherwise
   end
   return edits
 end

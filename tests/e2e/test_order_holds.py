@@ -105,6 +105,10 @@ def socket(box: Box, ended: str) -> str:
     return sbatch(box, "--gpus-per-socket=1", "--sockets-per-node=1")
 
 
+def tasks(box: Box, ended: str) -> str:
+    return sbatch(box, "--gpus=1", "--ntasks-per-gpu=1")
+
+
 def heterogeneous(box: Box, ended: str) -> str:
     return box.run(
         "sbatch", "--parsable", "-D", "/tmp", *OPTIONS, GPU, "--wrap=sleep 3", ":", *OPTIONS, "-n1", user="alice"
@@ -141,10 +145,10 @@ def plain(box: Box, ended: str) -> str:
 WAYS: list[Callable[[Box, str], str]] = [
     plain,
     off, off_later, partitions, hold, hold_later, depends, singleton, depends_later, begins, begins_in_a_while,
-    begins_later, array, socket, heterogeneous, moved, changed, exclusive,
+    begins_later, array, socket, tasks, heterogeneous, moved, changed, exclusive,
 ]  # fmt: skip
 
-REFUSED = ("--gres=shard:1", "--gres=shard:g0:1", "--gres=gpu:g2:1", "--gpus=g0:1", "--gpus=1 --ntasks-per-gpu=1")
+REFUSED = ("--gres=shard:1", "--gres=shard:g0:1", "--gres=gpu:g2:1", "--gpus=g0:1")
 
 
 def start_of(box: Box, job: str) -> float:

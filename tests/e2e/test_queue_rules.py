@@ -99,10 +99,22 @@ def test_where_the_site_refuses_it_its_user_reads_what_to_do_instead(box: Box, o
     assert submits(box, "--gres=gpu:1 --dependency=singleton") == ""
 
 
-def test_tasks_by_gpu_cannot_be_held_and_so_are_refused(box: Box) -> None:
-    """Any update of such a job, a release too, would change its number of tasks."""
+@pytest.mark.parametrize("options", ["--gpus=2 --ntasks-per-gpu=2", "-N2 --gpus-per-node=1 --ntasks-per-gpu=2"])
+def test_tasks_by_gpu_keep_their_number_while_they_queue(box: Box, options: str) -> None:
+    """At any update of such a job, a release too, Slurm would work the number out anew, by nodes."""
     policy(box, "behind")
-    assert "say --ntasks" in submits(box, "--gpus=2 --ntasks-per-gpu=2")
+    number = box.sbatch(*options.split())
+    job = box.job(number)
+    assert (job["admin_comment"], job["hold"]) == ("lucid:vc=vc-a;held=1;skip=tasks;tasks=4;v=2", True)
+    box.scontrol("update", f"JobId={number}", "StartTime=now")
+    box.scontrol("release", number)
+    box.wait_ended(number)
+    assert (box.state(number), box.job(number)["tasks"]["number"]) == ("COMPLETED", 4)
+
+
+def test_tasks_by_gpu_that_nobody_can_count_before_they_start_are_refused(box: Box) -> None:
+    policy(box, "behind")
+    assert "say --ntasks" in submits(box, "-N1-2 --gpus-per-node=2 --ntasks-per-gpu=2")
     assert box.tag(box.sbatch("--gpus=2", "--ntasks-per-gpu=2", user="root")) == "lucid:vc=vc-a;skip=tasks"
 
 

@@ -92,8 +92,6 @@ def _batch(box: Box, wanted: Sequence[Line], limit_s: float, hopeless: Sequence[
 def knowing(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
     """A lucidd, not started yet, that has measured Alice's program on each number of GPUs."""
     daemon = Lucidd(box, tmp_path / "state", t_prof_s=6.0)
-    settings = daemon.folder / "lucid.toml"  # otherwise tasks by GPU are refused
-    settings.write_text(settings.read_text().replace("[daemon]\n", '[daemon]\noptout = "free"\n'))
     store = SqliteStore(tmp_path / "state" / "lucid.db")
     lease = store.take_lease("test", time.time(), 1.0)
     assert lease is not None
