@@ -34,7 +34,7 @@ from lucid.adapters.slurm_clients import make_client
 from lucid.adapters.slurm_cluster import SlurmCluster
 from lucid.adapters.slurm_sacct import Accounting, SacctClient
 from lucid.adapters.slurm_shares import FairShares
-from lucid.adapters.store import Lease, LeaseLost, Store, StoreDamaged, StoreGone
+from lucid.adapters.store import Lease, LeaseLost, Store, StoreDamaged, StoreGone, same_host
 from lucid.adapters.store_file import set_aside
 from lucid.adapters.store_sqlite import SqliteStore
 from lucid.adapters.systemd import tell_systemd
@@ -72,6 +72,8 @@ _LOG = logging.getLogger("lucidd")
 _PRUNE_EVERY_H = 6
 _RENEW_EVERY_S = 3
 _TURN_S = 60.0
+_ALL_TOLD_S = 45.0
+"""A node that cannot reach slurmctld tells it of a job's end every 15 s, and waits up to 10 s for its answer."""
 
 
 def open_store(path: Path, now_s: float, left_out: LeftOut | None = None, shared: bool = False) -> SqliteStore:
@@ -130,6 +132,7 @@ class Daemon:
         self._lease: Lease | None = None
         self._failover = Failover(self._holder, monotonic_s)
         self._monotonic_s = monotonic_s
+        self._silent_s = float("-inf")
         self._turns_since_s: float | None = None
         """Since when the present turn has been going on."""
         self._cluster: SlurmCluster | None = None
@@ -192,6 +195,8 @@ class Daemon:
         if not isinstance(error, UnsafePlan):
             what = "cycle not finished" if isinstance(error, ClusterError | StoreError) else "cycle failed"
         wait_s = self._turns.bad(what, error)
+        if isinstance(error, ClusterUnavailable):
+            self._silent_s = self._monotonic_s()
         if self._turns.begin_anew:
             self._lease = self._cluster = self._cycle = None
         with suppress(Exception):  # where the store itself is the trouble, that was just told
@@ -220,6 +225,8 @@ class Daemon:
         self._failover.acts()
         if self._lease is None or lease.token != self._lease.token:
             _LOG.info("lease taken", extra={"facts": {"token": lease.token, "holder": lease.holder}})
+            if held is not None and not same_host(held.holder):
+                self._silent_s = self._monotonic_s()  # slurmctld may have moved, too
             self._carried.put(self._store, lease.token)
             self._carried = Carried()
             self._build(lease.token)
@@ -229,6 +236,11 @@ class Daemon:
             self._settled = True  # switches set from now on are newer than the file as it was read
         self._lease = lease
         return True
+
+    def _all_told(self) -> bool:
+        """Has slurmctld, in force on whichever host, answered for so long that it knows what ended meanwhile? A job
+        that is started over must not have ended already."""
+        return self._monotonic_s() - self._silent_s >= _ALL_TOLD_S
 
     @property
     def _lasts_s(self) -> float:
@@ -294,6 +306,7 @@ class Daemon:
             lambda job: goes_through_profiling(job, live_profiling(settings.policy)),
             token,
             self._fair_shares(),
+            self._all_told,
         )
         if self._catch_up is not None:
             self._catch_up.begin()

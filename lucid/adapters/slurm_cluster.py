@@ -60,7 +60,9 @@ class SlurmCluster:
         profiled: Profiled,
         token: int,
         shares: FairShares | None = None,
+        all_told: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``all_told``: does slurmctld know by now what has ended, as far as can be told?"""
         self._client = client
         self._store = store
         self._clock = clock
@@ -68,6 +70,7 @@ class SlurmCluster:
         self._daemon = daemon
         self._modes = modes
         self._shares = shares
+        self._all_told = all_told
         self.token = token
         self.known = KnownProfiles(store, profiles, clock, daemon.reuse_profiles_days)
         """Profiles, by job."""
@@ -341,6 +344,11 @@ class SlurmCluster:
 
     def _put_back(self, record: SlurmJob, note: JobNote, verb: str) -> None:
         """The job runs until Slurm has taken the requeue; what is noted before says where it goes then."""
+        if not self._all_told():
+            raise ActionRefused(
+                f"job {record.id}: slurmctld did not answer lately, and may not know yet that the job has ended; "
+                "tried again later"
+            )
         before = note
         now_s = self._facts.now_s
         ran_s = note.ran_s + max(now_s - record.start_s, 0.0)

@@ -32,6 +32,7 @@ __all__ = [
     "StoreGone",
     "StoreUnreadable",
     "holder_is_dead",
+    "same_host",
 ]
 
 
@@ -152,12 +153,16 @@ class ActionRow:
     result: str = ""
 
 
+def same_host(holder: str) -> bool:
+    """Is (or was) the holder of a lease (``host:pid:…``) a process of this machine?"""
+    return holder.partition(":")[0] == socket.gethostname()
+
+
 def holder_is_dead(holder: str) -> bool:
     """Is the holder (``host:pid:…``) a process of this machine that is gone? Elsewhere nobody can tell: its lease
     must run out."""
-    host, _, rest = holder.partition(":")
-    pid = rest.partition(":")[0]
-    if host != socket.gethostname() or not (pid.isascii() and pid.isdecimal()):
+    pid = holder.partition(":")[2].partition(":")[0]
+    if not same_host(holder) or not (pid.isascii() and pid.isdecimal()):
         return False
     number = digits(pid)
     if number is None or number > _MOST_PID:

@@ -159,3 +159,35 @@ def test_the_heartbeat_names_its_host_and_who_stands_by(site: Site) -> None:
 def test_no_holder_raises(pid: str) -> None:
     assert holder_is_dead(f"{socket.gethostname()}:{pid}:1") is (pid.isascii() and pid.isdigit())
     assert not holder_is_dead(f"elsewhere:{pid}:1")
+
+
+def _profiled(site: Site) -> int:
+    """How often a job was taken from its profiling run."""
+    return sum(action.verb == "release" and action.result == "done" for action in site.store.actions("1"))
+
+
+def test_nothing_is_started_over_until_slurmctld_knows_what_ended_while_it_was_silent(site: Site) -> None:
+    """A node tells slurmctld of an end again and again. Until it has, a job that ended would be run once more."""
+    site.submit("1")
+    site.turns(10.0)
+    assert site.slurm.records["1"].partition == "prof"
+    site.slurm.down = True
+    site.turns(30.0)
+    site.slurm.down = False
+    site.turns(40.0)
+    assert _profiled(site) == 0
+    site.turns(20.0)
+    assert _profiled(site) == 1
+
+
+def test_nor_right_after_the_lease_was_taken_from_another_host(site: Site) -> None:
+    site.submit("1")
+    site.turns(10.0)
+    second = other(site)
+    while second.cluster is None:
+        site.slurm.advance(second.turn())
+    took_s = site.slurm.now
+    site.turns(40.0, second)
+    assert _profiled(site) == 0
+    site.turns(20.0, second)
+    assert _profiled(site) == 1, site.slurm.now - took_s
