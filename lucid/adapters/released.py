@@ -23,19 +23,22 @@ class Released:
         self.path = folder / "released"
         self._seen: tuple[int, int, int] | None = None
         self._jobs: set[tuple[int, int]] = set()
+        self.settled = False
+        """Has the list not changed since the look before? What Slurm shows now is newer than such a list, whereas
+        lucid-release, maybe on another host, may still be at one that has changed."""
 
     def look(self) -> bool:
         """Is there a list?"""
         try:
-            stat = self.path.stat()
-            seen = stat.st_ino, stat.st_mtime_ns, stat.st_size
-            if seen != self._seen:
+            seen = self._stat()
+            self.settled = seen == self._seen
+            if not self.settled:
                 with self.path.open("rb") as file:
                     text = file.read(_MOST)
                 self._jobs = {(int(number), int(restarts)) for number, restarts in _LINE.findall(text)}
                 self._seen = seen
         except OSError:
-            self._jobs, self._seen = set(), None
+            self._jobs, self._seen, self.settled = set(), None, False
         return bool(self._jobs)
 
     def has(self, record: SlurmJob) -> bool:
@@ -45,7 +48,12 @@ class Released:
         return any((number, record.restarts) in self._jobs for number in numbers)
 
     def done(self) -> None:
-        """Nothing of it is left to do."""
-        self._jobs = set()
+        """Nothing of it is left to do. A list that has grown since the last look stays."""
         with suppress(OSError):
-            self.path.unlink(missing_ok=True)
+            if self._stat() == self._seen:
+                self.path.unlink(missing_ok=True)
+                self._jobs = set()
+
+    def _stat(self) -> tuple[int, int, int]:
+        stat = self.path.stat()
+        return stat.st_ino, stat.st_mtime_ns, stat.st_size

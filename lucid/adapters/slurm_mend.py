@@ -67,7 +67,7 @@ class Mender:
                 words = f"job {record.id}: cannot be mended yet ({said})"
             if words:
                 done.append(words)
-        if listed and whole and not self._taken:
+        if listed and whole and not self._taken and self._released.settled:
             self._released.done()
         return done
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from test_daemon import Site
 
+from lucid.adapters.released import Released
 from lucid.adapters.store import JobNote
 
 MARK = "lucid:vc=vc;held=1;v=2"
@@ -59,7 +60,7 @@ def test_what_is_not_lucids_to_take_up_stays_as_it_is(site: Site, how: str) -> N
     elif how == "user holds":
         record = replace(record, comment="lucid:held")
     elif how == "dependency":
-        record = replace(record, dependent=True)
+        record = replace(record, dependent=True, dependency="afterok:1(unfulfilled)")
     elif how == "observe":
         site.ctl("pause")
     else:
@@ -82,3 +83,36 @@ def test_a_list_that_is_none_is_passed_over(site: Site) -> None:
     (site.folder / "released").mkdir()
     site.turns(10.0)
     assert not any(record.held for record in site.slurm.records.values())
+
+
+def test_a_list_is_kept_while_lucid_release_may_still_be_at_it(site: Site) -> None:
+    """It runs on another host, and writes the list before it lets go: what a look shows is older than the list."""
+    for n in range(3):
+        site.slurm.submit(f"big{n}", ("vc", "vc", "prof")[n], 4, held=False, mark="none", run_s=1e6)
+    for n in range(7):
+        site.submit(f"w{n}", 4, mark=MARK)
+    numbers = [site.slurm.records[f"w{n}"].number for n in range(7)]
+    released(site, numbers[:4])
+    site.daemon.turn()
+    released(site, numbers)
+    site.daemon.turn()
+    assert (site.folder / "released").exists(), "it has changed since the look before"
+    for n in range(7):
+        site.slurm.records[f"w{n}"] = replace(site.slurm.records[f"w{n}"], held=False)
+    site.turns(10.0)
+    assert all(site.slurm.records[f"w{n}"].held for n in range(7))
+    site.turns(10.0)
+    assert not (site.folder / "released").exists()
+
+
+def test_a_list_that_grows_while_it_is_done_with_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "released").write_text("7 0 900\n")
+    listed = Released(tmp_path)
+    assert listed.look()
+    with (tmp_path / "released").open("a") as file:
+        file.write("8 0 900\n")
+    listed.done()
+    assert listed.look()
+    listed.done()
+    assert not (tmp_path / "released").exists()
+    assert not listed.look()

@@ -1,0 +1,111 @@
+"""lucid-release with a Slurm that is a shell script: what it does when Slurm is slow, or is asked at a bad moment.
+What it does with a real one: tests/e2e/test_fail_open.py and test_restart.py."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "slurm/lucid-release"
+JOBS = 120
+SLURM = r"""#!/bin/sh
+echo "$*" >> {0}/calls
+case "$1 $*" in
+squeue*' Comment'*) ;;
+squeue*) for n in $(seq {1}); do echo "$n 0 vc 0 N/A gres/gpu:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2"; done ;;
+sbatch*) cat {0}/said >&2; exit 1 ;;
+scontrol*release*) {2} ;;
+esac
+"""
+
+
+class Fake:
+    """``releasing``: shell words run where a batch is let go."""
+
+    def __init__(self, folder: Path, said: str, releasing: str = ":") -> None:
+        self.folder = folder
+        self.list = folder / "released"
+        (folder / "said").write_text(said)
+        program = folder / "slurm"
+        program.write_text(SLURM.format(folder, JOBS, releasing))
+        program.chmod(0o755)
+
+    def release(self, *options: str) -> subprocess.CompletedProcess[str]:
+        environ = {
+            "PATH": "/usr/bin:/bin",
+            "LUCID_HEARTBEAT": str(self.folder / "none"),
+            "LUCID_SLURM_PREFIX": str(self.folder / "slurm"),
+            "LUCID_STATE": str(self.folder),
+        }
+        return subprocess.run(
+            ["/bin/sh", str(SCRIPT), *options], env=environ, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    def let_go(self) -> int:
+        calls = (self.folder / "calls").read_text().splitlines()
+        return sum(line.count(",") + 1 for line in calls if line.startswith("scontrol release"))
+
+
+def listed(text: str) -> set[int]:
+    return {int(line.split()[0]) for line in text.splitlines()}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "allocation failure: Socket timed out on send/recv operation",
+        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        "allocation failure: Connection reset by peer",
+        "allocation failure: Connection refused",
+        "allocation failure: Zero Bytes were transmitted or received",
+        "allocation failure: Slurm backup controller in standby mode",
+        "allocation failure: Controller is in standby mode, try a different controller",
+    ],
+)
+def test_a_slurmctld_that_does_not_say_who_lives_is_asked_again(tmp_path: Path, said: str) -> None:
+    fake = Fake(tmp_path, said + "\n")
+    done = fake.release()
+    assert (done.returncode, fake.let_go()) == (1, 0)
+    assert "trying again at the next call" in done.stderr
+    assert fake.release("--all").returncode == 0
+    assert fake.let_go() == JOBS, "--all asks nobody"
+
+
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [
+        ("sbatch: error: lucid-alive heartbeat={now} now={now}", 0),
+        ("sbatch: error: Connection refused, retrying\nsbatch: error: lucid-alive heartbeat={now} now={now}", 0),
+        ("sbatch: error: lucid-alive heartbeat={then} now={now}", JOBS),
+        ("sbatch: error: lucid-alive heartbeat=0 now={now}", JOBS),
+        ("sbatch: Job 9 to start at 2026-11-22T04:00:00 using 1 processors on nodes n1 in partition vc", JOBS),
+        ("allocation failure: Invalid account or account/partition combination specified", JOBS),
+        ("/bin/sh: sbatch: not found", JOBS),
+    ],
+)
+def test_what_slurmctld_answers_decides(tmp_path: Path, said: str, count: int) -> None:
+    now = int(time.time())
+    fake = Fake(tmp_path, said.format(now=now, then=now - 1000) + "\n")
+    assert fake.release().returncode == 0
+    assert fake.let_go() == count
+
+
+def test_what_is_let_go_is_listed_before_and_after(tmp_path: Path) -> None:
+    """Before: whoever kills it in between leaves no job out. After: lucidd may have done with the list in between."""
+    fake = Fake(tmp_path, "no plugin\n", f"cat {tmp_path}/released >> {tmp_path}/before; rm -f {tmp_path}/released")
+    assert fake.release().returncode == 0
+    assert listed((tmp_path / "before").read_text()) == set(range(1, JOBS + 1))
+    assert len(listed(fake.list.read_text())) == JOBS % 50, "the last batch"
+    kept = Fake(tmp_path, "no plugin\n")
+    assert kept.release().returncode == 0
+    assert listed(kept.list.read_text()) == set(range(1, JOBS + 1))
+
+
+def test_for_good_lists_nothing(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, "no plugin\n")
+    fake.list.write_text("7 0 900\n")
+    assert fake.release("--all").returncode == 0
+    assert fake.list.read_text() == ""
