@@ -169,7 +169,7 @@ def test_processes_of_both_sides_killed_again_and_again_lose_and_double_nothing(
         for name, words in scripts.items():
             if name not in alive or (name == "reader" and alive[name].poll() is not None):
                 alive[name] = subprocess.Popen([sys.executable, "-c", *words], cwd=Path(__file__).parents[2])
-        time.sleep(chance.uniform(0.2, 0.6))
+        time.sleep(chance.uniform(0.2, 0.6) * (1 + kills / 10))  # a slow machine takes as long to start them
         taken = sum(watcher.sample_cursors().values())
         name = chance.choice(["writer", "reader"])
         if taken < total and (name == "reader" or alive[name].poll() is None):
