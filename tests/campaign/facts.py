@@ -108,6 +108,8 @@ class Task:
     record: Record | None = None
     known: bool = True
     """Slurm, or its accounting, knows it at the end."""
+    said: str = ""
+    """The end of what it wrote to its output."""
 
 
 @dataclass

@@ -42,6 +42,10 @@ class Told:
     completed: list[float] = field(default_factory=list)
 
 
+_AWAY = ("slurmctld-kill", "slurmctld-restart", "slurmctld-stop", "host-lost", "munged-kill")
+"""Faults without slurmctld for a while."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that went wrong. ``excuse``: why it is plain Slurm's, or a documented window's; empty: Lucid's."""
@@ -83,7 +87,7 @@ def judge(task: Task, broken: Sequence[Broken], told: Told | None = None, *, fin
         else:
             found.append(_finding("lost", task, "cancelled before it ran, and not by its user"))
     elif record.state != "CANCELLED" and record.state not in task.order.ends:
-        excuse = _at_kill(task.runs[-1:], broken, told) or _node_was_lost(task, broken)
+        excuse = _at_kill(task.runs[-1:], broken, told) or _node_was_lost(task, broken) or _no_step(task, broken)
         found.append(_finding("killed", task, f"ended as {record.state} {record.reason}", excuse))
     elif record.state == "COMPLETED" and not ended:
         found.append(_finding("lost", task, "COMPLETED by Slurm, and its work was never done"))
@@ -205,6 +209,14 @@ def _split(before: Run, broken: Sequence[Broken]) -> str:
 
 def _node_was_lost(task: Task, broken: Sequence[Broken]) -> str:
     return next((words for run in task.runs[-1:] if (words := _lost_node(run, broken))), "")
+
+
+def _no_step(task: Task, broken: Sequence[Broken]) -> str:
+    """``srun`` inside a job asks slurmctld for its step, and gives up where it does not answer: so does plain Slurm's."""
+    away = next((b for b in broken if b.name in _AWAY and any(b.over(run.began_s, 90.0) for run in task.runs)), None)
+    if away is None or "Unable to contact slurm controller" not in task.said:
+        return ""
+    return f"its srun says that it could not contact slurmctld ({away.name})"
 
 
 def _finding(kind: str, task: Task, why: str, excuse: str = "") -> Finding:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,10 @@ class Campaign:
         except OSError:
             task.runs = []
         task.record = record
+        if record is not None and record.state == "FAILED" and not task.said:
+            with suppress(OSError):
+                out = self.site.root / FOLDER[1:] / "out" / task.order.token
+                task.said = out.read_text(errors="replace")[-2000:]
 
     # -- what came of it -------------------------------------------------------------------------------------
 

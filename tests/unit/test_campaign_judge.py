@@ -137,3 +137,14 @@ def test_requeues_and_ends_are_read_from_slurmctlds_log() -> None:
         "12": (1, 0, 0), "14": (1, 0, 0), "15": (0, 1, 0), "16": (0, 0, 2),
     }  # fmt: skip
     assert told["14"].requeued[0] - told["12"].requeued[0] == 0.5
+
+
+def test_a_step_that_slurmctld_was_not_there_for_is_told_apart_by_the_jobs_own_words() -> None:
+    cut = "BEGIN 100.0 7 0 n1 alone\n"
+    words = (
+        "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller (connect failure)"
+    )
+    away = Broken("slurmctld-restart", 105.0, 120.0)
+    assert found(task(cut, "FAILED", said=words), [away]) == [("killed", True)]
+    assert found(task(cut, "FAILED", said="Segmentation fault"), [away]) == [("killed", False)]
+    assert found(task(cut, "FAILED", said=words), [Broken("slurmdbd-kill", 105.0, 120.0)]) == [("killed", False)]
