@@ -212,7 +212,7 @@ def _node_was_lost(task: Task, broken: Sequence[Broken]) -> str:
 
 
 def _no_step(task: Task, broken: Sequence[Broken]) -> str:
-    """``srun`` inside a job asks slurmctld for its step, and gives up where it does not answer: so does plain Slurm's."""
+    """``srun`` inside a job asks slurmctld for its step, and gives up where it does not answer: so on plain Slurm."""
     away = next((b for b in broken if b.name in _AWAY and any(b.over(run.began_s, 90.0) for run in task.runs)), None)
     if away is None or "Unable to contact slurm controller" not in task.said:
         return ""

@@ -148,7 +148,7 @@ def test_a_routed_job_goes_back_to_its_own_partition(box: Box) -> None:
     settings = box.root / "etc/slurm/lucid.plugin.conf"
     before = settings.read_text()
     settings.write_text(before.replace("route no", "route yes"))
-    blocker = box.sbatch("-p", "prof", "--gres=gpu:4", script="sleep 60", user="bob")
+    blocker = box.sbatch("-p", "prof", "--gres=gpu:4", script="sleep 60", user="root")
     try:
         box.wait("the profiling node taken", lambda: box.state(blocker) == "RUNNING")
         box.beat(extra="profiling prof\nn_prof 4\n")

@@ -46,7 +46,7 @@ def queue(box: Box, lucidd: Lucidd) -> list[str]:
     """Twelve jobs that wait behind blockers of vc-b, held by Lucid."""
     blocker = box.sbatch("-p", "vc-b", "--gres=gpu:4", "--comment=lucid:off", script="sleep 900", user="bob")
     box.wait("the node taken", lambda: box.state(blocker) == "RUNNING", 30)
-    profiled = box.sbatch("-p", "prof", "--gres=gpu:4", "--comment=lucid:off", script="sleep 900", user="bob")
+    profiled = box.sbatch("-p", "prof", "--gres=gpu:4", "--comment=lucid:off", script="sleep 900", user="root")
     box.wait("the profiling node taken", lambda: box.state(profiled) == "RUNNING", 30)
     ids = [box.sbatch("--gres=gpu:4", "-p", "vc-b", "-J", f"q{n}", script=RUNS.format(1)) for n in range(12)]
     assert all(box.job(number)["hold"] for number in ids)
