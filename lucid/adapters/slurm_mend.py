@@ -8,9 +8,10 @@ from dataclasses import replace
 from lucid.adapters.released import Released
 from lucid.adapters.slurm_behind import Behind
 from lucid.adapters.slurm_client import Changes
+from lucid.adapters.slurm_crowd import CROWDED, Crowd
 from lucid.adapters.slurm_hands import GIVEN_UP, Hands
 from lucid.adapters.slurm_nouns import SlurmJob
-from lucid.adapters.slurm_obstacles import Standing, standing, whose_limit
+from lucid.adapters.slurm_obstacles import NOT_IN_TIME, Standing, standing, whose_limit
 from lucid.adapters.slurm_starts import back_to
 from lucid.adapters.slurm_text import parse_mark, says
 from lucid.adapters.slurm_view import Facts
@@ -37,6 +38,8 @@ class Mender:
         """``released``: what lucid-release let go while no lucidd decided."""
         self._hands = hands
         self._behind: Behind | None = None
+        self._crowd = Crowd(hands.settings.start_grace_s)
+        self._crowded: frozenset[str] = frozenset()
         self._released = released
         self._taken = 0
         self._later: dict[str, tuple[float, float]] = {}
@@ -46,6 +49,7 @@ class Mender:
         """One round over all jobs, within the cap on writes; returns what was done, in words."""
         done: list[str] = []
         self._behind = None
+        self._crowded = self._crowd.saw(self._hands.viewer, facts)
         self._taken, listed, whole = 0, self._released.look(), True
         for record in facts.jobs:
             if record.id in self._hands.touched:
@@ -127,11 +131,13 @@ class Mender:
         if not why and note is not None and note.given_up and not note.released:
             if record.never_runs and facts.now_s < note.retry_s:
                 return ""
-            why = f"{GIVEN_UP} {note.tries} times as Lucid asked ({note.given_up})"
+            why = f"{GIVEN_UP} {note.tries} times as Lucid asked ({note.given_up})" if note.tries else note.given_up
         if why:
             hands.let_go(record, why)
             return f"job {record.id}: let go as its user wrote it, {why}"
-        return self._queued(record, note, facts) or self._restored(record, note)
+        return (
+            self._queued(record, note, facts) or self._kept_out(record, note, facts) or self._restored(record, note)
+        )
 
     def _parked(self, record: SlurmJob, note: JobNote | None, now_s: float) -> str:
         """A job that is not held, and that waits for other jobs or no longer does. One that was let go at its turn
@@ -187,6 +193,16 @@ class Mender:
             hands.touched.update(one.id for one in facts.jobs if whole_array(one) == whole_array(record))
         return f"job {record.id}: let go at its turn as its user wrote it: {why}"
 
+    def _kept_out(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
+        """A job that jobs without GPUs have kept from its CPUs or memory for too long."""
+        hands = self._hands
+        if record.id not in self._crowded:
+            return ""
+        hands.put(replace(note or JobNote(record.id, submit_s=record.submit_s), given_up=CROWDED))
+        hands.let_go(record, CROWDED)
+        self._crowd.went(hands.viewer.home(record, note), record.id, facts.now_s)
+        return f"job {record.id}: let go as its user wrote it: {CROWDED}"
+
     def _restored(self, record: SlurmJob, note: JobNote | None) -> str:
         """Give a held job the request that its user wrote."""
         hands = self._hands
@@ -220,6 +236,9 @@ class Mender:
         if found is Standing.BARRED and (whose_limit(record.reason) or not hands.at_profiling(record)):
             hands.obstacles.met(record, record.reason, facts.now_s)
             return f"job {record.id}: Slurm does not start it now ({record.reason}); waits"
+        if found is Standing.WAITS:
+            home = replace(record, partition=hands.viewer.home(record, note))
+            hands.obstacles.met(home, NOT_IN_TIME, facts.now_s)
         return hands.not_started(record, record.reason or "no reason given")
 
     def _take_back(self, record: SlurmJob, note: JobNote) -> None:

@@ -14,7 +14,12 @@ from enum import Enum
 
 from lucid.adapters.slurm_nouns import SlurmJob
 
-__all__ = ["Obstacle", "Obstacles", "Standing", "standing", "whose_limit"]
+__all__ = ["NOT_IN_TIME", "Obstacle", "Obstacles", "Standing", "standing", "whose_limit"]
+
+NOT_IN_TIME = "Slurm did not start a job like it in time"
+"""While Lucid waits for Slurm, the GPUs that the job was to have are kept from others. So a late start counts against
+its user's jobs as a limit does: who sends many jobs that Slurm cannot start keeps few GPUs from others, and seldom.
+The end of another job of theirs does not lift it."""
 
 
 class Standing(Enum):
@@ -118,6 +123,8 @@ class Obstacles:
         for job in waiting:
             for key in _keys(job):
                 for obstacle in self._found.get(key, {}).values():
+                    if obstacle.reason == NOT_IN_TIME:
+                        continue
                     if job.user in users or job.account in accounts or job.qos in qos:
                         obstacle.retry_s = min(obstacle.retry_s, now_s)
         for key, found in list(self._found.items()):
@@ -162,5 +169,5 @@ def _keys(job: SlurmJob) -> tuple[_Key, _Key]:
 
 
 def _key(job: SlurmJob, reason: str) -> _Key:
-    shared = whose_limit(reason) and not any(word in reason for word in _ALONE)
+    shared = reason == NOT_IN_TIME or (whose_limit(reason) and not any(word in reason for word in _ALONE))
     return _keys(job)[0 if shared else 1]

@@ -170,6 +170,8 @@ class Viewer:
             return "it has a dependency: it joins the queue when Slurm has ended that"
         if job.held:
             return "its user or an administrator holds it (scontrol release ends that)"
+        if note is not None and note.given_up and not note.tries:
+            return f"released as its user wrote it: {note.given_up}"
         if note is not None and note.given_up:
             return f"released as its user wrote it, since Slurm did not start it as Lucid asked ({note.given_up})"
         return f"Slurm alone decides about it ({job.reason})"
