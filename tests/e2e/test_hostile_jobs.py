@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,8 @@ def test_no_job_of_any_user_ends_or_blinds_lucidd(box: Box, lucidd: Lucidd) -> N
     assert lucidd.process is not None
     assert lucidd.process.poll() is None
     assert "Traceback" not in lucidd.log()
-    let_go = [line for line in lucidd.log().splitlines() if "let go" in line]
-    assert len(let_go) == len({json.loads(line)["event"] for line in let_go}), "each once"
+    let_go = Counter(
+        json.loads(line)["event"].split(":")[0] for line in lucidd.log().splitlines() if "let go at its turn" in line
+    )
+    assert max(let_go.values(), default=0) <= 7, "each once, and what Slurm holds itself at growing pauses"
     box.run("scancel", *sent)
