@@ -73,7 +73,17 @@ def pair(box: Box, mps: Path) -> Iterator[tuple[str, str]]:
     box.wait("the end of bob's daemon", lambda: not sets(box))
 
 
-def test_no_extra_of_a_users_own_starts_mps(box: Box, mps: Path, pair: tuple[str, str]) -> None:
+@pytest.fixture
+def unrefused(box: Box) -> Iterator[None]:
+    """job_submit.lua refuses users' lucid- items in Extra. Here it lets alice, so that the hooks stand alone."""
+    settings = box.root / "etc/slurm/lucid.plugin.conf"
+    before = settings.read_text()
+    settings.write_text(f"{before}exempt {box.run('id', '-u', 'alice').stdout.strip()}\n")
+    yield
+    settings.write_text(before)
+
+
+def test_no_extra_of_a_users_own_starts_mps(box: Box, mps: Path, pair: tuple[str, str], unrefused: None) -> None:
     before = sets(box)
     others = box.job(pair[0])["extra"]
     payload = others.partition(";lucid-seal=")[0]
