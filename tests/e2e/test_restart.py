@@ -46,7 +46,7 @@ def queue(box: Box, lucidd: Lucidd) -> list[str]:
     """Twelve jobs that wait behind blockers of vc-b, held by Lucid."""
     blocker = box.sbatch("-p", "vc-b", "--gres=gpu:4", "--comment=lucid:off", script="sleep 900", user="bob")
     box.wait("the node taken", lambda: box.state(blocker) == "RUNNING", 30)
-    profiled = box.sbatch("-p", "prof", "--gres=gpu:4", "--comment=lucid:off", script="sleep 900", user="root")
+    profiled = box.sbatch("-p", "prof", "--gres=gpu:4", script="sleep 900", user="root")
     box.wait("the profiling node taken", lambda: box.state(profiled) == "RUNNING", 30)
     ids = [box.sbatch("--gres=gpu:4", "-p", "vc-b", "-J", f"q{n}", script=RUNS.format(1)) for n in range(12)]
     assert all(box.job(number)["hold"] for number in ids)
@@ -82,12 +82,12 @@ def test_a_restart_keeps_the_queue_and_a_stop_is_taken_back(box: Box, lucidd: Lu
     box.scontrol("release", mine)
 
     lucidd.start()
-    again = [number for number in ids if number != off]
-    box.wait("what waits is held again", lambda: held(box, ids) == again, 30)
+    box.wait("what waits is held again, that too", lambda: held(box, ids) == ids, 30)  # optout = "behind"
     box.wait("the list is done with", lambda: not (lucidd.folder / "released").exists(), 20)
     box.run("scancel", blocker, profiled)
     box.wait_ended(*ids, limit_s=200)
     ran_once(box, *ids)
+    again = [number for number in ids if number != off]
     starts = {number: box.job(number)["start_time"]["number"] for number in again}
     assert sorted(again, key=lambda number: (starts[number], int(number))) == again, "in order"
 

@@ -6,30 +6,33 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from box import Box
 from breakage import SLURM
 from daemon_box import REPO, Lucidd
 
 from lucid.adapters.store_sqlite import SqliteStore
-from testbed import controllers, daemons
+from testbed import controllers, daemons, host
 from testbed.settings import Layout
 
 BOUND_S = 60
 SAVE_S = 8
-"""slurmctld saves its state every 5 s, and takes a moment: what started since may be started again."""
+"""slurmctld saves its state every 5 s, and takes a moment: what started or ended since may be started again."""
+FORGOTTEN_S = 30
+"""A job that has ended for so long, and that slurmctld takes for running: its node is asked what runs there."""
 COUNTED = (
     'F=/tmp/runs.$SLURM_JOB_ID; echo "BEGIN ${{SLURM_RESTART_COUNT:-0}} $(date +%s)" >> $F; '
-    "sleep {0} && echo END >> $F"
+    'sleep {0} && echo "END $(date +%s)" >> $F'
 )
-"""As RUNS of ``breakage``, with the time."""
+"""As RUNS of ``breakage``, with the times."""
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
 
 
@@ -72,6 +75,15 @@ class TwoHosts:
         store.close()
         return "" if lease is None else lease.holder.partition(":")[0]
 
+    def ask_node(self, node: str) -> None:
+        """Start its slurmd anew, as an administrator would; jobs run on. It tells slurmctld what runs there."""
+        for pid, name in host.processes_in(self.layout.root).items():
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") if name == "slurmd" else []
+            if node.encode() in words:
+                os.kill(pid, signal.SIGTERM)
+                self.box.wait(f"the end of {node}'s slurmd", lambda p=pid: not Path(f"/proc/{p}").exists(), 30)  # type: ignore[misc]
+        daemons.start_slurmd(self.layout, node)
+
     def ctl(self, *words: str) -> str:
         return self._lucidd.ctl(*words)
 
@@ -113,22 +125,46 @@ class TwoHosts:
 
 
 @dataclass(frozen=True)
+class Run:
+    """One line BEGIN, and the line END that followed, if any; times by the host's clock."""
+
+    restart: str
+    began_s: float
+    ended_s: float | None
+
+
+def runs_of(box: Box, number: str) -> list[Run]:
+    """What a job wrote. A job that runs twice at once writes two lines BEGIN, and then two END."""
+    path = box.root / f"tmp/runs.{number}"
+    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    ends = [float(words[1]) for words in lines if words[0] == "END"]
+    begun = [words for words in lines if words[0] == "BEGIN"]
+    return [Run(words[1], float(words[2]), ends[n] if n < len(ends) else None) for n, words in enumerate(begun)]
+
+
+@dataclass(frozen=True)
 class Tally:
-    """What came of a stream of counted jobs. ``doubled``: jobs of which a run began that Slurm did not count, or
-    whose work was done more than once. ``unexplained``: those that had not just started when a host was lost."""
+    """What came of a stream of counted jobs.
+
+    ``done``: their work was done at least once. ``lost``: Slurm is done with it, and it was not. ``stuck``: Slurm is
+    not done with it. ``doubled``: a run began that Slurm did not count, or the work was done more than once.
+    ``unexplained``: those of which no run had begun or ended just before a host was lost. ``misjudged``: done, and
+    another end than COMPLETED in Slurm's books."""
 
     jobs: int
-    completed: int
+    done: int
     lost: tuple[str, ...]
     stuck: tuple[str, ...]
     doubled: tuple[str, ...]
     unexplained: tuple[str, ...]
+    misjudged: tuple[str, ...]
+    mended: tuple[str, ...]
 
     def __str__(self) -> str:
         return (
-            f"{self.jobs} jobs: {self.completed} COMPLETED, {len(self.lost)} lost, {len(self.stuck)} stuck, "
-            f"{len(self.doubled)} run twice "
-            f"({len(self.unexplained)} of them not in the {SAVE_S} s before a loss)"
+            f"{self.jobs} jobs: {self.done} done, {len(self.lost)} lost, {len(self.stuck)} stuck, "
+            f"{len(self.doubled)} run twice ({len(self.unexplained)} of them not within {SAVE_S} s before a loss), "
+            f"{len(self.misjudged)} done and not COMPLETED; mended as an administrator: {list(self.mended)}"
         )
 
 
@@ -147,42 +183,77 @@ def submit(box: Box, count: int, seconds: int) -> list[str]:
     ]
 
 
-def tally(box: Box, ids: list[str], limit_s: float, losses: list[float]) -> Tally:
-    """Wait until all have ended, at most so long, and count. ``losses``: when hosts were lost."""
-    until = time.monotonic() + limit_s
-    ended: set[str] = set()
-    while len(ended) < len(ids) and time.monotonic() < until:
-        time.sleep(1.0)
+class Stream:
+    """The jobs of a test from their submission to their end. ``look`` as often as you like: slurmctld forgets a job a
+    while after its end."""
+
+    def __init__(self, hosts: TwoHosts, count: int, seconds: int) -> None:
+        self._hosts, self._box = hosts, hosts.box
+        self.ids = submit(hosts.box, count, seconds)
+        self._states: dict[str, str] = {}
+        self._mended: list[str] = []
+        self._asked_s: dict[str, float] = {}
+
+    def look(self) -> int:
+        """Note the states, and mend what is an administrator's to mend; returns how many jobs have not ended."""
         try:
-            jobs = box.jobs()
+            jobs = self._box.jobs()
         except (AssertionError, ValueError, subprocess.TimeoutExpired):
-            continue  # slurmctld is moving
-        ended = {number for number in ids if number in jobs and jobs[number]["job_state"][0] in OVER}
-        for node in _drained(box):
-            box.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
-    jobs = box.jobs()
-    states = Counter(jobs[number]["job_state"][0] if number in jobs else "gone" for number in ids)
-    lost, stuck, doubled, unexplained = [], [], [], []
-    for number in ids:
-        path = box.root / f"tmp/runs.{number}"
-        lines = path.read_text().splitlines() if path.exists() else []
-        begun = [line for line in lines if line.startswith("BEGIN")]
-        if number not in jobs and "END" not in lines:
-            lost.append(number)
-        elif number in jobs and number not in ended:
-            stuck.append(number)
-        elif "END" not in lines:
-            lost.append(number)
-        runs = [line.split()[1] for line in begun]
-        if len(set(runs)) != len(runs) or lines.count("END") > 1:
-            doubled.append(number)
-            times = [float(line.split()[2]) for line in begun]
-            if not any(-1 <= at_s - time_s <= SAVE_S for at_s in losses for time_s in times):
-                unexplained.append(number)
-    return Tally(len(ids), states["COMPLETED"], tuple(lost), tuple(stuck), tuple(doubled), tuple(unexplained))
+            return len(self.ids)  # slurmctld is moving
+        for number in self.ids:
+            if number in jobs:
+                self._states[number] = str(jobs[number]["job_state"][0])
+            elif self._states.get(number) not in OVER:
+                self._states[number] = "gone"
+        for node in _drained(self._box):
+            self._box.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+            self._mended.append(f"{node} resumed")
+        for node, number in self._forgotten(jobs).items():
+            if time.time() - self._asked_s.get(node, 0.0) < FORGOTTEN_S:
+                continue
+            self._asked_s[node] = time.time()
+            self._hosts.ask_node(node)
+            self._mended.append(f"{node} asked: {number} had ended")
+        return sum(self._states[number] not in OVER | {"gone"} for number in self.ids)
+
+    def _forgotten(self, jobs: dict[str, dict[str, Any]]) -> dict[str, str]:
+        """Nodes with a job that has ended, which slurmctld takes for running."""
+        found = {}
+        for number in self.ids:
+            if self._states[number] != "RUNNING":
+                continue
+            runs = runs_of(self._box, number)
+            late_s = jobs[number]["start_time"]["number"]
+            if runs and runs[-1].ended_s is not None and time.time() - max(runs[-1].ended_s, late_s) > FORGOTTEN_S:
+                found[str(jobs[number]["nodes"])] = number
+        return found
+
+    def tally(self, limit_s: float) -> Tally:
+        """Wait until all have ended, at most so long, and count."""
+        until = time.monotonic() + limit_s
+        while self.look() and time.monotonic() < until:
+            time.sleep(2.0)
+        lost, stuck, doubled, unexplained, misjudged = [], [], [], [], []
+        for number in self.ids:
+            runs, state = runs_of(self._box, number), self._states[number]
+            ends = [run.ended_s for run in runs if run.ended_s is not None]
+            if state not in OVER | {"gone"}:
+                stuck.append(number)
+            elif not ends:
+                lost.append(number)
+            elif state != "COMPLETED":
+                misjudged.append(f"{number} {state}")
+            if len({run.restart for run in runs}) != len(runs) or len(ends) > 1:
+                doubled.append(number)
+                times = [time_s for run in runs for time_s in (run.began_s, run.ended_s) if time_s is not None]
+                if not any(-1 <= at_s - time_s <= SAVE_S for at_s in self._hosts.losses for time_s in times):
+                    unexplained.append(number)
+        done = len(self.ids) - len(lost) - len(stuck)
+        parts = (lost, stuck, doubled, unexplained, misjudged, self._mended)
+        return Tally(len(self.ids), done, *(tuple(part) for part in parts))
 
 
 def _drained(box: Box) -> list[str]:
     """Nodes that slurmctld drained since a job ran there of which it had not saved the start ('Duplicate jobid')."""
     lines = box.run("sinfo", "-h", "-N", "-o", "%N %T", check=False).stdout.splitlines()
-    return [line.split()[0] for line in lines if " drain" in line or " down" in line]
+    return sorted({line.split()[0] for line in lines if " drain" in line or " down" in line})
