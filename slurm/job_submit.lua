@@ -585,7 +585,8 @@ local function released(job, record, tag, beat, owner, now)
     elseif ours then
       -- It was requeued, and held by its user or by Lucid: which, only the daemon knows. It takes it over from there.
       edits[#edits + 1] = { "begin_time", now + FAR_S }
-    elseif not given(record.resv_name) then
+    elseif tag ~= "" and not given(record.resv_name) then
+      -- One without a tag came while no lucidd decided: it is Slurm's, like all that came then.
       local asks = read_request(record, {})
       return edits, (asks.gpus or asks.shard) and SAYS.late or nil
     end

@@ -76,11 +76,8 @@ def pair(box: Box, mps: Path) -> Iterator[tuple[str, str]]:
 @pytest.fixture
 def unrefused(box: Box) -> Iterator[None]:
     """job_submit.lua refuses users' lucid- items in Extra. Here it lets alice, so that the hooks stand alone."""
-    settings = box.root / "etc/slurm/lucid.plugin.conf"
-    before = settings.read_text()
-    settings.write_text(f"{before}exempt {box.run('id', '-u', 'alice').stdout.strip()}\n")
-    yield
-    settings.write_text(before)
+    with box.unrefused("alice"):
+        yield
 
 
 def test_no_extra_of_a_users_own_starts_mps(box: Box, mps: Path, pair: tuple[str, str], unrefused: None) -> None:

@@ -118,6 +118,16 @@ def test_tasks_by_gpu_that_nobody_can_count_before_they_start_are_refused(box: B
     assert box.tag(box.sbatch("--gpus=2", "--ntasks-per-gpu=2", user="root")) == "lucid:vc=vc-a;skip=tasks"
 
 
+def test_who_held_a_job_while_no_lucidd_decided_can_release_it_later(box: Box) -> None:
+    box.stop_beating()
+    number = box.sbatch(GPU, "--hold")
+    assert box.tag(number) == ""
+    policy(box, "behind")
+    assert box.run("scontrol", "release", number, user="alice", check=False).returncode == 0
+    box.wait_ended(number)
+    assert box.state(number) == "COMPLETED"
+
+
 def test_begin_times_dependencies_and_users_holds_queue_too(box: Box) -> None:
     policy(box, "behind")
     later = box.job(box.sbatch(GPU, "--begin=now+1hour"))

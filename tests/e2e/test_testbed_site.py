@@ -34,10 +34,12 @@ def test_a_qos_has_so_many_gpus(box: Box) -> None:
 def test_slots_count_against_their_own_limit_only(box: Box) -> None:
     """Which is why doctor wants one for them beside each one for GPUs."""
     slots = ",".join(f"shard:g{number}:2" for number in range(4))
-    first = box.sbatch("--qos=four-gpus", "-w", "n1", f"--gres={slots}", script="sleep 60")
+    with box.unrefused("alice"):
+        first = box.sbatch("--qos=four-gpus", "-w", "n1", f"--gres={slots}", script="sleep 60")
+        waiting = box.sbatch("--qos=four-gpus", "-p", "vc-b", "--gres=shard:g0:1")
     whole = box.sbatch("--qos=four-gpus", "-w", "n2", "--gres=gpu:4", script="sleep 60")
     box.wait("both run", lambda: {box.state(first), box.state(whole)} == {"RUNNING"})
-    waits_for(box, box.sbatch("--qos=four-gpus", "-p", "vc-b", "--gres=shard:g0:1"), "QOSGrpGRES")
+    waits_for(box, waiting, "QOSGrpGRES")
 
 
 def test_an_account_has_so_many_gpus(box: Box) -> None:
