@@ -31,6 +31,7 @@ _TOLD = re.compile(
     r"(Requeuing|_job_complete: requeue|_job_complete:|Allocate|_start_job: Started) JobId=(\d+)"
     r"(?:_[^ (]*\((\d+)\))?(?: done| per| NodeList=| in |$)"
 )
+_FORGOTTEN = re.compile(r"\[([\d:.T-]+)\] error: Vestigial state files for JobId=(\d+), but no job record")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Told:
     started: list[float] = field(default_factory=list)
     requeued: list[float] = field(default_factory=list)
     completed: list[float] = field(default_factory=list)
+    forgotten: list[float] = field(default_factory=list)
+    """It found the job's files when it started, and no record of the job."""
 
 
 _AWAY = ("slurmctld-kill", "slurmctld-restart", "slurmctld-stop", "host-lost", "munged-kill")
@@ -79,7 +82,9 @@ def judge(task: Task, broken: Sequence[Broken], told: Told | None = None, *, fin
         elif finished:
             state = record.state if record else "unknown"
             words = f"not ended at the end: {state} {record.reason if record else ''}"
-            found.append(_finding("stuck", task, words, _never(task) or _ended_unheard(task, broken, told)))
+            found.append(
+                _finding("stuck", task, words, _never(task) or _ended_unheard(task, broken, told) or _unknown(told))
+            )
         return found
     if record.state == "CANCELLED" and task.cancelled_s is None and "CANCELLED" not in task.order.ends:
         if task.runs:
@@ -98,6 +103,10 @@ def _ended_unheard(task: Task, broken: Sequence[Broken], told: Told) -> str:
     last = task.runs[-1:]
     running = task.record is not None and task.record.state == "RUNNING"
     return _at_kill(last, broken, told) if running and last and last[0].ended_s is not None else ""
+
+
+def _unknown(told: Told) -> str:
+    return "slurmctld's own log says that it has no record of the job any more" if told.forgotten else ""
 
 
 def _never(task: Task) -> str:
@@ -227,7 +236,10 @@ def told_by(log: str) -> dict[str, Told]:
     """From slurmctld's log (times of UTC), by the number of the job; seconds since the epoch."""
     found: dict[str, Told] = {}
     for line in log.splitlines():
-        if match := _TOLD.match(line):
+        if match := _FORGOTTEN.match(line):
+            at_s = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp()
+            found.setdefault(match[2], Told()).forgotten.append(at_s)
+        elif match := _TOLD.match(line):
             at_s = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp()
             told = found.setdefault(match[4] or match[3], Told())
             kind = "requeued" if "equeu" in match[2] else "completed" if "complete" in match[2] else "started"

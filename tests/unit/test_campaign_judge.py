@@ -131,12 +131,20 @@ def test_requeues_and_ends_are_read_from_slurmctlds_log() -> None:
         "[2026-11-22T02:50:02.101] _job_complete: JobId=10_2(15) done\n"
         "[2026-11-22T02:50:03.000] sched: Allocate JobId=16 NodeList=n1 #CPUs=1 Partition=vc-a\n"
         "[2026-11-22T02:50:04.000] sched/backfill: _start_job: Started JobId=16 in vc-a on n1\n"
+        "[2026-11-22T02:50:05.000] error: Vestigial state files for JobId=17, but no job record. This may be the result\n"
     )
     told = told_by(log)
+    assert told.pop("17").forgotten
     assert {job: (len(said.requeued), len(said.completed), len(said.started)) for job, said in told.items()} == {
         "12": (1, 0, 0), "14": (1, 0, 0), "15": (0, 1, 0), "16": (0, 0, 2),
     }  # fmt: skip
     assert told["14"].requeued[0] - told["12"].requeued[0] == 0.5
+
+
+def test_a_job_of_which_slurmctld_has_no_record_any_more_is_told_apart_by_its_log() -> None:
+    waits = task("", "PENDING")
+    assert found(waits, [KILL], Told()) == [("stuck", False)]
+    assert found(waits, [KILL], Told(forgotten=[111.0])) == [("stuck", True)]
 
 
 def test_a_step_that_slurmctld_was_not_there_for_is_told_apart_by_the_jobs_own_words() -> None:
