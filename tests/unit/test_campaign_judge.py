@@ -131,7 +131,7 @@ def test_requeues_and_ends_are_read_from_slurmctlds_log() -> None:
         "[2026-11-22T02:50:02.101] _job_complete: JobId=10_2(15) done\n"
         "[2026-11-22T02:50:03.000] sched: Allocate JobId=16 NodeList=n1 #CPUs=1 Partition=vc-a\n"
         "[2026-11-22T02:50:04.000] sched/backfill: _start_job: Started JobId=16 in vc-a on n1\n"
-        "[2026-11-22T02:50:05.000] error: Vestigial state files for JobId=17, but no job record. This may be the result\n"
+        "[2026-11-22T02:50:05.000] error: Vestigial state files for JobId=17, but no job record. This may be\n"
     )
     told = told_by(log)
     assert told.pop("17").forgotten
