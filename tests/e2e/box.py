@@ -94,10 +94,11 @@ class Box:
 
     @contextmanager
     def unrefused(self, user: str) -> Iterator[None]:
-        """Inside, job_submit.lua refuses this user nothing, as an ``exempt`` line in its settings says."""
+        """Inside, job_submit.lua refuses this user nothing, nor lucid: with ``exempt`` lines it binds all others."""
         settings = self.root / "etc/slurm/lucid.plugin.conf"
         before = settings.read_text()
-        settings.write_text(f"{before}exempt {self.run('id', '-u', user).stdout.strip()}\n")
+        uids = [self.run("id", "-u", name).stdout.strip() for name in (user, "lucid")]
+        settings.write_text(before + "".join(f"exempt {uid}\n" for uid in uids))
         try:
             yield
         finally:

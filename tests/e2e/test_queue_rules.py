@@ -153,13 +153,6 @@ def test_interactive_and_heterogeneous_jobs_queue_too(box: Box) -> None:
     assert tags == {"lucid:vc=vc-a;held=1;skip=het;v=2"}
 
 
-def submitted_while_lucid_was_away(box: Box) -> str:
-    box.stop_beating()
-    job = box.sbatch(GPU, "--hold")
-    policy(box, "behind")
-    return job
-
-
 def let_go(box: Box, *options: str) -> str:
     """A job that has left Lucid's queue and waits in Slurm's."""
     box.stop_beating()
@@ -197,7 +190,6 @@ def parked(box: Box) -> str:
         (plain, "update JobId={job} Partition=prof", "Submit to your own partition"),
         (plain, "update JobId={job} Partition=vc-a,vc-b", "Name one"),
         (plain, "update JobId={job} Extra=lucid-gpus=0", "Lucid's own"),
-        (submitted_while_lucid_was_away, "release {job}", "cannot be released into it"),
         (elsewhere, "update JobId={job} Partition=vc-a", "submit it again with -p"),
         (parked, "update JobId={job} StartTime=now", "begin time is Lucid's"),
         (let_go, "update JobId={job} StartTime=now", "begin time is Lucid's"),
