@@ -136,6 +136,10 @@ SAID: list[tuple[Reason, str]] = [
     (why.HomeWaits("v", 2), "2 jobs already wait in VC v"),
     (why.Requeueable(False), "may not be requeued"),
     (why.Requeueable(True), "may be requeued"),
+    (
+        why.ProfilingTaken(4),
+        "jobs that are none of Lucid's hold 4 GPUs of the profiling nodes: it is measured in its own VC",
+    ),
     (why.ProfilingFits(8, False), "no profiling node could hold 8 GPUs"),
     (why.ProfilerPressure(320.0, 160.0), "the profiling queue is 5.3 min long, a burst (above 2.7 min)"),
     (why.ProfilerPressure(80.0, 160.0), "the profiling queue is 80 s long, no burst (up to 2.7 min)"),
