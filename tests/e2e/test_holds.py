@@ -75,7 +75,7 @@ def test_a_change_on_waiting_jobs_means_what_it_means_in_slurm_and_gains_nothing
     for name, job in jobs.items():
         box.run("scontrol", "update", f"JobId={job}", changes[name], user="alice")
     box.wait("parked", lambda: not held(box, jobs["behind"]))
-    assert box.reason(jobs["behind"]) == "Dependency"
+    box.wait("Slurm's word for it", lambda: box.reason(jobs["behind"]) == "Dependency")
     box.wait_ended(jobs["moved"])
     assert box.job(jobs["moved"])["partition"] == "vc-b"
     box.run("scancel", *full)
