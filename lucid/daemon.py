@@ -417,8 +417,7 @@ class Daemon:
         if self._cluster is not None:
             status["aside"] = self._cluster.aside()
             told = {"modes", "paused", "aside"} & status.keys()
-            lasts_s = max(self._settings.daemon.lease_s, 2 * self._settings.slurm.poll_idle_s)
-            self._publisher.write(now_s, {**{key: status[key] for key in told}, "lasts_s": lasts_s})
+            self._publisher.write(now_s, {**{key: status[key] for key in told}, "lasts_s": self._lasts_s})
         self._store.put_view("status", status)
 
     def _wait_s(self, result: CycleResult) -> float:

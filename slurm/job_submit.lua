@@ -94,15 +94,20 @@ local function wake(known, now)
   end
 end
 
+-- The heartbeat file's text, empty where there is none, and the digits of its time, or nil.
+local function beat_text(known)
+  local file = io.open(known.heartbeat, "r")
+  local text = file and file:read(HEARTBEAT_BYTES) or ""
+  if file then
+    file:close()
+  end
+  return text, text:match("^time (%d+)\n")
+end
+
 -- What the daemon last wrote, or nil if it has not written lately. It replaces the file as a whole.
 local function heartbeat(known, now)
-  local file = io.open(known.heartbeat, "r")
-  if not file then
-    return nil
-  end
-  local text = file:read(HEARTBEAT_BYTES) or ""
-  file:close()
-  local written = tonumber(text:match("^time (%d+)\n"))
+  local text, digits = beat_text(known)
+  local written = tonumber(digits)
   if not written or #text == HEARTBEAT_BYTES or now - written > known.stale or written - now > AHEAD_S then
     return nil
   end
@@ -700,12 +705,8 @@ end
 -- lucid-release asks, from any host, whether a lucidd lives: slurmctld is where that matters, and what it says here no
 -- user can write. The answer is the heartbeat's time and this host's; nothing is submitted.
 local function answer()
-  local file = io.open(settings().heartbeat, "r")
-  local text = file and file:read(HEARTBEAT_BYTES) or ""
-  if file then
-    file:close()
-  end
-  slurm.log_user("lucid-alive heartbeat=%s now=%d", text:match("^time (%d+)\n") or "0", os.time())
+  local _, digits = beat_text(settings())
+  slurm.log_user("lucid-alive heartbeat=%s now=%d", digits or "0", os.time())
 end
 
 function slurm_job_submit(job, part_list, submit_uid)

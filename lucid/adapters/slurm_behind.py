@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lucid.adapters.slurm_nouns import SlurmJob
-from lucid.adapters.slurm_view import Facts, Viewer
+from lucid.adapters.slurm_view import Facts, Viewer, submitted_s
 from lucid.adapters.slurm_waits import joined_late, left_to_slurm
 from lucid.adapters.store import JobNote
 from lucid.config import Mode
@@ -82,7 +82,7 @@ class Behind:
         return bool(left_to_slurm(record)) or queues
 
     def _ahead(self, record: SlurmJob, note: JobNote | None) -> _Ahead:
-        since_s = (note.submit_s if note is not None else 0.0) or record.submit_s
+        since_s = submitted_s(record.submit_s, note)
         if note is not None and (left_to_slurm(record) or (joined_late(record) and not note.released)):
             since_s = max(since_s, note.wait_since_s)
         group = record.het or record.number

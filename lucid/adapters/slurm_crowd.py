@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
-from lucid.adapters.slurm_view import Facts, Viewer, parse_placement
+from lucid.adapters.slurm_view import Facts, Viewer, parse_placement, submitted_s
 
 __all__ = ["CROWDED", "Crowd"]
 
@@ -41,7 +41,7 @@ class Crowd:
             at_s, before = self._last.get(home, (0.0, ""))
             if before in waiting and 0 <= now_s - at_s < self._patience_s:
                 continue
-            for job in sorted(jobs, key=lambda one: (self._first_s(one, facts), one.number)):
+            for job in sorted(jobs, key=lambda one: (submitted_s(one.submit_s, facts.notes.get(one.id)), one.number)):
                 if now_s - self._since[job.id] >= self._patience_s:
                     due.add(job.id)
                     break
@@ -50,10 +50,6 @@ class Crowd:
     def went(self, home: str, job_id: str, now_s: float) -> None:
         """A job was let go."""
         self._last[home] = (now_s, job_id)
-
-    def _first_s(self, job: SlurmJob, facts: Facts) -> float:
-        note = facts.notes.get(job.id)
-        return (note.submit_s if note is not None else 0.0) or job.submit_s
 
     def _kept_out(self, viewer: Viewer, facts: Facts) -> Mapping[str, list[SlurmJob]]:
         """By VC the held jobs that would find room if there were no jobs without GPUs, and find none as it is."""

@@ -23,7 +23,17 @@ from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.snapshot import Partition
 
-__all__ = ["Facts", "KnownProfile", "Profiled", "Viewer", "as_written", "home_of", "parse_placement", "users_nodes"]
+__all__ = [
+    "Facts",
+    "KnownProfile",
+    "Profiled",
+    "Viewer",
+    "as_written",
+    "home_of",
+    "parse_placement",
+    "submitted_s",
+    "users_nodes",
+]
 
 KnownProfile = Callable[[SlurmJob], JobProfile | None]
 Profiled = Callable[[Job], bool]
@@ -69,6 +79,11 @@ def home_of(
         return note.home
     tagged = (parse_mark(admin_comment) or {}).get("vc", "")
     return tagged if tagged in vcs else partition
+
+
+def submitted_s(submit_s: float, note: JobNote | None) -> float:
+    """When a job's user submitted it: as noted, since a requeue makes Slurm set ``submit_s`` anew."""
+    return (note.submit_s if note is not None else 0.0) or submit_s
 
 
 class Viewer:
@@ -257,7 +272,7 @@ class Viewer:
             id=record.id,
             vc=home,
             gpus=self.gpus_of(record, home, facts),
-            submit_s=(note.submit_s if note is not None else 0.0) or record.submit_s,
+            submit_s=submitted_s(record.submit_s, note),
             rank=record.number,
             user=record.user,
             account=record.account,

@@ -9,7 +9,7 @@ from typing import Final
 from lucid.adapters.bounded import finite, moment
 from lucid.adapters.slurm_sacct import Accounted, Accounting
 from lucid.adapters.slurm_text import parse_mark
-from lucid.adapters.slurm_view import home_of
+from lucid.adapters.slurm_view import home_of, submitted_s
 from lucid.adapters.store import JobNote, Store
 from lucid.config import DaemonSettings
 from lucid.core.job import Ended, Job
@@ -95,7 +95,7 @@ def ended_from(job: Accounted, note: JobNote | None, settings: DaemonSettings) -
         id=job.id,
         vc=home,
         gpus=job.gpus,
-        submit_s=(note.submit_s if note is not None else 0.0) or job.submit_s,
+        submit_s=submitted_s(job.submit_s, note),
         rank=job.number,
         user=job.user,
         account=job.account,

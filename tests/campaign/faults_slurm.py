@@ -90,39 +90,37 @@ class Accounting(Fault):
         return {}
 
 
-@listed
-class NodeDaemon(Fault):
-    name, what = "slurmd-kill", "slurmd of a node killed (-9) while its jobs run on, back before the node is given up"
+class _OfNode(Fault):
+    """Takes the slurmd of a node away, which is started again in the end."""
+
     touches = frozenset({"nodes"})
-    lasts_s = (2.0, 8.0)
     node = ""
+
+    def end(self, host: Host) -> dict[str, Any]:
+        if self.node and not host.site.pids("slurmd", f" -N {self.node} "):
+            daemons.start_slurmd(host.site.layout, self.node)
+        return {}
+
+
+@listed
+class NodeDaemon(_OfNode):
+    name, what = "slurmd-kill", "slurmd of a node killed (-9) while its jobs run on, back before the node is given up"
+    lasts_s = (2.0, 8.0)
 
     def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
         self.node = dice.choice(NODES)
         host.site.end("slurmd", f" -N {self.node} ")
         return {"node": self.node}
 
-    def end(self, host: Host) -> dict[str, Any]:
-        if self.node and not host.site.pids("slurmd", f" -N {self.node} "):
-            daemons.start_slurmd(host.site.layout, self.node)
-        return {}
-
 
 @listed
-class NodeLost(Fault):
+class NodeLost(_OfNode):
     name, what = "node-lost", "a node lost with everything on it, given up by Slurm, back again"
-    touches = frozenset({"nodes"})
     lasts_s = (40.0, 60.0)
-    node = ""
 
     def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
         self.node = dice.choice(NODES)
         return {"lost": [self.node], "processes": host.site.end_node(self.node)}
-
-    def end(self, host: Host) -> dict[str, Any]:
-        if self.node and not host.site.pids("slurmd", f" -N {self.node} "):
-            daemons.start_slurmd(host.site.layout, self.node)
-        return {}
 
 
 @listed
