@@ -405,6 +405,12 @@ def test_demo_compares_explains_and_writes_a_page(lucid: Lucid, tmp_path: Path) 
     assert "<svg" in (tmp_path / "demo" / "report.html").read_text()
     assert json.loads((tmp_path / "demo" / "summary.json").read_text())["results"]["lucid"]["packed_jobs"] > 0
     assert len(read_trace(tmp_path / "demo" / "trace.csv").jobs) > 2000
+    printed = [" ".join(line.strip(" │").split()) for line in said.out.splitlines()]
+    quoted = (ROOT / "README.md").read_text(encoding="utf-8").split("```")[3].strip().splitlines()
+    assert len(quoted) > 5
+    for line in quoted:
+        cells = line.rpartition("│")[0] or line  # what comes after the last border is README's own remark
+        assert line == "..." or " ".join(cells.strip(" │").split()) in printed
 
 
 def test_the_module_runs_as_the_command_does(tmp_path: Path) -> None:
