@@ -3,6 +3,7 @@ writes to the terminal; ruff says so (TID251)."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Any
@@ -15,7 +16,7 @@ from rich.console import RenderableType
 
 from lucid.shown import shown
 
-__all__ = ["Console", "Table", "say", "stderr_console", "stdout_console", "styled"]
+__all__ = ["Console", "Table", "say", "stderr_console", "stdout_console", "styled", "warn_on_stderr"]
 
 _PIPE_COLUMNS = 120
 
@@ -64,3 +65,16 @@ def stdout_console() -> Console:
 def stderr_console() -> Console:
     """For bars of progress."""
     return Console(stderr=True)
+
+
+class _Warnings(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        facts = "".join(f" {name}={value}" for name, value in getattr(record, "facts", {}).items())
+        say(f"warning: {record.getMessage()}{facts}", err=True)
+
+
+def warn_on_stderr() -> None:
+    """Lucid's warnings go to stderr with their facts, so that stdout holds what was asked for and nothing else."""
+    logger = logging.getLogger("lucid")
+    if not any(isinstance(handler, _Warnings) for handler in logger.handlers):
+        logger.addHandler(_Warnings(logging.WARNING))

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import click
 
-from lucid.cli.console import say
+from lucid.cli.console import say, warn_on_stderr
 from lucid.errors import LucidError
 
 __all__ = ["lucidctl", "main"]
@@ -61,6 +61,7 @@ def lucidctl() -> None:
 
 def main() -> None:
     """Run; errors that Lucid raises on purpose end in one message and their own exit code."""
+    warn_on_stderr()
     try:
         lucidctl(standalone_mode=True, prog_name="lucidctl")
     except LucidError as error:

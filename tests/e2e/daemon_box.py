@@ -101,15 +101,26 @@ class Lucidd:
         self._sampler.join(5)
         self.kill()
 
-    def ctl(self, *words: str) -> str:
-        done = subprocess.run(
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [sys.executable, "-m", "lucid.cli.main", *words, "--config", str(self.folder / "lucid.toml")],
             capture_output=True, text=True, check=False, cwd=REPO, env={**os.environ, "COLUMNS": "160"}, timeout=90,
         )  # fmt: skip
+
+    def ctl(self, *words: str) -> str:
+        done = self._run(*words)
         return done.stdout + done.stderr
 
+    def json(self, *words: str) -> Any:
+        """What scripts read: stdout alone. Warnings stand on stderr."""
+        return json.loads(self._run(*words, "--json").stdout)
+
     def story(self, number: str) -> Any:
-        return json.loads(self.ctl("explain", number, "--json"))
+        """Of a job about which nothing is decided yet, as just after its submission, there are no decisions."""
+        done = self._run("explain", number, "--json")
+        if "nothing was decided about job" in done.stderr:
+            return {"actions": [], "decisions": []}
+        return json.loads(done.stdout)
 
     def log(self) -> str:
         return (self.folder / "log").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -43,7 +42,7 @@ def test_a_store_deleted_under_lucidd_costs_no_job(box: Box, lucidd: Lucidd) -> 
     for path in lucidd.folder.glob("lucid.db*"):
         path.unlink()
     box.wait("a new store", lambda: "a new one begun" in lucidd.log(), 15)
-    assert json.loads(lucidd.ctl("status", "--json"))["alive"]
+    assert lucidd.json("status")["alive"]
     assert "start lucidd" not in lucidd.ctl("doctor")
     box.wait_ended(*jobs, limit_s=90)
     assert {box.state(number) for number in jobs} == {"COMPLETED"}
@@ -64,7 +63,7 @@ def test_a_switch_gives_way_to_an_edited_file(box: Box, lucidd: Lucidd) -> None:
     path.write_text(path.read_text().replace('vc-a = "pack"', 'vc-a = "observe"'))
     assert "it says observe now" in lucidd.ctl("doctor")
     restart(lucidd)
-    rows = {row["partition"]: row for row in json.loads(lucidd.ctl("mode", "--json"))["partitions"]}
+    rows = {row["partition"]: row for row in lucidd.json("mode")["partitions"]}
     assert (rows["vc-a"]["by_hand"], rows["vc-a"]["in_force"]) == (None, "observe")
 
 

@@ -5,7 +5,6 @@ python -m pytest -m e2e tests/e2e/test_as_fast.py -s
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from pathlib import Path
@@ -62,7 +61,7 @@ def test_sbatch_to_first_line(box: Box, tmp_path: Path) -> None:
             time.sleep(3)  # so that the cluster is idle, and lucidd polls as rarely as it does then
             took["lucid"].append(first_line_s(box, number))
             time.sleep(3)
-        calls = json.loads(lucidd.ctl("status", "--json"))["calls"]
+        calls = lucidd.json("status")["calls"]
     finally:
         lucidd.close()
         box.stop_beating()
@@ -96,7 +95,7 @@ def test_a_burst_of_new_programs(box: Box, tmp_path: Path) -> None:
             assert all(records[job]["restart_cnt"] == 0 for job in jobs)
         finally:
             if lucidd is not None:
-                calls = json.loads(lucidd.ctl("status", "--json"))["calls"]
+                calls = lucidd.json("status")["calls"]
                 lucidd.close()
                 box.stop_beating()
     ratio = took["lucid"] / took["off"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import statistics
@@ -81,7 +80,7 @@ def test_a_thousand_jobs_in_a_burst(box: Box, plain: Box, tmp_path: Path) -> Non
         time.sleep(3)  # the last cycle's requests are in the daemon's picture, too
         span_s = time.monotonic() - began
         counted = asked_by_lucid(box) - before
-        calls = json.loads(lucidd.ctl("status", "--json"))["calls"]
+        calls = lucidd.json("status")["calls"]
         slurm = load_settings(lucidd.folder / "lucid.toml").slurm
     finally:
         lucidd.close()

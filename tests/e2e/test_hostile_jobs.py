@@ -72,7 +72,7 @@ def test_no_job_of_any_user_ends_or_blinds_lucidd(box: Box, lucidd: Lucidd) -> N
     beat = box.root / "run/lucid/heartbeat"
     seen = beat.stat().st_mtime_ns
     box.wait("another heartbeat, with those jobs known", lambda: beat.stat().st_mtime_ns > seen)
-    shown = json.loads(lucidd.ctl("status", "--json"))
+    shown = lucidd.json("status")
     assert shown["alive"]
     assert shown["last_error"] == ""
     assert shown["failed_turns"] == 0

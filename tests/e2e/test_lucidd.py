@@ -65,9 +65,7 @@ def _packed_on_the_same_gpus(box: Box, lucidd: Lucidd) -> None:
     ]
     assert slots[0] == slots[1]
     gpus = ",".join(re.findall(r"shard:g(\d)", shards(box, first)))
-    box.wait(
-        "lucidd to see it", lambda: json.loads(lucidd.ctl("status", "--json"))["partitions"]["vc-a"]["packed"] == 2
-    )
+    box.wait("lucidd to see it", lambda: lucidd.json("status")["partitions"]["vc-a"]["packed"] == 2)
     box.wait_ended(first, second, wide)
     assert states(box, [first, second, wide]) == dict.fromkeys([first, second, wide], "COMPLETED")
     for number in (first, second):
@@ -206,10 +204,10 @@ def test_pause_and_uninstall_leave_no_job_held(box: Box, lucidd: Lucidd) -> None
 
 
 def test_doctor_finds_nothing_bad_on_a_sound_cluster(box: Box, lucidd: Lucidd) -> None:
-    found = json.loads(lucidd.ctl("doctor", "--json"))["findings"]
+    found = lucidd.json("doctor")["findings"]
     assert not [f for f in found if f["level"] == "bad"]
     lucidd.kill()
-    found = json.loads(lucidd.ctl("doctor", "--json"))["findings"]
+    found = lucidd.json("doctor")["findings"]
     assert any("down" in f["what"] and f["remedy"] for f in found if f["level"] == "bad")
 
 
@@ -220,7 +218,7 @@ def test_observe_mode_changes_nothing(box: Box, tmp_path: Path) -> None:
         ids = [box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 3") for _ in range(2)]
         box.wait_ended(*ids)
         assert all(box.tag(n) == "" for n in ids)
-        assert json.loads(daemon.ctl("status", "--json"))["calls"]["writes"] == 0
+        assert daemon.json("status")["calls"]["writes"] == 0
     finally:
         daemon.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ def test_plans_on_a_real_slurm_can_be_made_again(box: Box, tmp_path: Path) -> No
         box.wait_ended(*jobs, limit_s=240)
     finally:
         daemon.close()
-    told = json.loads(daemon.ctl("replay", "--json"))
+    told = daemon.json("replay")
     assert told["records"] == told["same"] > 3
     assert sum(item["jobs"] for item in told["found"]) > len(jobs)
     assert any(item["kept"] for item in told["found"])
