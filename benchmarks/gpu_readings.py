@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lucid.adapters.nvml import NvmlMetrics
+from lucid.adapters.gpu.nvml import NvmlMetrics
 from lucid.core.readings import GpuReading
 from lucid.errors import MetricsError
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.nvml import NvmlMetrics
+from lucid.adapters.gpu.nvml import NvmlMetrics
 from lucid.calibrate.measure import Calibration, Rates, steps_between
 from lucid.calibrate.mps import sharing_environment
 from lucid.calibrate.suite import suite

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.figure import Figure, markdown
-from lucid.models.jobtable import JobTable
+from lucid.models.duration.jobtable import JobTable
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.synth import preset, synthesise, vc_layout
@@ -73,7 +73,7 @@ def _training() -> Iterator[Figure]:
 
 
 def _train() -> None:
-    from lucid.models.duration import DurationModel
+    from lucid.models.duration.model import DurationModel
 
     jobs = many_jobs(_JOBS)
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
@@ -85,8 +85,8 @@ def _train() -> None:
 
 
 def _predicting(runs: int) -> Iterator[Figure]:
-    from lucid.models.duration import DurationModel
-    from lucid.models.features import DurationHistory
+    from lucid.models.duration.features import DurationHistory
+    from lucid.models.duration.model import DurationModel
 
     jobs = many_jobs(12_000)
     model = DurationModel.fit(jobs.take(np.arange(2_000)))

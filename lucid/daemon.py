@@ -21,24 +21,22 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from lucid.adapters.atomic import closed_to_others
 from lucid.adapters.clock import SystemClock
-from lucid.adapters.heartbeat import Heartbeat, write_heartbeat
+from lucid.adapters.gpu.profiles import ProfileFolder, ProfileSource
 from lucid.adapters.left_out import LeftOut
-from lucid.adapters.model_timer import ModelTimer
-from lucid.adapters.pair_memory import PairMemoryFile
-from lucid.adapters.plan_records import prune_records
-from lucid.adapters.profiles import ProfileFolder, ProfileSource
-from lucid.adapters.recorder import StoreRecorder
-from lucid.adapters.slurm_cli import CommandClient
-from lucid.adapters.slurm_client import Breaker, SlurmClient
-from lucid.adapters.slurm_clients import make_client
-from lucid.adapters.slurm_cluster import SlurmCluster
-from lucid.adapters.slurm_sacct import Accounting, SacctClient
-from lucid.adapters.slurm_shares import FairShares
-from lucid.adapters.store import Lease, LeaseLost, Store, StoreDamaged, StoreGone, same_host
-from lucid.adapters.store_file import set_aside
-from lucid.adapters.store_sqlite import SqliteStore
-from lucid.adapters.systemd import tell_systemd
-from lucid.adapters.wake import WakeFile
+from lucid.adapters.slurm.choose import make_client
+from lucid.adapters.slurm.cli import CommandClient
+from lucid.adapters.slurm.client import Breaker, SlurmClient
+from lucid.adapters.slurm.cluster import SlurmCluster
+from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
+from lucid.adapters.slurm.sacct import Accounting, SacctClient
+from lucid.adapters.slurm.shares import FairShares
+from lucid.adapters.slurm.wake import WakeFile
+from lucid.adapters.store.file import set_aside
+from lucid.adapters.store.pair_memory import PairMemoryFile
+from lucid.adapters.store.plan_records import prune_records
+from lucid.adapters.store.port import Lease, LeaseLost, Store, StoreDamaged, StoreGone, same_host
+from lucid.adapters.store.recorder import StoreRecorder
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Mode, Settings, library_folder, load_settings, profiles_folder
 from lucid.core.job import Stage
 from lucid.core.ports import Clock, Predictor
@@ -48,6 +46,7 @@ from lucid.live.catch_up import CatchUp
 from lucid.live.failover import Failover
 from lucid.live.guarded import Guarded
 from lucid.live.log import JsonLines
+from lucid.live.model_timer import ModelTimer
 from lucid.live.models import LiveModels
 from lucid.live.modes import live_profiling, modes_from, policy_settings
 from lucid.live.policies import check_policy
@@ -57,10 +56,11 @@ from lucid.live.records import records_folder, with_records
 from lucid.live.samples import SampleIntake, WithSamples
 from lucid.live.status import partitions_of, status_of
 from lucid.live.switches import settle_switches
+from lucid.live.systemd import tell_systemd
 from lucid.live.tuning import tune_timer
 from lucid.live.turns import Turns, behind_barrier, persistently
 from lucid.live.upkeep import model_timer
-from lucid.models.pair_memory import PairMemory
+from lucid.models.packing.pair_memory import PairMemory
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.site_factor import site_factors
 from lucid.profiler.stage import goes_through_profiling

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
-from lucid.simulator.adaptive import AppLearning
-from lucid.simulator.applications import Application, read_application
+from lucid.simulator.elastic.adaptive import AppLearning
+from lucid.simulator.elastic.applications import Application, read_application
 from lucid.systems.pollux import GoodputModel, GradParams, PerfParams
 
 PERF = PerfParams(0.05, 0.001, 0.10, 0.005, 0.04, 0.002, 2.0)

@@ -14,13 +14,13 @@ from lucid.core.placement import NodeGpus, Placement, mask_of
 from lucid.core.ports import Applied, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.models.pair_memory import PairMemory
+from lucid.models.packing.pair_memory import PairMemory
 from lucid.orchestrator.policy import Policy, make_policy
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
+from lucid.simulator.elastic.training import EpochTable
 from lucid.simulator.engine import run
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.traces import Trace, TraceJob
-from lucid.simulator.training import EpochTable
 from lucid.simulator.truth import ContentionTruth, Interference
 
 VC = "vc"

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lucid.adapters.profiles import ProfileReading
-from lucid.adapters.slurm_client import Changes
-from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
-from lucid.adapters.slurm_request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
-from lucid.adapters.slurm_text import gpu_count, shard_types
+from lucid.adapters.gpu.profiles import ProfileReading
+from lucid.adapters.slurm.client import Changes
+from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
+from lucid.adapters.slurm.text import gpu_count, shard_types
 from lucid.core.job import JobProfile
 from lucid.core.placement import NodeGpus, Placement
 from lucid.errors import ActionRefused, ClusterUnavailable

@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 
 from fake_slurm import FakeSlurm
-from lucid.adapters.slurm_client import Breaker, Changes
-from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
-from lucid.adapters.slurm_request import JobDefaults
-from lucid.adapters.slurm_rest import REQUEUES, VERSIONS, RestClient
+from lucid.adapters.slurm.client import Breaker, Changes
+from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.request import JobDefaults
+from lucid.adapters.slurm.rest import REQUEUES, VERSIONS, RestClient
 from lucid.errors import ActionRefused
 
 FACTOR = 2**31

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lucid.adapters.profile_files import profile_from_dict, profile_to_dict
+from lucid.adapters.gpu.profile_files import profile_from_dict, profile_to_dict
 from lucid.calibrate.suite import Workload, pairs_of, workload_of
 from lucid.calibrate.tables import Alone, Together
 from lucid.core.ports import GpuMetrics

@@ -1,7 +1,7 @@
 """The tables that the models train on: profiles.csv and pairs.csv, measured or synthetic, each row saying which.
 
-Columns are those of ``lucid.models.measured`` and ``lucid.simulator.truth``, and beside them ``source`` (``measured``
-or ``synthetic``), ``sharing``, ``card``, ``driver`` and ``date``.
+Columns are those of ``lucid.models.packing.measured`` and ``lucid.simulator.truth``, and beside them ``source``
+(``measured`` or ``synthetic``), ``sharing``, ``card``, ``driver`` and ``date``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from lucid.binder.contention import contention_speeds
 from lucid.calibrate.suite import Workload, pairs_of, suite
 from lucid.core.job import JobProfile
 from lucid.errors import ConfigError
-from lucid.models.measured import read_pairs, read_profiles
-from lucid.models.packing import fit_share, share_labels
+from lucid.models.packing.measured import read_pairs, read_profiles
+from lucid.models.packing.share_score import fit_share, share_labels
 
 __all__ = [
     "Alone",

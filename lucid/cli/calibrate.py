@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from lucid.adapters.nvml import NvmlMetrics
+from lucid.adapters.gpu.nvml import NvmlMetrics
 from lucid.calibrate.measure import Calibration, Rates
 from lucid.calibrate.mps import sharing_environment
 from lucid.calibrate.suite import suite

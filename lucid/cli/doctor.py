@@ -13,21 +13,21 @@ from pathlib import Path
 import click
 
 from lucid.adapters.clock import SystemClock
-from lucid.adapters.slurm_client import Breaker, SlurmClient
-from lucid.adapters.slurm_clients import make_client
-from lucid.adapters.slurm_cluster import SlurmCluster
-from lucid.adapters.store import Lease, Store, holder_is_dead
-from lucid.adapters.store_memory import MemoryStore
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.slurm.choose import make_client
+from lucid.adapters.slurm.client import Breaker, SlurmClient
+from lucid.adapters.slurm.cluster import SlurmCluster
+from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.port import Lease, Store, holder_is_dead
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.by_hand import RELEASE, by_hand_where
 from lucid.cli.console import say
 from lucid.cli.live import config_option, live_settings, live_store
 from lucid.config import Mode, Settings
+from lucid.doctor.cluster import look_over_site, see_site
+from lucid.doctor.files import look_over_files, root_of
+from lucid.doctor.state import look_over_state
 from lucid.errors import ClusterError, ConfigError, LucidError, StoreError
 from lucid.live.anew import somebody_may_act
-from lucid.live.doctor_cluster import look_over_site, see_site
-from lucid.live.doctor_files import look_over_files, root_of
-from lucid.live.doctor_state import look_over_state
 from lucid.live.finding import Finding, bad
 from lucid.live.modes import modes_from
 from lucid.live.policies import check_policy

@@ -10,7 +10,7 @@ import click
 
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.progress import progress
-from lucid.simulator.elastic_sets import CASES, Comparison, compare_case
+from lucid.simulator.elastic.sets import CASES, Comparison, compare_case
 
 __all__ = ["experiment"]
 

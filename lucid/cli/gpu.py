@@ -12,8 +12,8 @@ import click
 from rich.live import Live
 from rich.text import Text  # noqa: TID251 - the type of what styled() makes
 
-from lucid.adapters.nvml import NvmlMetrics
-from lucid.adapters.profile_files import read_profile_files
+from lucid.adapters.gpu.nvml import NvmlMetrics
+from lucid.adapters.gpu.profile_files import read_profile_files
 from lucid.cli.console import Table, say, stdout_console, styled
 from lucid.cli.live import DEFAULT_CONFIG, config_option
 from lucid.cli.render import duration

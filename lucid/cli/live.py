@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import click
 
-from lucid.adapters.heartbeat import read_heartbeat
-from lucid.adapters.snapshot_json import snapshot_from_dict
-from lucid.adapters.store import Lease, StoreUnreadable, holder_is_dead
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.adapters.store.port import Lease, StoreUnreadable, holder_is_dead
+from lucid.adapters.store.snapshot_json import snapshot_from_dict
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.render import duration, reason_text
 from lucid.config import Mode, Settings, load_settings

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from lucid.adapters.snapshot_json import decision_to_dict, snapshot_from_dict
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.store.snapshot_json import decision_to_dict, snapshot_from_dict
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.console import say
 from lucid.cli.live import config_option, live_settings, live_snapshot, seen_store
 from lucid.cli.render import duration, reason_text

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from lucid.adapters.store import Store
+from lucid.adapters.store.port import Store
 from lucid.cli.by_hand import RELEASE, by_hand_where
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.live import config_option, live_settings, live_store, lives

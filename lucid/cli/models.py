@@ -15,10 +15,10 @@ from lucid.cli.models_evaluate import evaluate
 from lucid.cli.progress import progress
 from lucid.config import Settings, library_folder, load_settings, own_job_log
 from lucid.errors import ConfigError
-from lucid.models.library import Library
+from lucid.models.upkeep.library import Library
 
 if TYPE_CHECKING:
-    from lucid.models.keeper import Keeper, Outcome
+    from lucid.models.upkeep.keeper import Keeper, Outcome
 
 __all__ = ["models"]
 
@@ -193,7 +193,7 @@ def show(
 ) -> None:
     """What the model NAME says: its terms by importance or its tree, its facts and its history."""
     from lucid.cli.models_show import draw, text
-    from lucid.models.upkeep import load_kind
+    from lucid.models.upkeep.kinds import load_kind
 
     library = _open(folder, config)
     version = library.show(name, number)
@@ -259,11 +259,11 @@ def _open(folder: Path | None, config: Path | None) -> Library:
 
 def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | None]) -> Keeper:
     # Imported here: `list` and `promote` need none of the models.
-    from lucid.models.duration import FitSettings
-    from lucid.models.jobtable import read_jobs
-    from lucid.models.keeper import Keeper, Sources, rules_from
-    from lucid.models.measured import read_pairs, read_profiles
-    from lucid.models.throughput import read_bins
+    from lucid.models.duration.jobtable import read_jobs
+    from lucid.models.duration.model import FitSettings
+    from lucid.models.packing.measured import read_pairs, read_profiles
+    from lucid.models.throughput.model import read_bins
+    from lucid.models.upkeep.keeper import Keeper, Sources, rules_from
 
     whole, base = _settings(config)
     settings = whole.models
@@ -294,7 +294,7 @@ def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | No
 
 
 def _trained(keeper: Keeper, kind: str) -> Outcome:
-    from lucid.models.keeper import Outcome
+    from lucid.models.upkeep.keeper import Outcome
 
     return Outcome(kind, None, None, keeper.train(kind))
 

@@ -56,8 +56,8 @@ def throughput(csv_file: Path, train_until: datetime, newest_bin: int, as_json: 
     CSV has a time column and counts per bin: submit_gpu_job, submit_gpu_num and, if known, start_gpu_job,
     end_gpu_job, submit_job_all.
     """
-    from lucid.models.evaluate_throughput import evaluate as judge
-    from lucid.models.throughput import read_bins
+    from lucid.models.throughput.evaluate import evaluate as judge
+    from lucid.models.throughput.model import read_bins
 
     bins = read_bins(csv_file)
     if (bins.start[0].tzinfo is None) != (train_until.tzinfo is None):
@@ -100,7 +100,7 @@ def duration(jobs_file: Path, test_from: int, refits: int, as_json: bool) -> Non
     JOBS are sacct lines (26 fields parted by '|', no header) or CSV with submit_time and duration, or with
     submit_time, start_time, end_time and run_time; which of them is found out from the first line.
     """
-    from lucid.models.evaluate_duration import evaluate_duration
+    from lucid.models.duration.evaluate import evaluate_duration
 
     with progress("training, week by week") as report:
         figures = evaluate_duration(jobs_file, test_from, refits=refits, progress=report)
@@ -134,8 +134,8 @@ def packing(
     profiles: Path, pairs: Path, curve: Path | None, recall: float, tiny: float, medium: float, as_json: bool
 ) -> None:
     """Share scores and the pair model, on workloads and configurations left out of training."""
-    from lucid.models.evaluate_packing import evaluate as judge
-    from lucid.models.packing import Thresholds
+    from lucid.models.packing.evaluate import evaluate as judge
+    from lucid.models.packing.share_score import Thresholds
 
     with progress("training without each workload") as report:
         figures = judge(

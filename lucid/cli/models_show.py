@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from lucid.models.additive import AdditiveModel
-from lucid.models.duration import DurationModel
-from lucid.models.packing import ShareTree
-from lucid.models.pairs import PairModel
-from lucid.models.throughput import ThroughputModel
-from lucid.models.upkeep import Loaded
+from lucid.models.duration.model import DurationModel
+from lucid.models.packing.pair_speed import PairModel
+from lucid.models.packing.share_score import ShareTree
+from lucid.models.throughput.model import ThroughputModel
+from lucid.models.upkeep.kinds import Loaded
 
 __all__ = ["draw", "text"]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.snapshot_json import snapshot_from_dict
+from lucid.adapters.store.snapshot_json import snapshot_from_dict
 from lucid.cli.live import live_settings, live_store
 from lucid.cli.scenario import read_scenario
 from lucid.core.snapshot import Partition

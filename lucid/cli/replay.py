@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from lucid.adapters.nouns import noun_from_json
-from lucid.adapters.plan_records import PlanRecord, lucid_version, read_record, record_files, replan
-from lucid.adapters.snapshot_json import decision_to_dict
+from lucid.adapters.store.nouns import noun_from_json
+from lucid.adapters.store.plan_records import PlanRecord, lucid_version, read_record, record_files, replan
+from lucid.adapters.store.snapshot_json import decision_to_dict
 from lucid.cli.console import say
 from lucid.cli.live import config_option, live_settings
 from lucid.cli.progress import progress

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lucid.adapters.heartbeat import read_heartbeat
-from lucid.adapters.store import JobNote, ProfileRow, Store
+from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.adapters.store.port import JobNote, ProfileRow, Store
 from lucid.errors import StoreError
 
 __all__ = ["Carried", "carried_from", "somebody_may_act"]

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from lucid.adapters.bounded import finite, moment
-from lucid.adapters.slurm_sacct import Accounted, Accounting
-from lucid.adapters.slurm_text import parse_mark
-from lucid.adapters.slurm_view import home_of, submitted_s
-from lucid.adapters.store import JobNote, Store
+from lucid.adapters.slurm.sacct import Accounted, Accounting
+from lucid.adapters.slurm.text import parse_mark
+from lucid.adapters.slurm.view import home_of, submitted_s
+from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings
 from lucid.core.job import Ended, Job
 from lucid.core.ports import Clock

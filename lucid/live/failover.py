@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lucid.adapters.store import Lease, Store, holder_is_dead
+from lucid.adapters.store.port import Lease, Store, holder_is_dead
 
 __all__ = ["Failover", "LeaseWatch", "Standby", "Views", "standby_of"]
 

@@ -16,12 +16,12 @@ from lucid.adapters.estimates import WithContention
 from lucid.calibrate.tables import shipped
 from lucid.core.ports import Predictor
 from lucid.errors import ModelError
-from lucid.models.features import DurationHistory
+from lucid.models.duration.features import DurationHistory
 from lucid.models.history import HistoryPredictor
-from lucid.models.library import Library
-from lucid.models.packing import ShareTree
-from lucid.models.pair_memory import PairMemory, WithMemory
+from lucid.models.packing.pair_memory import PairMemory, WithMemory
+from lucid.models.packing.share_score import ShareTree
 from lucid.models.predictor import LearnedPredictor
+from lucid.models.upkeep.library import Library
 
 __all__ = ["KINDS", "LiveModels", "Serving"]
 

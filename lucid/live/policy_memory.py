@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from lucid.adapters.nouns import noun_from_json, noun_to_json
-from lucid.adapters.store import Store
+from lucid.adapters.store.nouns import noun_from_json, noun_to_json
+from lucid.adapters.store.port import Store
 
 __all__ = ["PolicyMemory"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lucid.adapters.atomic import write_public
-from lucid.adapters.heartbeat import read_heartbeat
-from lucid.adapters.store import Lease
+from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.adapters.store.port import Lease
 from lucid.config import Publish, Settings
 from lucid.errors import StoreError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lucid.adapters.plan_records import PlanRecorder
-from lucid.adapters.recorder import Recorders
+from lucid.adapters.store.plan_records import PlanRecorder
+from lucid.adapters.store.recorder import Recorders
 from lucid.config import PolicySettings, Settings
 from lucid.core.ports import Predictor, Recorder
 from lucid.orchestrator.policy import Policy, make_policy

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from lucid.adapters.profiles import ProfileReading, ProfileSource
-from lucid.adapters.spool import JobSamples, read_spool, release
-from lucid.adapters.store import Store
+from lucid.adapters.gpu.profiles import ProfileReading, ProfileSource
+from lucid.adapters.gpu.spool import JobSamples, read_spool, release
+from lucid.adapters.store.port import Store
 from lucid.core.job import JobProfile, Running
 from lucid.core.ports import Clock
 from lucid.errors import MetricsError

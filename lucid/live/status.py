@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from lucid.adapters.profiles import ProfileSource
-from lucid.adapters.slurm_client import Breaker
+from lucid.adapters.gpu.profiles import ProfileSource
+from lucid.adapters.slurm.client import Breaker
 from lucid.core.snapshot import Snapshot
 from lucid.live.models import LiveModels
 

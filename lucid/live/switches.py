@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lucid.adapters.bounded import digits, moment
-from lucid.adapters.store import Store
+from lucid.adapters.store.port import Store
 from lucid.config import Mode, Settings
 from lucid.live.finding import Finding, warn
 

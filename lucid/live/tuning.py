@@ -17,10 +17,10 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-from lucid.adapters.child import run_lucidctl
-from lucid.adapters.model_timer import ModelTimer
 from lucid.config import Settings
 from lucid.errors import ModelError
+from lucid.live.child import run_lucidctl
+from lucid.live.model_timer import ModelTimer
 
 __all__ = ["TuneTick", "latest_report", "reports_folder", "tune_timer"]
 

@@ -20,8 +20,8 @@ import traceback
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from lucid.adapters.systemd import tell_systemd
 from lucid.errors import ClusterUnavailable, ConfigError, LucidError
+from lucid.live.systemd import tell_systemd
 
 __all__ = ["OWN_TURNS", "Turns", "behind_barrier", "persistently", "words_of"]
 

@@ -8,11 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.job_log import write_job_log
-from lucid.adapters.model_timer import ChildTick, ModelTimer
-from lucid.adapters.store import Store
+from lucid.adapters.store.port import Store
 from lucid.config import Settings, own_job_log
 from lucid.errors import StoreError
+from lucid.live.job_log import write_job_log
+from lucid.live.model_timer import ChildTick, ModelTimer
 
 __all__ = ["Upkeep", "model_timer"]
 

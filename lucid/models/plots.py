@@ -19,11 +19,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lucid.models.additive import AdditiveModel, Axis, Term
-from lucid.models.packing import LABELS, ShareTree
+from lucid.models.packing.share_score import LABELS, ShareTree
 from lucid.shown import for_html, shown
 
 if TYPE_CHECKING:
-    from lucid.models.crossval import Honest
+    from lucid.models.packing.crossval import Honest
 
 __all__ = [
     "draw_importances",

@@ -13,14 +13,14 @@ from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Predictor
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term
 from lucid.errors import ModelError
-from lucid.models.duration import DurationModel
-from lucid.models.features import LOG_OFFSET_S, DurationHistory
-from lucid.models.jobtable import PROFILE_COLUMNS, JobTable
-from lucid.models.library import Library
-from lucid.models.measured import Usage
-from lucid.models.packing import ShareTree
-from lucid.models.pairs import PairModel, pair_columns
+from lucid.models.duration.features import LOG_OFFSET_S, DurationHistory
+from lucid.models.duration.jobtable import PROFILE_COLUMNS, JobTable
+from lucid.models.duration.model import DurationModel
+from lucid.models.packing.measured import Usage
+from lucid.models.packing.pair_speed import PairModel, pair_columns
+from lucid.models.packing.share_score import ShareTree
 from lucid.models.row import RowScorer
+from lucid.models.upkeep.library import Library
 
 __all__ = ["LearnedPredictor", "ended_table", "usage_of"]
 

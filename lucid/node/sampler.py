@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from lucid.adapters.profile_files import read_summary, write_summary
-from lucid.adapters.spool import SampleWriter
+from lucid.adapters.gpu.profile_files import read_summary, write_summary
+from lucid.adapters.gpu.spool import SampleWriter
 from lucid.core.job import JobProfile
 from lucid.core.ports import GpuMetrics
 from lucid.core.readings import GpuLost, GpuProcess, GpuReading

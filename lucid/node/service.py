@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lucid.adapters.joined import JoinedMetrics
-from lucid.adapters.nvml import NvmlMetrics
-from lucid.adapters.spool import SampleWriter, unended
+from lucid.adapters.gpu.joined import JoinedMetrics
+from lucid.adapters.gpu.nvml import NvmlMetrics
+from lucid.adapters.gpu.spool import SampleWriter, unended
 from lucid.core.ports import GpuMetrics
 from lucid.errors import ConfigError, MetricsError
 from lucid.node.jobs import JobSpec, read_job_specs, remove_job_spec, write_job_spec
@@ -86,7 +86,7 @@ def metrics_from(source: str) -> GpuMetrics:
     if source == "nvml":
         return NvmlMetrics()
     if source == "dcgmi" or "/" in source:
-        from lucid.adapters.dcgm import DcgmiMetrics, ExporterMetrics  # urllib and ssl are 10 MiB
+        from lucid.adapters.gpu.dcgm import DcgmiMetrics, ExporterMetrics  # urllib and ssl are 10 MiB
 
         main: GpuMetrics = DcgmiMetrics() if source == "dcgmi" else ExporterMetrics(source)
         return JoinedMetrics(main, NvmlMetrics(gpm=False))

@@ -11,7 +11,7 @@ from typing import Any
 
 from lucid.core.decision import Start
 from lucid.core.job import Pending, Running
-from lucid.models.likeness import LikeProfiles
+from lucid.models.packing.likeness import LikeProfiles
 from lucid.profiler.stage import measured_after_s
 from lucid.simulator.cluster import PROFILING, SimulatedCluster
 from lucid.simulator.state import Event, Live

@@ -18,7 +18,7 @@ from lucid.core.placement import Placement
 from lucid.core.ports import Applied, Capability
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
-from lucid.models.pair_memory import PairMemory
+from lucid.models.packing.pair_memory import PairMemory
 from lucid.profiler.stage import measured_after_s
 from lucid.profiler.watch import LEAST_TOGETHER_S
 from lucid.simulator.floor import Floor

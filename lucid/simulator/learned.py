@@ -14,12 +14,12 @@ from pathlib import Path
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
-from lucid.models.duration import DurationModel, FitSettings
-from lucid.models.features import DurationHistory
+from lucid.models.duration.features import DurationHistory
+from lucid.models.duration.model import DurationModel, FitSettings
 from lucid.models.history import HistoryPredictor
-from lucid.models.measured import read_pairs, read_profiles
-from lucid.models.packing import ShareTree, fit_share, share_labels
-from lucid.models.pairs import PairModel, fit_pairs
+from lucid.models.packing.measured import read_pairs, read_profiles
+from lucid.models.packing.pair_speed import PairModel, fit_pairs
+from lucid.models.packing.share_score import ShareTree, fit_share, share_labels
 from lucid.models.predictor import LearnedPredictor, ended_table
 
 __all__ = ["PackingModels", "WalkForward", "packing_predictor", "train_packing"]

@@ -18,9 +18,9 @@ from lucid.config import (
 from lucid.core.node import Node
 from lucid.core.ports import Capability, Predictor, Recorder
 from lucid.errors import ConfigError
-from lucid.models.arrivals import ArrivalForecaster
 from lucid.models.history import HistoryPredictor
-from lucid.models.pair_memory import PairMemory, WithMemory
+from lucid.models.packing.pair_memory import PairMemory, WithMemory
+from lucid.models.throughput.arrivals import ArrivalForecaster
 from lucid.orchestrator.policies import ESTIMATES, Estimates
 from lucid.orchestrator.policies.muri import MuriPolicy
 from lucid.orchestrator.policies.queue import QueuePolicy
@@ -32,7 +32,7 @@ from lucid.simulator.estimates import DryRunPredictor, GivenPredictor
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
 from lucid.simulator.learned import PackingModels, WalkForward, packing_predictor
-from lucid.simulator.published_muri import EventChargedCluster, lengthened, published_policy
+from lucid.simulator.published.muri import EventChargedCluster, lengthened, published_policy
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.truth import ContentionTruth, Interference, OraclePredictor
 from lucid.simulator.usage import UsageBook

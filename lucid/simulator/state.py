@@ -9,8 +9,8 @@ from lucid.core.job import Job, Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import Placement
 from lucid.core.snapshot import Partition
+from lucid.simulator.elastic.training import Training
 from lucid.simulator.traces.record import TraceJob
-from lucid.simulator.training import Training
 
 __all__ = ["Event", "JobOutcome", "Live", "Room"]
 

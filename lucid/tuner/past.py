@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lucid.adapters.store import Store
+from lucid.adapters.store.port import Store
 from lucid.core.job import Ended, JobProfile
 from lucid.core.snapshot import Partition
 from lucid.errors import TraceError

@@ -16,7 +16,7 @@ from campaign.people import People
 from campaign.site import BOUND_S, Site
 from campaign.stream import FOLDER, PARTITIONS
 from campaign.watch import Look, Watch, free_gpus, keyed, number
-from lucid.adapters.profile_files import write_summary
+from lucid.adapters.gpu.profile_files import write_summary
 from lucid.core.job import JobProfile
 from lucid.errors import LucidError
 from lucid.profiler.summary import Summary

@@ -10,9 +10,9 @@ import pytest
 from builders import LIGHT, VC, a_cluster, a_trace, at, by, elastic, nodes
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from fake_slurmrestd import NamedClient
-from lucid.adapters.slurm_client import SlurmClient
-from lucid.adapters.slurm_cluster import SlurmCluster
-from lucid.adapters.store_memory import MemoryStore
+from lucid.adapters.slurm.client import SlurmClient
+from lucid.adapters.slurm.cluster import SlurmCluster
+from lucid.adapters.store.memory import MemoryStore
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Keep, Release, Requeue, Resize, Start
 from lucid.core.job import Stage

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.dcgm import DcgmiMetrics, ExporterMetrics, parse_dmon, parse_exporter
-from lucid.adapters.nvml import NvmlMetrics
+from lucid.adapters.gpu.dcgm import DcgmiMetrics, ExporterMetrics, parse_dmon, parse_exporter
+from lucid.adapters.gpu.nvml import NvmlMetrics
 from lucid.core.ports import GpuMetrics
 from lucid.core.readings import GpuLost, GpuProcess, GpuReading
 from lucid.errors import MetricsError

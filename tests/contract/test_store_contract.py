@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from builders import LIGHT, a_job
-from lucid.adapters.spool import Batch, SampleWriter, read_spool
-from lucid.adapters.store import DecisionRow, JobNote, LeaseLost, PredictionRow, ProfileRow, Store
-from lucid.adapters.store_memory import MemoryStore
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.gpu.spool import Batch, SampleWriter, read_spool
+from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.port import DecisionRow, JobNote, LeaseLost, PredictionRow, ProfileRow, Store
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.job import Ended, JobProfile
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term
 from lucid.core.reason import FreeGpus, NotMeasured

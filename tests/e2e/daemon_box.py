@@ -14,7 +14,7 @@ from typing import Any
 
 from box import Box
 
-from lucid.adapters.profile_files import write_summary
+from lucid.adapters.gpu.profile_files import write_summary
 from lucid.core.job import JobProfile
 from lucid.profiler.summary import Summary
 

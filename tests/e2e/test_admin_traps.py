@@ -12,7 +12,7 @@ import pytest
 from box import Box
 from daemon_box import REPO, Lucidd
 
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.job import Ended, Job
 
 

@@ -13,7 +13,7 @@ import pytest
 from box import Box
 from daemon_box import Lucidd
 
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import load_settings
 from testbed import cli
 from testbed.settings import layout_from

@@ -6,9 +6,9 @@ import time
 
 from box import Box
 
-from lucid.adapters.slurm_cli import CommandClient
-from lucid.adapters.slurm_client import Breaker
-from lucid.adapters.slurm_sacct import Accounted, SacctClient
+from lucid.adapters.slurm.cli import CommandClient
+from lucid.adapters.slurm.client import Breaker
+from lucid.adapters.slurm.sacct import Accounted, SacctClient
 
 
 def test_a_job_that_has_just_ended_is_not_run_again_by_a_requeue_that_comes_late(box: Box) -> None:

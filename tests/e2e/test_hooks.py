@@ -9,7 +9,7 @@ import pytest
 from box import Box
 from sealing import seal
 
-from lucid.adapters.slurm_extra import Items
+from lucid.adapters.slurm.extra import Items
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from box import Box
 from daemon_box import LIGHT, Lucidd
 from sbatch_lines import NAME, Line, Outcome, differences, excepted, lines, seen
 
-from lucid.adapters.store import ProfileRow
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.store.port import ProfileRow
+from lucid.adapters.store.sqlite import SqliteStore
 
 QUICK = [
     Line(("--gres=gpu:1", f"--job-name={NAME}"), "srun", 2.0),

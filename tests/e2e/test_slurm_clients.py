@@ -17,10 +17,10 @@ from box import Box
 from click.testing import CliRunner
 
 from builders import at
-from lucid.adapters.slurm_cli import CommandClient
-from lucid.adapters.slurm_client import Breaker, Changes, Inspector
-from lucid.adapters.slurm_nouns import SlurmJob
-from lucid.adapters.slurm_rest import RestClient
+from lucid.adapters.slurm.cli import CommandClient
+from lucid.adapters.slurm.client import Breaker, Changes, Inspector
+from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.rest import RestClient
 from lucid.cli.main import lucidctl
 from lucid.errors import ActionRefused, ClusterUnavailable
 from testbed import daemons, host

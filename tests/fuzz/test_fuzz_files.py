@@ -14,15 +14,15 @@ from hostile import Hostile, inputs, only_our_errors, short
 from pydantic import BaseModel
 
 from lucid.adapters.bounded import MOST
-from lucid.adapters.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
-from lucid.adapters.pair_memory import PairMemoryFile
-from lucid.adapters.profile_files import summary_to_dict
-from lucid.adapters.profiles import ProfileFolder
-from lucid.adapters.slurm_token import Token
-from lucid.adapters.spool import SampleWriter, read_spool, release
-from lucid.adapters.store import JobNote, ProfileRow, holder_is_dead
-from lucid.adapters.store_memory import MemoryStore
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.gpu.profile_files import summary_to_dict
+from lucid.adapters.gpu.profiles import ProfileFolder
+from lucid.adapters.gpu.spool import SampleWriter, read_spool, release
+from lucid.adapters.slurm.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
+from lucid.adapters.slurm.token import Token
+from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.pair_memory import PairMemoryFile
+from lucid.adapters.store.port import JobNote, ProfileRow, holder_is_dead
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Mode, Settings, load_settings
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
@@ -164,7 +164,7 @@ ROWS: dict[str, tuple[str, Any]] = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> SqliteStore:
-    from lucid.adapters.store import DecisionRow, PredictionRow
+    from lucid.adapters.store.port import DecisionRow, PredictionRow
 
     made = SqliteStore(tmp_path / "lucid.db")
     lease = made.take_lease("x", 0.0, 1e9)

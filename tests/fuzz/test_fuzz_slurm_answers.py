@@ -11,15 +11,15 @@ import pytest
 from hostile import COUNTS, inputs, only_our_errors, short
 
 from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm_cli import CommandClient
-from lucid.adapters.slurm_client import Breaker
-from lucid.adapters.slurm_records import jobs_from, nodes_from
-from lucid.adapters.slurm_request import NO_DEFAULTS, defaults_from, from_mark, host_needs, whole_because
-from lucid.adapters.slurm_rest import RestClient
-from lucid.adapters.slurm_sacct import accounted_from
-from lucid.adapters.slurm_shares import fair_shares_from
-from lucid.adapters.slurm_site import clock_from, config_from_json, config_from_text, gpu_limits_from, partitions_from
-from lucid.adapters.slurm_text import (
+from lucid.adapters.slurm.cli import CommandClient
+from lucid.adapters.slurm.client import Breaker
+from lucid.adapters.slurm.records import jobs_from, nodes_from
+from lucid.adapters.slurm.request import NO_DEFAULTS, defaults_from, from_mark, host_needs, whole_because
+from lucid.adapters.slurm.rest import RestClient
+from lucid.adapters.slurm.sacct import accounted_from
+from lucid.adapters.slurm.shares import fair_shares_from
+from lucid.adapters.slurm.site import clock_from, config_from_json, config_from_text, gpu_limits_from, partitions_from
+from lucid.adapters.slurm.text import (
     array_tasks,
     gpu_count,
     gpu_mask,
@@ -31,7 +31,7 @@ from lucid.adapters.slurm_text import (
     says,
     shard_counts,
 )
-from lucid.adapters.slurm_view import parse_placement
+from lucid.adapters.slurm.view import parse_placement
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets/slurm"
 SHARE = {"type": ["USER"], "parent": "ml", "name": "ann", "fairshare": {"factor": {"set": True, "number": 0.25}}}

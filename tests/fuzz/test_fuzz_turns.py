@@ -13,12 +13,12 @@ from hostile import SEED, Hostile, inputs, short
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from fake_slurmrestd import job_json, node_json
 from lucid.adapters.estimates import WithContention
-from lucid.adapters.heartbeat import read_heartbeat
 from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm_client import Breaker, Changes
-from lucid.adapters.slurm_nouns import SlurmJob, SlurmNode
-from lucid.adapters.slurm_records import jobs_from, nodes_from
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.slurm.client import Breaker, Changes
+from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.records import jobs_from, nodes_from
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import settings_from
 from lucid.daemon import Daemon
 from lucid.errors import ActionRefused

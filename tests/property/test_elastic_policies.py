@@ -19,8 +19,8 @@ from lucid.core.node import Node
 from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.policy import Policy, make_policy
-from lucid.simulator.applications import Application
 from lucid.simulator.cluster import JobOutcome
+from lucid.simulator.elastic.applications import Application
 from lucid.simulator.engine import run
 from lucid.simulator.traces import Trace, TraceJob
 from lucid.simulator.truth import OraclePredictor

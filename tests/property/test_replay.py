@@ -12,18 +12,18 @@ import pytest
 
 from applications import INIT, an_application, learning
 from builders import HEAVY, LIGHT, VC, a_cluster, a_job, a_trace, by, nodes, settings
-from lucid.adapters.plan_records import plan_bytes, read_record, record_bytes, replan
+from lucid.adapters.store.plan_records import plan_bytes, read_record, record_bytes, replan
 from lucid.config import PolicySettings
 from lucid.core.decision import Plan
 from lucid.core.job import Elastic
 from lucid.core.ports import Applied, Capability
 from lucid.core.prediction import StageTimes
 from lucid.core.snapshot import Snapshot
-from lucid.models.arrivals import ArrivalForecaster
+from lucid.models.throughput.arrivals import ArrivalForecaster
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policy import make_policy
 from lucid.orchestrator.watched import WatchedPolicy
-from lucid.simulator.applications import Application
+from lucid.simulator.elastic.applications import Application
 from lucid.simulator.engine import run
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.layout import NodeShape

@@ -25,7 +25,7 @@ from lucid.cli.calibrate import calibrate
 from lucid.core.job import JobProfile
 from lucid.core.readings import GpuCard, GpuLost, GpuReading
 from lucid.errors import ConfigError
-from lucid.models.measured import read_pairs, read_profiles
+from lucid.models.packing.measured import read_pairs, read_profiles
 from lucid.simulator.truth import read_pairs as read_truth
 from nvml_emulator import Board, Gpu, build, node_environment
 

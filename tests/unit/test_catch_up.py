@@ -13,10 +13,10 @@ from test_daemon import Site
 
 from fake_slurm import FakeSlurm
 from lucid.adapters.estimates import WithContention
-from lucid.adapters.slurm_client import Breaker
-from lucid.adapters.slurm_sacct import Accounted, accounted_from
-from lucid.adapters.store import JobNote
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.slurm.client import Breaker
+from lucid.adapters.slurm.sacct import Accounted, accounted_from
+from lucid.adapters.store.port import JobNote
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import DaemonSettings
 from lucid.core.job import Job
 from lucid.daemon import Daemon

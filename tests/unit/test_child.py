@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.child import run_lucidctl
+from lucid.live.child import run_lucidctl
 
 _PARENT = """
 from datetime import timedelta
-import lucid.adapters.child as child
+import lucid.live.child as child
 child._step_back = lambda: open({path!r}, "w").write(str(__import__("os").getpid()))
 child.run_lucidctl(["bench", "plan", "--size", "2000:1024", "--repeat", "100000"], timedelta(minutes=5))
 """

@@ -13,7 +13,7 @@ from lucid.core.job import JobProfile, Pending, Running, Stage
 from lucid.core.ports import Capability
 from lucid.core.reason import FairOrder
 from lucid.errors import ConfigError
-from lucid.models.pair_memory import PairMemory
+from lucid.models.packing.pair_memory import PairMemory
 from lucid.simulator.cluster import PROFILING, SimulatedCluster
 from lucid.simulator.traces import TraceJob
 

@@ -16,9 +16,9 @@ from lucid.core.prediction import StageTimes
 from lucid.errors import ConfigError
 from lucid.orchestrator.policies.assumptions import assumptions_of
 from lucid.simulator.compare import ABLATIONS, applicable, compare_policies, default_policies
+from lucid.simulator.elastic.training import EpochTable
 from lucid.simulator.scenario import Scenario
 from lucid.simulator.traces import Trace, write_trace
-from lucid.simulator.training import EpochTable
 
 PLAIN = a_trace(*(by(f"j{i}", 1 + i % 2, 100.0 + i, 10.0 * i) for i in range(12)))
 STAGED = replace(

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from builders import LIGHT, at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.adapters.estimates import WithContention
-from lucid.adapters.heartbeat import read_heartbeat
-from lucid.adapters.slurm_client import Breaker
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.slurm.client import Breaker
+from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import Mode, Settings, settings_from
 from lucid.daemon import Daemon, main

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fake_slurm import FakeSlurm, fake_node
-from lucid.adapters.slurm_records import nodes_from
-from lucid.adapters.slurm_site import (
+from lucid.adapters.slurm.records import nodes_from
+from lucid.adapters.slurm.site import (
     Partition,
     clock_from,
     config_from_json,
@@ -21,8 +21,8 @@ from lucid.adapters.slurm_site import (
     partitions_from,
 )
 from lucid.config import Mode, Settings, settings_from
+from lucid.doctor.cluster import Site, look_over_site, see_site
 from lucid.errors import ClusterError, ClusterUnavailable
-from lucid.live.doctor_cluster import Site, look_over_site, see_site
 from lucid.live.finding import Finding
 from lucid.live.modes import modes_from
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lucid.adapters.heartbeat import Heartbeat, write_heartbeat
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import Settings, settings_from
-from lucid.live import doctor_state
-from lucid.live.doctor_files import look_over_files, root_of
-from lucid.live.doctor_state import look_over_state
+from lucid.doctor import state as doctor_state
+from lucid.doctor.files import look_over_files, root_of
+from lucid.doctor.state import look_over_state
 from lucid.live.finding import Finding
 from lucid.slurmconf.install import install_files
 from lucid.slurmconf.nodes import parse_node

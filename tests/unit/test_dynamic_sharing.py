@@ -11,7 +11,7 @@ from lucid.binder.dynamic import SharingMode, sharing_mode
 from lucid.config import PackingSettings
 from lucid.core.decision import Decision, Start
 from lucid.core.reason import PairSpeed, SharingLevel
-from lucid.models.arrivals import BIN_S, ArrivalForecaster
+from lucid.models.throughput.arrivals import BIN_S, ArrivalForecaster
 
 RULES = PackingSettings(dynamic=True, calm_s=600.0, horizon_h=2.0)
 

@@ -20,9 +20,9 @@ from lucid.core.node import Node
 from lucid.core.placement import placement_gpus
 from lucid.core.reason import Rescaled
 from lucid.orchestrator.policy import make_policy
-from lucid.simulator.elastic_sets import compare_case, replay_set
+from lucid.simulator.elastic.sets import compare_case, replay_set
+from lucid.simulator.elastic.training import EpochTable
 from lucid.simulator.engine import run
-from lucid.simulator.training import EpochTable
 from lucid.simulator.truth import OraclePredictor
 from lucid.systems.elastic import draw_set, replay
 

@@ -11,10 +11,10 @@ from test_daemon import Site
 
 from fake_slurm import FakeSlurm
 from lucid.adapters.estimates import WithContention
-from lucid.adapters.heartbeat import read_heartbeat
-from lucid.adapters.slurm_client import Breaker
-from lucid.adapters.store import holder_is_dead
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.slurm.client import Breaker
+from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.adapters.store.port import holder_is_dead
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.daemon import Daemon
 from lucid.errors import ClusterUnavailable
 from lucid.models.history import HistoryPredictor

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import a_job, a_trace, by, guess, kinds, nodes, part, policy, reason, runs, snap, waits
-from lucid.adapters.slurm_shares import FairShares, fair_shares_from
+from lucid.adapters.slurm.shares import FairShares, fair_shares_from
 from lucid.config import settings_from
 from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.reason import FairShare, Priority, SlurmPriority

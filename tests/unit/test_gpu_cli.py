@@ -9,7 +9,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from lucid.adapters.profile_files import write_summary
+from lucid.adapters.gpu.profile_files import write_summary
 from lucid.cli.gpu import gpu, rows_of
 from lucid.core.job import JobProfile
 from lucid.errors import ConfigError, MetricsError

@@ -12,12 +12,12 @@ import pytest
 from builders import at
 from fake_slurm import fake_node
 from lucid.adapters.left_out import LeftOut, short
-from lucid.adapters.slurm_json import loads
-from lucid.adapters.slurm_records import jobs_from, nodes_from
-from lucid.adapters.slurm_sacct import accounted_from
-from lucid.adapters.slurm_shares import fair_shares_from
-from lucid.adapters.slurm_text import array_tasks, gpu_count, gpu_mask, gpu_types, hosts, memory_mib
-from lucid.adapters.slurm_unread import without_unread
+from lucid.adapters.slurm.lenient_json import loads
+from lucid.adapters.slurm.records import jobs_from, nodes_from
+from lucid.adapters.slurm.sacct import accounted_from
+from lucid.adapters.slurm.shares import fair_shares_from
+from lucid.adapters.slurm.text import array_tasks, gpu_count, gpu_mask, gpu_types, hosts, memory_mib
+from lucid.adapters.slurm.unread import without_unread
 from lucid.errors import ClusterError
 
 RUNNING: dict[str, Any] = {

@@ -13,24 +13,24 @@ from click.testing import CliRunner
 from test_daemon import Site
 
 from lucid import daemon as daemon_module
-from lucid.adapters.job_log import write_job_log
-from lucid.adapters.slurm_client import Breaker
-from lucid.adapters.store_memory import MemoryStore
-from lucid.adapters.store_sqlite import SqliteStore
-from lucid.adapters.wake import WakeFile
+from lucid.adapters.slurm.client import Breaker
+from lucid.adapters.slurm.wake import WakeFile
+from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import settings_from
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.daemon import Daemon
+from lucid.doctor.state import look_over_state
 from lucid.errors import ModelError
-from lucid.live.doctor_state import look_over_state
+from lucid.live.job_log import write_job_log
 from lucid.live.models import LiveModels
 from lucid.live.upkeep import Upkeep, model_timer
-from lucid.models.duration import DurationModel
-from lucid.models.jobtable import PROFILE_COLUMNS, read_jobs
-from lucid.models.library import Library, Version
-from lucid.models.packing import Node, ShareTree
+from lucid.models.duration.jobtable import PROFILE_COLUMNS, read_jobs
+from lucid.models.duration.model import DurationModel
+from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.predictor import ended_table
+from lucid.models.upkeep.library import Library, Version
 
 TINY, JUMBO = (ShareTree((Node(label, (1, 1, 1)),), 0.0) for label in (0, 2))
 

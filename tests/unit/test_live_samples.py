@@ -16,26 +16,26 @@ import pytest
 from test_daemon import Site
 
 from lucid.adapters.estimates import WithContention
-from lucid.adapters.pair_memory import PairMemoryFile
-from lucid.adapters.profiles import ProfileFolder
-from lucid.adapters.slurm_client import Breaker
-from lucid.adapters.spool import SampleWriter
-from lucid.adapters.store import LeaseLost
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.gpu.profiles import ProfileFolder
+from lucid.adapters.gpu.spool import SampleWriter
+from lucid.adapters.slurm.client import Breaker
+from lucid.adapters.store.pair_memory import PairMemoryFile
+from lucid.adapters.store.port import LeaseLost
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.job import Job, JobProfile, Running
 from lucid.core.placement import NodeGpus
 from lucid.daemon import Daemon
 from lucid.live import samples as live_samples
 from lucid.live.samples import SampleIntake, WithSamples
 from lucid.models.history import HistoryPredictor
-from lucid.models.pair_memory import WithMemory
+from lucid.models.packing.pair_memory import WithMemory
 from lucid.profiler.samples import GpuSample
 from nvml_emulator import Board, Gpu, Proc, build, node_environment, uuid_of
 
 WRITER = """
 import sys
 from pathlib import Path
-from lucid.adapters.spool import SampleWriter
+from lucid.adapters.gpu.spool import SampleWriter
 from lucid.profiler.samples import GpuSample
 writer = SampleWriter(Path(sys.argv[1]), "7", "n1", 5.0, segment_records=1000)
 while writer.next_seq < int(sys.argv[2]):
@@ -46,7 +46,7 @@ READER = """
 import sys
 from pathlib import Path
 from lucid.adapters.clock import SystemClock
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.live.samples import SampleIntake
 store = SqliteStore(Path(sys.argv[2]))
 token = store.take_lease("me", 0.0, 1e12, takeover=True).token
@@ -124,7 +124,7 @@ def _in_release(after: int) -> Callable[[pytest.MonkeyPatch], None]:
 
 MOMENTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "before it stores": lambda m: m.setattr(SqliteStore, "put_samples", killed),
-    "within the transaction": lambda m: m.setattr("lucid.adapters.store_samples.pack", killed),
+    "within the transaction": lambda m: m.setattr("lucid.adapters.store.samples.pack", killed),
     "before it releases": lambda m: m.setattr(live_samples, "release", killed),
     "while it releases": _in_release(1),
     "later while it releases": _in_release(2),
@@ -300,7 +300,7 @@ def test_a_pair_is_watched_by_who_stands_beside_whom_in_slurm(desk: Desk) -> Non
 
 
 def test_summaries_count_for_jobs_without_samples_only(desk: Desk, tmp_path: Path) -> None:
-    from lucid.adapters.profile_files import write_summary
+    from lucid.adapters.gpu.profile_files import write_summary
     from lucid.profiler.summary import Summary
 
     other = JobProfile(77.0, 7.0, 700.0)
@@ -318,7 +318,7 @@ def test_summaries_count_for_jobs_without_samples_only(desk: Desk, tmp_path: Pat
 SAMPLER = """
 import json, sys
 from pathlib import Path
-from lucid.adapters.nvml import NvmlMetrics
+from lucid.adapters.gpu.nvml import NvmlMetrics
 from lucid.node.jobs import JobSpec
 from lucid.node.sampler import Sampler
 sampler = Sampler(NvmlMetrics(), Path(sys.argv[1]), Path(sys.argv[2]), "node")

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from test_models_keeper import cluster, job_log
 
-from lucid.adapters.model_timer import ChildTick, ModelTimer
 from lucid.errors import ModelError
-from lucid.models.library import Library
+from lucid.live.model_timer import ChildTick, ModelTimer
+from lucid.models.upkeep.library import Library
 
 pytest.importorskip("apscheduler")
 SOON = timedelta(seconds=0.05)
@@ -88,7 +88,7 @@ def test_a_child_that_fails_says_why(tmp_path: Path) -> None:
 _STUCK = """
 import sys, time
 from pathlib import Path
-from lucid.models.library import Library
+from lucid.models.upkeep.library import Library
 with Library(Path(sys.argv[1])).training():
     Path(sys.argv[2]).write_text("training")
     time.sleep(60)

@@ -20,12 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lucid.errors import ModelError, TraceError
-from lucid.models.duration import DurationModel, FitSettings
-from lucid.models.duration_fit import _choose_anchor
-from lucid.models.evaluate_duration import evaluate_duration, metrics, walk_forward
-from lucid.models.features import DurationHistory, from_log, replay, to_log
-from lucid.models.intervals import IntervalTracker, residual, scale_of
-from lucid.models.jobtable import JobTable
+from lucid.models.duration.evaluate import evaluate_duration, metrics, walk_forward
+from lucid.models.duration.features import DurationHistory, from_log, replay, to_log
+from lucid.models.duration.fit import _choose_anchor
+from lucid.models.duration.intervals import IntervalTracker, residual, scale_of
+from lucid.models.duration.jobtable import JobTable
+from lucid.models.duration.model import DurationModel, FitSettings
 
 pytest.importorskip("interpret")
 
@@ -437,9 +437,9 @@ def test_loading_and_predicting_import_no_library_of_learning(model: DurationMod
     model.save(tmp_path / "m.json")
     code = (
         "import sys; from pathlib import Path\n"
-        "from lucid.models.duration import DurationModel\n"
-        "from lucid.models.features import DurationHistory\n"
-        "from lucid.models.jobtable import JobTable\n"
+        "from lucid.models.duration.model import DurationModel\n"
+        "from lucid.models.duration.features import DurationHistory\n"
+        "from lucid.models.duration.jobtable import JobTable\n"
         "model = DurationModel.load(Path(sys.argv[1]))\n"
         "model.predict(JobTable.of(user=['a'], submit_s=[0.0]), DurationHistory())\n"
         "bad = {'sklearn', 'interpret', 'pandas', 'rapidfuzz', 'scipy'} & set(sys.modules)\n"

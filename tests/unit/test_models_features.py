@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lucid.errors import ModelError
-from lucid.models import names
-from lucid.models.features import FACT_NAMES, DurationHistory, from_log, name_stem, replay, to_log
-from lucid.models.jobtable import JobTable
-from lucid.models.names import NameBuckets
+from lucid.models.duration import names
+from lucid.models.duration.features import FACT_NAMES, DurationHistory, from_log, name_stem, replay, to_log
+from lucid.models.duration.jobtable import JobTable
+from lucid.models.duration.names import NameBuckets
 
 COUNT, MEDIAN, DEMAND = (FACT_NAMES.index(n) for n in ("user_count", "user_median", "demand_mean"))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lucid.errors import ModelError, TraceError
-from lucid.models.jobtable import JobTable, read_jobs
+from lucid.models.duration.jobtable import JobTable, read_jobs
 
 SACCT = (
     "7|7|c|batch|normal|acct|g|1|ann|2|2017-01-01T00:00:10|2017-01-01T00:00:10|2017-01-01T00:01:00|"

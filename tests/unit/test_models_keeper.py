@@ -20,14 +20,14 @@ from test_models_duration import cluster
 
 from lucid.cli.models import models
 from lucid.errors import ConfigError, LucidError, ModelError
-from lucid.models import upkeep
-from lucid.models.duration import DurationModel
-from lucid.models.jobtable import JobTable
-from lucid.models.keeper import Keeper, Sources, rules_from
-from lucid.models.library import Library, TrainingRuns
-from lucid.models.measured import Pairing, Usage
-from lucid.models.throughput import Bins
-from lucid.models.update import Action, Rules
+from lucid.models.duration.jobtable import JobTable
+from lucid.models.duration.model import DurationModel
+from lucid.models.packing.measured import Pairing, Usage
+from lucid.models.throughput.model import Bins
+from lucid.models.upkeep import kinds as upkeep
+from lucid.models.upkeep.keeper import Keeper, Sources, rules_from
+from lucid.models.upkeep.library import Library, TrainingRuns
+from lucid.models.upkeep.update import Action, Rules
 
 pytest.importorskip("interpret")
 NOW = datetime(2024, 5, 8, tzinfo=UTC)
@@ -170,9 +170,9 @@ import sys
 from pathlib import Path
 from datetime import UTC, datetime
 from test_models_duration import cluster
-from lucid.models.duration import DurationModel
-from lucid.models.keeper import Keeper, Sources
-from lucid.models.library import Library
+from lucid.models.duration.model import DurationModel
+from lucid.models.upkeep.keeper import Keeper, Sources
+from lucid.models.upkeep.library import Library
 import time
 def fit(jobs, settings):
     Path(sys.argv[2]).write_text("training")
@@ -239,7 +239,7 @@ def test_measured_models_are_judged_on_new_measurements_and_then_learn_them(tmp_
 
 
 def test_throughput_is_judged_on_later_bins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lucid.models.throughput import fit_throughput
+    from lucid.models.throughput.model import fit_throughput
 
     seen: list[int] = []
 
@@ -357,7 +357,7 @@ def test_the_rules_are_the_administrators() -> None:
 def test_keeping_and_loading_import_no_library_of_learning() -> None:
     code = (
         "import sys\n"
-        "import lucid.models.keeper, lucid.models.library, lucid.models.upkeep, lucid.cli.main\n"
+        "import lucid.models.upkeep.keeper, lucid.models.upkeep.library, lucid.models.upkeep.kinds, lucid.cli.main\n"
         "bad = {'sklearn', 'interpret', 'pandas', 'matplotlib', 'rapidfuzz'} & set(sys.modules)\n"
         "assert not bad, bad\n"
     )

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lucid.errors import ModelError
-from lucid.models.measured import Pairing, Usage, read_pairs, read_profiles
-from lucid.models.packing import Node, ShareTree, Thresholds, choose_alpha, fit_share, share_labels
+from lucid.models.packing.measured import Pairing, Usage, read_pairs, read_profiles
+from lucid.models.packing.share_score import Node, ShareTree, Thresholds, choose_alpha, fit_share, share_labels
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -153,8 +153,10 @@ def test_a_damaged_tree_is_refused(where: tuple[str | int, ...], value: object, 
 def test_predicting_imports_no_library_of_learning() -> None:
     program = (
         "import sys\n"
-        "from lucid.models import packing, pairs, throughput, library, update\n"
-        "from lucid.models.measured import Usage\n"
+        "from lucid.models.packing import pair_speed, share_score as packing\n"
+        "from lucid.models.throughput import model\n"
+        "from lucid.models.upkeep import library, update\n"
+        "from lucid.models.packing.measured import Usage\n"
         f"tree = packing.ShareTree.from_json({TREE.to_json()!r})\n"
         "tree.predict([Usage(1.0, 1.0, 1.0)])\n"
         "print([m for m in ('sklearn', 'interpret', 'pandas', 'scipy', 'matplotlib') if m in sys.modules])\n"
@@ -199,7 +201,7 @@ def test_share_score_for_workloads_never_seen() -> None:
     data = Path(os.environ.get("LUCID_SHARED", "../shared")) / "data"
     if not (data / "profiles.csv").exists():
         pytest.skip(f"no measured profiles in {data}; set LUCID_SHARED")
-    from lucid.models.evaluate_packing import leave_workload_out
+    from lucid.models.packing.evaluate import leave_workload_out
 
     usages = read_profiles(data / "profiles.csv")
     labels = [u.label for u in usages if u.label is not None]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from lucid.models.additive import AdditiveModel, Axis, Term
-from lucid.models.crossval import Honest
-from lucid.models.packing import Node, ShareTree
+from lucid.models.packing.crossval import Honest
+from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.plots import (
     draw_importances,
     draw_page,

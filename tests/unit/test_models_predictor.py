@@ -32,15 +32,15 @@ from lucid.core.prediction import (
     prediction_to_dict,
 )
 from lucid.models.additive import AdditiveModel
-from lucid.models.duration import Choice, DurationModel
-from lucid.models.features import DurationHistory
+from lucid.models.duration.features import DurationHistory
+from lucid.models.duration.jobtable import JobTable
+from lucid.models.duration.model import Choice, DurationModel
 from lucid.models.history import HistoryPredictor
-from lucid.models.jobtable import JobTable
-from lucid.models.library import Library
-from lucid.models.packing import Node, ShareTree
-from lucid.models.pairs import fit_pairs
+from lucid.models.packing.pair_speed import fit_pairs
+from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.predictor import LearnedPredictor, ended_table, usage_of
 from lucid.models.row import RowScorer
+from lucid.models.upkeep.library import Library
 from lucid.simulator.learned import WalkForward
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces import Trace
@@ -219,9 +219,9 @@ def test_loading_and_predicting_import_no_library_of_learning(tmp_path: Path, mo
     code = (
         "import sys; from pathlib import Path\n"
         "from lucid.core.job import Job, JobProfile\n"
-        "from lucid.models.features import DurationHistory\n"
+        "from lucid.models.duration.features import DurationHistory\n"
         "from lucid.models.history import HistoryPredictor\n"
-        "from lucid.models.library import Library\n"
+        "from lucid.models.upkeep.library import Library\n"
         "from lucid.models.predictor import LearnedPredictor\n"
         "p = LearnedPredictor.from_library(Library(Path(sys.argv[1])), DurationHistory(), HistoryPredictor())\n"
         "p.predict(Job('1', 'vc', 1, 0.0, user='user01'), JobProfile(1.0, 1.0, 1.0), 0.0)\n"

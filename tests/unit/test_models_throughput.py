@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel
-from lucid.models.throughput import (
+from lucid.models.throughput.model import (
     Bins,
     Forecaster,
     ThroughputModel,
@@ -186,7 +186,7 @@ def test_figures_on_a_real_cluster(age: int, jobs: float, gpus: float) -> None:
     path = Path(os.environ.get("LUCID_SHARED", "../shared")) / "data" / "venus_throughput.csv"
     if not path.exists():
         pytest.skip(f"{path} is absent; set LUCID_SHARED")
-    from lucid.models.evaluate_throughput import evaluate
+    from lucid.models.throughput.evaluate import evaluate
 
     figures = evaluate(read_bins(path), datetime(2020, 9, 1), age)
     assert figures["mae_jobs"] <= jobs

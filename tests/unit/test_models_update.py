@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lucid.errors import ModelError
-from lucid.models.library import Library, Trained
-from lucid.models.update import (
+from lucid.models.upkeep.library import Library, Trained
+from lucid.models.upkeep.update import (
     Action,
     Decision,
     Drift,

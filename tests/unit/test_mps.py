@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.slurm_extra import Items
+from lucid.adapters.slurm.extra import Items
 from lucid_hooks.processes import seen
 
 MPS = Path(__file__).parents[2] / "slurm" / "mps"

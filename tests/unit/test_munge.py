@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.munge import credential
-from lucid.adapters.slurm_cli import CommandClient
-from lucid.adapters.slurm_client import Breaker
-from lucid.adapters.slurm_extra import free_extra
-from lucid.adapters.slurm_rest import RestClient
+from lucid.adapters.slurm.cli import CommandClient
+from lucid.adapters.slurm.client import Breaker
+from lucid.adapters.slurm.extra import free_extra
+from lucid.adapters.slurm.munge import credential
+from lucid.adapters.slurm.rest import RestClient
 from lucid.errors import ActionRefused
 
 SEAL = "MUNGE:AwQFAAD9+RbZYggCWNzWjwGw8LULZUya/Q==:"

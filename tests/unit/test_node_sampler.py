@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.profile_files import read_profile_files
-from lucid.adapters.spool import read_spool, release
+from lucid.adapters.gpu.profile_files import read_profile_files
+from lucid.adapters.gpu.spool import read_spool, release
 from lucid.core.readings import GpuCard, GpuLost, GpuProcess, GpuReading
 from lucid.errors import ConfigError, MetricsError
 from lucid.node.jobs import JobSpec, read_job_specs, write_job_spec

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.spool import SampleWriter, read_spool, release
+from lucid.adapters.gpu.spool import SampleWriter, read_spool, release
 from lucid.errors import MetricsError
 from lucid.profiler.samples import GpuSample, record_size
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_slurm_cluster import Scene, known
 
-from lucid.adapters.slurm_waits import FAR_S
+from lucid.adapters.slurm.waits import FAR_S
 from lucid.config import Mode
 
 MINE = "lucid:vc=vc;held=1;v=2"
@@ -89,7 +89,7 @@ def test_an_array_too_large_to_look_at_goes_as_one(stage: Scene) -> None:
 
 
 def test_a_job_of_whole_nodes_that_asks_for_no_gpu_asks_for_all_of_them(stage: Scene) -> None:
-    from lucid.adapters.slurm_request import EXCLUSIVE, Request
+    from lucid.adapters.slurm.request import EXCLUSIVE, Request
 
     stage.slurm.submit("1", "vc", 4, mark=MINE)
     stage.slurm.submit(

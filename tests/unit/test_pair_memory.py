@@ -9,12 +9,12 @@ import pytest
 
 from builders import runs
 from lucid.adapters.estimates import WithContention
+from lucid.adapters.gpu.profiles import labelled, says_more
 from lucid.adapters.left_out import LeftOut
-from lucid.adapters.pair_memory import PairMemoryFile
-from lucid.adapters.profiles import labelled, says_more
+from lucid.adapters.store.pair_memory import PairMemoryFile
 from lucid.core.job import JobProfile, Running
 from lucid.models.history import HistoryPredictor
-from lucid.models.pair_memory import PairMemory, WithMemory
+from lucid.models.packing.pair_memory import PairMemory, WithMemory
 
 
 def seen(name: str, partner: str, workload: str, speed: float | None, beside: str | None = None) -> Running:

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from builders import HEAVY, LIGHT, VC, FixedPredictor, at, nodes, part, policy, runs, settings, snap, waits
-from lucid.adapters.nouns import noun_from_json, noun_to_json
-from lucid.adapters.plan_records import (
+from lucid.adapters.store.nouns import noun_from_json, noun_to_json
+from lucid.adapters.store.plan_records import (
     PlanRecorder,
     lucid_version,
     prune_records,

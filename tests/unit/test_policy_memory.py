@@ -9,8 +9,8 @@ import pytest
 
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.adapters.estimates import WithContention
-from lucid.adapters.slurm_client import Breaker
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.slurm.client import Breaker
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.binder.dynamic import SharingMode
 from lucid.config import Settings, settings_from
 from lucid.daemon import Daemon

@@ -36,9 +36,9 @@ from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError
 from lucid.orchestrator.check import check_partition
 from lucid.orchestrator.policies import pollux
-from lucid.simulator.adaptive import AppLearning
-from lucid.simulator.applications import Application
 from lucid.simulator.cluster import JobOutcome
+from lucid.simulator.elastic.adaptive import AppLearning
+from lucid.simulator.elastic.applications import Application
 from lucid.simulator.engine import run
 from lucid.simulator.traces import Trace, TraceJob
 from lucid.simulator.truth import OraclePredictor

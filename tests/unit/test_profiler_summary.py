@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.profile_files import (
+from lucid.adapters.gpu.profile_files import (
     read_profile_files,
     read_summary,
     remove_profile,

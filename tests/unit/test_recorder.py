@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from builders import snap
-from lucid.adapters.recorder import StoreRecorder
-from lucid.adapters.store_memory import MemoryStore
+from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.recorder import StoreRecorder
 from lucid.config import Mode
 from lucid.core.decision import Hold, PartitionPlan, Plan
 from lucid.core.reason import FreeGpus, Reason, SameGpus, SameUser

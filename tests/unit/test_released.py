@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from test_daemon import Site
 
-from lucid.adapters.released import Released
-from lucid.adapters.store import JobNote
+from lucid.adapters.slurm.released import Released
+from lucid.adapters.store.port import JobNote
 
 MARK = "lucid:vc=vc;held=1;v=2"
 

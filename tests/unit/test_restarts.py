@@ -27,8 +27,8 @@ from builders import (
     snap,
     waits,
 )
-from lucid.adapters.nouns import noun_from_json, noun_to_json
-from lucid.adapters.snapshot_json import decision_to_dict
+from lucid.adapters.store.nouns import noun_from_json, noun_to_json
+from lucid.adapters.store.snapshot_json import decision_to_dict
 from lucid.config import LIVE_DEFAULTS, Settings, settings_from, with_defaults
 from lucid.core.decision import Action, Hold, Keep, PartitionPlan, Plan, Release, Requeue, Start
 from lucid.core.job import JobProfile, Pending, Running, Stage
@@ -39,7 +39,7 @@ from lucid.core.restart import may_restart
 from lucid.core.snapshot import Snapshot
 from lucid.errors import UnsafePlan
 from lucid.live.modes import live_profiling, policy_settings
-from lucid.models.likeness import LikeProfiles
+from lucid.models.packing.likeness import LikeProfiles
 from lucid.orchestrator.check import SafetyCheck
 from lucid.profiler.stage import goes_through_profiling
 from lucid.simulator.cluster import PROFILING

@@ -10,8 +10,8 @@ from builders import Tape, a_trace, by
 from lucid.config import Settings
 from lucid.core.job import JobProfile
 from lucid.errors import ConfigError
-from lucid.models.measured import Usage
-from lucid.models.packing import fit_share
+from lucid.models.packing.measured import Usage
+from lucid.models.packing.share_score import fit_share
 from lucid.simulator.cluster import PROFILING, JobOutcome
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.learned import PackingModels

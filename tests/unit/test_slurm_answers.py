@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lucid.adapters.slurm_answers import accounting_trouble, checked_list
-from lucid.adapters.slurm_sacct import accounted_from
+from lucid.adapters.slurm.answers import accounting_trouble, checked_list
+from lucid.adapters.slurm.sacct import accounted_from
 from lucid.errors import ClusterError
 
 SILENT = {

@@ -10,10 +10,10 @@ import pytest
 
 from builders import HEAVY, LIGHT, at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node, unsealed
-from lucid.adapters.slurm_client import Changes
-from lucid.adapters.slurm_cluster import SlurmCluster
-from lucid.adapters.slurm_request import Request
-from lucid.adapters.store_memory import MemoryStore
+from lucid.adapters.slurm.client import Changes
+from lucid.adapters.slurm.cluster import SlurmCluster
+from lucid.adapters.slurm.request import Request
+from lucid.adapters.store.memory import MemoryStore
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Keep, Release, Requeue, Start
 from lucid.core.job import Job, Stage

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.slurm_cli import CommandClient
-from lucid.adapters.slurm_client import Breaker, Changes, checked_id, guarded
+from lucid.adapters.slurm.cli import CommandClient
+from lucid.adapters.slurm.client import Breaker, Changes, checked_id, guarded
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 
 ASSETS = Path(__file__).parent.parent / "assets/slurm/24.11"

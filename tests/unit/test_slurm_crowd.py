@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from test_slurm_cluster import Scene
 
-from lucid.adapters.slurm_crowd import CROWDED
-from lucid.adapters.slurm_obstacles import NOT_IN_TIME
-from lucid.adapters.slurm_request import Request
+from lucid.adapters.slurm.crowd import CROWDED
+from lucid.adapters.slurm.obstacles import NOT_IN_TIME
+from lucid.adapters.slurm.request import Request
 
 MARK = "lucid:vc=vc;held=1;v=2"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_slurm_cluster import Scene
 
-from lucid.adapters.slurm_nouns import SlurmJob
+from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.core.snapshot import Partition
 
 NEVER = "BadConstraints"

@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from fake_slurm import FakeSampler, FakeSlurm
-from lucid.adapters import slurm_cli
-from lucid.adapters.slurm_cli import CommandClient
-from lucid.adapters.slurm_client import Breaker, SlurmClient
-from lucid.adapters.slurm_cluster import SlurmCluster
-from lucid.adapters.slurm_rest import RestClient
-from lucid.adapters.store_memory import MemoryStore
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.slurm import cli as slurm_cli
+from lucid.adapters.slurm.cli import CommandClient
+from lucid.adapters.slurm.client import Breaker, SlurmClient
+from lucid.adapters.slurm.cluster import SlurmCluster
+from lucid.adapters.slurm.rest import RestClient
+from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import Mode, Settings, SlurmSettings, settings_from
 from lucid.daemon import Daemon, modes_from

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from builders import at
-from lucid.adapters.slurm_nouns import SlurmJob
-from lucid.adapters.slurm_records import jobs_from, nodes_from, reads_whole, version_of
-from lucid.adapters.slurm_request import Request
-from lucid.adapters.slurm_text import (
+from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.records import jobs_from, nodes_from, reads_whole, version_of
+from lucid.adapters.slurm.request import Request
+from lucid.adapters.slurm.text import (
     array_tasks,
     gpu_count,
     gpu_mask,

@@ -7,9 +7,9 @@ from test_slurm_cluster import WHY, Scene, known
 
 from builders import at
 from fake_slurm import fake_node
-from lucid.adapters.slurm_client import Changes
-from lucid.adapters.slurm_obstacles import Standing, standing
-from lucid.adapters.slurm_records import Request
+from lucid.adapters.slurm.client import Changes
+from lucid.adapters.slurm.obstacles import Standing, standing
+from lucid.adapters.slurm.records import Request
 from lucid.config import Mode
 from lucid.core.decision import Action, Requeue, Start
 from lucid.errors import ActionRefused

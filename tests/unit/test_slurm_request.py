@@ -8,10 +8,10 @@ import pytest
 
 from builders import LIGHT, at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
-from lucid.adapters.slurm_client import Changes
-from lucid.adapters.slurm_cluster import SlurmCluster
-from lucid.adapters.slurm_records import jobs_from
-from lucid.adapters.slurm_request import (
+from lucid.adapters.slurm.client import Changes
+from lucid.adapters.slurm.cluster import SlurmCluster
+from lucid.adapters.slurm.records import jobs_from
+from lucid.adapters.slurm.request import (
     EXCLUSIVE,
     JobDefaults,
     Request,
@@ -20,7 +20,7 @@ from lucid.adapters.slurm_request import (
     per_gpu,
     whole_because,
 )
-from lucid.adapters.store_memory import MemoryStore
+from lucid.adapters.store.memory import MemoryStore
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Requeue, Start
 from lucid.core.reason import FairOrder

@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from lucid.adapters.slurm_cli import CommandClient
-from lucid.adapters.slurm_client import Breaker, Changes
-from lucid.adapters.slurm_clients import make_client
-from lucid.adapters.slurm_records import jobs_from, nodes_from
-from lucid.adapters.slurm_rest import REQUEUES, VERSIONS, RestClient
-from lucid.adapters.slurm_token import Token
+from lucid.adapters.slurm.choose import make_client
+from lucid.adapters.slurm.cli import CommandClient
+from lucid.adapters.slurm.client import Breaker, Changes
+from lucid.adapters.slurm.records import jobs_from, nodes_from
+from lucid.adapters.slurm.rest import REQUEUES, VERSIONS, RestClient
+from lucid.adapters.slurm.token import Token
 from lucid.config import SlurmSettings
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable, ConfigError
 
@@ -396,7 +396,7 @@ def test_the_settings_name_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_client(SlurmSettings(), breaker).name == "commands"
     settings = SlurmSettings(client="rest", rest_url=UNIX)
     assert make_client(settings, breaker).name == "slurmrestd"
-    monkeypatch.setitem(sys.modules, "lucid.adapters.slurm_rest", None)
+    monkeypatch.setitem(sys.modules, "lucid.adapters.slurm.rest", None)
     with pytest.raises(ConfigError, match=r"lucid-scheduler\[rest\]"):
         make_client(settings, breaker)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builders import FixedPredictor, a_trace, by, guess, kinds, nodes, part, policy, reason, replay, runs, snap, waits
-from lucid.adapters.nouns import noun_from_json, noun_to_json
+from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.config import FairnessSettings, settings_from
 from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.job import Ended

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from test_daemon import Site
 
-from lucid.adapters.heartbeat import read_heartbeat
-from lucid.adapters.store import JobNote, StoreGone
-from lucid.adapters.store_sqlite import SqliteStore
-from lucid.adapters.store_watch import StoreWatch
+from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.adapters.store.port import JobNote, StoreGone
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.adapters.store.watch import StoreWatch
 from lucid.config import Mode
 from lucid.errors import StoreError
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from lucid.adapters.store import JobNote
-from lucid.adapters.store_file import set_aside
-from lucid.adapters.store_place import network_file_system
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.store.file import set_aside
+from lucid.adapters.store.place import network_file_system
+from lucid.adapters.store.port import JobNote
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import settings_from
-from lucid.live.doctor_failover import look_over_failover
+from lucid.doctor.failover import look_over_failover
 from lucid.live.failover import Failover
 
 MOUNTS = """\

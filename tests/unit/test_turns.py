@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from test_daemon import Site
 
-from lucid.adapters.heartbeat import read_heartbeat
 from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm_request import Request
+from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.adapters.slurm.request import Request
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
 from lucid.errors import ClusterError, ClusterUnavailable, ConfigError, StoreError

@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 from fake_slurm import FakeSlurm, fake_node
-from lucid.adapters.heartbeat import Heartbeat, write_heartbeat
-from lucid.adapters.store import JobNote
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
+from lucid.adapters.store.port import JobNote
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli import doctor
 from lucid.cli.main import lucidctl
 from lucid.config import load_settings
+from lucid.doctor.state import look_over_state
 from lucid.errors import LucidError, StoreError
-from lucid.live.doctor_state import look_over_state
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is a tmpfs, which only root can mount")
 

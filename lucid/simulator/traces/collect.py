@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from lucid.core.job import Elastic, Job, JobProfile
 from lucid.core.prediction import StageTimes
 from lucid.errors import TraceError
+from lucid.simulator.elastic.training import Learning
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.rows import BadCell, Drop, ReadOptions, Row, Source
-from lucid.simulator.training import Learning
 
 __all__ = ["NO_GPU", "Draft", "collect", "show_skipped"]
 

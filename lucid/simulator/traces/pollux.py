@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from lucid.core.job import Elastic
-from lucid.simulator.adaptive import AppLearning
-from lucid.simulator.applications import Application, read_application
+from lucid.simulator.elastic.adaptive import AppLearning
+from lucid.simulator.elastic.applications import Application, read_application
 from lucid.simulator.traces.collect import Draft, collect
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.rows import ReadOptions, Row, Source, csv_rows, fit_header

@@ -8,7 +8,7 @@ from typing import Any
 
 from lucid.core.job import Job, JobProfile
 from lucid.core.prediction import StageTimes
-from lucid.simulator.training import Learning
+from lucid.simulator.elastic.training import Learning
 
 __all__ = ["Trace", "TraceJob"]
 

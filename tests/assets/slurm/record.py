@@ -22,8 +22,8 @@ from typing import Any
 
 import httpx
 
-from lucid.adapters.slurm_records import reads_whole
-from lucid.adapters.slurm_rest import REQUEUES, VERSIONS
+from lucid.adapters.slurm.records import reads_whole
+from lucid.adapters.slurm.rest import REQUEUES, VERSIONS
 
 BATCH = "#!/bin/sh\nsleep 600\n"
 STUBBORN = "#!/bin/sh\ntrap '' TERM\nsleep 600\n"

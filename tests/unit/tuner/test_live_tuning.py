@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import Settings, load_settings
 from lucid.core.job import Ended, Job

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lucid.adapters.snapshot_json import snapshot_to_dict
-from lucid.adapters.store_memory import MemoryStore
-from lucid.adapters.store_sqlite import SqliteStore
+from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.snapshot_json import snapshot_to_dict
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import settings_from
 from lucid.core.job import Ended, Job, JobProfile

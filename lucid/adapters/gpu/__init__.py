@@ -1,0 +1,1 @@
+"""Readings of GPUs, samples of jobs, and the profiles made from them."""

@@ -1,0 +1,111 @@
+"""Profiles as they come in: from the folder that samplers write to (``profile_files``), each version once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from lucid.adapters.gpu.profile_files import read_summary
+from lucid.core.job import JobProfile
+from lucid.errors import MetricsError
+from lucid.profiler.summary import Summary, merged_profile
+
+__all__ = ["ProfileFolder", "ProfileReading", "ProfileSource", "labelled", "says_more"]
+
+_UTIL_POINTS = 5.0
+_MEMORY_SHARE = 0.05
+_SPEED = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileReading:
+    """One job's profile. ``source`` names what it was read from, with its version: the same reading never counts
+    twice. ``job_id`` is Slurm's job number, or ``<array>_<task>``."""
+
+    job_id: str
+    profile: JobProfile
+    source: str
+
+
+class ProfileSource(Protocol):
+    """Where profiles come from."""
+
+    def new(self) -> Sequence[ProfileReading]:
+        """Readings not handed out before by this object (after a restart they come once more; the store knows
+        them by ``source``)."""
+        ...
+
+
+class ProfileFolder:
+    """Looks through the folder's file times and reads what is new. ``bad``: by file name, what is wrong with those
+    that could not be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen: dict[str, int] = {}
+        self._parts: dict[str, dict[str, Summary]] = {}
+        self.bad: dict[str, str] = {}
+
+    def new(self) -> list[ProfileReading]:
+        """A reading for every job of which a file is new or was replaced, once all its nodes are measured."""
+        changed: dict[str, int] = {}
+        present: set[str] = set()
+        for path in sorted(self._folder.glob("[!.]*.json")) if self._folder.is_dir() else ():
+            name = path.name
+            present.add(name)
+            try:
+                version = path.stat().st_mtime_ns
+                if self._seen.get(name) == version:
+                    continue
+                self._seen[name] = version
+                summary = read_summary(path)
+            except (MetricsError, OSError) as error:
+                self.bad[name] = str(error)
+                continue
+            self.bad.pop(name, None)
+            self._parts.setdefault(summary.job, {})[name] = summary
+            changed[summary.job] = max(version, changed.get(summary.job, 0))
+        for name in [name for name in self._seen if name not in present]:
+            del self._seen[name]
+            self.bad.pop(name, None)
+            for job in [job for job, parts in self._parts.items() if parts.pop(name, None) and not parts]:
+                del self._parts[job]
+        found = []
+        for job, version in changed.items():
+            try:
+                profile = merged_profile(tuple(self._parts[job].values()))
+            except Exception as error:  # summaries of several nodes that do not fit each other
+                self.bad[f"{job}.json"] = f"{type(error).__name__}: {error}"
+                continue
+            if profile is not None:
+                found.append(ProfileReading(job, profile, f"{job}@{version}"))
+        return found
+
+
+def labelled(profile: JobProfile, user: str, name: str, amp: bool | None = None) -> JobProfile:
+    """With what the daemon knows of a job and the sampler was not told: a label under which like jobs are known,
+    user and name, and whether it trains in mixed precision, where its user says so."""
+    workload = profile.workload or (f"{user}/{name}" if user else "")
+    return replace(profile, workload=workload, amp=amp if profile.amp is None else profile.amp)
+
+
+def says_more(before: JobProfile | None, after: JobProfile) -> bool:
+    """Is a new profile different enough to look at a job afresh? Samplers write every few seconds, and each
+    change of a profile makes plans anew."""
+    return (
+        before is None
+        or (before.unstable, before.amp, before.workload) != (after.unstable, after.amp, after.workload)
+        or (before.mem_growing, before.seen_beside) != (after.mem_growing, after.seen_beside)
+        or _differ(before.seen_speed, after.seen_speed)
+        or abs(before.gpu_util - after.gpu_util) > _UTIL_POINTS
+        or abs(before.mem_util - after.mem_util) > _UTIL_POINTS
+        or abs(before.gpu_mem_mib - after.gpu_mem_mib) > _MEMORY_SHARE * max(before.gpu_mem_mib, 1.0)
+    )
+
+
+def _differ(before: float | None, after: float | None) -> bool:
+    if before is None or after is None:
+        return before is not after
+    return abs(before - after) > _SPEED

@@ -1,0 +1,1 @@
+"""Slurm: asking it, reading its answers, changing jobs, and the files shared with its plugin and hooks."""

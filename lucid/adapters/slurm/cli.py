@@ -1,0 +1,248 @@
+"""Slurm through its own commands: squeue and scontrol, behind a prefix (``chroot DIR``, ``ssh HOST``).
+
+Never through a shell: each command is a list of words, job ids are checked, and what comes from users (names,
+comments) is never sent at all.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+from lucid.adapters.bounded import digits
+from lucid.adapters.left_out import LeftOut
+from lucid.adapters.slurm.answers import accounting_trouble
+from lucid.adapters.slurm.client import Breaker, Changes, checked_id, guarded
+from lucid.adapters.slurm.lenient_json import loads
+from lucid.adapters.slurm.munge import MUNGE, credential
+from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.records import jobs_from, nodes_from, reads_whole, version_of
+from lucid.adapters.slurm.request import JobDefaults, defaults_from
+from lucid.adapters.slurm.shares import fair_shares_from
+from lucid.adapters.slurm.site import (
+    ASSOC_LIMITS,
+    QOS_LIMITS,
+    Partition,
+    clock_from,
+    config_from_text,
+    gpu_limits_from,
+    partitions_from,
+)
+from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
+
+__all__ = ["CommandClient"]
+
+_TRY_AGAIN = (
+    "unable to contact slurm controller",
+    "connection refused",
+    "connect failure",
+    "socket timed out",
+    "zero bytes were transmitted",
+    "slurm backup controller in standby mode",
+    "rate limit",
+    "slurmctld is not responding",
+    "protocol authentication error",
+    "munge",
+    "unexpected message received",
+)
+"""Words of Slurm's that mean that it does not answer at present, rather than that it declines."""
+
+_WHOLE = "--json=v0.0.44"
+"""Where the default form leaves something out that matters here."""
+
+
+def _start_time(changes: Changes) -> str | None:
+    if changes.start_now or changes.start_at_s is None:
+        return "now" if changes.start_now else None
+    return f"uts{changes.start_at_s:.0f}"
+
+
+class CommandClient:
+    """See ``SlurmClient``. ``prefix`` stands before every command; a command that takes longer than
+    ``timeout_s`` is killed and counts as no answer. ``left_out`` learns of what cannot be read."""
+
+    name = "commands"
+
+    def __init__(
+        self, prefix: Sequence[str], breaker: Breaker, timeout_s: float = 20.0, left_out: LeftOut | None = None
+    ) -> None:
+        self.left_out = LeftOut() if left_out is None else left_out
+        self._prefix = list(prefix)
+        self._ssh = any(word.rpartition("/")[2] == "ssh" for word in prefix)
+        self._breaker = breaker
+        self._timeout_s = timeout_s
+        self._version: tuple[int, int] | None = None
+        self._json = "--json"
+        self.accounting = ""
+
+    def version(self) -> tuple[int, int]:
+        """From the last answer, or by asking."""
+        if self._version is None:
+            words = self._run(["scontrol", "--version"]).split()
+            major, minor = [digits(part) for part in [*(words or [""])[-1].split("."), ""][:2]]
+            if major is None or minor is None:
+                raise ClusterError(f"scontrol --version says {' '.join(words)[:80]!r}: which Slurm is that?")
+            self._version = major, minor
+        return self._version
+
+    def jobs(self) -> list[SlurmJob]:
+        """One ``squeue`` over all states; the first on 26.05 is asked again in a form that tells more."""
+        self._breaker.calls.reads += 1
+        document = self.ask(["squeue", self._json, "--states=all"])
+        if self._json == "--json" and not reads_whole(document):
+            self._breaker.calls.reads += 1
+            document = self.ask(["squeue", _WHOLE, "--states=all"])
+            self._json = _WHOLE
+        return jobs_from(document, self.left_out)
+
+    def nodes(self) -> list[SlurmNode]:
+        """One ``scontrol show nodes``."""
+        self._breaker.calls.reads += 1
+        return nodes_from(self.ask(["scontrol", "show", "nodes", "--json"]), self.left_out)
+
+    def job_defaults(self) -> dict[str, JobDefaults]:
+        """``scontrol show partition`` and ``show config`` as text: the JSON of 24.11 leaves JobDefaults empty."""
+        self._breaker.calls.reads += 1
+        return defaults_from(self._run(["scontrol", "-o", "show", "partition"]), self.config())
+
+    def fair_shares(self) -> dict[tuple[str, str], float]:
+        """One ``sshare``."""
+        self._breaker.calls.reads += 1
+        return fair_shares_from(self.ask(["sshare", "-a", "--json"]), self.left_out)
+
+    def config(self) -> dict[str, str]:
+        """``scontrol show config``."""
+        self._breaker.calls.reads += 1
+        return config_from_text(self._run(["scontrol", "show", "config"]))
+
+    def partitions(self) -> list[Partition]:
+        """``scontrol show partitions``."""
+        self._breaker.calls.reads += 1
+        document = self.ask(["scontrol", "show", "partitions", "--json"])
+        self.accounting = accounting_trouble(document)
+        return partitions_from(document, self.left_out)
+
+    def clock_s(self) -> float | None:
+        """From ``sdiag``."""
+        self._breaker.calls.reads += 1
+        return clock_from(self.ask(["sdiag", "--json"]))
+
+    def rights(self) -> tuple[str, str] | None:
+        """The user behind the prefix, by ``id``, and what ``sacctmgr`` says of them."""
+        user = self._run(["id", "-un"]).strip()
+        try:
+            level = self._run(["sacctmgr", "-nP", "show", "user", user, "format=adminlevel"]).strip().lower()
+        except ActionRefused:
+            return None
+        return user, level or "none"
+
+    def gpu_limits(self) -> list[str]:
+        """From ``sacctmgr``."""
+        shown = []
+        for what, fields in (("qos", QOS_LIMITS), ("assoc", ASSOC_LIMITS)):
+            self._breaker.calls.reads += 1
+            shown.append(self._run(["sacctmgr", "-nP", "show", what, f"format={','.join(fields)}"]))
+        return gpu_limits_from(*shown)
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def ask(self, command: Sequence[str]) -> Any:
+        """The JSON that a command prints.
+
+        Raises:
+            ClusterUnavailable: no answer in time.
+            ClusterError: an answer that is no JSON.
+        """
+        text = self._run(command)
+        try:
+            document = loads(text)
+        except ValueError as error:
+            start = text[:80].replace("\n", " ")
+            raise ClusterError(f"{command[0]}: its answer is no JSON ({str(error)[:200]}): {start!r}") from None
+        self._version = version_of(document) or self._version
+        return document
+
+    def update(self, job_id: str, changes: Changes) -> None:
+        """``scontrol update``, twice where one cannot do it."""
+        if changes.first is not None:
+            self.update(job_id, changes.first)
+        fields = {
+            "Partition": changes.partition,
+            "TresPerNode": changes.tres_per_node,
+            "TresPerJob": changes.tres_per_job,
+            "TresPerSocket": changes.tres_per_socket,
+            "TresPerTask": changes.tres_per_task,
+            "ReqNodeList": changes.req_nodes,
+            "StartTime": _start_time(changes),
+            "SiteFactor": None if changes.site_factor is None else str(changes.site_factor),
+            "AdminComment": changes.admin_comment,
+            "Extra": changes.extra,
+            "CpusPerTres": changes.cpus_per_tres,
+            "MemPerTres": changes.mem_per_tres,
+            "NumCPUs": None if changes.num_cpus is None else str(changes.num_cpus),
+            "MinMemoryNode": None if changes.mem_node_mib is None else str(changes.mem_node_mib),
+        }
+        words = [f"{key}={value}" for key, value in fields.items() if value is not None]
+        if words:
+            self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", *words])
+
+    def seal(self, text: str) -> str:
+        """By ``munge``. Its troubles are not Slurm's, so the breaker is not told of them."""
+        words = [*MUNGE, text]
+        return credential([*self._prefix, *(map(shlex.quote, words) if self._ssh else words)])
+
+    def number(self, job_id: str) -> int:
+        """By ``squeue``."""
+        self._breaker.calls.reads += 1
+        text = self._run(["squeue", "--noheader", "--format=%A", f"--jobs={checked_id(job_id)}"]).strip()
+        if not (text.isascii() and text.isdecimal() and len(text) <= 10):
+            raise ActionRefused(f"squeue: no number of job {job_id}")
+        return int(text)
+
+    def hold(self, job_id: str) -> None:
+        """By ``scontrol update``: the begin time beside it tells job_submit.lua that this hold is Lucid's."""
+        self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", "Priority=0", "StartTime=now"])
+
+    def release(self, job_id: str) -> None:
+        """``scontrol release``."""
+        self._write(["scontrol", "release", checked_id(job_id)])
+
+    def requeue_hold(self, job_id: str) -> None:
+        """``scontrol requeuehold``. Without ``Incomplete`` it would run a job that has just ended a second time."""
+        self._write(["scontrol", "requeuehold", "Incomplete", checked_id(job_id)])
+
+    def _write(self, command: Sequence[str]) -> None:
+        self._breaker.calls.writes += 1
+        self._run(command)
+
+    def _run(self, command: Sequence[str]) -> str:
+        # ssh joins its words and gives them to a shell over there
+        words = map(shlex.quote, command) if self._ssh else command
+        return guarded(self._breaker, lambda: self._once([*self._prefix, *words], command[0]))
+
+    def _once(self, words: Sequence[str], name: str) -> str:
+        try:
+            done = subprocess.run(
+                words,
+                shell=False,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=self._timeout_s,
+                check=False,
+                encoding="utf-8",
+                errors="replace",
+            )
+        except subprocess.TimeoutExpired:
+            raise ClusterUnavailable(f"{name}: no answer within {self._timeout_s:g} s") from None
+        except (OSError, ValueError) as error:  # ValueError: a NUL in slurm.prefix
+            why = getattr(error, "strerror", None) or error
+            raise ClusterUnavailable(f"{words[0]}: cannot be run ({why}); is slurm.prefix right?") from None
+        if done.returncode == 0:
+            return done.stdout
+        said = " ".join((done.stderr or done.stdout).split())[:500]
+        if done.returncode in (126, 127) or any(words in said.lower() for words in _TRY_AGAIN):
+            raise ClusterUnavailable(f"{name}: {said or f'exit status {done.returncode}'}")
+        raise ActionRefused(f"{name}: {said or f'exit status {done.returncode}'}")

@@ -1,0 +1,198 @@
+"""Changes jobs in Slurm. The store notes each step before Slurm is told, and its result afterwards.
+
+The cluster (``cluster``) decides by it what its policy wants, the mending (``mend``) what went wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lucid.adapters.slurm.client import Changes, SlurmClient
+from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.obstacles import Obstacles
+from lucid.adapters.slurm.starts import back_to
+from lucid.adapters.slurm.view import Viewer
+from lucid.adapters.slurm.waits import FAR_S, begins_s, far, left_to_slurm, never_changed, whole_array
+from lucid.adapters.store.port import JobNote, Store
+from lucid.config import SlurmSettings
+from lucid.core.ports import Clock
+from lucid.errors import ActionRefused
+
+__all__ = ["GIVEN_UP", "LET_GO", "Hands"]
+
+_PASSING = ("pending execution", "temporarily unavailable", "already completing", "in progress")
+"""Slurm's words to a job that has not left COMPLETING: no fault of its request."""
+_RETRY_S, _MOST_RETRY_S = 10.0, 600.0
+LET_GO = "let go"
+"""The verb of an action that leaves a job to Slurm …"""
+GIVEN_UP = "Slurm did not start it"
+"""… and what its detail says where Slurm had refused to start it as Lucid asked."""
+
+
+class Hands:
+    """The client, the store's notes, and the cap on writes of one cycle."""
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        store: Store,
+        clock: Clock,
+        settings: SlurmSettings,
+        viewer: Viewer,
+        profiling: str,
+        token: int,
+        optout: str = "behind",
+    ) -> None:
+        """``profiling``: the profiling partition, empty where there is none; ``token``: the daemon's lease;
+        ``optout``: the site's policy for jobs that Lucid cannot order in detail."""
+        self.client = client
+        self.store = store
+        self.clock = clock
+        self.settings = settings
+        self.viewer = viewer
+        self.token = token
+        self.optout = optout
+        self.notes: dict[str, JobNote] = store.notes()
+        self.obstacles = Obstacles()
+        self.profiling = profiling
+        self._writes = 0
+        self.touched: set[str] = set()
+        """Jobs that were changed since the last look: what it showed of them is not so any more."""
+
+    def new_cycle(self) -> None:
+        """A new look at Slurm: nothing was written since."""
+        self._writes = 0
+        self.touched.clear()
+
+    def full(self, count: int) -> bool:
+        """Would ``count`` writes more be too many for one cycle?"""
+        return self._writes + count > self.settings.writes_per_cycle
+
+    def put(self, note: JobNote) -> None:
+        """Remember."""
+        self.store.put_note(note, self.token)
+        self.notes[note.job_id] = note
+
+    def do(self, job_id: str, verb: str, detail: str, *steps: Callable[[], None]) -> None:
+        """Note, do, note what came of it.
+
+        Raises:
+            ActionRefused: Slurm declined, in its words.
+        """
+        self.touched.add(job_id)
+        action = self.store.begin_action(self.clock.now_s(), job_id, verb, detail, self.token)
+        try:
+            for step in steps:
+                self._writes += 1
+                step()
+        except ActionRefused as error:
+            self.store.end_action(action, f"refused: {error}", self.token)
+            raise ActionRefused(f"job {job_id}: {error}") from None
+        self.store.end_action(action, "done", self.token)
+
+    def barred(self, record: SlurmJob, now_s: float) -> tuple[str, float] | None:
+        """What Slurm has against starting a waiting job now, and when it is tried again."""
+        note = self.notes.get(record.id)
+        if note is not None and now_s < note.retry_s:
+            return note.refusal, note.retry_s
+        found = self.obstacles.of(record, now_s)
+        return None if found is None else (found.reason, found.retry_s)
+
+    def not_started(self, record: SlurmJob, words: str) -> str:
+        """Slurm refused a start, or did not bring it about: the job goes back to its VC unprofiled, or is tried once
+        more, or is released as its user wrote it. Returns what was done, in words."""
+        note, now_s = self.notes[record.id], self.clock.now_s()
+        note = replace(note, where="", released=False, shards=False)
+        if self.at_profiling(record):
+            self.put(replace(note, to_home=True, wait_since_s=now_s))
+            return f"job {record.id}: goes to its VC unprofiled, since Slurm does not start it there: {words}"
+        if any(part in words for part in _PASSING) and now_s - note.wait_since_s < self.settings.start_grace_s:
+            self.put(note)
+            return f"job {record.id}: has not left its nodes yet ({words})"
+        note = replace(note, tries=note.tries + 1, refusal=words, retry_s=now_s + _RETRY_S)
+        if note.tries < self.settings.start_tries:
+            self.put(note)
+            return f"job {record.id}: did not start (Slurm: {words}); tried again in {_RETRY_S:.0f} s"
+        self.put(replace(note, given_up=words))
+        return f"job {record.id}: did not start {note.tries} times (Slurm: {words}); Slurm alone decides about it now"
+
+    def never_runs(self, record: SlurmJob) -> str:
+        """Slurm holds a job itself that was let go: it is let go again after pauses that grow. Returns what was done,
+        in words."""
+        note = self.notes[record.id]
+        pause_s = min(_RETRY_S * 2.0 ** min(note.tries, 30), _MOST_RETRY_S)
+        self.put(
+            replace(
+                note,
+                released=False,
+                tries=note.tries + 1,
+                refusal=record.reason,
+                retry_s=self.clock.now_s() + pause_s,
+            )
+        )
+        return f"job {record.id}: Slurm holds it itself ({record.reason}); let go again in {pause_s:.0f} s"
+
+    def at_profiling(self, record: SlurmJob) -> bool:
+        """Is it in the profiling partition, and not at home there?"""
+        note = self.notes.get(record.id)
+        return record.partition == self.profiling and self.viewer.home(record, note) != record.partition
+
+    def park(self, record: SlurmJob) -> None:
+        """Leave a waiting job to its dependency, which Slurm ends by its own rules (``slurm_waits``).
+
+        Raises:
+            ActionRefused: Slurm declined.
+        """
+        far_s = self.clock.now_s() + FAR_S
+        steps: list[Callable[[], None]] = [lambda: self.client.update(record.id, Changes(start_at_s=far_s))]
+        if record.held:
+            steps.append(lambda: self.client.release(record.id))
+        self.do(record.id, "park", "until its dependency is over", *steps)
+
+    def take_over(self, record: SlurmJob, begin_s: float) -> None:
+        """Hold a job that waited for something else than its turn; ``begin_s``: the begin time that its user set, 0
+        for none.
+
+        Raises:
+            ActionRefused: Slurm declined.
+        """
+        now_s = self.clock.now_s()
+        steps: list[Callable[[], None]] = [lambda: self.client.hold(record.id)]
+        if begin_s > now_s:
+            steps.append(lambda: self.client.update(record.id, Changes(start_at_s=begin_s)))
+        self.do(record.id, "take over", "it queues from now on", *steps)
+        note = self.notes.get(record.id) or JobNote(record.id, submit_s=record.submit_s)
+        since_s = max(now_s, begin_s)
+        self.put(
+            replace(note, where="", shards=False, released=False, restarts=record.restarts, wait_since_s=since_s)
+        )
+
+    def let_go(self, record: SlurmJob, why: str) -> None:
+        """Give a waiting job the request that its user wrote, in its own VC, and release it, unless somebody else
+        holds it.
+
+        Raises:
+            ActionRefused: Slurm declined (it is just completing, say); ask again.
+        """
+        note = self.notes.get(record.id)
+        home = self.viewer.home(record, note)
+        known = not record.unread or (note is not None and bool(note.as_written))  # else what to give back is unknown
+        changes = back_to(record, note) if known and not never_changed(record) else None
+        if self.at_profiling(record):
+            changes = replace(changes or Changes(), partition=home)
+        target = whole_array(record)
+        now_s = self.clock.now_s()
+        begins = begins_s(record, now_s)
+        ahead = far(record, now_s) or (record.restarts and not begins)  # set by Lucid, or by Slurm for a requeue
+        steps: list[Callable[[], None]] = []
+        if changes is not None or ahead:
+            changes = replace(changes or Changes(), start_now=bool(ahead))
+            steps.append(lambda: self.client.update(target, changes))
+        if self.viewer.holds(record, note):
+            steps.append(lambda: self.client.release(target))
+        self.do(record.id, LET_GO, f"as its user wrote it: {why}", *steps)
+        # what Slurm makes of one that cannot be read is Slurm's: it holds a job itself whose request nothing can fill
+        if note is not None or record.unread or left_to_slurm(record):
+            note = note or JobNote(record.id, submit_s=record.submit_s)
+            self.put(replace(note, where="", shards=False, released=True, restarts=record.restarts))

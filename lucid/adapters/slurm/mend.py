@@ -1,0 +1,253 @@
+"""Puts right what a look at Slurm showed to be out of joint. Each step may be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lucid.adapters.slurm.behind import Behind
+from lucid.adapters.slurm.client import Changes
+from lucid.adapters.slurm.crowd import CROWDED, Crowd
+from lucid.adapters.slurm.hands import GIVEN_UP, Hands
+from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.obstacles import NOT_IN_TIME, Standing, standing, whose_limit
+from lucid.adapters.slurm.released import Released
+from lucid.adapters.slurm.starts import back_to
+from lucid.adapters.slurm.text import parse_mark, says
+from lucid.adapters.slurm.view import Facts
+from lucid.adapters.slurm.waits import begins_s, left_to_slurm, never_changed, parked, whole_array
+from lucid.adapters.store.port import JobNote
+from lucid.config import Mode
+from lucid.errors import ClusterUnavailable, LucidError, StoreError
+
+__all__ = ["Mender"]
+
+_FIRST_S, _MOST_S = 1.0, 300.0
+
+
+def _since(note: JobNote | None) -> float:
+    return 0.0 if note is None else note.wait_since_s
+
+
+class Mender:
+    """Starts that did not come about are taken back; jobs that Slurm does not start as asked, that their user wants
+    out, or whose partition is no longer packed are let go; changed requests of jobs that somebody else holds, or that
+    wait again, are given back."""
+
+    def __init__(self, hands: Hands, released: Released) -> None:
+        """``released``: what lucid-release let go while no lucidd decided."""
+        self._hands = hands
+        self._behind: Behind | None = None
+        self._crowd = Crowd(hands.settings.start_grace_s)
+        self._crowded: frozenset[str] = frozenset()
+        self._released = released
+        self._taken = 0
+        self._later: dict[str, tuple[float, float]] = {}
+        """Jobs at which Slurm declined: not before when, and how long to wait the next time."""
+
+    def mend(self, facts: Facts) -> list[str]:
+        """One round over all jobs, within the cap on writes; returns what was done, in words."""
+        done: list[str] = []
+        self._behind = None
+        self._crowded = self._crowd.saw(self._hands.viewer, facts)
+        self._taken, listed, whole = 0, self._released.look(), True
+        for record in facts.jobs:
+            if record.id in self._hands.touched:
+                continue
+            if self._hands.full(4):
+                whole = False
+                break
+            not_before_s, pause_s = self._later.get(record.id, (0.0, _FIRST_S))
+            if facts.now_s < not_before_s:
+                continue
+            try:
+                words = self._mend(record, self._hands.notes.get(record.id), facts)
+                self._later.pop(record.id, None)
+            except (ClusterUnavailable, StoreError):
+                raise
+            except Exception as error:  # one job never keeps lucidd from the others
+                self._later[record.id] = (facts.now_s + pause_s, min(pause_s * 2, _MOST_S))
+                said = f"{error}" if isinstance(error, LucidError) else f"{type(error).__name__}: {error}"
+                words = f"job {record.id}: cannot be mended yet ({said})"
+            if words:
+                done.append(words)
+        if listed and whole and not self._taken and self._released.settled:
+            self._released.done()
+        return done
+
+    def forget(self, gone: Sequence[str]) -> None:
+        """Jobs that have left."""
+        for job_id in gone:
+            self._later.pop(job_id, None)
+
+    def _mend(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
+        hands, viewer = self._hands, self._hands.viewer
+        if record.state == "RUNNING" and note is not None and note.where:
+            settled = facts.now_s - record.start_s >= hands.settings.start_grace_s  # its nodes have taken it
+            if not note.released or (note.tries and settled):
+                # killed between telling Slurm and noting that it had taken it; and what was refused before is over
+                tries, refusal = (0, "") if settled else (note.tries, note.refusal)
+                hands.put(replace(note, released=True, tries=tries, refusal=refusal))
+        if not record.pending or not record.asks or not viewer.ours(record):
+            return ""
+        packs = facts.modes.get(viewer.home(record, note)) is Mode.PACK
+        if not record.held:
+            queues = packs and hands.optout != "free" and not record.reservation
+            words = self._parked(record, note, facts.now_s) if queues else self._unparked(record, facts.now_s)
+            if words:
+                return words
+        if note is not None and viewer.under_way(record, note):
+            return self._under_way(record, note, facts, packs)
+        if not record.held:
+            return self._taken_up(record, note, facts, packs)
+        if viewer.holds(record, note):
+            return self._held(record, note, facts, packs)
+        return self._restored(record, note)  # its user or an administrator holds it
+
+    def _taken_up(self, record: SlurmJob, note: JobNote | None, facts: Facts, packs: bool) -> str:
+        """A job that lucid-release let go while no lucidd decided, and that waits still, is held again, unless its
+        user wants it out or Slurm did not start it as Lucid asked."""
+        hands = self._hands
+        if not packs or not self._released.has(record) or (note is not None and note.given_up):
+            return ""
+        if says(record.comment, "held") or hands.viewer.leaves(record, facts.now_s):
+            return ""
+        hands.do(record.id, "take up", "lucid-release had let it go", lambda: hands.client.hold(record.id))
+        if note is not None:
+            hands.put(replace(note, where="", released=False, shards=False, restarts=record.restarts))
+        self._taken += 1
+        return f"job {record.id}: held again, lucid-release had let it go while no lucidd decided"
+
+    def _held(self, record: SlurmJob, note: JobNote | None, facts: Facts, packs: bool) -> str:
+        """A job that Lucid holds."""
+        hands = self._hands
+        if note is not None and note.released and record.never_runs:
+            for_good = note.given_up or left_to_slurm(record)
+            return hands.never_runs(record) if for_good else hands.not_started(record, record.reason)
+        if note is not None and note.released and record.launch_failed:
+            return hands.not_started(record, "a node did not take it: launch failed")
+        why = "" if packs else f"partition {hands.viewer.home(record, note)!r} is not packed"
+        why = why or hands.viewer.leaves(record, facts.now_s)
+        if not why and note is not None and note.given_up and not note.released:
+            if record.never_runs and facts.now_s < note.retry_s:
+                return ""
+            why = f"{GIVEN_UP} {note.tries} times as Lucid asked ({note.given_up})" if note.tries else note.given_up
+        if why:
+            hands.let_go(record, why)
+            return f"job {record.id}: let go as its user wrote it, {why}"
+        return (
+            self._queued(record, note, facts) or self._kept_out(record, note, facts) or self._restored(record, note)
+        )
+
+    def _parked(self, record: SlurmJob, note: JobNote | None, now_s: float) -> str:
+        """A job that is not held, and that waits for other jobs or no longer does. One that was let go at its turn
+        and has been requeued since queues again."""
+        hands = self._hands
+        if record.dependency:
+            if parked(record, now_s):
+                return ""
+            hands.park(record)
+            if note is not None:
+                hands.put(replace(note, where="", shards=False))
+            return f"job {record.id}: has a dependency, and queues when Slurm has ended that"
+        again = left_to_slurm(record) and record.restarts > (0 if note is None else note.restarts)
+        if not again and not parked(record, now_s):
+            return ""
+        mark = parse_mark(record.admin_comment) or {}
+        begin = mark.get("begin", "")
+        begin_s = max(float(begin) if begin.isdecimal() and len(begin) < 12 else 0.0, _since(note))
+        hands.take_over(record, begin_s)
+        return f"job {record.id}: queues from now on"
+
+    def _unparked(self, record: SlurmJob, now_s: float) -> str:
+        """Nobody queues there (any more): its begin time is its user's again."""
+        if not parked(record, now_s):
+            return ""
+        self._hands.do(
+            record.id,
+            "restore",
+            "its begin time",
+            lambda: self._hands.client.update(record.id, Changes(start_now=True)),
+        )
+        return f"job {record.id}: given back its begin time"
+
+    def _queued(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
+        """A job that Lucid holds, and that is not in the queue, or in it as one that only Slurm can work out."""
+        hands, now_s = self._hands, facts.now_s
+        if record.dependency:
+            hands.park(record)
+            return f"job {record.id}: has a dependency, and queues when Slurm has ended that"
+        begin_s = begins_s(record, now_s)
+        if begin_s != (_since(note) if _since(note) > now_s else 0.0):
+            # its wait begins then; in the past, should its user have thought better of it
+            known = note or JobNote(record.id, submit_s=record.submit_s)
+            hands.put(replace(known, wait_since_s=begin_s or now_s))
+        why = left_to_slurm(record)
+        if begin_s or not why or (record.never_runs and note is not None and now_s < note.retry_s):
+            return ""
+        self._behind = self._behind or Behind(hands.viewer, facts)
+        if self._behind.before(record, note):
+            return ""
+        hands.let_go(record, f"it is its turn, and {why}")
+        if whole_array(record) != record.id:
+            hands.touched.update(one.id for one in facts.jobs if whole_array(one) == whole_array(record))
+        return f"job {record.id}: let go at its turn as its user wrote it: {why}"
+
+    def _kept_out(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
+        """A job that jobs without GPUs have kept from its CPUs or memory for too long."""
+        hands = self._hands
+        if record.id not in self._crowded:
+            return ""
+        hands.put(replace(note or JobNote(record.id, submit_s=record.submit_s), given_up=CROWDED))
+        hands.let_go(record, CROWDED)
+        self._crowd.went(hands.viewer.home(record, note), record.id, facts.now_s)
+        return f"job {record.id}: let go as its user wrote it: {CROWDED}"
+
+    def _restored(self, record: SlurmJob, note: JobNote | None) -> str:
+        """Give a held job the request that its user wrote."""
+        hands = self._hands
+        if record.unread:
+            return ""  # what it asks for now is not known
+        if note is not None and note.where:
+            hands.put(replace(note, where="", shards=False))
+        back = None if never_changed(record) else back_to(record, note)
+        if back is None:
+            return ""
+        hands.do(record.id, "restore", "", lambda: hands.client.update(record.id, back))
+        return f"job {record.id}: given back the request that its user wrote"
+
+    def _under_way(self, record: SlurmJob, note: JobNote, facts: Facts, packs: bool) -> str:
+        """A job that was told to start and has not."""
+        hands = self._hands
+        if not packs:
+            changes = back_to(record, note)
+            if changes is not None:
+                hands.do(record.id, "restore", "", lambda: hands.client.update(record.id, changes))
+            hands.put(replace(note, where="", shards=False, released=True))
+            return f"job {record.id}: given back the request that its user wrote, its partition is not packed"
+        if record.restarts != note.restarts:
+            self._take_back(record, note)
+            return f"job {record.id}: was requeued, not by Lucid; waits again"
+        found = standing(record.reason)
+        late = facts.now_s - note.asked_s > hands.settings.start_grace_s
+        if found is Standing.WAITS and not late:
+            return ""
+        self._take_back(record, note)
+        if found is Standing.BARRED and (whose_limit(record.reason) or not hands.at_profiling(record)):
+            hands.obstacles.met(record, record.reason, facts.now_s)
+            return f"job {record.id}: Slurm does not start it now ({record.reason}); waits"
+        if found is Standing.WAITS:
+            home = replace(record, partition=hands.viewer.home(record, note))
+            hands.obstacles.met(home, NOT_IN_TIME, facts.now_s)
+        return hands.not_started(record, record.reason or "no reason given")
+
+    def _take_back(self, record: SlurmJob, note: JobNote) -> None:
+        hands = self._hands
+        hands.do(
+            record.id, "take back", f"{note.where} (Slurm: {record.reason})", lambda: hands.client.hold(record.id)
+        )
+        note = replace(note, where="", released=False, shards=False, restarts=record.restarts)
+        hands.put(note)
+        changes = back_to(record, note)
+        if changes is not None:
+            hands.do(record.id, "restore", "", lambda: hands.client.update(record.id, changes))

@@ -1,0 +1,176 @@
+"""A job and a node as Slurm shows them, in our own words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lucid.adapters.slurm.request import Request
+from lucid.core.placement import Placement
+
+__all__ = ["BASE_STATES", "ENDED", "SlurmJob", "SlurmNode"]
+
+ENDED = frozenset(
+    [
+        "COMPLETED",
+        "CANCELLED",
+        "FAILED",
+        "TIMEOUT",
+        "NODE_FAIL",
+        "PREEMPTED",
+        "BOOT_FAIL",
+        "DEADLINE",
+        "OUT_OF_MEMORY",
+        "REVOKED",
+    ]
+)
+"""States of jobs that have left."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """One job, or one task of an array. Times in Unix seconds, 0 where there is none.
+
+    ``id`` is how commands address it (``17`` or ``17_3``); ``number`` is Slurm's job number. ``held``: its
+    priority is 0. ``simple``: nothing about it (features, excluded nodes, licenses, a reservation, an
+    exclusive node, a request by socket, more than one component) would stop it from running on a node that somebody
+    else chose; the user's own node list is in ``request``, and features apart.
+    """
+
+    id: str
+    number: int
+    state: str
+    flags: frozenset[str]
+    partition: str
+    user: str
+    account: str
+    name: str
+    admin_comment: str
+    reason: str
+    held: bool
+    gpus: int
+    min_nodes: int
+    cpus: int
+    mem_mib: int
+    submit_s: float
+    eligible_s: float
+    start_s: float
+    end_s: float
+    time_limit_s: float | None
+    restarts: int
+    requeue: bool
+    batch: bool
+    request: Request
+    features: str
+    simple: bool
+    dependent: bool
+    placement: Placement
+    hosts_used: tuple[tuple[str, int, int], ...] = ()
+    """(node, CPUs, MiB) that it holds now."""
+    extra: str = ""
+    comment: str = ""
+    qos: str = ""
+    reservation: str = ""
+    dependency: str = ""
+    """What is left of it; empty once Slurm has ended it."""
+    het: int = 0
+    """Slurm's number of the heterogeneous job that it is part of; 0 for none."""
+    launch_failed: bool = False
+    """Slurm itself holds it, because a node did not take it: nobody else does."""
+    unread: str = ""
+    """Why its record could not be read: the rest is what could be told of it all the same. Nothing is decided about
+    such a job."""
+    lost: bool = False
+    """Of an unread one: it may hold GPUs, and nobody can tell which. ``hosts_used`` has its nodes, where they are
+    known; an empty ``id`` is a job of which nothing is known."""
+
+    @property
+    def asks(self) -> bool:
+        """Does it get GPUs? An exclusive job has those of its nodes, whether or not it asks for any."""
+        return self.gpus > 0 or self.request.whole_nodes
+
+    @property
+    def never_runs(self) -> bool:
+        """Does Slurm itself hold it, because no node can give what it asks for? It says so also while nodes have yet
+        to register (after slurmctld's failover), so it need not be for ever."""
+        return self.held and self.reason == "BadConstraints"
+
+    @property
+    def completing(self) -> bool:
+        """Has it stopped, and still holds what it had?"""
+        return "COMPLETING" in self.flags
+
+    @property
+    def pending(self) -> bool:
+        """Does it wait (and hold nothing)?"""
+        return self.state == "PENDING" and not self.completing
+
+    @property
+    def running(self) -> bool:
+        """Does it hold resources?"""
+        return self.state in ("RUNNING", "SUSPENDED") or self.completing
+
+    @property
+    def ended(self) -> bool:
+        """Has it left?"""
+        return self.state in ENDED and not self.completing
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """One node. ``gpu_types``: the GRES type of each GPU by index; ``shard_types``: those that have shards."""
+
+    name: str
+    gpu_types: tuple[str, ...]
+    shard_types: frozenset[str]
+    cpus: int
+    mem_mib: int
+    features: frozenset[str]
+    partitions: frozenset[str]
+    states: frozenset[str]
+    reason: str = ""
+    slots: frozenset[int] = frozenset()
+    """How many shards its GPUs have, each; several numbers where they differ."""
+
+    @property
+    def available(self) -> bool:
+        """May something new start here?"""
+        return not self.states & _OUT
+
+    @property
+    def out(self) -> str:
+        """Why nothing new may start here, in Slurm's words; empty where it may."""
+        return ", ".join(sorted(state.lower() for state in self.states & _OUT))
+
+    @property
+    def addressable(self) -> bool:
+        """Can each of its GPUs be asked for by name, as a shard? Then two jobs can be put on the same one."""
+        types = self.gpu_types
+        return bool(types) and len(set(types)) == len(types) and set(types) <= self.shard_types
+
+
+BASE_STATES = frozenset(["IDLE", "MIXED", "ALLOCATED", "DOWN", "ERROR", "FUTURE", "UNKNOWN"])
+"""Every node is in one of them, whatever else is said of it."""
+
+_OUT = frozenset(
+    [
+        "DOWN",
+        "DRAIN",
+        "DRAINED",
+        "DRAINING",
+        "FAIL",
+        "FAILING",
+        "NOT_RESPONDING",
+        "MAINTENANCE",
+        "POWERED_DOWN",
+        "POWERING_DOWN",
+        "REBOOT_ISSUED",
+        "UNKNOWN",
+        "INVALID",
+        "INVALID_REG",
+        "FUTURE",
+        "RESERVED",
+        "BLOCKED",
+        "ERROR",
+        "UNREAD",  # Lucid's own: a job on it holds GPUs that cannot be told
+    ]
+)

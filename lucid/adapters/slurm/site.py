@@ -1,0 +1,137 @@
+"""How Slurm is set up, in our words: partitions and the configuration in force. For ``lucidctl doctor``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lucid.adapters.bounded import moment
+from lucid.adapters.left_out import LeftOut
+from lucid.adapters.slurm.answers import checked_list, number_of
+
+__all__ = [
+    "ASSOC_LIMITS",
+    "QOS_LIMITS",
+    "Partition",
+    "clock_from",
+    "config_from_json",
+    "config_from_text",
+    "gpu_limits_from",
+    "partitions_from",
+]
+
+QOS_LIMITS = ("name", "grptres", "grptresmins", "grptresrunmins", "maxtrespu", "maxtrespa")
+ASSOC_LIMITS = ("account", "user", "grptres", "grptresmins", "grptresrunmins")
+"""Fields of ``sacctmgr show qos`` and ``… assoc`` in which many jobs together are limited; their names come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition. ``allowed``: what its jobs may be of, where that is narrowed, as ("groups", "ml,root").
+    Memory in MiB; ``max_time_s`` is ``None`` where there is no limit."""
+
+    name: str
+    state: str
+    exclusive: bool
+    oversubscribe: bool
+    allowed: tuple[tuple[str, str], ...]
+    def_mem_mib: int
+    max_time_s: float | None
+    root_only: bool
+
+
+def partitions_from(document: Any, left_out: LeftOut | None = None) -> list[Partition]:
+    """Partitions of one answer, of ``scontrol show partitions --json`` or slurmrestd.
+
+    Raises:
+        ClusterError: the answer is none, or says that it failed.
+    """
+    raws = checked_list(document, "partitions", "partitions")
+    with (left_out or LeftOut()).look("partitions") as look:
+        return look.each(raws, _partition, lambda raw: f"partition {raw['name']}")
+
+
+def _partition(raw: Mapping[str, Any]) -> Partition:
+    about = raw.get("partition") or {}
+    most = raw.get("maximums") or {}
+    if "exclusive" in about:  # 26.05's v0.0.45
+        exclusive = about["exclusive"] not in ("", "NO")
+        oversubscribe = str(about.get("oversubscribe") or "NO").partition(":")[0] not in ("NO", "EXCLUSIVE")
+    else:
+        shares = (most.get("oversubscribe") or {}).get("jobs", 1)
+        exclusive, oversubscribe = shares == 0, shares > 1
+    allowed = []
+    for key in ("groups", "accounts", "qos"):
+        rules = raw.get(key) or {}
+        for verb in ("allowed", "deny"):
+            if rules.get(verb):
+                allowed.append((key if verb == "allowed" else f"no {key}", str(rules[verb])))
+    defaults = raw.get("defaults") or {}
+    memory = [defaults.get("partition_memory_per_node"), defaults.get("partition_memory_per_cpu")]
+    limit = most.get("time") or {}
+    return Partition(
+        name=str(raw.get("name") or ""),
+        state=str(next(iter(about.get("state") or []), "UP")),
+        exclusive=exclusive,
+        oversubscribe=oversubscribe,
+        allowed=tuple(allowed),
+        def_mem_mib=max(int(number_of(item)) for item in memory),
+        max_time_s=number_of(limit) * 60 if limit.get("set") and not limit.get("infinite") else None,
+        root_only="ROOT_ONLY" in (raw.get("flags") or []),
+    )
+
+
+def gpu_limits_from(qos: str, assocs: str) -> list[str]:
+    """Who has a limit on GPUs and none on slots, of what ``sacctmgr -nP show`` prints with the fields above: Slurm
+    counts a job in slots against gres/shard only, and so against none of those limits."""
+    found = [f"QOS {name}" for name, *limits in _rows(qos) if _lacks_slots(limits)]
+    for account, user, *limits in _rows(assocs):
+        if _lacks_slots(limits):
+            found.append(f"account {account}" + (f" for {user}" if user else ""))
+    return found
+
+
+def _rows(text: str) -> list[list[str]]:
+    return [line.split("|") for line in text.splitlines() if line.count("|") >= len(ASSOC_LIMITS) - 1]
+
+
+def _lacks_slots(limits: list[str]) -> bool:
+    return any("gres/gpu" in limit and "gres/shard" not in limit for limit in limits)
+
+
+def config_from_text(text: str) -> dict[str, str]:
+    """``scontrol show config`` by key. What is not set is empty; lists (``Prolog[0]``) are joined by commas."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        key, eq, value = line.partition("=")
+        if eq:
+            _add(found, re.sub(r"\[\d+\]$", "", key.strip()), value.strip())
+    return found
+
+
+def config_from_json(document: Mapping[str, Any]) -> dict[str, str]:
+    """``slurm_conf`` of slurmrestd's answer (v0.0.45), as `config_from_text` gives it."""
+    found: dict[str, str] = {}
+    for key, value in document.items():
+        if isinstance(value, list):
+            text = ",".join(str(item) for item in value if not isinstance(item, Mapping))
+        elif isinstance(value, Mapping):
+            text = str(value.get("number", "")) if value.get("set") and not value.get("infinite") else ""
+        else:
+            text = str(int(value)) if isinstance(value, bool) else str(value)
+        _add(found, key, text)
+    return found
+
+
+def _add(found: dict[str, str], key: str, value: str) -> None:
+    bare = "" if value in ("(null)", "none", "UNLIMITED", "N/A") else value
+    found[key] = f"{found[key]},{bare}" if found.get(key) else bare
+
+
+def clock_from(document: Any) -> float | None:
+    """slurmctld's clock, of ``sdiag``'s answer; ``None`` where it does not say."""
+    statistics = document.get("statistics") if isinstance(document, Mapping) else None
+    at_s = moment(number_of(statistics.get("req_time"))) if isinstance(statistics, Mapping) else 0.0
+    return at_s or None

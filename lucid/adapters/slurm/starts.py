@@ -1,0 +1,162 @@
+"""What to change about a pending job: to start it on chosen GPUs, and to give its request back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from lucid.adapters.bounded import digits
+from lucid.adapters.slurm.client import Changes
+from lucid.adapters.slurm.extra import free_extra
+from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.request import (
+    EXCLUSIVE,
+    GPU_FIELDS,
+    NO_DEFAULTS,
+    PER_GPU,
+    WRITTEN,
+    JobDefaults,
+    Request,
+    host_needs,
+)
+from lucid.adapters.slurm.text import gpu_count, hosts, shard_request, split_outside
+from lucid.adapters.slurm.view import as_written
+from lucid.adapters.store.port import JobNote
+from lucid.core.placement import Placement
+from lucid.errors import ActionRefused
+
+__all__ = ["back_to", "start_changes"]
+
+
+def start_changes(
+    record: SlurmJob,
+    note: JobNote,
+    placement: Placement,
+    shards: bool,
+    partition: str,
+    nodes: Sequence[SlurmNode],
+    extra: str = "",
+    defaults: JobDefaults = NO_DEFAULTS,
+) -> Changes:
+    """To start on these GPUs: as slots of exactly these, or on these nodes with the request as it was written.
+
+    ``extra``: what its prolog is to know of a job in slots; one on whole GPUs has none. A job whose user chose
+    nodes, or that asks for what only some nodes have, keeps its own choice of nodes. ``defaults``: JobDefaults of the
+    partition. In slots the job is told to have the CPUs and the memory that Slurm would derive from its GPUs.
+
+    Raises:
+        ActionRefused: a node is not known, or its GPUs cannot be named.
+    """
+    written = note.as_written
+    move = partition if record.partition != partition else None
+    names = ",".join(part.node for part in placement)
+    if not shards:
+        free = (
+            not written.get("req_nodes")
+            and not set(record.request.others) - {EXCLUSIVE}
+            and not record.features
+            and record.min_nodes <= len(placement)
+        )
+        req = names if free else _within(written.get("req_nodes", ""), partition, nodes)
+        wanted = {**{key: written.get(key, "") for key in WRITTEN}, "req_nodes": req}
+        made = _changes_to(wanted, record.request, _cpus_back(record, written), forget=not _stale(record, defaults))
+        return _whole(made, move, _extra(record, ""))
+    (part,) = placement
+    node = next((node for node in nodes if node.name == part.node), None)
+    if node is None or not node.addressable or part.mask >> len(node.gpu_types):
+        raise ActionRefused(f"job {record.id}: the GPUs of node {part.node!r} cannot be asked for by name")
+    wanted = {
+        "tres_per_node": shard_request([node.gpu_types[i] for i in part.gpus]),
+        "tres_per_job": _without_gpus(written.get("tres_per_job", "")),
+        "tres_per_task": _without_gpus(written.get("tres_per_task", "")),
+        "req_nodes": part.node,
+        "cpus_per_tres": "",
+        "mem_per_tres": "",
+    }
+    cpus, mem_mib = host_needs(written, record.request, record.gpus, defaults)
+    return _whole(_changes_to(wanted, record.request, cpus, mem_mib), move, _extra(record, extra))
+
+
+def _whole(made: Changes, partition: str | None = None, extra: str | None = None) -> Changes:
+    return replace(made, partition=partition, start_now=True, extra=extra)
+
+
+def _stale(record: SlurmJob, defaults: JobDefaults) -> bool:
+    """Slurm writes JobDefaults into a job when it starts, and keeps them. Are they those of this partition?"""
+    kept = (record.request.cpus_per_tres, record.request.mem_per_tres)
+    given = (defaults.cpus, defaults.mem_mib)
+    return all(not text or text == f"gres/gpu:{number}" for text, number in zip(kept, given, strict=True))
+
+
+def _cpus_back(record: SlurmJob, written: Mapping[str, str]) -> int | None:
+    """The number of CPUs that Slurm reckoned with before the request became slots; none where it is not slots."""
+    request = record.request
+    return digits(written.get("num_cpus", "")) if request.shards or request.emptied else None
+
+
+def _extra(record: SlurmJob, wanted: str) -> str | None:
+    """What to make of the job's Extra; ``None`` leaves it."""
+    return wanted if wanted != record.extra and free_extra(record.extra) else None
+
+
+def _within(req_nodes: str, partition: str, nodes: Sequence[SlurmNode]) -> str:
+    """The user's node list, unless none of it is in the partition: then it was noted by mistake, from a run on a
+    profiling node whose note was lost, and the job could never start with it."""
+    there = {node.name for node in nodes if partition in node.partitions}
+    return req_nodes if not there or there & set(hosts(req_nodes)) else ""
+
+
+def back_to(record: SlurmJob, note: JobNote | None) -> Changes | None:
+    """To give a waiting job the request that its user wrote, and take back what its prolog was to be told; ``None``
+    where there is nothing to do."""
+    extra = _extra(record, "")
+    if note is not None and note.as_written:
+        written = dict(note.as_written)
+    elif record.request.shards or record.request.emptied:
+        written = as_written(record).written()
+    else:
+        return _whole(Changes(), extra=extra) if extra is not None else None
+    wanted = {key: written.get(key, "") for key in WRITTEN}
+    changes = _changes_to(wanted, record.request, _cpus_back(record, written), forget=False)
+    return _whole(changes, extra=extra) if changes != Changes() or extra is not None else None
+
+
+def _changes_to(
+    wanted: Mapping[str, str], now: Request, cpus: int | None = None, mem_mib: int | None = None, forget: bool = True
+) -> Changes:
+    """What makes the request ``now`` the one that is wanted (of the fields that ``wanted`` names), with so many CPUs
+    and so much memory where those are given. ``forget``: CPUs and memory by GPU that are not wanted are taken away.
+
+    Slurm refuses slots beside CPUs or memory by GPU, and forgets these only together with the GPUs (an empty
+    ``CpusPerTres=`` alone leaves something that is refused for ever). So what takes them away does it in two updates,
+    of which the first empties the request; the job is held meanwhile.
+    """
+    fields = {
+        key: value
+        for key, value in wanted.items()
+        if key in WRITTEN and getattr(now, key) != value and (value or forget or key not in PER_GPU)
+    }
+    first = None
+    if any(fields.get(key) == "" for key in PER_GPU):
+        empty = {
+            **{key: _without_gpus(getattr(now, key)) for key in GPU_FIELDS if gpu_count(getattr(now, key))},
+            **{key: "" for key in PER_GPU if getattr(now, key)},
+        }
+        first = Changes(**empty)  # type: ignore[arg-type]
+        rest = replace(now, **empty)  # type: ignore[arg-type]
+        fields = {k: v for k, v in wanted.items() if k in WRITTEN and getattr(rest, k) != v}
+    return Changes(
+        **fields,  # type: ignore[arg-type]
+        num_cpus=cpus if cpus is not None and cpus != now.num_cpus else None,
+        mem_node_mib=mem_mib,
+        first=first,
+    )
+
+
+def _without_gpus(tres: str) -> str:
+    """The rest of a request (``cpu=2,gres/gpu:1`` is then ``cpu=2``): the GPUs are asked for as shards."""
+    return ",".join(
+        item
+        for item in split_outside(tres)
+        if not item.startswith(("gres/gpu", "gres:gpu", "gres/shard", "gres:shard"))
+    )

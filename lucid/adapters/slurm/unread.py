@@ -1,0 +1,166 @@
+"""What a job holds; and what can still be told of a job whose record cannot be read.
+
+Such a job may hold GPUs, which must not look free. Its state, its nodes and its GPUs are Slurm's own words, which no
+user writes, so they are nearly always there: it then shows as a job of somebody else's where it runs. Where they are
+not, its nodes count as out, and where even those are not known, every node that is not idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from lucid.adapters.bounded import moment, text_of
+from lucid.adapters.slurm.answers import number_of, words_of
+from lucid.adapters.slurm.nouns import ENDED, SlurmJob, SlurmNode
+from lucid.adapters.slurm.request import UNREAD, Request
+from lucid.adapters.slurm.text import gpu_mask, hosts
+from lucid.core.placement import NodeGpus, Placement, placement_gpus
+
+__all__ = ["held_by", "job_named", "numbers_unread", "tells_all", "unread_job", "without_unread"]
+
+_T = TypeVar("_T")
+_Used = tuple[tuple[str, int, int], ...]
+_WAITING: Final = ("PENDING",)
+
+
+def held_by(raw: Mapping[str, Any]) -> tuple[_Used, Placement]:
+    """CPUs and memory (MiB) by node, and the GPUs, that a job holds. ``gres_detail`` has one entry a node, in the
+    order of the node list.
+
+    Raises:
+        TypeError, ValueError, AttributeError: it says what it holds in a way that cannot be read.
+    """
+    found = raw.get("job_resources")
+    resources: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    nodes = resources.get("nodes")
+    used = []
+    for part in (nodes.get("allocation") or []) if isinstance(nodes, Mapping) else []:
+        memory = part.get("memory") or {}
+        cpus = part.get("cpus") or {}
+        used.append(
+            (text_of(part.get("name")), int(number_of(cpus.get("count"))), int(number_of(memory.get("allocated"))))
+        )
+    for part in resources.get("allocated_nodes") or []:  # as v0.0.40 has it
+        cores = [core for socket in (part.get("sockets") or {}).values() for core in socket.get("cores") or {}]
+        cpus_used = int(number_of(part.get("cpus_used"))) or len(cores)
+        used.append((text_of(part.get("nodename")), cpus_used, int(number_of(part.get("memory_allocated")))))
+    return tuple(used), _gpus_of(raw)
+
+
+def _gpus_of(raw: Mapping[str, Any]) -> Placement:
+    detail = raw.get("gres_detail") or []
+    if not isinstance(detail, list):
+        raise TypeError("gres_detail is no list")
+    masks = [_mask(text_of(item)) for item in detail]
+    names = hosts(text_of(raw.get("nodes")))
+    if any(masks) and len(names) < len(masks):
+        raise ValueError("holds GPUs on more nodes than it names")
+    return tuple(NodeGpus(name, mask) for name, mask in zip(names, masks, strict=False) if mask)
+
+
+def _mask(item: str) -> int:
+    mask = gpu_mask(item)
+    if not mask and "IDX:" in item and "IDX:N/A" not in item:
+        raise ValueError("says which GPUs it holds in a way that cannot be read")
+    return mask
+
+
+def job_named(raw: Any) -> str:
+    """A job for an administrator, by what its record still says."""
+    number = int(number_of(raw.get("job_id"))) if isinstance(raw, Mapping) else 0
+    return f"job {number}" if number > 0 else "a job without a number"
+
+
+def unread_job(raw: Any, why: str) -> SlurmJob:
+    """What can be told of a job whose record cannot be read."""
+    record: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
+    number = max(int(number_of(record.get("job_id"))), 0)
+    states = _told(lambda: words_of(record.get("job_state")), list[str]())
+    state = states[0] if states else "UNKNOWN"
+    flags = frozenset(states[1:]) | frozenset(_told(lambda: words_of(record.get("flags")), list[str]()))
+    held = _told(lambda: held_by(record), None) if record else None
+    nodes = _told(lambda: hosts(text_of(record.get("nodes"))), list[str]())
+    active = (state not in ENDED and state not in _WAITING) or "COMPLETING" in flags
+    used, placement = held or (tuple((name, 0, 0) for name in nodes), ())
+    priority = number_of(record.get("priority"), -1.0)
+    return SlurmJob(
+        id=_id(record, number),
+        number=number,
+        state=state,
+        flags=flags,
+        partition=_text(record, "partition"),
+        user=_text(record, "user_name"),
+        account=_text(record, "account"),
+        name=_text(record, "name"),
+        admin_comment=_text(record, "admin_comment"),
+        reason=_text(record, "state_reason"),
+        held=record["hold"] is True if "hold" in record else priority == 0,
+        gpus=placement_gpus(placement) or (1 if active or state in _WAITING else 0),
+        min_nodes=max(len(placement), 1),
+        cpus=0,
+        mem_mib=0,
+        submit_s=moment(number_of(record.get("submit_time"))),
+        eligible_s=moment(number_of(record.get("eligible_time"))),
+        start_s=moment(number_of(record.get("start_time"))),
+        end_s=moment(number_of(record.get("end_time"))),
+        time_limit_s=None,
+        restarts=int(number_of(record.get("restart_cnt"))),
+        requeue=False,
+        batch=False,
+        request=Request(others=(UNREAD,)),
+        features="",
+        simple=False,
+        dependent=False,
+        placement=placement if active else (),
+        hosts_used=used if active else (),
+        comment=_text(record, "comment"),
+        unread=why or "no reason",
+        lost=active and held is None,
+    )
+
+
+def _id(record: Mapping[str, Any], number: int) -> str:
+    if not number:
+        return ""
+    array, task = int(number_of(record.get("array_job_id"))), number_of(record.get("array_task_id"), -1.0)
+    return f"{array}_{int(task)}" if array > 0 and task >= 0 else str(number)
+
+
+def _told(read: Callable[[], _T], otherwise: _T) -> _T:
+    try:
+        return read()
+    except Exception:  # of a record that is known to be unreadable
+        return otherwise
+
+
+def _text(record: Mapping[str, Any], key: str) -> str:
+    return _told(lambda: text_of(record.get(key)), "")
+
+
+def tells_all(jobs: Iterable[SlurmJob]) -> bool:
+    """Does a look name every job? If not, a job that it does not show may be there all the same."""
+    return all(job.id for job in jobs)
+
+
+def numbers_unread(jobs: Iterable[SlurmJob]) -> frozenset[str]:
+    """Numbers of jobs and arrays whose records could not be read: the tasks of such an array are not told apart."""
+    return frozenset(name for job in jobs if job.unread for name in (job.id.partition("_")[0], str(job.number)))
+
+
+def without_unread(nodes: Sequence[SlurmNode], jobs: Iterable[SlurmJob]) -> Sequence[SlurmNode]:
+    """The nodes, those out on which a job holds GPUs that cannot be told. Of a job of which not even the nodes are
+    known that is every node that Slurm does not show idle."""
+    lost = [job for job in jobs if job.lost]
+    if not lost:
+        return nodes
+    named = {name for job in lost for name, _, _ in job.hosts_used}
+    known = {node.name for node in nodes}
+    anywhere = any(not job.hosts_used or any(name not in known for name, _, _ in job.hosts_used) for job in lost)
+    return [
+        replace(node, states=node.states | {"UNREAD"})
+        if node.name in named or (anywhere and "IDLE" not in node.states)
+        else node
+        for node in nodes
+    ]

@@ -1,0 +1,327 @@
+"""What the daemon keeps between cycles and over restarts, and nothing that Slurm itself could tell.
+
+Two adapters keep to this port (``tests/contract/test_store_contract.py``): SQLite for the daemon and for
+``lucidctl`` beside it, memory for tests and for a daemon whose disk is full.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lucid.adapters.bounded import digits
+from lucid.adapters.gpu.spool import Batch, JobSamples
+from lucid.core.job import Ended, JobProfile
+from lucid.core.prediction import Prediction
+from lucid.core.reason import Reason
+from lucid.errors import StoreError
+
+__all__ = [
+    "ActionRow",
+    "DecisionRow",
+    "JobNote",
+    "Lease",
+    "LeaseLost",
+    "PredictionRow",
+    "ProfileRow",
+    "Store",
+    "StoreDamaged",
+    "StoreGone",
+    "StoreUnreadable",
+    "holder_is_dead",
+    "same_host",
+]
+
+
+_MOST_PID = 1 << 22
+"""Linux's own bound on pids."""
+
+
+class LeaseLost(StoreError):
+    """Another daemon holds the lease; this one must not act any more."""
+
+
+class StoreGone(StoreError):
+    """The file was deleted or replaced under an open store: what is written there reaches nobody."""
+
+
+class StoreDamaged(StoreError):
+    """The file is not what was written there."""
+
+
+class StoreUnreadable(StoreError):
+    """This user may not read the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to act. ``token`` only ever rises: a write with an old one is refused."""
+
+    holder: str
+    token: int
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobNote:
+    """What Lucid must remember of one job that it touched.
+
+    ``as_written``: the request as the user wrote it, field by field, to give it back. ``home``: its VC.
+    ``submit_s``: when it was submitted (a requeue makes Slurm set its SubmitTime anew).
+    ``to_home``: it is on its way from profiling to its VC. ``kept``: it carries on on its profiling node.
+    ``alone``: parted by rule, not to be packed again. ``where``: the GPUs on which it was told to start at
+    ``asked_s`` (written before Slurm is told), ``shards``: as slots that others may join, ``released``: Slurm
+    has taken it. ``wait_since_s``: when its present wait began. ``ran_s``: wall time of its earlier runs.
+    ``site_factor``: the last one written. ``tries``: starts in its VC that Slurm refused or did not bring about;
+    ``refusal``: Slurm's words at the last of them; ``retry_s``: not tried again before then. ``given_up``: released
+    as its user wrote it, for these words of Slurm.
+    """
+
+    job_id: str
+    user: str = ""
+    name: str = ""
+    home: str = ""
+    as_written: Mapping[str, str] = field(default_factory=dict)
+    to_home: bool = False
+    kept: bool = False
+    alone: bool = False
+    shards: bool = False
+    where: str = ""
+    asked_s: float = 0.0
+    released: bool = False
+    wait_since_s: float = 0.0
+    ran_s: float = 0.0
+    restarts: int = 0
+    site_factor: int = 0
+    submit_s: float = 0.0
+    tries: int = 0
+    refusal: str = ""
+    retry_s: float = 0.0
+    given_up: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """A profile with the job that it was measured on."""
+
+    job_id: str
+    user: str
+    name: str
+    gpus: int
+    profile: JobProfile
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionRow:
+    """What the models said of a job of this user when it was last decided."""
+
+    job_id: str
+    at_s: float
+    user: str
+    prediction: Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """One decision, stored when it differs from the one before. ``mode``: what the partition was in;
+    ``applied``: whether anything was done about it."""
+
+    at_s: float
+    job_id: str
+    partition: str
+    verb: str
+    reasons: tuple[Reason, ...]
+    placement: str = ""
+    beside: str | None = None
+    mode: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRow:
+    """One thing done to Slurm. ``result``: empty while under way, ``done``, or the words of the refusal."""
+
+    id: int
+    at_s: float
+    job_id: str
+    verb: str
+    detail: str
+    token: int
+    result: str = ""
+
+
+def same_host(holder: str) -> bool:
+    """Is (or was) the holder of a lease (``host:pid:…``) a process of this machine?"""
+    return holder.partition(":")[0] == socket.gethostname()
+
+
+def holder_is_dead(holder: str) -> bool:
+    """Is the holder (``host:pid:…``) a process of this machine that is gone? Elsewhere nobody can tell: its lease
+    must run out."""
+    pid = holder.partition(":")[2].partition(":")[0]
+    if not same_host(holder) or not (pid.isascii() and pid.isdecimal()):
+        return False
+    number = digits(pid)
+    if number is None or number > _MOST_PID:
+        return True  # no Linux has ever had such a process
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+class Store(Protocol):
+    """The daemon's memory. Every method raises ``StoreError`` where the state cannot be read or written, and
+    those that need the lease raise ``LeaseLost`` once another daemon has it. A write to what was deleted or replaced
+    raises ``StoreGone``: nobody acts by a store that others do not see."""
+
+    def renew(self, now_s: float) -> bool:
+        """Open what is at the store's place now, or begin a new store there. Was nothing lost? Else what was in the
+        old one is gone, unless it was read before."""
+        ...
+
+    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: Lease | None = None) -> Lease | None:
+        """The lease, new or renewed; ``None`` while another holder's has not run out by ``now_s``. ``takeover``: the
+        lease of a holder that is known to be dead, which is taken over unless it has changed since."""
+        ...
+
+    def lease(self) -> Lease | None:
+        """Who holds it."""
+        ...
+
+    def leased_until_s(self) -> float | None:
+        """Until when it was taken last, given back since or not; ``None`` where nobody has ever had it."""
+        ...
+
+    def drop_lease(self, token: int) -> None:
+        """Give it back."""
+        ...
+
+    def note(self, job_id: str) -> JobNote | None:
+        """What is remembered of one job."""
+        ...
+
+    def notes(self) -> dict[str, JobNote]:
+        """All notes by job id."""
+        ...
+
+    def put_note(self, note: JobNote, token: int) -> None:
+        """Remember."""
+        ...
+
+    def forget(self, job_ids: Sequence[str], token: int) -> None:
+        """Drop the notes of jobs that have left."""
+        ...
+
+    def put_profile(self, row: ProfileRow, source: str, token: int) -> bool:
+        """Take a profile in; ``source`` names the reading (file and version). False if it was taken in before."""
+        ...
+
+    def profiles(self) -> dict[str, ProfileRow]:
+        """Latest profile of each job."""
+        ...
+
+    def profile_like(self, user: str, name: str, gpus: int, since_s: float) -> ProfileRow | None:
+        """Latest profile of a job of the same user, name and GPU count measured since then."""
+        ...
+
+    def put_samples(self, batch: Batch, at_s: float, token: int) -> list[JobSamples]:
+        """Take samples in together with the batch's cursors, all or nothing; returns those that had not been taken
+        in before, whatever cursors the batch was read from."""
+        ...
+
+    def sample_cursors(self) -> dict[str, int]:
+        """The next number wanted, by folder."""
+        ...
+
+    def samples_missing(self) -> int:
+        """Numbers that samplers had given up before they were taken in."""
+        ...
+
+    def samples(self, since_s: float = 0.0, most: int | None = None) -> list[JobSamples]:
+        """What was taken in since then, or about the newest ``most`` of it, in order of folder and number."""
+        ...
+
+    def bound_samples(self, before_s: float, most_bytes: int, token: int) -> int:
+        """Drop what was taken in before then, and the oldest beyond so many bytes; returns how many samples went.
+        Cursors stay."""
+        ...
+
+    def put_decisions(self, rows: Sequence[DecisionRow], token: int) -> None:
+        """Append decisions."""
+        ...
+
+    def decisions(self, job_id: str | None = None, since_s: float = 0.0, limit: int = 1000) -> list[DecisionRow]:
+        """Decisions, oldest first; the latest ``limit`` of them."""
+        ...
+
+    def put_predictions(self, rows: Sequence[PredictionRow], token: int) -> None:
+        """Keep the latest of each job."""
+        ...
+
+    def prediction(self, job_id: str) -> PredictionRow | None:
+        """The latest of a job."""
+        ...
+
+    def begin_action(self, at_s: float, job_id: str, verb: str, detail: str, token: int) -> int:
+        """Note that something is about to be done; returns its id."""
+        ...
+
+    def end_action(self, action_id: int, result: str, token: int) -> None:
+        """Note what came of it."""
+        ...
+
+    def actions(self, job_id: str | None = None, limit: int = 1000) -> list[ActionRow]:
+        """Actions, oldest first; the latest ``limit``."""
+        ...
+
+    def put_ended(self, rows: Sequence[Ended], token: int) -> None:
+        """Remember jobs that ended; each once."""
+        ...
+
+    def ended(self, since_s: float = 0.0, limit: int = 100_000) -> list[Ended]:
+        """Jobs that ended, oldest first."""
+        ...
+
+    def put_model(self, name: str, version: str, at_s: float, why: str) -> None:
+        """Note that a model version came into service."""
+        ...
+
+    def models(self) -> list[tuple[str, str, float, str]]:
+        """Model versions that served, oldest first: name, version, since, why."""
+        ...
+
+    def setting(self, key: str) -> str | None:
+        """A switch set by hand (``paused``, ``mode.<partition>``)."""
+        ...
+
+    def settings(self) -> dict[str, str]:
+        """All switches."""
+        ...
+
+    def set_setting(self, key: str, value: str | None) -> None:
+        """Set a switch, or with ``None`` take it back. Needs no lease: ``lucidctl`` does it."""
+        ...
+
+    def put_view(self, name: str, data: Any) -> None:
+        """Replace a picture for ``lucidctl`` (any JSON): ``status``, ``snapshot``."""
+        ...
+
+    def view(self, name: str) -> Any:
+        """A picture, or ``None``."""
+        ...
+
+    def prune(self, before_s: float) -> int:
+        """Drop decisions, predictions, actions, ended jobs, profiles and cursors older than that; returns how
+        many rows went."""
+        ...
+
+    def close(self) -> None:
+        """Release whatever is held open."""
+        ...

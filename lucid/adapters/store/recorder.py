@@ -1,0 +1,123 @@
+"""A ``Recorder`` into the store: decisions when they change, ended jobs, and pictures for ``lucidctl``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from lucid.adapters.store.port import DecisionRow, PredictionRow, Store
+from lucid.adapters.store.snapshot_json import plan_to_dict, snapshot_to_dict, verb_of
+from lucid.config import Mode
+from lucid.core.decision import Decision, PartitionPlan, Plan, Start
+from lucid.core.placement import show_placement
+from lucid.core.ports import Applied, Recorder
+from lucid.core.reason import Reason, SameUser
+from lucid.core.snapshot import Partition, Snapshot
+
+__all__ = ["Recorders", "StoreRecorder"]
+
+_PICTURE_EVERY_S = 2.0
+
+
+class StoreRecorder:
+    """A decision is stored when its verb, the kinds of its reasons or (in pack mode) its place differ from the last
+    one of that job; where Slurm or the cap refused it, that is stored with the action."""
+
+    def __init__(
+        self,
+        store: Store,
+        token: int,
+        modes: Callable[[], Mapping[str, Mode]],
+        publish: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    ) -> None:
+        """``publish`` is handed every picture that is drawn."""
+        self._publish = publish
+        self._store = store
+        self._token = token
+        self._modes = modes
+        self._last: dict[str, tuple[object, ...]] = {}
+        self._seen: dict[str, PartitionPlan] = {}
+        self._drawn: dict[str, Partition] = {}
+        self._drawn_at_s = float("-inf")
+        for row in store.decisions(limit=20_000):
+            self._last[row.job_id] = _signature(row.partition, row.verb, row.reasons, row.placement)
+
+    def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
+        """Take in one cycle."""
+        modes = self._modes()
+        refused = {item.action.job_id for item in applied if item.refused}
+        rows: list[DecisionRow] = []
+        for name, part in plan.partitions.items():
+            if self._seen.get(name) is part:
+                continue
+            self._seen[name] = part
+            mode = modes.get(name, Mode.PACK)
+            for job_id, decision in part.decisions.items():
+                if mode is Mode.PACK and job_id in refused:
+                    continue  # decided anew in the next cycle; the action's row has Slurm's words
+                row = self._row(plan.now_s, job_id, name, decision, mode)
+                if row is not None:
+                    rows.append(row)
+        if rows:
+            self._store.put_decisions(rows, self._token)
+            self._store.put_predictions(_predictions(snapshot, {row.job_id for row in rows}), self._token)
+        if snapshot.ended:
+            self._store.put_ended(snapshot.ended, self._token)
+            for ended in snapshot.ended:
+                self._last.pop(ended.job.id, None)
+        self._draw(snapshot, plan)
+
+    def _row(self, now_s: float, job_id: str, name: str, decision: Decision, mode: Mode) -> DecisionRow | None:
+        verb = verb_of(decision)
+        place, beside = "", None
+        if isinstance(decision, Start):
+            place, beside = show_placement(decision.placement), decision.beside
+        # where nothing is done, a start that would be made stands for as long as the job waits
+        signature = _signature(name, verb, decision.reasons, place)
+        known = self._last.get(job_id)
+        if known == signature or (
+            mode is not Mode.PACK and known is not None and known[:2] == (name, verb) and verb == "start"
+        ):
+            return None
+        self._last[job_id] = signature
+        return DecisionRow(now_s, job_id, name, verb, decision.reasons, place, beside, str(mode))
+
+    def _draw(self, snapshot: Snapshot, plan: Plan) -> None:
+        changed = any(self._drawn.get(name) is not part for name, part in snapshot.partitions.items())
+        since_s = snapshot.now_s - self._drawn_at_s  # below 0 where the clock was set back
+        if not changed or 0 <= since_s < _PICTURE_EVERY_S:
+            return
+        self._drawn, self._drawn_at_s = dict(snapshot.partitions), snapshot.now_s
+        picture = {**snapshot_to_dict(snapshot), "plan": plan_to_dict(plan)}
+        self._store.put_view("snapshot", picture)
+        self._publish(picture)
+
+
+def _predictions(snapshot: Snapshot, wanted: Collection[str]) -> list[PredictionRow]:
+    """What these jobs were decided by."""
+    parts = snapshot.partitions.values()
+    jobs = chain((e.job for p in parts for e in p.pending), (e.job for p in parts for e in p.running))
+    return [
+        PredictionRow(job.id, snapshot.now_s, job.user, snapshot.predictions[job.id])
+        for job in jobs
+        if job.id in wanted and job.id in snapshot.predictions
+    ]
+
+
+class Recorders:
+    """Several as one, in order."""
+
+    def __init__(self, *recorders: Recorder) -> None:
+        self._recorders = recorders
+
+    def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
+        """Tell each."""
+        for recorder in self._recorders:
+            recorder.record(snapshot, plan, applied)
+
+
+def _signature(partition: str, verb: str, reasons: Sequence[Reason], place: str) -> tuple[object, ...]:
+    """What makes a decision another one. How many jobs of other users could have been joined is told with it, and is
+    no news by itself: they come and go all the time."""
+    return (partition, verb, *(r.kind for r in reasons if not isinstance(r, SameUser)), place)

@@ -1,0 +1,1 @@
+"""What ``lucidctl doctor`` looks at, and what it says to do."""

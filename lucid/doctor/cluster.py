@@ -1,0 +1,316 @@
+"""What may be wrong with a cluster's partitions, nodes, clock and rights, and with the jobs that are held on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lucid.adapters.slurm.client import Inspector
+from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.request import JobDefaults
+from lucid.adapters.slurm.site import Partition
+from lucid.adapters.slurm.text import parse_mark
+from lucid.config import Mode, Settings
+from lucid.doctor.config import look_over_config
+from lucid.errors import ClusterError
+from lucid.live.finding import Finding, bad, warn
+
+__all__ = ["Site", "look_over_site", "see_site"]
+
+_REPLACES = (23, 11)
+_HELD_S = 300.0
+_SKEW_WARN_S, _SKEW_BAD_S = 5.0, 60.0
+_SLOTS = 2
+_PRIVILEGED = ("operator", "administrator")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What Slurm answered; ``None`` where it cannot be told. ``now_s`` is this machine's clock, at the time at which
+    ``clock_s`` was asked for."""
+
+    version: tuple[int, int]
+    config: Mapping[str, str] | None
+    nodes: Sequence[SlurmNode]
+    partitions: Sequence[Partition]
+    jobs: Sequence[SlurmJob]
+    clock_s: float | None
+    rights: tuple[str, str] | None
+    now_s: float
+    accounting: str = ""
+    """Slurm's words where slurmdbd is silent."""
+    defaults: Mapping[str, JobDefaults] | None = field(default_factory=dict)
+    gpu_limits: Sequence[str] = ()
+    unsealed: str = ""
+    """Why munge makes no seal for the prologs; empty: it does."""
+
+
+def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
+    """Ask for all of it, once.
+
+    Raises:
+        ClusterError: Slurm does not answer, or not with what it should.
+    """
+    asked_s, clock_s = now_s(), client.clock_s()
+    asked_s = (asked_s + now_s()) / 2
+    try:
+        rights = client.rights()
+    except ClusterError:
+        rights = None  # slurmdbd is down, or there is none: doctor says what it can
+    try:
+        gpu_limits = client.gpu_limits()
+    except ClusterError:
+        gpu_limits = ()
+    unsealed = ""
+    try:
+        client.seal("lucid doctor")
+    except ClusterError as error:
+        unsealed = str(error)
+    return Site(
+        client.version(),
+        client.config(),
+        client.nodes(),
+        client.partitions(),
+        client.jobs(),
+        clock_s,
+        rights,
+        asked_s,
+        client.accounting,
+        client.job_defaults(),
+        gpu_limits,
+        unsealed,
+    )
+
+
+def _job_defaults(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
+    """What partitions give to each GPU is said with slots, too; where that cannot be, jobs do not share."""
+    packed = sorted(name for name, mode in modes.items() if mode is Mode.PACK)
+    if packed and site.defaults is None:
+        yield warn(
+            "it cannot be told what partitions give to each GPU (JobDefaults): no job shares its GPUs",
+            "let lucidd use Slurm's commands as well: slurm.rest_commands = true",
+        )
+        return
+    for name in packed:
+        given = (site.defaults or {}).get(name)
+        if given is not None and given.cpus is not None:
+            yield Finding(
+                "ok",
+                f"partition {name} gives {given.cpus} CPUs to each GPU (JobDefaults): jobs that share have them too; "
+                "jobs of several tasks without --cpus-per-task keep their GPUs to themselves",
+            )
+
+
+def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
+    """Of Slurm as it answers; *modes* by partition, as they are now."""
+    version = f"{site.version[0]}.{site.version[1]:02}"
+    yield Finding("ok", f"Slurm {version} answers")
+    if site.accounting:
+        yield warn(
+            f"accounting does not answer ({site.accounting}): jobs go on, and Lucid learns later from those that end",
+            "start slurmdbd, and the data base behind it",
+        )
+    if Mode.PACK in modes.values() and site.version < _REPLACES:
+        yield bad(
+            f"Slurm {version} adds to a waiting job's request instead of replacing it",
+            "pack mode needs 23.11 or later; use order",
+        )
+    yield from _job_defaults(modes, site)
+    if site.config is None:
+        yield warn(
+            f"slurmrestd of Slurm {version} does not tell the configuration in force: it was not looked at",
+            "run lucidctl doctor once where scontrol is, with slurm.client = 'command'",
+        )
+    else:
+        yield from look_over_config(settings, modes, site.config)
+    if (
+        site.gpu_limits
+        and Mode.PACK in modes.values()
+        and "limits" in ((site.config or {}).get("AccountingStorageEnforce", ""))
+    ):
+        yield warn(
+            f"{', '.join(site.gpu_limits[:5])}: a limit on gres/gpu does not count what pack mode puts into slots",
+            "limit gres/shard there too, two for each GPU: Slurm counts a job against the one or the other",
+        )
+    if site.unsealed and settings.daemon.mps and Mode.PACK in modes.values():
+        yield warn(
+            f"{site.unsealed}: no prolog can be told what lucidd decided, so pairs share by time-slicing, unfenced",
+            "munged on this host with the nodes' key (docs/hooks.md), or daemon.mps = false",
+        )
+    yield from _clock(site)
+    yield from _rights(modes, site)
+    yield from _partitions(settings, modes, site)
+    yield from _nodes(settings, modes, site.nodes)
+    yield from _held(settings, site)
+
+
+def _clock(site: Site) -> Iterator[Finding]:
+    if site.clock_s is None:
+        return
+    skew_s = abs(site.clock_s - site.now_s)
+    if skew_s > _SKEW_WARN_S:
+        found = bad if skew_s > _SKEW_BAD_S else warn
+        yield found(
+            f"slurmctld's clock and this machine's differ by {skew_s:.0f} s: heartbeats look stale, and waits "
+            "and run times are wrong by as much",
+            "chrony or ntpd on both",
+        )
+
+
+def _rights(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
+    writes = set(modes.values()) - {Mode.OBSERVE}
+    if site.rights is None or site.rights[0] == "root":
+        return
+    user, level = site.rights
+    owner = (site.config or {}).get("SlurmUser", "").partition("(")[0]
+    if level in _PRIVILEGED or user == owner:
+        yield Finding("ok", f"Slurm knows {user} as {level if level in _PRIVILEGED else 'SlurmUser'}")
+    elif writes:
+        yield bad(
+            f"Slurm knows {user} as no operator (AdminLevel {level}): every change to another's job is refused",
+            f"sacctmgr modify user {user} set adminlevel=operator (add it first: sacctmgr add user {user} account=…)",
+        )
+    elif "jobs" in (site.config or {}).get("PrivateData", ""):
+        yield bad(
+            f"PrivateData has jobs and {user} is no operator: it sees only its own jobs",
+            f"sacctmgr modify user {user} set adminlevel=operator",
+        )
+
+
+def _partitions(settings: Settings, modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
+    room = settings.daemon.profiling_partition
+    packs = [name for name, mode in modes.items() if mode is Mode.PACK]
+    known = {partition.name: partition for partition in site.partitions}
+    for name in [*modes, *([room] if room else [])]:
+        found = known.get(name)
+        if found is None:
+            yield bad(
+                f"partition {name!r} does not exist (there are: {', '.join(sorted(known))})",
+                "correct daemon.profiling_partition" if name == room else "correct daemon.partitions",
+            )
+            continue
+        if found.state != "UP":
+            yield warn(
+                f"partition {name!r} is {found.state}: nothing starts there", f"scontrol update part={name} state=up"
+            )
+        if found.root_only:
+            yield bad(
+                f"partition {name!r} is RootOnly: users' jobs never get there",
+                "RootOnly=NO in its line of slurm.conf",
+            )
+        if name in packs or (name == room and packs):
+            yield from _packed(name, found, site.config)
+    if packs and not room:
+        yield warn(
+            "no profiling partition: jobs are measured only while they run alone", "daemon.profiling_partition"
+        )
+    if room in known:
+        for name in packs:
+            if name in known:
+                yield from _way_there(known[name], known[room])
+        if room in modes:
+            yield bad(
+                f"partition {room!r} is a VC and the profiling partition at once: nothing leaves profiling",
+                "a partition of its own for profiling, not named in daemon.partitions",
+            )
+
+
+def _packed(name: str, found: Partition, config: Mapping[str, str] | None) -> Iterator[Finding]:
+    if found.exclusive:
+        yield bad(
+            f"partition {name!r} has OverSubscribe=EXCLUSIVE: each job has its nodes alone, so none shares",
+            f"OverSubscribe=NO in the line of {name}",
+        )
+    if found.oversubscribe:
+        yield warn(
+            f"partition {name!r} has OverSubscribe=YES or FORCE: Slurm puts several jobs on the same CPUs, "
+            "which Lucid does not reckon with",
+            f"OverSubscribe=NO in the line of {name}",
+        )
+    if config is None or "MEMORY" not in config.get("SelectTypeParameters", "").upper():
+        return
+    site_has = any(config.get(key, "0") not in ("", "0") for key in ("DefMemPerCPU", "DefMemPerNode"))
+    if not (found.def_mem_mib or site_has or "DefMemPerGPU" in config.get("JobDefaults", "")):
+        yield bad(
+            f"partition {name!r} has no default memory: a job that does not say --mem takes all of its node's, and "
+            "nobody can join it",
+            "DefMemPerCPU=… (or DefMemPerGPU) in slurm.conf, or in the partition's line",
+        )
+
+
+def _way_there(home: Partition, room: Partition) -> Iterator[Finding]:
+    """Between a VC and the profiling partition: jobs are moved to and fro."""
+    mine, there = dict(home.allowed), dict(room.allowed)
+    for key, names in there.items():
+        if mine.get(key) != names:
+            yield bad(
+                f"profiling partition {room.name!r} allows {key} {names}, and {home.name!r} "
+                f"{mine.get(key) or 'does not say so'}: jobs of others are not let in",
+                f"the same Allow… and Deny… in the lines of {room.name} and {home.name}",
+            )
+    longest, most = room.max_time_s, home.max_time_s
+    if longest is not None and (most is None or longest < most):
+        yield bad(
+            f"profiling partition {room.name!r} has MaxTime {longest / 60:.0f} min, less than {home.name!r}: a "
+            "job with a longer limit waits there for ever (PartitionTimeLimit)",
+            f"MaxTime of {room.name} as long as that of {home.name}: T_prof ends the run, not MaxTime",
+        )
+
+
+def _nodes(settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmNode]) -> Iterator[Finding]:
+    room = settings.daemon.profiling_partition
+    wanted = [*modes, *([room] if room and room not in modes else [])]
+    for name in wanted:
+        mine = [node for node in nodes if name in node.partitions]
+        if mine and not any(node.gpu_types for node in mine):
+            yield warn(f"partition {name!r} has no node with GPUs", "nothing will ever be decided there")
+        if modes.get(name) is Mode.PACK:
+            dull = [node.name for node in mine if node.gpu_types and not node.addressable]
+            if dull:
+                yield bad(
+                    f"GPUs of {', '.join(dull[:5])} have no address: nothing shares in {name!r}",
+                    "gres.conf and slurm.conf as: lucidctl slurm render",
+                )
+            odd = [node.name for node in mine if node.addressable and node.slots - {_SLOTS}]
+            if odd:
+                yield bad(
+                    f"GPUs of {', '.join(odd[:5])} have not {_SLOTS} slots each: Slurm would keep pairs apart, or "
+                    "let a third job in",
+                    f"Name=shard … Count={_SLOTS} in gres.conf, and shard:gN:{_SLOTS} in slurm.conf",
+                )
+        out = [f"{node.name} ({node.reason or '+'.join(sorted(node.states))})" for node in mine if not node.available]
+        if out:
+            yield warn(f"{name}: {len(out)} nodes are not available: {', '.join(out[:5])}", "scontrol show node NAME")
+    for node in nodes:
+        here = [name for name in wanted if name in node.partitions]
+        if len(here) > 1:
+            yield warn(
+                f"node {node.name} stands in {' and '.join(here)}; for Lucid it is in {here[0]}",
+                "give each node one of Lucid's partitions",
+            )
+        others = sorted(node.partitions - set(here))
+        if here and others and modes.get(here[0]) is Mode.PACK:
+            yield warn(
+                f"node {node.name} stands in {', '.join(others)} too: jobs from there come onto GPUs that Lucid "
+                "gives away",
+                "name that partition in daemon.partitions, or take its nodes out of it",
+            )
+
+
+def _held(settings: Settings, site: Site) -> Iterator[Finding]:
+    daemon = settings.daemon
+    held = [job for job in site.jobs if job.pending and job.held and parse_mark(job.admin_comment) is not None]
+    beat = read_heartbeat(Path(daemon.heartbeat))
+    if held and (beat is None or site.now_s - beat.at_s > _HELD_S):
+        yield bad(
+            f"{len(held)} jobs are held for a daemon that does not decide",
+            "start lucidd, or let them go: lucidctl uninstall (or slurm/lucid-release --all)",
+        )
+    unknown = {job.partition for job in held} - {*daemon.partitions, daemon.profiling_partition}
+    if unknown:
+        yield warn(
+            f"held jobs stand in {', '.join(sorted(unknown))}, which is not in daemon.partitions",
+            "lucidd lets them go; name the partition to keep them",
+        )

@@ -1,0 +1,204 @@
+"""What may be wrong with the daemon's own files: its store, lease, heartbeat, profiles, token, models."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lucid.adapters.gpu.profiles import ProfileFolder
+from lucid.adapters.slurm.hands import GIVEN_UP, LET_GO
+from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.adapters.slurm.token import Token
+from lucid.adapters.store.port import ActionRow, holder_is_dead
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.config import Mode, Settings, profiles_folder
+from lucid.doctor.failover import look_over_failover
+from lucid.errors import ClusterUnavailable, StoreError
+from lucid.live.finding import Finding, bad, warn
+from lucid.live.status import words_of_left_out
+from lucid.live.switches import words_of_switches
+
+__all__ = ["look_over_state"]
+
+_STALE_S = 60.0
+_LEAST_FREE_MIB = 512
+_TOKEN_WARN_S = 86400.0
+_DAY_S = 86400.0
+_ACTIONS = 20_000
+
+
+def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
+    """Of what lucidd keeps and writes. Folders are judged by what the user who runs this may do."""
+    yield from _store(settings, now_s)
+    yield from _heartbeat(Path(settings.daemon.heartbeat), now_s)
+    yield from _samples(settings.daemon.samples_dir)
+    yield from _profiles(settings)
+    yield from _token(settings, now_s)
+    lacking = [name for name in ("sklearn", "interpret", "rapidfuzz") if find_spec(name) is None]
+    if settings.models.every_h and lacking:
+        yield warn(
+            f"{', '.join(lacking)} not installed: no model is ever trained, history means answer",
+            "pip install 'lucid-scheduler[models]', or models.every_h = 0",
+        )
+
+
+def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
+    folder = Path(settings.daemon.state_dir)
+    free = _free(folder)
+    yield from free
+    try:
+        store = SqliteStore(folder / "lucid.db", read_only=True)
+        seen, lease, switches = store.view("status") or {}, store.lease(), store.settings()
+        let_go = [*_let_go(store.actions(limit=_ACTIONS), now_s)]
+        failover = [*look_over_failover(settings, store, lease, now_s)]
+    except StoreError as error:
+        yield bad(str(error), "make room there, then restart lucidd" if free else _remedy(settings, now_s))
+        return
+    yield Finding("ok", f"store {store.path} is readable")
+    store.close()
+    if not os.access(folder, os.W_OK) or not os.access(store.path, os.W_OK):
+        yield warn(f"{folder} cannot be written by this user", "run this as lucidd's user; is it that user's folder?")
+    if lease is None or lease.until_s < now_s or holder_is_dead(lease.holder):
+        yield bad("lucidd is down: nobody holds the lease", "systemctl start lucidd, and read its log")
+        seen = {**seen, "configured": {}}
+    else:
+        yield Finding("ok", f"lucidd runs ({lease.holder})")
+    yield from words_of_switches(settings, switches, seen.get("configured", {}))
+    if switches.get("paused") == "1":
+        yield warn("lucidd is paused", "lucidctl resume")
+    yield from failover
+    yield from let_go
+    if seen.get("last_error"):
+        yield bad(f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")
+    for words in words_of_left_out(seen):
+        yield warn(words, "docs/slurm-recovery.md tells what Lucid assumes of it; scontrol show job shows a job")
+    if seen.get("breaker_why"):
+        yield warn(f"the breaker is open: {seen['breaker_why']}", "look at slurmctld's load (sdiag)")
+    for kind, found in dict[str, Mapping[str, Any]](seen.get("models", {})).items():
+        if found["trouble"]:
+            yield warn(
+                f"the {kind} model in service cannot be used: {found['why']}",
+                f"lucidctl models rollback {kind}, or train anew",
+            )
+
+
+def _let_go(actions: Sequence[ActionRow], now_s: float) -> Iterator[Finding]:
+    """Jobs that Slurm did not start as Lucid asked, by Slurm's words."""
+    causes: Counter[str] = Counter()
+    last: dict[str, str] = {}
+    for row in actions:
+        if row.verb == LET_GO and GIVEN_UP in row.detail and now_s - row.at_s < _DAY_S:
+            cause = re.sub(r"[0-9]+", "N", row.detail.rpartition("(")[2].rstrip(")"))
+            causes[cause] += 1
+            last[cause] = row.job_id
+    for cause, count in causes.most_common():
+        yield warn(
+            f"Slurm did not start {count} job{'s' * (count > 1)} of the last day as Lucid asked ({cause}); "
+            "Lucid released them as their users wrote them",
+            f"lucidctl explain {last[cause]} tells what was asked",
+        )
+
+
+def _free(folder: Path) -> list[Finding]:
+    try:
+        free_mib = shutil.disk_usage(folder).free >> 20
+    except OSError:
+        return []  # there is no such folder: the store's story tells it
+    if free_mib >= _LEAST_FREE_MIB:
+        return []
+    return [bad(f"{folder}: {free_mib} MiB are free; a full disk stops every decision", "make room there")]
+
+
+def _remedy(settings: Settings, now_s: float) -> str:
+    """What to do about a store that cannot be read."""
+    beat = read_heartbeat(Path(settings.daemon.heartbeat))
+    if beat is None or now_s - beat.at_s > _STALE_S:
+        return "start lucidd; it makes the store, or moves a damaged one aside"
+    return (
+        f"lucidd runs: its heartbeat is {max(now_s - beat.at_s, 0.0):.0f} s old. If the store was deleted, lucidd "
+        "begins a new one in its next cycle; if this stays, its log says why (journalctl -u lucidd)"
+    )
+
+
+def _heartbeat(path: Path, now_s: float) -> Iterator[Finding]:
+    beat = read_heartbeat(path)
+    if not path.parent.is_dir():
+        yield bad(
+            f"{path.parent}: no such folder, so there is no heartbeat", "RuntimeDirectory=lucid in lucidd.service"
+        )
+    elif not os.access(path.parent, os.W_OK):
+        yield bad(
+            f"{path.parent} cannot be written by this user: no heartbeat, and job_submit.lua leaves every job alone",
+            "give the folder to lucidd's user (and run this as that user)",
+        )
+    elif beat is None:
+        yield bad(
+            f"{path}: no heartbeat, so job_submit.lua leaves every job alone",
+            "start lucidd; on another host than slurmctld's, share the folder",
+        )
+    if beat is not None and now_s - beat.at_s > _STALE_S:
+        yield bad(f"the heartbeat is {now_s - beat.at_s:.0f} s old", "lucidctl status says why")
+    elif beat is not None and beat.at_s - now_s > _STALE_S:
+        yield bad(
+            f"the heartbeat is {beat.at_s - now_s:.0f} s ahead of this clock", "chrony or ntpd; then start lucidd"
+        )
+
+
+def _samples(samples_dir: str) -> Iterator[Finding]:
+    spool = Path(samples_dir)
+    if not samples_dir:
+        return
+    if not spool.is_dir():
+        yield bad(
+            f"{spool}: no such folder, so no samples are taken in",
+            "make it the samplers' --spool, shared with nodes, or unset daemon.samples_dir",
+        )
+    elif not os.access(spool, os.R_OK | os.W_OK | os.X_OK):
+        yield warn(
+            f"{spool}: user {os.geteuid()} may not delete there; if lucidd may not, what is taken in stays",
+            "one group for samplers and lucidd",
+        )
+
+
+def _profiles(settings: Settings) -> Iterator[Finding]:
+    daemon = settings.daemon
+    if Mode.PACK not in daemon.partitions.values():
+        return
+    folder = profiles_folder(settings)
+    if folder.parent.is_dir() and not os.access(folder.parent, os.X_OK):
+        return  # not for this user, as the store's story tells
+    if not folder.is_dir():
+        yield warn(
+            f"{folder}: no such folder, so no job is ever measured and none shares",
+            "make it, writable for the samplers and shared with the nodes, or set daemon.profiles_dir",
+        )
+        return
+    files = ProfileFolder(folder)
+    files.new()
+    for words in files.bad.values():
+        yield Finding("warn", words)
+
+
+def _token(settings: Settings, now_s: float) -> Iterator[Finding]:
+    slurm = settings.slurm
+    if slurm.client != "rest" or not slurm.rest_token_file:
+        return
+    token = Token(Path(slurm.rest_token_file))
+    renew = f"scontrol token username=… lifespan=… > {token.path}, from a timer"
+    try:
+        left_s = token.left_s(now_s)
+    except ClusterUnavailable as error:
+        yield bad(str(error), renew)
+        return
+    if token.readable_by_others:
+        yield bad(f"{token.path} can be read by everybody: who reads it acts as lucidd", f"chmod 0400 {token.path}")
+    if left_s is not None and left_s <= 0:
+        yield bad(token.story(now_s), renew)
+    elif left_s is not None and left_s < _TOKEN_WARN_S:
+        yield warn(f"the token in {token.path} expires in {left_s / 3600:.1f} h", renew)

@@ -1,0 +1,1 @@
+"""How long a job runs: the duration model, its training and its evaluation."""

@@ -1,0 +1,153 @@
+"""Walk-forward evaluation of the duration model on a log of finished jobs.
+
+Every test job is estimated from jobs that had ended when it was submitted, by a model trained on such jobs
+only; the model is refitted several times over the test part. Intervals adapt as test jobs end.
+
+Metrics: mean absolute error in seconds; the share of estimates within a factor of two, 10 s being added to
+both sides, so that a job that ended at once has a ratio at all; Spearman's rank correlation; the share of
+durations inside their 80 % interval. Jobs without a duration are not scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from lucid.errors import TraceError
+from lucid.models.duration.features import FACT_NAMES, LOG_OFFSET_S, from_log, replay, to_log
+from lucid.models.duration.fit import rank_correlation
+from lucid.models.duration.intervals import IntervalTracker, residual, scale_of
+from lucid.models.duration.jobtable import FloatArray, JobTable, TextArray, read_jobs
+from lucid.models.duration.model import DurationModel, FitSettings, anchor_log
+
+__all__ = ["REFITS", "WalkForward", "evaluate_duration", "metrics", "walk_forward"]
+
+REFITS: Final = 12
+_DECILES: Final = [FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile")]
+
+
+@dataclass(frozen=True)
+class WalkForward:
+    """Estimates of the test jobs, arrays of shape (n_test,), and the choice of every refit in order."""
+
+    point_s: FloatArray
+    low_s: FloatArray
+    high_s: FloatArray
+    median_s: FloatArray
+    source: TextArray
+    choices: tuple[str, ...]
+
+
+def evaluate_duration(
+    path: Path, test_from: int, *, refits: int = REFITS, progress: Callable[[int, int], None] | None = None
+) -> dict[str, Any]:
+    """Read a log and evaluate on its jobs from row `test_from` (0-based, ordered by submission) on.
+
+    `progress` is called after each refit with (refits done, refits in all).
+
+    Returns:
+        ``mae_s``, ``within_2x``, ``spearman``, ``coverage_80``; the same of the running median of the user's
+        jobs under ``running_median``; ``jobs`` scored; ``choices`` made at the refits; ``sources`` counted.
+
+    Raises:
+        TraceError: the log cannot be read, or `test_from` leaves no jobs before or after it.
+    """
+    jobs = read_jobs(path)
+    if not 0 < test_from < len(jobs):
+        raise TraceError(f"{path}: has {len(jobs)} jobs, test from {test_from}; give a row from 1 to {len(jobs) - 1}")
+    result = walk_forward(jobs, test_from, refits=refits, progress=progress)
+    truth = jobs.duration_s[test_from:]
+    scored = np.isfinite(truth)
+    truth = truth[scored]
+    inside = (result.low_s[scored] <= truth) & (truth <= result.high_s[scored])
+    sources, counts = np.unique(result.source[scored].astype(str), return_counts=True)
+    return {
+        **metrics(result.point_s[scored], truth),
+        "coverage_80": float(inside.mean()),
+        "running_median": metrics(result.median_s[scored], truth),
+        "jobs": int(scored.sum()),
+        "choices": list(result.choices),
+        "sources": dict(zip(sources.tolist(), counts.tolist(), strict=True)),
+    }
+
+
+def metrics(point_s: FloatArray, truth_s: FloatArray) -> dict[str, float]:
+    """Mean absolute error, share within a factor of two, Spearman's rank correlation."""
+    ratio = np.abs(np.log((point_s + LOG_OFFSET_S) / (truth_s + LOG_OFFSET_S)))
+    return {
+        "mae_s": float(np.abs(point_s - truth_s).mean()),
+        "within_2x": float((ratio <= np.log(2.0) + 1e-12).mean()),
+        "spearman": rank_correlation(point_s, truth_s),
+    }
+
+
+def walk_forward(
+    jobs: JobTable,
+    test_from: int,
+    *,
+    refits: int = REFITS,
+    settings: FitSettings | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> WalkForward:
+    """Estimate the rows of `jobs` (ordered by submission) from `test_from`, refitting before each block."""
+    facts = replay(jobs)
+    starts = np.unique(np.linspace(test_from, len(jobs), refits + 1).astype(int)[:-1])
+    rows = np.arange(test_from, len(jobs))
+    point, default = np.empty(len(rows)), np.empty(len(rows))
+    source = np.empty(len(rows), dtype=object)
+    choices = []
+    tracker = IntervalTracker()
+    for start, end in zip(starts, [*starts[1:], len(jobs)], strict=True):
+        # Only the past goes in: ended by now. (What had not ended has no duration to learn from.)
+        past = np.flatnonzero(jobs.end_s < jobs.submit_s[start])
+        model = DurationModel.fit(jobs.take(past), settings)
+        choices.append(model.choice.name)
+        block = np.arange(start, end)
+        part = jobs.take(block)
+        here = block - test_from
+        point[here] = model.point_log(part, facts[block])
+        estimates = model.predict_facts(part, facts[block])
+        source[here] = estimates.source
+        default[here] = model.default_log
+        if start == starts[0]:
+            tracker = model.interval
+        if progress is not None:
+            progress(len(choices), len(starts))
+    deciles = facts[rows][:, _DECILES]
+    scale = scale_of(point, deciles[:, 0], deciles[:, 1])
+    low, high = _intervals(jobs, test_from, point, scale, tracker)
+    point_s = np.fmin(from_log(point), jobs.limit_s[rows])
+    median = np.where(np.isnan(anchor_log(facts[rows], np.nan)), default, anchor_log(facts[rows], np.nan))
+    median_s = np.fmin(from_log(median), jobs.limit_s[rows])
+    return WalkForward(point_s, np.minimum(low, point_s), np.maximum(high, point_s), median_s, source, tuple(choices))
+
+
+def _intervals(
+    jobs: JobTable, test_from: int, point: FloatArray, scale: FloatArray, tracker: IntervalTracker
+) -> tuple[FloatArray, FloatArray]:
+    """Bounds of every test job from residuals of those that had ended at its submission."""
+    low, high = np.empty(len(point)), np.empty(len(point))
+    truth = to_log(jobs.duration_s[test_from:])
+    residuals = residual(truth, point, scale)
+    ends, submits = jobs.end_s[test_from:], jobs.submit_s[test_from:]
+    finishing = [int(i) for i in np.argsort(ends, kind="stable") if np.isfinite(ends[i]) and np.isfinite(truth[i])]
+    done = 0
+    for row in range(len(point)):
+        while done < len(finishing) and ends[finishing[done]] < submits[row]:
+            ended = finishing[done]
+            tracker.add(
+                float(residuals[ended]),
+                duration_s=float(jobs.duration_s[test_from + ended]),
+                below=bool(jobs.duration_s[test_from + ended] < low[ended]),
+                above=bool(jobs.duration_s[test_from + ended] > high[ended]),
+            )
+            done += 1
+        one = slice(row, row + 1)
+        low[one], high[one] = tracker.bounds(
+            point[one], scale[one], jobs.limit_s[test_from + row : test_from + row + 1]
+        )
+    return low, high

@@ -1,0 +1,139 @@
+"""Leaving out what must not be known: cross-validation of the pair model by workload or configuration.
+
+Every choice is made inside: the bar that decides packing is set for each held-out group by a second
+cross-validation over the rest, so no pairing helps to judge itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lucid.models.packing.measured import Pairing
+from lucid.models.packing.pair_speed import PairDesign, free_pairs, recall_threshold
+
+__all__ = ["Held", "Honest", "Leaving", "judge", "leave_both_out", "leave_one_out", "sides_by"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
+Leaving = Literal["one", "both"]
+
+
+class Held(NamedTuple):
+    """Predictions for pairings left out: which pairings, and the slower side's expected speed of each."""
+
+    pairs: IntArray
+    scores: FloatArray
+
+
+@dataclass(frozen=True)
+class Honest:
+    """Decisions about pairings left out; `scores` and `bars` per decision, `free` what really happened."""
+
+    scores: FloatArray
+    bars: FloatArray
+    free: npt.NDArray[np.bool_]
+
+    @property
+    def precision(self) -> float:
+        """Share of the packed pairs that were free of interference (nan if none was packed)."""
+        packed = self.scores >= self.bars
+        return float(self.free[packed].mean()) if packed.any() else float("nan")
+
+    @property
+    def recall(self) -> float:
+        """Share of the free pairs that were packed."""
+        return float((self.scores >= self.bars)[self.free].mean())
+
+    def curve(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The whole trade-off: recall, precision and bar for every bar, from strictest to loosest."""
+        order = np.argsort(-self.scores, kind="stable")
+        found = np.cumsum(self.free[order])
+        last = np.append(np.diff(self.scores[order]) != 0, True)  # equal scores stand or fall together
+        packed = np.arange(1, len(order) + 1)
+        return (found / max(1, found[-1]))[last], (found / packed)[last], self.scores[order][last]
+
+
+def sides_by(pairings: Sequence[Pairing], what: Literal["workload", "config"], folds: int = 0) -> IntArray:
+    """A group number for both sides of every pairing, shape (n, 2).
+
+    With `folds`, names are dealt into that many groups in sorted order (neighbours apart).
+    """
+    names = [(str(getattr(p.first, what)), str(getattr(p.second, what))) for p in pairings]
+    known = {name: number for number, name in enumerate(sorted({n for pair in names for n in pair}))}
+    groups = np.array([[known[first], known[second]] for first, second in names], dtype=np.intp)
+    return groups % folds if folds else groups
+
+
+def leave_both_out(design: PairDesign, sides: IntArray, absent: Sequence[int] = ()) -> Held:
+    """Predict every pairing from those that share no group with either of its sides."""
+    return _held(design, sides, _both(sides, absent), absent)
+
+
+def leave_one_out(design: PairDesign, sides: IntArray, absent: Sequence[int] = ()) -> Held:
+    """Predict every pairing twice, each time with one side's group unknown and the other's known.
+
+    A pairing within one group is predicted once. This is the new configuration that arrives in a cluster
+    where its partner has been measured before.
+    """
+    return _held(design, sides, _one(sides, absent), absent)
+
+
+def judge(
+    design: PairDesign, pairings: Sequence[Pairing], sides: IntArray, leaving: Leaving, recall: float
+) -> Honest:
+    """Decide every pairing with its groups left out and a bar set without them."""
+    free = free_pairs(pairings)
+    cells = _both(sides, ()) if leaving == "both" else _one(sides, ())
+    leave = leave_both_out if leaving == "both" else leave_one_out
+    scores, bars, truths = [], [], []
+    for groups, pairs in cells:
+        held = _held(design, sides, [(groups, pairs)], ())
+        inner = leave(design, sides, groups)
+        bar = recall_threshold(inner.scores, free[inner.pairs], recall)
+        scores.append(held.scores)
+        bars.append(np.full(len(pairs), bar))
+        truths.append(free[pairs])
+    return Honest(np.concatenate(scores), np.concatenate(bars), np.concatenate(truths))
+
+
+_Cell = tuple[tuple[int, ...], IntArray]
+
+
+def _both(sides: IntArray, absent: Sequence[int]) -> list[_Cell]:
+    present = [g for g in np.unique(sides).tolist() if g not in absent]
+    cells: list[_Cell] = []
+    for one, other in itertools.combinations_with_replacement(present, 2):
+        inside = (sides.min(axis=1) == one) & (sides.max(axis=1) == other)
+        if inside.any():
+            cells.append(((one, other), np.flatnonzero(inside)))
+    return cells
+
+
+def _one(sides: IntArray, absent: Sequence[int]) -> list[_Cell]:
+    allowed = ~_touching(sides, absent)
+    cells: list[_Cell] = []
+    for group in np.unique(sides).tolist():
+        inside = allowed & _touching(sides, (group,))
+        if group not in absent and inside.any():
+            cells.append(((group,), np.flatnonzero(inside)))
+    return cells
+
+
+def _held(design: PairDesign, sides: IntArray, cells: Sequence[_Cell], absent: Sequence[int]) -> Held:
+    pairs, scores = [], []
+    for groups, inside in cells:
+        left_out = _touching(sides, (*groups, *absent))
+        coefficients = design.solver.fit(np.concatenate([left_out, left_out]))
+        pairs.append(inside)
+        scores.append(design.slower(coefficients, inside))
+    return Held(np.concatenate(pairs), np.concatenate(scores))
+
+
+def _touching(sides: IntArray, groups: Sequence[int]) -> npt.NDArray[np.bool_]:
+    return np.asarray(np.isin(sides, list(groups)).any(axis=1))

@@ -1,0 +1,81 @@
+"""Profiles foretold from like jobs measured before: the same user's same program, or, less surely, a similar one.
+
+A program is known by its name without what differs from run to run (`name_stem`: case and numbers). The looser the
+likeness, the larger the margin on GPU memory: rule 1 of packing rests
+on that peak, and a job that outgrows it takes its partner along. Every level foretells the largest peak of its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from lucid.core.job import JobProfile
+from lucid.models.duration.features import name_stem
+
+__all__ = ["LikeProfiles"]
+
+_Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    profile: JobProfile
+    """The latest."""
+    most_mib: float
+    """The largest peak of memory on one GPU among those of its kind that were measured since ``since_s``."""
+    at_s: float
+
+
+_MARGINS: Final = (1.0, 1.1, 1.25)
+"""On the largest peak of memory, by level: the same name and GPU count, the same program on as many GPUs, and the
+same program on another number of GPUs."""
+
+
+class LikeProfiles:
+    """What was measured, by likeness. ``keep_s``: what is older is forgotten. ``similar``: programs with similar
+    names are alike, too, not only those of the same name and GPU count."""
+
+    def __init__(self, keep_s: float = float("inf"), similar: bool = True) -> None:
+        self._keep_s = keep_s
+        self._similar = similar
+        self._known: dict[_Key, _Known] = {}
+        self._told: dict[_Key, tuple[_Known, JobProfile]] = {}
+
+    def note(self, user: str, name: str, gpus: int, profile: JobProfile, at_s: float) -> None:
+        """A job was measured. Jobs without a user are like nobody."""
+        if not user:
+            return
+        for key in self._keys(user, name, gpus):
+            before = self._known.get(key)
+            fresh = before is not None and at_s - before.at_s <= self._keep_s
+            most_mib = max(profile.gpu_mem_mib, before.most_mib if before is not None and fresh else 0.0)
+            latest = profile if before is None or at_s >= before.at_s else before.profile
+            self._known[key] = _Known(latest, most_mib, at_s if before is None else max(at_s, before.at_s))
+
+    def of(self, user: str, name: str, gpus: int, now_s: float) -> JobProfile | None:
+        """The profile foretold of such a job: the same object as long as it says the same; ``None`` if no job like it
+        was measured."""
+        if not user:
+            return None
+        for key, margin in zip(self._keys(user, name, gpus), _MARGINS, strict=False):
+            known = self._known.get(key)
+            if known is None or now_s - known.at_s > self._keep_s:
+                continue
+            told = self._told.get(key)
+            if told is None or told[0] is not known:
+                profile = replace(
+                    known.profile, gpu_mem_mib=known.most_mib * margin, seen_speed=None, seen_beside=None
+                )
+                told = self._told[key] = (known, profile)
+            return told[1]
+        return None
+
+    def _keys(self, user: str, name: str, gpus: int) -> Iterator[_Key]:
+        """From the closest likeness to the loosest."""
+        yield user, "name", name, str(gpus)
+        stem = name_stem(name) if self._similar else None
+        if stem:
+            yield user, "program", stem, str(gpus)
+            yield user, "program", stem

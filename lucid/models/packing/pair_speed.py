@@ -1,0 +1,266 @@
+"""The pair model: how fast each of two jobs will run beside the other, as terms that can be read.
+
+For one side, its expected normalised speed (1 = as fast as alone) is
+
+    intercept + f(overlap) + own workload + partner's workload + own configuration + partner's configuration
+              + (workload, workload) + slopes of the four effects over the overlap
+
+where ``overlap = gpu_util_own * gpu_util_partner`` (as fractions): the share of time in which both would hold
+the GPU if neither knew of the other. f may only fall: more contention never helps. This one physical term is
+what carries over to workloads never seen; everything that names a workload or a configuration is shrunk to
+zero as a random effect (ridge) and stays at exactly zero for names that were not measured.
+
+A pair is worth packing when the slower side is expected to reach `PairModel.threshold`, set so that about
+`RECALL_GOAL` of the interference-free pairs (both speeds >= `FREE_SPEED`) are found in cross-validation.
+Training needs numpy alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lucid.errors import ModelError
+from lucid.models._ridge import FallingRidge
+from lucid.models.additive import AdditiveModel, Axis, Term, TermScore
+from lucid.models.packing.measured import Pairing, Usage
+
+__all__ = [
+    "FREE_SPEED",
+    "RECALL_GOAL",
+    "PairDesign",
+    "PairModel",
+    "PairVerdict",
+    "fit_pairs",
+    "free_pairs",
+    "pair_columns",
+    "recall_threshold",
+]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
+
+FREE_SPEED: Final = 0.85  # both sides at least this fast: the pair is called free of interference
+RECALL_GOAL: Final = 0.87  # share of the free pairs that the threshold shall find
+FORMAT: Final = "lucid-pairs/1"
+_SPEED_CAP: Final = 1.0  # faster together than alone is noise of the measurement
+_CUTS: Final = 10
+_FALLING_PENALTY: Final = 3.0
+_EFFECT_PENALTY: Final = 5.0  # in pairings: an effect seen in five of them is believed half
+_OVERLAP: Final = "overlap"
+_NAMED: Final = ("own_workload", "partner_workload", "own_config", "partner_config")
+
+
+class PairVerdict(NamedTuple):
+    """What the binder learns of one pair: both expected speeds, the bar and whether the pair clears it."""
+
+    speed_first: float
+    speed_second: float
+    threshold: float
+    packs: bool
+
+
+@dataclass(frozen=True)
+class PairModel:
+    """Expected speeds of a pair and the bar that its slower side must clear."""
+
+    model: AdditiveModel
+    threshold: float
+
+    def speeds(self, pairs: Sequence[tuple[Usage, Usage]]) -> FloatArray:
+        """Expected normalised speeds of both sides, shape (len(pairs), 2)."""
+        sides = [*pairs, *((second, first) for first, second in pairs)]
+        return self.model.predict(pair_columns(sides)).reshape(2, len(pairs)).T
+
+    def verdict(self, first: Usage, second: Usage) -> PairVerdict:
+        """Whether the two should share GPUs, with the numbers that decided."""
+        own, other = self.speeds([(first, second)])[0].tolist()
+        return PairVerdict(own, other, self.threshold, min(own, other) >= self.threshold)
+
+    def best_partner(self, job: Usage, candidates: Sequence[Usage]) -> tuple[int, PairVerdict] | None:
+        """Index and verdict of the candidate beside which the slower side stays fastest.
+
+        None if no candidate clears the bar. Ties go to the first.
+        """
+        if not candidates:
+            return None
+        slower = self.speeds([(job, candidate) for candidate in candidates]).min(axis=1)
+        best = int(np.argmax(slower))
+        verdict = self.verdict(job, candidates[best])
+        return (best, verdict) if verdict.packs else None
+
+    def explain(self, first: Usage, second: Usage) -> list[TermScore]:
+        """The terms of the first side's expected speed; they and the intercept sum to it."""
+        return self.model.explain_one({k: v[0] for k, v in pair_columns([(first, second)]).items()})
+
+    def to_json(self) -> dict[str, Any]:
+        """The model as JSON-ready data."""
+        return {"format": FORMAT, "threshold": self.threshold, "model": self.model.to_json()}
+
+    @classmethod
+    def from_json(cls, data: object, *, source: str = "pair model") -> PairModel:
+        """Check and build.
+
+        Raises:
+            ModelError: `data` is no consistent pair model; the message names `source`.
+        """
+        if not isinstance(data, dict) or data.get("format") != FORMAT or "model" not in data:
+            raise ModelError(f"{source}: is not a {FORMAT} model; train the model again")
+        threshold = data.get("threshold")
+        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 2:
+            raise ModelError(f"{source}: threshold is {threshold!r}, not a speed; train the model again")
+        model = AdditiveModel.from_json(data["model"], source=f"{source}: model")
+        strange = set(model.features) - {_OVERLAP, *_NAMED}
+        if strange:
+            raise ModelError(f"{source}: has terms over {sorted(strange)}, which no pair has; train again")
+        return cls(model, float(threshold))
+
+
+def pair_columns(sides: Sequence[tuple[Usage, Usage]]) -> dict[str, Any]:
+    """The model's features of (own, partner) sides: overlap as a fraction, names as text or None."""
+    overlap = [own.gpu_util * partner.gpu_util / 1e4 for own, partner in sides]
+    return {
+        _OVERLAP: np.array(overlap, dtype=np.float64),
+        "own_workload": [own.workload for own, _ in sides],
+        "partner_workload": [partner.workload for _, partner in sides],
+        "own_config": [own.config for own, _ in sides],
+        "partner_config": [partner.config for _, partner in sides],
+    }
+
+
+class PairDesign:
+    """Measured pairings as a regression: rows 0..n-1 are first sides, rows n..2n-1 the second sides."""
+
+    def __init__(self, pairings: Sequence[Pairing]) -> None:
+        if not pairings:
+            raise ModelError("no measured pairs to train on; measure some pairs together first")
+        self.pairings = len(pairings)
+        sides = [(p.first, p.second) for p in pairings] + [(p.second, p.first) for p in pairings]
+        self._columns = pair_columns(sides)
+        speeds = [p.speed_first for p in pairings] + [p.speed_second for p in pairings]
+        overlap = self._columns[_OVERLAP]
+        # Cuts between distinct values, so that no configuration measured often crowds out the rest.
+        inner = np.quantile(np.unique(overlap.round(3)), np.linspace(0, 1, _CUTS + 2)[1:-1])
+        self._overlap = Axis(_OVERLAP, "continuous", cuts=tuple(np.unique(inner.round(3)).tolist()))
+        self._bins = self._overlap.bins(overlap)
+        self._level = _bin_levels(overlap, self._bins, self._overlap.size)
+        self._axes = {name: _names_axis(name, self._columns[name]) for name in _NAMED}
+        both = (self._axes["own_workload"], self._axes["partner_workload"])
+        overlaps = tuple((self._axes[name], self._overlap) for name in _NAMED)
+        self._effects: list[tuple[Axis, ...]] = [*((a,) for a in self._axes.values()), both, *overlaps]
+        steps = self._steps(self._bins)
+        blocks = [self._block(axes) for axes in self._effects]
+        self._sizes = [block.shape[1] for block in blocks]
+        free = np.concatenate(blocks, axis=1)
+        self.solver = FallingRidge(
+            steps,
+            free,
+            np.minimum(np.array(speeds, dtype=np.float64), _SPEED_CAP),
+            np.full(steps.shape[1], _FALLING_PENALTY),
+            np.full(free.shape[1], _EFFECT_PENALTY),
+        )
+
+    def slower(self, coefficients: FloatArray, pairs: IntArray) -> FloatArray:
+        """Expected speed of the slower side of some pairings, shape (len(pairs),)."""
+        one = self.solver.predict(coefficients, pairs)
+        return np.minimum(one, self.solver.predict(coefficients, pairs + self.pairings))
+
+    def tables(self, coefficients: FloatArray) -> AdditiveModel:
+        """The fitted regression as term tables; their sum is the regression's prediction."""
+        cuts = len(self._overlap.cuts)
+        main = np.zeros(self._overlap.size)
+        main[1:-1] = np.concatenate([[0.0], np.cumsum(coefficients[:cuts])])
+        weights = np.bincount(self._bins, minlength=self._overlap.size).astype(np.float64)
+        centre = float(np.average(main, weights=weights))
+        main[1:-1] -= centre
+        terms = [Term(_OVERLAP, (self._overlap,), main, weights)]
+        start = cuts
+        for axes, size in zip(self._effects, self._sizes, strict=True):
+            values = coefficients[start : start + size]
+            terms.append(self._effect_term(axes, values))
+            start += size
+        return AdditiveModel(float(coefficients[-1]) + centre, "identity", tuple(terms))
+
+    def _effect_term(self, axes: tuple[Axis, ...], values: FloatArray) -> Term:
+        shape = tuple(axis.size for axis in axes)
+        index = tuple(axis.bins(self._columns[axis.feature]) for axis in axes)
+        weights = np.zeros(shape)
+        np.add.at(weights, index, 1.0)
+        table = np.zeros(shape)
+        if len(axes) == 1:
+            table[1:-1] = values
+        elif axes[1] is self._overlap:
+            table[1:-1, :] = values[:, None] * self._level[None, :]
+        else:
+            table[1:-1, 1:-1] = values.reshape(shape[0] - 2, shape[1] - 2)
+        return Term(" x ".join(axis.feature for axis in axes), axes, table, weights)
+
+    def _steps(self, bins: IntArray) -> FloatArray:
+        return (bins[:, None] >= np.arange(2, len(self._overlap.cuts) + 2)[None, :]).astype(np.float64)
+
+    def _block(self, axes: tuple[Axis, ...]) -> FloatArray:
+        first = _one_hot(axes[0], self._columns)
+        if len(axes) == 1:
+            return first
+        if axes[1] is self._overlap:
+            return first * self._level[self._bins][:, None]
+        second = _one_hot(axes[1], self._columns)
+        return np.asarray((first[:, :, None] * second[:, None, :]).reshape(len(first), -1))
+
+
+def fit_pairs(pairings: Sequence[Pairing], *, recall: float = RECALL_GOAL) -> PairModel:
+    """Fit the pair model and set its bar from predictions for configurations left out.
+
+    Raises:
+        ModelError: no pairing at all, or none that is free of interference to set the bar by.
+    """
+    # Imported here: the cross-validation itself is built from this module's design.
+    from lucid.models.packing.crossval import leave_one_out, sides_by
+
+    design = PairDesign(pairings)
+    free = free_pairs(pairings)
+    held = leave_one_out(design, sides_by(pairings, "config"))
+    threshold = recall_threshold(held.scores, free[held.pairs], recall)
+    return PairModel(design.tables(design.solver.fit()), threshold)
+
+
+def free_pairs(pairings: Iterable[Pairing], floor: float = FREE_SPEED) -> npt.NDArray[np.bool_]:
+    """Which pairings left both sides at `floor` of their speed alone or more, shape (n,)."""
+    return np.array([pairing.slower >= floor for pairing in pairings], dtype=np.bool_)
+
+
+def recall_threshold(scores: FloatArray, free: npt.NDArray[np.bool_], recall: float) -> float:
+    """The highest bar that still finds `recall` of the free pairs, half-way to the next lower score.
+
+    Raises:
+        ModelError: there is no free pair.
+    """
+    found = np.sort(scores[free])[::-1]
+    if not len(found):
+        raise ModelError("no measured pair is free of interference; the bar for packing cannot be set")
+    last = float(found[min(len(found), max(1, int(np.ceil(recall * len(found) - 1e-9)))) - 1])
+    below = scores[scores < last]
+    return (last + float(below.max())) / 2 if len(below) else last
+
+
+def _names_axis(feature: str, names: Sequence[str | None]) -> Axis:
+    known = sorted({name for name in names if name is not None})
+    return Axis(feature, "categorical", categories={name: number for number, name in enumerate(known, 1)})
+
+
+def _one_hot(axis: Axis, columns: Mapping[str, Any]) -> FloatArray:
+    bins = axis.bins(columns[axis.feature])
+    return np.eye(axis.size)[bins][:, 1:-1]
+
+
+def _bin_levels(overlap: FloatArray, bins: IntArray, size: int) -> FloatArray:
+    """Mean overlap of every bin minus that of all rows: what slopes are multiplied with, shape (size,)."""
+    rows = np.bincount(bins, minlength=size)
+    sums = np.bincount(bins, weights=overlap, minlength=size)
+    levels = np.where(rows > 0, sums / np.maximum(rows, 1) - overlap.mean(), 0.0)
+    levels[0] = levels[-1] = 0.0  # an overlap that is not known tilts nothing
+    return np.asarray(levels, dtype=np.float64)

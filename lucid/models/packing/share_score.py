@@ -1,0 +1,309 @@
+"""Share score: how much of a GPU a job leaves to others, by a decision tree small enough to print.
+
+Labels (Lucid, row L9): a configuration is Tiny (0) if the normalised speed, averaged over both sides of all
+its pairings, exceeds 0.95, Medium (1) from the medium threshold upwards, else Jumbo (2). Both sides count
+because a share score speaks of harm done as well as harm taken; this reading also agrees best with the
+published labels (`lucid.models.packing.evaluate` prints how well). The tree sees only what is known when
+packing is decided: GPU utilisation, GPU memory utilisation, GPU memory and, if wished, the AMP flag.
+
+Pruning is minimal cost-complexity pruning (Breiman et al. 1984, chapter 3); its alpha is chosen by leaving
+every two workloads out (`choose_alpha`), since configurations of one workload resemble each other and would
+flatter a plain cross-validation. sklearn grows the tree; `ShareTree` predicts without it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lucid.errors import ModelError
+from lucid.models.packing.measured import Pairing, Usage
+
+__all__ = ["LABELS", "Node", "ShareTree", "Step", "Thresholds", "choose_alpha", "fit_share", "share_labels"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
+
+LABELS: Final = ("Tiny", "Medium", "Jumbo")  # index = share score
+FEATURES: Final = ("gpu_util", "gmem_util", "gmem_mib")
+FORMAT: Final = "lucid-share-tree/1"
+_UNITS: Final = {"gpu_util": "%", "gmem_util": "%", "gmem_mib": " MiB", "amp": ""}
+_ALPHAS: Final = (0.0, *(round(0.005 * step, 3) for step in range(1, 13)), *(0.01 * s for s in range(7, 21)))
+_NEIGHBOURS: Final = 2
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Average normalised speeds that part the labels; the medium one is not printed in the paper."""
+
+    tiny: float = 0.95
+    medium: float = 0.90
+
+    def label(self, speed: float) -> int:
+        """Share score of an average normalised speed."""
+        return 0 if speed > self.tiny else 1 if speed >= self.medium else 2
+
+
+class Step(NamedTuple):
+    """One comparison on the way down: `value` is at most `threshold` (`below`) or above it."""
+
+    feature: str
+    value: float
+    below: bool
+    threshold: float
+
+    def __str__(self) -> str:
+        """For people: 'gmem_util 12 % <= 30 %'."""
+        unit = _UNITS.get(self.feature, "")
+        return f"{self.feature} {self.value:g}{unit} {'<=' if self.below else '>'} {self.threshold:g}{unit}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A split (feature, threshold, indices of both children) or a leaf (feature None)."""
+
+    label: int
+    counts: tuple[int, int, int]  # training configurations per label
+    feature: str | None = None
+    threshold: float = 0.0
+    below: int = -1
+    above: int = -1
+
+
+@dataclass(frozen=True)
+class ShareTree:
+    """A decision tree as a list of nodes; the first is the root."""
+
+    nodes: tuple[Node, ...]
+    alpha: float = 0.0
+
+    def predict(self, usages: Sequence[Usage]) -> IntArray:
+        """Share scores, shape (len(usages),)."""
+        return np.array([self._leaf(usage).label for usage in usages], dtype=np.intp)
+
+    def path(self, usage: Usage) -> list[Step]:
+        """The comparisons that lead to the usage's share score: its explanation."""
+        steps, node = [], self.nodes[0]
+        while node.feature is not None:
+            value = _value(usage, node.feature)
+            below = value <= node.threshold
+            steps.append(Step(node.feature, value, below, node.threshold))
+            node = self.nodes[node.below if below else node.above]
+        return steps
+
+    def _leaf(self, usage: Usage) -> Node:
+        node = self.nodes[0]
+        while node.feature is not None:
+            below = _value(usage, node.feature) <= node.threshold
+            node = self.nodes[node.below if below else node.above]
+        return node
+
+    @property
+    def leaves(self) -> int:
+        """Number of leaves."""
+        return sum(node.feature is None for node in self.nodes)
+
+    def to_text(self) -> str:
+        """The tree as indented text."""
+        return "\n".join(self._lines(0, ""))
+
+    def _lines(self, index: int, indent: str) -> list[str]:
+        node = self.nodes[index]
+        if node.feature is None:
+            counts = ", ".join(f"{n} {name}" for n, name in zip(node.counts, LABELS, strict=True) if n)
+            return [f"{indent}{LABELS[node.label]} ({node.label})  [{counts}]"]
+        bar = f"{node.threshold:g}{_UNITS.get(node.feature, '')}"
+        return [
+            f"{indent}{node.feature} <= {bar}",
+            *self._lines(node.below, indent + "    "),
+            f"{indent}{node.feature} > {bar}",
+            *self._lines(node.above, indent + "    "),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The tree as JSON-ready data."""
+        nodes: list[dict[str, Any]] = []
+        for node in self.nodes:
+            entry: dict[str, Any] = {"label": node.label, "counts": list(node.counts)}
+            if node.feature is not None:
+                split = {"feature": node.feature, "threshold": node.threshold}
+                entry |= split | {"below": node.below, "above": node.above}
+            nodes.append(entry)
+        return {"format": FORMAT, "alpha": self.alpha, "nodes": nodes}
+
+    @classmethod
+    def from_json(cls, data: object, *, source: str = "share tree") -> ShareTree:
+        """Check and build.
+
+        Raises:
+            ModelError: `data` is no tree in which every walk ends; the message names `source` and node.
+        """
+        if not isinstance(data, dict) or data.get("format") != FORMAT or not data.get("nodes"):
+            raise ModelError(f"{source}: is not a {FORMAT} with nodes; train the model again")
+        if not isinstance(data["nodes"], list):
+            raise ModelError(f"{source}: nodes is not a list; train the model again")
+        nodes = tuple(
+            _read_node(entry, index, len(data["nodes"]), source) for index, entry in enumerate(data["nodes"])
+        )
+        return cls(nodes, _finite(data.get("alpha"), f"{source}: alpha"))
+
+
+def share_labels(
+    usages: Sequence[Usage], pairings: Sequence[Pairing], thresholds: Thresholds | None = None
+) -> list[int | None]:
+    """Labels by the paper's rule from measured pairs.
+
+    A configuration never measured beside another keeps the label its profile brings (a workload too large to
+    be paired was judged by whoever measured it), or None.
+    """
+    bars = thresholds or Thresholds()
+    speeds: dict[str | None, list[float]] = {}
+    for pairing in pairings:
+        average = (pairing.speed_first + pairing.speed_second) / 2
+        for config in {pairing.first.config, pairing.second.config}:
+            speeds.setdefault(config, []).append(average)
+    return [
+        bars.label(math.fsum(own) / len(own)) if (own := speeds.get(usage.config)) else usage.label
+        for usage in usages
+    ]
+
+
+def fit_share(
+    usages: Sequence[Usage], labels: Sequence[int], *, amp: bool = False, alpha: float | None = None
+) -> ShareTree:
+    """Grow and prune the tree; without `alpha` it is chosen by `choose_alpha`.
+
+    Thresholds are rounded to whole units where no training value lies between: drivers report whole percent
+    and MiB, so finer ones would pretend a precision nobody can measure.
+
+    Raises:
+        ModelError: no data, labels outside 0, 1, 2, or a feature that is missing.
+    """
+    features = (*FEATURES, "amp") if amp else FEATURES
+    table = _table(usages, features)
+    target = _targets(labels, len(usages))
+    if alpha is None:
+        alpha = choose_alpha(usages, labels, amp=amp)
+    return _grow(table, target, features, alpha)
+
+
+def choose_alpha(usages: Sequence[Usage], labels: Sequence[int], *, amp: bool = False) -> float:
+    """Pruning strength by leaving out every two workloads together.
+
+    The loss is the squared distance of the share scores (Tiny for Jumbo is four times as bad as Medium for
+    Jumbo). It is averaged over neighbouring alphas, so that a plateau wins over a lucky spike, and ties go to
+    the stronger pruning. With fewer than four workloads the middle of the grid is returned.
+    """
+    features = (*FEATURES, "amp") if amp else FEATURES
+    table, target = _table(usages, features), _targets(labels, len(usages))
+    groups = np.array([usage.workload or "" for usage in usages])
+    names = sorted(set(groups.tolist()))
+    if len(names) < 4:
+        return _ALPHAS[len(_ALPHAS) // 2]
+    loss = np.zeros(len(_ALPHAS))
+    for pair in itertools.combinations(names, 2):
+        out = np.isin(groups, pair)
+        held = [usage for usage, is_out in zip(usages, out.tolist(), strict=True) if is_out]
+        # The pruned tree changes only at the alphas of this path: as few fits as there are trees.
+        turns = _turns(table[~out], target[~out])
+        losses: dict[int, float] = {}
+        for number, alpha in enumerate(_ALPHAS):
+            turn = int(np.searchsorted(turns, alpha, side="right"))
+            if turn not in losses:
+                tree = _grow(table[~out], target[~out], features, alpha)
+                losses[turn] = float(((tree.predict(held) - target[out]) ** 2).sum())
+            loss[number] += losses[turn]
+    width = 2 * _NEIGHBOURS + 1
+    smooth = np.convolve(np.pad(loss, _NEIGHBOURS, mode="edge"), np.full(width, 1 / width), "valid")
+    return float(_ALPHAS[np.flatnonzero(smooth <= smooth.min() + 1e-9)[-1]])
+
+
+def _turns(table: FloatArray, target: IntArray) -> FloatArray:
+    from sklearn.tree import DecisionTreeClassifier
+
+    path = DecisionTreeClassifier(random_state=0).cost_complexity_pruning_path(table, target)
+    return np.asarray(path.ccp_alphas, dtype=np.float64)
+
+
+def _grow(table: FloatArray, target: IntArray, features: Sequence[str], alpha: float) -> ShareTree:
+    # Imported here: predicting must not load sklearn.
+    from sklearn.tree import DecisionTreeClassifier
+
+    tree = DecisionTreeClassifier(ccp_alpha=alpha, random_state=0).fit(table, target).tree_
+    nodes: list[Node] = []
+
+    def add(index: int, rows: IntArray) -> int:
+        counts = np.bincount(target[rows], minlength=3)
+        label = int(counts.argmax())
+        place = len(nodes)
+        nodes.append(Node(label, (int(counts[0]), int(counts[1]), int(counts[2]))))
+        column = int(tree.feature[index])
+        if column >= 0:
+            values = table[rows, column]
+            threshold = _rounded(values, float(tree.threshold[index]))
+            below = add(int(tree.children_left[index]), rows[values <= threshold])
+            above = add(int(tree.children_right[index]), rows[values > threshold])
+            nodes[place] = Node(label, nodes[place].counts, features[column], threshold, below, above)
+        return place
+
+    add(0, np.arange(len(target), dtype=np.intp))
+    return ShareTree(tuple(nodes), alpha)
+
+
+def _rounded(values: FloatArray, threshold: float) -> float:
+    whole = float(round(threshold))
+    same = values[values <= threshold].max() <= whole < values[values > threshold].min()
+    return whole if same else threshold
+
+
+def _value(usage: Usage, feature: str) -> float:
+    value = getattr(usage, feature)
+    if value is None:
+        raise ModelError(f"share score needs {feature}, which the profile of {usage.config} lacks; profile it")
+    return float(value)
+
+
+def _table(usages: Sequence[Usage], features: Sequence[str]) -> FloatArray:
+    if not usages:
+        raise ModelError("no profiled configuration to train the share score on; profile some jobs first")
+    return np.array([[_value(usage, name) for name in features] for usage in usages], dtype=np.float64)
+
+
+def _targets(labels: Sequence[int], rows: int) -> IntArray:
+    target = np.array(labels, dtype=np.intp)
+    if target.shape != (rows,) or not np.isin(target, (0, 1, 2)).all():
+        raise ModelError(f"labels must be {rows} share scores 0, 1 or 2, got {list(labels)[:5]}...")
+    return target
+
+
+def _read_node(entry: object, index: int, total: int, source: str) -> Node:
+    where = f"{source}: nodes[{index}]"
+    if not isinstance(entry, dict) or entry.get("label") not in (0, 1, 2):
+        raise ModelError(f"{where}: has no label 0, 1 or 2; train the model again")
+    counts = entry.get("counts")
+    if not isinstance(counts, list) or len(counts) != 3 or not all(isinstance(n, int) and n >= 0 for n in counts):
+        raise ModelError(f"{where}: counts is {counts!r}, not three numbers; train the model again")
+    kept = (counts[0], counts[1], counts[2])
+    feature = entry.get("feature")
+    if feature is None:
+        return Node(int(entry["label"]), kept)
+    if feature not in _UNITS:
+        raise ModelError(f"{where}: splits on {feature!r}; known are {', '.join(_UNITS)}; train the model again")
+    children = [entry.get(side) for side in ("below", "above")]
+    # Children come after their parent in the list, so every walk ends.
+    if not all(isinstance(child, int) and index < child < total for child in children):
+        raise ModelError(f"{where}: children {children} are not later nodes; train the model again")
+    threshold = _finite(entry.get("threshold"), f"{where}.threshold")
+    return Node(int(entry["label"]), kept, feature, threshold, entry["below"], entry["above"])
+
+
+def _finite(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ModelError(f"{where} is {value!r}, not a finite number; train the model again")
+    return float(value)

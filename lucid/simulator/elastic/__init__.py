@@ -1,0 +1,1 @@
+"""The truth about elastic and adaptive training jobs, which only a replay knows."""
