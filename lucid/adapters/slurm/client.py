@@ -46,7 +46,7 @@ class Changes:
     site_factor: int | None = None
     admin_comment: str | None = None
     extra: str | None = None
-    """Only ever Lucid's own items (``slurm_extra``): no user's text goes into a command."""
+    """Only ever Lucid's own items (``extra``): no user's text goes into a command."""
     cpus_per_tres: str | None = None
     mem_per_tres: str | None = None
     num_cpus: int | None = None

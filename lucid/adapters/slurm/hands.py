@@ -139,7 +139,7 @@ class Hands:
         return record.partition == self.profiling and self.viewer.home(record, note) != record.partition
 
     def park(self, record: SlurmJob) -> None:
-        """Leave a waiting job to its dependency, which Slurm ends by its own rules (``slurm_waits``).
+        """Leave a waiting job to its dependency, which Slurm ends by its own rules (``waits``).
 
         Raises:
             ActionRefused: Slurm declined.

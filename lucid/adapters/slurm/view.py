@@ -104,7 +104,7 @@ class Viewer:
         self._places: dict[str, Placement] = {}
         """Where each job was last seen to run: Slurm forgets it while the job completes."""
         self.not_yet: frozenset[str] = frozenset()
-        """Jobs that are kept out of the queue for now, since they joined it late (``slurm_behind``)."""
+        """Jobs that are kept out of the queue for now, since they joined it late (``behind``)."""
         self._shown: dict[str, Partition] = {}
         self._common: dict[str, frozenset[str] | None] = {}
 
