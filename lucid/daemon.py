@@ -37,19 +37,18 @@ from lucid.adapters.store.plan_records import prune_records
 from lucid.adapters.store.port import Lease, LeaseLost, Store, StoreDamaged, StoreGone, same_host
 from lucid.adapters.store.recorder import StoreRecorder
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Mode, Settings, library_folder, load_settings, profiles_folder
+from lucid.config import Mode, Settings, load_settings, profiles_folder
 from lucid.core.job import Stage
 from lucid.core.ports import Clock, Predictor
 from lucid.errors import ClusterError, ClusterUnavailable, ConfigError, LucidError, StoreError, UnsafePlan
 from lucid.live.anew import Carried, carried_from, somebody_may_act
 from lucid.live.catch_up import CatchUp
 from lucid.live.failover import Failover
-from lucid.live.guarded import Guarded
 from lucid.live.log import JsonLines
 from lucid.live.model_timer import ModelTimer
 from lucid.live.models import LiveModels
-from lucid.live.modes import live_profiling, modes_from, policy_settings
-from lucid.live.policies import check_policy
+from lucid.live.modes import live_profiling, modes_from
+from lucid.live.policies import check_policy, live_models, live_policy, live_predictor
 from lucid.live.policy_memory import PolicyMemory
 from lucid.live.published import Publisher
 from lucid.live.records import records_folder, with_records
@@ -124,7 +123,7 @@ class Daemon:
         if isinstance(predictor, LiveModels):
             self._models = predictor
         else:
-            self._predictor = self._guarded(predictor)
+            self._predictor = live_predictor(settings, predictor, self._left_out)
         self._samples = samples
         self._catch_up = None if accounting is None else CatchUp(store, accounting, clock, settings.daemon)
         self._memory = PairMemory() if memory is None else memory  # one that is empty is false
@@ -147,9 +146,6 @@ class Daemon:
         self._shares: FairShares | None = None
         self._policy_memory = PolicyMemory(store, settings.daemon.policy)
         self._publisher = Publisher(settings)
-
-    def _guarded(self, predictor: Predictor) -> Predictor:
-        return Guarded(predictor, self._left_out, self._settings.daemon.first_guess_s)
 
     @property
     def modes(self) -> dict[str, Mode]:
@@ -361,12 +357,12 @@ class Daemon:
         """Everything that a prediction goes into, from the models that serve now and the jobs that have ended."""
         able = cluster.capabilities  # asks Slurm for its version, so this waits for the first turn that reaches it
         if self._models is not None:
-            self._predictor = self._guarded(self._models.make())
+            self._predictor = live_predictor(self._settings, self._models, self._left_out)
             self._tell_models(self._models)
         self._predictor.learn(self._store.ended())
-        rules = policy_settings(self._settings, able)
-        store = StoreRecorder(self._store, self._token, lambda: self.modes, self._publisher.take)
-        policy, recorder = with_records(self._settings, rules, self._predictor, store)
+        live = live_policy(self._settings, able)
+        store = StoreRecorder(self._store, self._token, lambda: self.modes, self._publisher.take, live.to_dict())
+        policy, recorder = with_records(self._settings, live, self._predictor, store)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
         return Cycle(cluster, self._predictor, policy, recorder, memory=before, tolerant=True)
 
@@ -562,12 +558,7 @@ def _make(
         )
         source = WithSamples(source, samples)
     memory = PairMemoryFile(state / "pairs.json", left_out)
-    models = LiveModels(
-        library_folder(settings, config.parent) or state / "models",
-        first_guess_s=settings.daemon.first_guess_s,
-        profiled_s=settings.policy.profiling.t_prof_s,
-        memory=memory,
-    )
+    models = live_models(settings, config, memory)
     client = make_client(slurm, breaker, left_out)
     accounting = None
     if slurm.client == "command" or slurm.rest_commands:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from lucid.core.placement import Placement
 from lucid.core.reason import Reason
@@ -21,6 +22,7 @@ __all__ = [
     "Resize",
     "Start",
     "earliest",
+    "verb_of",
 ]
 
 
@@ -96,6 +98,23 @@ class Keep:
 Decision = Start | Hold | Requeue | Resize | Regroup | Release | Keep
 
 
+_VERBS: Final[Mapping[type, str]] = {
+    Start: "start",
+    Hold: "hold",
+    Requeue: "requeue",
+    Resize: "resize",
+    Regroup: "regroup",
+    Release: "release",
+    Keep: "keep",
+}
+
+
+def verb_of(decision: Decision) -> str:
+    """One word for a decision, as records and JSON have it: ``start``, ``hold``, ``requeue``, ``part``, ``resize``,
+    ``regroup``, ``release`` or ``keep``."""
+    return "part" if isinstance(decision, Requeue) and decision.part else _VERBS[type(decision)]
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """A decision that changes something, addressed to its job."""
@@ -118,6 +137,12 @@ class PartitionPlan:
     actions: tuple[Action, ...] = ()
     wake_s: float | None = None
     memory: object = None
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """The place of each pending job in the queue, from 1: the order in which the policy served them."""
+        waited = (job_id for job_id, made in self.decisions.items() if isinstance(made, Start | Hold))
+        return {job_id: at for at, job_id in enumerate(waited, start=1)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,18 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lucid.core.decision import (
-    Decision,
-    Hold,
-    Keep,
-    PartitionPlan,
-    Plan,
-    Regroup,
-    Release,
-    Requeue,
-    Resize,
-    Start,
-)
+from lucid.core.decision import Decision, Hold, PartitionPlan, Plan, Regroup, Resize, Start, verb_of
 from lucid.core.placement import show_placement
 from lucid.core.ports import Applied
 from lucid.core.prediction import Prediction, prediction_from_dict, prediction_to_dict
@@ -109,25 +98,13 @@ class DecisionLog:
         return list(self._entries)
 
 
-_VERBS: dict[type, str] = {
-    Start: "start",
-    Requeue: "requeue",
-    Resize: "resize",
-    Regroup: "regroup",
-    Release: "release",
-    Keep: "keep",
-    Hold: "hold",
-}
-
-
 def _logged(now_s: float, partition: str, decision: Decision) -> LoggedDecision:
     placement, beside = "", None
     if isinstance(decision, Start):
         placement, beside = show_placement(decision.placement), decision.beside
     if isinstance(decision, Resize | Regroup):
         placement = show_placement(decision.placement)
-    verb = "part" if isinstance(decision, Requeue) and decision.part else _VERBS[type(decision)]
-    return LoggedDecision(now_s, partition, verb, decision.reasons, placement, beside)
+    return LoggedDecision(now_s, partition, verb_of(decision), decision.reasons, placement, beside)
 
 
 def write_decisions(path: Path, log: DecisionLog) -> None:

@@ -7,9 +7,9 @@ from itertools import chain
 from typing import Any
 
 from lucid.adapters.store.port import DecisionRow, PredictionRow, Store
-from lucid.adapters.store.snapshot_json import plan_to_dict, snapshot_to_dict, verb_of
+from lucid.adapters.store.snapshot_json import plan_to_dict, snapshot_to_dict
 from lucid.config import Mode
-from lucid.core.decision import Decision, PartitionPlan, Plan, Start
+from lucid.core.decision import Decision, PartitionPlan, Plan, Start, verb_of
 from lucid.core.placement import show_placement
 from lucid.core.ports import Applied, Recorder
 from lucid.core.reason import Reason, SameUser
@@ -30,15 +30,17 @@ class StoreRecorder:
         token: int,
         modes: Callable[[], Mapping[str, Mode]],
         publish: Callable[[Mapping[str, Any]], None] = lambda _: None,
+        policy: Mapping[str, Any] | None = None,
     ) -> None:
-        """``publish`` is handed every picture that is drawn."""
+        """``publish`` is handed every picture that is drawn; ``policy`` says in each what made the plan."""
+        self._policy = policy
         self._publish = publish
         self._store = store
         self._token = token
         self._modes = modes
         self._last: dict[str, tuple[object, ...]] = {}
         self._seen: dict[str, PartitionPlan] = {}
-        self._drawn: dict[str, Partition] = {}
+        self._drawn: list[tuple[Partition, PartitionPlan | None]] = []
         self._drawn_at_s = float("-inf")
         for row in store.decisions(limit=20_000):
             self._last[row.job_id] = _signature(row.partition, row.verb, row.reasons, row.placement)
@@ -84,12 +86,20 @@ class StoreRecorder:
         return DecisionRow(now_s, job_id, name, verb, decision.reasons, place, beside, str(mode))
 
     def _draw(self, snapshot: Snapshot, plan: Plan) -> None:
-        changed = any(self._drawn.get(name) is not part for name, part in snapshot.partitions.items())
+        seen = [(part, plan.partitions.get(name)) for name, part in snapshot.partitions.items()]
+        changed = len(seen) != len(self._drawn) or any(
+            now is not then for pair, drawn in zip(seen, self._drawn, strict=True) for now, then in zip(pair, drawn)
+        )
         since_s = snapshot.now_s - self._drawn_at_s  # below 0 where the clock was set back
         if not changed or 0 <= since_s < _PICTURE_EVERY_S:
             return
-        self._drawn, self._drawn_at_s = dict(snapshot.partitions), snapshot.now_s
-        picture = {**snapshot_to_dict(snapshot), "plan": plan_to_dict(plan)}
+        self._drawn, self._drawn_at_s = seen, snapshot.now_s
+        picture = {
+            **snapshot_to_dict(snapshot),
+            "plan": plan_to_dict(plan),
+            "wake_s": plan.wake_s,
+            "policy": self._policy,
+        }
         self._store.put_view("snapshot", picture)
         self._publish(picture)
 
