@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from lucid.core.placement import Placement
+from lucid.core.placement import Placement, show_placement
 from lucid.core.reason import Reason
 
 __all__ = [
     "Action",
     "Decision",
+    "DecisionRow",
     "Hold",
     "Keep",
     "PartitionPlan",
@@ -22,6 +23,7 @@ __all__ = [
     "Resize",
     "Start",
     "earliest",
+    "row_of",
     "verb_of",
 ]
 
@@ -113,6 +115,30 @@ def verb_of(decision: Decision) -> str:
     """One word for a decision, as records and JSON have it: ``start``, ``hold``, ``requeue``, ``part``, ``resize``,
     ``regroup``, ``release`` or ``keep``."""
     return "part" if isinstance(decision, Requeue) and decision.part else _VERBS[type(decision)]
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """One decision on one job, as it was made: what a run and lucidd's store keep, and what is told of the job.
+
+    ``verb``: as ``verb_of`` has it. ``placement``: as ``show_placement`` writes it. ``mode``: what lucidd might do in
+    the partition; empty in a simulation."""
+
+    at_s: float
+    job_id: str
+    partition: str
+    verb: str
+    reasons: tuple[Reason, ...]
+    placement: str = ""
+    beside: str | None = None
+    mode: str = ""
+
+
+def row_of(at_s: float, job_id: str, partition: str, decision: Decision, mode: str = "") -> DecisionRow:
+    """The row of a decision made at ``at_s``."""
+    placement = show_placement(decision.placement) if isinstance(decision, Start | Resize | Regroup) else ""
+    beside = decision.beside if isinstance(decision, Start) else None
+    return DecisionRow(at_s, job_id, partition, verb_of(decision), decision.reasons, placement, beside, mode)
 
 
 @dataclass(frozen=True, slots=True)

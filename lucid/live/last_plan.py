@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,8 +11,8 @@ from lucid.adapters.left_out import LeftOut
 from lucid.adapters.store.pair_memory import PairMemoryFile
 from lucid.adapters.store.snapshot_json import plan_from_dict, snapshot_from_dict
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Settings
-from lucid.core.decision import Plan
+from lucid.config import Mode, Settings
+from lucid.core.decision import DecisionRow, Plan, row_of
 from lucid.core.snapshot import Snapshot
 from lucid.errors import StoreError
 from lucid.live.policies import LivePolicy, live_models, live_predictor
@@ -20,16 +21,21 @@ from lucid.live.published import Published
 from lucid.models.packing.pair_memory import PairMemory
 from lucid.orchestrator.policy import Policy
 
-__all__ = ["LastPlan", "last_plan"]
+__all__ = ["LastPlan", "last_plan", "row_in"]
 
 
 @dataclass(frozen=True, slots=True)
 class LastPlan:
-    """``plan`` was made from ``snapshot`` by ``policy``."""
+    """``plan`` was made from ``snapshot`` by ``policy``. ``modes``: of each partition, as lucidd's status has it."""
 
     snapshot: Snapshot
     plan: Plan
     policy: LivePolicy
+    modes: Mapping[str, str]
+
+    def row(self, job_id: str) -> DecisionRow | None:
+        """The decision on one job; ``None`` where there is none."""
+        return row_in(self.plan, job_id, self.modes)
 
     def policy_again(self, settings: Settings, config: Path) -> Policy:
         """The policy as lucidd made it, with lucidd's models and its memory of pairs as far as this user may read
@@ -37,6 +43,15 @@ class LastPlan:
         path = Path(settings.daemon.state_dir) / "pairs.json"
         memory = PairMemoryFile(path, read_only=True) if os.access(path, os.R_OK) else PairMemory()
         return self.policy.make(live_predictor(settings, live_models(settings, config, memory), LeftOut()))
+
+
+def row_in(plan: Plan, job_id: str, modes: Mapping[str, str]) -> DecisionRow | None:
+    """The decision of ``plan`` on one job; ``None`` where there is none."""
+    for name, part in plan.partitions.items():
+        decision = part.decisions.get(job_id)
+        if decision is not None:
+            return row_of(plan.now_s, job_id, name, decision, modes.get(name, Mode.PACK))
+    return None
 
 
 def last_plan(store: SqliteStore | Published) -> LastPlan:
@@ -53,4 +68,5 @@ def last_plan(store: SqliteStore | Published) -> LastPlan:
     policy = LivePolicy.from_dict(data["policy"])
     memory = {} if isinstance(store, Published) else PolicyMemory(store, policy.name).load()
     snapshot = replace(snapshot_from_dict(data), memory=memory)
-    return LastPlan(snapshot, plan_from_dict(data["plan"], snapshot.now_s, data["wake_s"]), policy)
+    plan = plan_from_dict(data["plan"], snapshot.now_s, data["wake_s"])
+    return LastPlan(snapshot, plan, policy, (store.view("status") or {}).get("modes", {}))

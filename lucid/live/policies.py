@@ -1,6 +1,6 @@
 """The policy that lucidd runs: how it is made, and which policies a live cluster can run at all.
 
-There is one way to make it. lucidd makes its policy so, and ``lucidctl`` makes the same one to plan again (``LastPlan``).
+There is one way to make it: lucidd makes its policy so, and ``lucidctl`` makes the same one to plan again.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ def records_folder(settings: Settings) -> Path:
 def with_records(
     settings: Settings, live: LivePolicy, predictor: Predictor, recorder: Recorder
 ) -> tuple[Policy, Recorder]:
-    """The policy under watch, and a recorder that also keeps what its plans are made from, unless the settings say not
-    to.
+    """The policy under watch, and a recorder that also keeps what its plans are made from, where
+    ``daemon.record_mib`` allows any.
 
     Raises:
         ConfigError: no such policy.

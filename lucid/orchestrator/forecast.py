@@ -1,4 +1,4 @@
-"""When waiting jobs are expected to start: the policy plans ahead, as if each job ran for its estimate and no other came.
+"""When waiting jobs are expected to start: the policy plans ahead, as if jobs ran for their estimates and none came.
 
 The first plan is the one that was made; the policy makes those that follow it. The forecast therefore never disagrees
 with the plan, and it knows of nodes, pairs, profiling and reservations whatever the policy knows of them. A pair is
@@ -28,9 +28,9 @@ _MOST_LOOKS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """``starts_s``: seconds from now until each job's next start, which may be its profiling run. ``ahead_s``: how far
-    the policy planned ahead, seconds; a job without a start is expected after that. Infinite: such a job never starts
-    as things are."""
+    """``starts_s``: seconds from now until each job's next start, which may be its profiling run. ``ahead_s``: how
+    far the policy planned ahead, seconds: a job without a start is expected after that. Where it is infinite, such a
+    job never starts as things are."""
 
     starts_s: Mapping[str, float]
     ahead_s: float
@@ -161,9 +161,7 @@ class _World:
                 self._partitions[name], pending=tuple(pending), running=tuple(self._running[name].values())
             )
         self._changed.clear()
-        return replace(
-            self._seen, now_s=to_s, partitions=dict(self._partitions), ended=tuple(ended), memory=memory
-        )
+        return replace(self._seen, now_s=to_s, partitions=dict(self._partitions), ended=tuple(ended), memory=memory)
 
 
 def _waits(entry: Pending) -> tuple[float, float, int]:

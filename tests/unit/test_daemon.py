@@ -24,6 +24,7 @@ from lucid.daemon import Daemon, main
 from lucid.errors import ClusterUnavailable, ConfigError
 from lucid.live.models import LiveModels
 from lucid.live.modes import modes_from, policy_settings
+from lucid.live.policies import live_models
 from lucid.models.history import HistoryPredictor
 
 
@@ -95,8 +96,8 @@ def test_jobs_are_profiled_then_packed_and_told_of(site: Site) -> None:
     assert places == [at("p1:2-3"), at("n1:0-1")]
     assert site.slurm.records["1"].placement == site.slurm.records["2"].placement
     told = site.ctl("explain", "2")
-    assert "moves on to its VC with its profile" in told
-    assert "starts on n1:0-1, beside job 1 (vc)" in told
+    assert "moves on to its VC (prof)" in told
+    assert "starts on n1:0-1, beside job 1" in told
     assert json.loads(site.ctl("status", "--json"))["partitions"]["vc"]["packed"] == 2
     site.turns(1200.0)
     assert {r.state for r in site.slurm.records.values()} == {"COMPLETED"}
@@ -321,8 +322,8 @@ def test_why_not_plans_again(site: Site) -> None:
     (waiting,) = [r.id for r in site.slurm.records.values() if r.pending]
     assert "needs 4 GPUs, 0 free" in site.ctl("queue", "--json") or waiting in site.ctl("queue")
     told = site.ctl("why-not", waiting, "--gpus", "2", "--share")
-    assert "as it is: would wait" in told
-    assert "with 2 GPUs: would" in told
+    assert "as it is: waits (vc): " in told
+    assert "with 2 GPUs: " in told
     data = json.loads(site.ctl("why-not", waiting, "--json"))
     assert data["as_it_is"]["verb"] == "hold"
     with pytest.raises(ConfigError, match="does not wait"):
@@ -335,9 +336,9 @@ def test_why_not_plans_by_the_policy_that_lucidd_runs(tmp_path: Path) -> None:
     for name, gpus in (("a", 4), ("b", 2), ("head", 4), ("small", 1)):
         site.submit(name, gpus, run_s=5000.0, name=name)
         site.turns(5.0)
-    assert "as it is: would wait: behind job head" in site.ctl("why-not", "small", "--share")
+    assert "as it is: waits (vc): behind job head" in site.ctl("why-not", "small", "--share")
     data = json.loads(site.ctl("why-not", "small", "--gpus", "1", "--json"))
-    assert {data["as_it_is"]["verb"], data["if"]["with 1 GPUs"]["verb"]} == {"hold"}
+    assert {data["as_it_is"]["verb"], data["if"]["with 1 GPU"]["verb"]} == {"hold"}
 
 
 def test_why_not_knows_what_pairs_were_seen_to_do(tmp_path: Path) -> None:
@@ -353,7 +354,7 @@ def test_why_not_knows_what_pairs_were_seen_to_do(tmp_path: Path) -> None:
         site.sampler.profiles[name] = replace(LIGHT, workload="train")
         site.turns(60.0)
     assert site.slurm.records["3"].pending
-    assert "as it is: would wait" in site.ctl("why-not", "3")
+    assert "as it is: waits (vc): " in site.ctl("why-not", "3")
     assert json.loads(site.ctl("why-not", "3", "--share", "--json"))["if"]["willing to share"]["verb"] == "hold"
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "snapshot_to_dict",
 ]
 
+
 def decision_to_dict(decision: Decision) -> dict[str, Any]:
     """Verb, reasons, and where the job is to run."""
     data: dict[str, Any] = {"verb": verb_of(decision), "reasons": [reason_to_dict(r) for r in decision.reasons]}
