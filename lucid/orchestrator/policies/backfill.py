@@ -22,7 +22,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policy import PartitionPolicy
-from lucid.orchestrator.timeline import Timeline
+from lucid.orchestrator.timeline import End, Timeline
 
 __all__ = ["BackfillPolicy", "limit_s"]
 
@@ -121,7 +121,7 @@ class _Plan:
         self._settings = settings
         self._queue = queue
         self._ledger = Ledger(partition)
-        self._ends: list[tuple[float, Job, Placement]] = [
+        self._ends: list[End] = [
             (_end_s(entry, self._limit(entry.job), self._now_s), entry.job, entry.placement)
             for entry in partition.running
         ]
