@@ -15,14 +15,13 @@ from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
+from lucid.core.rounding import ROUNDING
 
 __all__ = ["End", "Slot", "Timeline", "expected_ends"]
 
 _MOST_STEPS = 128
 """Ends of running jobs are told apart up to so many instants; beyond that neighbours count as the later of them,
 as Slurm's own backfill rounds times up (``bf_resolution``)."""
-
-_ROUNDING_S = 1e-6
 
 End = tuple[float, Job, Placement]
 """When a job is to give its GPUs back, in seconds, and which."""
@@ -96,7 +95,7 @@ class Timeline:
 
     def _step_of(self, at_s: float) -> int:
         """The first step at or after a time."""
-        return int(np.searchsorted(self._times, at_s - _ROUNDING_S))
+        return int(np.searchsorted(self._times, at_s - ROUNDING))
 
     def find(self, job: Job, limit_s: float, closed: Set[int] = frozenset(), earliest: bool = False) -> Slot | None:
         """The first time at which the job has its GPUs for ``limit_s`` seconds; ``None`` if that never comes.
@@ -139,13 +138,13 @@ class Timeline:
         lacks = np.where(enough, steps, np.arange(steps)[:, None])
         next_lack = np.minimum.accumulate(lacks[::-1], axis=0)[::-1]
         until_s = np.append(self._times, np.inf)[next_lack]
-        return enough & (until_s >= self._times[:, None] + limit_s - _ROUNDING_S)
+        return enough & (until_s >= self._times[:, None] + limit_s - ROUNDING)
 
     def take(self, job: Job, slot: Slot, limit_s: float) -> None:
         """Keep the slot for the job, from its start for ``limit_s`` seconds."""
         end_s = slot.start_s + limit_s
         until = self._step_of(end_s)
-        if until == len(self._times) or self._times[until] > end_s + _ROUNDING_S:
+        if until == len(self._times) or self._times[until] > end_s + ROUNDING:
             self._times = np.insert(self._times, until, end_s)
             self._free = np.insert(self._free, until, self._free[until - 1], axis=0)
             self._cpus = np.insert(self._cpus, until, self._cpus[until - 1], axis=0)
