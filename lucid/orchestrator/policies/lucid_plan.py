@@ -88,11 +88,9 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
     """
     decisions, fences, feasible = starts.decisions, starts.fences, Feasibility(starts.partition)
     stopped: list[dict[Shape, tuple[float, Hold]]] = [{} for _ in fences.nodes]
-    one, room_s = len(fences.fences) < 2, fences.rooms_s[0] if fences.fences else float("inf")
     for queued in queue:
         # most of a long queue is told here, by one look at what stopped a job of the same shape
-        duration_s = queued.prediction.duration_s
-        level = duration_s > room_s if one else fences.level(duration_s)
+        level = fences.level(queued.prediction.duration_s)
         known = stopped[level].get(queued.shape)
         if known is not None and known[0] <= queued.gpu_mem_mib:
             decisions[queued.id] = known[1]
