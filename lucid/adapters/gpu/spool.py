@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lucid.adapters.atomic import read_regular, write_atomic
 from lucid.adapters.bounded import MOST_S, clean, digits, finite
+from lucid.atomic import read_regular, write_atomic
 from lucid.errors import MetricsError
 from lucid.profiler.samples import GpuSample, Sample, pack, record_size, unpack
 
