@@ -151,15 +151,6 @@ class DaemonSettings(Section):
     """What lucidctl answers to those who may not read the state: from the file public.json beside the heartbeat."""
     profiles_dir: str = ""
     """Where samplers put their summaries; empty: profiles/ in state_dir."""
-    samples_dir: str = ""
-    """Where samplers put their samples (their --spool), if the daemon can reach it; empty: it goes by the summaries
-    in profiles_dir alone."""
-    samples_every_s: float = Field(10.0, gt=0)
-    """Seconds between takings-in of samples."""
-    keep_samples_h: float = Field(6.0, gt=0)
-    """How long samples are kept, hours: what a restarted daemon goes on from."""
-    most_samples_mib: int = Field(256, ge=1)
-    """And how much of them at the most; the oldest go first."""
     lease_s: float = Field(15.0, ge=3)
     site_factor_bound: int = Field(1000, ge=1, le=1_000_000)
     """Most that order mode adds to a job's priority."""

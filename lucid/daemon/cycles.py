@@ -84,14 +84,10 @@ class Cycles:
         parts, cluster = self._parts, self.cluster
         if self._cycle is None or (parts.models is not None and parts.models.changed()):
             self._cycle = self._make_cycle()
-        if parts.samples is not None:
-            parts.samples.take(self.token)
         result = self._cycle.run()
         self._policy_memory.keep(self._cycle.memory)
         running = [entry for part in result.snapshot.partitions.values() for entry in part.running]
         parts.memory.take(running)
-        if parts.samples is not None:
-            parts.samples.watch(running)
         self._learn_what_was_missed()  # while the notes of jobs that have left are still there
         mended = cluster.heal()
         for done in mended:
@@ -133,7 +129,6 @@ class Cycles:
 
     def _tell_models(self, models: LiveModels) -> None:
         for kind, serving in models.serving.items():
-            self._parts.store.put_model(kind, serving.version, self._parts.clock.now_s(), serving.why)
             level = logging.ERROR if serving.trouble else logging.INFO
             _LOG.log(level, "model", extra={"facts": {"kind": kind, **asdict(serving)}})
 
