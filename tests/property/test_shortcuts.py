@@ -22,7 +22,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.core.prediction import Prediction
-from lucid.core.reason import FairOrder, ShareScores
+from lucid.core.reason import FairOrder, ShareScores, Stable
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
 from lucid.orchestrator import timeline
@@ -148,6 +148,9 @@ def test_what_stopped_a_job_of_the_same_shape_would_stop_this_one() -> None:
         quick = LucidPolicy(rules, FixedPredictor()).plan(snapshot)
         every = without_shapes(rules, FixedPredictor()).plan(snapshot)
         assert outline(quick) == outline(every), f"seed {seed}"
+        for job_id, decision in quick.partitions[VC].decisions.items():
+            for why in decision.reasons:  # a reason that names the job is told of no other
+                assert not isinstance(why, Stable) or why.job == job_id, f"seed {seed}"
 
 
 def test_the_scenes_hold_jobs_by_their_shape() -> None:
@@ -289,13 +292,27 @@ def test_ends_that_count_as_one_make_nobody_start_sooner(monkeypatch: pytest.Mon
 
 
 def test_a_vc_that_is_not_planned_because_nobody_waits_there_would_decide_nothing() -> None:
+    """Except that an unstable pair is parted there too."""
+    parted = 0
     for seed in range(100):
         rng = random.Random(seed)
         snapshot, rules = some_crowded_vc(rng), some_rules(rng)
         room = replace(snapshot.partitions[VC], pending=())
-        empty = replace(snapshot, partitions={VC: room})
+        running = list(room.running)
+        if running:
+            host = running.pop()
+            profile = JobProfile(20.0, 5.0, 3000.0, unstable=rng.random() < 0.5)
+            guest = Running(
+                a_job("guest", host.job.gpus), 500.0, host.placement, profile=profile, partner=host.job.id
+            )
+            running += [replace(host, partner="guest"), guest]
+        room = replace(room, running=tuple(running))
+        known = {**snapshot.predictions, "guest": guess(900.0, 0)}
+        empty = replace(snapshot, partitions={VC: room}, predictions=known)
         made = plan_vc(room, empty, rules, FixedPredictor(), QueueOrder())
+        parted += bool(made.actions)
         assert outline(LucidPolicy(rules, FixedPredictor()).plan(empty)) == outline(Plan(1000.0, {VC: made}))
+    assert parted > 10
 
 
 def test_a_check_that_is_passed_over_would_have_passed() -> None:

@@ -83,7 +83,9 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
     """Start or hold everybody, in order.
 
     What stopped a job stops every later job of its shape and level (``Fences.level``) that needs no less GPU memory:
-    a plan only ever uses room up, and later jobs have higher priority values. The speed of a pair is not part of the
+    a plan only ever uses room up, and later jobs have higher priority values. A job that starts alone between the two
+    may be joined, but on GPUs that the first one could not have: for want of CPUs or host memory, of which there are
+    then fewer, or because the nodes are kept for another. The speed of a pair is not part of the
     shape: a lighter job of the same share score waits with the heavier one before it, until the next plan.
     """
     decisions, fences, feasible = starts.decisions, starts.fences, Feasibility(starts.partition)
@@ -97,11 +99,6 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
             continue
         hold = starts.in_order(queued, level)
         if hold is None:
-            start = decisions[queued.id]
-            if isinstance(start, Start) and start.beside is None:  # it may be joined, by jobs of as many GPUs
-                for by_shape in stopped:
-                    for shape in [shape for shape in by_shape if shape[0] == queued.entry.job.gpus]:
-                        del by_shape[shape]
             continue
         hopeless = feasible.bar(queued.entry.job)
         if hopeless is not None:
