@@ -74,7 +74,7 @@ class ActingFloor(Floor):
         job_id, decision = action.job_id, action.decision
         live = self._live.get(job_id)
         if live is None or (live.partition != action.partition and not self._overflows(action)):
-            return f"job {job_id} is not in partition {action.partition!r} (any more)"
+            return f"job {job_id} is not in partition {action.partition!r}"
         runs = isinstance(live.view, Running)
         if isinstance(decision, Resize):
             fits = isinstance(live.view, Running) and live.training is not None and live.view.partner is None
@@ -85,7 +85,7 @@ class ActingFloor(Floor):
             return f"job {job_id} is {'running' if runs else 'pending'}"
         interleaves = isinstance(decision, Regroup) or (isinstance(decision, Start) and bool(decision.group))
         if interleaves and self._interleaving is None:
-            return f"job {job_id}: nothing here interleaves jobs"
+            return f"job {job_id}: this cluster cannot interleave jobs"
         if isinstance(decision, Start) and decision.beside is not None:
             partner = self._live.get(decision.beside)
             shown = None if partner is None else partner.view

@@ -75,8 +75,8 @@ class SimulatedCluster(ActingFloor):
         without = [item.job.id for item in trace.jobs if item.job.gpus < 1]
         if without:
             raise ConfigError(
-                f"trace {trace.name!r}: {len(without)} jobs ask for no GPU (the first is {without[0]!r}), and a GPU "
-                "scheduler has nothing to give them; read the trace without keep_cpu_jobs"
+                f"trace {trace.name!r}: {len(without)} jobs ask for no GPU (the first is {without[0]!r}); Lucid "
+                "schedules GPU jobs only; read the trace without keep_cpu_jobs"
             )
         rooms = {name: Room(name, tuple(nodes), False) for name, nodes in layout.items()}
         if profiling_nodes:

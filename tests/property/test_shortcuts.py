@@ -312,7 +312,7 @@ def test_a_vc_that_is_not_planned_because_nobody_waits_there_would_decide_nothin
         made = plan_vc(room, empty, rules, FixedPredictor(), QueueOrder())
         parted += bool(made.actions)
         assert outline(LucidPolicy(rules, FixedPredictor()).plan(empty)) == outline(Plan(1000.0, {VC: made}))
-    assert parted > 10
+    assert parted > 5
 
 
 def test_a_check_that_is_passed_over_would_have_passed() -> None:

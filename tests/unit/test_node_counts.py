@@ -62,7 +62,7 @@ def test_a_plan_that_puts_it_on_one_node_is_refused() -> None:
     place = part(nodes(2, 4), [waits("j", 2, min_nodes=2)], name="vc")
     start = Start(at("n1:0-1"), ())
     plan = PartitionPlan({"j": start}, (Action("j", "vc", start),))
-    with pytest.raises(UnsafePlan, match="asked for 2 nodes, would get 1"):
+    with pytest.raises(UnsafePlan, match="asked for 2 nodes, and would get 1"):
         check_partition(place, plan)
 
 
