@@ -73,7 +73,7 @@ def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float
         )
     check_policy(settings, str(config))
     slurm, state = settings.slurm, Path(settings.daemon.state_dir)
-    breaker = Breaker(monotonic_s, latency_s=slurm.slow_s, rest_s=slurm.rest_s)
+    breaker = Breaker(monotonic_s)
     clock = SystemClock()
     left_out = LeftOut()
     store = open_store(state / "lucid.db", clock.now_s(), left_out, settings.daemon.shared_state)
@@ -102,14 +102,7 @@ def _samples(settings: Settings, store: Store, clock: Clock) -> SampleIntake | N
     daemon = settings.daemon
     if not daemon.samples_dir:
         return None
-    return SampleIntake(
-        Path(daemon.samples_dir),
-        store,
-        clock,
-        every_s=daemon.samples_every_s,
-        keep_s=daemon.keep_samples_h * 3600.0,
-        most_bytes=daemon.most_samples_mib << 20,
-    )
+    return SampleIntake(Path(daemon.samples_dir), store, clock, most_bytes=daemon.most_samples_mib << 20)
 
 
 def open_store(path: Path, now_s: float, left_out: LeftOut | None = None, shared: bool = False) -> SqliteStore:
