@@ -19,11 +19,11 @@ from lucid.adapters.store.file import set_aside
 from lucid.adapters.store.pair_memory import PairMemoryFile
 from lucid.adapters.store.port import Store, StoreDamaged
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Settings, library_folder, profiles_folder
+from lucid.config import Settings, profiles_folder
 from lucid.core.ports import Clock, Predictor
 from lucid.errors import ConfigError
 from lucid.live.models import LiveModels
-from lucid.live.policies import check_policy
+from lucid.live.policies import check_policy, live_models
 from lucid.live.samples import SampleIntake, WithSamples
 from lucid.models.packing.pair_memory import PairMemory
 
@@ -82,12 +82,7 @@ def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float
     if samples is not None:
         source = WithSamples(source, samples)
     memory = PairMemoryFile(state / "pairs.json", left_out)
-    models = LiveModels(
-        library_folder(settings, config.parent) or state / "models",
-        first_guess_s=settings.daemon.first_guess_s,
-        profiled_s=settings.policy.profiling.t_prof_s,
-        memory=memory,
-    )
+    models = live_models(settings, config, memory)
     client = make_client(slurm, breaker, left_out)
     accounting = None
     if slurm.client == "command" or slurm.rest_commands:

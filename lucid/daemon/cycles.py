@@ -14,9 +14,9 @@ from lucid.core.job import Stage
 from lucid.core.ports import Predictor
 from lucid.daemon.build import Parts
 from lucid.live.catch_up import CatchUp
-from lucid.live.guarded import Guarded
 from lucid.live.models import LiveModels
-from lucid.live.modes import live_profiling, policy_settings
+from lucid.live.modes import live_profiling
+from lucid.live.policies import live_policy, live_predictor
 from lucid.live.policy_memory import PolicyMemory
 from lucid.live.published import Publisher
 from lucid.live.records import with_records
@@ -119,18 +119,15 @@ class Cycles:
     def _make_cycle(self) -> Cycle:
         """Everything that a prediction goes into, from the models that serve now and the jobs that have ended."""
         parts = self._parts
-        able = (
-            self.cluster.capabilities
-        )  # asks Slurm for its version, so this waits for the first turn that reaches it
-        made = parts.predictor
-        if isinstance(made, LiveModels):
-            models, made = made, made.make()
-            self._tell_models(models)
-        self._predictor = predictor = Guarded(made, parts.left_out, parts.settings.daemon.first_guess_s)
+        # Slurm is asked for its version, so this waits for the first turn that reaches Slurm
+        able = self.cluster.capabilities
+        self._predictor = predictor = live_predictor(parts.settings, parts.predictor, parts.left_out)
+        if isinstance(parts.predictor, LiveModels):
+            self._tell_models(parts.predictor)
         predictor.learn(parts.store.ended())
-        rules = policy_settings(parts.settings, able)
-        store = StoreRecorder(parts.store, self.token, self._modes, self._publisher.take)
-        policy, recorder = with_records(parts.settings, rules, predictor, store)
+        live = live_policy(parts.settings, able)
+        store = StoreRecorder(parts.store, self.token, self._modes, self._publisher.take, live.to_dict())
+        policy, recorder = with_records(parts.settings, live, predictor, store)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
         return Cycle(self.cluster, predictor, policy, recorder, memory=before, tolerant=True)
 
