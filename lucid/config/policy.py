@@ -82,11 +82,11 @@ class PackingSettings(Section):
     priority_ratio: float | None = Field(None, gt=0)
     """A guest's priority value may be at most this many times its partner's (L30); unset: no such rule."""
     same_user_only: bool = False
-    """Only jobs of the same user share GPUs: two users' programs under one MPS daemon can hurt each other. The
-    daemon turns this on unless daemon.share_across_users is set."""
+    """Only jobs of the same user share GPUs: two users' programs under one MPS daemon can hurt each other.
+    For simulations: lucidd goes by daemon.share_across_users, and refuses a file that says otherwise here."""
     mps: bool | None = None
     """Say in the decision by what a pair will share: MPS is there for jobs of one user, or it is not. Unset: nothing
-    is said. The daemon sets it to daemon.mps."""
+    is said. For simulations: lucidd goes by daemon.mps, and refuses a file that says otherwise here."""
     dynamic: bool = False
     """Share less, or not at all, while a VC's idle GPUs suffice for what waits and what is forecast (L17)."""
     unparted_harm: float = Field(0.25, ge=0, le=1)
