@@ -20,7 +20,7 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import Mode, Settings, settings_from
 from lucid.core.ports import Predictor
-from lucid.daemon import Daemon, main
+from lucid.daemon import Daemon, Parts, main
 from lucid.errors import ClusterUnavailable, ConfigError
 from lucid.live.models import LiveModels
 from lucid.live.modes import modes_from, policy_settings
@@ -50,10 +50,11 @@ class Site:
 
     def start(self, holder: str = "one") -> Daemon:
         self.store = SqliteStore(self.folder / "lucid.db")
-        self.daemon = Daemon(
+        parts = Parts(
             self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            self.predictor, holder, monotonic_s=lambda: self.slurm.now,
+            self.predictor, monotonic_s=lambda: self.slurm.now,
         )  # fmt: skip
+        self.daemon = Daemon(parts, holder)
         return self.daemon
 
     def submit(self, job_id: str, /, gpus: int = 1, **rest: Any) -> None:

@@ -13,7 +13,7 @@ from lucid.config import Mode
 from lucid.core.decision import Decision, DecisionRow, PartitionPlan, Plan, row_of
 from lucid.core.ports import Applied, Recorder
 from lucid.core.reason import Reason, SameUser
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import Snapshot
 
 __all__ = ["Recorders", "StoreRecorder"]
 
@@ -40,7 +40,7 @@ class StoreRecorder:
         self._modes = modes
         self._last: dict[str, tuple[object, ...]] = {}
         self._seen: dict[str, PartitionPlan] = {}
-        self._drawn: list[Partition | PartitionPlan] = []
+        self._drawn: list[object] = []
         self._drawn_at_s = float("-inf")
         for row in store.decisions(limit=20_000):
             self._last[row.job_id] = _signature(row.partition, row.verb, row.reasons, row.placement)
@@ -84,7 +84,7 @@ class StoreRecorder:
         return row
 
     def _draw(self, snapshot: Snapshot, plan: Plan) -> None:
-        seen = [*snapshot.partitions.values(), *plan.partitions.values()]
+        seen: list[object] = [*snapshot.partitions.values(), *plan.partitions.values()]
         changed = len(seen) != len(self._drawn) or any(map(is_not, seen, self._drawn))
         since_s = snapshot.now_s - self._drawn_at_s  # below 0 where the clock was set back
         if not changed or 0 <= since_s < _PICTURE_EVERY_S:

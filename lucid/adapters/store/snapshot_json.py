@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from lucid.adapters.slurm.view import parse_placement
+from lucid.adapters.slurm.facts import parse_placement
 from lucid.core.decision import (
     Action,
     Decision,
