@@ -47,7 +47,7 @@ from lucid.live.failover import Failover
 from lucid.live.guarded import Guarded
 from lucid.live.log import JsonLines
 from lucid.live.model_timer import ModelTimer
-from lucid.live.models import LiveModels
+from lucid.live.models import LiveModels, live_forecaster
 from lucid.live.modes import live_profiling, modes_from, policy_settings
 from lucid.live.policies import check_policy
 from lucid.live.policy_memory import PolicyMemory
@@ -355,6 +355,8 @@ class Daemon:
         missed = self._catch_up.run({job.id for job in cluster.facts.jobs}, cluster.notes, self._token)
         if missed:
             self._predictor.learn(missed)
+            for item in missed:
+                self._forecaster.saw(item.job)
         self._catch_up.seen(self._clock.now_s())
 
     def _make_cycle(self, cluster: SlurmCluster) -> Cycle:
@@ -363,12 +365,15 @@ class Daemon:
         if self._models is not None:
             self._predictor = self._guarded(self._models.make())
             self._tell_models(self._models)
-        self._predictor.learn(self._store.ended())
+        ended = self._store.ended()
+        self._predictor.learn(ended)
         rules = policy_settings(self._settings, able)
+        profiled = partial(goes_through_profiling, settings=rules.profiling)
+        self._forecaster = live_forecaster(self._models, ended, profiled, self._left_out)
         store = StoreRecorder(self._store, self._token, lambda: self.modes, self._publisher.take)
         policy, recorder = with_records(self._settings, rules, self._predictor, store)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
-        return Cycle(cluster, self._predictor, policy, recorder, memory=before, tolerant=True)
+        return Cycle(cluster, self._predictor, policy, recorder, self._forecaster, before, tolerant=True)
 
     def _tell_models(self, models: LiveModels) -> None:
         for kind, serving in models.serving.items():

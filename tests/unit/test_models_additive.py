@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lucid.errors import ModelError
-from lucid.models.additive import AdditiveModel, from_ebm
+from lucid.models.additive import AdditiveModel
+from lucid.models.ebm import from_ebm
 
 pd = pytest.importorskip("pandas")
 glassbox = pytest.importorskip("interpret.glassbox")

@@ -104,10 +104,11 @@ class VcPlan:
         self._mode, level, self._level_changes_s = sharing_mode(
             self._ledger.free,
             sum(entry.job.gpus for entry in self._partition.pending),
-            snapshot.forecast.get(name, 0.0),
+            snapshot.arrivals.of(name),
             self._settings.packing,
             before if isinstance(before, SharingMode) else None,
             self._now_s,
+            snapshot.arrivals.by,
         )
         self._level = () if level else (level,)
         self._gss = self._mode.gss
