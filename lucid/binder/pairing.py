@@ -11,7 +11,7 @@ from lucid.core.job import Job, JobProfile, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
-from lucid.core.prediction import MEDIUM, Prediction
+from lucid.core.prediction import Prediction
 from lucid.core.reason import (
     BestPartner,
     DistributedAlone,
@@ -118,8 +118,9 @@ class Binder:
         return job.gpus, job.user if self._settings.same_user_only else ""
 
     def in_slots(self, entry: Pending, score: int | None, nodes: int) -> InSlots:
-        """Does a job that starts alone on so many nodes start in slots? Of measured ones Tiny and Medium jobs do."""
-        profile, gss = entry.profile, self._settings.gss
+        """Does a job that starts alone on so many nodes start in slots? It does if another job may join it by the
+        rules of ``offer``, now or once it is measured."""
+        profile = entry.profile
         return InSlots(
             entry.job.shareable,
             entry.alone,
@@ -127,7 +128,7 @@ class Binder:
             profile is not None,
             profile is not None and profile.unstable,
             score,
-            min(gss, MEDIUM) if gss else -1,
+            self._settings.gss or -1,
         )
 
     def bars(self, entry: Pending, score: int | None, gss: int) -> Reason | None:

@@ -128,6 +128,14 @@ def start(scene: Scene, job_id: str, where: str, beside: str | None = None, name
     return done
 
 
+def test_only_a_job_that_started_in_slots_may_be_joined(scene: Scene) -> None:
+    on_whole = Action("b", VC, Start(at("n2:0"), WHY, slots=False))
+    assert not start(scene, "a", "n1:0").refused
+    assert [done.refused for done in scene.cluster.apply([on_whole])] == [None]
+    scene.pass_time(5.0)
+    assert {e.job.id: e.alone for e in room(scene).running} == {"a": False, "b": True}
+
+
 def test_it_says_what_it_can_do(scene: Scene) -> None:
     assert scene.cluster.capabilities <= set(Capability)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import HEAVY, LIGHT, FixedPredictor, a_job, guess, policy
+from examples import examples
 from lucid.binder.contention import contention_speeds
 from lucid.core.decision import Plan
 from lucid.core.job import JobProfile, Pending, Running
@@ -71,7 +71,7 @@ def some_guess(rng: random.Random, profile: JobProfile | None, queued: bool) -> 
 
 
 @pytest.mark.parametrize("name", ["fifo", "backfill", "qssf", "srtf", "tiresias", "lucid"])
-@settings(max_examples=int(os.environ.get("LUCID_EXAMPLES", "50")), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(rng=st.randoms(use_true_random=False))
 def test_a_kept_plan_is_the_plan_made_anew(name: str, rng: random.Random) -> None:
     snapshot = some_waiting_vc(rng)

@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 from test_daemon import Site
 
-from lucid import daemon as daemon_module
 from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.wake import WakeFile
 from lucid.adapters.store.memory import MemoryStore
@@ -20,7 +19,7 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import settings_from
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.daemon import Daemon
+from lucid.daemon import Daemon, Parts, build, process
 from lucid.doctor.state import look_over_state
 from lucid.errors import ModelError
 from lucid.live.job_log import write_job_log
@@ -47,10 +46,11 @@ class LearnedSite(Site):
         self.library = Library(self.folder / "models")
         self.store = SqliteStore(self.folder / "lucid.db")
         models = LiveModels(self.library.root, first_guess_s=2000.0, profiled_s=60.0)
-        self.daemon = Daemon(
+        parts = Parts(
             self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            models, holder, monotonic_s=lambda: self.slurm.now,
+            models, monotonic_s=lambda: self.slurm.now,
         )  # fmt: skip
+        self.daemon = Daemon(parts, holder)
         return self.daemon
 
     def serve(self, kind: str, model: Any) -> None:
@@ -126,9 +126,10 @@ def test_a_daemon_that_starts_reads_its_library_once(tmp_path: Path, monkeypatch
     assert {*once} == {"duration", "share"}
 
     reads.clear()
-    monkeypatch.setattr(daemon_module, "make_client", lambda *_: site.slurm)
-    monkeypatch.setattr(daemon_module, "SystemClock", lambda: site.slurm)
-    daemon, store = daemon_module._make(site.settings, tmp_path / "lucid.toml", lambda: site.slurm.now)
+    monkeypatch.setattr(build, "make_client", lambda *_: site.slurm)
+    monkeypatch.setattr(build, "SystemClock", lambda: site.slurm)
+    parts = build.make_parts(site.settings, tmp_path / "lucid.toml", lambda: site.slurm.now)
+    daemon, store = Daemon(parts), parts.store
     for _ in range(2):
         daemon.turn()
         assert sorted(reads) == once
@@ -249,7 +250,7 @@ def test_the_daemon_starts_the_timer_and_ends_it(site: LearnedSite, tmp_path: Pa
 
     turn = site.daemon.turn
     site.daemon.turn = lambda: stop.set() or turn()  # type: ignore[method-assign,func-returns-value]
-    assert daemon_module._turn_until(site.daemon, stop, wake, False, [Timer()]) == 0  # type: ignore[list-item]
+    assert process.turn_until(site.daemon, stop, wake, False, [Timer()]) == 0  # type: ignore[list-item]
     assert told == ["start", "stop"]
 
 

@@ -24,7 +24,7 @@ from lucid.adapters.store.port import LeaseLost
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.job import Job, JobProfile, Running
 from lucid.core.placement import NodeGpus
-from lucid.daemon import Daemon
+from lucid.daemon import Daemon, Parts
 from lucid.live import samples as live_samples
 from lucid.live.samples import SampleIntake, WithSamples
 from lucid.models.history import HistoryPredictor
@@ -356,11 +356,12 @@ class Watched(Site):
         intake = SampleIntake(self.spool, self.store, self.slurm, every_s=5.0)
         self.memory = PairMemoryFile(self.memory_path)
         self.predictor = WithMemory(WithContention(HistoryPredictor(2000.0)), self.memory)
-        self.daemon = Daemon(
+        parts = Parts(
             self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store,
-            WithSamples(ProfileFolder(self.folder / "none"), intake), self.slurm, self.predictor, holder,
+            WithSamples(ProfileFolder(self.folder / "none"), intake), self.slurm, self.predictor,
             memory=self.memory, samples=intake, monotonic_s=lambda: self.slurm.now,
         )  # fmt: skip
+        self.daemon = Daemon(parts, holder)
         return self.daemon
 
     def live(self, seconds: int) -> None:

@@ -193,7 +193,10 @@ def test_a_users_own_extra_stays_and_the_action_says_that_there_is_no_mps(stage:
     known(stage, "1")
     stage.start("1", "n1:0")
     assert (stage.request("1").shards, extra(stage, "1")) == (True, "rack=7; $(id)")
-    assert stage.store.actions("1")[-1].detail == "n1:0 in slots, without MPS: its Extra is the user's"
+    assert (
+        stage.store.actions("1")[-1].detail
+        == "n1:0 in slots, without MPS, because the user has set the job's Extra field"
+    )
     stage.do("1", Requeue(WHY))
     stage.mend()
     assert extra(stage, "1") == "rack=7; $(id)"

@@ -22,8 +22,9 @@ from lucid.adapters.store.memory import MemoryStore
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import Mode, Settings, SlurmSettings, settings_from
-from lucid.daemon import Daemon, modes_from
+from lucid.daemon import Daemon, Parts
 from lucid.errors import ConfigError
+from lucid.live.modes import modes_from
 from lucid.models.history import HistoryPredictor
 
 ASSETS = Path(__file__).parent.parent / "assets/slurm"
@@ -95,9 +96,8 @@ def test_an_idle_cluster_is_asked_at_most_twelve_times_a_minute(
         "test",
     )  # fmt: skip
     store = SqliteStore(tmp_path / "lucid.db")
-    daemon = Daemon(
-        settings, client, breaker, store, FakeSampler(FakeSlurm([]), {}), watch, HistoryPredictor(600.0), "me"
-    )
+    parts = Parts(settings, client, breaker, store, FakeSampler(FakeSlurm([]), {}), watch, HistoryPredictor(600.0))
+    daemon = Daemon(parts, "me")
     times: list[float] = []
     while watch.now < 1.8e9 + 240:
         before = idle.asked

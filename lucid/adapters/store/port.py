@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from lucid.adapters.bounded import digits
 from lucid.adapters.gpu.spool import Batch, JobSamples
+from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, JobProfile
 from lucid.core.prediction import Prediction
-from lucid.core.reason import Reason
 from lucid.errors import StoreError
 
 __all__ = [
@@ -123,21 +123,6 @@ class PredictionRow:
     at_s: float
     user: str
     prediction: Prediction
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionRow:
-    """One decision, stored when it differs from the one before. ``mode``: what the partition was in;
-    ``applied``: whether anything was done about it."""
-
-    at_s: float
-    job_id: str
-    partition: str
-    verb: str
-    reasons: tuple[Reason, ...]
-    placement: str = ""
-    beside: str | None = None
-    mode: str = ""
 
 
 @dataclass(frozen=True, slots=True)
