@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from lucid.config import PackingSettings
 from lucid.core.job import Job, Pending, Running
@@ -35,6 +36,9 @@ from lucid.core.restart import Restarts, may_restart
 from lucid.core.snapshot import Partition
 
 __all__ = ["Binder"]
+
+_SPEED_ERROR: Final = 0.15
+"""A pair may turn out slower than expected by this: the worst plausible error of a measured pair model."""
 
 
 @dataclass(slots=True)
@@ -261,7 +265,7 @@ class Binder:
     def _harm(self, entry: Pending, other: _Candidate, speeds: tuple[float, float]) -> PairHarm:
         """What this pair may cost at the most, until the shorter one has to be gone."""
         settings, host = self._settings, other.entry
-        worst = max(min(speeds) - settings.speed_error, settings.part_below_speed)
+        worst = max(min(speeds) - _SPEED_ERROR, settings.part_below_speed)
         own_s = max(self._predictions[entry.job.id].duration_s, 1.0)
         other_s = max(other.remaining_s, 1.0)
         together_s = min(

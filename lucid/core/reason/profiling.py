@@ -94,10 +94,13 @@ class Requeueable(Reason):
 
 @dataclass(frozen=True, slots=True)
 class ProfilerPressure(Reason):
-    """Is there a burst? ``queue_s``: how long the profiling queue would take at the usual T_prof."""
+    """Is there a burst? ``queue_s``: how long the profiling queue would take at the usual T_prof, with what comes
+    within one T_prof by the forecast of ``by``: ``gpus_per_hour`` for profiling nodes."""
 
     queue_s: float
     bound_s: float
+    gpus_per_hour: float = 0.0
+    by: str = ""
 
     def __bool__(self) -> bool:
         return self.queue_s > self.bound_s

@@ -270,13 +270,14 @@ class Interleaved(Reason):
 @dataclass(frozen=True, slots=True)
 class SharingLevel(Reason):
     """Is the VC busy enough for sharing as configured? ``gss`` is the capacity in force, from idle GPUs, GPUs that
-    wait, and GPUs forecast to be submitted per hour."""
+    wait, and GPUs that ``by`` forecasts to be submitted per hour."""
 
     idle_gpus: int
     waiting_gpus: int
     gpus_per_hour: float
     gss: int
     default_gss: int
+    by: str = ""
 
     def __bool__(self) -> bool:
         return self.gss >= self.default_gss

@@ -43,8 +43,10 @@ def sharing_now(
     if not packing.dynamic or not packing.gss:
         return Sharing(packing.gss)
     waiting_gpus = sum(entry.job.gpus for entry in partition.pending)
-    forecast = snapshot.forecast.get(partition.name, 0.0)
-    mode, level, changes_s = sharing_mode(idle_gpus, waiting_gpus, forecast, packing, before, snapshot.now_s)
+    arrivals = snapshot.arrivals
+    mode, level, changes_s = sharing_mode(
+        idle_gpus, waiting_gpus, arrivals.of(partition.name), packing, before, snapshot.now_s, arrivals.by
+    )
     return Sharing(mode.gss, () if level else (level,), mode, changes_s)
 
 
