@@ -132,7 +132,7 @@ class _World:
             stage = Stage.PROFILE if self._partitions[name].profiling else Stage.MAIN
             running[job_id] = Running(
                 entry.job, self.now_s, start.placement, stage, entry.profile, entry.ran_s, entry.restarts,
-                start.beside, entry.alone, group=start.group,
+                start.beside, not start.slots, group=start.group,
             )  # fmt: skip
             if start.beside in running:
                 running[start.beside] = replace(running[start.beside], partner=job_id)

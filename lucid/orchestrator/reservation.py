@@ -17,7 +17,7 @@ from lucid.orchestrator.placement import Feasibility
 
 __all__ = ["LOOK_AGAIN_S", "large_share", "next_holder"]
 
-LOOK_AGAIN_S = 60.0
+LOOK_AGAIN_S = 300.0
 """While nodes are kept for a large job, its plan is made anew after so long: time alone moves what is expected of
 these nodes (docs/decisions/0005)."""
 

@@ -1,6 +1,6 @@
 """A plan that is kept is the plan that would be made anew, at every instant until its wake time.
 
-Except around nodes kept for a large job: time alone moves these, and the plan is made anew after a minute.
+Except around nodes kept for a large job: time alone moves these, and the plan is made anew after five minutes.
 """
 
 from __future__ import annotations
