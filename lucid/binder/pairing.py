@@ -1,4 +1,4 @@
-"""Who may stand beside whom: the packing rules, share scores within GSS, and the choice of partner."""
+"""Which jobs may share GPUs: the packing rules, share scores within GSS, and the choice of partner."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Candidate:
     node: str
     may_restart: bool
     noted: bool = False
-    """Has it been noted when it will have outlived its estimate?"""
+    """Is it noted when this job will have outlived its estimate?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Binder:
         )
 
     def bars(self, entry: Pending, score: int | None, gss: int) -> Reason | None:
-        """The rule that keeps this job from sharing with anybody under this capacity; ``None`` if there is none."""
+        """The rule by which this job may share with no other under this capacity; ``None`` if there is none."""
         job, profile = entry.job, entry.profile
         test: Reason = DistributedAlone(job.gpus, self._ledger.gpus_per_node, job.min_nodes)
         if test:
@@ -195,7 +195,7 @@ class Binder:
         for other in candidates.values():
             if other.node in fenced:
                 continue
-            if other.score > room:  # the commonest refusal: its reason is made only if nobody gets further
+            if other.score > room:  # the commonest refusal: its reason is made only if no candidate gets further
                 too_much = too_much or other
                 continue
             looked_at += 1

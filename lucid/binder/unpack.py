@@ -32,11 +32,11 @@ def partings(
     - a job was measured to run slower than ``part_below_speed``: the one that began later leaves, which has less
       to lose.
 
-    The leaver will run alone from then on. Where it may not be started over its partner leaves instead; a pair of two
-    such jobs stays, because nobody's job is killed for another's comfort.
+    The job that leaves runs alone from then on. If it may not be started over, its partner leaves instead. A pair of
+    two such jobs stays: no job is killed for the speed of another.
     """
     found: list[Parting] = []
-    # hundreds of pairs, asked for every plan: only those with something to look at are looked at
+    # there are hundreds of pairs at every plan: most have nothing that a rule looks at
     paired = [
         entry
         for entry in running

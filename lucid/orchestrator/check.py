@@ -36,7 +36,7 @@ _JOB_ID = attrgetter("job.id")
 class SafetyCheck:
     """Checks plans. A partition's plan that was checked against the same partition before is not checked
     again (policies hand unchanged plans out anew). ``group_limit``: most jobs that the policy may interleave on
-    the same GPUs; 1 forbids it. ``restarts``: whom it may start over; ``None`` where it goes by no such rule."""
+    the same GPUs; 1 forbids it. ``restarts``: whom it may start over; ``None`` where the policy has no such rule."""
 
     def __init__(self, group_limit: int = 1, restarts: Restarts | None = None) -> None:
         self._group_limit = group_limit
@@ -123,7 +123,7 @@ class _Elsewhere:
         return part is not None and isinstance(part.decisions.get(job_id), Start)
 
     def waiting(self) -> dict[str, Pending]:
-        """Who waits elsewhere, of those whom this plan may start: nobody, except by the profiling partition's."""
+        """Jobs of other partitions that this plan may start: only the profiling partition's plan may start any."""
         if not self._partition.profiling:
             return {}
         parts = [part for part in self._snapshot.partitions.values() if part is not self._partition]
@@ -145,7 +145,7 @@ def check_partition(
     asked for, or as its elastic limits allow, on no fewer nodes than it asked for; a GPU holds at most two jobs, both
     on exactly the same GPUs (so of equal count), both measured, their memory peaks within the card's, unless they are
     one interleaved group (``check_groups``); CPUs and host memory of a node are not exceeded by what the plan
-    starts; nobody is started over whom ``restarts`` does not allow it.
+    starts; only jobs for which ``restarts`` allows it are started over.
 
     Raises:
         UnsafePlan: naming the rule, the job and the resource.

@@ -1,4 +1,4 @@
-"""Nodes kept for jobs, and who may start on them all the same."""
+"""Nodes kept for jobs, and which other jobs may start on them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class KeptNodes:
 
 class Fences:
     """All nodes that are kept in one plan. The longer a job is expected to take, the more of them are closed
-    to it: its ``level`` is the number of fences, from the tightest, that it must keep off."""
+    to it: its ``level`` is the number of fences, from the tightest, that the job may not use."""
 
     def __init__(self, fences: Sequence[Fence] = ()) -> None:
         self.fences = sorted(fences, key=lambda fence: fence.room.room_s)

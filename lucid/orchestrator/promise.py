@@ -1,7 +1,8 @@
-"""The starvation bound: whose turn it is, by when, and the nodes kept for them.
+"""The starvation bound: which jobs go before all others, and by when they are to start.
 
-A job's turn comes a share of the bound after plain order would have started it. From then on it goes before all
-others, in order of their bounds, and nodes are kept for it.
+A job's turn comes when a share of the bound (``fairness.keep_from``) has passed since plain order would have started
+it. From then on the job goes before all others, and nodes are kept for it. Jobs whose turn has come go in order of
+their bounds.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ def turns(
     now_s: float,
     settings: FairnessSettings,
 ) -> tuple[list[Turn], float | None]:
-    """Those whose turn it is, earliest bound first, and when that may come to be otherwise by itself.
+    """The jobs whose turn has come, earliest bound first; and when time alone may change this, s.
 
     ``plain_starts_s``: when plain order started those of the partition's pending jobs that it has started.
-    ``next_end_s``: before that it starts no other.
+    ``next_end_s``: plain order starts no other job before this time.
     """
     bound_s = settings.beyond_plain_s
     assert bound_s is not None

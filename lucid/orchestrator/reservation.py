@@ -1,10 +1,10 @@
 """For which large job nodes are kept, because it would starve behind small ones.
 
-The rule is that of EASY backfilling: one reservation at a time, for the job that has waited longest; the nodes
-are those expected to drain soonest; another job may start on them only if it is expected to be gone by then.
-Estimates of single jobs are poor, so a job is held to ``safety`` times its estimate, and once the holder has
-waited long enough nothing at all starts on its nodes any more: the wait is then bounded by what already runs.
-Large jobs that come without end would so have everything to themselves; ``large_share`` is what stops that.
+The rule is that of EASY backfilling. Nodes are kept for one job at a time, the large job that has waited longest.
+They are the nodes expected to drain soonest. Another job may start on them only if it is expected to end by then.
+Estimates of single jobs are poor, so ``safety`` times the estimate is taken. Once the holder has waited for
+``strict_after_s``, no other job may start on its nodes; its wait is then bounded by what already runs there.
+Large jobs that come one after the other would have the VC to themselves; ``large_share`` prevents that.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ these nodes (docs/decisions/0005)."""
 def next_holder(
     partition: Partition, gpus_per_node: int, now_s: float, settings: ReservationSettings
 ) -> tuple[Pending | None, float | None]:
-    """The large job that has waited longest, once past the bound; else ``None`` and the time at which the
-    next one will be."""
+    """The large job that has waited longest, if it has waited for ``after_wait_s``; else ``None``, and when the next
+    large job will have."""
     if not settings.enabled:
         return None, None
     above = _above(gpus_per_node, settings)
@@ -54,8 +54,8 @@ def large_share(
     held = sum(entry.gpus for entry in partition.running if entry.job.gpus > above)
     total = sum(node.gpus for node in partition.nodes if node.available)
     if not held or held + holder.job.gpus <= settings.most_share * total or settings.most_share >= 1:
-        return None, None  # before the queue is looked through
-    feasible = Feasibility(partition, up_only=True)  # a job that can never start is helped by nobody's waiting
+        return None, None
+    feasible = Feasibility(partition, up_only=True)  # large jobs need not give way to a job that can never start
     smaller = [e for e in partition.pending if e.job.gpus <= above and feasible.bar(e.job) is None]
     if not smaller:
         return None, None

@@ -108,7 +108,7 @@ class ProfilerPressure(Reason):
 
 @dataclass(frozen=True, slots=True)
 class HomeHasRoom(Reason):
-    """Could the job start in its own VC at once, with nobody waiting there before it?"""
+    """Could the job start in its own VC at once, with no job waiting there before it?"""
 
     vc: str
     free_gpus: int

@@ -1,4 +1,4 @@
-"""Reasons of order and room: whose turn it is, what fits where, what is kept for whom."""
+"""Reasons of order and room: which job is next, what fits where, which nodes are kept for which job."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SlurmPriority(Reason):
     age: float
     size: float
     fair_share: float | None = None
-    """``None`` where it has no weight, or nobody knows it."""
+    """``None`` where it has no weight, or is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Allotted(Reason):
 
 @dataclass(frozen=True, slots=True)
 class Rescaled(Reason):
-    """Does a running job get more GPUs, because some are idle and nobody waits for them, or fewer, because
+    """Does a running job get more GPUs, because some are idle and no job waits for them, or fewer, because
     ``waiting`` requests do?"""
 
     before: int
@@ -199,10 +199,10 @@ class Rescaled(Reason):
 
 @dataclass(frozen=True, slots=True)
 class Reserved(Reason):
-    """Nodes are kept for a large job that has waited long. May others start there meanwhile?
+    """Nodes are kept for a job that has waited long. May other jobs start on these nodes meanwhile?
 
-    Those may that are expected to end by ``until_s``, when the nodes are expected to have drained; with
-    ``strict`` none may. Compared is the longest time that such a job may take, ``room_s``; 0 when strict.
+    Jobs may that are expected to end by ``until_s``, when the nodes are expected to have drained; with ``strict``
+    no other job may. ``room_s``: the longest time that such a job may take; 0 when strict.
     """
 
     holder: str

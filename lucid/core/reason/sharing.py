@@ -1,4 +1,4 @@
-"""Reasons of sharing: who may stand beside whom on the same GPUs."""
+"""Reasons of sharing: which jobs may run on the same GPUs."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class UserAllows(Reason):
 @dataclass(frozen=True, slots=True)
 class InSlots(Reason):
     """Does the job start in slots, so that others may join it? It has to be on one node, willing and steady, and its
-    share score at most ``most``. One that nobody has measured starts in slots too: nobody joins it until it is
-    measured, and then without a restart."""
+    share score at most ``most``. A job that has not been measured starts in slots too. Another may join it once it
+    is measured, without a restart."""
 
     shareable: bool
     parted_before: bool
@@ -94,7 +94,7 @@ class PairHarm(Reason):
 
 @dataclass(frozen=True, slots=True)
 class NotMeasured(Reason):
-    """Has the job a profile? Without one nobody knows what it would do to a partner."""
+    """Has the job a profile? Without one, its effect on a partner is not known."""
 
     measured: bool
 
@@ -152,7 +152,7 @@ class GpuMemory(Reason):
 
 @dataclass(frozen=True, slots=True)
 class Stable(Reason):
-    """Packing rule 4 (L15): is the utilisation pattern of the job steady enough to stand beside another?"""
+    """Packing rule 4 (L15): is the utilisation pattern of the job steady enough to share GPUs?"""
 
     job: str
     unstable: bool
@@ -245,7 +245,7 @@ class SeenSpeed(Reason):
 @dataclass(frozen=True, slots=True)
 class BestPartner(Reason):
     """Of ``candidates`` partners that pass every rule this one has the highest ``score`` (the sum of the pair's
-    expected speeds); or, by the rule ``first``, it is the first that passes, and nobody looked further."""
+    expected speeds); or, by the rule ``first``, it is the first that passes, and no other was compared."""
 
     partner: str
     score: float

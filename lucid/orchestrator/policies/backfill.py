@@ -66,7 +66,7 @@ class BackfillPolicy(PartitionPolicy):
         return (snapshot.fair_share,) if self._settings.weight_fair_share and partition.pending else ()
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        """Start from the front, then what delays nobody."""
+        """Start jobs from the front; behind the first that does not fit, jobs that delay no other."""
         if not partition.pending:
             return PartitionPlan({})
         return _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot)).make(
@@ -134,11 +134,11 @@ class _Plan:
         return limit_s(job, self._predictions.get(job.id), self._settings)
 
     def make(self, changes_s: float | None) -> PartitionPlan:
-        """Decide everybody. ``changes_s``: when the order may change by itself."""
+        """Decide every pending job. ``changes_s``: when time alone may change the order, s."""
         feasible = Feasibility(self._partition)
         gpus = [entry.job.gpus for entry, _ in self._queue]
         least_behind = [*accumulate(reversed(gpus), min)][::-1]
-        # nothing that a plan does frees GPUs: once the smallest job behind finds none, nobody does
+        # nothing that a plan does frees GPUs: once the smallest job behind finds none, no job does
         for at, (entry, order) in enumerate(self._queue):
             job = entry.job
             hopeless = feasible.bar(job)

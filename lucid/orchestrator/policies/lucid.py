@@ -48,7 +48,7 @@ class LucidPolicy(PartitionPolicy):
         bound_s = settings.fairness.beyond_plain_s
         self._plain = None if bound_s is None else BackfillPolicy(settings.backfill)
         self._profiling = settings.profiling
-        if bound_s is not None:  # nobody's bound passes while it waits for a profiling node
+        if bound_s is not None:  # no job's bound passes while the job waits for a profiling node
             most_s = min(settings.profiling.max_wait_s, bound_s)
             self._profiling = settings.profiling.model_copy(update={"max_wait_s": most_s})
         self._newcomers: tuple[Partition | None, Mapping[str, _Entries]] = (None, {})
@@ -69,7 +69,7 @@ class LucidPolicy(PartitionPolicy):
         return cls(settings, predictor)
 
     def profiled(self, job: Job) -> bool:
-        """All but jobs above N_prof and those that may not be requeued; nobody, where jobs are measured in place."""
+        """Jobs up to N_prof that may be requeued; none, where jobs are measured in place."""
         return goes_through_profiling(job, self._settings.profiling)
 
     def plan(self, snapshot: Snapshot) -> Plan:

@@ -21,8 +21,8 @@ __all__ = ["ServedLarge", "ServedTurns", "serve_large", "serve_turns"]
 
 @dataclass(frozen=True, slots=True)
 class ServedTurns:
-    """Whose turn it was by the starvation bound, the nodes kept for those who did not start, and when this may change
-    by itself."""
+    """Whose turn it was by the starvation bound, the nodes kept for those who did not start, and when time alone may
+    change this, s."""
 
     ids: Set[str] = frozenset()
     fences: Mapping[str, KeptNodes] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class ServedTurns:
 @dataclass(frozen=True, slots=True)
 class ServedLarge:
     """The large job that was served before the queue, by id, or the one that gave way to smaller ones, with the
-    comparison; and when this may change by itself."""
+    comparison; and when time alone may change this, s."""
 
     holder: str | None = None
     gave_way: tuple[str, LargeShare] | None = None
@@ -58,7 +58,7 @@ def serve_turns(starts: Starts, shadow: Shadow) -> ServedTurns:
         if nodes is not None:
             fences[job.id] = nodes
             changes_s = earliest(changes_s, nodes.until_s)
-            # estimates are too poor to let anybody in, unless the nodes are not expected within another bound
+            # estimates are too poor to let other jobs in, unless the nodes are not expected within another bound
             strict = nodes.until_s - starts.now_s <= turn.why.bound_s - turn.why.plain_s
             why = (*why, _close(starts, job, nodes, strict))
         starts.decisions[job.id] = Hold((*why, *no_place(starts.ledger, turn.entry)))

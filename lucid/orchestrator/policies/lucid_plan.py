@@ -48,9 +48,9 @@ def plan_vc(
     shadow: Shadow | None = None,
 ) -> PartitionPlan:
     """Part unstable pairs; serve those whose turn it is by the starvation bound; then the large job that has waited
-    longest; then everybody by estimate x GPUs.
+    longest; then all others by estimate x GPUs.
 
-    ``shadow``: where plain order stands, with a starvation bound.
+    ``shadow``: plain order at this time, where there is a starvation bound.
     """
     before = snapshot.memory.get(partition.name)
     mode = before.mode if isinstance(before, LucidMemory) else before
@@ -80,7 +80,7 @@ def _part_pairs(starts: Starts) -> bool:
 
 
 def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
-    """Start or hold everybody, in order.
+    """Start or hold every job, in order.
 
     What stopped a job stops every later job of its shape and level (``Fences.level``) that needs no less GPU memory:
     a plan only ever uses room up, and later jobs have higher priority values. A job that starts alone between the two
@@ -91,7 +91,7 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
     decisions, fences, feasible = starts.decisions, starts.fences, Feasibility(starts.partition)
     stopped: list[dict[Shape, tuple[float, Hold]]] = [{} for _ in fences.nodes]
     for queued in queue:
-        # most of a long queue is told here, by one look at what stopped a job of the same shape
+        # most jobs of a long queue are decided here, by what stopped a job of the same shape
         level = fences.level(queued.prediction.duration_s)
         known = stopped[level].get(queued.shape)
         if known is not None and known[0] <= queued.gpu_mem_mib:
@@ -103,7 +103,7 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
         hopeless = feasible.bar(queued.entry.job)
         if hopeless is not None:
             hold = Hold((hopeless,))
-        if queued.steady:  # the reason of an unsteady job names it, and is nobody else's
+        if queued.steady:  # the reason of an unsteady job names that job, so no other job can have it
             stopped[level][queued.shape] = (queued.gpu_mem_mib, hold)
         decisions[queued.id] = hold
 

@@ -27,7 +27,7 @@ class Sharing:
     """How much sharing there is in a VC now.
 
     ``gss``: the capacity in force. ``less``: the comparison that makes it less than configured, if one does.
-    ``mode``: what the next plan is to know, with dynamic sharing. ``changes_s``: when it may change by itself.
+    ``mode``: what the next plan is to know, with dynamic sharing. ``changes_s``: when time alone may change it, s.
     """
 
     gss: int
@@ -155,14 +155,14 @@ class Starts:
         if found is not None:
             self.beside(queued, found, (*fair, *less, *why))
             return None
-        if less:  # a pair that costs nobody anything keeps GPUs free for what nobody foretold
+        if less:  # a pair that slows no job keeps GPUs free for jobs that the forecast missed
             found, harmless = self.partner(queued, level, packing.gss, packing.harmless_pair_speed)
             if found is not None:
                 self.beside(queued, found, (*fair, *harmless))
                 return None
         if self.alone(queued, level, (*fair, *less, *why)):
             return None
-        if less or self.yields:  # sharing less, or only at speed, is for those who need not wait for it
+        if less or self.yields:  # less sharing, or only fast pairs: not for a job that would wait for it
             found, why = self.partner_to_wait_no_more(queued, level)
             if found is not None:
                 self.beside(queued, found, (*fair, *why))

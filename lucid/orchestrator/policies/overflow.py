@@ -1,4 +1,4 @@
-"""Where nobody is started over, profiling nodes take in those for whom their own VC has no place."""
+"""Profiling nodes take in jobs that find no place in their own VC, where no job is started over to be profiled."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["with_overflow"]
 def with_overflow(plan: Plan, snapshot: Snapshot, settings: ProfilingSettings) -> Plan:
     """The plan, with jobs that it leaves waiting in their VCs started on free GPUs of profiling nodes.
 
-    The smallest estimate x GPUs goes first, whichever VC it is of, and only jobs expected to take at most
-    ``overflow_most_s`` go: what is lent comes back soon. Nobody loses a place by it, since what such a job takes is
-    no GPU of a VC's. A job whose request cannot be said in slots stays in its VC (it may ask for what only the nodes
-    there have), and so does one above N_prof.
+    The job with the smallest estimate x GPUs goes first, whichever VC it belongs to. Only jobs expected to take at
+    most ``overflow_most_s`` go, so that the nodes come back soon. No job of a VC loses its place, because profiling nodes
+    belong to no VC. Two kinds of jobs stay in their VC: those whose request slots cannot express (they may ask for
+    what only the nodes there have), and those above N_prof.
     """
     profiling = snapshot.profiling
     if profiling is None or profiling.name not in plan.partitions:

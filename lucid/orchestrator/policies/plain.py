@@ -1,9 +1,9 @@
 """What plain Slurm order would have done by now: a shadow of one VC, from which the starvation bound counts.
 
-The shadow has the nodes of the VC and gets every job of it when that is submitted. It starts jobs as the policy
-``backfill`` does, on whole GPUs, and only ever goes forward: up to now, with what is known by now. A job takes in
-it the time that it really ran, once that is known; before, its estimate, and never less than it has really run. It
-never hears of a time that nobody could know, and what it once started it does not take back.
+The shadow has the nodes of the VC and gets every job when that job is submitted. It starts jobs as the policy
+``backfill`` does, on whole GPUs. It only goes forward, up to now, with what is known by now. In it a job takes
+the time that it really ran, once that is known. Before, it takes its estimate, and at least what it has run so far.
+What the shadow has started stays started.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _LEAST_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The tally so far of the promise that nobody waits for more than ``bound_s`` beyond plain order: ``jobs`` that
-    started for good, of them ``past`` the bound, and by how much the ``worst_s`` of them."""
+    """How the starvation bound was kept so far: no job is to start more than ``bound_s`` after plain order would have
+    started it. ``jobs``: how many have started. ``past``: how many of them after their bound. ``worst_s``: the most
+    seconds after it."""
 
     bound_s: float
     jobs: int = 0
@@ -43,13 +44,13 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """Where plain order stands at ``at_s``. Frozen: it rides from plan to plan.
+    """Plain order at ``at_s``. It is frozen, and handed from plan to plan.
 
     ``waiting``, ``running``: in the shadow, by job id, in order. ``starts_s``: when the shadow started those jobs
     that really still wait. ``guesses``: the estimate with which each job of the shadow was submitted, of which its
     time limit is made where it has none. ``ran_s``: how long jobs really ran, of those that have ended. ``fences``:
     nodes kept for a job whose turn has come. ``started``: jobs that really run, as of
-    ``at_s``. ``told_s``: when those were told to start that the last plan did.
+    ``at_s``. ``told_s``: when the last plan started which jobs.
     """
 
     at_s: float
@@ -78,8 +79,8 @@ def advance(
     """The shadow at the time of the snapshot.
 
     Args:
-        before: the shadow as it was; ``None``, or one of other nodes, begins anew: from what runs now, and with
-            nothing promised to anybody yet.
+        before: the shadow as it was; ``None``, or one of other nodes, begins anew, from what runs now, and
+            with no bound for any job yet.
         partition: the VC.
         newcomers: jobs of it that are in the profiling partition.
         snapshot: for the time, what has ended, and the estimates.
