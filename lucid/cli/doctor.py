@@ -22,7 +22,7 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.by_hand import RELEASE, by_hand_where
 from lucid.cli.console import say
 from lucid.cli.live import config_option, live_settings, live_store
-from lucid.config import Mode, Settings
+from lucid.config import OF_SIMULATIONS, Mode, Settings, simulation_keys
 from lucid.doctor.cluster import look_over_site, see_site
 from lucid.doctor.files import look_over_files, root_of
 from lucid.doctor.state import look_over_state
@@ -69,6 +69,8 @@ def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
         check_policy(settings, "lucid.toml")
     except ConfigError as error:
         findings.append(bad(str(error), "mend daemon.policy, then restart lucidd: it does not start so"))
+    if keys := simulation_keys(settings):
+        findings.append(bad(f"{', '.join(keys)} in lucid.toml: {OF_SIMULATIONS}", "lucidd does not start with them"))
     modes, in_force = _modes(settings), None
     client = make_client(settings.slurm, Breaker(time.monotonic))
     try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lucid.core.as_json import from_json, to_json
+from lucid.core.rounding import reached
 
 __all__ = [
     "JUMBO",
@@ -109,8 +110,7 @@ class Prediction:
 
     def outlived(self, ran_s: float) -> bool:
         """Has a job that ran this long reached its estimate?"""
-        # a look again at start + estimate may come out a rounding error early
-        return ran_s >= self.duration_s - 1e-6
+        return reached(ran_s, self.duration_s)
 
 
 def prediction_to_dict(prediction: Prediction) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float
         )
     check_policy(settings, str(config))
     slurm, state = settings.slurm, Path(settings.daemon.state_dir)
-    breaker = Breaker(monotonic_s, latency_s=slurm.slow_s, rest_s=slurm.rest_s)
+    breaker = Breaker(monotonic_s)
     clock = SystemClock()
     left_out = LeftOut()
     store = open_store(state / "lucid.db", clock.now_s(), left_out, settings.daemon.shared_state)

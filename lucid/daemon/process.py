@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        settings = load_settings(given.config)
+        settings = load_settings(given.config, live=True)
         parts = persistently(
             lambda: make_parts(settings, given.config), stop, "start failed, tried again", once=given.once
         )

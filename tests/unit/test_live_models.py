@@ -73,6 +73,7 @@ def test_without_a_library_history_and_the_synthetic_tree_answer_and_say_so(site
     site.turns(120.0)
     assert {kind: found["version"] for kind, found in site.models().items()} == {
         "duration": "history means", "share": "synthetic share tree", "pairs": "contention model",
+        "throughput": "seasonal means",
     }  # fmt: skip
     assert "duration by history means, share by synthetic share tree" in site.ctl("status")
     found = site.prediction("1")

@@ -19,10 +19,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from pydantic import BaseModel
+
 import lucid
 from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.atomic import write_atomic
 from lucid.config import PolicySettings, settings_from
+from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Pending, Running
 from lucid.core.ports import Applied, Predictor
@@ -157,7 +160,7 @@ def _context_json(context: Context, partitions: _Once[Partition], predictions: _
         "predictions": [[job_id, predictions(known[job_id])] for job_id in jobs if job_id in known],
         "ended": noun_to_json(snapshot.ended),
         "memory": noun_to_json(dict(snapshot.memory)),
-        "forecast": noun_to_json(dict(snapshot.forecast)),
+        "forecast": noun_to_json(snapshot.arrivals),
         "fair_share": noun_to_json(dict(snapshot.fair_share)),
         "predictor": context.predictor,
         "answers": [list(map(noun_to_json, (a, b, said))) for (a, b), said in context.answers.items()],
@@ -184,7 +187,7 @@ def read_record(path: Path) -> PlanRecord:
             data["at_s"],
             data["code"],
             data["policy"],
-            settings_from({"policy": data["settings"]}, str(path)).policy,
+            settings_from({"policy": _still_there(data["settings"], PolicySettings)}, str(path)).policy,
             tuple(_context(item, partitions, predictions) for item in data["contexts"]),
             data["context"],
             {name: text.encode() for name, text in data["plans"].items()},
@@ -193,6 +196,16 @@ def read_record(path: Path) -> PlanRecord:
         raise StoreError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"{path}: no record of a plan ({error!r})") from None
+
+
+def _still_there(data: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """Without settings that have gone since the record was made."""
+    kinds = {name: field.annotation for name, field in model.model_fields.items()}
+    return {
+        name: _still_there(value, kind) if isinstance(kind, type) and issubclass(kind, BaseModel) else value
+        for name, value in data.items()
+        if (kind := kinds.get(name)) is not None
+    }
 
 
 def _partition(data: Mapping[str, Any]) -> Partition:
@@ -209,11 +222,16 @@ def _context(data: Mapping[str, Any], partitions: Sequence[Partition], predictio
         noun_from_json(data["ended"]),
         {job_id: predictions[i] for job_id, i in data["predictions"]},
         noun_from_json(data["memory"]),
-        noun_from_json(data["forecast"]),
+        _arrivals(noun_from_json(data["forecast"])),
         noun_from_json(data.get("fair_share", {"map": []})),
     )
     said = {(noun_from_json(a), noun_from_json(b)): noun_from_json(answer) for a, b, answer in data["answers"]}
     return Context(snapshot, data["predictor"], said)
+
+
+def _arrivals(found: ArrivalForecast | Mapping[str, float]) -> ArrivalForecast:
+    """Records of 0.6 and before hold the rates alone."""
+    return found if isinstance(found, ArrivalForecast) else ArrivalForecast("", found)
 
 
 # -- again -----------------------------------------------------------------------------------------------------
