@@ -7,6 +7,7 @@ reported, never fatal: a profile lost costs a job its chance of sharing, nothing
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,9 +25,9 @@ __all__ = [
     "ProfileFiles",
     "profile_from_dict",
     "profile_to_dict",
+    "prune_profiles",
     "read_profile_files",
     "read_summary",
-    "remove_profile",
     "summary_from_dict",
     "summary_to_dict",
     "write_summary",
@@ -107,16 +108,16 @@ def read_summary(path: Path) -> Summary:
         raise MetricsError(f"{path}: not a job's summary ({error}); delete it, the sampler writes it anew") from None
 
 
-def remove_profile(folder: Path, job: str) -> None:
-    """Delete the files of a job that has ended, on whichever node; nothing happens if there are none."""
-    try:
-        name = _file_name(job)
-    except ValueError:
-        return  # no file was ever written under such a name
-    (folder / f"{name}.json").unlink(missing_ok=True)
-    for path in folder.glob("*@*.json"):
-        if path.name.startswith(f"{name}@"):
-            path.unlink(missing_ok=True)
+def prune_profiles(folder: Path, before_s: float) -> int:
+    """Delete files that no sampler has written since then: their jobs have ended. Returns how many went; those that
+    this user may not delete stay."""
+    gone = 0
+    for path in folder.glob("[!.]*.json") if folder.is_dir() else ():
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < before_s:
+                path.unlink()
+                gone += 1
+    return gone
 
 
 def _file_name(name: str) -> str:
