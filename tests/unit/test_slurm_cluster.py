@@ -387,7 +387,7 @@ def test_the_users_own_choice_of_nodes_is_kept(stage: Scene) -> None:
 
 def test_cpus_of_jobs_without_gpus_are_not_there_for_others(stage: Scene) -> None:
     stage.slurm.submit("1", "vc", 0, mark="none", state="RUNNING", hosts_used=(("n1", 10, 16000),))
-    assert [(n.cpus, n.mem_mib) for n in stage.look().nodes] == [(6, 16000), (16, 32000)]
+    assert [(n.cpus_left, n.mem_left_mib) for n in stage.look().nodes] == [(6, 16000), (16, 32000)]
 
 
 def test_an_ended_job_is_told_once_even_over_a_restart(stage: Scene) -> None:

@@ -82,7 +82,7 @@ class Viewer:
         return shown
 
     def _node(self, node: SlurmNode, facts: Facts) -> Node:
-        """What jobs without a GPU use of it is not there for others. 0 would mean 'no limit', so 1 is the least."""
+        """0 CPUs or MiB would mean 'no limit', so 1 is the least."""
         cpus = mem = 0
         for job in facts.jobs:
             if job.running and not job.gpus:
@@ -93,10 +93,12 @@ class Viewer:
             node.name,
             len(node.gpu_types),
             gpu_mem_mib(node, self._settings),
-            max(node.cpus - cpus, 1),
-            max(node.mem_mib - mem, 1),
+            max(node.cpus, 1),
+            max(node.mem_mib, 1),
             node.available,
             node.out,
+            cpus,
+            mem,
         )
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> Job:
