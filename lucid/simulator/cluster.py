@@ -308,7 +308,7 @@ class SimulatedCluster(Floor):
         job_id, decision = action.job_id, action.decision
         live = self._live.get(job_id)
         if live is None or (live.partition != action.partition and not self._overflows(action)):
-            return f"job {job_id} is not in partition {action.partition!r} (any more)"
+            return f"job {job_id} is no longer in partition {action.partition!r}"
         runs = isinstance(live.view, Running)
         if isinstance(decision, Resize):
             fits = isinstance(live.view, Running) and live.training is not None and live.view.partner is None

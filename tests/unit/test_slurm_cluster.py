@@ -283,7 +283,7 @@ def test_slots_and_whole_gpus_do_not_start_on_a_node_at_the_same_moment(stage: S
     stage.slurm._schedule = lambda: None  # type: ignore[method-assign]
     starts = [Action(n, "vc", stage.decided(n, f"n1:{n}")) for n in ("1", "2", "3")]
     done = stage.cluster.apply(starts)
-    assert [item.refused for item in done] == [None, "job 2: waits for job 1 to settle on node n1", None]
+    assert [item.refused for item in done] == [None, "job 2: waits until job 1 has started on node n1", None]
 
 
 def test_jobs_that_are_not_ours_are_left_alone(stage: Scene) -> None:

@@ -89,7 +89,7 @@ def test_what_goes_through_ssh_reaches_slurm_as_it_is(tmp_path: Path) -> None:
 def test_what_is_no_job_id_never_reaches_a_command(tmp_path: Path, job_id: str) -> None:
     slurm = client(tmp_path, "")
     for act in (slurm.hold, slurm.release, slurm.requeue_hold, lambda i: slurm.update(i, Changes(start_now=True))):
-        with pytest.raises(ActionRefused, match="no job id"):
+        with pytest.raises(ActionRefused, match="not a Slurm job id"):
             act(job_id)
     assert not (tmp_path / "said").exists()
     assert checked_id("123_4") == "123_4"

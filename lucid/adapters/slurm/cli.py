@@ -47,7 +47,7 @@ _TRY_AGAIN = (
     "munge",
     "unexpected message received",
 )
-"""Words of Slurm's that mean that it does not answer at present, rather than that it declines."""
+"""Slurm's words where it does not answer at present, rather than declines."""
 
 _WHOLE = "--json=v0.0.44"
 """Where the default form leaves something out that matters here."""

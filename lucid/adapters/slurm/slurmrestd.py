@@ -171,7 +171,7 @@ class Slurmrestd:
                 if missing:
                     return None
                 self._interface, self._newer = "", None  # another slurmrestd than before: ask it anew
-                raise ClusterUnavailable(f"{self.url}: slurmrestd has no {path} (any more)")
+                raise ClusterUnavailable(f"{self.url}: slurmrestd has no {path} now")
             start = " ".join(reply.text[:80].split())
             if reply.status_code >= 500:
                 raise ClusterUnavailable(f"{self.url}: {reply.status_code} {start}")
