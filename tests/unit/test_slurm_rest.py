@@ -300,7 +300,7 @@ def test_trouble_on_the_way_counts_against_the_breaker(error: Exception, words: 
     for _ in range(2):
         with pytest.raises(ClusterUnavailable, match=words):
             client.jobs()
-    with pytest.raises(ClusterUnavailable, match="not asking Slurm"):
+    with pytest.raises(ClusterUnavailable, match="Slurm is not asked"):
         client.jobs()
     assert breaker.calls.failed == 2
 
@@ -338,7 +338,7 @@ def test_the_token_goes_with_every_request_and_is_read_anew(rest: Recorded, tmp_
 @pytest.mark.parametrize("answer", ["no token", "token expired"])
 @pytest.mark.parametrize(
     ("text", "exp", "words"),
-    [("", 1.0, "expired [0-9]+ s ago; renew it: scontrol token"), ("", 9e9, "not one of this cluster's key"),
+    [("", 1.0, "expired [0-9]+ s ago; renew it: scontrol token"), ("", 9e9, "not signed with this cluster's key"),
      ("abc", 0.0, "does not hold a Slurm token")],
 )  # fmt: skip
 def test_a_token_that_is_not_taken_is_explained(

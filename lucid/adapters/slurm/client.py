@@ -189,7 +189,7 @@ class Breaker:
     def check(self) -> None:
         """Pass, or raise ``ClusterUnavailable`` while open."""
         if self.open_s > 0:
-            raise ClusterUnavailable(f"not asking Slurm for another {self.open_s:.0f} s: {self.why}")
+            raise ClusterUnavailable(f"Slurm is not asked for another {self.open_s:.0f} s: {self.why}")
 
     def worked(self, took_s: float) -> None:
         """Note an answer."""

@@ -68,7 +68,7 @@ class Mender:
             except Exception as error:  # one job never keeps lucidd from the others
                 self._later[record.id] = (facts.now_s + pause_s, min(pause_s * 2, _MOST_S))
                 said = f"{error}" if isinstance(error, LucidError) else f"{type(error).__name__}: {error}"
-                words = f"job {record.id}: cannot be mended yet ({said})"
+                words = f"job {record.id}: cannot be repaired yet ({said})"
             if words:
                 done.append(words)
         if listed and whole and not self._taken and self._released.settled:
@@ -116,7 +116,7 @@ class Mender:
         if note is not None:
             hands.put(replace(note, where="", released=False, shards=False, restarts=record.restarts))
         self._taken += 1
-        return f"job {record.id}: held again, lucid-release had let it go while no lucidd decided"
+        return f"job {record.id}: held again: lucid-release had let it go while no lucidd ran"
 
     def _held(self, record: SlurmJob, note: JobNote | None, facts: Facts, packs: bool) -> str:
         """A job that Lucid holds."""

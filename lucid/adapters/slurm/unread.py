@@ -57,14 +57,14 @@ def _gpus_of(raw: Mapping[str, Any]) -> Placement:
     masks = [_mask(text_of(item)) for item in detail]
     names = hosts(text_of(raw.get("nodes")))
     if any(masks) and len(names) < len(masks):
-        raise ValueError("holds GPUs on more nodes than it names")
+        raise ValueError("it holds GPUs on more nodes than it names")
     return tuple(NodeGpus(name, mask) for name, mask in zip(names, masks, strict=False) if mask)
 
 
 def _mask(item: str) -> int:
     mask = gpu_mask(item)
     if not mask and "IDX:" in item and "IDX:N/A" not in item:
-        raise ValueError("says which GPUs it holds in a way that cannot be read")
+        raise ValueError("its GPUs cannot be read")
     return mask
 
 

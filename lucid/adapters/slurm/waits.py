@@ -26,7 +26,7 @@ _WORDS = {
     "partitions": "it names several partitions",
     "het": "it is part of a heterogeneous job",
     "interactive": "it is interactive",
-    "address": "it asks for GPUs by kinds that Lucid does not know",
+    "address": "it asks for GPU types that Lucid does not know",
     "socket": "it asks for GPUs by socket",
     "tasks": "its number of tasks follows from its GPUs (--ntasks-per-gpu)",
     "array": "it is an array of more than 1,000 tasks",
