@@ -152,11 +152,6 @@ class DaemonSettings(Section):
     """What lucidctl answers to those who may not read the state: from the file public.json beside the heartbeat."""
     profiles_dir: str = ""
     """Where samplers put their summaries; empty: profiles/ in state_dir."""
-    samples_dir: str = ""
-    """Where samplers put their samples (their --spool), if the daemon can reach it; empty: it goes by the summaries
-    in profiles_dir alone."""
-    most_samples_mib: int = Field(256, ge=1)
-    """Most that the samples kept may take, MiB; the oldest go first."""
     lease_s: float = Field(15.0, ge=3)
     """A standby takes over once the lucidd that acts has not renewed its lease for this long, s; at least twice
     slurm.poll_idle_s."""

@@ -73,7 +73,7 @@ def settings_from(data: dict[str, Any], where: str, text: str = "") -> Settings:
     except ValidationError as error:
         lines = [_line_of(item["loc"], text) + _explain(dict(item)) for item in error.errors()]
         raise ConfigError(f"{where}: " + "; ".join(lines)) from None
-    for key in ("state_dir", "heartbeat", "profiles_dir", "samples_dir"):
+    for key in ("state_dir", "heartbeat", "profiles_dir"):
         value = getattr(settings.daemon, key)
         if "\0" in value:
             raise ConfigError(f"{where}: daemon.{key} = {value!r}: no path has a NUL in it; write another")

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from lucid.adapters.atomic import closed_to_others
 from lucid.adapters.slurm.wake import WakeFile
 from lucid.adapters.store.port import Store
+from lucid.atomic import closed_to_others
 from lucid.config import Settings, load_settings
 from lucid.daemon.build import make_parts
 from lucid.daemon.turn import Daemon
