@@ -14,8 +14,8 @@ import pytest
 from test_daemon import Site
 
 from builders import LIGHT
-from lucid.adapters.atomic import closed_to_others
 from lucid.adapters.store.snapshot_json import snapshot_from_dict
+from lucid.atomic import closed_to_others
 from lucid.live.last_plan import last_plan
 from lucid.live.published import Published, without_names
 
