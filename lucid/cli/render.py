@@ -12,7 +12,7 @@ from lucid.core.decision import DecisionRow
 from lucid.core.reason import Reason
 from lucid.shown import shown
 
-__all__ = ["decision_text", "duration", "reason_text", "when"]
+__all__ = ["decision_line", "decision_text", "duration", "reason_text", "when"]
 
 
 def duration(seconds: float) -> str:
@@ -331,3 +331,8 @@ def decision_text(row: DecisionRow, profiling: bool = False) -> str:
     beside = f", beside job {row.beside}" if row.beside else ""
     would = f" [would, in {row.mode} mode]" if row.mode not in ("", Mode.PACK) else ""
     return shown(f"{verb}{where}{beside}{would}")
+
+
+def decision_line(row: DecisionRow) -> str:
+    """One decision with its reasons in one line."""
+    return f"{decision_text(row)}: {'; '.join(reason_text(reason) for reason in row.reasons)}"
