@@ -53,6 +53,7 @@ def test_users_are_told_apart_and_labels_of_workloads_left_out() -> None:
         "now_s": 1.0,
         "partitions": {"vc": part},
         "predictions": {},
+        "arrivals": {"by": "means", "gpus_per_hour": {"vc": 3.0}},
         "plan": {"vc": {"1": {"reasons": reasons}}},
         "fair_share": [["acct-x", "ada-lovelace", 0.25], ["acct-x", "bob", 0.5], ["acct-y", "bob", 0.75]],
         "policy": {"name": "lucid", "settings": {"fairness": {"share_bound": 2.0, "shares": {"acct-x": 3.0}}}},
@@ -64,6 +65,7 @@ def test_users_are_told_apart_and_labels_of_workloads_left_out() -> None:
     ]
     assert users == ["user 1", "user 2", "user 1"]
     assert made["plan"]["vc"]["1"]["reasons"][0]["user"] == "user 1"
+    assert made["arrivals"] == picture["arrivals"]
     assert made["fair_share"] == [["", "user 1", 0.25]], "bob has one of two accounts, and nobody says which"
     assert made["policy"]["settings"] == {"fairness": {"share_bound": 2.0, "shares": {}}}
 
