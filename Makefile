@@ -11,10 +11,11 @@ LOCK := requirements-dev.lock
 E2E_PROCESSES ?= 3
 SEED ?= 1
 MINUTES ?= 5
+SAMPLE ?= 600
 export LUCID_SHARED ?= $(abspath ../shared)
 
 .PHONY: help install install-locked lock sbom audit demo cluster demo-slurm campaign cluster-down check test e2e \
-	nightly bench lint types fast clean
+	nightly mutants bench lint types fast clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -60,7 +61,7 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 fast: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly"
+	LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest -n 2 -m "not slow and not nightly"
 
 check: lint types fast ## the inner loop: ruff, mypy, import-linter, fast tests (under 2 minutes)
 
@@ -73,7 +74,13 @@ e2e: $(STAMP) ## every test on a real Slurm (root, debootstrap): docs/testbed.md
 
 nightly: $(STAMP) ## large randomised safety runs
 	LUCID_NIGHTLY=1 $(BIN)/python -m pytest -m nightly
+	LUCID_EXAMPLES_SHARE=20 $(BIN)/python -m pytest tests/property
 	LUCID_FUZZ_SEED=$$(date +%s) LUCID_FUZZ_TIMES=20 $(BIN)/python -m pytest tests/fuzz
+
+mutants: $(STAMP) ## small mistakes put into the deciding half: how many do tests notice? SAMPLE=n SEED=s, SAMPLE=0: all
+	@$(BIN)/python -m mutmut --version >/dev/null 2>&1 || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mutants]'
+	@$(BIN)/python tests/mutants --sample $(SAMPLE) --seed $(SEED)
 
 bench: $(STAMP) ## figures of speed and quality, as README names them
 	$(BIN)/python -m benchmarks
@@ -94,4 +101,4 @@ cluster-down: ## end it and remove every trace but the cached tree
 	@$(PYTHON) slurm/testbed down
 
 clean: ## remove what make created
-	rm -rf $(VENV) out build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) out build mutants mutants.log *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

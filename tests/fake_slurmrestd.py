@@ -14,7 +14,8 @@ from fake_slurm import FakeSlurm
 from lucid.adapters.slurm.client import Breaker, Changes
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import JobDefaults
-from lucid.adapters.slurm.rest import REQUEUES, VERSIONS, RestClient
+from lucid.adapters.slurm.rest import RestClient
+from lucid.adapters.slurm.slurmrestd import REQUEUES, VERSIONS
 from lucid.errors import ActionRefused
 
 FACTOR = 2**31

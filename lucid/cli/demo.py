@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from lucid.cli.console import stdout_console
-from lucid.cli.explain import story
+from lucid.cli.explain import run_story
 from lucid.cli.progress import progress
 from lucid.cli.simulate import compare, print_table, write_run
 from lucid.simulator.engine import Run
@@ -47,7 +47,8 @@ def demo(out: Path, seed: int) -> None:
     write_trace(trace, out / "trace.csv")
     job_id = _worth_telling(runs[-1], logs["lucid"])
     console.rule("why did that job start then, and there?  (lucidctl explain)")
-    console.print(story(out, "lucid", job_id, console.width), highlight=False, markup=False, soft_wrap=True)
+    story, _ = run_story(out / "lucid", job_id)
+    console.print(story.text(console.width), highlight=False, markup=False, soft_wrap=True)
     console.rule()
     for note in notes:
         console.print(f"note: {note}", highlight=False)

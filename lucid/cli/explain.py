@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,22 @@ import click
 
 from lucid.cli.console import say
 from lucid.cli.live import config_option, live_settings, seen_store
-from lucid.cli.live_job import live_story, live_text
-from lucid.cli.render import decision_text, duration, reason_text, when
+from lucid.cli.live_story import live_story
+from lucid.cli.render import duration
 from lucid.cli.render_prediction import prediction_data, prediction_lines
+from lucid.cli.story import WIDTH, Story, row_to_dict
+from lucid.core.decision import DecisionRow
 from lucid.core.prediction import Prediction
-from lucid.core.reason import reason_to_dict
 from lucid.errors import ConfigError, TraceError
 from lucid.orchestrator.policy import import_policy
-from lucid.shown import csv_text, shown
+from lucid.shown import csv_text
 from lucid.simulator.cluster import PROFILING
-from lucid.simulator.record import LoggedDecision, load_decisions, load_prediction
+from lucid.simulator.record import load_decisions, load_prediction
 
-__all__ = ["WIDTH", "explain", "explanation", "story"]
+__all__ = ["explain", "replayed", "run_story"]
 
-WIDTH = 100
-"""Columns of an explanation where no terminal says how many there are."""
-_NARROWEST = 60
+_UNBROKEN = 10_000
+"""Columns of a live job's story where no terminal says how many there are: programs look for words in it."""
 
 
 @click.command()
@@ -40,51 +40,37 @@ _NARROWEST = 60
 def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool, config: Path) -> None:
     """Explain what lucidd (with --run: a simulated run) decided about JOB, from the comparisons it was decided by."""
     if run_dir is None:
-        told = live_story(seen_store(live_settings(config)), job_id)
-        say(json.dumps(told, indent=1) if as_json else live_text(told))
-        return
-    folder = _folder(run_dir, policy)
-    if as_json:
-        job, decisions, joined, prediction = _read(folder, job_id)
-        data: dict[str, Any] = {
-            "job": job,
-            "policy": folder.name,
-            "joined_by": joined,
-            "decisions": [
-                {
-                    "at_s": d.at_s,
-                    "partition": d.partition,
-                    "verb": d.verb,
-                    "placement": d.placement,
-                    "beside": d.beside,
-                    "reasons": [reason_to_dict(r) for r in d.reasons],
-                }
-                for d in decisions
-            ],
-        }
-        if prediction is not None:
-            data["prediction"] = prediction_data(prediction)
-        say(json.dumps(data, indent=1))
-        return
-    say(story(run_dir, folder.name, job_id, shutil.get_terminal_size((WIDTH, 24)).columns))
+        settings = live_settings(config)
+        story, data = live_story(seen_store(settings), job_id, settings.daemon.profiling_partition)
+        width = _UNBROKEN
+    else:
+        (story, data), width = run_story(_folder(run_dir, policy), job_id), WIDTH
+    say(json.dumps(data, indent=1) if as_json else story.text(shutil.get_terminal_size((width, 24)).columns))
 
 
-def story(run_dir: Path, policy: str, job_id: str, width: int = WIDTH) -> str:
-    """The whole story of one job of a run's folder, as text of at most ``width`` columns.
+def run_story(folder: Path, job_id: str) -> tuple[Story, dict[str, Any]]:
+    """The story of one job of a policy's folder of a run, and its JSON form.
 
     Raises:
         TraceError: the folder's files cannot be read, or have no such job.
     """
-    job, decisions, joined, prediction = _read(run_dir / policy, job_id)
-    told = explanation(job, policy, decisions, joined, width)
+    job, rows, joined, prediction = _read(folder, job_id)
+    data: dict[str, Any] = {
+        "job": job,
+        "policy": folder.name,
+        "joined_by": joined,
+        "decisions": [row_to_dict(row) for row in rows],
+    }
+    estimate: list[str] = []
     if prediction is not None:
-        told = "\n".join([told, *prediction_lines(prediction, job["user"])])
-    return told
+        data["prediction"] = prediction_data(prediction)
+        estimate = prediction_lines(prediction, job["user"])
+    return replayed(job, folder.name, rows, joined, estimate), data
 
 
 def _read(
     folder: Path, job_id: str
-) -> tuple[dict[str, str], list[LoggedDecision], list[tuple[str, float]], Prediction | None]:
+) -> tuple[dict[str, str], list[DecisionRow], list[tuple[str, float]], Prediction | None]:
     path = folder / "decisions.jsonl"
     import_policy(folder.name)  # a third party's policy may have reasons of its own
     outcome, decisions = _outcome(folder / "jobs.csv", job_id), load_decisions(path, job_id)
@@ -124,53 +110,25 @@ def _joined(decisions: Path, job_id: str) -> list[tuple[str, float]]:
     return sorted(found, key=lambda item: item[1])
 
 
-def explanation(
+def replayed(
     job: dict[str, str],
     policy: str,
-    decisions: list[LoggedDecision],
-    joined: list[tuple[str, float]],
-    width: int = WIDTH,
-) -> str:
-    """The whole story of one job as text; longer lines go on under their own beginning."""
-    job = {key: shown(value) for key, value in job.items()}
+    rows: Sequence[DecisionRow],
+    joined: Sequence[tuple[str, float]] = (),
+    estimate: Sequence[str] = (),
+) -> Story:
+    """The story of a job of a run. ``job``: its row of jobs.csv."""
     who = f", user {job['user']}" if job["user"] else ""
     what = f" ({job['name']})" if job["name"] else ""
     gpus = int(job["gpus"])
-    lines = [f"job {job['job_id']}{what}: {gpus} GPU{'s' if gpus != 1 else ''}, VC {job['vc']}{who}; policy {policy}"]
-    lines.append(f"{when(float(job['submit_s']))}  submitted")
-    events: list[tuple[float, list[str]]] = []
-    for entry in decisions:
-        text = [decision_text(entry, entry.partition == PROFILING)]
-        text += [reason_text(reason) for reason in entry.reasons]
-        events.append((entry.at_s, text))
-    events += [(at_s, [f"job {shown(other)} starts beside it, on the same GPUs"]) for other, at_s in joined]
+    head = f"job {job['job_id']}{what}: {gpus} GPU{'s' if gpus != 1 else ''}, VC {job['vc']}{who}; policy {policy}"
+    events: list[tuple[float, str]] = []
+    outcome = "it never ran"
     if job["end_s"]:
-        ended = " in profiling" if job["ended_in_profiling"] == "1" else ""
-        events.append((float(job["end_s"]), [f"ends{ended}"]))
-    for at_s, text in sorted(events, key=lambda item: item[0]):
-        time = f"{when(at_s)}  "
-        lines += _wrapped(time, text[0], width)
-        for line in text[1:]:
-            lines += _wrapped(" " * len(time) + "- ", line, width)
-    if job["end_s"]:
-        lines += _wrapped(
-            "in all: ",
+        events.append((float(job["end_s"]), "ends in profiling" if job["ended_in_profiling"] == "1" else "ends"))
+        outcome = (
             f"JCT {duration(float(job['jct_s']))}, of which {duration(float(job['queue_s']))} queueing; "
             f"alone it takes {duration(float(job['duration_s']))}"
-            + (f"; {duration(float(job['packed_s']))} beside a partner" if job["packed"] == "1" else ""),
-            width,
+            + (f"; {duration(float(job['packed_s']))} beside a partner" if job["packed"] == "1" else "")
         )
-    else:
-        lines.append("it never ran")
-    return "\n".join(lines)
-
-
-def _wrapped(label: str, text: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        text,
-        max(width, _NARROWEST),
-        initial_indent=label,
-        subsequent_indent=" " * len(label),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return Story(head, rows, joined, events, float(job["submit_s"]), outcome, estimate, PROFILING)

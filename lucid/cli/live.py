@@ -1,4 +1,4 @@
-"""``lucidctl status|queue|history``: what the daemon sees and does, from its store. All of it works while the daemon
+"""``lucidctl status|history``: what the daemon sees and does, from its store. All of it works while the daemon
 is down."""
 
 from __future__ import annotations
@@ -15,20 +15,16 @@ import click
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.store.port import Lease, StoreUnreadable, holder_is_dead
-from lucid.adapters.store.snapshot_json import snapshot_from_dict
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.render import duration, reason_text
+from lucid.cli.render import duration
 from lucid.config import Mode, Settings, load_settings
-from lucid.core.reason import reason_from_dict
-from lucid.core.snapshot import Snapshot
-from lucid.errors import ConfigError, StoreError
+from lucid.errors import ConfigError
 from lucid.live.failover import standby_of
 from lucid.live.published import Published
 from lucid.live.status import words_of_left_out
 from lucid.live.switches import words_of_switches
 from lucid.live.tuning import latest_report
-from lucid.orchestrator.forecast import forecast
 from lucid.shown import shown
 
 __all__ = [
@@ -36,10 +32,8 @@ __all__ = [
     "config_option",
     "history",
     "live_settings",
-    "live_snapshot",
     "live_store",
     "lives",
-    "queue",
     "seen_store",
     "status",
 ]
@@ -93,18 +87,6 @@ def seen_store(settings: Settings) -> SqliteStore | Published:
         return Published(settings)
 
 
-def live_snapshot(store: SqliteStore | Published) -> tuple[Snapshot, dict[str, Any]]:
-    """What the daemon last saw, and its plan, by partition and job.
-
-    Raises:
-        StoreError: it has not seen anything yet.
-    """
-    data = store.view("snapshot")
-    if data is None:
-        raise StoreError(f"{store.path}: lucidd has not finished a cycle yet; look at: lucidctl doctor")
-    return snapshot_from_dict(data), data.get("plan", {})
-
-
 def lives(lease: Lease | None, now_s: float) -> bool:
     """Does a daemon hold the lease, as far as can be told from here?"""
     return lease is not None and lease.until_s > now_s and not holder_is_dead(lease.holder)
@@ -156,9 +138,6 @@ def status(config: Path, as_json: bool) -> None:
         say(shown(words))
     if seen.get("no_fair_share"):
         say(f"no fair-share factors: {shown(seen['no_fair_share'])}")
-    samples = seen.get("samples")
-    if samples:
-        say(f"{samples['taken']} samples taken in" + (f", {samples['missing']} lost" * bool(samples["missing"])))
     if report is not None:
         say(f"tuner ({report[0].name} UTC): {report[1]['verdict']} lucidctl tune show tells more")
     serving = seen.get("models", {})
@@ -180,67 +159,6 @@ def status(config: Path, as_json: bool) -> None:
             f"Slurm was asked {calls['reads']} times and written to {calls['writes']} times "
             f"({calls['refused']} refused, {calls['failed']} unanswered); slowest {calls['slowest_s']:.2f} s"
         )
-
-
-@click.command()
-@config_option
-@click.option("--json", "as_json", is_flag=True)
-def queue(config: Path, as_json: bool) -> None:
-    """List waiting jobs in Lucid's order, with estimate, expected start and why they wait."""
-    store = seen_store(live_settings(config))
-    snapshot, plan = live_snapshot(store)
-    rows: list[dict[str, Any]] = []
-    for name, partition in snapshot.partitions.items():
-        ahead = forecast(partition, snapshot.predictions, snapshot.now_s)
-        for entry in sorted(partition.pending, key=lambda e: snapshot.predictions[e.job.id].duration_s * e.job.gpus):
-            decided = plan.get(name, {}).get(entry.job.id)
-            found, prediction = ahead.get(entry.job.id), snapshot.predictions[entry.job.id]
-            starts_in = (found.early_s, found.likely_s, found.late_s) if found else ()
-            rows.append(
-                {
-                    "partition": name,
-                    "position": found.position if found else None,
-                    "job": entry.job.id,
-                    "user": entry.job.user,
-                    "gpus": entry.job.gpus,
-                    "waited_s": round(snapshot.now_s - entry.since_s, 1),
-                    "estimate_s": round(prediction.duration_s, 1),
-                    "estimate_by": prediction.duration_source,
-                    "starts_in_s": [round(s) for s in starts_in] or None,
-                    "decision": decided,
-                }
-            )
-    aside: dict[str, str] = (store.view("status") or {}).get("aside") or {}
-    if as_json:
-        say(json.dumps({"at_s": snapshot.now_s, "queue": rows, "aside": aside}, indent=1))
-        return
-    table = Table(caption=f"as of {time.strftime('%F %T', time.localtime(snapshot.now_s))}")
-    for column in ("#", "job", "user", "GPUs", "waits", "estimate", "starts in about", "why"):
-        table.add_column(column, justify="right" if column in ("#", "GPUs", "waits", "estimate") else "left")
-    for row in rows:
-        starts = row["starts_in_s"]
-        when = "-" if starts is None else f"{duration(starts[1])} ({duration(starts[0])} to {duration(starts[2])})"
-        table.add_row(
-            f"{row['partition']} {row['position'] or '-'}",
-            row["job"],
-            row["user"],
-            str(row["gpus"]),
-            duration(row["waited_s"]),
-            duration(row["estimate_s"]),
-            when,
-            _why(row["decision"]),
-        )
-    stdout_console().print(table)
-    for job_id, words in aside.items():
-        say(shown(f"job {job_id} waits, but not for Lucid: {words}"))
-
-
-def _why(decided: dict[str, Any] | None) -> str:
-    if decided is None:
-        return "not decided yet"
-    if decided["verb"] != "hold":
-        return f"{decided['verb']} decided"
-    return "; ".join(reason_text(reason_from_dict(data)) for data in decided["reasons"])
 
 
 @click.command()

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from lucid.config import Mode
 from lucid.core import reason as why
+from lucid.core.decision import DecisionRow
 from lucid.core.reason import Reason
 from lucid.shown import shown
-from lucid.simulator.record import LoggedDecision
 
 __all__ = ["decision_text", "duration", "reason_text", "when"]
 
@@ -308,8 +309,10 @@ def reason_text(reason: Reason) -> str:
 
 
 _VERBS = {
+    "start": "starts",
     "hold": "waits",
     "requeue": "is preempted",
+    "resize": "is resized, and goes on from a checkpoint",
     "regroup": "goes on from a checkpoint",
     "part": "is parted from its partner, and will run alone",
     "release": "moves on to its VC",
@@ -317,18 +320,12 @@ _VERBS = {
 }
 
 
-def decision_text(entry: LoggedDecision, profiling: bool) -> str:
-    """The headline of one logged decision."""
-    return shown(_headline(entry, profiling))
-
-
-def _headline(entry: LoggedDecision, profiling: bool) -> str:
-    if entry.verb == "resize":
-        return f"is resized, and goes on from a checkpoint on {entry.placement}"
-    if entry.verb == "regroup":
-        return f"{_VERBS['regroup']} on {entry.placement}"
-    if entry.verb != "start":
-        return f"{_VERBS[entry.verb]} ({entry.partition})"
-    what = "starts its profiling run" if profiling else "starts"
-    beside = f", beside job {entry.beside}" if entry.beside else ""
-    return f"{what} on {entry.placement}{beside}"
+def decision_text(row: DecisionRow, profiling: bool = False) -> str:
+    """The headline of one decision. ``profiling``: it was made in the profiling partition."""
+    verb = _VERBS.get(row.verb, row.verb)
+    if row.verb == "start" and profiling:
+        verb = "starts its profiling run"
+    where = f" on {row.placement}" if row.placement else f" ({row.partition})"
+    beside = f", beside job {row.beside}" if row.beside else ""
+    would = f" [would, in {row.mode} mode]" if row.mode not in ("", Mode.PACK) else ""
+    return shown(f"{verb}{where}{beside}{would}")

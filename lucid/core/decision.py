@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from lucid.core.placement import Placement
+from lucid.core.placement import Placement, show_placement
 from lucid.core.reason import Reason
 
 __all__ = [
     "Action",
     "Decision",
+    "DecisionRow",
     "Hold",
     "Keep",
     "PartitionPlan",
@@ -21,6 +23,8 @@ __all__ = [
     "Resize",
     "Start",
     "earliest",
+    "row_of",
+    "verb_of",
 ]
 
 
@@ -96,6 +100,47 @@ class Keep:
 Decision = Start | Hold | Requeue | Resize | Regroup | Release | Keep
 
 
+_VERBS: Final[Mapping[type, str]] = {
+    Start: "start",
+    Hold: "hold",
+    Requeue: "requeue",
+    Resize: "resize",
+    Regroup: "regroup",
+    Release: "release",
+    Keep: "keep",
+}
+
+
+def verb_of(decision: Decision) -> str:
+    """One word for a decision, as records and JSON have it: ``start``, ``hold``, ``requeue``, ``part``, ``resize``,
+    ``regroup``, ``release`` or ``keep``."""
+    return "part" if isinstance(decision, Requeue) and decision.part else _VERBS[type(decision)]
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """One decision on one job, as it was made: what a run and lucidd's store keep, and what is told of the job.
+
+    ``verb``: as ``verb_of`` has it. ``placement``: as ``show_placement`` writes it. ``mode``: what lucidd might do in
+    the partition; empty in a simulation."""
+
+    at_s: float
+    job_id: str
+    partition: str
+    verb: str
+    reasons: tuple[Reason, ...]
+    placement: str = ""
+    beside: str | None = None
+    mode: str = ""
+
+
+def row_of(at_s: float, job_id: str, partition: str, decision: Decision, mode: str = "") -> DecisionRow:
+    """The row of a decision made at ``at_s``."""
+    placement = show_placement(decision.placement) if isinstance(decision, Start | Resize | Regroup) else ""
+    beside = decision.beside if isinstance(decision, Start) else None
+    return DecisionRow(at_s, job_id, partition, verb_of(decision), decision.reasons, placement, beside, mode)
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """A decision that changes something, addressed to its job."""
@@ -118,6 +163,12 @@ class PartitionPlan:
     actions: tuple[Action, ...] = ()
     wake_s: float | None = None
     memory: object = None
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """The place of each pending job in the queue, from 1: the order in which the policy served them."""
+        waited = (job_id for job_id, made in self.decisions.items() if isinstance(made, Start | Hold))
+        return {job_id: at for at, job_id in enumerate(waited, start=1)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

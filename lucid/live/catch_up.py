@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from lucid.adapters.bounded import finite, moment
+from lucid.adapters.slurm.facts import home_of, submitted_s
 from lucid.adapters.slurm.sacct import Accounted, Accounting
 from lucid.adapters.slurm.text import parse_mark
-from lucid.adapters.slurm.view import home_of, submitted_s
 from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings
 from lucid.core.job import Ended, Job

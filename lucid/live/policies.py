@@ -1,26 +1,91 @@
-"""Which policies a live cluster can run at all: told when lucidd starts, not by a failure in every cycle."""
+"""The policy that lucidd runs: how it is made, and which policies a live cluster can run at all.
+
+There is one way to make it: lucidd makes its policy so, and ``lucidctl`` makes the same one to plan again.
+"""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from lucid.config import Settings
-from lucid.core.ports import Capability
+from lucid.adapters.left_out import LeftOut
+from lucid.config import PolicySettings, Settings, library_folder, settings_from
+from lucid.core.ports import Capability, Predictor
 from lucid.errors import ConfigError
+from lucid.live.guarded import Guarded
+from lucid.live.models import LiveModels
 from lucid.live.modes import live_profiling, policy_settings
 from lucid.models.history import HistoryPredictor
+from lucid.models.packing.pair_memory import PairMemory
 from lucid.orchestrator.policies import BUILT_IN
-from lucid.orchestrator.policy import known_policies, make_policy
+from lucid.orchestrator.policy import Policy, known_policies, make_policy
 
-__all__ = ["check_policy"]
+__all__ = ["LivePolicy", "check_policy", "live_models", "live_policy", "live_predictor"]
+
+
+@dataclass(frozen=True, slots=True)
+class LivePolicy:
+    """The policy of lucidd, its predictor aside: the policy's name, and its settings as this cluster can honour them.
+    lucidd writes it beside every plan that it shows."""
+
+    name: str
+    settings: PolicySettings
+
+    def make(self, predictor: Predictor) -> Policy:
+        """The policy; it asks ``predictor`` about pairs.
+
+        Raises:
+            ConfigError: there is no such policy.
+        """
+        return make_policy(self.name, self.settings, predictor)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {"name": self.name, "settings": self.settings.model_dump(mode="json")}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> LivePolicy:
+        """The inverse of ``to_dict``.
+
+        Raises:
+            ConfigError: another version of Lucid wrote it.
+            KeyError, TypeError: it is something else.
+        """
+        return cls(data["name"], settings_from({"policy": data["settings"]}, "policy of the last plan").policy)
+
+
+def live_policy(settings: Settings, able: frozenset[Capability]) -> LivePolicy:
+    """The policy of a lucidd with these settings, on a cluster with these capabilities."""
+    return LivePolicy(settings.daemon.policy, policy_settings(settings, able))
+
+
+def live_models(settings: Settings, config: Path, memory: PairMemory) -> LiveModels:
+    """The models of a lucidd whose configuration file is ``config``."""
+    return LiveModels(
+        library_folder(settings, config.parent) or Path(settings.daemon.state_dir) / "models",
+        first_guess_s=settings.daemon.first_guess_s,
+        profiled_s=settings.policy.profiling.t_prof_s,
+        memory=memory,
+    )
+
+
+def live_predictor(settings: Settings, predictor: Predictor | LiveModels, left_out: LeftOut) -> Predictor:
+    """The predictor that lucidd plans by: no exception of a model comes out of it."""
+    made = predictor.make() if isinstance(predictor, LiveModels) else predictor
+    return Guarded(made, left_out, settings.daemon.first_guess_s)
 
 
 def check_policy(settings: Settings, where: str) -> None:
     """``where``: the file that names the policy.
 
     Raises:
-        ConfigError: there is no policy of that name, or it needs what no Slurm cluster with these settings offers.
+        ConfigError: there is no policy of that name, it needs what no Slurm cluster with these settings offers, or
+            its settings contradict those of the daemon.
     """
+    _check_sharing(settings, where)
     name, able = settings.daemon.policy, _most(settings)
     if name not in known_policies():
         near = difflib.get_close_matches(name, _runnable(settings, able), n=1)
@@ -39,6 +104,22 @@ def check_policy(settings: Settings, where: str) -> None:
             f"{where}: daemon.policy = {name!r}: it needs {', '.join(lacking)}, which Slurm does not offer Lucid "
             f"with these settings, so it runs in simulations only; {_known(settings, able)}"
         )
+
+
+def _check_sharing(settings: Settings, where: str) -> None:
+    """Who may share, and by what, is said once: in the daemon's settings."""
+    packing, daemon = settings.policy.packing, settings.daemon
+    for key, own, theirs, says in (
+        ("same_user_only", packing.same_user_only, "share_across_users", not daemon.share_across_users),
+        ("mps", packing.mps, "mps", daemon.mps),
+    ):
+        if key in packing.model_fields_set and own is not None and own != says:
+            opposite = " says the opposite" if theirs != key else ""
+            raise ConfigError(
+                f"{where}: policy.packing.{key} = {str(own).lower()}, but daemon.{theirs} = "
+                f"{str(getattr(daemon, theirs)).lower()}{opposite}; remove policy.packing.{key}: "
+                f"it is for simulations, and lucidd goes by daemon.{theirs}"
+            )
 
 
 def _most(settings: Settings) -> frozenset[Capability]:

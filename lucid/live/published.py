@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.atomic import write_public
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.store.port import Lease
+from lucid.atomic import write_public
 from lucid.config import Publish, Settings
 from lucid.errors import StoreError
 
@@ -49,18 +49,39 @@ def without_names(picture: Mapping[str, Any]) -> dict[str, Any]:
     def decision(of: Mapping[str, Any]) -> dict[str, Any]:
         return {**of, "reasons": [reason(one) for one in of["reasons"]]}
 
+    partitions = {
+        name: {**part, "pending": [*map(entry, part["pending"])], "running": [*map(entry, part["running"])]}
+        for name, part in picture["partitions"].items()
+    }
     return {
         "now_s": picture["now_s"],
-        "partitions": {
-            name: {**part, "pending": [*map(entry, part["pending"])], "running": [*map(entry, part["running"])]}
-            for name, part in picture["partitions"].items()
-        },
+        "partitions": partitions,
         "predictions": picture["predictions"],
+        "forecast": picture.get("forecast", {}),
+        "fair_share": [["", users[user], factor] for user, factor in _factors(picture).items() if user in users],
+        "wake_s": picture.get("wake_s"),
+        "policy": _without_shares(picture.get("policy")),
         "plan": {
             name: {job_id: decision(one) for job_id, one in part.items()}
             for name, part in picture.get("plan", {}).items()
         },
     }
+
+
+def _factors(picture: Mapping[str, Any]) -> dict[str, float]:
+    """Fair-share factors by user, of those users who have only one."""
+    found: dict[str, set[float]] = {}
+    for _, user, factor in picture.get("fair_share", ()):
+        found.setdefault(user, set()).add(factor)
+    return {user: min(factors) for user, factors in found.items() if len(factors) == 1}
+
+
+def _without_shares(policy: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The policy without the shares of replays, which name accounts."""
+    if policy is None:
+        return None
+    settings = policy["settings"]
+    return {**policy, "settings": {**settings, "fairness": {**settings["fairness"], "shares": {}}}}
 
 
 class Publisher:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from lucid.adapters.store.plan_records import PlanRecorder
 from lucid.adapters.store.recorder import Recorders
-from lucid.config import PolicySettings, Settings
+from lucid.config import Settings
 from lucid.core.ports import Predictor, Recorder
-from lucid.orchestrator.policy import Policy, make_policy
+from lucid.live.policies import LivePolicy
+from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.watched import WatchedPolicy
 
 __all__ = ["records_folder", "with_records"]
@@ -20,17 +21,17 @@ def records_folder(settings: Settings) -> Path:
 
 
 def with_records(
-    settings: Settings, rules: PolicySettings, predictor: Predictor, recorder: Recorder
+    settings: Settings, live: LivePolicy, predictor: Predictor, recorder: Recorder
 ) -> tuple[Policy, Recorder]:
-    """The daemon's policy under ``rules``, and a recorder that also keeps what its plans are made from, unless the
-    settings say not to.
+    """The policy under watch, and a recorder that also keeps what its plans are made from, where
+    ``daemon.record_mib`` allows any.
 
     Raises:
         ConfigError: no such policy.
     """
     daemon = settings.daemon
-    policy = WatchedPolicy(lambda heard: make_policy(daemon.policy, rules, heard), predictor)
+    policy = WatchedPolicy(live.make, predictor)
     if not daemon.record_mib:
         return policy, recorder
-    kept = PlanRecorder(records_folder(settings), policy, rules, daemon.record_every_s, daemon.record_mib)
+    kept = PlanRecorder(records_folder(settings), policy, live.settings, daemon.record_every_s, daemon.record_mib)
     return policy, Recorders(recorder, kept)

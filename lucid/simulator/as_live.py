@@ -1,7 +1,7 @@
 """A simulated cluster with the manners of lucidd on Slurm, for predicting what a real cluster will do.
 
-Beside what the ``SimulatedCluster`` charges: jobs like one measured before bring its profile, only jobs that start in
-slots can be joined later, and a start takes a moment.
+Beside what the ``SimulatedCluster`` charges: jobs like one measured before bring its profile, and a start takes a
+moment.
 """
 
 from __future__ import annotations
@@ -99,7 +99,3 @@ class LiveLikeCluster(SimulatedCluster):
     def _start(self, live: Live, start: Start) -> None:
         live.work_s += self._as_live.start_s
         super()._start(live, start)
-        view = live.view
-        assert isinstance(view, Running)
-        if not start.slots:  # it holds whole GPUs, and keeps them to itself until it ends
-            self._show(live, replace(view, alone=True))

@@ -377,8 +377,8 @@ class SimulatedCluster(Floor):
             self._place(live, start.placement, costs.rescale_s if view.restarts else costs.elastic_start_s)
         stage = Stage.PROFILE if room.profiling else Stage.MAIN
         running = Running(
-            job, now_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside, view.alone,
-            group=start.group,
+            job, now_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside,
+            not start.slots, group=start.group,
         )  # fmt: skip
         self._hold(start.placement)
         self._charge(job, running.gpus)
@@ -448,11 +448,9 @@ class SimulatedCluster(Floor):
             if live.item.stages is None:  # else the next start costs what is known of it
                 live.work_s += costs.preempt_small_s if view.job.gpus <= 8 else costs.preempt_large_s
             live.outcome.preemptions += 1
+        live.parted = live.parted or decision.part
         ran_s = view.ran_s + view.elapsed_s(self._now_s)
-        self._wait(
-            live,
-            Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, view.alone or decision.part),
-        )
+        self._wait(live, Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, live.parted))
 
     def _release(self, live: Live) -> None:
         """From the profiling partition to the job's own VC: after its profiling run it starts over."""

@@ -5,56 +5,31 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lucid.core.decision import (
-    Decision,
-    Hold,
-    Keep,
-    PartitionPlan,
-    Plan,
-    Regroup,
-    Release,
-    Requeue,
-    Resize,
-    Start,
-)
+from lucid.core.decision import DecisionRow, Hold, PartitionPlan, Plan, row_of
 from lucid.core.placement import show_placement
 from lucid.core.ports import Applied
 from lucid.core.prediction import Prediction, prediction_from_dict, prediction_to_dict
-from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
+from lucid.core.reason import reason_from_dict, reason_to_dict
 from lucid.core.snapshot import Snapshot
 from lucid.errors import TraceError
 from lucid.shown import csv_cell
 from lucid.simulator.engine import Run
 
-__all__ = ["DecisionLog", "LoggedDecision", "load_decisions", "load_prediction", "write_decisions", "write_jobs"]
+__all__ = ["DecisionLog", "load_decisions", "load_prediction", "write_decisions", "write_jobs"]
 
 _T = TypeVar("_T")
 _MOST_HOLDS = 40
 """Changes of reason kept for one job; the first half and the last are, those between are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedDecision:
-    """One decision on one job, as it was made; of a ``Hold`` only a change of the kinds of reason makes a new
-    entry."""
-
-    at_s: float
-    partition: str
-    verb: str
-    reasons: tuple[Reason, ...]
-    placement: str = ""
-    beside: str | None = None
-
-
 class DecisionLog:
     """A ``Recorder`` that keeps every decision on every job, holds only when their reasons change."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, list[LoggedDecision]] = {}
+        self._entries: dict[str, list[DecisionRow]] = {}
         self._last: dict[str, tuple[tuple[object, ...], int]] = {}
         self._seen: dict[str, PartitionPlan] = {}
         self._signatures: dict[int, tuple[Hold, tuple[object, ...]]] = {}
@@ -73,7 +48,7 @@ class DecisionLog:
                         continue
                 else:
                     self._last.pop(job_id, None)
-                    self._entries.setdefault(job_id, []).append(_logged(plan.now_s, name, decision))
+                    self._entries.setdefault(job_id, []).append(row_of(plan.now_s, job_id, name, decision))
                 found = snapshot.predictions.get(job_id)
                 if found is not None and found.duration_terms is not None:
                     self._predictions[job_id] = found
@@ -92,10 +67,10 @@ class DecisionLog:
         self._last[job_id] = (signature, count)
         if count > _MOST_HOLDS:
             del entries[-_MOST_HOLDS // 2]
-        entries.append(LoggedDecision(now_s, partition, "hold", hold.reasons))
+        entries.append(DecisionRow(now_s, job_id, partition, "hold", hold.reasons))
         return True
 
-    def of(self, job_id: str) -> list[LoggedDecision]:
+    def of(self, job_id: str) -> list[DecisionRow]:
         """The decisions on one job, oldest first."""
         return self._entries.get(job_id, [])
 
@@ -107,27 +82,6 @@ class DecisionLog:
     def jobs(self) -> list[str]:
         """Ids of all jobs with a decision."""
         return list(self._entries)
-
-
-_VERBS: dict[type, str] = {
-    Start: "start",
-    Requeue: "requeue",
-    Resize: "resize",
-    Regroup: "regroup",
-    Release: "release",
-    Keep: "keep",
-    Hold: "hold",
-}
-
-
-def _logged(now_s: float, partition: str, decision: Decision) -> LoggedDecision:
-    placement, beside = "", None
-    if isinstance(decision, Start):
-        placement, beside = show_placement(decision.placement), decision.beside
-    if isinstance(decision, Resize | Regroup):
-        placement = show_placement(decision.placement)
-    verb = "part" if isinstance(decision, Requeue) and decision.part else _VERBS[type(decision)]
-    return LoggedDecision(now_s, partition, verb, decision.reasons, placement, beside)
 
 
 def write_decisions(path: Path, log: DecisionLog) -> None:
@@ -154,7 +108,7 @@ def write_decisions(path: Path, log: DecisionLog) -> None:
             file.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n")
 
 
-def load_decisions(path: Path, job_id: str) -> list[LoggedDecision]:
+def load_decisions(path: Path, job_id: str) -> list[DecisionRow]:
     """The decisions on one job from a file that ``write_decisions`` wrote.
 
     Raises:
@@ -164,8 +118,9 @@ def load_decisions(path: Path, job_id: str) -> list[LoggedDecision]:
         path,
         job_id,
         lambda data: [
-            LoggedDecision(
+            DecisionRow(
                 item["at_s"],
+                job_id,
                 item["partition"],
                 item["verb"],
                 tuple(reason_from_dict(reason) for reason in item["reasons"]),

@@ -61,6 +61,8 @@ class Live:
     """What the last start of it, and of its group, cost."""
     ready_s: float = 0.0
     """No work is done before: it is starting."""
+    parted: bool = False
+    """Was it parted from a partner? It then runs alone."""
     epoch: int = 0
     """Raised whenever the end in the heap becomes void."""
     run: int = 0

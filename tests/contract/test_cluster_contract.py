@@ -12,7 +12,8 @@ from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from fake_slurmrestd import NamedClient
 from lucid.adapters.slurm.client import SlurmClient
 from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.leased import IN_MEMORY
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Keep, Release, Requeue, Resize, Start
 from lucid.core.job import Stage
@@ -77,7 +78,7 @@ class Live:
         for name, gpus, home in (("a", 1, VC), ("b", 1, VC), ("c", 2, VC), ("o", 1, "other")):
             slurm.submit(name, home, gpus)
         slurm.submit("d", VC, 1)
-        store = MemoryStore()
+        store = SqliteStore(IN_MEMORY)
         lease = store.take_lease("test", 0.0, 1e9)
         assert lease is not None
         self.profiling = "prof"
@@ -126,6 +127,14 @@ def at_work(scene: Scene, name: str = VC) -> list[str]:
 def start(scene: Scene, job_id: str, where: str, beside: str | None = None, name: str = VC) -> Applied:
     (done,) = scene.cluster.apply([Action(job_id, name, Start(at(where), WHY, beside, slots=True))])
     return done
+
+
+def test_only_a_job_that_started_in_slots_may_be_joined(scene: Scene) -> None:
+    on_whole = Action("b", VC, Start(at("n2:0"), WHY, slots=False))
+    assert not start(scene, "a", "n1:0").refused
+    assert [done.refused for done in scene.cluster.apply([on_whole])] == [None]
+    scene.pass_time(5.0)
+    assert {e.job.id: e.alone for e in room(scene).running} == {"a": False, "b": True}
 
 
 def test_it_says_what_it_can_do(scene: Scene) -> None:

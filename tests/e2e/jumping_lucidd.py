@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-import lucid.daemon
+from lucid.daemon import build, main
 
 
 class JumpingClock:
@@ -22,5 +22,5 @@ class JumpingClock:
 
 
 if __name__ == "__main__":
-    lucid.daemon.SystemClock = JumpingClock  # type: ignore[misc, assignment]
-    sys.exit(lucid.daemon.main())
+    build.SystemClock = JumpingClock  # type: ignore[misc, assignment]
+    sys.exit(main())

@@ -66,5 +66,5 @@ def test_a_user_who_keeps_extra_to_himself_has_it_untouched(box: Box, mps: Path,
         lambda: all(box.state(n) == "RUNNING" and "shard" in box.job(n)["tres_per_node"] for n in (first, second)),
     )
     assert {box.job(n)["extra"] for n in (first, second)} == {"my rack"}
-    assert "its Extra is the user's" in lucidd.ctl("explain", second)
+    assert "because the user has set the job's Extra field" in lucidd.ctl("explain", second)
     assert daemons(mps) == []

@@ -185,7 +185,7 @@ def test_what_the_doctor_asks_is_answered(client: Inspector, box: Box) -> None:
     assert {partition.name for partition in client.partitions()} == {"vc-a", "vc-b", "vc-c", "prof"}
     assert abs((client.clock_s() or 0.0) - time.time()) < 60
     told = client.rights()
-    if not (isinstance(client, RestClient) and client.url.startswith("unix:")):
+    if not (isinstance(client, RestClient) and client.server.url.startswith("unix:")):
         assert told == ("lucid", "operator")
 
 

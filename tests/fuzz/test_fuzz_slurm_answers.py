@@ -13,6 +13,7 @@ from hostile import COUNTS, inputs, only_our_errors, short
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.cli import CommandClient
 from lucid.adapters.slurm.client import Breaker
+from lucid.adapters.slurm.facts import parse_placement
 from lucid.adapters.slurm.records import jobs_from, nodes_from
 from lucid.adapters.slurm.request import NO_DEFAULTS, defaults_from, from_mark, host_needs, whole_because
 from lucid.adapters.slurm.rest import RestClient
@@ -31,7 +32,6 @@ from lucid.adapters.slurm.text import (
     says,
     shard_counts,
 )
-from lucid.adapters.slurm.view import parse_placement
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets/slurm"
 SHARE = {"type": ["USER"], "parent": "ml", "name": "ann", "fairshare": {"factor": {"set": True, "number": 0.25}}}
@@ -118,7 +118,7 @@ def test_bytes_of_commands_and_of_slurmrestd() -> None:
         Breaker(lambda: 0.0),
         transport=httpx.MockTransport(lambda _: httpx.Response(200, content=said.said)),
     )
-    rest._interface, rest._newer = "v0.0.42", True
+    rest.server._interface, rest.server._newer = "v0.0.42", True
     asks = [
         getattr(c, n)
         for c in (said, rest)
@@ -128,7 +128,7 @@ def test_bytes_of_commands_and_of_slurmrestd() -> None:
     body = json.dumps({"jobs": [GOOD[0], {**GOOD[1], "name": "a"}], "errors": [], "meta": {}}).encode()
     for draw in inputs("bytes"):
         said.said = draw.garbled(body) if draw.random() < 0.8 else draw.raw(200)
-        said._version = rest._version = None
+        said._version = rest.server._version = None
         with only_our_errors("bytes", said.said):
             draw.choice(asks)()
 

@@ -20,7 +20,7 @@ from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records import jobs_from, nodes_from
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import settings_from
-from lucid.daemon import Daemon
+from lucid.daemon import Daemon, Parts
 from lucid.errors import ActionRefused
 from lucid.live.status import words_of_left_out
 from lucid.models.history import HistoryPredictor
@@ -90,7 +90,7 @@ def test_the_daemon_keeps_turning(tmp_path: Path, mode: str) -> None:
     }
     store = SqliteStore(tmp_path / "lucid.db", left_out=slurm.left_out)
     store._db.execute("PRAGMA synchronous = OFF")
-    daemon = Daemon(
+    parts = Parts(
         settings_from(data, "test"),
         slurm,
         Breaker(lambda: slurm.now),
@@ -98,9 +98,9 @@ def test_the_daemon_keeps_turning(tmp_path: Path, mode: str) -> None:
         FakeSampler(slurm, {}),
         slurm,
         WithContention(HistoryPredictor(60.0)),
-        "one",
         left_out=slurm.left_out,
     )
+    daemon = Daemon(parts, "one")
     named = 0
     for innocent, draw in enumerate(inputs(f"turns in {mode}"), start=1):
         slurm.hostile = [base(draw, 5000 + n) for n in range(draw.randrange(1, 6))]

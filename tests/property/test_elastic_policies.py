@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from applications import INIT, an_application, learning
 from builders import VC, FixedPredictor, a_cluster, a_job, a_trace, by, elastic
+from examples import examples
 from lucid.core.decision import Hold, Plan, Requeue, Resize, Start
 from lucid.core.job import Elastic
 from lucid.core.node import Node
@@ -127,7 +128,7 @@ def play(seed: int, name: str, app: Application) -> tuple[Trace, dict[str, JobOu
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
 def test_every_cycle_is_safe_and_every_job_comes_to_its_end(name: str, seed: int, app: Application) -> None:
     trace, outcomes, _ = play(seed, name, app)

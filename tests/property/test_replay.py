@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from applications import INIT, an_application, learning
 from builders import HEAVY, LIGHT, VC, a_cluster, a_job, a_trace, by, nodes, settings
+from examples import examples
 from lucid.adapters.store.plan_records import plan_bytes, read_record, record_bytes, replan
 from lucid.config import PolicySettings
 from lucid.core.decision import Plan
@@ -105,7 +105,7 @@ def cycles(policy: str, rng: random.Random, app: Application, path: Path, **rule
 @pytest.mark.parametrize("policy", BUILT_IN)
 def test_every_cycle_of_every_policy_can_be_planned_again(policy: str, app: Application, tmp_path: Path) -> None:
     """Random histories by seed: a failing one is small already, and shrinking it would take minutes."""
-    for seed in range(int(os.environ.get("LUCID_EXAMPLES", "2"))):
+    for seed in range(examples(2)):
         assert cycles(policy, random.Random(seed), app, tmp_path / "r").cycles > 0
 
 

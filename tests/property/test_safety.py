@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from builders import VC, a_cluster, a_trace
+from examples import examples
 from lucid.config import OverheadSettings, PolicySettings
 from lucid.core.job import Job, JobProfile
 from lucid.core.node import Node
@@ -261,7 +262,7 @@ def waits_for_repair(scene: Scene, variant: str, vc: str) -> bool:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @settings(
-    max_examples=int(os.environ.get("LUCID_EXAMPLES", "25")),
+    max_examples=examples(25),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

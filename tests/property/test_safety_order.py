@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import LIGHT, FixedPredictor, guess, policy, snap
+from examples import examples
 from lucid.core.job import Job, Pending
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition
@@ -30,7 +31,7 @@ def some_queue(rng: random.Random) -> list[Pending]:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(rng=st.randoms(use_true_random=False))
 def test_the_order_of_the_input_does_not_matter(name: str, rng: random.Random) -> None:
     queue = some_queue(rng)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import defaultdict
 from dataclasses import replace
@@ -13,6 +12,7 @@ import pytest
 
 from builders import VC, FixedPredictor, a_job, guess
 from builders import settings as rules_of
+from examples import examples
 from lucid.binder import pairing
 from lucid.config import PolicySettings
 from lucid.core.decision import Start
@@ -27,7 +27,7 @@ from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid import LucidPolicy
 from safety_rules import outline
 
-SCENES = 6 * int(os.environ.get("LUCID_EXAMPLES", "50"))
+SCENES = examples(300)
 USERS = ("ann", "bob")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import FixedPredictor, Tape, a_job, a_trace, nodes, replay
+from examples import examples
 from lucid.core.decision import Start
 from lucid.core.node import Node
 from lucid.core.snapshot import Snapshot
@@ -18,7 +18,7 @@ from lucid.orchestrator.policies.lucid_plan import LucidMemory
 from lucid.orchestrator.policies.plain import Shadow
 from lucid.simulator.traces import Trace, TraceJob
 
-EXAMPLES = int(os.environ.get("LUCID_EXAMPLES", "25"))
+EXAMPLES = examples(25)
 ALONE: Mapping[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
 
 

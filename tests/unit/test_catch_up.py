@@ -19,7 +19,7 @@ from lucid.adapters.store.port import JobNote
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import DaemonSettings
 from lucid.core.job import Job
-from lucid.daemon import Daemon
+from lucid.daemon import Daemon, Parts
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 from lucid.live.catch_up import ended_from
 from lucid.models.history import HistoryPredictor
@@ -134,10 +134,11 @@ class Absent(Site):
             self.books = Books(self.slurm)
         self.store = SqliteStore(self.folder / "lucid.db")
         self.predictor = WithContention(HistoryPredictor(2000.0))
-        self.daemon = Daemon(
+        parts = Parts(
             self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            self.predictor, holder, accounting=self.books, monotonic_s=lambda: self.slurm.now,
+            self.predictor, accounting=self.books, monotonic_s=lambda: self.slurm.now,
         )  # fmt: skip
+        self.daemon = Daemon(parts, holder)
         return self.daemon
 
     def away(self, seconds: float) -> None:

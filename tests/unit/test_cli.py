@@ -222,7 +222,7 @@ def test_jobs_without_an_estimate_are_left_to_the_history_when_asked(lucid: Luci
 
 TEN = PACK.splitlines()[10]
 BAD = {
-    "a missing trace": ({}, ("none.csv",), ("none.csv", "cannot be read", "give an existing trace file")),
+    "a missing trace": ({}, ("none.csv",), ("none.csv", "cannot be read", "give an existing file")),
     "a bad cell": (
         {"pack.csv": PACK.replace(TEN, TEN.replace(",90,", ",soon,"))},
         ("pack.csv",),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import a_job, part
+from examples import examples
 from lucid.core.job import Running
 from lucid.core.ledger import Ledger, host_share
 from lucid.core.node import Node
@@ -56,7 +57,7 @@ def same(ledger: Ledger, machines: list[Node], held: list[Running]) -> None:
         assert ledger.free_cpus[i] == machine.cpus - cpus or not ledger.host_limits
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(rng=st.randoms(use_true_random=False))
 def test_the_ledger_agrees_with_counting_by_hand(rng: random.Random) -> None:
     machines = [

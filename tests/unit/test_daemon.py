@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.adapters.estimates import WithContention
 from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.adapters.store.pair_memory import PairMemoryFile
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import Mode, Settings, settings_from
-from lucid.daemon import Daemon, main
+from lucid.core.ports import Predictor
+from lucid.daemon import Daemon, Parts, main
 from lucid.errors import ClusterUnavailable, ConfigError
+from lucid.live.models import LiveModels
 from lucid.live.modes import modes_from, policy_settings
+from lucid.live.policies import live_models
 from lucid.models.history import HistoryPredictor
 
 
@@ -40,14 +45,16 @@ class Site:
         }  # fmt: skip
         (folder / "lucid.toml").write_text(_toml(data))
         self.settings: Settings = settings_from(data, "test")
+        self.predictor: Predictor | LiveModels = WithContention(HistoryPredictor(2000.0))
         self.daemon = self.start()
 
     def start(self, holder: str = "one") -> Daemon:
         self.store = SqliteStore(self.folder / "lucid.db")
-        self.daemon = Daemon(
+        parts = Parts(
             self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            WithContention(HistoryPredictor(2000.0)), holder, monotonic_s=lambda: self.slurm.now,
+            self.predictor, monotonic_s=lambda: self.slurm.now,
         )  # fmt: skip
+        self.daemon = Daemon(parts, holder)
         return self.daemon
 
     def submit(self, job_id: str, /, gpus: int = 1, **rest: Any) -> None:
@@ -90,8 +97,8 @@ def test_jobs_are_profiled_then_packed_and_told_of(site: Site) -> None:
     assert places == [at("p1:2-3"), at("n1:0-1")]
     assert site.slurm.records["1"].placement == site.slurm.records["2"].placement
     told = site.ctl("explain", "2")
-    assert "moves on to its VC with its profile" in told
-    assert "starts on n1:0-1, beside job 1 (vc)" in told
+    assert "moves on to its VC (prof)" in told
+    assert "starts on n1:0-1, beside job 1" in told
     assert json.loads(site.ctl("status", "--json"))["partitions"]["vc"]["packed"] == 2
     site.turns(1200.0)
     assert {r.state for r in site.slurm.records.values()} == {"COMPLETED"}
@@ -316,12 +323,40 @@ def test_why_not_plans_again(site: Site) -> None:
     (waiting,) = [r.id for r in site.slurm.records.values() if r.pending]
     assert "needs 4 GPUs, 0 free" in site.ctl("queue", "--json") or waiting in site.ctl("queue")
     told = site.ctl("why-not", waiting, "--gpus", "2", "--share")
-    assert "as it is: would wait" in told
-    assert "with 2 GPUs: would" in told
+    assert "as it is: waits (vc): " in told
+    assert "with 2 GPUs: " in told
     data = json.loads(site.ctl("why-not", waiting, "--json"))
     assert data["as_it_is"]["verb"] == "hold"
     with pytest.raises(ConfigError, match="does not wait"):
         site.ctl("why-not", "77")
+
+
+def test_why_not_plans_by_the_policy_that_lucidd_runs(tmp_path: Path) -> None:
+    """Under fifo nobody passes the head of the queue, though two GPUs are free."""
+    site = Site(tmp_path, restarts=None, policy="fifo", profiling_partition="")
+    for name, gpus in (("a", 4), ("b", 2), ("head", 4), ("small", 1)):
+        site.submit(name, gpus, run_s=5000.0, name=name)
+        site.turns(5.0)
+    assert "as it is: waits (vc): behind job head" in site.ctl("why-not", "small", "--share")
+    data = json.loads(site.ctl("why-not", "small", "--gpus", "1", "--json"))
+    assert {data["as_it_is"]["verb"], data["if"]["with 1 GPU"]["verb"]} == {"hold"}
+
+
+def test_why_not_knows_what_pairs_were_seen_to_do(tmp_path: Path) -> None:
+    """lucidd has seen such a pair crawl and does not make it again; the contention model would."""
+    site = Site(tmp_path, restarts=None, profiling_partition="", partitions={"vc": "pack"}, share_across_users=True)
+    memory = PairMemoryFile(tmp_path / "pairs.json")
+    memory.note(("train", "train"), (0.4, 0.4), "1+2")
+    site.predictor = live_models(site.settings, tmp_path / "lucid.toml", memory)
+    site.start()
+    (tmp_path / "pairs.json").write_text(json.dumps([["train", "train", {"1+2": [0.4, 0.4]}]]))
+    for name in ("1", "2", "3"):
+        site.submit(name, 4, run_s=5000.0, name=f"j{name}")
+        site.sampler.profiles[name] = replace(LIGHT, workload="train")
+        site.turns(60.0)
+    assert site.slurm.records["3"].pending
+    assert "as it is: waits (vc): " in site.ctl("why-not", "3")
+    assert json.loads(site.ctl("why-not", "3", "--share", "--json"))["if"]["willing to share"]["verb"] == "hold"
 
 
 def test_modes_follow_the_switches(site: Site) -> None:
@@ -348,6 +383,14 @@ def test_bad_configurations_are_told(tmp_path: Path, capsys: pytest.CaptureFixtu
         (
             '[daemon]\npolicy = "pollux"\n[daemon.partitions]\nvc = "order"\n',
             "it needs adapt, preempt, resize, which Slurm",
+        ),
+        (
+            '[policy.packing]\nsame_user_only = false\n[daemon.partitions]\nvc = "pack"\n',
+            "policy.packing.same_user_only = false, but daemon.share_across_users = false says the opposite",
+        ),
+        (
+            '[policy.packing]\nmps = true\n[daemon]\nmps = false\n[daemon.partitions]\nvc = "pack"\n',
+            "policy.packing.mps = true, but daemon.mps = false; remove policy.packing.mps",
         ),
         (
             '[slurm]\nclient = "rest"\nrest_url = "http://h:1"\n[daemon]\npolicy = "srtf"\n'

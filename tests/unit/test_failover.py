@@ -15,7 +15,7 @@ from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.store.port import holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.daemon import Daemon
+from lucid.daemon import Daemon, Parts
 from lucid.errors import ClusterUnavailable
 from lucid.models.history import HistoryPredictor
 
@@ -40,11 +40,12 @@ class Wrong:
 def other(site: Site, off_s: float = 0.0, client: Any = None) -> Daemon:
     """A lucidd on another host, whose clock is off."""
     slurm = site.slurm
-    return Daemon(
+    parts = Parts(
         site.settings, client or slurm, Breaker(lambda: slurm.now), SqliteStore(site.folder / "lucid.db"),
-        site.sampler, Wrong(slurm, off_s), WithContention(HistoryPredictor(2000.0)), "elsewhere:1:1",
+        site.sampler, Wrong(slurm, off_s), WithContention(HistoryPredictor(2000.0)),
         monotonic_s=lambda: slurm.now,
     )  # fmt: skip
+    return Daemon(parts, "elsewhere:1:1")
 
 
 @pytest.mark.parametrize("off_s", [-3600.0, 0.0, 3600.0])
@@ -116,7 +117,7 @@ def test_a_turn_that_takes_long_keeps_the_lease(site: Site) -> None:
     def slow() -> Any:
         for _ in range(20):
             site.slurm.now += TURN_S
-            first.keep_lease()
+            first.renew_lease()
             second.turn()
         return look()
 
@@ -130,7 +131,7 @@ def test_between_turns_and_in_one_that_hangs_nothing_keeps_the_lease(site: Site)
     first, second = site.daemon, other(site)
     first.turn()
     for _ in range(10):
-        first.keep_lease()
+        first.renew_lease()
         second.turn()
         site.slurm.advance(TURN_S)
     assert second.cluster is not None

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import a_job, a_trace, by, guess, kinds, nodes, part, policy, reason, runs, snap, waits
+from examples import examples
 from lucid.adapters.slurm.shares import FairShares, fair_shares_from
 from lucid.config import settings_from
 from lucid.core.decision import Hold, PartitionPlan, Start
@@ -107,7 +108,7 @@ def test_one_at_its_share_or_unknown_keeps_its_value() -> None:
 
 
 @given(factor=st.floats(-1.0, 2.0), bound=st.floats(1.01, 100.0))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_factor_moves_a_value_by_more_than_the_bound(factor: float, bound: float) -> None:
     found = fair_share_of(waits("a", account="x").job, {("x", ""): factor}, bound)
     assert found is not None

@@ -1,28 +1,96 @@
-"""When jobs may start, and the site factors of order mode."""
+"""When jobs are expected to start, and the site factors of order mode."""
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
-from builders import guess, nodes, part, runs, waits
-from lucid.orchestrator.forecast import forecast
+from builders import HEAVY, LIGHT, VC, guess, nodes, part, policy, runs, snap, waits
+from lucid.core.decision import Plan, Start
+from lucid.core.job import Stage
+from lucid.core.snapshot import Snapshot
+from lucid.orchestrator.forecast import Forecast, forecast
 from lucid.orchestrator.site_factor import STEPS, factor_of, site_factors
+
+BARE = {"profiling": {"enabled": False}}
+
+
+def foreseen(snapshot: Snapshot, name: str = "lucid", most_looks: int = 10_000, **sections: object) -> Forecast:
+    rules = {**BARE, **sections}
+    return forecast(snapshot, policy(name, **rules).plan(snapshot), policy(name, **rules), most_looks)
 
 
 def test_jobs_start_in_order_as_gpus_come_free() -> None:
     room = part(nodes(1, 4), [waits("a", 4), waits("b", 2), waits("huge", 9)], [runs("r", "n1:0-2")])
     known = {"a": guess(1000.0), "b": guess(100.0), "huge": guess(1.0), "r": guess(600.0)}
-    found = forecast(room, known, 200.0)
-    assert (found["b"].position, found["a"].position) == (2, 3)
-    assert (found["b"].early_s, found["b"].likely_s, found["b"].late_s) == (200.0, 400.0, 800.0)
-    assert found["a"].likely_s == 500.0
-    assert "huge" not in found
+    found = foreseen(snap(200.0, room, predictions=known))
+    assert found.starts_s == {"b": 400.0, "a": 500.0}
+    assert found.range_s("b") == (200.0, 400.0, 800.0)
+    assert found.range_s("huge") is None
+    assert found.ahead_s == inf
 
 
-def test_partners_free_their_gpus_once() -> None:
+def test_a_pair_frees_its_gpus_when_the_last_of_both_ends() -> None:
     room = part(nodes(1, 4), [waits("a", 4)], [runs("r", "n1:0-3", partner="s"), runs("s", "n1:0-3", partner="r")])
-    found = forecast(room, {"a": guess(10.0), "r": guess(100.0), "s": guess(300.0)}, 0.0)
-    assert "a" in found
+    found = foreseen(snap(0.0, room, predictions={"a": guess(10.0), "r": guess(100.0), "s": guess(300.0)}))
+    assert found.starts_s == {"a": 300.0}
+
+
+def test_free_gpus_on_two_nodes_are_not_room_for_a_job_of_one_node() -> None:
+    room = part(nodes(2, 4), [waits("a", 4)], [runs("r", "n1:0-1"), runs("s", "n2:0-1")])
+    found = foreseen(snap(0.0, room, predictions={"a": guess(10.0), "r": guess(100.0), "s": guess(300.0)}))
+    assert found.starts_s == {"a": 100.0}, "4 GPUs are free at once, 2 on each node"
+
+
+def test_a_job_that_may_share_starts_as_soon_as_a_partner_does() -> None:
+    entry = waits("guest", profile=LIGHT)
+    room = part(nodes(1, 1), [entry], [runs("heavy", "n1:0", profile=HEAVY)])
+    known = {"heavy": guess(50.0, 2), "guest": guess(10.0, 0)}
+    assert foreseen(snap(0.0, room, predictions=known)).starts_s == {"guest": 50.0}
+    room = part(nodes(1, 1), [waits("b", profile=LIGHT), entry], [runs("heavy", "n1:0", profile=HEAVY)])
+    known |= {"b": guess(9000.0, 0), "guest": guess(9000.0, 0)}
+    assert foreseen(snap(0.0, room, predictions=known)).starts_s == {"b": 50.0, "guest": 50.0}, "beside the first"
+
+
+def test_nobody_passes_the_head_where_the_policy_does_not_backfill() -> None:
+    room = part(nodes(1, 4), [waits("head", 4), waits("small", 1)], [runs("r", "n1:0-2")])
+    known = {"head": guess(1000.0), "small": guess(10.0), "r": guess(600.0)}
+    assert foreseen(snap(0.0, room, predictions=known), "fifo").starts_s == {"head": 600.0, "small": 1600.0}
+    assert foreseen(snap(0.0, room, predictions=known)).starts_s == {"small": 0.0, "head": 600.0}
+
+
+def test_a_job_waits_for_its_profiling_run_and_those_before_it() -> None:
+    entries = [waits("one", 2), waits("two", 2)]
+    running = [runs("now", "p1:0-1", 10.0, stage=Stage.PROFILE, job={"vc": VC})]
+    prof = part(nodes(1, 2, prefix="p"), entries, running, name="prof", profiling=True)
+    snapshot = snap(30.0, part(nodes(1, 4)), prof)
+    found = foreseen(snapshot, profiling={"carry_on_share": 0.0, "t_prof_s": 60.0})
+    assert found.starts_s["one"] == 40.0, "60 s after the job before it"
+    assert 100.0 <= found.starts_s["two"] <= 102.0, "and as long again"
+
+
+def test_a_job_that_slurm_bars_is_given_no_time() -> None:
+    entry = waits("a")
+    barred = type(entry)(entry.job, 0.0, barred="licences", retry_s=60.0)
+    found = foreseen(snap(0.0, part(nodes(1), [barred])))
+    assert found.starts_s == {}
+
+
+def test_the_plan_in_force_comes_first_whatever_would_be_planned_now() -> None:
+    snapshot = snap(0.0, part(nodes(1, 1), [waits("a"), waits("b")]), predictions={"a": guess(5.0), "b": guess(9.0)})
+    plan = policy("lucid", **BARE).plan(snapshot)
+    assert isinstance(plan.decision_of("a"), Start)
+    held = Plan(0.0, {VC: type(plan.partitions[VC])(plan.partitions[VC].decisions, (), 20.0)})
+    found = forecast(snapshot, held, policy("lucid", **BARE))
+    assert found.starts_s == {"a": 20.0, "b": 25.0}
+
+
+def test_how_far_it_was_planned_ahead_is_told() -> None:
+    room = part(nodes(1, 1), [waits("a"), waits("b"), waits("c")], [runs("r", "n1:0")])
+    found = foreseen(snap(0.0, room), most_looks=5)
+    assert found.starts_s == {"a": 1000.0}
+    assert found.ahead_s == 2000.0
 
 
 @pytest.mark.parametrize(("gpu_s", "factor"), [(0.0, 1000), (1.0, 1000), (8640000.0, 0), (1e12, 0)])

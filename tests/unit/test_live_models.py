@@ -12,15 +12,14 @@ import pytest
 from click.testing import CliRunner
 from test_daemon import Site
 
-from lucid import daemon as daemon_module
 from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.wake import WakeFile
-from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import settings_from
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.daemon import Daemon
+from lucid.daemon import Daemon, Parts, build, process
 from lucid.doctor.state import look_over_state
 from lucid.errors import ModelError
 from lucid.live.job_log import write_job_log
@@ -47,10 +46,11 @@ class LearnedSite(Site):
         self.library = Library(self.folder / "models")
         self.store = SqliteStore(self.folder / "lucid.db")
         models = LiveModels(self.library.root, first_guess_s=2000.0, profiled_s=60.0)
-        self.daemon = Daemon(
+        parts = Parts(
             self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            models, holder, monotonic_s=lambda: self.slurm.now,
+            models, monotonic_s=lambda: self.slurm.now,
         )  # fmt: skip
+        self.daemon = Daemon(parts, holder)
         return self.daemon
 
     def serve(self, kind: str, model: Any) -> None:
@@ -99,14 +99,10 @@ def test_a_version_promoted_by_another_process_serves_from_the_next_cycle_on(sit
     assert "share score 0 (Tiny) by share tree v1" in told
     site.serve("share", JUMBO)
     site.turns(10.0)
+    assert site.models()["share"] == {"version": "v2", "why": "judged better", "trouble": False}
     site.library.rollback("share", "it was worse")
     site.turns(10.0)
-    assert [(version, why) for name, version, _, why in site.store.models() if name == "share"] == [
-        ("synthetic share tree", f"no version in {site.library.root}"),
-        ("v1", "judged better"),
-        ("v2", "judged better"),
-        ("v1", "it was worse; was v2"),
-    ]
+    assert site.models()["share"] == {"version": "v1", "why": "it was worse; was v2", "trouble": False}
 
 
 def test_a_daemon_that_starts_reads_its_library_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,13 +123,14 @@ def test_a_daemon_that_starts_reads_its_library_once(tmp_path: Path, monkeypatch
     assert {*once} == {"duration", "share"}
 
     reads.clear()
-    monkeypatch.setattr(daemon_module, "make_client", lambda *_: site.slurm)
-    monkeypatch.setattr(daemon_module, "SystemClock", lambda: site.slurm)
-    daemon, store = daemon_module._make(site.settings, tmp_path / "lucid.toml", lambda: site.slurm.now)
+    monkeypatch.setattr(build, "make_client", lambda *_: site.slurm)
+    monkeypatch.setattr(build, "SystemClock", lambda: site.slurm)
+    parts = build.make_parts(site.settings, tmp_path / "lucid.toml", lambda: site.slurm.now)
+    daemon, store = Daemon(parts), parts.store
     for _ in range(2):
         daemon.turn()
         assert sorted(reads) == once
-    assert {name: version for name, version, _, _ in store.models()}["duration"] == "v1"
+    assert store.view("status")["models"]["duration"]["version"] == "v1"
     site.serve("share", JUMBO)
     reads.clear()
     daemon.turn()
@@ -203,7 +200,7 @@ def test_the_log_of_finished_jobs_reads_back_as_what_it_was_made_of(tmp_path: Pa
 
 def upkeep(folder: Path, jobs: int, **models: Any) -> tuple[Upkeep, list[int]]:
     """An upkeep over so many finished jobs, and how often it has trained."""
-    store = MemoryStore()
+    store = SqliteStore(IN_MEMORY)
     ran: list[int] = []
     lease = store.take_lease("me", 0.0, 1e9)
     assert lease is not None
@@ -233,7 +230,7 @@ def test_a_daemon_that_is_not_to_train_has_no_timer(tmp_path: Path, monkeypatch:
     daemon = {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}
     for every_h, there in ((0, False), (6, True)):
         settings = settings_from({"daemon": daemon, "models": {"every_h": every_h}}, "test")
-        assert (model_timer(settings, tmp_path / "lucid.toml", MemoryStore()) is not None) is there
+        assert (model_timer(settings, tmp_path / "lucid.toml", SqliteStore(IN_MEMORY)) is not None) is there
     assert children == [["--config", str(tmp_path / "lucid.toml")]], "the child goes by the daemon's own settings"
 
 
@@ -250,7 +247,7 @@ def test_the_daemon_starts_the_timer_and_ends_it(site: LearnedSite, tmp_path: Pa
 
     turn = site.daemon.turn
     site.daemon.turn = lambda: stop.set() or turn()  # type: ignore[method-assign,func-returns-value]
-    assert daemon_module._turn_until(site.daemon, stop, wake, False, [Timer()]) == 0  # type: ignore[list-item]
+    assert process.turn_until(site.daemon, stop, wake, False, [Timer()]) == 0  # type: ignore[list-item]
     assert told == ["start", "stop"]
 
 

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from lucid.errors import ModelError, TraceError
 from lucid.models.duration.estimate import FitSettings
 from lucid.models.duration.evaluate import evaluate_duration, metrics, walk_forward
@@ -219,7 +220,7 @@ def test_too_few_jobs_train_nothing(jobs: JobTable) -> None:
     assert DurationModel.fit(jobs.take(np.arange(50))).choice.name == "user median"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(row=st.integers(600, 899), limit=st.one_of(st.just(math.nan), st.floats(1.0, 1e6)))
 def test_terms_and_intercept_sum_to_the_score(
     model: DurationModel, history: DurationHistory, jobs: JobTable, row: int, limit: float

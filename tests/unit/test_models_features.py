@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from lucid.errors import ModelError
 from lucid.models.duration import names
 from lucid.models.duration.features import FACT_NAMES, DurationHistory, from_log, name_stem, replay, to_log
@@ -35,7 +36,7 @@ job_rows = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(rows=job_rows)
 def test_replay_sees_what_brute_force_sees(rows: list[tuple[str, float, float, float]]) -> None:
     jobs = jobs_of(rows).by_submit()
@@ -50,7 +51,7 @@ def test_replay_sees_what_brute_force_sees(rows: list[tuple[str, float, float, f
             assert facts[row, DEMAND] == pytest.approx(to_log(jobs.duration_s[past]).mean())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(rows=job_rows, data=st.data())
 def test_no_leak_what_ends_later_changes_nothing_before(
     rows: list[tuple[str, float, float, float]], data: st.DataObject
@@ -70,7 +71,7 @@ def test_no_leak_what_ends_later_changes_nothing_before(
 
 
 @given(rows=job_rows)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_batched_facts_equal_the_replays_last_view(rows: list[tuple[str, float, float, float]]) -> None:
     jobs = jobs_of(rows)
     late = jobs_of([("ann", 1e6, 0.0, 1.0), ("new", 1e6, 0.0, 1.0), ("ann", 1e6, 0.0, 1.0)])

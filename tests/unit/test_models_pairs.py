@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from lucid.errors import ModelError
 from lucid.models._ridge import FallingRidge
 from lucid.models.packing.crossval import Honest, judge, leave_both_out, leave_one_out, sides_by
@@ -83,7 +84,7 @@ def test_a_sensitive_workload_is_recognised() -> None:
     assert speeds[0, 0] < speeds[1, 0] - 0.05
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(0, 119), st.integers(0, 119))
 def test_terms_and_intercept_are_the_speed(one: int, other: int) -> None:
     first, second = measured()[one].first, measured()[other].second

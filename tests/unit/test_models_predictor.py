@@ -19,6 +19,7 @@ from test_models_duration import cluster
 from test_models_keeper import measured
 
 from builders import a_job
+from examples import examples
 from lucid.cli.explain import explain
 from lucid.cli.render_prediction import effects_s, prediction_data, prediction_lines
 from lucid.cli.simulate import compare, write_run
@@ -87,7 +88,7 @@ def summed(terms: DurationTerms) -> float:
     return math.exp(terms.intercept + math.fsum(term.score for term in terms.terms)) - terms.offset_s
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from([*(f"user{i:02d}" for i in range(12)), "somebody new", ""]),
     st.sampled_from(["train-big-3", "train-small-9", "what", ""]),

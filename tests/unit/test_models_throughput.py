@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel
 from lucid.models.throughput.bins import Bins, read_bins
@@ -166,7 +167,7 @@ def test_a_bad_bin_is_refused_with_its_line(tmp_path: Path, text: str, message: 
         read_bins(path)
 
 
-@settings(max_examples=20, deadline=None)  # the first example trains the model
+@settings(max_examples=examples(20), deadline=None)  # the first example trains the model
 @given(st.integers(2, 300))
 def test_short_histories_give_forecasts_too(count: int) -> None:
     with warnings.catch_warnings():

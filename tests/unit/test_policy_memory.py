@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.binder.dynamic import SharingMode
 from lucid.config import Settings, settings_from
-from lucid.daemon import Daemon
+from lucid.daemon import Daemon, Parts
 from lucid.errors import StoreError
 from lucid.live import policy_memory
 from lucid.live.policy_memory import PolicyMemory
@@ -82,7 +83,8 @@ class Site:
         self.store = SqliteStore(self.folder / "lucid.db")
         breaker, sampler = Breaker(lambda: self.slurm.now), FakeSampler(self.slurm, {})
         predictor = WithContention(HistoryPredictor(2000.0))
-        self.daemon = Daemon(settings, self.slurm, breaker, self.store, sampler, self.slurm, predictor, "one")
+        parts = Parts(settings, self.slurm, breaker, self.store, sampler, self.slurm, predictor)
+        self.daemon = Daemon(parts, "one")
         return self.daemon
 
     def turns(self, count: int) -> None:
@@ -92,8 +94,14 @@ class Site:
 
     @property
     def kept(self) -> Kept | None:
-        assert self.daemon._cycle is not None
-        return promise_kept(self.daemon._cycle.memory)
+        return promise_kept(memory(self))
+
+
+def memory(site: Site) -> Mapping[str, object]:
+    assert site.daemon._cycles is not None
+    found = site.daemon._cycles.memory
+    assert found is not None
+    return found
 
 
 @pytest.fixture
@@ -126,10 +134,8 @@ def test_they_outlive_a_kill_but_for_what_was_not_yet_due(tmp_path: Path, monkey
 
 
 def test_another_cycle_of_the_same_daemon_goes_on_with_it(site: Site) -> None:
-    assert site.daemon.cluster is not None
-    assert site.daemon._cycle is not None
-    before = site.daemon._cycle.memory
-    assert site.daemon._make_cycle(site.daemon.cluster).memory is before
+    assert site.daemon._cycles is not None
+    assert site.daemon._cycles._make_cycle().memory is memory(site)
 
 
 def test_another_promise_is_tallied_anew(site: Site) -> None:

@@ -69,15 +69,6 @@ def test_jobs_without_a_user_are_like_nobody() -> None:
     assert [found[n].profiled_s for n in "12"] == [80.0, 80.0]
 
 
-@pytest.mark.parametrize(("first", "joined"), [(LIGHT, True), (JUMBO, False)])
-def test_only_a_job_that_starts_in_slots_can_be_joined_later(first: JobProfile, joined: bool) -> None:
-    tiny = JobProfile(1.0, 1.0, 100.0)
-    found = ran(job(1, 0.0, "host", first), job(2, 90.0, "guest", tiny, lasts_s=500.0), gpus=1)
-    assert found["1"].profiled_s == found["2"].profiled_s == 80.0
-    assert found["2"].packed is joined
-    assert (found["2"].end_s < found["1"].end_s) is joined, "else it waits for the only GPU"
-
-
 def test_a_start_takes_a_moment_each_time() -> None:
     (outcome,) = ran(job(1, 0.0, "bert", LIGHT)).values()
     assert outcome.end_s == pytest.approx(80.0 + 4.0 + 1000.0 + 10.0)

@@ -8,12 +8,11 @@ import pytest
 
 from builders import LIGHT, FixedPredictor, kinds, nodes, part, policy, runs, snap, waits
 from lucid.binder.contention import contention_speeds
-from lucid.cli.explain import explanation
+from lucid.cli.explain import replayed
 from lucid.cli.render import decision_text, duration, reason_text, when
 from lucid.core import reason as why
-from lucid.core.decision import Decision
+from lucid.core.decision import Decision, DecisionRow
 from lucid.core.reason import Reason
-from lucid.simulator.record import LoggedDecision
 
 SAID: list[tuple[Reason, str]] = [
     (why.Priority("estimate x GPUs", 7200.0, 3600.0, 2, "history"), "estimate 1.0 h by history, 2 GPUs"),
@@ -210,11 +209,11 @@ def test_a_moment_in_words() -> None:
     ],
 )  # fmt: skip
 def test_a_decision_in_words(verb: str, words: str) -> None:
-    assert decision_text(LoggedDecision(0.0, "v", verb, ()), False) == words
+    assert decision_text(DecisionRow(0.0, "j", "v", verb, ()), False) == words
 
 
 def test_a_start_in_words() -> None:
-    start = LoggedDecision(0.0, "v", "start", (), "n1:0", "p")
+    start = DecisionRow(0.0, "j", "v", "start", (), "n1:0", "p")
     assert decision_text(start, False) == "starts on n1:0, beside job p"
     assert decision_text(start, True) == "starts its profiling run on n1:0, beside job p"
 
@@ -227,10 +226,10 @@ JOB = {
 
 @pytest.mark.parametrize("width", [60, 80, 140])
 def test_long_lines_go_on_under_their_own_beginning(width: int) -> None:
-    hold = LoggedDecision(0.0, "v", "hold", (why.Reserved("big", 60.0, 600.0, 1, False), why.TooLarge(9, 8)))
-    lines = explanation(JOB, "lucid", [hold], [], width).splitlines()
+    hold = DecisionRow(0.0, "j", "v", "hold", (why.Reserved("big", 60.0, 600.0, 1, False), why.TooLarge(9, 8)))
+    lines = replayed(JOB, "lucid", [hold]).text(width).splitlines()
     assert max(map(len, lines)) <= width
-    assert all(re.match(r"(day \d|job |it never ran| {16}(- |  )\S)", line) for line in lines)
+    assert all(re.match(r"(day \d|job |in all: it never ran| {16}(- |  )\S)", line) for line in lines)
     joined = " ".join(line.strip() for line in lines)
     assert reason_text(hold.reasons[1]) in joined
 
@@ -253,5 +252,5 @@ def test_the_first_partner_is_not_called_the_best() -> None:
 
 
 def test_a_resize_in_words() -> None:
-    entry = LoggedDecision(0.0, "vc", "resize", (why.Allotted("speedup", 2, 4, 1.5),), placement="n1:0-1")
+    entry = DecisionRow(0.0, "j", "vc", "resize", (why.Allotted("speedup", 2, 4, 1.5),), placement="n1:0-1")
     assert decision_text(entry, False) == "is resized, and goes on from a checkpoint on n1:0-1"

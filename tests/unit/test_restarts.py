@@ -96,14 +96,15 @@ def test_nobody_goes_through_profiling_first(restarts: str) -> None:
 def test_a_job_that_nobody_measured_starts_in_its_own_vc_in_slots_in_one_cycle() -> None:
     made = plan_of(scene([waits("j")]))
     assert made.decision_of("j") == Start(at("n1:0"), made.decision_of("j").reasons, slots=True)  # type: ignore[union-attr]
-    assert reason(made.decision_of("j"), InSlots) == InSlots(True, False, 1, False, False, None, 1)
+    assert reason(made.decision_of("j"), InSlots) == InSlots(True, False, 1, False, False, None, 2)
 
 
 @pytest.mark.parametrize(
     ("entry", "score", "gss", "slots"),
     [
         (waits("j", profile=LIGHT), 0, 2, True),
-        (waits("j", profile=HEAVY), JUMBO, 2, False),
+        (waits("j", profile=HEAVY), JUMBO, 2, True),
+        (waits("j", profile=HEAVY), JUMBO, 1, False),
         (waits("j", profile=SHAKY), 0, 2, False),
         (waits("j", shareable=False), None, 2, False),
         (waits("j", alone=True), None, 2, False),

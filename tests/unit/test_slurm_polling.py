@@ -18,12 +18,13 @@ from lucid.adapters.slurm.cli import CommandClient
 from lucid.adapters.slurm.client import Breaker, SlurmClient
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.rest import RestClient
-from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import Mode, Settings, SlurmSettings, settings_from
-from lucid.daemon import Daemon, modes_from
+from lucid.daemon import Daemon, Parts
 from lucid.errors import ConfigError
+from lucid.live.modes import modes_from
 from lucid.models.history import HistoryPredictor
 
 ASSETS = Path(__file__).parent.parent / "assets/slurm"
@@ -95,9 +96,8 @@ def test_an_idle_cluster_is_asked_at_most_twelve_times_a_minute(
         "test",
     )  # fmt: skip
     store = SqliteStore(tmp_path / "lucid.db")
-    daemon = Daemon(
-        settings, client, breaker, store, FakeSampler(FakeSlurm([]), {}), watch, HistoryPredictor(600.0), "me"
-    )
+    parts = Parts(settings, client, breaker, store, FakeSampler(FakeSlurm([]), {}), watch, HistoryPredictor(600.0))
+    daemon = Daemon(parts, "me")
     times: list[float] = []
     while watch.now < 1.8e9 + 240:
         before = idle.asked
@@ -129,7 +129,7 @@ def test_over_slurmrestd_alone_no_partition_is_packed() -> None:
 def test_over_slurmrestd_alone_a_cluster_says_that_it_can_do_less() -> None:
     for slurm, able in ((SlurmSettings(**REST), 0), (SlurmSettings(**REST, rest_commands=True), 2)):
         cluster = SlurmCluster(
-            FakeSlurm([]), MemoryStore(), FakeSampler(FakeSlurm([]), {}), Watch(), slurm,
+            FakeSlurm([]), SqliteStore(IN_MEMORY), FakeSampler(FakeSlurm([]), {}), Watch(), slurm,
             over_rest().daemon, dict, lambda job: False, 0,
         )  # fmt: skip
         assert len(cluster.capabilities) == able

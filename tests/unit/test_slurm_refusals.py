@@ -331,7 +331,7 @@ def test_where_opting_out_is_free_a_change_lets_a_waiting_job_go(change: dict[st
 
 def test_a_job_that_its_user_moves_to_another_vc_waits_there(stage: Scene) -> None:
     stage.modes["other"] = Mode.PACK
-    stage.cluster.viewer._settings.partitions["other"] = Mode.PACK
+    stage.cluster._daemon.partitions["other"] = Mode.PACK
     stage.slurm.submit("1", "vc", 1, mark=MINE)
     stage.slurm._set("1", partition="other")
     assert not stage.look().pending

@@ -17,7 +17,8 @@ from lucid.adapters.slurm.choose import make_client
 from lucid.adapters.slurm.cli import CommandClient
 from lucid.adapters.slurm.client import Breaker, Changes
 from lucid.adapters.slurm.records import jobs_from, nodes_from
-from lucid.adapters.slurm.rest import REQUEUES, VERSIONS, RestClient
+from lucid.adapters.slurm.rest import RestClient
+from lucid.adapters.slurm.slurmrestd import REQUEUES, VERSIONS
 from lucid.adapters.slurm.token import Token
 from lucid.config import SlurmSettings
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable, ConfigError
@@ -84,7 +85,7 @@ def rest(request: pytest.FixtureRequest) -> Recorded:
 
 def test_the_newest_version_that_both_know_is_spoken(rest: Recorded) -> None:
     client = rest.client()
-    assert client.interface == {"24.11": "v0.0.42", "26.05": "v0.0.44"}[rest.release]
+    assert client.server.interface == {"24.11": "v0.0.42", "26.05": "v0.0.44"}[rest.release]
     assert client.version() == tuple(map(int, rest.release.split(".")))
     client.jobs()
     tried = [path for _, path, _ in rest.asked if path.endswith("/ping/")]
@@ -113,12 +114,12 @@ def test_a_slurmrestd_with_none_of_the_versions_is_told_apart(rest: Recorded) ->
 
 def test_a_slurmrestd_that_was_upgraded_is_asked_anew(rest: Recorded) -> None:
     client = rest.client()
-    before = client.interface
+    before = client.server.interface
     rest.interfaces -= {before}
     with pytest.raises(ClusterUnavailable, match="any more"):
         client.jobs()
     assert client.jobs()
-    assert client.interface != before
+    assert client.server.interface != before
 
 
 def writes(rest: Recorded) -> list[tuple[str, Any]]:
@@ -210,7 +211,7 @@ def test_a_requeue_that_failed_inside_a_success_is_a_refusal() -> None:
     said = {"status": [[{"job_id": 3, "error": "Job is pending execution", "error_code": 2024}]], "errors": []}
     rest = Recorded("26.05")
     client = rest.client()
-    assert client.interface
+    assert client.server.interface
     rest.always = lambda: httpx.Response(200, json=said)
     with pytest.raises(ActionRefused, match="pending execution"):
         client.requeue_hold("3_1")
@@ -253,7 +254,7 @@ DOWN = [
 @pytest.mark.parametrize(("status", "number", "words"), DOWN)
 def test_a_dead_slurmctld_is_told_from_a_refusal(rest: Recorded, status: int, number: int, words: str) -> None:
     client = rest.client()
-    assert client.interface
+    assert client.server.interface
     body = {"errors": [{"error_number": number, "error": words}], "jobs": []}
     rest.always = lambda: httpx.Response(status, json=body)
     for ask in (client.jobs, client.nodes, lambda: client.release("7")):
@@ -272,7 +273,7 @@ def test_a_dead_slurmctld_is_told_from_a_refusal(rest: Recorded, status: int, nu
 )
 def test_what_is_no_answer_is_an_error(rest: Recorded, answer: httpx.Response, error: type[Exception]) -> None:
     client = rest.client()
-    assert client.interface
+    assert client.server.interface
     rest.always = lambda: answer
     with pytest.raises(error):
         client.jobs()
@@ -345,7 +346,7 @@ def test_a_token_that_is_not_taken_is_explained(
 ) -> None:
     path = token_file(tmp_path, text, exp=exp)
     client = rest.client(url="http://head:6820", token_file=str(path))
-    assert client.interface
+    assert client.server.interface
     rest.answers(answer)
     for ask in (client.jobs, lambda: client.release("7")):
         with pytest.raises(ClusterUnavailable, match=words):
@@ -404,7 +405,7 @@ def test_the_settings_name_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_proxy_is_shown_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://proxy:1")
     client = RestClient(UNIX, Breaker(lambda: 0.0))
-    assert client._http._mounts == {}
+    assert client.server._http._mounts == {}
 
 
 def without_slurmdbd(release: str = "24.11") -> Any:

@@ -9,7 +9,7 @@ import pytest
 from lucid.core.job import JobProfile
 from lucid.errors import ConfigError, TraceError
 from lucid.simulator.traces import FORMATS, Trace, TraceJob, convert, read_trace, sniff, write_trace
-from lucid.simulator.traces.slurm_text import elapsed_s, mem_mib, tres
+from lucid.slurmlog.text import elapsed_s, mem_mib, tres
 
 ASSETS = Path(__file__).parents[1] / "assets" / "traces"
 
@@ -195,7 +195,7 @@ GOOD = "2017-10-09 07:01:55,66.0,1,66.0,red\n"
         ),
         (
             SACCT + "1|1700000000|00:09|FAILED|gres/gpu=1||\n2|1700000000|00:09|DONE|gres/gpu=1||\n",
-            *(3, "State", "'DONE'", "known: BOOT_FAIL, CANCELLED", None),
+            *(3, "State", "'DONE'", "known are BOOT_FAIL, CANCELLED", None),
         ),
         (
             SACCT + "1|1700000000|00:09|FAILED|gres/gpu=1||\n2|1700000000|00:09|FAILED|gres/gpu=two||\n",

@@ -62,8 +62,8 @@ def test_no_exception_ends_the_daemon_and_the_next_good_turn_goes_on(site: Site,
     site.submit("1")
     site.daemon.turn()
     first = read_heartbeat(site.folder / "run/heartbeat")
-    site.daemon._client = Tripped(site.slurm, error)  # type: ignore[assignment]
-    site.daemon._lease = None  # a cluster over the tripped client
+    site.daemon.parts.client = Tripped(site.slurm, error)  # type: ignore[assignment]
+    site.daemon._cycles = None  # a cluster over the tripped client
     site.slurm.advance(5.0)
     waits = [site.daemon.turn() for _ in range(8)]
     assert all(0 < wait_s <= 30.0 for wait_s in waits)
@@ -71,14 +71,14 @@ def test_no_exception_ends_the_daemon_and_the_next_good_turn_goes_on(site: Site,
     shown = json.loads(site.ctl("status", "--json"))
     assert (str(error) or type(error).__name__) in shown["last_error"]
     assert shown["failed_turns"] == 8
-    site.daemon._client.error = None  # type: ignore[attr-defined]
+    site.daemon.parts.client.error = None  # type: ignore[attr-defined]
     site.turns(200.0)
     assert site.slurm.records["1"].state == "RUNNING"
     assert read_heartbeat(site.folder / "run/heartbeat") != first
 
 
 def test_an_interrupt_is_no_trouble(site: Site) -> None:
-    site.daemon._client = Tripped(site.slurm, KeyboardInterrupt())  # type: ignore[assignment, arg-type]
+    site.daemon.parts.client = Tripped(site.slurm, KeyboardInterrupt())  # type: ignore[assignment, arg-type]
     with pytest.raises(KeyboardInterrupt):
         site.daemon.turn()
 
@@ -138,7 +138,7 @@ def test_what_is_beside_the_turns_ends_nothing(site: Site, monkeypatch: pytest.M
         raise OverflowError("date")
 
     site.daemon.turn()
-    monkeypatch.setattr("lucid.daemon.prune_records", fails)
+    monkeypatch.setattr("lucid.daemon.turn.prune_records", fails)
     site.daemon.prune()
     monkeypatch.setattr(site.store, "drop_lease", fails)
     monkeypatch.setattr(site.daemon._policy_memory, "keep", fails)

@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lucid.adapters.slurm.facts import Facts, gpus_taken, submitted_s
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.view import Facts, Viewer, submitted_s
+from lucid.adapters.slurm.ownership import Ownership
 from lucid.adapters.slurm.waits import joined_late, left_to_slurm
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
@@ -35,8 +36,8 @@ class _Ahead:
 class Behind:
     """One look at the queue. Made anew for each look."""
 
-    def __init__(self, viewer: Viewer, facts: Facts) -> None:
-        self._viewer = viewer
+    def __init__(self, ownership: Ownership, facts: Facts) -> None:
+        self._ownership = ownership
         self._facts = facts
         self._parts: Mapping[int, list[SlurmJob]] = self._groups()
         self._waiting: dict[str, list[_Ahead]] = {}
@@ -53,7 +54,7 @@ class Behind:
         """The packed VCs in which it waits."""
         named = record.partition.split(",")
         if len(named) == 1:
-            named = [self._viewer.home(record, note)]
+            named = [self._ownership.home(record, note)]
         return [name for name in named if self._facts.modes.get(name) is Mode.PACK]
 
     def before(self, record: SlurmJob, note: JobNote | None) -> str:
@@ -69,16 +70,16 @@ class Behind:
 
     def _counts(self, record: SlurmJob, note: JobNote | None) -> bool:
         """Does it hold others back?"""
-        viewer, facts = self._viewer, self._facts
-        if not record.asks or not viewer.ours(record):
+        ownership, facts = self._ownership, self._facts
+        if not record.asks or not ownership.ours(record):
             return False
-        if viewer.under_way(record, note):
+        if ownership.under_way(record, note):
             return not record.dependent
-        if not viewer.holds(record, note) or viewer.waits_for(record, facts.now_s):
+        if not ownership.holds(record, note) or ownership.waits_for(record, facts.now_s):
             return False
-        if record.never_runs or viewer.barred(record, facts.now_s) is not None:
+        if record.never_runs or ownership.barred(record, facts.now_s) is not None:
             return False
-        queues = record.id in viewer.not_yet or viewer.decides(record, note, facts)
+        queues = record.id in ownership.not_yet or ownership.decides(record, note, facts)
         return bool(left_to_slurm(record)) or queues
 
     def _ahead(self, record: SlurmJob, note: JobNote | None) -> _Ahead:
@@ -91,7 +92,7 @@ class Behind:
 
     def _gpus(self, record: SlurmJob) -> int:
         home = next(iter(self.homes(record, self._facts.notes.get(record.id))), record.partition)
-        return self._viewer.gpus_of(record, home, self._facts)
+        return gpus_taken(record, home, self._facts)
 
     def _groups(self) -> Mapping[int, list[SlurmJob]]:
         found: defaultdict[int, list[SlurmJob]] = defaultdict(list)
@@ -101,11 +102,11 @@ class Behind:
         return found
 
 
-def not_yet(viewer: Viewer, facts: Facts) -> frozenset[str]:
+def not_yet(ownership: Ownership, facts: Facts) -> frozenset[str]:
     """Jobs that Lucid may order, and that are to wait behind others first (``joined_late``). One that ran before
     keeps its place."""
     late = [job for job in facts.jobs if job.pending and job.held and not job.restarts and joined_late(job)]
     if not late:
         return frozenset()
-    behind = Behind(viewer, facts)
+    behind = Behind(ownership, facts)
     return frozenset(job.id for job in late if behind.before(job, facts.notes.get(job.id)))

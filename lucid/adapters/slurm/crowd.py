@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from lucid.adapters.slurm.facts import Facts, parse_placement, submitted_s
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
-from lucid.adapters.slurm.view import Facts, Viewer, parse_placement, submitted_s
+from lucid.adapters.slurm.ownership import Ownership
 
 __all__ = ["CROWDED", "Crowd"]
 
@@ -29,9 +30,9 @@ class Crowd:
         self._last: dict[str, tuple[float, str]] = {}
         """By VC the last job that was let go, and when."""
 
-    def saw(self, viewer: Viewer, facts: Facts) -> frozenset[str]:
+    def saw(self, ownership: Ownership, facts: Facts) -> frozenset[str]:
         """Take in one look; returns the jobs to let go now, one of a VC at the most."""
-        by_home = self._kept_out(viewer, facts)
+        by_home = self._kept_out(ownership, facts)
         now_s = facts.now_s
         found = {job.id for jobs in by_home.values() for job in jobs}
         self._since = {job_id: min(self._since.get(job_id, now_s), now_s) for job_id in found}
@@ -51,7 +52,7 @@ class Crowd:
         """A job was let go."""
         self._last[home] = (now_s, job_id)
 
-    def _kept_out(self, viewer: Viewer, facts: Facts) -> Mapping[str, list[SlurmJob]]:
+    def _kept_out(self, ownership: Ownership, facts: Facts) -> Mapping[str, list[SlurmJob]]:
         """By VC the held jobs that would find room if there were no jobs without GPUs, and find none as it is."""
         if not any(job.running and not job.asks and job.hosts_used for job in facts.jobs):
             return {}
@@ -59,9 +60,13 @@ class Crowd:
         found: defaultdict[str, list[SlurmJob]] = defaultdict(list)
         for job in facts.jobs:
             note = facts.notes.get(job.id)
-            if not job.gpus or not viewer.decides(job, note, facts) or viewer.barred(job, facts.now_s) is not None:
+            if (
+                not job.gpus
+                or not ownership.decides(job, note, facts)
+                or ownership.barred(job, facts.now_s) is not None
+            ):
                 continue
-            home = viewer.home(job, note)
+            home = ownership.home(job, note)
             nodes = [node for node in facts.nodes if home in node.partitions and node.available]
             if not _fits(job, nodes, all_used) and _fits(job, nodes, by_gpu_jobs):
                 found[home].append(job)

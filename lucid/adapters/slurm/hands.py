@@ -11,11 +11,11 @@ from dataclasses import replace
 from lucid.adapters.slurm.client import Changes, SlurmClient
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.obstacles import Obstacles
+from lucid.adapters.slurm.ownership import Ownership
 from lucid.adapters.slurm.starts import back_to
-from lucid.adapters.slurm.view import Viewer
 from lucid.adapters.slurm.waits import FAR_S, begins_s, far, left_to_slurm, never_changed, whole_array
 from lucid.adapters.store.port import JobNote, Store
-from lucid.config import SlurmSettings
+from lucid.config import DaemonSettings, SlurmSettings
 from lucid.core.ports import Clock
 from lucid.errors import ActionRefused
 
@@ -39,23 +39,20 @@ class Hands:
         store: Store,
         clock: Clock,
         settings: SlurmSettings,
-        viewer: Viewer,
-        profiling: str,
+        daemon: DaemonSettings,
         token: int,
-        optout: str = "behind",
     ) -> None:
-        """``profiling``: the profiling partition, empty where there is none; ``token``: the daemon's lease;
-        ``optout``: the site's policy for jobs that Lucid cannot order in detail."""
+        """``token``: of the daemon's lease."""
         self.client = client
         self.store = store
         self.clock = clock
         self.settings = settings
-        self.viewer = viewer
         self.token = token
-        self.optout = optout
+        self.optout = daemon.optout
         self.notes: dict[str, JobNote] = store.notes()
         self.obstacles = Obstacles()
-        self.profiling = profiling
+        self.ownership = Ownership(daemon, self.barred)
+        self._profiling = daemon.profiling_partition
         self._writes = 0
         self.touched: set[str] = set()
         """Jobs that were changed since the last look: what it showed of them is not so any more."""
@@ -136,7 +133,7 @@ class Hands:
     def at_profiling(self, record: SlurmJob) -> bool:
         """Is it in the profiling partition, and not at home there?"""
         note = self.notes.get(record.id)
-        return record.partition == self.profiling and self.viewer.home(record, note) != record.partition
+        return record.partition == self._profiling and self.ownership.home(record, note) != record.partition
 
     def park(self, record: SlurmJob) -> None:
         """Leave a waiting job to its dependency, which Slurm ends by its own rules (``waits``).
@@ -176,7 +173,7 @@ class Hands:
             ActionRefused: Slurm declined (it is just completing, say); ask again.
         """
         note = self.notes.get(record.id)
-        home = self.viewer.home(record, note)
+        home = self.ownership.home(record, note)
         known = not record.unread or (note is not None and bool(note.as_written))  # else what to give back is unknown
         changes = back_to(record, note) if known and not never_changed(record) else None
         if self.at_profiling(record):
@@ -189,7 +186,7 @@ class Hands:
         if changes is not None or ahead:
             changes = replace(changes or Changes(), start_now=bool(ahead))
             steps.append(lambda: self.client.update(target, changes))
-        if self.viewer.holds(record, note):
+        if self.ownership.holds(record, note):
             steps.append(lambda: self.client.release(target))
         self.do(record.id, LET_GO, f"as its user wrote it: {why}", *steps)
         # what Slurm makes of one that cannot be read is Slurm's: it holds a job itself whose request nothing can fill

@@ -8,13 +8,13 @@ from dataclasses import replace
 from lucid.adapters.slurm.behind import Behind
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.crowd import CROWDED, Crowd
+from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import GIVEN_UP, Hands
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.obstacles import NOT_IN_TIME, Standing, standing, whose_limit
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.starts import back_to
 from lucid.adapters.slurm.text import parse_mark, says
-from lucid.adapters.slurm.view import Facts
 from lucid.adapters.slurm.waits import begins_s, left_to_slurm, never_changed, parked, whole_array
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
@@ -49,7 +49,7 @@ class Mender:
         """One round over all jobs, within the cap on writes; returns what was done, in words."""
         done: list[str] = []
         self._behind = None
-        self._crowded = self._crowd.saw(self._hands.viewer, facts)
+        self._crowded = self._crowd.saw(self._hands.ownership, facts)
         self._taken, listed, whole = 0, self._released.look(), True
         for record in facts.jobs:
             if record.id in self._hands.touched:
@@ -81,26 +81,26 @@ class Mender:
             self._later.pop(job_id, None)
 
     def _mend(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
-        hands, viewer = self._hands, self._hands.viewer
+        hands, ownership = self._hands, self._hands.ownership
         if record.state == "RUNNING" and note is not None and note.where:
             settled = facts.now_s - record.start_s >= hands.settings.start_grace_s  # its nodes have taken it
             if not note.released or (note.tries and settled):
                 # killed between telling Slurm and noting that it had taken it; and what was refused before is over
                 tries, refusal = (0, "") if settled else (note.tries, note.refusal)
                 hands.put(replace(note, released=True, tries=tries, refusal=refusal))
-        if not record.pending or not record.asks or not viewer.ours(record):
+        if not record.pending or not record.asks or not ownership.ours(record):
             return ""
-        packs = facts.modes.get(viewer.home(record, note)) is Mode.PACK
+        packs = facts.modes.get(ownership.home(record, note)) is Mode.PACK
         if not record.held:
             queues = packs and hands.optout != "free" and not record.reservation
             words = self._parked(record, note, facts.now_s) if queues else self._unparked(record, facts.now_s)
             if words:
                 return words
-        if note is not None and viewer.under_way(record, note):
+        if note is not None and ownership.under_way(record, note):
             return self._under_way(record, note, facts, packs)
         if not record.held:
             return self._taken_up(record, note, facts, packs)
-        if viewer.holds(record, note):
+        if ownership.holds(record, note):
             return self._held(record, note, facts, packs)
         return self._restored(record, note)  # its user or an administrator holds it
 
@@ -110,7 +110,7 @@ class Mender:
         hands = self._hands
         if not packs or not self._released.has(record) or (note is not None and note.given_up):
             return ""
-        if says(record.comment, "held") or hands.viewer.leaves(record, facts.now_s):
+        if says(record.comment, "held") or hands.ownership.leaves(record, facts.now_s):
             return ""
         hands.do(record.id, "take up", "lucid-release had let it go", lambda: hands.client.hold(record.id))
         if note is not None:
@@ -126,8 +126,8 @@ class Mender:
             return hands.never_runs(record) if for_good else hands.not_started(record, record.reason)
         if note is not None and note.released and record.launch_failed:
             return hands.not_started(record, "a node did not take it: launch failed")
-        why = "" if packs else f"partition {hands.viewer.home(record, note)!r} is not packed"
-        why = why or hands.viewer.leaves(record, facts.now_s)
+        why = "" if packs else f"partition {hands.ownership.home(record, note)!r} is not packed"
+        why = why or hands.ownership.leaves(record, facts.now_s)
         if not why and note is not None and note.given_up and not note.released:
             if record.never_runs and facts.now_s < note.retry_s:
                 return ""
@@ -185,7 +185,7 @@ class Mender:
         why = left_to_slurm(record)
         if begin_s or not why or (record.never_runs and note is not None and now_s < note.retry_s):
             return ""
-        self._behind = self._behind or Behind(hands.viewer, facts)
+        self._behind = self._behind or Behind(hands.ownership, facts)
         if self._behind.before(record, note):
             return ""
         hands.let_go(record, f"it is its turn, and {why}")
@@ -200,7 +200,7 @@ class Mender:
             return ""
         hands.put(replace(note or JobNote(record.id, submit_s=record.submit_s), given_up=CROWDED))
         hands.let_go(record, CROWDED)
-        self._crowd.went(hands.viewer.home(record, note), record.id, facts.now_s)
+        self._crowd.went(hands.ownership.home(record, note), record.id, facts.now_s)
         return f"job {record.id}: let go as its user wrote it: {CROWDED}"
 
     def _restored(self, record: SlurmJob, note: JobNote | None) -> str:
@@ -237,7 +237,7 @@ class Mender:
             hands.obstacles.met(record, record.reason, facts.now_s)
             return f"job {record.id}: Slurm does not start it now ({record.reason}); waits"
         if found is Standing.WAITS:
-            home = replace(record, partition=hands.viewer.home(record, note))
+            home = replace(record, partition=hands.ownership.home(record, note))
             hands.obstacles.met(home, NOT_IN_TIME, facts.now_s)
         return hands.not_started(record, record.reason or "no reason given")
 

@@ -6,24 +6,9 @@ from dataclasses import dataclass
 
 from lucid.adapters.slurm.request import Request
 from lucid.core.placement import Placement
+from lucid.slurmlog.states import ENDED
 
-__all__ = ["BASE_STATES", "ENDED", "SlurmJob", "SlurmNode"]
-
-ENDED = frozenset(
-    [
-        "COMPLETED",
-        "CANCELLED",
-        "FAILED",
-        "TIMEOUT",
-        "NODE_FAIL",
-        "PREEMPTED",
-        "BOOT_FAIL",
-        "DEADLINE",
-        "OUT_OF_MEMORY",
-        "REVOKED",
-    ]
-)
-"""States of jobs that have left."""
+__all__ = ["BASE_STATES", "SlurmJob", "SlurmNode"]
 
 
 @dataclass(frozen=True, slots=True)

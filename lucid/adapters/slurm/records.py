@@ -18,7 +18,7 @@ from lucid.adapters.bounded import MOST_GPUS, digits, moment, text_of
 from lucid.adapters.left_out import LeftOut, Look
 from lucid.adapters.slurm.answers import checked_list, number_of
 from lucid.adapters.slurm.answers import words_of as _words
-from lucid.adapters.slurm.nouns import BASE_STATES, ENDED, SlurmJob, SlurmNode
+from lucid.adapters.slurm.nouns import BASE_STATES, SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import EXCLUSIVE, Request, from_mark, per_gpu
 from lucid.adapters.slurm.text import (
     array_tasks,
@@ -31,7 +31,6 @@ from lucid.adapters.slurm.text import (
 from lucid.adapters.slurm.unread import held_by, job_named, unread_job
 
 __all__ = [
-    "ENDED",
     "SlurmJob",
     "SlurmNode",
     "jobs_from",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,8 +11,9 @@ from lucid.adapters.bounded import MOST_GPUS, moment, text_of
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.answers import checked_list, number_of
 from lucid.adapters.slurm.cli import CommandClient
-from lucid.adapters.slurm.nouns import ENDED
 from lucid.adapters.slurm.unread import job_named
+from lucid.slurmlog.states import ENDED
+from lucid.slurmlog.text import gres_count
 
 __all__ = ["Accounted", "Accounting", "SacctClient", "accounted_from"]
 
@@ -87,9 +89,9 @@ def _accounted(raw: Mapping[str, Any]) -> Accounted | None:
         return None  # it goes on, or never ran: its start is then 0, or a number that means none
     number, array = int(number_of(raw.get("job_id"))), _map(raw.get("array"))
     task = number_of(array.get("task_id"), -1.0)
-    tres = _map(raw.get("tres")).get("requested") or ()
+    tres = _tres(_map(raw.get("tres")).get("requested") or ())
     limit = number_of(times.get("limit"), -1.0)
-    gpus = _gres(tres, "gpu") or _gres(tres, "shard")
+    gpus = gres_count(tres, "gpu") or gres_count(tres, "shard")
     if number <= 0 or not 0 <= gpus <= MOST_GPUS:
         raise ValueError(f"job {number} with {gpus} GPUs")
     return Accounted(
@@ -101,8 +103,8 @@ def _accounted(raw: Mapping[str, Any]) -> Accounted | None:
         name=text_of(raw.get("name")),
         tag=text_of(_map(raw.get("comment")).get("administrator")),
         gpus=gpus,
-        cpus=_tres(tres, "cpu"),
-        mem_mib=_tres(tres, "mem"),
+        cpus=tres.get("cpu", 0),
+        mem_mib=tres.get("mem", 0),
         time_limit_s=limit * 60 if limit >= 0 else None,
         submit_s=moment(number_of(times.get("submission"))),
         start_s=start_s,
@@ -115,13 +117,10 @@ def _map(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _tres(tres: Sequence[Any], kind: str) -> int:
-    return sum(int(number_of(item.get("count"))) for item in tres if _map(item).get("type") == kind)
-
-
-def _gres(tres: Sequence[Any], name: str) -> int:
-    """All of a kind; where a site counts its types as well, they are in the whole already."""
-    counts = {
-        str(item.get("name")): int(number_of(item.get("count"))) for item in tres if _map(item).get("type") == "gres"
-    }
-    return counts.get(name) or sum(count for key, count in counts.items() if key.startswith(f"{name}:"))
+def _tres(items: Sequence[Any]) -> Counter[str]:
+    """Counts by the name that a TRES has in a text: ``cpu``, ``gres/gpu``, ``gres/gpu:a100``."""
+    counts: Counter[str] = Counter()
+    for item in items:
+        kind, name = _map(item).get("type"), _map(item).get("name")
+        counts[f"{kind}/{name}" if name else str(kind)] += int(number_of(_map(item).get("count")))
+    return counts

@@ -8,6 +8,7 @@ from dataclasses import replace
 from lucid.adapters.bounded import digits
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.extra import free_extra
+from lucid.adapters.slurm.facts import as_written
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import (
     EXCLUSIVE,
@@ -20,7 +21,6 @@ from lucid.adapters.slurm.request import (
     host_needs,
 )
 from lucid.adapters.slurm.text import gpu_count, hosts, shard_request, split_outside
-from lucid.adapters.slurm.view import as_written
 from lucid.adapters.store.port import JobNote
 from lucid.core.placement import Placement
 from lucid.errors import ActionRefused

@@ -13,10 +13,11 @@ from typing import Any, Final, TypeVar
 
 from lucid.adapters.bounded import moment, text_of
 from lucid.adapters.slurm.answers import number_of, words_of
-from lucid.adapters.slurm.nouns import ENDED, SlurmJob, SlurmNode
+from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import UNREAD, Request
 from lucid.adapters.slurm.text import gpu_mask, hosts
 from lucid.core.placement import NodeGpus, Placement, placement_gpus
+from lucid.slurmlog.states import ENDED
 
 __all__ = ["held_by", "job_named", "numbers_unread", "tells_all", "unread_job", "without_unread"]
 

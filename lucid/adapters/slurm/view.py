@@ -8,14 +8,15 @@ touched show as running, and nobody joins them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from lucid.adapters.slurm.facts import Facts, gpus_taken, parse_placement, submitted_s, users_nodes
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.obstacles import Standing, standing
-from lucid.adapters.slurm.request import NO_DEFAULTS, UNREAD, JobDefaults, Request, from_mark, whole_because
-from lucid.adapters.slurm.text import gpu_mask, parse_mark, says
-from lucid.adapters.slurm.waits import begins_s, left_to_slurm, parked
+from lucid.adapters.slurm.ownership import Ownership
+from lucid.adapters.slurm.request import NO_DEFAULTS, whole_because
+from lucid.adapters.slurm.text import parse_mark
 from lucid.adapters.store.port import JobNote
 from lucid.config import DaemonSettings, Mode
 from lucid.core.job import Job, JobProfile, Pending, Running, Stage
@@ -23,184 +24,27 @@ from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.snapshot import Partition
 
-__all__ = [
-    "Facts",
-    "KnownProfile",
-    "Profiled",
-    "Viewer",
-    "as_written",
-    "home_of",
-    "parse_placement",
-    "submitted_s",
-    "users_nodes",
-]
+__all__ = ["KnownProfile", "Profiled", "Viewer", "gpu_mem_mib"]
 
 KnownProfile = Callable[[SlurmJob], JobProfile | None]
 Profiled = Callable[[Job], bool]
 """Does a new job go through profiling first? The policy's rule."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Everything a view is made of."""
-
-    jobs: Sequence[SlurmJob]
-    nodes: Sequence[SlurmNode]
-    notes: Mapping[str, JobNote]
-    modes: Mapping[str, Mode]
-    now_s: float
-    defaults: Mapping[str, JobDefaults] | None = field(default_factory=dict)
-    """JobDefaults by partition; ``None`` where they are not known."""
-
-
-def parse_placement(text: str) -> Placement:
-    """The inverse of ``show_placement``; of anything else nothing."""
-    parts = []
-    for item in text.split():
-        name, colon, gpus = item.rpartition(":")
-        mask = gpu_mask(f"gpu:(IDX:{gpus})")
-        if not (name and colon and mask):
-            return ()
-        parts.append(NodeGpus(name, mask))
-    return tuple(parts)
-
-
-def home_of(
-    partition: str, admin_comment: str, note: JobNote | None, vcs: Collection[str], profiling: str = ""
-) -> str:
-    """The VC of a job that stands, or ended, in ``partition``: that partition, which its user may have changed (of
-    several the first that is a VC); of a job in the profiling partition the VC that is noted, or tagged as one of
-    ``vcs``."""
-    if "," in partition:
-        partition = next((name for name in partition.split(",") if name in vcs), partition)
-    if partition != profiling:
-        return partition
-    if note is not None and note.home:
-        return note.home
-    tagged = (parse_mark(admin_comment) or {}).get("vc", "")
-    return tagged if tagged in vcs else partition
-
-
-def submitted_s(submit_s: float, note: JobNote | None) -> float:
-    """When a job's user submitted it: as noted, since a requeue makes Slurm set ``submit_s`` anew."""
-    return (note.submit_s if note is not None else 0.0) or submit_s
-
-
 class Viewer:
     """Makes partitions. ``profile_of`` answers what is known of a job's profile, its own or an earlier one's."""
 
     def __init__(
-        self,
-        settings: DaemonSettings,
-        profile_of: KnownProfile,
-        profiled: Profiled,
-        barred: Callable[[SlurmJob, float], tuple[str, float] | None] = lambda job, now_s: None,  # noqa: ARG005
+        self, settings: DaemonSettings, ownership: Ownership, profile_of: KnownProfile, profiled: Profiled
     ) -> None:
-        """``barred``: what Slurm has against starting a waiting job now, and when it is tried again."""
         self._settings = settings
-        self._barred = barred
+        self._ownership = ownership
         self._profiled = profiled
         self._profile_of = profile_of
         self._places: dict[str, Placement] = {}
         """Where each job was last seen to run: Slurm forgets it while the job completes."""
-        self.not_yet: frozenset[str] = frozenset()
-        """Jobs that are kept out of the queue for now, since they joined it late (``behind``)."""
         self._shown: dict[str, Partition] = {}
         self._common: dict[str, frozenset[str] | None] = {}
-
-    # -- who is whose ----------------------------------------------------------------------------------------
-
-    def home(self, job: SlurmJob, note: JobNote | None) -> str:
-        """The job's VC (`home_of`)."""
-        settings = self._settings
-        return home_of(job.partition, job.admin_comment, note, settings.partitions, settings.profiling_partition)
-
-    def ours(self, job: SlurmJob) -> bool:
-        """Does it bear our mark, on a job that Lucid may hold?"""
-        mark = parse_mark(job.admin_comment)
-        return mark is not None and (mark.get("skip") is None or "held" in mark)
-
-    def holds(self, job: SlurmJob, note: JobNote | None) -> bool:
-        """Is this a waiting job that Lucid holds, and nobody else? job_submit.lua writes ``lucid:held`` into the
-        comment of a job that its user or an administrator holds (``v=2`` in the tag: it knows how). A job that was
-        requeued and held by others after Lucid had let it go is theirs to release."""
-        if not (job.pending and job.asks and job.held and self.ours(job)) or says(job.comment, "held"):
-            return False
-        if note is None or not note.released or (job.launch_failed and not note.given_up):
-            return True
-        if job.unread:
-            return False
-        return (parse_mark(job.admin_comment) or {}).get("v") == "2" and job.restarts == note.restarts
-
-    def leaves(self, job: SlurmJob, now_s: float) -> str:
-        """Why a job that Lucid holds is Slurm's alone from now on, by what its user changed since; empty if it is
-        not. The rules are those that job_submit.lua has for new jobs."""
-        if job.unread:
-            return UNREAD
-        if job.reservation:
-            return f"it asks for reservation {job.reservation}"
-        if self._settings.optout != "free":
-            return ""
-        return left_to_slurm(job) or self.waits_for(job, now_s)
-
-    def waits_for(self, job: SlurmJob, now_s: float) -> str:
-        """Why a job that Lucid holds is not in the queue yet, by what its user asked for; empty if it is."""
-        if job.dependency:
-            return "it has a dependency"
-        return "it has a begin time" if begins_s(job, now_s) else ""
-
-    def barred(self, job: SlurmJob, now_s: float) -> tuple[str, float] | None:
-        """What Slurm has against starting a waiting job now, and when it is tried again."""
-        return self._barred(job, now_s)
-
-    def decides(self, job: SlurmJob, note: JobNote | None, facts: Facts) -> bool:
-        """Is this a waiting job that Lucid holds and is to decide, in a partition that it packs?"""
-        if not self.holds(job, note) or self.leaves(job, facts.now_s):
-            return False
-        if job.id in self.not_yet or left_to_slurm(job) or self.waits_for(job, facts.now_s):
-            return False
-        if note is not None and (note.given_up or (note.released and (job.launch_failed or job.never_runs))):
-            return False  # counted as a try before it is tried again (mend)
-        return facts.modes.get(self.home(job, note)) is Mode.PACK
-
-    def aside(self, job: SlurmJob, note: JobNote | None, facts: Facts) -> str:
-        """Why a waiting job of ours is nobody's to decide at present; empty for all others."""
-        if not (job.pending and job.asks and self.ours(job)) or self.under_way(job, note):
-            return ""
-        if job.unread:
-            return f"{UNREAD} ({job.unread})"
-        if facts.modes.get(self.home(job, note)) is not Mode.PACK:
-            return ""
-        if job.never_runs:
-            return f"Slurm holds it itself ({job.reason}): no node can give what it asks for"
-        if self.holds(job, note):
-            words = self.waits_for(job, facts.now_s)
-            if words:
-                return f"{words}: it joins the queue when that has come"
-            words = left_to_slurm(job)
-            if job.id in self.not_yet:
-                return "it joined the queue late: no job held before it may ask for as many GPUs or fewer"
-            return words and f"Lucid lets it go once no job held before it asks for as many GPUs or fewer: {words}"
-        if parked(job, facts.now_s):
-            return "it has a dependency: it joins the queue when Slurm has ended that"
-        if job.held:
-            return "its user or an administrator holds it (scontrol release ends that)"
-        if note is not None and note.given_up and not note.tries:
-            return f"released as its user wrote it: {note.given_up}"
-        if note is not None and note.given_up:
-            return f"released as its user wrote it, since Slurm did not start it as Lucid asked ({note.given_up})"
-        return f"Slurm alone decides about it ({job.reason})"
-
-    def under_way(self, job: SlurmJob, note: JobNote | None) -> bool:
-        """Was it told to start, and has not yet?"""
-        return job.pending and not job.held and note is not None and bool(note.where)
-
-    def may_start_yet(self, job: SlurmJob, note: JobNote) -> bool:
-        """Of a job under way: may Slurm start it at any moment? Not where its reason says otherwise, nor after a
-        requeue that Lucid did not ask for."""
-        return standing(job.reason) is Standing.WAITS and job.restarts == note.restarts
-
-    # -- the view --------------------------------------------------------------------------------------------
 
     def partitions(self, facts: Facts) -> dict[str, Partition]:
         """One partition for each VC with GPU nodes, and the profiling one; the same object as last time where
@@ -248,30 +92,22 @@ class Viewer:
         return Node(
             node.name,
             len(node.gpu_types),
-            self.gpu_mem_mib(node),
+            gpu_mem_mib(node, self._settings),
             max(node.cpus - cpus, 1),
             max(node.mem_mib - mem, 1),
             node.available,
             node.out,
         )
 
-    def gpu_mem_mib(self, node: SlurmNode) -> int:
-        """Memory of one of its GPUs, by its features as configured."""
-        by_feature = self._settings.gpu_mem_mib_by_feature
-        return min(
-            (mib for feature, mib in by_feature.items() if feature in node.features),
-            default=self._settings.gpu_mem_mib,
-        )
-
     def job(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> Job:
         """The user's request in our words."""
         mark = parse_mark(record.admin_comment) or {}
-        home = self.home(record, note)
+        home = self._ownership.home(record, note)
         whole = self.whole_because(record, note, home, facts)
         return Job(
             id=record.id,
             vc=home,
-            gpus=self.gpus_of(record, home, facts),
+            gpus=gpus_taken(record, home, facts),
             submit_s=submitted_s(record.submit_s, note),
             rank=record.number,
             user=record.user,
@@ -288,13 +124,6 @@ class Viewer:
             whole_because=whole,
             min_nodes=min(record.min_nodes, max(record.gpus, 1)),
         )
-
-    def gpus_of(self, record: SlurmJob, home: str, facts: Facts) -> int:
-        """GPUs that nobody else can have while it runs: of an exclusive job all of its nodes, of the largest kind."""
-        if not record.request.whole_nodes:
-            return record.gpus
-        largest = max((len(n.gpu_types) for n in facts.nodes if home in n.partitions), default=0)
-        return max(record.gpus, largest * record.min_nodes)
 
     def whole_because(self, record: SlurmJob, note: JobNote | None, home: str, facts: Facts) -> str:
         """Why its request cannot become slots, in words; empty where it can. Not where its user or job_submit.lua
@@ -331,13 +160,13 @@ class Viewer:
             if not (record.pending and record.gpus) or record.unread:
                 continue
             note = facts.notes.get(record.id)
-            home = self.home(record, note)
+            home = self._ownership.home(record, note)
             if home not in facts.modes:
                 continue
             if facts.modes[home] is Mode.PACK:
-                if not self.decides(record, note, facts):
+                if not self._ownership.decides(record, note, facts):
                     continue
-                words, retry_s = self._barred(record, facts.now_s) or ("", 0.0)
+                words, retry_s = self._ownership.barred(record, facts.now_s) or ("", 0.0)
             elif record.held or record.dependent:
                 continue
             else:
@@ -374,9 +203,9 @@ class Viewer:
             if record.running:
                 placement = record.placement or self._places.get(record.id, ())
                 start_s = record.start_s
-            elif self.under_way(record, note):
+            elif self._ownership.under_way(record, note):
                 assert note is not None
-                if not self.may_start_yet(record, note):
+                if not self._ownership.may_start_yet(record, note):
                     continue  # taken back at the end of this turn: nothing is kept for it
                 placement, start_s = parse_placement(note.where), note.asked_s
             else:
@@ -405,14 +234,14 @@ class Viewer:
         self, record: SlurmJob, note: JobNote | None, placement: Placement, start_s: float, facts: Facts
     ) -> Running:
         known = note or JobNote(record.id)
-        packs = facts.modes.get(self.home(record, note)) is Mode.PACK
+        packs = facts.modes.get(self._ownership.home(record, note)) is Mode.PACK
         settled = record.state == "RUNNING" and not record.completing
         in_profiling = (
             settled
             and not record.unread
             and packs
             and record.partition == self._settings.profiling_partition
-            and self.ours(record)
+            and self._ownership.ours(record)
             and not known.kept
         )
         joinable = settled and (not packs or record.request.shards) and not (known.alone or record.unread)
@@ -427,6 +256,12 @@ class Viewer:
             None,
             not joinable,
         )
+
+
+def gpu_mem_mib(node: SlurmNode, settings: DaemonSettings) -> int:
+    """Memory of one GPU of a node in MiB, by the features of the node as configured."""
+    by_feature = settings.gpu_mem_mib_by_feature
+    return min((mib for feature, mib in by_feature.items() if feature in node.features), default=settings.gpu_mem_mib)
 
 
 def _whole(placement: Placement, nodes: Sequence[SlurmNode]) -> Placement:
@@ -448,26 +283,3 @@ def _paired(entries: Iterable[Running]) -> list[Running]:
         else:
             first[place] = i
     return found
-
-
-def users_nodes(record: SlurmJob, note: JobNote | None) -> str:
-    """The node list that the user asked for, not the one that Lucid set: job_submit.lua lets no job share whose user
-    chose nodes, so where nothing is noted a list on a job that may share is Lucid's own."""
-    if note is not None and note.as_written:
-        return note.as_written.get("req_nodes", "")
-    mark = parse_mark(record.admin_comment)
-    if mark is not None and "held" in mark and mark.get("share") != "0":
-        return ""
-    return record.request.req_nodes
-
-
-def as_written(record: SlurmJob) -> Request:
-    """What to give back to a job of which nothing is noted: what job_submit.lua put into the tag, else as many
-    whole GPUs as it holds shards of."""
-    request = replace(record.request, req_nodes=users_nodes(record, None))
-    if not (request.shards or request.emptied):
-        return request
-    tagged = from_mark(parse_mark(record.admin_comment) or {})
-    if tagged != Request() and not tagged.shards:
-        return tagged
-    return Request(tres_per_node=f"gres/gpu:{max(record.gpus // max(record.min_nodes, 1), 1)}")

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.atomic import write_atomic
 from lucid.adapters.bounded import clean
 from lucid.adapters.left_out import LeftOut
+from lucid.atomic import write_atomic
 from lucid.core.job import Running
 from lucid.errors import StoreError
 from lucid.models.packing.pair_memory import PairMemory
@@ -23,7 +23,8 @@ class PairMemoryFile(PairMemory):
     """A memory of pairs in a JSON file, which is replaced whole. What of it cannot be read is left out and learned
     anew; a file that is no such memory at all is kept beside, as ``pairs.json.damaged``."""
 
-    def __init__(self, path: Path, left_out: LeftOut | None = None) -> None:
+    def __init__(self, path: Path, left_out: LeftOut | None = None, *, read_only: bool = False) -> None:
+        """``read_only``: a damaged file, or one that this user may not read, stays where it is."""
         super().__init__()
         self._path = path
         with (left_out or LeftOut()).look("pairs.json") as look:
@@ -35,8 +36,9 @@ class PairMemoryFile(PairMemory):
                 return
             except Exception as error:
                 look.add(str(path), error)
-                with suppress(OSError):
-                    path.replace(path.with_name(f"{path.name}.damaged"))
+                if not read_only:
+                    with suppress(OSError):
+                        path.replace(path.with_name(f"{path.name}.damaged"))
                 return
             self._seen.update(look.each(rows, _pair, lambda row: f"the pair {row[0]}, {row[1]}"))
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import lucid
-from lucid.adapters.atomic import write_atomic
 from lucid.adapters.store.nouns import noun_from_json, noun_to_json
+from lucid.atomic import write_atomic
 from lucid.config import PolicySettings, settings_from
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import PartitionPlan, Plan

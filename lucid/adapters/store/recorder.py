@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
+from operator import is_not
 from typing import Any
 
-from lucid.adapters.store.port import DecisionRow, PredictionRow, Store
-from lucid.adapters.store.snapshot_json import plan_to_dict, snapshot_to_dict, verb_of
+from lucid.adapters.store.port import PredictionRow, Store
+from lucid.adapters.store.snapshot_json import plan_to_dict, snapshot_to_dict
 from lucid.config import Mode
-from lucid.core.decision import Decision, PartitionPlan, Plan, Start
-from lucid.core.placement import show_placement
+from lucid.core.decision import Decision, DecisionRow, PartitionPlan, Plan, row_of
 from lucid.core.ports import Applied, Recorder
 from lucid.core.reason import Reason, SameUser
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import Snapshot
 
 __all__ = ["Recorders", "StoreRecorder"]
 
@@ -30,15 +30,17 @@ class StoreRecorder:
         token: int,
         modes: Callable[[], Mapping[str, Mode]],
         publish: Callable[[Mapping[str, Any]], None] = lambda _: None,
+        policy: Mapping[str, Any] | None = None,
     ) -> None:
-        """``publish`` is handed every picture that is drawn."""
+        """``publish`` is handed every picture that is drawn; ``policy`` says in each what made the plan."""
+        self._policy = policy
         self._publish = publish
         self._store = store
         self._token = token
         self._modes = modes
         self._last: dict[str, tuple[object, ...]] = {}
         self._seen: dict[str, PartitionPlan] = {}
-        self._drawn: dict[str, Partition] = {}
+        self._drawn: list[object] = []
         self._drawn_at_s = float("-inf")
         for row in store.decisions(limit=20_000):
             self._last[row.job_id] = _signature(row.partition, row.verb, row.reasons, row.placement)
@@ -69,27 +71,31 @@ class StoreRecorder:
         self._draw(snapshot, plan)
 
     def _row(self, now_s: float, job_id: str, name: str, decision: Decision, mode: Mode) -> DecisionRow | None:
-        verb = verb_of(decision)
-        place, beside = "", None
-        if isinstance(decision, Start):
-            place, beside = show_placement(decision.placement), decision.beside
+        row = row_of(now_s, job_id, name, decision, str(mode))
+        verb = row.verb
         # where nothing is done, a start that would be made stands for as long as the job waits
-        signature = _signature(name, verb, decision.reasons, place)
+        signature = _signature(name, verb, decision.reasons, row.placement)
         known = self._last.get(job_id)
         if known == signature or (
             mode is not Mode.PACK and known is not None and known[:2] == (name, verb) and verb == "start"
         ):
             return None
         self._last[job_id] = signature
-        return DecisionRow(now_s, job_id, name, verb, decision.reasons, place, beside, str(mode))
+        return row
 
     def _draw(self, snapshot: Snapshot, plan: Plan) -> None:
-        changed = any(self._drawn.get(name) is not part for name, part in snapshot.partitions.items())
+        seen: list[object] = [*snapshot.partitions.values(), *plan.partitions.values()]
+        changed = len(seen) != len(self._drawn) or any(map(is_not, seen, self._drawn))
         since_s = snapshot.now_s - self._drawn_at_s  # below 0 where the clock was set back
         if not changed or 0 <= since_s < _PICTURE_EVERY_S:
             return
-        self._drawn, self._drawn_at_s = dict(snapshot.partitions), snapshot.now_s
-        picture = {**snapshot_to_dict(snapshot), "plan": plan_to_dict(plan)}
+        self._drawn, self._drawn_at_s = seen, snapshot.now_s
+        picture = {
+            **snapshot_to_dict(snapshot),
+            "plan": plan_to_dict(plan),
+            "wake_s": plan.wake_s,
+            "policy": self._policy,
+        }
         self._store.put_view("snapshot", picture)
         self._publish(picture)
 

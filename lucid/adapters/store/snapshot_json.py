@@ -7,53 +7,105 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from lucid.core.decision import Decision, Hold, Keep, Plan, Regroup, Release, Requeue, Resize, Start
+from lucid.adapters.slurm.facts import parse_placement
+from lucid.core.arrivals import ArrivalForecast
+from lucid.core.decision import (
+    Action,
+    Decision,
+    Hold,
+    Keep,
+    PartitionPlan,
+    Plan,
+    Regroup,
+    Release,
+    Requeue,
+    Resize,
+    Start,
+    verb_of,
+)
 from lucid.core.job import Job, JobProfile, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, show_placement
 from lucid.core.prediction import prediction_from_dict, prediction_to_dict
-from lucid.core.reason import reason_to_dict
+from lucid.core.reason import reason_from_dict, reason_to_dict
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import StoreError
 
-__all__ = ["decision_to_dict", "plan_to_dict", "snapshot_from_dict", "snapshot_to_dict", "verb_of"]
-
-_VERBS: dict[type, str] = {
-    Start: "start",
-    Requeue: "requeue",
-    Release: "release",
-    Resize: "resize",
-    Regroup: "regroup",
-    Keep: "keep",
-    Hold: "hold",
-}
-
-
-def verb_of(decision: Decision) -> str:
-    """``start``, ``hold``, ``requeue``, ``part``, ``release`` or ``keep``."""
-    return "part" if isinstance(decision, Requeue) and decision.part else _VERBS[type(decision)]
+__all__ = [
+    "decision_from_dict",
+    "decision_to_dict",
+    "plan_from_dict",
+    "plan_to_dict",
+    "snapshot_from_dict",
+    "snapshot_to_dict",
+]
 
 
 def decision_to_dict(decision: Decision) -> dict[str, Any]:
-    """Verb, reasons, and for a start where."""
+    """Verb, reasons, and where the job is to run."""
     data: dict[str, Any] = {"verb": verb_of(decision), "reasons": [reason_to_dict(r) for r in decision.reasons]}
-    if isinstance(decision, Start):
+    if isinstance(decision, Start | Resize | Regroup):
         data["placement"] = show_placement(decision.placement)
+    if isinstance(decision, Start):
         data["beside"] = decision.beside
         data["slots"] = decision.slots
     return data
 
 
+def decision_from_dict(data: Mapping[str, Any]) -> Decision:
+    """The inverse, groups aside.
+
+    Raises:
+        KeyError: no such verb or kind of reason.
+    """
+    verb, reasons = data["verb"], tuple(reason_from_dict(item) for item in data["reasons"])
+    if verb in ("start", "resize", "regroup"):
+        where = parse_placement(data["placement"])
+        if verb == "start":
+            return Start(where, reasons, data["beside"], slots=data["slots"])
+        return Resize(where, reasons) if verb == "resize" else Regroup(where, reasons)
+    if verb in ("requeue", "part"):
+        return Requeue(reasons, part=verb == "part")
+    plain: dict[str, type[Hold | Release | Keep]] = {"hold": Hold, "release": Release, "keep": Keep}
+    return plain[verb](reasons)
+
+
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """Decisions by partition and job."""
+    """Decisions by partition and job, in the order in which the policy served them. Jobs that waited have their
+    ``position`` in that order, from 1."""
+    return {name: _decisions_to_dict(part) for name, part in plan.partitions.items()}
+
+
+def _decisions_to_dict(part: PartitionPlan) -> dict[str, Any]:
+    positions = part.positions
     return {
-        name: {job_id: decision_to_dict(d) for job_id, d in part.decisions.items()}
-        for name, part in plan.partitions.items()
+        job_id: {
+            **decision_to_dict(decision),
+            **({"position": positions[job_id]} if job_id in positions else {}),
+        }
+        for job_id, decision in part.decisions.items()
     }
 
 
+def plan_from_dict(data: Mapping[str, Any], now_s: float, wake_s: float | None = None) -> Plan:
+    """The plan of a picture, without what it left for the next.
+
+    Raises:
+        StoreError: it is no plan, or one of another version of Lucid.
+    """
+    try:
+        parts: dict[str, PartitionPlan] = {}
+        for name, items in data.items():
+            decisions = {job_id: decision_from_dict(item) for job_id, item in items.items()}
+            actions = [Action(i, name, made) for i, made in decisions.items() if not isinstance(made, Hold)]
+            parts[name] = PartitionPlan(decisions, tuple(actions), wake_s)
+        return Plan(now_s, parts)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise StoreError(f"the stored plan cannot be read ({error!r}); lucidd writes a new one") from None
+
+
 def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
-    """Everything but the jobs that ended."""
+    """Everything but the jobs that ended and the memory of policies."""
     return {
         "now_s": snapshot.now_s,
         "partitions": {
@@ -73,6 +125,12 @@ def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
             for job_id in [*(e.job.id for e in part.pending), *(e.job.id for e in part.running)]
             if job_id in snapshot.predictions
         },
+        "arrivals": {
+            "by": snapshot.arrivals.by,
+            "gpus_per_hour": dict(snapshot.arrivals.gpus_per_hour),
+            "profiled_per_hour": snapshot.arrivals.profiled_per_hour,
+        },
+        "fair_share": [[account, user, factor] for (account, user), factor in snapshot.fair_share.items()],
     }
 
 
@@ -95,7 +153,9 @@ def snapshot_from_dict(data: Any) -> Snapshot:
             for name, part in data["partitions"].items()
         }
         predictions = {job_id: prediction_from_dict(item) for job_id, item in data["predictions"].items()}
-        return Snapshot(data["now_s"], partitions, (), predictions)
+        arrivals = ArrivalForecast(**data.get("arrivals", {}))
+        fair_share = {(account, user): factor for account, user, factor in data.get("fair_share", ())}
+        return Snapshot(data["now_s"], partitions, (), predictions, {}, arrivals, fair_share)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise StoreError(f"the stored snapshot cannot be read ({error!r}); lucidd writes a new one") from None
 

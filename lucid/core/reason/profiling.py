@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lucid.core.reason.base import Reason
+from lucid.core.rounding import reached
 
 __all__ = [
     "CarryNode",
@@ -41,8 +42,7 @@ class ProfileTime(Reason):
     t_prof_s: float
 
     def __bool__(self) -> bool:
-        # a wake at start + T_prof may come out a rounding error early
-        return self.ran_s >= self.t_prof_s - 1e-6
+        return reached(self.ran_s, self.t_prof_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +158,4 @@ class WaitedForProfiling(Reason):
     most_s: float
 
     def __bool__(self) -> bool:
-        return self.waited_s >= self.most_s - 1e-6
+        return reached(self.waited_s, self.most_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lucid.core.reason.base import Reason
+from lucid.core.rounding import past, reached
 
 __all__ = [
     "BestPartner",
@@ -88,7 +89,7 @@ class PairHarm(Reason):
     most: float
 
     def __bool__(self) -> bool:
-        return max(self.own, self.other) <= self.most + 1e-9
+        return not past(max(self.own, self.other), self.most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +181,7 @@ class PartnerOutlasts(Reason):
     least_s: float
 
     def __bool__(self) -> bool:
-        # a wake at the time when this becomes true may come out a rounding error early
-        return self.remaining_s >= self.least_s - 1e-6
+        return reached(self.remaining_s, self.least_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 Three layouts are recognised by their first line, never by their file name:
 
-* ``sacct`` lines of 26 fields parted by ``|`` (``sacct --parsable2 --noheader``, fields as `SACCT_FIELDS`);
+* output of ``sacct --parsable2``, with or without its header line (``lucid.slurmlog.sacct``);
 * comma-separated with a header that has ``submit_time`` and ``duration`` (seconds, times from any origin);
 * comma-separated with a header that has ``submit_time``, ``start_time``, ``end_time`` and ``run_time``
   (calendar times, run time in seconds).
 
-What is known when: a job's duration becomes known at its end. Where a log has no end of its own, a job is
+What is known when: a job's duration becomes known at its end. Where a log has neither end nor start, a job is
 taken to end at submission + duration, as if it had not queued; that lets a predictor see it somewhat early,
 the same for every predictor compared on that log.
 """
@@ -15,10 +15,10 @@ the same for every predictor compared on that log.
 from __future__ import annotations
 
 import csv
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,28 +26,20 @@ import numpy as np
 import numpy.typing as npt
 
 from lucid.errors import ModelError, TraceError
+from lucid.slurmlog.rows import BadCell, Drop, Row, Source, csv_rows, first_line, load
+from lucid.slurmlog.sacct import SacctJob, SacctLog, is_sacct
+from lucid.slurmlog.text import NO_TIME, limit_s, mem_mib
 
-__all__ = ["PROFILE_COLUMNS", "SACCT_FIELDS", "JobTable", "read_jobs"]
+__all__ = ["PROFILE_COLUMNS", "JobTable", "read_jobs"]
 
 FloatArray = npt.NDArray[np.float64]
 TextArray = npt.NDArray[np.object_]
 
-SACCT_FIELDS: Final = (
-    *("jobid", "jobidraw", "cluster", "partition", "qos", "account", "group", "gid", "user", "uid"),
-    *("submit", "eligible", "start", "end", "elapsed", "exitcode", "state", "nnodes", "ncpus", "reqcpus"),
-    *("reqmem", "reqtres", "alloctres", "timelimit", "nodelist", "jobname"),
-)
 _TEXT: Final = ("job_id", "user", "account", "partition", "qos", "name")
 # What is measured while a job is profiled: per cent, per cent, MiB.
 PROFILE_COLUMNS: Final = ("gpu_util", "mem_util", "gpu_mem_mib")
-_NEVER: Final = frozenset({"", "None", "none", "Unknown", "N/A"})
-_NO_LIMIT: Final = _NEVER | {"Partition_Limit", "UNLIMITED", "INFINITE", "NOT_SET"}
-# Slurm stores --mem-per-cpu as the amount with bit 31 set (MEM_PER_CPU); old sacct versions print it raw.
-_MEM_PER_CPU_FLAG: Final = 1 << 31
-_MIB: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
-_MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)B?([nc]?)", re.ASCII)
-_DURATION: Final = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+(?:\.\d+)?))?", re.ASCII)
-_GPU_TRES: Final = re.compile(r"(?:gres/)?gpu(?::[^:=,(]+)?[:=](\d+)", re.ASCII)
+_GPUS: Final = re.compile(r"(?:gres/)?gpu(?::[^:=,(]+)?[:=](\d+)", re.ASCII)
+_NAN: Final = float("nan")
 
 
 @dataclass(frozen=True)
@@ -94,7 +86,7 @@ class JobTable:
         made: dict[str, Any] = {}
         for name in known:
             if name in _TEXT:
-                made[name] = _text(columns.get(name, [None] * size))
+                made[name] = _texts(columns.get(name, [None] * size))
             else:
                 made[name] = np.array(columns.get(name, [0.0 if name == "gpus" else np.nan] * size), dtype=np.float64)
         extra = {name: np.array(values, dtype=np.float64) for name, values in profile.items()}
@@ -117,182 +109,144 @@ class JobTable:
 def read_jobs(path: Path) -> JobTable:
     """Read a log of finished jobs in any of the three layouts, ordered by submission.
 
-    A job that never started has no duration (NaN); it keeps its row, so that row numbers are the log's.
+    A job that never started has no duration (NaN) and keeps its row. Of sacct output, jobs that have not ended and
+    steps of jobs are left out.
 
     Raises:
         TraceError: the file cannot be read, its layout is none of the known ones, or a value is not what
             its column holds; the message names file, line, column, value and remedy.
     """
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            first = file.readline().rstrip("\r\n")
-            file.seek(0)
-            if first.count("|") == len(SACCT_FIELDS) - 1:
-                lines = (line.rstrip("\r\n").split("|") for line in file)
-                return _read(path, SACCT_FIELDS, lines, _SACCT, first_line=1)
-            header = next(csv.reader([first]), [])
-            for needed, columns in _CSV_LAYOUTS:
-                if needed <= set(header):
-                    rows = csv.reader(file)
-                    next(rows)
-                    return _read(path, header, rows, columns, first_line=2)
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: cannot be read ({error}); give a log of finished jobs") from error
+    source = load(path)
+    line, first = first_line(source)
+    if is_sacct(first):
+        log = SacctLog(source, first, line, gpus=False)
+        return _read(source, log.rows(), log.row, lambda _: _accounted(log.job()))
+    header = next(csv.reader([first]), [])
+    for needed, columns in _CSV_LAYOUTS:
+        if needed <= set(header):
+            row = Row(header)
+            profile: dict[str, _Cell] = {name: _real(name) for name in PROFILE_COLUMNS if name in header}
+            parse = _cells({**columns, **profile})
+            return _read(source, csv_rows(source, row, len(header), header, line), row, parse, list(profile))
+    layouts = " or ".join(", ".join(sorted(needed)) for needed, _ in _CSV_LAYOUTS)
     raise TraceError(
-        f"{path}: line 1 is of no known layout; give {len(SACCT_FIELDS)} fields parted by '|' (sacct) or a "
-        f"header with {' or '.join(str(sorted(needed)) for needed, _ in _CSV_LAYOUTS)}"
+        f"{path}, line {line}: not the first line of a log of jobs: {first[:100]!r}; give output of sacct "
+        f"--parsable2, or a CSV file with columns {layouts}"
     )
 
 
-_Row = Mapping[str, str]
-_Column = tuple[str, Callable[[_Row], Any]]
+_Cell = Callable[[Row], Any]
+
+
+def _cells(columns: Mapping[str, _Cell]) -> Callable[[Row], Mapping[str, Any]]:
+    return lambda row: {name: cell(row) for name, cell in columns.items()}
 
 
 def _read(
-    path: Path,
-    header: Sequence[str],
-    rows: Iterable[list[str]],
-    columns: Mapping[str, _Column],
-    *,
-    first_line: int,
+    source: Source,
+    rows: Iterator[BadCell | None],
+    row: Row,
+    parse: Callable[[Row], Mapping[str, Any]],
+    profile: Sequence[str] = (),
 ) -> JobTable:
-    columns = {**columns, **{name: _column(name, _number) for name in PROFILE_COLUMNS if name in header}}
-    made: dict[str, list[Any]] = {name: [] for name in columns}
-    for line, cells in enumerate(rows, start=first_line):
-        if not cells or cells == [""]:
+    made: list[Mapping[str, Any]] = []
+    for shape in rows:
+        try:
+            if shape is not None:
+                raise shape
+            made.append(parse(row))
+        except Drop:
             continue
-        if len(cells) != len(header):
-            raise TraceError(f"{path}: line {line} has {len(cells)} fields, not {len(header)}; mend or drop the line")
-        row = dict(zip(header, cells, strict=True))
-        for name, (source, parse) in columns.items():
-            try:
-                made[name].append(parse(row))
-            except ValueError as error:
-                raise TraceError(
-                    f"{path}: line {line}, column {source!r}: {row.get(source, '')!r} cannot be read "
-                    f"({error}); mend or drop the line"
-                ) from error
-    measured = [name for name in PROFILE_COLUMNS if name in header]
-    return JobTable.of({name: made.pop(name) for name in measured}, **made).by_submit()
+        except BadCell as bad:
+            raise source.fail(row.line, bad, "correct or delete the row") from None
+    columns = {name: [job[name] for job in made] for name in (made[0] if made else ())}
+    measured = {name: columns.pop(name, []) for name in profile}
+    return JobTable.of(measured, **columns).by_submit()
 
 
-def _text(values: Sequence[Any]) -> TextArray:
+def _accounted(job: SacctJob) -> dict[str, Any]:
+    return {
+        "job_id": job.id,
+        "user": job.user,
+        "account": job.account,
+        "partition": job.partition,
+        "qos": job.qos,
+        "name": job.name,
+        "nodes": job.nodes or _NAN,
+        "gpus": job.asked_gpus,
+        "cpus": job.asked_cpus or _NAN,
+        "memory_mib": job.mem_mib or _NAN,
+        "limit_s": _NAN if job.limit_s is None else job.limit_s,
+        "submit_s": job.submit_s,
+        "end_s": job.submit_s + (job.run_s or 0.0) if job.end_s is None else job.end_s,
+        "duration_s": _NAN if job.run_s is None else job.run_s,
+    }
+
+
+def _texts(values: Sequence[Any]) -> TextArray:
     column = np.empty(len(values), dtype=object)
     column[:] = [None if value is None or value == "" else str(value) for value in values]
     return column
 
 
-def _column(source: str, parse: Callable[[str], Any]) -> _Column:
-    return source, lambda row: parse(row.get(source, ""))
+def _text(column: str) -> _Cell:
+    return lambda row: row.text(column)
 
 
-def _number(text: str) -> float:
-    return float(text) if text not in _NEVER else float("nan")
+def _real(column: str) -> _Cell:
+    return lambda row: _NAN if row.text(column).lower() in NO_TIME else row.real(column)
 
 
-def _seconds(text: str) -> float:
-    """Slurm's [days-]hours:minutes:seconds, minutes:seconds or minutes; NaN for none."""
-    if text in _NO_LIMIT:
-        return float("nan")
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ValueError("want [days-]hh:mm:ss")
-    days, first, second, third = match.groups()
-    parts = [float(part) for part in (first, second, third) if part is not None]
-    if days is not None:  # days-hours[:minutes[:seconds]]
-        parts += [0.0] * (3 - len(parts))
-    elif len(parts) < 3:  # minutes[:seconds]
-        parts = [0.0, *parts, *([0.0] * (2 - len(parts)))]
-    return float(days or 0) * 86400 + parts[0] * 3600 + parts[1] * 60 + parts[2]
+def _date(column: str) -> _Cell:
+    return lambda row: _NAN if row.text(column).lower() in NO_TIME else row.date_s(column)
 
 
-def _calendar(text: str) -> float:
-    """Seconds since 1970 of a wall-clock reading, taken as it stands (no zone is given, none is needed)."""
-    if text in _NEVER:
-        return float("nan")
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+def _limit(row: Row) -> float:
+    text = row.text("time_limit")
+    found = limit_s(text)
+    if found is None:
+        raise BadCell("time_limit", text, "is not a time limit", "write [days-]hours:minutes:seconds")
+    return _NAN if math.isinf(found) else found
 
 
-def _memory_mib(text: str, *, nodes: float, cpus: float) -> float:
-    if text in _NEVER or text == "0":
-        return float("nan")
-    match = _MEMORY.fullmatch(text)
-    if match is None:
-        raise ValueError("want an amount such as 4000M, 4Gn or 2Gc")
-    amount, unit, per = float(match[1]), match[2] or "M", match[3]
-    mib = amount * _MIB[unit]
-    if unit == "M" and amount >= _MEM_PER_CPU_FLAG:
-        mib, per = amount - _MEM_PER_CPU_FLAG, "c"
-    return mib * (cpus if per == "c" else nodes)
+def _memory(row: Row) -> float:
+    """A size without a letter is of each node, as ``sbatch --mem`` takes it."""
+    text = row.text("mem")
+    found = mem_mib(text, row.whole_or_none("nodes") or 1, row.whole_or_none("tasks") or 1, of="n") if text else 0
+    if found is None:
+        raise BadCell("mem", text, "is not a memory size", "write 4000M, 4Gn or 2Gc")
+    return found or _NAN
 
 
-def _gpus(text: str) -> float:
-    return float(sum(int(count) for count in _GPU_TRES.findall(text)))
+def _gpus(row: Row) -> float:
+    each = sum(int(count) for count in _GPUS.findall(row.text("gres")))
+    return float(each * (row.whole_or_none("nodes") or 1))
 
 
-def _sacct_duration(row: _Row) -> float:
-    return _seconds(row["elapsed"]) if row["start"] not in _NEVER else float("nan")
-
-
-def _short_end(row: _Row) -> float:
-    return float(row["submit_time"]) + _number(row["duration"])
-
-
-_SACCT: Final[Mapping[str, _Column]] = {
-    "job_id": _column("jobid", str),
-    "user": _column("user", str),
-    "account": _column("account", str),
-    "partition": _column("partition", str),
-    "qos": _column("qos", str),
-    "name": _column("jobname", str),
-    "nodes": _column("nnodes", _number),
-    "gpus": _column("reqtres", _gpus),
-    "cpus": _column("reqcpus", _number),
-    "memory_mib": (
-        "reqmem",
-        lambda row: _memory_mib(row["reqmem"], nodes=float(row["nnodes"]), cpus=float(row["reqcpus"])),
-    ),
-    "limit_s": _column("timelimit", _seconds),
-    "submit_s": _column("submit", _calendar),
-    "end_s": _column("end", _calendar),
-    "duration_s": ("elapsed", _sacct_duration),
+_COMMON: Final[Mapping[str, _Cell]] = {
+    name: _text(name) for name in ("job_id", "user", "account", "partition", "qos", "name")
 }
-_SHORT_CSV: Final[Mapping[str, _Column]] = {
-    "job_id": _column("job_id", str),
-    "user": _column("user", str),
-    "account": _column("account", str),
-    "partition": _column("partition", str),
-    "qos": _column("qos", str),
-    "name": _column("name", str),
-    "nodes": _column("nodes", _number),
-    "gpus": ("gres", lambda row: _gpus(row.get("gres", "")) * float(row.get("nodes") or 1)),
-    "cpus": _column("tasks", _number),
-    "memory_mib": (
-        "mem",
-        lambda row: _memory_mib(
-            row.get("mem", ""), nodes=float(row.get("nodes") or 1), cpus=float(row.get("tasks") or 1)
-        ),
-    ),
-    "limit_s": _column("time_limit", _seconds),
-    "submit_s": _column("submit_time", float),
-    "end_s": ("duration", _short_end),
-    "duration_s": _column("duration", _number),
+_SHORT_CSV: Final[Mapping[str, _Cell]] = {
+    **_COMMON,
+    "nodes": _real("nodes"),
+    "gpus": _gpus,
+    "cpus": _real("tasks"),
+    "memory_mib": _memory,
+    "limit_s": _limit,
+    "submit_s": lambda row: row.real("submit_time"),
+    "end_s": lambda row: row.real("submit_time") + _real("duration")(row),
+    "duration_s": _real("duration"),
 }
-_LONG_CSV: Final[Mapping[str, _Column]] = {
-    "job_id": _column("job_id", str),
-    "user": _column("user", str),
-    "account": _column("account", str),
-    "partition": _column("partition", str),
-    "qos": _column("qos", str),
-    "name": _column("name", str),
-    "nodes": _column("nodes_req", _number),
-    "gpus": _column("gpus_req", lambda text: float(text or 0)),
-    "cpus": _column("processors_req", _number),
-    "memory_mib": _column("mem_req", lambda text: _number(text) or float("nan")),
-    "limit_s": _column("wallclock_req", _number),
-    "submit_s": _column("submit_time", _calendar),
-    "end_s": _column("end_time", _calendar),
-    "duration_s": _column("run_time", _number),
+_LONG_CSV: Final[Mapping[str, _Cell]] = {
+    **_COMMON,
+    "nodes": _real("nodes_req"),
+    "gpus": lambda row: row.real_or_none("gpus_req") or 0.0,
+    "cpus": _real("processors_req"),
+    "memory_mib": lambda row: row.real_or_none("mem_req") or _NAN,
+    "limit_s": _real("wallclock_req"),
+    "submit_s": _date("submit_time"),
+    "end_s": _date("end_time"),
+    "duration_s": _real("run_time"),
 }
 _CSV_LAYOUTS: Final = (
     (frozenset({"submit_time", "duration"}), _SHORT_CSV),

@@ -16,7 +16,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.order import QueueOrder
 from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.lucid_plan import LucidMemory, VcPlan
+from lucid.orchestrator.policies.lucid_plan import LucidMemory, plan_vc
 from lucid.orchestrator.policies.overflow import with_overflow
 from lucid.orchestrator.policies.plain import Shadow, advance
 from lucid.orchestrator.policy import PartitionPolicy
@@ -153,8 +153,8 @@ class LucidPolicy(PartitionPolicy):
         ):
             return PartitionPlan({})
         shadow = self._shadow(partition, snapshot)
-        made = VcPlan(partition, snapshot, self._settings, self._predictor, shadow)
-        return made.make(self._orders[partition.name])
+        order = self._orders[partition.name]
+        return plan_vc(partition, snapshot, self._settings, self._predictor, order, shadow)
 
 
 class _RoomAtHome:

@@ -11,12 +11,13 @@ from lucid.core.prediction import StageTimes
 from lucid.errors import TraceError
 from lucid.simulator.elastic.training import Learning
 from lucid.simulator.traces.record import Trace, TraceJob
-from lucid.simulator.traces.rows import BadCell, Drop, ReadOptions, Row, Source
+from lucid.slurmlog.rows import BadCell, Drop, ReadOptions, Row, Source
 
 __all__ = ["NO_GPU", "Draft", "collect", "show_skipped"]
 
 NO_GPU = "asked for no GPU"
 _PROGRESS_EVERY = 5000
+_REMEDY = "correct the row, or leave bad rows out with --skip-bad"
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ def collect(
             draft = parse(row)
             if draft.id in ids:
                 problem = f"is a job id that line {ids[draft.id]} has already"
-                raise row.bad(draft.id_column, draft.id, problem)
+                raise BadCell(draft.id_column, draft.id, problem)
             ids[draft.id] = row.line
             if draft.gpus == 0 and not options.keep_cpu_jobs:
                 raise Drop(NO_GPU)
@@ -95,7 +96,7 @@ def collect(
                 counts[drop.reason] += 1
         except BadCell as bad:
             if not options.skip_bad:
-                raise source.fail(row.line, bad) from None
+                raise source.fail(row.line, bad, _REMEDY) from None
             counts["duplicate job id" if "already" in bad.problem else bad.reason] += 1
         else:
             drafts.append((draft.submit_s, row.number if draft.rank is None else draft.rank, draft))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from lucid.core.prediction import StageTimes
 from lucid.simulator.traces.collect import Draft, collect
 from lucid.simulator.traces.record import Trace
-from lucid.simulator.traces.rows import ReadOptions, Row, Source, csv_rows, fit_header
+from lucid.slurmlog.rows import BadCell, ReadOptions, Row, Source, csv_rows, fit_header
 from lucid.systems.muri import RESOURCES, start_overhead_s
 
 __all__ = ["ABOUT", "NEEDED", "VC", "read"]
@@ -54,5 +54,5 @@ def _times(row: Row) -> tuple[float, ...]:
     columns = [f"resource_time_{i}" for i in range(len(RESOURCES))]
     times = tuple(row.real(column) / 1000 for column in columns if row.has(column))
     if not any(times):
-        raise row.bad(columns[0], row.text(columns[0]), "is 0, as are the other resource times")
+        raise BadCell(columns[0], row.text(columns[0]), "is 0, as are the other resource times")
     return times

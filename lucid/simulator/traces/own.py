@@ -18,7 +18,7 @@ from lucid.core.prediction import StageTimes
 from lucid.errors import TraceError
 from lucid.simulator.traces.collect import Draft, collect
 from lucid.simulator.traces.record import Trace, TraceJob
-from lucid.simulator.traces.rows import BadCell, ReadOptions, Row, Source, csv_rows, fit_header
+from lucid.slurmlog.rows import BadCell, ReadOptions, Row, Source, csv_rows, fit_header
 from lucid.systems.muri import check_stages
 
 __all__ = ["ABOUT", "COLUMNS", "MAGIC", "read", "write_trace"]
@@ -229,7 +229,7 @@ def _stages(row: Row) -> StageTimes | None:
         times = tuple(float(part) for part in text.split())
         check_stages(times)
     except ValueError:
-        raise row.bad("stage_times_s", text, "is not a list of times >= 0, one of them above 0") from None
+        raise BadCell("stage_times_s", text, "is not a list of times >= 0, one of them above 0") from None
     return StageTimes(times, row.real("iteration_s"), row.real("cold_start_s"))
 
 
@@ -249,6 +249,5 @@ def _profile(row: Row) -> JobProfile | None:
 def _sure(row: Row, column: str) -> bool:
     value = row.flag_or_none(column)
     if value is None:
-        hint = "write 0 or 1, or leave bad rows out with --skip-bad"
-        raise BadCell(column, "", "is neither 0/1 nor true/false", hint, f"{column}: is not a flag")
+        raise BadCell(column, "", "is neither 0/1 nor true/false", "write 0 or 1", f"{column}: is not a flag")
     return value

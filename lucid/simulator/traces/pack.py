@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from lucid.simulator.traces.collect import Draft, collect
 from lucid.simulator.traces.record import Trace
-from lucid.simulator.traces.rows import ReadOptions, Row, Source, csv_rows, fit_header
 from lucid.simulator.traces.workload import profile_of
+from lucid.slurmlog.rows import ReadOptions, Row, Source, csv_rows, fit_header
 
 __all__ = ["ABOUT", "NEEDED", "read"]
 

@@ -14,7 +14,7 @@ from lucid.simulator.elastic.adaptive import AppLearning
 from lucid.simulator.elastic.applications import Application, read_application
 from lucid.simulator.traces.collect import Draft, collect
 from lucid.simulator.traces.record import Trace
-from lucid.simulator.traces.rows import ReadOptions, Row, Source, csv_rows, fit_header
+from lucid.slurmlog.rows import BadCell, ReadOptions, Row, Source, csv_rows, fit_header
 
 __all__ = ["ABOUT", "NEEDED", "read"]
 
@@ -44,7 +44,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
         name = row.name("application")
         if name not in known:
             if name != name.strip() or "/" in name or name.startswith("."):
-                raise row.bad("application", name, "is not the name of a folder with profiles")
+                raise BadCell("application", name, "is not the name of a folder with profiles")
             known[name] = read_application(source.path.parent / name)
         return _draft(row, known[name])
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from lucid.errors import ConfigError, TraceError
 from lucid.simulator.traces import helios, muri, own, pack, philly, pollux, sacct, swf
 from lucid.simulator.traces.record import Trace
-from lucid.simulator.traces.rows import ReadOptions, Source, load
+from lucid.slurmlog.rows import ReadOptions, Source, first_line, load
+from lucid.slurmlog.sacct import is_sacct
 
 __all__ = ["FORMATS", "Format", "convert", "read_trace", "sniff"]
 
@@ -67,7 +68,7 @@ def read_trace(
     if swf_procs_per_gpu < 1:
         raise ConfigError(f"swf_procs_per_gpu = {swf_procs_per_gpu}: must be at least 1")
     source = load(Path(path))
-    line, first = _first_line(source)
+    line, first = first_line(source)
     name = format or _sniff(source, first, line)
     options = ReadOptions(skip_bad, swf_procs_per_gpu, keep_cpu_jobs, progress)
     return FORMATS[name].read(source, _split(first), line, options)
@@ -92,18 +93,8 @@ def sniff(path: str | Path) -> str:
         TraceError: it cannot be read, or is of no known format.
     """
     source = load(Path(path))
-    line, first = _first_line(source)
+    line, first = first_line(source)
     return _sniff(source, first, line)
-
-
-def _first_line(source: Source) -> tuple[int, str]:
-    start, line = 0, 1
-    while True:
-        end = source.text.find("\n", start)
-        text = source.text[start : end if end >= 0 else None].rstrip("\r")
-        if text.strip() or end < 0:
-            return line, text
-        start, line = end + 1, line + 1
 
 
 def _split(first: str) -> list[str]:
@@ -120,7 +111,7 @@ def _sniff(source: Source, first: str, line: int) -> str:
         return "swf"
     cells = _split(first)
     names = set(cells)
-    if sacct.looks_like(cells) or sacct.headless(first):
+    if is_sacct(first):
         return "sacct"
     if {"timestamp", "num_gpus"} <= names:
         return "philly"

@@ -12,7 +12,7 @@ import re
 from lucid.errors import TraceError
 from lucid.simulator.traces.collect import Draft, collect
 from lucid.simulator.traces.record import Trace
-from lucid.simulator.traces.rows import Drop, ReadOptions, Row, Source, split_rows
+from lucid.slurmlog.rows import Drop, ReadOptions, Row, Source, split_rows
 
 __all__ = ["ABOUT", "COLUMNS", "looks_like", "read"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lucid.core.job import JobProfile
-from lucid.simulator.traces.rows import Row
+from lucid.slurmlog.rows import Row
 
 __all__ = ["LABEL_COLUMNS", "profile_of", "workload_label"]
 

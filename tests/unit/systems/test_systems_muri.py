@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from examples import examples
 from lucid.systems.muri import (
     NO_OVERHEAD,
     PUBLISHED,
@@ -126,7 +127,7 @@ def weight_of(weights: np.ndarray, pairs: list[tuple[int, int]]) -> float:
     return float(sum(weights[i, j] for i, j in pairs))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(2, 8), st.integers(0, 2**32 - 1))
 def test_matching_is_optimal(n: int, seed: int) -> None:  # M9
     w = np.random.default_rng(seed).random((n, n)) - 0.2
@@ -176,7 +177,7 @@ def test_merging_stops_when_the_cluster_holds_the_jobs(matching: str) -> None:  
     assert len(group_jobs(jobs, 0, options)) == 3
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(1, 14), st.integers(0, 40), st.integers(0, 2**16), st.sampled_from([2, 3, 4]))
 def test_every_job_is_in_exactly_one_group(n: int, gpus: int, seed: int, k: int) -> None:
     rng = np.random.default_rng(seed)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from lucid.errors import ConfigError
 from lucid.systems.pollux import (
     BatchLimits,
@@ -77,7 +78,7 @@ def test_goodput_below_the_initial_batch_is_not_defined() -> None:  # P3
     assert float(MODEL.goodput(1, 1, 64, 0)) == pytest.approx(float(MODEL.throughput(1, 1, 64, 0)))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(1, 32), st.booleans())
 def test_batch_choice_keeps_the_limits(replicas: int, accumulation: bool) -> None:  # P21
     limits = BatchLimits(64, 2048, 8, 128, accumulation)
@@ -232,7 +233,7 @@ def every_allocation(jobs: int, capacity: list[int]) -> list[np.ndarray]:
     return [np.array(way).T for way in product(*columns)]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([-1.0, 0.0, 1.0]))
 def test_search_finds_the_exhaustive_optimum(seed: int, p: float) -> None:  # P24, P27, P28
     rng = np.random.default_rng(seed)
@@ -253,7 +254,7 @@ def test_search_finds_the_exhaustive_optimum(seed: int, p: float) -> None:  # P2
     assert found.fitness >= 0.95 * best  # a heuristic: of 303 draws 302 found it, the worst seen was 0.988
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     st.integers(0, 10**6),
     st.integers(1, 12),

@@ -1,4 +1,4 @@
-"""What all readers share: exact positions in errors, and values read by hand, cell by cell."""
+"""What all readers of job logs share: exact positions in errors, and values read by hand, cell by cell."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ __all__ = [
     "Source",
     "bad_encoding",
     "csv_rows",
+    "first_line",
     "fit_header",
     "load",
     "split_rows",
 ]
 
-_SKIP_HINT = "correct the row, or leave bad rows out with --skip-bad"
 _TRUE = frozenset({"1", "true", "1.0", "yes"})
 _FALSE = frozenset({"0", "false", "0.0", "no"})
 
 
 class BadCell(Exception):
-    """A row cannot be used. ``reason`` is its short form, under which skipped rows are counted."""
+    """A row cannot be used. ``remedy`` says how the cell should be written, where that is not plain. ``reason`` is
+    the short form under which skipped rows are counted: column and problem unless told."""
 
-    def __init__(self, column: str, value: str, problem: str, remedy: str, reason: str) -> None:
+    def __init__(self, column: str, value: str, problem: str, remedy: str = "", reason: str = "") -> None:
         super().__init__(problem)
         self.column = column
         self.value = value
         self.problem = problem
         self.remedy = remedy
-        self.reason = reason
+        self.reason = reason or f"{column}: {problem}"
 
 
 class Drop(Exception):
@@ -52,7 +53,7 @@ class Drop(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read. ``progress(done, total)`` is called every few thousand lines, in lines of the file.
+    """How to read a trace. ``progress(done, total)`` is called every few thousand lines, in lines of the file.
 
     ``swf_procs_per_gpu``: SWF knows processors only; so many of them are taken as one GPU (rounded up).
     ``keep_cpu_jobs``: keep jobs without GPUs (for learning durations; no simulation will take them).
@@ -78,10 +79,11 @@ class Source:
         """Number of lines, for progress."""
         return self.text.count("\n") + 1
 
-    def fail(self, line: int, bad: BadCell) -> TraceError:
-        """The error for one bad cell."""
+    def fail(self, line: int, bad: BadCell, remedy: str) -> TraceError:
+        """The error for one bad cell; ``remedy`` is what the caller offers for any bad row."""
         where = f"{self.path}, line {line}" + (f", column {bad.column!r}" if bad.column else "")
-        return TraceError(f"{where}: {_shown(bad.value)} {bad.problem}; {bad.remedy}")
+        remedy = f"{bad.remedy}; {remedy}" if bad.remedy else remedy
+        return TraceError(f"{where}: {_shown(bad.value)} {bad.problem}; {remedy}")
 
 
 def _shown(value: str) -> str:
@@ -98,9 +100,9 @@ def load(path: Path) -> Source:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise TraceError(f"{path}: cannot be read ({error.strerror}); give an existing trace file") from None
+        raise TraceError(f"{path}: cannot be read ({error.strerror}); give an existing file") from None
     if not data.strip():
-        raise TraceError(f"{path}: the file is empty; a trace needs a header and at least one job")
+        raise TraceError(f"{path}: the file is empty; it must have at least one job")
     if data.startswith((b"\x1f\x8b", b"BZh", b"PK\x03\x04")):
         raise TraceError(f"{path}: the file is compressed; unpack it first")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -109,6 +111,17 @@ def load(path: Path) -> Source:
         return Source(path, data.decode("utf-8-sig"), True)
     except UnicodeDecodeError:
         return Source(path, data.decode("utf-8-sig", "surrogateescape"), False)
+
+
+def first_line(source: Source) -> tuple[int, str]:
+    """Number and text of the first line that is not empty."""
+    start, line = 0, 1
+    while True:
+        end = source.text.find("\n", start)
+        text = source.text[start : end if end >= 0 else None].rstrip("\r")
+        if text.strip() or end < 0:
+            return line, text
+        start, line = end + 1, line + 1
 
 
 class Row:
@@ -137,7 +150,7 @@ class Row:
         """A cell that must not be empty."""
         value = self.cells[self._at[column]]
         if not value.strip():
-            raise BadCell(column, value, "is empty", _SKIP_HINT, f"{column}: empty")
+            raise BadCell(column, value, "is empty")
         return value
 
     def real(self, column: str, least: float = 0.0, most: float = math.inf) -> float:
@@ -146,15 +159,15 @@ class Row:
         try:
             number = float(value)
         except ValueError:
-            raise self.bad(column, value, "is not a number") from None
+            raise BadCell(column, value, "is not a number") from None
         if "_" in value:
-            raise self.bad(column, value, "is not a number")
+            raise BadCell(column, value, "is not a number")
         if not math.isfinite(number):
-            raise self.bad(column, value, "is not finite")
+            raise BadCell(column, value, "is not finite")
         if number < least:
-            raise self.bad(column, value, "is negative" if least == 0.0 else f"is below {least:g}")
+            raise BadCell(column, value, "is negative" if least == 0.0 else f"is below {least:g}")
         if number > most:
-            raise self.bad(column, value, f"is above {most:g}")
+            raise BadCell(column, value, f"is above {most:g}")
         return number
 
     def whole(self, column: str, least: int = 0, most: int | None = None) -> int:
@@ -165,12 +178,12 @@ class Row:
         else:
             real = self.real(column, least=-math.inf)
             if real != int(real):
-                raise self.bad(column, value, "is not a whole number")
+                raise BadCell(column, value, "is not a whole number")
             number = int(real)
         if number < least:
-            raise self.bad(column, value, "is negative" if least == 0 else f"is below {least}")
+            raise BadCell(column, value, "is negative" if least == 0 else f"is below {least}")
         if most is not None and number > most:
-            raise self.bad(column, value, f"is above {most}")
+            raise BadCell(column, value, f"is above {most}")
         return number
 
     def real_or_none(self, column: str, least: float = 0.0, most: float = math.inf) -> float | None:
@@ -191,7 +204,7 @@ class Row:
             return True
         if low in _FALSE:
             return False
-        raise BadCell(column, value, "is neither 0/1 nor true/false", _SKIP_HINT, f"{column}: is not a flag")
+        raise BadCell(column, value, "is neither 0/1 nor true/false", "write 0 or 1", f"{column}: is not a flag")
 
     def date_s(self, column: str) -> float:
         """Unix time of a date such as ``2017-10-09 07:01:55``. A date without a zone is read as UTC, so that
@@ -204,14 +217,8 @@ class Row:
         if moment is None or (value.isdigit() and len(value) != 8):
             if value.isascii() and value.isdigit() and 9 <= len(value) <= 11:
                 return float(value)
-            remedy = f"write it as 2020-04-13 08:30:00; {_SKIP_HINT}"
-            raise BadCell(column, value, "is not a date", remedy, f"{column}: is not a date")
+            raise BadCell(column, value, "is not a date", "write it as 2020-04-13 08:30:00")
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-    @staticmethod
-    def bad(column: str, value: str, problem: str) -> BadCell:
-        """A ``BadCell`` with the usual remedy."""
-        return BadCell(column, value, problem, _SKIP_HINT, f"{column}: {problem}")
 
 
 def fit_header(source: Source, line: int, found: Sequence[str], needed: Sequence[str], about: str) -> None:
@@ -267,7 +274,7 @@ def csv_rows(
                 ) from None
             number += 1
             row.number = number
-            yield BadCell("", "", f"is not sound CSV ({error})", _SKIP_HINT, "not sound CSV")
+            yield BadCell("", "", f"is not sound CSV ({error})", reason="not sound CSV")
             continue
         if not cells:
             continue  # an empty line, often at the end of the file
@@ -299,10 +306,10 @@ def split_rows(
 def _shape(source: Source, cells: list[str], columns: int, names: Sequence[str]) -> BadCell | None:
     if len(cells) < columns:
         problem = f"has {len(cells)} of {columns} fields, this one is missing"
-        return BadCell(names[len(cells)], ",".join(cells), problem, _SKIP_HINT, "short row")
+        return BadCell(names[len(cells)], ",".join(cells), problem, reason="short row")
     if len(cells) > columns:
         problem = f"is one field too many: the row has {len(cells)}, the header {columns}"
-        return BadCell("", cells[columns], problem, _SKIP_HINT, "long row")
+        return BadCell("", cells[columns], problem, reason="long row")
     return None if source.sound else bad_encoding(cells, names)
 
 
@@ -310,6 +317,6 @@ def bad_encoding(cells: Sequence[str], names: Sequence[str]) -> BadCell | None:
     """What is wrong if a cell holds bytes that are not UTF-8."""
     for name, cell in zip(names, cells, strict=True):
         if any("\udc80" <= char <= "\udcff" for char in cell):
-            remedy = f"convert the file, for example: iconv -f LATIN1 -t UTF-8; {_SKIP_HINT}"
+            remedy = "convert the file, for example: iconv -f LATIN1 -t UTF-8"
             return BadCell(name, cell, "is not UTF-8", remedy, "not UTF-8")
     return None

@@ -1,17 +1,24 @@
-"""Slurm's own ways of writing durations, sizes and trackable resources (TRES)."""
+"""How Slurm writes durations, sizes and trackable resources (TRES)."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
-__all__ = ["elapsed_s", "mem_mib", "tres"]
+__all__ = ["NO_TIME", "elapsed_s", "gres_count", "limit_s", "mem_mib", "tres"]
+
+NO_TIME = frozenset({"", "unknown", "none", "n/a"})
+"""What stands in place of a time that is not known, in lower case."""
+_NO_LIMIT = NO_TIME | {"unlimited", "infinite", "partition_limit", "invalid", "not_set"}
 
 _NUMBER = "([0-9]{1,12})"
 _ELAPSED = re.compile(rf"(?:{_NUMBER}-)?(?:{_NUMBER}:)?{_NUMBER}:{_NUMBER}(?:\.[0-9]+)?")
 _DAYS_HOURS = re.compile(rf"{_NUMBER}-{_NUMBER}(?::{_NUMBER})?")
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]*)?)([KMGTP]?)([nc]?)", re.IGNORECASE)
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+# Slurm keeps --mem-per-cpu as MiB with bit 31 set, and old versions of sacct print that number as it is.
+_PER_CPU_BIT = 1 << 31
 
 
 def elapsed_s(text: str) -> float | None:
@@ -27,13 +34,24 @@ def elapsed_s(text: str) -> float | None:
     return None
 
 
-def mem_mib(text: str, nodes: int, cpus: int) -> int | None:
+def limit_s(text: str) -> float | None:
+    """Seconds of a time limit: as ``elapsed_s``, or whole minutes; infinity where there is no limit, ``None`` if the
+    text is no time limit."""
+    if text.lower() in _NO_LIMIT:
+        return math.inf
+    return int(text) * 60.0 if re.fullmatch(_NUMBER, text) else elapsed_s(text)
+
+
+def mem_mib(text: str, nodes: int, cpus: int, *, of: str = "") -> int | None:
     """MiB over the whole job of ``48000Mn`` (per node), ``4Gc`` (per CPU) or ``16G`` (in all), rounded up;
-    ``None`` if the text is no size."""
+    ``None`` if the text is no size. ``of``: what a size without a letter is of, ``n``, ``c`` or the whole job."""
     found = _SIZE.fullmatch(text)
     if found is None:
         return None
     amount, unit, scope = found.groups()
+    scope = scope or of
+    if unit.upper() == "M" and float(amount) >= _PER_CPU_BIT:
+        amount, scope = str(int(float(amount)) - _PER_CPU_BIT), "c"
     times = {"n": max(nodes, 1), "c": max(cpus, 1)}.get(scope.lower(), 1)
     return math.ceil(float(amount) * _MIB[unit.upper()] * times)
 
@@ -44,3 +62,10 @@ def tres(text: str) -> dict[str, str] | None:
     if any(len(pair) != 2 for pair in pairs):
         return None
     return {pair[0].strip(): pair[1].strip() for pair in pairs}
+
+
+def gres_count(counts: Mapping[str, int], name: str) -> int:
+    """How many of a generic resource (``gpu``): ``gres/gpu`` counts them all, and entries of single types
+    (``gres/gpu:a100``) repeat that where a site accounts for both."""
+    typed = f"gres/{name}:"
+    return counts.get(f"gres/{name}") or sum(count for key, count in counts.items() if key.startswith(typed))

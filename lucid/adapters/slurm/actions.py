@@ -1,0 +1,258 @@
+"""Carries out what a plan decided, as changes to jobs in Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from lucid.adapters.gpu.known_profiles import KnownProfiles
+from lucid.adapters.slurm.client import Changes
+from lucid.adapters.slurm.extra import Items, free_extra, items_for, own_number, sealed
+from lucid.adapters.slurm.facts import Facts, as_written, parse_placement
+from lucid.adapters.slurm.hands import Hands
+from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.request import NO_DEFAULTS
+from lucid.adapters.slurm.starts import start_changes
+from lucid.adapters.slurm.view import gpu_mem_mib
+from lucid.adapters.store.port import JobNote
+from lucid.config import DaemonSettings, Mode
+from lucid.core.decision import Action, Keep, Release, Requeue, Start
+from lucid.core.placement import Placement, show_placement
+from lucid.core.ports import Applied
+from lucid.errors import ActionRefused
+
+__all__ = ["Actions"]
+
+
+class Actions:
+    """What is decided about jobs of the last look."""
+
+    def __init__(
+        self, hands: Hands, daemon: DaemonSettings, known: KnownProfiles, slurm_knows_all: Callable[[], bool]
+    ) -> None:
+        """``slurm_knows_all``: does slurmctld know by now which jobs have ended, as far as can be told?"""
+        self._hands = hands
+        self._daemon = daemon
+        self._known = known
+        self._slurm_knows_all = slurm_knows_all
+        self._facts = Facts((), (), hands.notes, {}, 0.0)
+        self._jobs: Mapping[str, SlurmJob] = {}
+        self._starting: dict[str, dict[bool, str]] = {}
+        """By node, then by whether as slots: a job that was told to start there and has not yet. Slurm chooses the
+        GPUs of a job with its own request, so the two kinds are not started on one node at the same time."""
+
+    def saw(self, facts: Facts, jobs: Mapping[str, SlurmJob]) -> None:
+        """A new look at Slurm; ``jobs``: those of *facts*, by id."""
+        self._facts, self._jobs = facts, jobs
+        self._starting = {}
+        ownership = self._hands.ownership
+        for job in facts.jobs:
+            note = facts.notes.get(job.id)
+            if note is not None and ownership.under_way(job, note) and ownership.may_start_yet(job, note):
+                self._note_start(job.id, parse_placement(note.where), note.shards)
+
+    def apply(self, actions: Sequence[Action]) -> list[Applied]:
+        """What leaves first, then what starts. In a partition that is not in pack mode nothing is done."""
+        refused: dict[int, str] = {}
+        for starts in (False, True):
+            for i, action in enumerate(actions):
+                if isinstance(action.decision, Start) is not starts:
+                    continue
+                try:
+                    self._carry_out(action)
+                except ActionRefused as error:
+                    refused[i] = str(error)
+        return [Applied(action, refused.get(i)) for i, action in enumerate(actions)]
+
+    def _carry_out(self, action: Action) -> None:
+        job_id, decision = action.job_id, action.decision
+        record = self._jobs.get(job_id)
+        if record is None:
+            raise ActionRefused(f"job {job_id} is not in partition {action.partition!r} (any more)")
+        note = self._hands.notes.get(job_id)
+        home = self._hands.ownership.home(record, note)
+        mode = self._facts.modes.get(home, Mode.OBSERVE)
+        if mode is not Mode.PACK:
+            raise ActionRefused(f"job {job_id}: partition {home!r} is in {mode} mode, nothing was done")
+        if self._hands.full(4):
+            raise ActionRefused(f"job {job_id}: limit slurm.writes_per_cycle is reached; retried in the next cycle")
+        if isinstance(decision, Start):
+            self._start(record, note, action, decision)
+        elif isinstance(decision, Requeue):
+            self._requeue(record, note, decision)
+        elif isinstance(decision, Release):
+            self._release(record, note, action.partition)
+        elif isinstance(decision, Keep):
+            self._keep(record, note)
+        else:
+            raise ActionRefused(f"job {job_id}: Slurm has no {type(decision).__name__.lower()} for a running job")
+
+    def _note(self, record: SlurmJob, note: JobNote | None) -> JobNote:
+        """What is known of the job, with its request as it is before Lucid first touches it."""
+        if note is not None and note.as_written:
+            home = self._hands.ownership.home(record, note)
+            if home == note.home:
+                return note
+            return replace(note, home=home, as_written={**note.as_written, "partition": home})
+        written = as_written(record).written()
+        written["partition"] = record.partition
+        return replace(
+            note or JobNote(record.id),
+            user=record.user,
+            name=record.name,
+            home=self._hands.ownership.home(record, note),
+            as_written=written,
+            submit_s=record.submit_s,
+        )
+
+    def _start(self, record: SlurmJob, note: JobNote | None, action: Action, start: Start) -> None:
+        job_id = record.id
+        if not self._hands.ownership.decides(record, note, self._facts):
+            raise ActionRefused(
+                f"job {job_id} is {'pending, and not held by Lucid' if record.pending else 'running'}"
+            )
+        if (bar := self._hands.barred(record, self._facts.now_s)) is not None:
+            raise ActionRefused(f"job {job_id}: Slurm did not start it or one like it ({bar[0]}); tried again later")
+        if start.beside is not None:
+            self._partner(job_id, start)
+        note = self._note(record, note)
+        shards = start.slots
+        for part in start.placement:
+            other = self._starting.get(part.node, {}).get(not shards)
+            if other is not None and other != job_id:
+                raise ActionRefused(f"job {job_id}: waits for job {other} to settle on node {part.node}")
+        items = self._items(record, start) if shards and self._daemon.mps else None
+        number = own_number(record)
+        extra, unsealed = sealed(self._hands.client, record, number, items) if items and number else ("", "")
+        defaults = (self._facts.defaults or {}).get(action.partition, NO_DEFAULTS)
+        changes = start_changes(
+            record, note, start.placement, shards, action.partition, self._facts.nodes, extra, defaults
+        )
+        place = show_placement(start.placement)
+        now_s = self._hands.clock.now_s()
+        self._hands.put(
+            replace(note, where=place, asked_s=now_s, shards=shards, released=False, restarts=record.restarts)
+        )
+        words = f"{place}{f' beside {start.beside}' if start.beside else ''}{' in slots' if shards else ''}"
+        if items is not None and not free_extra(record.extra):
+            words += ", without MPS, because the user has set the job's Extra field"
+        elif unsealed:
+            words += f", without MPS: {unsealed}"
+        self._hands.obstacles.tries(record)
+        try:
+            self._hands.do(
+                job_id,
+                "start",
+                words,
+                lambda: self._tell(record, changes, None if number else items),
+                lambda: self._hands.client.release(job_id),
+            )
+        except ActionRefused as error:
+            in_room = replace(record, partition=action.partition)
+            raise ActionRefused(self._hands.not_started(in_room, str(error).partition(": ")[2])) from None
+        self._hands.put(replace(self._hands.notes[job_id], released=True))
+        self._note_start(job_id, start.placement, shards)
+
+    def _items(self, record: SlurmJob, start: Start) -> Items | None:
+        """For the prolog; nothing where the node is not known, and then the start is refused anyway."""
+        (part,) = start.placement
+        node = next((node for node in self._facts.nodes if node.name == part.node), None)
+        if node is None:
+            return None
+        return items_for(part.node, part.gpus, self._known.of(record), gpu_mem_mib(node, self._daemon), start.reasons)
+
+    def _tell(self, record: SlurmJob, changes: Changes, late: Items | None) -> None:
+        """Write a start into Slurm. ``late``: what is still to be sealed for a task of an array, which has a number
+        of its own only once it was changed."""
+        self._hands.client.update(record.id, changes)
+        if late is not None and free_extra(record.extra):
+            with suppress(ActionRefused):  # it then starts without MPS
+                extra, _ = sealed(self._hands.client, record, self._hands.client.number(record.id), late)
+                self._hands.client.update(record.id, Changes(extra=extra))
+
+    def _partner(self, job_id: str, start: Start) -> None:
+        other = self._jobs.get(start.beside or "")
+        if (
+            other is None
+            or other.state != "RUNNING"
+            or other.completing
+            or not other.request.shards
+            or tuple(sorted(other.placement)) != tuple(sorted(start.placement))
+        ):
+            raise ActionRefused(f"job {job_id}: {start.beside} does not run on slots of these GPUs")
+
+    def _requeue(self, record: SlurmJob, note: JobNote | None, decision: Requeue) -> None:
+        if not record.running or record.completing:
+            raise ActionRefused(f"job {record.id} is not running")
+        note = self._note(record, note)
+        note = replace(note, alone=note.alone or decision.part)
+        self._put_back(record, note, "part" if decision.part else "requeue")
+
+    def _release(self, record: SlurmJob, note: JobNote | None, room: str) -> None:
+        profiling = self._daemon.profiling_partition
+        at_work = record.running and record.partition == profiling
+        if not at_work and not (room == profiling and self._waits_for_profiling(record, note)):
+            raise ActionRefused(f"job {record.id} is not in profiling")
+        note = replace(self._note(record, note), to_home=True)
+        if record.running:
+            self._put_back(record, note, "release")
+        else:
+            self._hands.put(replace(note, wait_since_s=self._facts.now_s))
+
+    def _waits_for_profiling(self, record: SlurmJob, note: JobNote | None) -> bool:
+        return self._hands.ownership.decides(record, note, self._facts) and not (note is not None and note.to_home)
+
+    def _put_back(self, record: SlurmJob, note: JobNote, verb: str) -> None:
+        """The job runs until Slurm has taken the requeue; what is noted before says where it goes then."""
+        if not self._slurm_knows_all():
+            raise ActionRefused(
+                f"job {record.id}: slurmctld did not answer lately, and may not know yet that the job has ended; "
+                "tried again later"
+            )
+        before = note
+        now_s = self._facts.now_s
+        ran_s = note.ran_s + max(now_s - record.start_s, 0.0)
+        self._hands.put(replace(note, where="", released=False, shards=False, wait_since_s=now_s, ran_s=ran_s))
+        try:
+            self._hands.do(
+                record.id, verb, show_placement(record.placement), lambda: self._hands.client.requeue_hold(record.id)
+            )
+        except ActionRefused:
+            self._hands.put(before if verb != "release" else replace(before, to_home=False))
+            raise
+
+    def _keep(self, record: SlurmJob, note: JobNote | None) -> None:
+        if not record.running:
+            raise ActionRefused(f"job {record.id} is not running")
+        note = self._note(record, note)
+        self._hands.do(record.id, "keep", show_placement(record.placement))
+        self._hands.put(replace(note, kept=True))
+
+    def order(self, factors: Mapping[str, int]) -> int:
+        """Write the site factors that differ from those written last, within ``slurm.writes_per_cycle``; returns how
+        many. A job that has a factor and is not in *factors* gets 0."""
+        wanted = dict(factors)
+        for job_id, note in self._hands.notes.items():
+            if note.site_factor and job_id not in wanted:
+                wanted[job_id] = 0
+        written = 0
+        for job_id, factor in wanted.items():
+            record, known = self._jobs.get(job_id), self._hands.notes.get(job_id)
+            if record is None or not record.pending or factor == (known.site_factor if known else 0):
+                continue
+            if self._hands.full(1):
+                break
+            write = partial(self._hands.client.update, job_id, Changes(site_factor=factor))
+            try:
+                self._hands.do(job_id, "order", str(factor), write)
+            except ActionRefused:
+                continue
+            self._hands.put(replace(known or JobNote(job_id), site_factor=factor))
+            written += 1
+        return written
+
+    def _note_start(self, job_id: str, placement: Placement, shards: bool) -> None:
+        for part in placement:
+            self._starting.setdefault(part.node, {})[shards] = job_id

@@ -1,0 +1,93 @@
+"""What one look at Slurm showed, with what the store remembers, and what both say of one job. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.request import JobDefaults, Request, from_mark
+from lucid.adapters.slurm.text import gpu_mask, parse_mark
+from lucid.adapters.store.port import JobNote
+from lucid.config import Mode
+from lucid.core.placement import NodeGpus, Placement
+
+__all__ = ["Facts", "as_written", "gpus_taken", "home_of", "parse_placement", "submitted_s", "users_nodes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything a view is made of."""
+
+    jobs: Sequence[SlurmJob]
+    nodes: Sequence[SlurmNode]
+    notes: Mapping[str, JobNote]
+    modes: Mapping[str, Mode]
+    now_s: float
+    defaults: Mapping[str, JobDefaults] | None = field(default_factory=dict)
+    """JobDefaults by partition; ``None`` where they are not known."""
+
+
+def parse_placement(text: str) -> Placement:
+    """The inverse of ``show_placement``; of anything else nothing."""
+    parts = []
+    for item in text.split():
+        name, colon, gpus = item.rpartition(":")
+        mask = gpu_mask(f"gpu:(IDX:{gpus})")
+        if not (name and colon and mask):
+            return ()
+        parts.append(NodeGpus(name, mask))
+    return tuple(parts)
+
+
+def home_of(
+    partition: str, admin_comment: str, note: JobNote | None, vcs: Collection[str], profiling: str = ""
+) -> str:
+    """The VC of a job that stands, or ended, in ``partition``: that partition, which its user may have changed (of
+    several the first that is a VC); of a job in the profiling partition the VC that is noted, or tagged as one of
+    ``vcs``."""
+    if "," in partition:
+        partition = next((name for name in partition.split(",") if name in vcs), partition)
+    if partition != profiling:
+        return partition
+    if note is not None and note.home:
+        return note.home
+    tagged = (parse_mark(admin_comment) or {}).get("vc", "")
+    return tagged if tagged in vcs else partition
+
+
+def submitted_s(submit_s: float, note: JobNote | None) -> float:
+    """When a job's user submitted it: as noted, since a requeue makes Slurm set ``submit_s`` anew."""
+    return (note.submit_s if note is not None else 0.0) or submit_s
+
+
+def gpus_taken(record: SlurmJob, home: str, facts: Facts) -> int:
+    """GPUs that no other job can have while this one runs: for an exclusive job all GPUs of its nodes, which are
+    taken to be as large as the largest node of ``home``."""
+    if not record.request.whole_nodes:
+        return record.gpus
+    largest = max((len(n.gpu_types) for n in facts.nodes if home in n.partitions), default=0)
+    return max(record.gpus, largest * record.min_nodes)
+
+
+def users_nodes(record: SlurmJob, note: JobNote | None) -> str:
+    """The node list that the user asked for, not the one that Lucid set: job_submit.lua lets no job share whose user
+    chose nodes, so where nothing is noted a list on a job that may share is Lucid's own."""
+    if note is not None and note.as_written:
+        return note.as_written.get("req_nodes", "")
+    mark = parse_mark(record.admin_comment)
+    if mark is not None and "held" in mark and mark.get("share") != "0":
+        return ""
+    return record.request.req_nodes
+
+
+def as_written(record: SlurmJob) -> Request:
+    """What to give back to a job of which nothing is noted: what job_submit.lua put into the tag, else as many
+    whole GPUs as it holds shards of."""
+    request = replace(record.request, req_nodes=users_nodes(record, None))
+    if not (request.shards or request.emptied):
+        return request
+    tagged = from_mark(parse_mark(record.admin_comment) or {})
+    if tagged != Request() and not tagged.shards:
+        return tagged
+    return Request(tres_per_node=f"gres/gpu:{max(record.gpus // max(record.min_nodes, 1), 1)}")

@@ -1,0 +1,115 @@
+"""Which jobs Lucid decides about: whose VC a job is of, who holds it, and what it waits for. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lucid.adapters.slurm.facts import Facts, home_of
+from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.obstacles import Standing, standing
+from lucid.adapters.slurm.request import UNREAD
+from lucid.adapters.slurm.text import parse_mark, says
+from lucid.adapters.slurm.waits import begins_s, left_to_slurm, parked
+from lucid.adapters.store.port import JobNote
+from lucid.config import DaemonSettings, Mode
+
+__all__ = ["Barred", "Ownership"]
+
+Barred = Callable[[SlurmJob, float], tuple[str, float] | None]
+"""What Slurm has against starting a waiting job now (Unix s), and when it is tried again."""
+
+
+class Ownership:
+    """Reads it from Slurm's records and Lucid's notes."""
+
+    def __init__(self, settings: DaemonSettings, barred: Barred) -> None:
+        self._settings = settings
+        self.barred = barred
+        self.not_yet: frozenset[str] = frozenset()
+        """Jobs that are kept out of the queue for now, since they joined it late (``behind``)."""
+
+    def home(self, job: SlurmJob, note: JobNote | None) -> str:
+        """The job's VC (`home_of`)."""
+        settings = self._settings
+        return home_of(job.partition, job.admin_comment, note, settings.partitions, settings.profiling_partition)
+
+    def ours(self, job: SlurmJob) -> bool:
+        """Does it bear our mark, on a job that Lucid may hold?"""
+        mark = parse_mark(job.admin_comment)
+        return mark is not None and (mark.get("skip") is None or "held" in mark)
+
+    def holds(self, job: SlurmJob, note: JobNote | None) -> bool:
+        """Is this a waiting job that Lucid holds, and nobody else? job_submit.lua writes ``lucid:held`` into the
+        comment of a job that its user or an administrator holds (``v=2`` in the tag: it knows how). A job that was
+        requeued and held by others after Lucid had let it go is theirs to release."""
+        if not (job.pending and job.asks and job.held and self.ours(job)) or says(job.comment, "held"):
+            return False
+        if note is None or not note.released or (job.launch_failed and not note.given_up):
+            return True
+        if job.unread:
+            return False
+        return (parse_mark(job.admin_comment) or {}).get("v") == "2" and job.restarts == note.restarts
+
+    def leaves(self, job: SlurmJob, now_s: float) -> str:
+        """Why a job that Lucid holds is Slurm's alone from now on, by what its user changed since; empty if it is
+        not. The rules are those that job_submit.lua has for new jobs."""
+        if job.unread:
+            return UNREAD
+        if job.reservation:
+            return f"it asks for reservation {job.reservation}"
+        if self._settings.optout != "free":
+            return ""
+        return left_to_slurm(job) or self.waits_for(job, now_s)
+
+    def waits_for(self, job: SlurmJob, now_s: float) -> str:
+        """Why a job that Lucid holds is not in the queue yet, by what its user asked for; empty if it is."""
+        if job.dependency:
+            return "it has a dependency"
+        return "it has a begin time" if begins_s(job, now_s) else ""
+
+    def decides(self, job: SlurmJob, note: JobNote | None, facts: Facts) -> bool:
+        """Is this a waiting job that Lucid holds and is to decide, in a partition that it packs?"""
+        if not self.holds(job, note) or self.leaves(job, facts.now_s):
+            return False
+        if job.id in self.not_yet or left_to_slurm(job) or self.waits_for(job, facts.now_s):
+            return False
+        if note is not None and (note.given_up or (note.released and (job.launch_failed or job.never_runs))):
+            return False  # counted as a try before it is tried again (mend)
+        return facts.modes.get(self.home(job, note)) is Mode.PACK
+
+    def aside(self, job: SlurmJob, note: JobNote | None, facts: Facts) -> str:
+        """Why a waiting job of ours is nobody's to decide at present; empty for all others."""
+        if not (job.pending and job.asks and self.ours(job)) or self.under_way(job, note):
+            return ""
+        if job.unread:
+            return f"{UNREAD} ({job.unread})"
+        if facts.modes.get(self.home(job, note)) is not Mode.PACK:
+            return ""
+        if job.never_runs:
+            return f"Slurm holds it itself ({job.reason}): no node can give what it asks for"
+        if self.holds(job, note):
+            words = self.waits_for(job, facts.now_s)
+            if words:
+                return f"{words}: it joins the queue when that has come"
+            words = left_to_slurm(job)
+            if job.id in self.not_yet:
+                return "it joined the queue late: no job held before it may ask for as many GPUs or fewer"
+            return words and f"Lucid lets it go once no job held before it asks for as many GPUs or fewer: {words}"
+        if parked(job, facts.now_s):
+            return "it has a dependency: it joins the queue when Slurm has ended that"
+        if job.held:
+            return "its user or an administrator holds it (scontrol release ends that)"
+        if note is not None and note.given_up and not note.tries:
+            return f"released as its user wrote it: {note.given_up}"
+        if note is not None and note.given_up:
+            return f"released as its user wrote it, since Slurm did not start it as Lucid asked ({note.given_up})"
+        return f"Slurm alone decides about it ({job.reason})"
+
+    def under_way(self, job: SlurmJob, note: JobNote | None) -> bool:
+        """Was it told to start, and has not yet?"""
+        return job.pending and not job.held and note is not None and bool(note.where)
+
+    def may_start_yet(self, job: SlurmJob, note: JobNote) -> bool:
+        """Of a job under way: may Slurm start it at any moment? Not where its reason says otherwise, nor after a
+        requeue that Lucid did not ask for."""
+        return standing(job.reason) is Standing.WAITS and job.restarts == note.restarts

@@ -1,0 +1,122 @@
+"""The story of a live job: from lucidd's store, or from what lucidd publishes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lucid.adapters.store.port import ProfileRow
+from lucid.adapters.store.snapshot_json import snapshot_from_dict
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.cli.render import reason_text
+from lucid.cli.render_prediction import prediction_data, prediction_lines
+from lucid.cli.story import Story, row_to_dict
+from lucid.core.decision import DecisionRow
+from lucid.errors import ConfigError
+from lucid.live.last_plan import last_plan
+from lucid.live.published import Published
+
+__all__ = ["check_waits_for_lucid", "live_story"]
+
+_TASKS_NAMED = 8
+
+
+def live_story(store: SqliteStore | Published, job_id: str, profiling: str = "") -> tuple[Story, dict[str, Any]]:
+    """What was decided about a job and done with it, and the same in JSON form; of what is published, the last
+    decision. ``profiling``: name of the profiling partition.
+
+    Raises:
+        ConfigError: nothing is known of the job.
+    """
+    if isinstance(store, Published):
+        words = "this is the last decision; only lucidd's user and root can read the earlier ones"
+        return _story(job_id, [_last_decision(store, job_id)], profiling, estimate=[words])
+    rows, actions = store.decisions(job_id), store.actions(job_id)
+    measured, said = store.profiles().get(job_id), store.prediction(job_id)
+    if not rows and not actions:
+        raise ConfigError(_why_nothing(store, job_id))
+    joined = [(d.job_id, d.at_s) for d in store.decisions(limit=50_000) if d.beside == job_id and d.mode == "pack"]
+    story, data = _story(
+        job_id,
+        rows,
+        profiling,
+        measured,
+        joined,
+        [(a.at_s, f"Slurm is told: {a.verb} {a.detail}".rstrip() + f": {a.result or 'under way'}") for a in actions],
+        [] if said is None else prediction_lines(said.prediction, said.user),
+    )
+    data["actions"] = [{"at_s": a.at_s, "verb": a.verb, "detail": a.detail, "result": a.result} for a in actions]
+    data["prediction"] = None if said is None else {"user": said.user, **prediction_data(said.prediction)}
+    return story, data
+
+
+def _story(
+    job_id: str,
+    rows: list[DecisionRow],
+    profiling: str,
+    measured: ProfileRow | None = None,
+    joined: list[tuple[str, float]] | None = None,
+    events: list[tuple[float, str]] | None = None,
+    estimate: list[str] | None = None,
+) -> tuple[Story, dict[str, Any]]:
+    head, profile = f"job {job_id}", None
+    if measured is not None:
+        p = measured.profile
+        profile = {"gpu_util": p.gpu_util, "mem_util": p.mem_util, "gpu_mem_mib": p.gpu_mem_mib}
+        head += (
+            f": measured at {p.gpu_util:.0f} % of GPU time, {p.mem_util:.0f} % of memory time, "
+            f"{p.gpu_mem_mib:,.0f} MiB"
+        )
+    story = Story(head, rows, joined or (), events or (), estimate=estimate or (), profiling=profiling)
+    return story, {
+        "job": job_id,
+        "decisions": [{**row_to_dict(row), "words": [reason_text(r) for r in row.reasons]} for row in rows],
+        "actions": [],
+        "joined_by": [{"at_s": at_s, "job": other} for other, at_s in joined or ()],
+        "profile": profile,
+        "prediction": None,
+        "prediction_words": estimate or [],
+    }
+
+
+def _last_decision(store: Published, job_id: str) -> DecisionRow:
+    row = last_plan(store).row(job_id)
+    if row is not None:
+        return row
+    check_waits_for_lucid(store, job_id)
+    raise ConfigError(
+        f"job {job_id} does not wait for Lucid, and only lucidd's user and root can read its story: ask an operator "
+        f"for sudo -u lucid lucidctl explain {job_id}"
+    )
+
+
+def check_waits_for_lucid(store: SqliteStore | Published, job_id: str) -> None:
+    """Raises:
+    ConfigError: the job waits for something else than Lucid; the message says for what.
+    """
+    words = ((store.view("status") or {}).get("aside") or {}).get(job_id)
+    if words:
+        raise ConfigError(f"job {job_id} waits, but not for Lucid: {words}")
+
+
+def _why_nothing(store: SqliteStore, job_id: str) -> str:
+    tasks = {d.job_id for d in store.decisions(limit=50_000) if d.job_id.startswith(f"{job_id}_")}
+    if tasks:
+        named = ", ".join(sorted(tasks, key=lambda i: int(i.rpartition("_")[2]))[:_TASKS_NAMED])
+        return f"job {job_id} is an array, and its {len(tasks)} tasks are decided one by one: ask about {named}"
+    if _ran_at_once(store, job_id):
+        return (
+            f"nothing was decided about job {job_id}: Slurm started it before lucidd saw it wait, as Slurm does "
+            "where GPUs are free and the job is not held"
+        )
+    return (
+        f"nothing was decided about job {job_id}: it asks for no GPU, is in no partition of daemon.partitions, was "
+        "left to Slurm (scontrol show job: AdminComment says why), or is older than daemon.keep_days"
+    )
+
+
+def _ran_at_once(store: SqliteStore, job_id: str) -> bool:
+    """Does it run, or has it run, without having been seen waiting?"""
+    seen = store.view("snapshot")
+    partitions = {} if seen is None else snapshot_from_dict(seen).partitions
+    running = {entry.job.id for part in partitions.values() for entry in part.running}
+    return job_id in running or any(ended.job.id == job_id for ended in store.ended())

@@ -1,0 +1,119 @@
+"""``lucidctl queue``: who waits, in the order of lucidd's last plan, when each job is expected to start, and why."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lucid.cli.console import Table, say, stdout_console
+from lucid.cli.live import config_option, live_settings, seen_store
+from lucid.cli.render import decision_text, duration, reason_text
+from lucid.cli.story import row_to_dict
+from lucid.core.decision import DecisionRow
+from lucid.core.job import Pending
+from lucid.live.last_plan import LastPlan, last_plan
+from lucid.orchestrator.forecast import Forecast, forecast
+from lucid.shown import shown
+
+__all__ = ["QueueRow", "queue", "queue_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One waiting job. ``position``: its place in the order in which the policy served the partition's jobs, from 1;
+    ``None`` where it starts, or moves on, elsewhere. ``starts_in_s``: seconds until its next start if estimates are
+    half as long, right, or twice as long; ``None`` where no start is foreseen."""
+
+    partition: str
+    position: int | None
+    entry: Pending
+    decision: DecisionRow | None
+    starts_in_s: tuple[int, int, int] | None
+
+
+def queue_rows(last: LastPlan, ahead: Forecast) -> list[QueueRow]:
+    """All waiting jobs, by partition, each in the plan's order; jobs that leave the partition's queue come first."""
+    rows: list[QueueRow] = []
+    for name, partition in last.snapshot.partitions.items():
+        part = last.plan.partitions.get(name)
+        positions = {} if part is None else part.positions
+        for entry in sorted(partition.pending, key=lambda e: positions.get(e.job.id, 0)):
+            job_id = entry.job.id
+            found = ahead.range_s(job_id)
+            # rounded up: only a job that the plan starts is said to start in 0 s
+            starts_in_s = None if found is None else (math.ceil(found[0]), math.ceil(found[1]), math.ceil(found[2]))
+            rows.append(QueueRow(name, positions.get(job_id), entry, last.row(job_id), starts_in_s))
+    return rows
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True)
+def queue(config: Path, as_json: bool) -> None:
+    """List waiting jobs in the order of lucidd's last plan, with estimate, expected start and why each one waits."""
+    settings = live_settings(config)
+    store = seen_store(settings)
+    last = last_plan(store)
+    snapshot = last.snapshot
+    ahead = forecast(snapshot, last.plan, last.policy_again(settings, config))
+    rows = queue_rows(last, ahead)
+    aside: dict[str, str] = (store.view("status") or {}).get("aside") or {}
+    if as_json:
+        found = [_to_dict(row, last) for row in rows]
+        say(json.dumps({"at_s": snapshot.now_s, "queue": found, "aside": aside}, indent=1))
+        return
+    table = Table(caption=f"as of {time.strftime('%F %T', time.localtime(snapshot.now_s))}")
+    for column in ("#", "job", "user", "GPUs", "waits", "estimate", "starts in about", "decision"):
+        table.add_column(column, justify="right" if column in ("#", "GPUs", "waits", "estimate") else "left")
+    for row in rows:
+        job = row.entry.job
+        table.add_row(
+            f"{row.partition} {row.position or '-'}",
+            job.id,
+            job.user,
+            str(job.gpus),
+            duration(snapshot.now_s - row.entry.since_s),
+            duration(snapshot.predictions[job.id].duration_s),
+            _when(row, ahead.ahead_s),
+            _why(row.decision),
+        )
+    stdout_console().print(table)
+    for job_id, words in aside.items():
+        say(shown(f"job {job_id} waits, but not for Lucid: {words}"))
+
+
+def _to_dict(row: QueueRow, last: LastPlan) -> dict[str, Any]:
+    job, prediction = row.entry.job, last.snapshot.predictions[row.entry.job.id]
+    return {
+        "partition": row.partition,
+        "position": row.position,
+        "job": job.id,
+        "user": job.user,
+        "gpus": job.gpus,
+        "waited_s": round(last.snapshot.now_s - row.entry.since_s, 1),
+        "estimate_s": round(prediction.duration_s, 1),
+        "estimate_by": prediction.duration_source,
+        "starts_in_s": row.starts_in_s,
+        "decision": None if row.decision is None else row_to_dict(row.decision),
+    }
+
+
+def _when(row: QueueRow, ahead_s: float) -> str:
+    if row.starts_in_s is None:
+        return "-" if ahead_s == math.inf or row.entry.barred else f"more than {duration(ahead_s)}"
+    early_s, likely_s, late_s = row.starts_in_s
+    return f"{duration(likely_s)} ({duration(early_s)} to {duration(late_s)})" if likely_s else "now"
+
+
+def _why(decision: DecisionRow | None) -> str:
+    if decision is None:
+        return "not decided yet"
+    if decision.verb != "hold":
+        return decision_text(decision)
+    return "; ".join(reason_text(reason) for reason in decision.reasons)

@@ -1,0 +1,100 @@
+"""What lucidd is made of, and how that is made from its settings."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lucid.adapters.clock import SystemClock
+from lucid.adapters.gpu.profiles import ProfileFolder, ProfileSource
+from lucid.adapters.left_out import LeftOut
+from lucid.adapters.slurm.choose import make_client
+from lucid.adapters.slurm.cli import CommandClient
+from lucid.adapters.slurm.client import Breaker, SlurmClient
+from lucid.adapters.slurm.sacct import Accounting, SacctClient
+from lucid.adapters.store.file import set_aside
+from lucid.adapters.store.pair_memory import PairMemoryFile
+from lucid.adapters.store.port import Store, StoreDamaged
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.config import Settings, profiles_folder
+from lucid.core.ports import Clock, Predictor
+from lucid.errors import ConfigError
+from lucid.live.models import LiveModels
+from lucid.live.policies import check_policy, live_models
+from lucid.models.packing.pair_memory import PairMemory
+
+__all__ = ["Parts", "make_parts", "open_store"]
+
+_LOG = logging.getLogger("lucidd")
+
+
+@dataclass
+class Parts:
+    """What a daemon is made of."""
+
+    settings: Settings
+    client: SlurmClient
+    breaker: Breaker
+    store: Store
+    source: ProfileSource
+    clock: Clock
+    predictor: Predictor | LiveModels
+    """Or the models to make one from: the first cycle makes it, and another when other versions serve."""
+    memory: PairMemory = field(default_factory=PairMemory)
+    accounting: Accounting | None = None
+    """Tells which jobs ended while no daemon ran."""
+    left_out: LeftOut = field(default_factory=LeftOut)
+    """What all of these could not read."""
+    monotonic_s: Callable[[], float] = time.monotonic
+
+    @property
+    def models(self) -> LiveModels | None:
+        """The models, where the predictor is made from them."""
+        return self.predictor if isinstance(self.predictor, LiveModels) else None
+
+
+def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float] = time.monotonic) -> Parts:
+    """``config``: the file that the settings were read from.
+
+    Raises:
+        ConfigError: the settings name no partition, or a policy that cannot run live.
+        StoreError: the store cannot be opened.
+    """
+    if not settings.daemon.partitions:
+        raise ConfigError(
+            f"{config}: daemon.partitions is empty; name those to look after, as in\n[daemon.partitions]\nmain = "
+            '"observe"'
+        )
+    check_policy(settings, str(config))
+    slurm, state = settings.slurm, Path(settings.daemon.state_dir)
+    breaker = Breaker(monotonic_s)
+    clock = SystemClock()
+    left_out = LeftOut()
+    store = open_store(state / "lucid.db", clock.now_s(), left_out, settings.daemon.shared_state)
+    source = ProfileFolder(profiles_folder(settings))
+    memory = PairMemoryFile(state / "pairs.json", left_out)
+    models = live_models(settings, config, memory)
+    client = make_client(slurm, breaker, left_out)
+    accounting = None
+    if slurm.client == "command" or slurm.rest_commands:
+        # slow accounting is no reason to ask slurmctld less often
+        accounting = SacctClient(CommandClient(slurm.prefix, Breaker(monotonic_s), slurm.timeout_s, left_out))
+    return Parts(settings, client, breaker, store, source, clock, models, memory, accounting, left_out, monotonic_s)
+
+
+def open_store(path: Path, now_s: float, left_out: LeftOut | None = None, shared: bool = False) -> SqliteStore:
+    """The store; one that is damaged is moved aside and a new one begun, because Slurm's own state is enough to
+    go on from.
+
+    Raises:
+        StoreError: it cannot be opened for another reason.
+    """
+    try:
+        return SqliteStore(path, left_out=left_out, shared=shared)
+    except StoreDamaged as error:
+        aside = set_aside(path, now_s)
+        _LOG.error("store damaged, a new one begun", extra={"facts": {"aside": str(aside), "why": str(error)}})
+        return SqliteStore(path, left_out=left_out, shared=shared)

@@ -1,0 +1,175 @@
+"""What lucidd does while it has the lease: the cluster as that lease may write to it, and the cycles on it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+
+from lucid.adapters.slurm.cluster import SlurmCluster
+from lucid.adapters.slurm.shares import FairShares
+from lucid.adapters.store.recorder import StoreRecorder
+from lucid.config import Mode
+from lucid.core.job import Stage
+from lucid.core.ports import Forecaster, Predictor
+from lucid.daemon.build import Parts
+from lucid.live.catch_up import CatchUp
+from lucid.live.models import LiveModels, live_forecaster
+from lucid.live.modes import live_profiling
+from lucid.live.policies import live_policy, live_predictor
+from lucid.live.policy_memory import PolicyMemory
+from lucid.live.published import Publisher
+from lucid.live.records import with_records
+from lucid.orchestrator.cycle import Cycle, CycleResult
+from lucid.orchestrator.site_factor import site_factors
+from lucid.profiler.stage import goes_through_profiling
+
+__all__ = ["Cycles"]
+
+_LOG = logging.getLogger("lucidd")
+
+
+class Cycles:
+    """The cycles under one lease. Everything is made anew from the store: another daemon may have acted before."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        modes: Callable[[], Mapping[str, Mode]],
+        token: int,
+        policy_memory: PolicyMemory,
+        publisher: Publisher,
+        slurm_knows_all: Callable[[], bool],
+    ) -> None:
+        """``modes``: in force now, by partition; ``token``: of the lease; ``slurm_knows_all``: see ``Leader``."""
+        settings = parts.settings
+        self.token = token
+        self.shares = _fair_shares(parts)
+        self.cluster = SlurmCluster(
+            parts.client,
+            parts.store,
+            parts.source,
+            parts.clock,
+            settings.slurm,
+            settings.daemon,
+            modes,
+            lambda job: goes_through_profiling(job, live_profiling(settings.policy)),
+            token,
+            self.shares,
+            slurm_knows_all,
+        )
+        self._parts = parts
+        self._modes = modes
+        self._policy_memory = policy_memory
+        self._publisher = publisher
+        self._predictor: Predictor | None = None
+        self._forecaster: Forecaster | None = None
+        self._cycle: Cycle | None = None
+        self._mended = False
+        self._catch_up: CatchUp | None = None
+        if parts.accounting is not None:
+            self._catch_up = CatchUp(parts.store, parts.accounting, parts.clock, settings.daemon)
+            self._catch_up.begin()
+
+    @property
+    def memory(self) -> Mapping[str, object] | None:
+        """What the policy's last plan leaves for the next; ``None`` before the first."""
+        return None if self._cycle is None else self._cycle.memory
+
+    def run(self) -> CycleResult:
+        """Observe, decide, act, learn and mend.
+
+        Raises:
+            LucidError: Slurm or the store does not answer, or the lease is lost.
+        """
+        parts, cluster = self._parts, self.cluster
+        if self._cycle is None or (parts.models is not None and parts.models.changed()):
+            self._cycle = self._make_cycle()
+        result = self._cycle.run()
+        self._policy_memory.keep(self._cycle.memory)
+        running = [entry for part in result.snapshot.partitions.values() for entry in part.running]
+        parts.memory.take(running)
+        self._learn_what_was_missed()  # while the notes of jobs that have left are still there
+        mended = cluster.heal()
+        for done in mended:
+            _LOG.info(done)
+        self._mended = bool(mended)
+        cluster.order(self._site_factors(result))
+        self._log(result)
+        return result
+
+    def busy(self, result: CycleResult) -> bool:
+        """Is the next look to come soon: does a job wait or be profiled, or was Slurm told something of which the
+        next look shows what came of it?"""
+        modes = self._modes()
+        return (
+            self._mended
+            or self.cluster.settling
+            or any(not item.refused for item in result.applied)
+            or any(
+                (part.profiling and (part.pending or any(e.stage is Stage.PROFILE for e in part.running)))
+                or (modes.get(name) is Mode.PACK and part.pending)
+                for name, part in result.snapshot.partitions.items()
+            )
+        )
+
+    def _make_cycle(self) -> Cycle:
+        """Everything that a prediction goes into, from the models that serve now and the jobs that have ended."""
+        parts = self._parts
+        # Slurm is asked for its version, so this waits for the first turn that reaches Slurm
+        able = self.cluster.capabilities
+        self._predictor = predictor = live_predictor(parts.settings, parts.predictor, parts.left_out)
+        if isinstance(parts.predictor, LiveModels):
+            self._tell_models(parts.predictor)
+        ended = parts.store.ended()
+        predictor.learn(ended)
+        live = live_policy(parts.settings, able)
+        profiled = partial(goes_through_profiling, settings=live_profiling(parts.settings.policy))
+        self._forecaster = forecaster = live_forecaster(parts.models, ended, profiled, parts.left_out)
+        store = StoreRecorder(parts.store, self.token, self._modes, self._publisher.take, live.to_dict())
+        policy, recorder = with_records(parts.settings, live, predictor, store)
+        before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
+        return Cycle(self.cluster, predictor, policy, recorder, forecaster, before, tolerant=True)
+
+    def _tell_models(self, models: LiveModels) -> None:
+        for kind, serving in models.serving.items():
+            level = logging.ERROR if serving.trouble else logging.INFO
+            _LOG.log(level, "model", extra={"facts": {"kind": kind, **asdict(serving)}})
+
+    def _learn_what_was_missed(self) -> None:
+        if self._catch_up is None:
+            return
+        missed = self._catch_up.run({job.id for job in self.cluster.facts.jobs}, self.cluster.notes, self.token)
+        if self._predictor is not None and self._forecaster is not None:
+            self._predictor.learn(missed)
+            for item in missed:
+                self._forecaster.saw(item.job)
+        self._catch_up.seen(self._parts.clock.now_s())
+
+    def _site_factors(self, result: CycleResult) -> dict[str, int]:
+        modes, bound = self._modes(), self._parts.settings.daemon.site_factor_bound
+        factors: dict[str, int] = {}
+        for name, partition in result.snapshot.partitions.items():
+            if modes.get(name) is Mode.ORDER:
+                factors.update(site_factors(partition, result.snapshot.predictions, bound))
+        return factors
+
+    def _log(self, result: CycleResult) -> None:
+        modes = self._modes()
+        for item in result.applied:
+            if modes.get(item.action.partition, Mode.PACK) is not Mode.PACK:
+                continue
+            facts = {"job": item.action.job_id, "what": type(item.action.decision).__name__.lower()}
+            _LOG.info("refused" if item.refused else "done", extra={"facts": {**facts, "words": item.refused or ""}})
+        for error in result.unsafe:
+            facts = {"job": error.job_id, "why": str(error)}
+            _LOG.error("action refused by the safety check", extra={"facts": facts})
+
+
+def _fair_shares(parts: Parts) -> FairShares | None:
+    """Slurm's own factors, asked for as often as Slurm works them out, where the order goes by them."""
+    rules = parts.settings.policy
+    if rules.fairness.share_bound <= 1.0 and not rules.backfill.weight_fair_share:
+        return None
+    return FairShares(parts.client.fair_shares, rules.backfill.calc_period_s)

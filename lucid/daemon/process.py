@@ -1,0 +1,113 @@
+"""The process of lucidd: its arguments, signals and timers, and the loop that turns."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from lucid.adapters.slurm.wake import WakeFile
+from lucid.adapters.store.port import Store
+from lucid.atomic import closed_to_others
+from lucid.config import Settings, load_settings
+from lucid.daemon.build import make_parts
+from lucid.daemon.turn import Daemon
+from lucid.errors import LucidError
+from lucid.live.log import JsonLines
+from lucid.live.model_timer import ModelTimer
+from lucid.live.systemd import tell_systemd
+from lucid.live.tuning import tune_timer
+from lucid.live.turns import behind_barrier, persistently
+from lucid.live.upkeep import model_timer
+from lucid.shown import shown
+
+__all__ = ["main", "turn_until"]
+
+_LOG = logging.getLogger("lucidd")
+_PRUNE_EVERY_H = 6
+_RENEW_EVERY_S = 3
+
+
+@closed_to_others()
+def main(arguments: list[str] | None = None) -> int:
+    """Read the configuration, and turn until told to stop. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="lucidd", description="Schedule GPU jobs on Slurm.")
+    parser.add_argument("--config", type=Path, default=Path(os.environ.get("LUCID_CONFIG", "/etc/lucid/lucid.toml")))
+    parser.add_argument("--once", action="store_true", help="one cycle, then stop")
+    given = parser.parse_args(arguments)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for log in (_LOG, logging.getLogger("lucid")):
+        log.addHandler(handler)
+    _LOG.setLevel(logging.INFO)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        settings = load_settings(given.config, live=True)
+        parts = persistently(
+            lambda: make_parts(settings, given.config), stop, "start failed, tried again", once=given.once
+        )
+    except LucidError as error:
+        print(shown(f"lucidd: {error}", lines=True), file=sys.stderr)
+        return error.exit_code
+    if parts is None:
+        return 0
+    beside: list[ModelTimer] = [] if given.once else _timers(settings, given.config, parts.store)
+    wake = WakeFile(Path(settings.daemon.heartbeat).with_name("wake"))
+    return turn_until(Daemon(parts), stop, wake, given.once, beside)
+
+
+def _timers(settings: Settings, config: Path, store: Store) -> list[ModelTimer]:
+    """Those that can be made: training and search are worth less than scheduling."""
+    found: list[ModelTimer | None] = []
+    behind_barrier(
+        "models are not trained: their timer cannot be made",
+        lambda: found.append(model_timer(settings, config, store)),
+    )
+    behind_barrier(
+        "the policy is not tuned: its timer cannot be made", lambda: found.append(tune_timer(settings, config))
+    )
+    return [timer for timer in found if timer is not None]
+
+
+def turn_until(
+    daemon: Daemon, stop: threading.Event, wake: WakeFile, once: bool, beside: Sequence[ModelTimer] = ()
+) -> int:
+    """Turn until *stop* is set, or ``once``; ``beside``: timers that run meanwhile. Returns the exit status."""
+    timers = BackgroundScheduler(daemon=True)
+    timers.add_job(daemon.prune, "interval", hours=_PRUNE_EVERY_H, max_instances=1, coalesce=True)
+    timers.add_job(daemon.renew_lease, "interval", seconds=_RENEW_EVERY_S, max_instances=1, coalesce=True)
+    behind_barrier("timers not started: no pruning, and no renewal of the lease within a long turn", timers.start)
+    for timer in beside:
+        behind_barrier("a timer of models or tuning is not started", timer.start)
+    _LOG.info("started")
+    ready = False
+    try:
+        while not stop.is_set():
+            wake.mark()
+            wait_s = daemon.turn()
+            if not ready:
+                tell_systemd("READY=1")  # so that doctor, right after systemctl start, sees what this turn left
+                ready = True
+            if once:
+                break
+            least_s = min(daemon.least_wait_s, wait_s)
+            if not behind_barrier("not waiting for the wake file", partial(wake.wait, stop, least_s, wait_s)):
+                stop.wait(wait_s)
+    finally:
+        tell_systemd("STOPPING=1")
+        behind_barrier("timers not stopped", lambda: timers.shutdown(wait=False))
+        for timer in beside:
+            behind_barrier("a timer of models or tuning is not stopped", timer.stop)
+        daemon.stop()
+    _LOG.info("stopped")
+    return 0

@@ -1,0 +1,83 @@
+"""What lucidd tells after a turn: its heartbeat, the picture for ``lucidctl status``, and what anybody may read."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
+from lucid.config import Mode
+from lucid.core.snapshot import Snapshot
+from lucid.daemon.build import Parts
+from lucid.daemon.cycles import Cycles
+from lucid.live.failover import Standby
+from lucid.live.modes import live_profiling
+from lucid.live.published import Publisher
+from lucid.live.status import partitions_of, status_of
+from lucid.live.turns import Turns
+
+__all__ = ["beat", "tell_status"]
+
+
+def beat(parts: Parts, modes: Mapping[str, Mode], cycles: Cycles, standby: Standby | None) -> None:
+    """Write the heartbeat, which the job_submit plugin reads: a turn went well.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    daemon, profiling = parts.settings.daemon, live_profiling(parts.settings.policy)
+    write_heartbeat(
+        Path(daemon.heartbeat),
+        Heartbeat(
+            parts.clock.now_s(),
+            modes,
+            daemon.profiling_partition if profiling.enabled else "",
+            profiling.n_prof if profiling.restarts == "allowed" else 0,  # else nobody is sent there at submission
+            cycles.cluster.most_gpus,
+            socket.gethostname(),
+            "" if standby is None else standby.host,
+            daemon.optout,
+        ),
+    )
+
+
+def tell_status(
+    parts: Parts,
+    modes: Mapping[str, Mode],
+    paused: bool,
+    turns: Turns,
+    count: int,
+    cycles: Cycles | None,
+    snapshot: Snapshot | None,
+    publisher: Publisher,
+    lasts_s: float,
+) -> None:
+    """Put the picture into the store, and publish of it what names nobody. ``count``: cycles so far; ``cycles``:
+    while this daemon has the lease; ``snapshot``: of this turn, if it went well; ``lasts_s``: how long a lease lasts.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    now_s = parts.clock.now_s()
+    parts.left_out.replace("profile files", dict(getattr(parts.source, "bad", {})))
+    status: dict[str, Any] = {
+        **status_of(now_s, parts.client.name, parts.breaker, parts.models, parts.source),
+        "cycles": count,
+        "paused": paused,
+        "modes": {name: str(mode) for name, mode in modes.items()},
+        "configured": {name: str(mode) for name, mode in parts.settings.daemon.partitions.items()},
+        "last_error": turns.last_error,
+        "failed_turns": turns.failed,
+        "left_out": parts.left_out.told(),
+    }
+    if snapshot is not None:
+        status["partitions"] = partitions_of(snapshot)
+    if cycles is not None:
+        if cycles.shares is not None:
+            status["no_fair_share"] = cycles.shares.why_none
+        status["aside"] = cycles.cluster.aside()
+        public = {key: status[key] for key in ("modes", "paused", "aside")}
+        publisher.write(now_s, {**public, "lasts_s": lasts_s})
+    parts.store.put_view("status", status)
