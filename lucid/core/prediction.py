@@ -11,7 +11,9 @@ from lucid.core.rounding import reached
 __all__ = [
     "JUMBO",
     "MEDIUM",
+    "MEDIUM_FROM",
     "TINY",
+    "TINY_ABOVE",
     "DurationTerms",
     "Prediction",
     "Split",
@@ -23,6 +25,10 @@ __all__ = [
 
 TINY, MEDIUM, JUMBO = 0, 1, 2
 """Share scores (acceptance row L8)."""
+TINY_ABOVE, MEDIUM_FROM = 0.95, 0.85
+"""Average normalised speeds beside others that part them (L9): above the first Tiny, from the second on Medium. The
+first is the paper's. The paper does not print the second: here it is the speed from which the paper calls a pair free
+of interference."""
 
 
 @dataclass(frozen=True, slots=True)
