@@ -79,6 +79,7 @@ def test_every_line_of_the_tutorials_on_slurm_works_in_its_order(shell: Shell) -
     for block in [*administrator[: -len(away)], *blocks((PAGES / "user.md").read_text()), *away]:
         shell.type(block)
     said = shell.said
+    (shell.folder / "said.txt").write_text("\n".join(f"## {part}\n{text}" for part, text in said.items()))
     assert "lucidd runs (" in said["3. Observe"]
     assert "would start" in said["3. Observe"] or "train" in said["3. Observe"]
     assert re.search(r"vc-a\W+observe\W+order\b", said["4. Order"].partition("partition")[2]), said["4. Order"]
