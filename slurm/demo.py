@@ -43,7 +43,7 @@ LAYOUT = {
     "LUCID_TESTBED_NODES": f"n[1-{NODES}]:gpus={GPUS_PER_NODE},cpus=16,mem=64000,type=a100",
     "LUCID_TESTBED_PARTITIONS": f"{VC}=n[1-{NODES - 1}] prof=n{NODES}",
 }
-SETTINGS = """# The daemon's settings in `make demo-slurm`, and those of the replay that predicts it.
+SETTINGS = """# The daemon's settings in `make demo-slurm`.
 [policy.profiling]
 t_prof_s = 4
 n_prof = 2
@@ -52,15 +52,15 @@ carry_on_share = 1.0
 
 [policy.packing]
 least_partner_remaining_s = 4
-same_user_only = true
+"""
+"""Jobs of a minute: all that is meant for hours is as much shorter, how often Slurm is asked too."""
+REPLAYED = f"""{SETTINGS}same_user_only = true
 
 [overheads]
 start_s = 1.0
 requeue_s = 3.0
-
 """
-"""Jobs of a minute: all that is meant for hours is as much shorter, how often Slurm is asked too. The
-overheads are for the replay."""
+"""Those of the replay that predicts it: as lucidd does, and with the testbed's overheads."""
 
 
 class Site:
@@ -165,7 +165,7 @@ class Lucidd:
         state.mkdir()
         prefix = json.dumps(["chroot", "--userspec=lucid", str(site.root)])
         self.config.write_text(
-            f"{SETTINGS}[slurm]\nprefix = {prefix}\npoll_busy_s = 0.5\npoll_idle_s = 1\n\n"
+            f"{SETTINGS}\n[slurm]\nprefix = {prefix}\npoll_busy_s = 0.5\npoll_idle_s = 1\n\n"
             f'[daemon]\nstate_dir = "{state}"\nheartbeat = "{self.heartbeat}"\nprofiling_partition = "prof"\n'
             f'profiles_dir = "{site.folder}/profiles"\nfirst_guess_s = 20\n\n'
             f'[daemon.partitions]\n{VC} = "pack"\n'
@@ -222,6 +222,7 @@ def _both(given: argparse.Namespace, console: Console, site: Site) -> int:
     out.mkdir(parents=True, exist_ok=True)
     write_trace(trace_of(pieces), out / "trace.csv")
     (out / "vcs.csv").write_text(f"name,num\n{VC},{NODES}\n")
+    (out / "replay.toml").write_text(REPLAYED)
     site.begin(console)
     console.print(f"{tables.described(pieces)}\nfirst on plain Slurm …", highlight=False)
     plain = site.play(pieces, console, f"{VC},prof")
@@ -260,7 +261,7 @@ def _predicted(pieces: list[Piece], out: Path, plain: tables.Played, packed: tab
         trace_of(pieces),
         {VC: NODES},
         NodeShape(GPUS_PER_NODE),
-        settings=load_settings(out / "lucid.toml"),
+        settings=load_settings(out / "replay.toml"),
         profiling_nodes=1,
         as_live=True,
     )

@@ -100,7 +100,7 @@ def commands(out: Path, told: str) -> str:
     """What to type to look on."""
     replay = (
         f"lucidctl simulate {out}/trace.csv --vcs {out}/vcs.csv --gpus-per-node {GPUS_PER_NODE} --profiling-nodes 1 "
-        f"--config {out}/lucid.toml --policy backfill --policy lucid --as-live "
+        f"--config {out}/replay.toml --policy backfill --policy lucid --as-live "
         f"--against backfill={out}/plain.csv --against lucid={out}/lucid.csv"
     )
     look = f"lucidctl explain {told or 1} --config {out}/lucid.toml      # and: lucidctl history"

@@ -3,6 +3,10 @@
 -- It runs under slurmctld's locks: so one small file is read, nothing is started, nobody is asked, and the work does
 -- not grow with the number of jobs. Whatever goes wrong in here, the job is taken as its user wrote it: all is decided
 -- first, inside pcall, and written to the job last. Lua 5.1 to 5.4.
+--
+-- It is one file on purpose (docs/decisions/0008-live-slurm.md). Its parts, each below a line that begins with "----":
+-- what users are told; what the daemon says; what a job asks for; submission; changes of waiting jobs; what slurmctld
+-- calls.
 
 local SETTINGS = "/etc/slurm/lucid.plugin.conf"
 local HEARTBEAT_BYTES = 8192
@@ -22,12 +26,14 @@ local SRUN_ASKS = { "%-%-gres", "%-%-gpus", "%-%-gpu%-bind", "%-%-tres", "%s%-G"
 -- Variables that the task prolog has to unset in a shared job: a script that reads them keeps its GPUs to itself.
 local UNSET = { "SLURM_GPUS[^_%w]", "SLURM_GPUS_PER_", "SLURM_TRES_", "SLURM_GRES", "SLURM_%w+_PER_GPU" }
 
+---- What users are told
+
 -- What a job's user reads where it is refused. Each says what to do instead.
 local SAYS = {
-  shard = "Lucid: shards of GPUs are given out by Lucid alone. Ask for GPUs (--gres=gpu:1); Lucid shares them where "
+  shard = "Lucid: only Lucid gives out shards of GPUs. Ask for GPUs (--gres=gpu:1); Lucid shares them where "
     .. "that costs little.",
   address = "Lucid: gpu:g0, gpu:g1, ... name single GPUs, which Lucid chooses. Ask for a number of GPUs (--gres=gpu:1).",
-  extra = "Lucid: items that begin with lucid- in --extra are Lucid's own. Leave them out.",
+  extra = "Lucid: items in --extra that begin with lucid- are reserved for Lucid. Leave them out.",
   profiling = "Lucid: this partition is for Lucid's measuring runs. Submit to your own partition; Lucid sends new "
     .. "programs here by itself.",
   cron = "Lucid: a job of scrontab cannot queue with the others. Let scrontab run a job without GPUs that calls sbatch.",
@@ -35,7 +41,7 @@ local SAYS = {
   release = "Lucid: this job is not on hold; Lucid starts it at its turn (lucidctl explain JOB). To stop it, use "
     .. "scontrol hold.",
   admin = "Lucid: an administrator holds this job. Ask them to release it.",
-  begin = "Lucid: this job's begin time is Lucid's at present. Use scontrol hold first, or scancel it and submit it again.",
+  begin = "Lucid: Lucid has set this job's begin time. Use scontrol hold first, or scancel it and submit it again.",
   late = "Lucid: this job was submitted past the queue and cannot be released into it. scancel it and submit it again.",
   request = "Lucid: a waiting job's GPUs cannot be changed here. scancel it and submit it again.",
   size = "Lucid: this job has left the queue for Slurm to start and cannot be made larger. scancel it and submit it again.",
@@ -56,6 +62,8 @@ local REFUSES = {
   whole = "Lucid: whole nodes have GPUs. Ask for them (--gres=gpu:N) beside --exclusive.",
   request = "Lucid: this request for GPUs cannot be read. Ask for a number of GPUs (--gres=gpu:1).",
 }
+
+---- What the daemon says
 
 local function settings()
   local found = { heartbeat = "/run/lucid/heartbeat", stale = 60, route = false, types = {}, exempt = {} }
@@ -122,6 +130,8 @@ local function heartbeat(known, now)
   end
   return beat
 end
+
+---- What a job asks for
 
 -- One GPU item of a request: its type ("" for none), or nil if it is no GPU.
 local function gpu_type(item)

@@ -28,11 +28,12 @@ def sharing_mode(
     settings: PackingSettings,
     before: SharingMode | None,
     now_s: float,
+    by: str = "",
 ) -> tuple[SharingMode, SharingLevel, float | None]:
     """The mode for now, the comparison behind it, and when it may change although nothing else does.
 
-    Demand is what waits, and what is forecast to come within ``horizon_h``. Sharing slows nobody down without
-    need: with idle GPUs for twice the demand it is off, with enough for the demand only pairs of small
+    Demand is what waits, and what the forecaster ``by`` expects to come within ``horizon_h``. Sharing slows nobody
+    down without need: with idle GPUs for twice the demand it is off, with enough for the demand only pairs of small
     score are made (GSS 1), else the default holds. Up at once, because jobs wait; down one step at a time, and
     only after ``calm_s`` of calm, so that it does not flap around the bound.
     """
@@ -49,4 +50,4 @@ def sharing_mode(
         mode = SharingMode(gss, since_s + steps * settings.calm_s)
         if gss > wanted:
             wake_s = since_s + (steps + 1) * settings.calm_s
-    return mode, SharingLevel(idle_gpus, waiting_gpus, gpus_per_hour, mode.gss, settings.gss), wake_s
+    return mode, SharingLevel(idle_gpus, waiting_gpus, gpus_per_hour, mode.gss, settings.gss, by), wake_s

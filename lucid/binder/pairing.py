@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from lucid.config import PackingSettings
-from lucid.core.job import Job, JobProfile, Pending, Running
+from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
@@ -36,6 +37,9 @@ from lucid.core.snapshot import Partition
 
 __all__ = ["Binder"]
 
+_SPEED_ERROR: Final = 0.15
+"""A pair may turn out slower than expected by this: the worst plausible error of a measured pair model."""
+
 
 @dataclass(slots=True)
 class _Candidate:
@@ -53,8 +57,26 @@ class _Candidate:
     """Has it been noted when it will have outlived its estimate?"""
 
 
-_ROUNDING_S = 1e-6
-"""A look again at the time when a partner becomes eligible may come out a rounding error early."""
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """A job that looks for a partner, under which capacity and at what least speed of either."""
+
+    entry: Pending
+    value: float
+    score: int
+    gss: int
+    floor: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A candidate, and the comparisons made with it: all hold, the pair's speeds adding up to ``speed``; or the last
+    one fails, and ``speed`` is ``None``."""
+
+    other: _Candidate
+    reasons: Sequence[Reason]
+    speed: float | None = None
+
 
 _SCAN_LIMIT = 256
 """Candidates looked at for one job, oldest first: what bounds a plan on a cluster of thousands of GPUs. By the
@@ -157,86 +179,93 @@ class Binder:
         fenced: Container[str] = (),
         floor: float | None = None,
     ) -> tuple[Running | None, tuple[Reason, ...]]:
-        """The job to stand beside, with the comparisons that chose it; or ``None`` with the count of candidates
+        """The job to start beside, with the comparisons that chose it; or ``None`` with the count of candidates
         and the comparison that the one which came furthest failed.
 
         ``value`` is the priority value, ``gss`` the sharing capacity in force, ``fenced`` names nodes that this
         job must keep off, ``floor`` is the least speed of either if not ``least_pair_speed``.
         """
-        settings, profile, job = self._settings, entry.profile, entry.job
-        assert profile is not None
-        room = gss - score
-        mem_mib, least_s = profile.gpu_mem_mib, settings.least_partner_remaining_s
-        floor = settings.least_pair_speed if floor is None else floor
-        ratio = settings.priority_ratio if settings.priority_ratio is not None else float("inf")
-        needs_host = self._ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0)
+        wish = _Wish(entry, value, score, gss, self._settings.least_pair_speed if floor is None else floor)
+        job, room, limit = entry.job, gss - score, _SCAN_LIMIT
         candidates = self._open[self._kind(job)]
-        free_to_part = bool(may_restart(job, self._restarts))
-        furthest: tuple[int, _Candidate] | None = None
-        best: tuple[float, _Candidate] | None = None
+        too_much: _Candidate | None = None
+        furthest: _Pair | None = None
+        best: _Pair | None = None
         qualified = looked_at = 0
         for other in candidates.values():
-            # the loop runs once for each candidate of each job: bare numbers here, reasons made of the same
-            # numbers for the one that is chosen and the one that came furthest
             if other.node in fenced:
                 continue
-            passed, speed = 0, 0.0
-            if other.score <= room:
-                looked_at += 1
-                if looked_at > _SCAN_LIMIT:
-                    break
-                passed = 1
-                if mem_mib + other.mem_mib < other.capacity_mib:
-                    passed = 2
-                    if other.remaining_s < least_s - _ROUNDING_S:
-                        if not other.noted:
-                            self._changes(other)
-                    else:
-                        passed = 3
-                        if not needs_host or self._host_fits(entry, other):
-                            passed = 4
-                            if value <= ratio * other.value:
-                                passed = 5
-                                speeds = self._speeds(profile, other)
-                                if min(speeds) >= floor:
-                                    passed = 6
-                                    if free_to_part or other.may_restart or self._harm(entry, other, speeds):
-                                        passed = _ALL_RULES
-                                        speed = speeds[0] + speeds[1]
-            if passed < _ALL_RULES:
-                if furthest is None or passed > furthest[0]:
-                    furthest = (passed, other)
+            if other.score > room:  # the commonest refusal: its reason is made only if nobody gets further
+                too_much = too_much or other
+                continue
+            looked_at += 1
+            if looked_at > limit:
+                break
+            pair = self._judge(wish, other)
+            if pair.speed is None:
+                if furthest is None or len(pair.reasons) > len(furthest.reasons):
+                    furthest = pair
                 continue
             qualified += 1
-            if best is None or speed > best[0]:
-                best = (speed, other)
-            if settings.partner == "first":
+            if best is None or best.speed is None or pair.speed > best.speed:
+                best = pair
+            if self._settings.partner == "first":
                 break
         same = SameGpus(job.gpus, len(candidates))
-        if best is not None:
-            chosen = best[1]
-            compared = self._compared(entry, value, score, gss, chosen, floor)
-            parts = free_to_part or chosen.may_restart
-            reasons = [r for r in compared if self._asked(r, needs_host, parts)]
-            choice = BestPartner(chosen.entry.job.id, best[0], qualified, settings.partner)
-            return chosen.entry, (same, *reasons, choice)
-        if furthest is None:
-            others = 0
-            if settings.same_user_only and not candidates:
-                others = sum(len(jobs) for (gpus, _), jobs in self._open.items() if gpus == job.gpus)
-            none = SameGpus(job.gpus, 0)
-            return None, (none, SameUser(job.user, others)) if others else (none,)
-        return None, (same, self._compared(entry, value, score, gss, furthest[1], floor)[furthest[0]])
+        if best is not None and best.speed is not None:
+            chosen = best.other.entry
+            choice = BestPartner(chosen.job.id, best.speed, qualified, self._settings.partner)
+            return chosen, (same, *best.reasons, choice)
+        if furthest is not None:
+            return None, (same, furthest.reasons[-1])
+        if too_much is not None:
+            return None, (same, ShareScores(score, too_much.score, gss))
+        others = 0
+        if self._settings.same_user_only and not candidates:
+            others = sum(len(jobs) for (gpus, _), jobs in self._open.items() if gpus == job.gpus)
+        none = SameGpus(job.gpus, 0)
+        return None, (none, SameUser(job.user, others)) if others else (none,)
 
-    def _speeds(self, profile: JobProfile, other: _Candidate) -> tuple[float, float]:
+    def _judge(self, wish: _Wish, other: _Candidate) -> _Pair:
+        """Make the comparisons between two jobs, up to the first that fails."""
+        reasons: list[Reason] = []
+        for reason in self._comparisons(wish, other):
+            reasons.append(reason)
+            if not reason:
+                if isinstance(reason, PartnerOutlasts) and not other.noted:
+                    self._changes(other)
+                return _Pair(other, reasons)
+        return _Pair(other, reasons, sum(self._speeds(wish, other)))
+
+    def _comparisons(self, wish: _Wish, other: _Candidate) -> Iterator[Reason]:
+        """The rules between two jobs, in order; without those for which there is no limit to compare with."""
+        settings, job, profile = self._settings, wish.entry.job, wish.entry.profile
+        assert profile is not None
+        other_id = other.entry.job.id
+        yield ShareScores(wish.score, other.score, wish.gss)
+        yield GpuMemory(other_id, profile.gpu_mem_mib, other.mem_mib, other.capacity_mib)
+        yield PartnerOutlasts(other_id, other.remaining_s, settings.least_partner_remaining_s)
+        if self._ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0):
+            fits = self._ledger.host_fits(self._ledger.index[other.node], job, job.gpus)
+            yield HostFits(job.cpus, job.mem_mib, fits)
+        if settings.priority_ratio is not None:
+            yield PartnerLeaves(other_id, wish.value, other.value, settings.priority_ratio)
+        speeds = self._speeds(wish, other)
+        yield PairSpeed(other_id, *speeds, wish.floor, self._predictor.name)
+        if not (other.may_restart or may_restart(job, self._restarts)):
+            yield self._harm(wish.entry, other, speeds)
+
+    def _speeds(self, wish: _Wish, other: _Candidate) -> tuple[float, float]:
         """Expected speeds of the pair; full speed where the predictor has no opinion."""
-        assert other.entry.profile is not None
-        return self._predictor.pair_speed(profile, other.entry.profile) or (1.0, 1.0)
+        mine, theirs = wish.entry.profile, other.entry.profile
+        assert mine is not None
+        assert theirs is not None
+        return self._predictor.pair_speed(mine, theirs) or (1.0, 1.0)
 
     def _harm(self, entry: Pending, other: _Candidate, speeds: tuple[float, float]) -> PairHarm:
         """What this pair may cost at the most, until the shorter one has to be gone."""
         settings, host = self._settings, other.entry
-        worst = max(min(speeds) - settings.speed_error, settings.part_below_speed)
+        worst = max(min(speeds) - _SPEED_ERROR, settings.part_below_speed)
         own_s = max(self._predictions[entry.job.id].duration_s, 1.0)
         other_s = max(other.remaining_s, 1.0)
         together_s = min(
@@ -245,36 +274,6 @@ class Binder:
         )
         own, theirs = ((1.0 - worst) * min(1.0, together_s / left_s) for left_s in (own_s, other_s))
         return PairHarm(host.job.id, worst, together_s, own, theirs, settings.unparted_harm)
-
-    def _host_fits(self, entry: Pending, other: _Candidate) -> bool:
-        return self._ledger.host_fits(self._ledger.index[other.node], entry.job, entry.job.gpus)
-
-    def _compared(
-        self, entry: Pending, value: float, score: int, gss: int, other: _Candidate, floor: float
-    ) -> tuple[Reason, ...]:
-        """The comparisons between two jobs, in the order of ``partner``."""
-        settings, job, profile = self._settings, entry.job, entry.profile
-        assert profile is not None
-        other_id = other.entry.job.id
-        ratio = settings.priority_ratio
-        own_speed, other_speed = self._speeds(profile, other)
-        return (
-            ShareScores(score, other.score, gss),
-            GpuMemory(other_id, profile.gpu_mem_mib, other.mem_mib, other.capacity_mib),
-            PartnerOutlasts(other_id, other.remaining_s, settings.least_partner_remaining_s),
-            HostFits(job.cpus, job.mem_mib, not self._ledger.host_limits or self._host_fits(entry, other)),
-            PartnerLeaves(other_id, value, other.value, ratio if ratio is not None else float("inf")),
-            PairSpeed(other_id, own_speed, other_speed, floor, self._predictor.name),
-            self._harm(entry, other, (own_speed, other_speed)),
-        )
-
-    def _asked(self, reason: Reason, needs_host: bool, parts: bool) -> bool:
-        """Was this comparison made at all? Some are not where there is no rule or no limit to compare with."""
-        if isinstance(reason, PairHarm):
-            return not parts
-        if isinstance(reason, PartnerLeaves):
-            return self._settings.priority_ratio is not None
-        return needs_host or not isinstance(reason, HostFits)
 
     def _changes(self, other: _Candidate) -> None:
         """Note when a partner that is nearly done would no longer be, should it outlive its estimate."""
@@ -302,6 +301,3 @@ _LIMIT_FACTOR = 2.0
 def _longest_s(left_s: float, limit_s: float | None, elapsed_s: float) -> float:
     """The upper bound of what a job has still to run: its time limit, where it has one."""
     return _LIMIT_FACTOR * left_s if limit_s is None else max(limit_s - elapsed_s, 0.0)
-
-
-_ALL_RULES = 7

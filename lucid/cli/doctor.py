@@ -16,13 +16,13 @@ from lucid.adapters.clock import SystemClock
 from lucid.adapters.slurm.choose import make_client
 from lucid.adapters.slurm.client import Breaker, SlurmClient
 from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.port import Lease, Store, holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.by_hand import RELEASE, by_hand_where
 from lucid.cli.console import say
 from lucid.cli.live import config_option, live_settings, live_store
-from lucid.config import Mode, Settings
+from lucid.config import OF_SIMULATIONS, Mode, Settings, simulation_keys
 from lucid.doctor.cluster import look_over_site, see_site
 from lucid.doctor.files import look_over_files, root_of
 from lucid.doctor.state import look_over_state
@@ -69,6 +69,8 @@ def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
         check_policy(settings, "lucid.toml")
     except ConfigError as error:
         findings.append(bad(str(error), "mend daemon.policy, then restart lucidd: it does not start so"))
+    if keys := simulation_keys(settings):
+        findings.append(bad(f"{', '.join(keys)} in lucid.toml: {OF_SIMULATIONS}", "lucidd does not start with them"))
     modes, in_force = _modes(settings), None
     client = make_client(settings.slurm, Breaker(time.monotonic))
     try:
@@ -141,7 +143,7 @@ def _store_to_leave(settings: Settings) -> Store:
         return store
     except StoreError as error:
         say(f"{error}; going on without it", err=True)
-    memory = MemoryStore()
+    memory = SqliteStore(IN_MEMORY)
     try:
         old = live_store(settings)
         lease, notes = old.lease(), old.notes()
@@ -168,7 +170,7 @@ def _right_to_act(store: Store, settings: Settings) -> int:
     lease = store.take_lease(holder, time.time(), settings.daemon.lease_s * 20, now if dead else None)
     if lease is None:
         held = store.lease()
-        paused = " and is paused now, which lets its jobs go" if store.setting("paused") == "1" else ""
+        paused = " and is paused now, which lets its jobs go" if store.settings().get("paused") == "1" else ""
         raise ConfigError(
             f"lucidd runs ({held.holder if held else '?'}){paused}; stop it "
             "(systemctl disable --now lucidd), then run this again for the proof"

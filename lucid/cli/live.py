@@ -138,9 +138,6 @@ def status(config: Path, as_json: bool) -> None:
         say(shown(words))
     if seen.get("no_fair_share"):
         say(f"no fair-share factors: {shown(seen['no_fair_share'])}")
-    samples = seen.get("samples")
-    if samples:
-        say(f"{samples['taken']} samples taken in" + (f", {samples['missing']} lost" * bool(samples["missing"])))
     if report is not None:
         say(f"tuner ({report[0].name} UTC): {report[1]['verdict']} lucidctl tune show tells more")
     serving = seen.get("models", {})

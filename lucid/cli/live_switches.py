@@ -40,7 +40,7 @@ def pause(config: Path) -> None:
 def resume(config: Path) -> None:
     """End a pause."""
     store = live_store(live_settings(config), write=True)
-    paused = store.setting("paused") == "1"
+    paused = store.settings().get("paused") == "1"
     store.set_setting("paused", None)
     said = "resumed" if paused else "nothing was paused"
     if lives(store.lease(), time.time()):

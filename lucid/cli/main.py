@@ -32,6 +32,7 @@ _COMMANDS = {
     "replay": "lucid.cli.replay:replay",
     "report": "lucid.cli.report:report",
     "slurm": "lucid.cli.slurm:slurm",
+    "settings": "lucid.cli.settings:settings",
     "gpu": "lucid.cli.gpu:gpu",
     "calibrate": "lucid.cli.calibrate:calibrate",
     "bench": "lucid.cli.bench:bench",

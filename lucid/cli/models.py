@@ -45,7 +45,11 @@ models.add_command(evaluate)
 
 @models.command()
 @click.argument("kinds", nargs=-1, metavar="[KIND]...")
-@click.option("--jobs", type=click.Path(path_type=Path), help="Log of finished jobs: trains duration.")
+@click.option(
+    "--jobs",
+    type=click.Path(path_type=Path),
+    help="Log of finished jobs: trains duration (and throughput, if asked).",
+)
 @click.option("--profiles", type=click.Path(path_type=Path), help="CSV of configurations measured alone.")
 @click.option(
     "--pairs", type=click.Path(path_type=Path), help="CSV of pairs; with --profiles trains share and pairs."
@@ -79,14 +83,14 @@ def train(
             raise ConfigError("--synthetic stands in for --profiles and --pairs; give one or the other")
         profiles, pairs = shipped("profiles.csv"), shipped("pairs.csv")
     keeper = _keeper(folder, config, {"jobs": jobs, "profiles": profiles, "pairs": pairs, "bins": bins})
-    wanted = kinds or keeper.sources.kinds
+    wanted = kinds or (keeper.kinds if due else keeper.asked_for)
     if not wanted:
         raise ConfigError("nothing to train from; give --jobs, --profiles with --pairs, or --bins, or a --config")
-    unknown = [kind for kind in wanted if kind not in keeper.sources.kinds]
+    unknown = [kind for kind in wanted if kind not in keeper.kinds]
     if unknown:
         raise ConfigError(
             f"no data to train {', '.join(unknown)} from (there is data for: "
-            f"{', '.join(keeper.sources.kinds) or 'nothing'}); give --jobs, --profiles with --pairs, or --bins"
+            f"{', '.join(keeper.kinds) or 'nothing'}); give --jobs, --profiles with --pairs, or --bins"
         )
     found: list[Outcome] = []
     with progress("training") as report:
@@ -168,7 +172,7 @@ def list_command(folder: Path | None, config: Path | None, as_json: bool) -> Non
         table.add_column(name)
     for version in versions:
         facts = version.facts
-        now = ("history means answer" if suspended[version.name] else "in service") if version.in_service else ""
+        now = ("suspended" if suspended[version.name] else "in service") if version.in_service else ""
         table.add_row(
             version.name,
             f"v{version.number}",
@@ -193,16 +197,17 @@ def show(
 ) -> None:
     """What the model NAME says: its terms by importance or its tree, its facts and its history."""
     from lucid.cli.models_show import draw, text
-    from lucid.models.upkeep.kinds import load_kind
+    from lucid.models.upkeep.kinds import find_kind
 
     library = _open(folder, config)
     version = library.show(name, number)
-    model = load_kind(name, version.data, f"{name} v{version.number}")
+    kind = find_kind(name)
+    model = kind.read(version)
     drawn: list[Path] = []
     if plots is not None:
         with progress("drawing") as report:
             report(0, 1)
-            drawn = draw(name, model, plots, {"version": version.number, **_shown_facts(version.facts)})
+            drawn = draw(kind, model, plots, {"version": version.number, **_shown_facts(version.facts)})
     if as_json:
         data: dict[str, Any] = {
             "name": name,
@@ -220,7 +225,7 @@ def show(
     say(f"{name} v{version.number}, {version.created}{state}")
     for key, value in _shown_facts(version.facts).items():
         say(f"  {key}: {value}")
-    say(text(model))
+    say(text(kind, model))
     for path in drawn:
         say(f"written: {path}")
 
@@ -259,11 +264,12 @@ def _open(folder: Path | None, config: Path | None) -> Library:
 
 def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | None]) -> Keeper:
     # Imported here: `list` and `promote` need none of the models.
+    from lucid.models.duration.estimate import FitSettings
     from lucid.models.duration.jobtable import read_jobs
-    from lucid.models.duration.model import FitSettings
     from lucid.models.packing.measured import read_pairs, read_profiles
-    from lucid.models.throughput.model import read_bins
-    from lucid.models.upkeep.keeper import Keeper, Sources, rules_from
+    from lucid.models.throughput.bins import bins_of_jobs, read_bins
+    from lucid.models.upkeep.keeper import Keeper, Source, rules_from
+    from lucid.models.upkeep.kinds import kinds_with
 
     whole, base = _settings(config)
     settings = whole.models
@@ -276,21 +282,21 @@ def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | No
     jobs, profiles, pairs, bins = (paths[name] for name in ("jobs", "profiles", "pairs", "bins"))
     if (profiles is None) != (pairs is None):
         raise ConfigError("--profiles and --pairs belong together: share scores are labelled by measured pairs")
+    sources: dict[str, Source] = {}
+    if jobs is not None:
+        sources["jobs"] = Source(lambda: read_jobs(jobs), str(jobs))
+        sources["bins"] = Source(lambda: bins_of_jobs(read_jobs(jobs)), str(jobs), implied=True)
+    if bins is not None:
+        sources["bins"] = Source(lambda: read_bins(bins), str(bins))
+    if profiles is not None and pairs is not None:
 
-    def measured() -> Any:
-        assert profiles is not None
-        assert pairs is not None
-        usages = read_profiles(profiles)
-        return usages, read_pairs(pairs, usages)
+        def measured() -> Any:
+            usages = read_profiles(profiles)
+            return usages, read_pairs(pairs, usages)
 
-    names = {"duration": str(jobs), "share": str(profiles), "pairs": str(pairs), "throughput": str(bins)}
-    sources = Sources(
-        None if jobs is None else lambda: read_jobs(jobs),
-        None if profiles is None else measured,
-        None if bins is None else lambda: read_bins(bins),
-        names,
-    )
-    return Keeper(_open(folder, config), sources, rules_from(settings), FitSettings(monotone=settings.monotone))
+        sources["measured"] = Source(measured, f"{profiles}, {pairs}")
+    kinds = kinds_with(FitSettings(monotone=settings.monotone))
+    return Keeper(_open(folder, config), sources, rules_from(settings), kinds)
 
 
 def _trained(keeper: Keeper, kind: str) -> Outcome:
@@ -315,12 +321,13 @@ def _outcome_lines(outcome: Outcome) -> list[str]:
 
 def _status_row(outcome: Outcome, suspended: str | None) -> list[str]:
     if outcome.evidence is None or outcome.decision is None:
-        return [outcome.kind, "-", "-", "-", "-", outcome.trouble or ""]
+        why = outcome.trouble or "; ".join(outcome.decision.reasons if outcome.decision else ())
+        return [outcome.kind, "-", "-", "-", "-", why]
     drift = outcome.evidence.drift
     worst = drift.worst_input
     reasons = list(outcome.decision.reasons)
     if suspended is not None:
-        reasons.append(f"history means answer since: {suspended}")
+        reasons.append(f"suspended since: {suspended}")
     return [
         outcome.kind,
         f"{outcome.evidence.new_jobs:,}",

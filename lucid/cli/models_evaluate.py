@@ -56,8 +56,8 @@ def throughput(csv_file: Path, train_until: datetime, newest_bin: int, as_json: 
     CSV has a time column and counts per bin: submit_gpu_job, submit_gpu_num and, if known, start_gpu_job,
     end_gpu_job, submit_job_all.
     """
+    from lucid.models.throughput.bins import read_bins
     from lucid.models.throughput.evaluate import evaluate as judge
-    from lucid.models.throughput.model import read_bins
 
     bins = read_bins(csv_file)
     if (bins.start[0].tzinfo is None) != (train_until.tzinfo is None):

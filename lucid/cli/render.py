@@ -53,6 +53,10 @@ def _gpus(count: int) -> str:
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
+def _forecast(r: Any) -> str:
+    return f"{r.gpus_per_hour:.0f} GPUs an hour" + (f" by {r.by}" if r.by else "")
+
+
 def _jobs(count: int, verb: str) -> str:
     return f"1 job {verb}s" if count == 1 else f"{count} jobs {verb}"
 
@@ -263,6 +267,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "ProfilerPressure": lambda r: (
         f"the profiling queue is {duration(r.queue_s)} long, "
+        + (f"with what is to come (forecast {_forecast(r)}), " if r.by else "")
         + (f"a burst (above {duration(r.bound_s)})" if r else f"no burst (up to {duration(r.bound_s)})")
     ),
     "HomeHasRoom": lambda r: (
@@ -272,7 +277,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "SharingLevel": lambda r: (
         f"sharing {'off' if r.gss == 0 else f'limited to GSS {r.gss}' if not r else 'as configured'}: "
-        f"{r.idle_gpus} GPUs idle, {r.waiting_gpus} waited for, forecast {r.gpus_per_hour:.0f} GPUs an hour"
+        f"{r.idle_gpus} GPUs idle, {r.waiting_gpus} waited for, forecast {_forecast(r)}"
     ),
     "ProfilingFits": lambda r: f"no profiling node could hold {_gpus(r.gpus)}" if not r else "a profiling node fits",
     "ProfilingTaken": lambda r: (

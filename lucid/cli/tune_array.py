@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lucid.adapters.atomic import write_atomic
 from lucid.adapters.slurm.array import array_left, submit_array
+from lucid.atomic import write_atomic
 from lucid.cli.console import say
 from lucid.cli.progress import progress
 from lucid.errors import LucidError

@@ -23,17 +23,21 @@ from lucid.config.policy import (
     TiresiasSettings,
     with_defaults,
 )
+from lucid.config.reference import settings_reference
 from lucid.config.whole import (
+    OF_SIMULATIONS,
     Settings,
     library_folder,
     load_settings,
     own_job_log,
     profiles_folder,
     settings_from,
+    simulation_keys,
 )
 
 __all__ = [
     "LIVE_DEFAULTS",
+    "OF_SIMULATIONS",
     "BackfillSettings",
     "DaemonSettings",
     "FairnessSettings",
@@ -57,5 +61,7 @@ __all__ = [
     "own_job_log",
     "profiles_folder",
     "settings_from",
+    "settings_reference",
+    "simulation_keys",
     "with_defaults",
 ]

@@ -45,12 +45,13 @@ class ModelSettings(Section):
     least_jobs: int = Field(50, ge=40)
     """With fewer new ones nothing is trained."""
     most_age_days: float = Field(7.0, gt=0)
+    """A version older than this calls for training."""
     drift_jobs: int = Field(100, ge=1)
     """Finished jobs that a drift of the error needs before it counts."""
     ratio_train: float = Field(1.0, gt=0)
     """Model error, as a multiple of the error of history means, above which to train."""
     ratio_fall_back: float = Field(1.2, gt=0)
-    """And above which history means answer until a new version is promoted."""
+    """Model error, as the same multiple, above which history means answer until a new version is promoted."""
     psi_train: float = Field(0.25, gt=0)
     """Population stability index of an input above which to train."""
 
@@ -63,6 +64,7 @@ class TunerSettings(Section):
     history_days: float = Field(30.0, gt=0)
     """How much of the past is searched."""
     trials: int = Field(60, ge=2)
+    """Settings tried in one search."""
     workers: int = Field(1, ge=1)
     """Processes at a time, of the lowest priority."""
     only: tuple[str, ...] = ()
@@ -108,6 +110,7 @@ class SlurmSettings(Section):
     prefix: tuple[str, ...] = ()
     """Words before every Slurm command: ["chroot", "/srv/slurm"] or ["ssh", "head"]."""
     timeout_s: float = Field(20.0, gt=0)
+    """A command, or a request to slurmrestd, that takes longer counts as no answer, s."""
     poll_busy_s: float = Field(1.0, gt=0)
     """Seconds between looks while jobs wait for Lucid or are being profiled."""
     poll_idle_s: float = Field(7.0, ge=1)
@@ -117,10 +120,6 @@ class SlurmSettings(Section):
     """Seconds between looks at the nodes."""
     writes_per_cycle: int = Field(60, ge=3)
     """Most commands that change something in one cycle; the rest waits for the next."""
-    slow_s: float = Field(5.0, gt=0)
-    """Answers slower than this, three in a row, open the breaker."""
-    rest_s: float = Field(15.0, gt=0)
-    """How long the breaker stays open at first."""
     start_grace_s: float = Field(30.0, gt=0)
     """A released job that has not started by then is taken back and decided anew."""
     start_tries: int = Field(2, ge=1)
@@ -141,7 +140,9 @@ class DaemonSettings(Section):
     profiling_partition: str = ""
     """Where new jobs are profiled; empty: nowhere, and profiles come from earlier runs and samplers in place."""
     policy: str = "lucid"
+    """What decides in pack mode: a policy that can run live (docs/policies.md)."""
     state_dir: str = "/var/lib/lucid"
+    """lucidd's own folder: its store, models, plans, job log."""
     shared_state: bool = False
     """state_dir and heartbeat lie on a file system that two hosts have, and a second lucidd stands by on the other
     (docs/slurm-recovery.md)."""
@@ -151,22 +152,18 @@ class DaemonSettings(Section):
     """What lucidctl answers to those who may not read the state: from the file public.json beside the heartbeat."""
     profiles_dir: str = ""
     """Where samplers put their summaries; empty: profiles/ in state_dir."""
-    samples_dir: str = ""
-    """Where samplers put their samples (their --spool), if the daemon can reach it; empty: it goes by the summaries
-    in profiles_dir alone."""
-    samples_every_s: float = Field(10.0, gt=0)
-    """Seconds between takings-in of samples."""
-    keep_samples_h: float = Field(6.0, gt=0)
-    """How long samples are kept, hours: what a restarted daemon goes on from."""
-    most_samples_mib: int = Field(256, ge=1)
-    """And how much of them at the most; the oldest go first."""
     lease_s: float = Field(15.0, ge=3)
+    """A standby takes over once the lucidd that acts has not renewed its lease for this long, s; at least twice
+    slurm.poll_idle_s."""
     site_factor_bound: int = Field(1000, ge=1, le=1_000_000)
     """Most that order mode adds to a job's priority."""
     gpu_mem_mib: int = Field(24576, ge=1)
     """Memory of a GPU, MiB, where no feature of the node says otherwise."""
     gpu_mem_mib_by_feature: dict[str, int] = Field(default_factory=dict)
+    """Memory of a GPU, MiB, on nodes with a feature: { a100 = 81920 }."""
     share_across_users: bool = False
+    """Jobs of different users may share GPUs. Under MPS one user's program can hurt another's, and MPS serves one
+    user at a time, so such pairs share by time-slicing."""
     optout: Literal["free", "behind", "refused"] = "behind"
     """What becomes of jobs that Lucid cannot order in detail (``lucid:off``, several partitions, srun, large arrays):
     Slurm starts them at once, or they wait until no job of their VC that was held earlier asks for as many GPUs or

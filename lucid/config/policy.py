@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from lucid.config.base import Section
+from lucid.config.base import Section, simulated
 
 __all__ = [
     "LIVE_DEFAULTS",
@@ -30,6 +30,7 @@ class ProfilingSettings(Section):
     """The profiling stage (acceptance rows L2, L4, L6, L7)."""
 
     enabled: bool = True
+    """Profile new jobs at all."""
     restarts: Literal["never", "asked", "allowed"] = "allowed"
     """Whose jobs Lucid may start over after a profiling run, or to part a pair: nobody's, those of users who asked
     for it (``--requeue``, or ``lucid:restart`` in the comment), or everybody's who did not forbid it. Unless it is
@@ -43,11 +44,11 @@ class ProfilingSettings(Section):
     """N_prof: jobs above this many GPUs skip profiling and are measured in place."""
     max_wait_s: float = Field(14400.0, ge=0)
     """A job that waited this long for a profiling node goes to its VC unprofiled."""
-    users_in_turn: bool = False
+    users_in_turn: bool = simulated(False)
     """Profile the users' jobs in turn, each user's smallest first, instead of the smallest of all: nobody's new
-    programs wait for many of another's. lucidd does."""
-    home_if_room: bool = False
-    """A job that cannot be profiled at once goes home where its VC could start it at once. lucidd does."""
+    programs wait for many of another's. lucidd always does."""
+    home_if_room: bool = simulated(False)
+    """A job that cannot be profiled at once goes home where its VC could start it at once. lucidd always does."""
     carry_on_share: float = Field(0.5, ge=0, le=1)
     """On this share of the profiling nodes (rounded down) profiled jobs may carry on in place."""
     overflow_most_s: float = Field(21600.0, ge=0)
@@ -81,19 +82,18 @@ class PackingSettings(Section):
     """Pairs are avoided where the partner is expected to end within this time (L19)."""
     priority_ratio: float | None = Field(None, gt=0)
     """A guest's priority value may be at most this many times its partner's (L30); unset: no such rule."""
-    same_user_only: bool = False
-    """Only jobs of the same user share GPUs: two users' programs under one MPS daemon can hurt each other. The
-    daemon turns this on unless daemon.share_across_users is set."""
-    mps: bool | None = None
+    same_user_only: bool = simulated(False)
+    """Only jobs of the same user share GPUs: two users' programs under one MPS daemon can hurt each other.
+    For lucidd daemon.share_across_users says it."""
+    mps: bool | None = simulated(None)
     """Say in the decision by what a pair will share: MPS is there for jobs of one user, or it is not. Unset: nothing
-    is said. The daemon sets it to daemon.mps."""
+    is said. For lucidd daemon.mps says it."""
     dynamic: bool = False
     """Share less, or not at all, while a VC's idle GPUs suffice for what waits and what is forecast (L17)."""
     unparted_harm: float = Field(0.25, ge=0, le=1)
     """Where neither job of a pair may be started over, so that a bad pair cannot be parted: the most that sharing may
-    cost either of them, as a share of its remaining run time …"""
-    speed_error: float = Field(0.15, ge=0, le=1)
-    """… at so much less than the expected speed (the worst plausible one; never below ``part_below_speed``)."""
+    cost either of them, as a share of its remaining run time, at the worst plausible speed (0.15 below the expected
+    one, never below ``part_below_speed``)."""
     harmless_pair_speed: float = Field(0.9, ge=0, le=1)
     """While sharing is less, pairs in which both jobs are expected to run at this speed or better are still
     made, under the full capacity."""
@@ -107,6 +107,7 @@ class ReservationSettings(Section):
     """Reserving nodes for large jobs that would starve behind small ones."""
 
     enabled: bool = True
+    """Keep nodes for large jobs at all."""
     above_gpus: int | None = Field(None, ge=0)
     """Jobs above this many GPUs may hold a reservation; unset: those larger than one node."""
     after_wait_s: float = Field(0.0, ge=0)
@@ -131,10 +132,10 @@ class FairnessSettings(Section):
     share_bound: float = Field(1.0, ge=1)
     """Fair-share: a priority value counts at most this many times as much for an account far above its share, and as
     many times less for one that has used nothing; 1: no fair-share in Lucid's own order."""
-    half_life_s: float = Field(604800.0, gt=0)
-    """In replays: usage counts half after this long (PriorityDecayHalfLife)."""
-    shares: dict[str, float] = Field(default_factory=dict)
-    """In replays: shares by account, or by user where jobs have none; 1 each unless given."""
+    half_life_s: float = simulated(604800.0, gt=0)
+    """Usage counts half after this long (PriorityDecayHalfLife)."""
+    shares: dict[str, float] = simulated({})
+    """Shares by account, or by user where jobs have none; 1 each unless given."""
 
 
 class BackfillSettings(Section):
@@ -163,7 +164,9 @@ class TiresiasSettings(Section):
     """Discretised 2D-LAS, two queues."""
 
     threshold_gpu_s: float = Field(18000.0, gt=0)
+    """A job that has had so many GPU-seconds moves to the second queue."""
     interval_s: float = Field(60.0, gt=0)
+    """Seconds between rounds."""
     placement: Literal["consolidated", "emptiest"] = "consolidated"
     """On as few nodes as possible or not at all; or on the emptiest nodes, however many that takes."""
 
@@ -172,6 +175,7 @@ class PolluxSettings(Section):
     """Pollux (rows P20-P31)."""
 
     interval_s: float = Field(60.0, gt=0)
+    """Seconds between rounds."""
     p: float = -1.0
     """Fairness: the power of the mean of speedups; 1 is the mean, ever more negative looks at the worst job."""
     restart_s: float = Field(30.0, ge=0)
@@ -179,18 +183,22 @@ class PolluxSettings(Section):
     avoid_interference: bool = True
     """At most one job on several nodes uses a node."""
     population: int = Field(100, ge=4)
+    """Allocations that the genetic search holds at a time."""
     generations: int = Field(100, ge=0)
+    """Most generations of a search."""
     patience: int = Field(50, ge=1)
     """The search ends after so many generations without a better allocation."""
     greedy_seeds: bool = True
     """Begin the search also with greedy allocations; the published one does not."""
     seed: int = Field(0, ge=0)
+    """Of the search's random numbers."""
 
 
 class OptimusSettings(Section):
     """Optimus (rows O1-O18)."""
 
     interval_s: float = Field(600.0, gt=0)
+    """Seconds between rounds."""
     seed: int = Field(0, ge=0)
     """Of the lot by which jobs that nobody knows are tried out."""
 
@@ -223,6 +231,7 @@ class OverheadSettings(Section):
     preempt_small_s: float = Field(40.0, ge=0)
     """Checkpoint and restart of a job of at most 8 GPUs."""
     preempt_large_s: float = Field(60.0, ge=0)
+    """And of a larger one."""
     requeue_s: float = Field(10.0, ge=0)
     """Slurm's COMPLETING state and a second start-up, for a job that starts over."""
     start_s: float = Field(0.0, ge=0)
@@ -240,16 +249,16 @@ class PolicySettings(Section):
     profiling: ProfilingSettings = ProfilingSettings()
     packing: PackingSettings = PackingSettings()
     reservation: ReservationSettings = ReservationSettings()
-    remainder_on_emptiest: bool = False
+    remainder_on_emptiest: bool = simulated(False)
     """Where a job of more than one node leaves a remainder, put it on the emptiest node (as the published
     simulator does) instead of the tightest that fits."""
     fairness: FairnessSettings = FairnessSettings()
     backfill: BackfillSettings = BackfillSettings()
-    tiresias: TiresiasSettings = TiresiasSettings()
-    muri: MuriSettings = MuriSettings()
-    pollux: PolluxSettings = PolluxSettings()
-    optimus: OptimusSettings = OptimusSettings()
-    restart_overhead_s: float = Field(40.0, ge=0)
+    tiresias: TiresiasSettings = simulated(TiresiasSettings(), policy="tiresias")
+    muri: MuriSettings = simulated(MuriSettings(), policy="muri")
+    pollux: PolluxSettings = simulated(PolluxSettings(), policy="pollux")
+    optimus: OptimusSettings = simulated(OptimusSettings(), policy="optimus")
+    restart_overhead_s: float = simulated(40.0, ge=0, policy="srtf")
     """What srtf assumes that one preemption costs."""
 
 

@@ -5,31 +5,39 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from lucid.config.base import Section
+from lucid.config.base import Section, of_simulations, simulated
 from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings, TunerSettings
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.errors import ConfigError
 
 __all__ = [
+    "OF_SIMULATIONS",
     "Settings",
     "library_folder",
     "load_settings",
     "own_job_log",
     "profiles_folder",
     "settings_from",
+    "simulation_keys",
 ]
+
+OF_SIMULATIONS = (
+    "lucidd does not read such settings of simulations; move them into a file of their own, and give that to "
+    "lucidctl simulate --config"
+)
 
 
 class Settings(Section):
     """The whole of ``lucid.toml``."""
 
     policy: PolicySettings = PolicySettings()
-    overheads: OverheadSettings = OverheadSettings()
+    overheads: OverheadSettings = simulated(OverheadSettings())
     models: ModelSettings = ModelSettings()
     tuner: TunerSettings = TunerSettings()
     slurm: SlurmSettings = SlurmSettings()
@@ -65,7 +73,7 @@ def settings_from(data: dict[str, Any], where: str, text: str = "") -> Settings:
     except ValidationError as error:
         lines = [_line_of(item["loc"], text) + _explain(dict(item)) for item in error.errors()]
         raise ConfigError(f"{where}: " + "; ".join(lines)) from None
-    for key in ("state_dir", "heartbeat", "profiles_dir", "samples_dir"):
+    for key in ("state_dir", "heartbeat", "profiles_dir"):
         value = getattr(settings.daemon, key)
         if "\0" in value:
             raise ConfigError(f"{where}: daemon.{key} = {value!r}: no path has a NUL in it; write another")
@@ -119,11 +127,27 @@ def _keys_at(path: list[str]) -> list[str]:
     return list(model.model_fields)
 
 
-def load_settings(path: Path) -> Settings:
-    """Read ``lucid.toml``.
+def simulation_keys(settings: Settings) -> list[str]:
+    """The keys that were set and that lucidd does not read, as ``policy.muri.unpack``."""
+    return [*_simulation_keys(settings, settings.daemon.policy, "", simulated=False)]
+
+
+def _simulation_keys(section: BaseModel, policy: str, table: str, *, simulated: bool) -> Iterator[str]:
+    for name in sorted(section.model_fields_set):
+        key, value, only = f"{table}.{name}".lstrip("."), getattr(section, name), of_simulations(type(section), name)
+        refused = simulated or (only is not None and (not only or policy.partition("-")[0] != only))
+        if isinstance(value, BaseModel):
+            yield from _simulation_keys(value, policy, key, simulated=refused)
+        elif refused:
+            yield key
+
+
+def load_settings(path: Path, *, live: bool = False) -> Settings:
+    """Read ``lucid.toml``; ``live``: for lucidd.
 
     Raises:
-        ConfigError: the file cannot be read, is not TOML, or holds a wrong or unknown key.
+        ConfigError: the file cannot be read, is not TOML, or holds a wrong or unknown key, or one of simulations
+            where it is for lucidd.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -132,4 +156,8 @@ def load_settings(path: Path) -> Settings:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give --config an existing file") from None
     except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, and numbers of 5,000 digits
         raise ConfigError(f"{path}: not valid TOML: {error}; mend it, then: lucidctl doctor") from None
-    return settings_from(data, str(path), text)
+    settings = settings_from(data, str(path), text)
+    if live and (keys := simulation_keys(settings)):
+        lines = [_line_of(tuple(key.split(".")), text) + key for key in keys]
+        raise ConfigError(f"{path}: {', '.join(lines)}: {OF_SIMULATIONS}")
+    return settings

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import Action, Plan
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
@@ -130,9 +131,8 @@ class Forecaster(Protocol):
         """Take in a job when it is first seen. Called once for each."""
         ...
 
-    def gpus_per_hour(self, now_s: float) -> Mapping[str, float]:
-        """GPUs expected to be submitted per hour in the hours to come, by VC. The same object as long as the
-        forecast is the same."""
+    def forecast(self, now_s: float) -> ArrivalForecast:
+        """GPUs expected to be submitted per hour. The same object as long as the forecast is the same."""
         ...
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from lucid.core.rounding import reached
+
 __all__ = [
     "JUMBO",
     "MEDIUM",
@@ -107,8 +109,7 @@ class Prediction:
 
     def outlived(self, ran_s: float) -> bool:
         """Has a job that ran this long reached its estimate?"""
-        # a look again at start + estimate may come out a rounding error early
-        return ran_s >= self.duration_s - 1e-6
+        return reached(ran_s, self.duration_s)
 
 
 def prediction_to_dict(prediction: Prediction) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lucid.core.arrivals import ArrivalForecast
 from lucid.core.job import Ended, Pending, Running
 from lucid.core.node import Node
 from lucid.core.prediction import Prediction
@@ -41,8 +42,8 @@ class Snapshot:
 
     ``ended``: jobs that ended since the snapshot before. ``predictions``: by job id, filled in by
     ``orchestrator.annotate``; an adapter leaves it empty. ``memory``: by partition, what the plan before left
-    for this one (``Plan.memory``), filled in by the cycle. ``forecast``: GPUs expected to be submitted per hour, by
-    VC, filled in like the predictions; the same object as long as it says the same. ``fair_share``: Slurm's
+    for this one (``Plan.memory``), filled in by the cycle. ``arrivals``: what is about to be
+    submitted, filled in like the predictions; the same object as long as it says the same. ``fair_share``: Slurm's
     fair-share factor, from 0 (has used far more than its share) to 1 (nothing), by account and user, where the
     adapter knows; the same object as long as it says the same.
     """
@@ -52,7 +53,7 @@ class Snapshot:
     ended: tuple[Ended, ...] = ()
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     memory: Mapping[str, object] = field(default_factory=dict)
-    forecast: Mapping[str, float] = field(default_factory=dict)
+    arrivals: ArrivalForecast = field(default_factory=ArrivalForecast)
     fair_share: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     @property

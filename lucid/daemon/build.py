@@ -24,7 +24,6 @@ from lucid.core.ports import Clock, Predictor
 from lucid.errors import ConfigError
 from lucid.live.models import LiveModels
 from lucid.live.policies import check_policy, live_models
-from lucid.live.samples import SampleIntake, WithSamples
 from lucid.models.packing.pair_memory import PairMemory
 
 __all__ = ["Parts", "make_parts", "open_store"]
@@ -45,8 +44,6 @@ class Parts:
     predictor: Predictor | LiveModels
     """Or the models to make one from: the first cycle makes it, and another when other versions serve."""
     memory: PairMemory = field(default_factory=PairMemory)
-    samples: SampleIntake | None = None
-    """Taken in before each cycle."""
     accounting: Accounting | None = None
     """Tells which jobs ended while no daemon ran."""
     left_out: LeftOut = field(default_factory=LeftOut)
@@ -73,14 +70,11 @@ def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float
         )
     check_policy(settings, str(config))
     slurm, state = settings.slurm, Path(settings.daemon.state_dir)
-    breaker = Breaker(monotonic_s, latency_s=slurm.slow_s, rest_s=slurm.rest_s)
+    breaker = Breaker(monotonic_s)
     clock = SystemClock()
     left_out = LeftOut()
     store = open_store(state / "lucid.db", clock.now_s(), left_out, settings.daemon.shared_state)
-    source: ProfileSource = ProfileFolder(profiles_folder(settings))
-    samples = _samples(settings, store, clock)
-    if samples is not None:
-        source = WithSamples(source, samples)
+    source = ProfileFolder(profiles_folder(settings))
     memory = PairMemoryFile(state / "pairs.json", left_out)
     models = live_models(settings, config, memory)
     client = make_client(slurm, breaker, left_out)
@@ -88,23 +82,7 @@ def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float
     if slurm.client == "command" or slurm.rest_commands:
         # slow accounting is no reason to ask slurmctld less often
         accounting = SacctClient(CommandClient(slurm.prefix, Breaker(monotonic_s), slurm.timeout_s, left_out))
-    return Parts(
-        settings, client, breaker, store, source, clock, models, memory, samples, accounting, left_out, monotonic_s
-    )
-
-
-def _samples(settings: Settings, store: Store, clock: Clock) -> SampleIntake | None:
-    daemon = settings.daemon
-    if not daemon.samples_dir:
-        return None
-    return SampleIntake(
-        Path(daemon.samples_dir),
-        store,
-        clock,
-        every_s=daemon.samples_every_s,
-        keep_s=daemon.keep_samples_h * 3600.0,
-        most_bytes=daemon.most_samples_mib << 20,
-    )
+    return Parts(settings, client, breaker, store, source, clock, models, memory, accounting, left_out, monotonic_s)
 
 
 def open_store(path: Path, now_s: float, left_out: LeftOut | None = None, shared: bool = False) -> SqliteStore:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.shares import FairShares
 from lucid.adapters.store.recorder import StoreRecorder
 from lucid.config import Mode
 from lucid.core.job import Stage
-from lucid.core.ports import Predictor
+from lucid.core.ports import Forecaster, Predictor
 from lucid.daemon.build import Parts
 from lucid.live.catch_up import CatchUp
-from lucid.live.models import LiveModels
+from lucid.live.models import LiveModels, live_forecaster
 from lucid.live.modes import live_profiling
 from lucid.live.policies import live_policy, live_predictor
 from lucid.live.policy_memory import PolicyMemory
@@ -63,6 +64,7 @@ class Cycles:
         self._policy_memory = policy_memory
         self._publisher = publisher
         self._predictor: Predictor | None = None
+        self._forecaster: Forecaster | None = None
         self._cycle: Cycle | None = None
         self._mended = False
         self._catch_up: CatchUp | None = None
@@ -84,14 +86,10 @@ class Cycles:
         parts, cluster = self._parts, self.cluster
         if self._cycle is None or (parts.models is not None and parts.models.changed()):
             self._cycle = self._make_cycle()
-        if parts.samples is not None:
-            parts.samples.take(self.token)
         result = self._cycle.run()
         self._policy_memory.keep(self._cycle.memory)
         running = [entry for part in result.snapshot.partitions.values() for entry in part.running]
         parts.memory.take(running)
-        if parts.samples is not None:
-            parts.samples.watch(running)
         self._learn_what_was_missed()  # while the notes of jobs that have left are still there
         mended = cluster.heal()
         for done in mended:
@@ -124,16 +122,18 @@ class Cycles:
         self._predictor = predictor = live_predictor(parts.settings, parts.predictor, parts.left_out)
         if isinstance(parts.predictor, LiveModels):
             self._tell_models(parts.predictor)
-        predictor.learn(parts.store.ended())
+        ended = parts.store.ended()
+        predictor.learn(ended)
         live = live_policy(parts.settings, able)
+        profiled = partial(goes_through_profiling, settings=live_profiling(parts.settings.policy))
+        self._forecaster = forecaster = live_forecaster(parts.models, ended, profiled, parts.left_out)
         store = StoreRecorder(parts.store, self.token, self._modes, self._publisher.take, live.to_dict())
         policy, recorder = with_records(parts.settings, live, predictor, store)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
-        return Cycle(self.cluster, predictor, policy, recorder, memory=before, tolerant=True)
+        return Cycle(self.cluster, predictor, policy, recorder, forecaster, before, tolerant=True)
 
     def _tell_models(self, models: LiveModels) -> None:
         for kind, serving in models.serving.items():
-            self._parts.store.put_model(kind, serving.version, self._parts.clock.now_s(), serving.why)
             level = logging.ERROR if serving.trouble else logging.INFO
             _LOG.log(level, "model", extra={"facts": {"kind": kind, **asdict(serving)}})
 
@@ -141,8 +141,10 @@ class Cycles:
         if self._catch_up is None:
             return
         missed = self._catch_up.run({job.id for job in self.cluster.facts.jobs}, self.cluster.notes, self.token)
-        if missed and self._predictor is not None:
+        if self._predictor is not None and self._forecaster is not None:
             self._predictor.learn(missed)
+            for item in missed:
+                self._forecaster.saw(item.job)
         self._catch_up.seen(self._parts.clock.now_s())
 
     def _site_factors(self, result: CycleResult) -> dict[str, int]:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from lucid.adapters.atomic import closed_to_others
 from lucid.adapters.slurm.wake import WakeFile
 from lucid.adapters.store.port import Store
+from lucid.atomic import closed_to_others
 from lucid.config import Settings, load_settings
 from lucid.daemon.build import make_parts
 from lucid.daemon.turn import Daemon
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        settings = load_settings(given.config)
+        settings = load_settings(given.config, live=True)
         parts = persistently(
             lambda: make_parts(settings, given.config), stop, "start failed, tried again", once=given.once
         )

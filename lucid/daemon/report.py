@@ -61,7 +61,7 @@ def tell_status(
         StoreError: it cannot be written.
     """
     now_s = parts.clock.now_s()
-    parts.left_out.replace("profile and sample files", dict(getattr(parts.source, "bad", {})))
+    parts.left_out.replace("profile files", dict(getattr(parts.source, "bad", {})))
     status: dict[str, Any] = {
         **status_of(now_s, parts.client.name, parts.breaker, parts.models, parts.source),
         "cycles": count,
@@ -72,8 +72,6 @@ def tell_status(
         "failed_turns": turns.failed,
         "left_out": parts.left_out.told(),
     }
-    if parts.samples is not None:
-        status["samples"] = {"taken": parts.samples.taken, "missing": parts.samples.missing}
     if snapshot is not None:
         status["partitions"] = partitions_of(snapshot)
     if cycles is not None:

@@ -37,7 +37,6 @@ def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
     """Of what lucidd keeps and writes. Folders are judged by what the user who runs this may do."""
     yield from _store(settings, now_s)
     yield from _heartbeat(Path(settings.daemon.heartbeat), now_s)
-    yield from _samples(settings.daemon.samples_dir)
     yield from _profiles(settings)
     yield from _token(settings, now_s)
     lacking = [name for name in ("sklearn", "interpret", "rapidfuzz") if find_spec(name) is None]
@@ -147,22 +146,6 @@ def _heartbeat(path: Path, now_s: float) -> Iterator[Finding]:
     elif beat is not None and beat.at_s - now_s > _STALE_S:
         yield bad(
             f"the heartbeat is {beat.at_s - now_s:.0f} s ahead of this clock", "chrony or ntpd; then start lucidd"
-        )
-
-
-def _samples(samples_dir: str) -> Iterator[Finding]:
-    spool = Path(samples_dir)
-    if not samples_dir:
-        return
-    if not spool.is_dir():
-        yield bad(
-            f"{spool}: no such folder, so no samples are taken in",
-            "make it the samplers' --spool, shared with nodes, or unset daemon.samples_dir",
-        )
-    elif not os.access(spool, os.R_OK | os.W_OK | os.X_OK):
-        yield warn(
-            f"{spool}: user {os.geteuid()} may not delete there; if lucidd may not, what is taken in stays",
-            "one group for samplers and lucidd",
         )
 
 

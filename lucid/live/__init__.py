@@ -1,1 +1,1 @@
-"""What the daemon does beside the cycle: models, samples, and what it missed while it was down."""
+"""What the daemon does beside the cycle: models, and what it missed while it was down."""

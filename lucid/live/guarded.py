@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lucid.adapters.left_out import LeftOut
+from lucid.core.arrivals import ArrivalForecast
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.ports import Predictor
+from lucid.core.ports import Forecaster, Predictor
 from lucid.core.prediction import Prediction
 
-__all__ = ["Guarded"]
+__all__ = ["Guarded", "GuardedForecaster"]
 
 _SOURCE = "predictions of the models"
+_SUBMISSIONS = "forecasts of submissions"
 
 
 class Guarded:
@@ -53,3 +55,27 @@ class Guarded:
                 return
             for one in ended:
                 self.learn([one])
+
+
+class GuardedForecaster:
+    """Another forecaster, of which no exception comes out. ``means`` answers in its place; the other feeds it."""
+
+    def __init__(self, forecaster: Forecaster, means: Forecaster, left_out: LeftOut) -> None:
+        self._forecaster = forecaster
+        self._means = means
+        self._left_out = left_out
+
+    def saw(self, job: Job) -> None:
+        """The other takes it in, or nobody does."""
+        try:
+            self._forecaster.saw(job)
+        except Exception as error:
+            self._left_out.one(_SUBMISSIONS, f"job {job.id}", error)
+
+    def forecast(self, now_s: float) -> ArrivalForecast:
+        """The other's answer, or the means'."""
+        try:
+            return self._forecaster.forecast(now_s)
+        except Exception as error:
+            self._left_out.one(_SUBMISSIONS, "the forecast", error)
+            return self._means.forecast(now_s)

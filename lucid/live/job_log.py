@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from lucid.adapters.atomic import write_atomic
+from lucid.atomic import write_atomic
 from lucid.core.job import Ended
 from lucid.errors import StoreError
 from lucid.models.duration.jobtable import PROFILE_COLUMNS

@@ -19,7 +19,7 @@ from lucid.live.policies import LivePolicy, live_models, live_predictor
 from lucid.live.policy_memory import PolicyMemory
 from lucid.live.published import Published
 from lucid.models.packing.pair_memory import PairMemory
-from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.policy import Policy, import_policy
 
 __all__ = ["LastPlan", "last_plan", "row_in"]
 
@@ -58,14 +58,16 @@ def last_plan(store: SqliteStore | Published) -> LastPlan:
     """As lucidd wrote it last.
 
     Raises:
+        ConfigError: its policy is not known here, or another version of Lucid wrote it.
         StoreError: lucidd has not finished a cycle yet, or another version of Lucid wrote it.
     """
     data = store.view("snapshot")
     if data is None:
         raise StoreError(f"{store.path}: lucidd has not finished a cycle yet; look at: lucidctl doctor")
-    if not isinstance(data, dict) or "policy" not in data:
+    if not isinstance(data, dict) or not data.get("policy"):
         raise StoreError(f"{store.path}: another version of lucidd wrote the last plan; restart lucidd")
     policy = LivePolicy.from_dict(data["policy"])
+    import_policy(policy.name)  # a third party's policy may have reasons of its own
     memory = {} if isinstance(store, Published) else PolicyMemory(store, policy.name).load()
     snapshot = replace(snapshot_from_dict(data), memory=memory)
     plan = plan_from_dict(data["plan"], snapshot.now_s, data["wake_s"])

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.atomic import write_public
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.store.port import Lease
+from lucid.atomic import write_public
 from lucid.config import Publish, Settings
 from lucid.errors import StoreError
 

@@ -1,7 +1,7 @@
 """Additive term tables: a generalised additive model as plain data, scored with numpy alone.
 
 A GA²M is ``score = intercept + sum f_i(x_i) + sum f_ij(x_i, x_j)``; a fitted one is nothing but tables.
-`from_ebm` copies them out of interpret's ``ExplainableBoostingRegressor`` once, after training; the daemon
+`lucid.models.ebm` copies them out of interpret's ``ExplainableBoostingRegressor`` once, after training; the daemon
 then loads JSON and predicts without importing sklearn or interpret (together more than a second of start-up),
 and nothing is ever unpickled.
 
@@ -24,13 +24,13 @@ import numpy.typing as npt
 
 from lucid.errors import ModelError
 
-__all__ = ["AdditiveModel", "Axis", "Term", "TermScore", "from_ebm"]
+__all__ = ["LINKS", "AdditiveModel", "Axis", "Term", "TermScore", "frozen"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
 
 FORMAT: Final = "lucid-additive/1"
-_LINKS: Final = ("identity", "log")
+LINKS: Final = ("identity", "log")
 _KINDS: Final = ("continuous", "categorical")
 _MISSING: Final = 0
 
@@ -229,47 +229,8 @@ class AdditiveModel:
         return binned[id(axis)]
 
 
-def from_ebm(ebm: Any) -> AdditiveModel:
-    """Copy the tables out of a fitted ``interpret.glassbox.ExplainableBoostingRegressor`` (0.7).
-
-    Interpret bins a feature by ``bins_[feature][resolution]``, resolution 0 for main effects and 1 (or the
-    last there is) for pairs; a list holds cut points or a name-to-bin mapping; tensors keep missing at 0 and
-    unknown last.
-
-    Raises:
-        ModelError: not a fitted regressor, a link other than identity or log, or a term of more than
-            two features.
-    """
-    link = getattr(ebm, "link_", None)
-    if link not in _LINKS or not isinstance(ebm.intercept_, float):
-        raise ModelError(
-            f"cannot take tables from this estimator (link {link!r}); give a fitted regressor with "
-            f"link {' or '.join(_LINKS)}"
-        )
-    axes: dict[tuple[int, int], Axis] = {}
-    terms = []
-    for features, name, scores, weights in zip(
-        ebm.term_features_, ebm.term_names_, ebm.term_scores_, ebm.bin_weights_, strict=True
-    ):
-        if len(features) > 2:
-            raise ModelError(f"term {name!r} joins {len(features)} features; only one or two can be read")
-        used = []
-        for feature in features:
-            level = min(len(ebm.bins_[feature]), len(features)) - 1
-            if (feature, level) not in axes:
-                axes[feature, level] = _axis(str(ebm.feature_names_in_[feature]), ebm.bins_[feature][level])
-            used.append(axes[feature, level])
-        terms.append(Term(str(name), tuple(used), _frozen(scores), _frozen(weights)))
-    return AdditiveModel(float(ebm.intercept_), str(link), tuple(terms))
-
-
-def _axis(feature: str, bins: Any) -> Axis:
-    if isinstance(bins, dict):
-        return Axis(feature, "categorical", categories={str(name): int(index) for name, index in bins.items()})
-    return Axis(feature, "continuous", cuts=tuple(float(cut) for cut in bins))
-
-
-def _frozen(values: Any) -> FloatArray:
+def frozen(values: Any) -> FloatArray:
+    """The values as an array that nobody can change."""
     array = np.array(values, dtype=np.float64)
     array.setflags(write=False)
     return array
@@ -301,8 +262,8 @@ class _Reader:
         top = self._object(data, "top level", {"format", "intercept", "link", "terms"})
         if top["format"] != FORMAT:
             self._refuse("format", f"is {top['format']!r}, this version reads {FORMAT!r}")
-        if top["link"] not in _LINKS:
-            self._refuse("link", f"is {top['link']!r}, known links are {', '.join(_LINKS)}")
+        if top["link"] not in LINKS:
+            self._refuse("link", f"is {top['link']!r}, known links are {', '.join(LINKS)}")
         if not isinstance(top["terms"], list):
             self._refuse("terms", "is not a list")
         terms = tuple(self._term(item, f"terms[{number}]") for number, item in enumerate(top["terms"]))
@@ -362,7 +323,7 @@ class _Reader:
             self._refuse(where, f"has shape {table.shape}, its axes say {shape}")
         if not np.isfinite(table).all():
             self._refuse(where, "has a value that is not finite")
-        return _frozen(table)
+        return frozen(table)
 
     def _number(self, value: object, where: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

@@ -7,7 +7,7 @@ come from a `ShareTree`, pair speeds from a `PairModel`; for what there is no mo
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Predictor
@@ -15,12 +15,14 @@ from lucid.core.prediction import DurationTerms, Prediction, Split, Term
 from lucid.errors import ModelError
 from lucid.models.duration.features import LOG_OFFSET_S, DurationHistory
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, JobTable
+from lucid.models.duration.kind import DURATION
 from lucid.models.duration.model import DurationModel
+from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.packing.measured import Usage
 from lucid.models.packing.pair_speed import PairModel, pair_columns
 from lucid.models.packing.share_score import ShareTree
 from lucid.models.row import RowScorer
-from lucid.models.upkeep.library import Library
+from lucid.models.upkeep.serving import Served
 
 __all__ = ["LearnedPredictor", "ended_table", "usage_of"]
 
@@ -58,46 +60,29 @@ class LearnedPredictor:
         self._speeds: dict[tuple[JobProfile, JobProfile], tuple[float, float]] = {}
 
     @classmethod
-    def from_library(
+    def from_served(
         cls,
-        library: Library,
+        served: Served,
         history: DurationHistory,
         otherwise: Predictor,
         *,
         epoch_s: float = 0.0,
         profiled_s: float = 0.0,
-        kinds: Collection[str] = ("duration", "share", "pairs"),
         share: ShareTree | None = None,
-        share_source: str = "",
     ) -> LearnedPredictor:
-        """The versions in service of these kinds; a kind that has none, or is suspended, is left to `otherwise`,
-        and share scores to the tree `share`, where one is given.
-
-        Raises:
-            ModelError: a version in service does not check.
-        """
-        found = {
-            name: library.show(name)
-            for name in kinds
-            if library.serving(name) is not None and library.suspended(name) is None
-        }
-        data = {name: version.data for name, version in found.items()}
-        numbers = {name: version.number for name, version in found.items()}
-        sources = {} if share is None else {"share": share_source}
-        if "duration" in found:
-            sources["duration"] = f"{cls.name} v{numbers['duration']}"
-        if "share" in found:
-            share = ShareTree.from_json(data["share"])
-            sources["share"] = f"share tree v{numbers['share']}"
+        """The versions that serve; a kind that has none is left to `otherwise`, and share scores to the tree `share`,
+        where one is given."""
+        tree = served.model(SHARE)
+        source = SHARE.stand_in if tree is None else f"share tree {served.version(SHARE)}"
         return cls(
-            DurationModel.from_json(data["duration"]) if "duration" in data else None,
+            served.model(DURATION),
             history,
             otherwise,
-            share=share,
-            pairs=PairModel.from_json(data["pairs"]) if "pairs" in data else None,
+            share=tree or share,
+            pairs=served.model(PAIRS),
             epoch_s=epoch_s,
             profiled_s=profiled_s,
-            sources=sources,
+            sources={"duration": f"{cls.name} {served.version(DURATION)}", "share": source},
         )
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:

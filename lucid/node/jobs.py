@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from lucid.adapters.atomic import write_atomic
+from lucid.atomic import write_atomic
 from lucid.errors import ConfigError
 
 __all__ = ["JobSpec", "read_job_specs", "remove_job_spec", "write_job_spec"]

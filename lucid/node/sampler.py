@@ -114,7 +114,7 @@ class Sampler:
                 watched.due_s = now_s + (_OFTEN_S if young else _SELDOM_S)
 
     def end(self, job: str) -> None:
-        """The job has ended: a last summary, and the mark at the end of its samples."""
+        """The job has ended: a last summary, and its samples go."""
         watched = self._watched.pop(job, None)
         if watched is not None:
             self._summarise(watched)
@@ -272,8 +272,6 @@ class Sampler:
         shares = self._shares(watched.spec)
         if shares:
             notes.append(shares)
-        if watched.writer.dropped:
-            notes.append(f"{watched.writer.dropped} segments of samples were given up: nobody took them in")
         found = summarise(
             watched.series,
             watched.spec.job,

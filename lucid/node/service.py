@@ -155,8 +155,8 @@ def start(paths: NodePaths, spec: JobSpec, launch: Callable[[], None]) -> bool:
 
 
 def stop(paths: NodePaths, job: str, node: str, wait_s: float = 3.0) -> bool:
-    """The job has ended. Waits a little for its last summary; where no sampler runs, marks the end of its samples
-    itself. Returns whether the end is marked."""
+    """The job has ended. Waits a little for its last summary; where no sampler runs, deletes its samples itself.
+    Returns whether they are gone."""
     remove_job_spec(paths.jobs, job)
     until = time.monotonic() + wait_s
     while unended(paths.spool, job, node):

@@ -16,7 +16,7 @@ __all__ = ["Annotator"]
 
 
 class Annotator:
-    """Fills in ``Snapshot.predictions``, and ``forecast`` where there is a forecaster. A job is predicted when first
+    """Fills in ``Snapshot.predictions``, and ``arrivals`` where there is a forecaster. A job is predicted when first
     seen and again when its profile comes or its time limit changes, and never beyond that limit; partitions handed
     out unchanged are not looked at again, and jobs that ended are forgotten.
 
@@ -53,9 +53,9 @@ class Annotator:
                 if fresh:
                     self._predict([entries[i] for i in entries if i in fresh], snapshot.now_s)
                 self._entries[name] = entries
-        forecast = {} if self._forecaster is None else self._forecaster.gpus_per_hour(snapshot.now_s)
+        arrivals = snapshot.arrivals if self._forecaster is None else self._forecaster.forecast(snapshot.now_s)
         annotated = replace(
-            snapshot, predictions=MappingProxyType(self._predictions), forecast=forecast, memory=memory or {}
+            snapshot, predictions=MappingProxyType(self._predictions), arrivals=arrivals, memory=memory or {}
         )
         self._handed_out = weakref.ref(annotated)
         return annotated

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from math import inf
 
-from lucid.core.job import Job, Running
-from lucid.core.ledger import Ledger, gpus_by_node, host_share
-from lucid.core.placement import Placement
-from lucid.core.prediction import Prediction
+from lucid.core.job import Job
+from lucid.core.ledger import Ledger
 from lucid.core.reason import Reserved
+from lucid.orchestrator.timeline import End, Timeline
 
-__all__ = ["Fence", "Fences", "KeptNodes", "soonest"]
+__all__ = ["Fence", "Fences", "KeptNodes", "keep"]
 
 
 _LEAST_S = 1.0
@@ -36,6 +34,13 @@ class KeptNodes:
 
     names: tuple[str, ...]
     until_s: float
+
+    def fence(self, holder: Job, ledger: Ledger, now_s: float, safety: float, strict: bool) -> Fence:
+        """Close these nodes to other jobs: to all with ``strict``, else to those whose estimate times ``safety`` goes
+        beyond ``until_s``."""
+        room_s = 0.0 if strict else max(self.until_s - now_s, 0.0) / safety
+        room = Reserved(holder.id, self.until_s, room_s, len(self.names), strict)
+        return Fence(room, frozenset(ledger.index[name] for name in self.names), frozenset(self.names))
 
 
 class Fences:
@@ -65,55 +70,11 @@ class Fences:
         return self.fences[0].room
 
 
-def soonest(
-    job: Job,
-    running: Sequence[Running],
-    ledger: Ledger,
-    predictions: Mapping[str, Prediction],
-    now_s: float,
-    closed: Set[int],
-) -> KeptNodes | None:
+def keep(job: Job, ledger: Ledger, now_s: float, ends: Iterable[End], closed: Set[int]) -> KeptNodes | None:
     """The nodes on which the job is expected to find room first, none of them ``closed``; ``None`` where there
-    are too few. A part of a node suffices where the job, or what is left of it beyond whole nodes, needs no more."""
-    ends: list[list[tuple[float, int, int, int]]] = [[] for _ in ledger.nodes]
-    last: dict[Placement, float] = {}
-    for entry in running:
-        left_s = predictions[entry.job.id].remaining_s(entry.elapsed_s(now_s))
-        last[entry.placement] = max(left_s, last.get(entry.placement, 0.0))
-        if ledger.host_limits:
-            for name, mask in entry.placement:
-                here = mask.bit_count()
-                host = (
-                    host_share(entry.job.cpus, here, entry.job.gpus),
-                    host_share(entry.job.mem_mib, here, entry.job.gpus),
-                )
-                ends[ledger.index[name]].append((left_s, 0, *host))
-    for placement, left_s in last.items():
-        for name, mask in placement:
-            ends[ledger.index[name]].append((left_s, mask.bit_count(), 0, 0))
-    usable = [i for i, node in enumerate(ledger.nodes) if node.available and i not in closed]
-
-    def ready_s(i: int, gpus: int) -> float:
-        node = ledger.nodes[i]
-        cpus = host_share(job.cpus, gpus, job.gpus) if node.cpus else 0
-        mem = host_share(job.mem_mib, gpus, job.gpus) if node.mem_mib else 0
-        free, free_cpus, free_mem = ledger.free_count[i], ledger.free_cpus[i], ledger.free_mem_mib[i]
-        at_s = 0.0
-        for left_s, more, more_cpus, more_mem in [(0.0, 0, 0, 0), *sorted(ends[i])]:
-            free, free_cpus, free_mem, at_s = free + more, free_cpus + more_cpus, free_mem + more_mem, left_s
-            if free >= gpus and (not cpus or free_cpus >= cpus) and (not mem or free_mem >= mem):
-                return at_s
-        return inf
-
-    chosen: list[int] = []
-    until_s = now_s
-    for gpus, count in gpus_by_node(job, ledger.gpus_per_node):
-        able = [(ready_s(i, gpus), i) for i in usable if ledger.nodes[i].gpus >= gpus and i not in chosen]
-        able.sort()
-        if len(able) < count:
-            return None
-        chosen += [i for _, i in able[:count]]
-        until_s = max(until_s, now_s + able[count - 1][0])
-    if until_s == inf:  # behind what this very plan starts: its end is known to the next one
-        until_s = now_s
-    return KeptNodes(tuple(ledger.nodes[i].name for i in chosen), max(until_s, now_s + _LEAST_S))
+    are too few. A part of a node suffices where the job, or what is left of it beyond whole nodes, needs no more.
+    ``ends``: when the jobs that hold GPUs are expected to give them back."""
+    slot = Timeline(ledger, now_s, ends).find(job, 0.0, closed, earliest=True)
+    if slot is None:
+        return None
+    return KeptNodes(tuple(ledger.nodes[i].name for i, _ in slot.parts), max(slot.start_s, now_s + _LEAST_S))

@@ -22,6 +22,7 @@ _FACTOR = 2.0
 """Estimates are taken to be off by this factor either way."""
 _SETTLE_S = 1.0
 """After a job was moved the policy looks again this much later, as lucidd does."""
+_ROUNDING_S = 1e-6
 _MOST_LOOKS = 300_000
 """Planning ahead ends once so many jobs were looked at, all plans together: about two seconds."""
 
@@ -152,7 +153,7 @@ class _World:
         self.now_s = to_s
         ended: list[Ended] = []
         for name, running in self._running.items():
-            for entry in [entry for job_id, entry in running.items() if self._ends_s[job_id] <= to_s]:
+            for entry in [entry for job_id, entry in running.items() if self._ends_s[job_id] <= to_s + _ROUNDING_S]:
                 ended.append(Ended(entry.job, to_s, entry.ran_s + entry.elapsed_s(to_s)))
                 self._leave(entry.job.id, name)
         for name in self._changed:

@@ -1,27 +1,44 @@
-"""Free GPUs, CPUs and host memory of each node from now on, as far as time limits tell: what backfilling looks at."""
+"""When is there room? Free GPUs, CPUs and host memory of each node from now on.
+
+Backfilling asks with time limits, the keeping of nodes for a job that has waited long with estimates.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lucid.core.job import Job
+from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.placement import Placement
+from lucid.core.prediction import Prediction
+from lucid.core.rounding import ROUNDING
 
-__all__ = ["Slot", "Timeline"]
+__all__ = ["End", "Slot", "Timeline", "expected_ends"]
 
 _MOST_STEPS = 128
 """Ends of running jobs are told apart up to so many instants; beyond that neighbours count as the later of them,
 as Slurm's own backfill rounds times up (``bf_resolution``)."""
 
-_ROUNDING_S = 1e-6
-
+End = tuple[float, Job, Placement]
+"""When a job is to give its GPUs back, in seconds, and which."""
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+def expected_ends(running: Iterable[Running], predictions: Mapping[str, Prediction], now_s: float) -> list[End]:
+    """When running jobs are expected to end. A job that has outlived its estimate is expected to run for as long
+    again as it has run (``Prediction.remaining_s``)."""
+    ends: list[End] = []
+    for entry in running:
+        found, start_s = predictions[entry.job.id], entry.start_s
+        # not now + what remains: that moves by a rounding error, and nodes that are equal would change places
+        end_s = 2 * now_s - start_s if found.outlived(now_s - start_s) else start_s + found.duration_s
+        ends.append((end_s, entry.job, entry.placement))
+    return ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +58,7 @@ class Timeline:
     and the tightest one for the remainder, that stay free for the whole of the job's time.
     """
 
-    def __init__(self, ledger: Ledger, now_s: float, ends: Iterable[tuple[float, Job, Placement]]) -> None:
+    def __init__(self, ledger: Ledger, now_s: float, ends: Iterable[End]) -> None:
         self._ledger = ledger
         held = list(ends)
         instants = sorted({end_s for end_s, _, _ in held})
@@ -78,12 +95,18 @@ class Timeline:
 
     def _step_of(self, at_s: float) -> int:
         """The first step at or after a time."""
-        return int(np.searchsorted(self._times, at_s - _ROUNDING_S))
+        return int(np.searchsorted(self._times, at_s - ROUNDING))
 
-    def find(self, job: Job, limit_s: float) -> Slot | None:
-        """The first time at which the job has its GPUs for ``limit_s`` seconds; ``None`` if that never comes."""
+    def find(self, job: Job, limit_s: float, closed: Set[int] = frozenset(), earliest: bool = False) -> Slot | None:
+        """The first time at which the job has its GPUs for ``limit_s`` seconds; ``None`` if that never comes.
+
+        ``closed``: nodes, by index, that the job must keep off. With ``earliest`` it gets, of the nodes that have
+        room by then, those that have it first.
+        """
         per_node = self._ledger.gpus_per_node
-        wanted = [(here, nodes, self._lasting(job, here, limit_s)) for here, nodes in gpus_by_node(job, per_node)]
+        wanted = [
+            (here, nodes, self._lasting(job, here, limit_s, closed)) for here, nodes in gpus_by_node(job, per_node)
+        ]
         possible, needed = np.ones(len(self._times), dtype=bool), 0
         for _, nodes, lasting in wanted:  # a node with room for more GPUs would hold the fewer, too
             needed += nodes
@@ -95,14 +118,19 @@ class Timeline:
         for here, nodes, lasting in wanted:
             taken = {i for i, _ in parts}
             left = [int(i) for i in np.flatnonzero(lasting[step]) if int(i) not in taken]
-            if here < per_node:
+            if earliest:
+                since = _since(lasting[: step + 1])
+                left.sort(key=lambda i: (since[i], i))
+            elif here < per_node:
                 left.sort(key=lambda i: (int(self._free[step, i]), i))
             parts += [(i, here) for i in left[:nodes]]
         return Slot(step, float(self._times[step]), tuple(parts))
 
-    def _lasting(self, job: Job, gpus: int, limit_s: float) -> Bools:
+    def _lasting(self, job: Job, gpus: int, limit_s: float, closed: Set[int]) -> Bools:
         """By step and node: are so many GPUs, with CPUs and memory, free from then on for long enough?"""
         enough = self._free >= gpus
+        if closed:
+            enough[:, list(closed)] = False
         if self._host:
             enough &= self._cpus >= host_share(job.cpus, gpus, job.gpus)
             enough &= self._mem >= host_share(job.mem_mib, gpus, job.gpus)
@@ -110,13 +138,13 @@ class Timeline:
         lacks = np.where(enough, steps, np.arange(steps)[:, None])
         next_lack = np.minimum.accumulate(lacks[::-1], axis=0)[::-1]
         until_s = np.append(self._times, np.inf)[next_lack]
-        return enough & (until_s >= self._times[:, None] + limit_s - _ROUNDING_S)
+        return enough & (until_s >= self._times[:, None] + limit_s - ROUNDING)
 
     def take(self, job: Job, slot: Slot, limit_s: float) -> None:
         """Keep the slot for the job, from its start for ``limit_s`` seconds."""
         end_s = slot.start_s + limit_s
         until = self._step_of(end_s)
-        if until == len(self._times) or self._times[until] > end_s + _ROUNDING_S:
+        if until == len(self._times) or self._times[until] > end_s + ROUNDING:
             self._times = np.insert(self._times, until, end_s)
             self._free = np.insert(self._free, until, self._free[until - 1], axis=0)
             self._cpus = np.insert(self._cpus, until, self._cpus[until - 1], axis=0)
@@ -126,6 +154,12 @@ class Timeline:
             if self._host:
                 self._cpus[slot.step : until, i] -= host_share(job.cpus, here, job.gpus)
                 self._mem[slot.step : until, i] -= host_share(job.mem_mib, here, job.gpus)
+
+
+def _since(lasting: Bools) -> list[int]:
+    """By node: the step from which on there has been room, up to the last one."""
+    last_lack = np.where(lasting, -1, np.arange(len(lasting))[:, None]).max(axis=0)
+    return [int(step) + 1 for step in last_lack]
 
 
 _NO_LIMIT = 1 << 40

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from lucid.config import ProfilingSettings
+from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import Action, Decision, Hold, Keep, PartitionPlan, Release, Start
 from lucid.core.job import Job, Pending, Running, Stage
 from lucid.core.ledger import Ledger
@@ -59,6 +60,7 @@ def plan_profiling(
     settings: ProfilingSettings,
     waiting_at_home: Mapping[str, int],
     room_at_home: Callable[[Job], HomeHasRoom] | None = None,
+    arrivals: ArrivalForecast | None = None,
 ) -> PartitionPlan:
     """Start profiling runs fewest GPUs first, and end those that have reached T_prof.
 
@@ -67,10 +69,10 @@ def plan_profiling(
     set aside for that; or where it may not be started over. A job that ended within T_prof is simply gone
     (L6). Queue order: GPU demand ascending, then time of arrival (L4); placement is exclusive and consolidated
     on one node. A job that no profiling node could ever hold, or that has waited too long behind smaller ones,
-    is released unprofiled: it will be measured where it runs. In a burst (``profiling_scale``) T_prof and N_prof
-    are lower, and what cannot start now goes home if ``room_at_home`` says (and notes) that it could start there
-    (always where ``home_if_room``). Nor does anybody wait for GPUs that jobs hold which are none of Lucid's: whoever
-    finds no other GPUs goes home.
+    is released unprofiled: it will be measured where it runs. In a burst (``profiling_scale``, which looks at
+    ``arrivals`` too) T_prof and N_prof are lower, and a job that cannot start now goes home if ``room_at_home`` says
+    (and notes) that the job could start there (always where ``home_if_room``). Nor does a job wait for GPUs that jobs
+    of others than Lucid hold: a job that finds no other GPUs goes home.
     """
     decisions: dict[str, Decision] = {}
     actions: list[Action] = []
@@ -78,7 +80,7 @@ def plan_profiling(
     carry_nodes = {node.name for node in partition.nodes[: int(settings.carry_on_share * len(partition.nodes))]}
     wakes: list[float] = []
     leaving: list[Running] = []
-    scale = profiling_scale(partition, partition.pending, settings)
+    scale = profiling_scale(partition, partition.pending, settings, arrivals or ArrivalForecast())
     shorter = scale.t_prof_s / settings.t_prof_s
     for entry in partition.running:
         if entry.stage is not Stage.PROFILE:

@@ -9,13 +9,11 @@ from dataclasses import replace
 from lucid.core.decision import Regroup
 from lucid.core.job import Pending, Running, Work
 from lucid.core.placement import Placement, placement_gpus
+from lucid.core.rounding import past
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.state import Event, Live, Room
 
 __all__ = ["Floor"]
-
-_WORK_DONE = 1e-6
-"""Seconds of work that count as none: what rounding leaves."""
 
 
 class Floor:
@@ -95,7 +93,7 @@ class Floor:
     def _schedule_end(self, live: Live) -> None:
         live.epoch += 1
         left_s = max(live.work_s, 0.0) / live.speed
-        self._push(self._ready_s(live) + (left_s if left_s > _WORK_DONE else 0.0), Event.END, live)
+        self._push(self._ready_s(live) + (left_s if past(left_s, 0.0) else 0.0), Event.END, live)
 
     # -- interleaved groups --------------------------------------------------------------------------------
 

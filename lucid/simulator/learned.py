@@ -14,8 +14,9 @@ from pathlib import Path
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
+from lucid.models.duration.estimate import FitSettings
 from lucid.models.duration.features import DurationHistory
-from lucid.models.duration.model import DurationModel, FitSettings
+from lucid.models.duration.model import DurationModel
 from lucid.models.history import HistoryPredictor
 from lucid.models.packing.measured import read_pairs, read_profiles
 from lucid.models.packing.pair_speed import PairModel, fit_pairs

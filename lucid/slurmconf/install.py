@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from lucid.atomic import write_atomic
 from lucid.errors import ConfigError
 
 __all__ = [
@@ -130,10 +131,7 @@ def install_files(root: Path, *, force: bool = False, units: bool = False) -> li
                 if file.site_may_have and target.exists() and not _ours(target):
                     shutil.copy2(target, target.with_name(target.name + ".before-lucid"))
                 target.parent.mkdir(parents=True, exist_ok=True)
-                fresh = target.with_name(target.name + ".new")
-                fresh.write_bytes(content)
-                fresh.chmod(0o755 if file.executable else 0o644)
-                fresh.replace(target)
+                write_atomic(target, content, mode=0o755 if file.executable else 0o644)
                 done.append(f"installed  {target}")
             target.chmod(0o755 if file.executable else 0o644)
         except OSError as error:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lucid.atomic import write_atomic
 from lucid.config import Settings, load_settings
 from lucid.errors import ConfigError
 from lucid.tuner.evidence import Change, Evidence, UserEffect
@@ -130,9 +131,7 @@ def apply_proposal(proposal: Proposal, config: Path) -> Path | None:
         if config.exists():
             kept = config.with_name(f"{config.name}.before-tune-{len(_kept(config)) + 1}")
             shutil.copy2(config, kept)
-        spare = config.with_name(f"{config.name}.new")
-        spare.write_text(tomlkit.dumps(document), encoding="utf-8")
-        spare.replace(config)
+        write_atomic(config, tomlkit.dumps(document).encode())
     except OSError as error:
         raise ConfigError(f"{config}: cannot be written ({error.strerror}); nothing was changed") from None
     return kept

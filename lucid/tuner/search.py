@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from lucid.atomic import write_atomic
 from lucid.errors import ConfigError
 from lucid.simulator.scenario import Scenario
 from lucid.tuner.evaluate import Evaluator
@@ -50,9 +51,7 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         # written anew: a torn last line would swallow the next one
         body = "".join(json.dumps(row) + "\n" for row in (rows or [dict(about)]))
-        spare = path.with_suffix(".new")
-        spare.write_text(body, encoding="utf-8")
-        spare.replace(path)
+        write_atomic(path, body.encode())
         self.trials.extend(Trial(row["values"], row["score_s"]) for row in rows[1:])
 
     @staticmethod

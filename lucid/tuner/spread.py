@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.atomic import write_atomic
+from lucid.atomic import write_atomic
 from lucid.errors import ConfigError
 from lucid.simulator.scenario import Scenario
 from lucid.tuner.search import Journal, Trial, search

@@ -12,7 +12,8 @@ from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from fake_slurmrestd import NamedClient
 from lucid.adapters.slurm.client import SlurmClient
 from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.leased import IN_MEMORY
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Keep, Release, Requeue, Resize, Start
 from lucid.core.job import Stage
@@ -77,7 +78,7 @@ class Live:
         for name, gpus, home in (("a", 1, VC), ("b", 1, VC), ("c", 2, VC), ("o", 1, "other")):
             slurm.submit(name, home, gpus)
         slurm.submit("d", VC, 1)
-        store = MemoryStore()
+        store = SqliteStore(IN_MEMORY)
         lease = store.take_lease("test", 0.0, 1e9)
         assert lease is not None
         self.profiling = "prof"

@@ -16,10 +16,9 @@ from pydantic import BaseModel
 from lucid.adapters.bounded import MOST
 from lucid.adapters.gpu.profile_files import summary_to_dict
 from lucid.adapters.gpu.profiles import ProfileFolder
-from lucid.adapters.gpu.spool import SampleWriter, read_spool, release
+from lucid.adapters.gpu.spool import SampleWriter, read_run
 from lucid.adapters.slurm.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
 from lucid.adapters.slurm.token import Token
-from lucid.adapters.store.memory import MemoryStore
 from lucid.adapters.store.pair_memory import PairMemoryFile
 from lucid.adapters.store.port import JobNote, ProfileRow, holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore
@@ -27,7 +26,6 @@ from lucid.config import Mode, Settings, load_settings
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
 from lucid.errors import ConfigError
-from lucid.live.samples import SampleIntake
 from lucid.live.switches import switches_of
 from lucid.profiler.samples import GpuSample
 from lucid.profiler.summary import Summary
@@ -37,29 +35,17 @@ PROFILE = JobProfile(20.0, 10.0, 4000.0)
 ENDED = Ended(Job("9", "vc", 1, 2.0), 5.0, 3.0, "COMPLETED", PROFILE)
 
 
-class Clock:
-    def now_s(self) -> float:
-        return 1000.0
-
-
-def folder_of_samples(spool: Path, job: str) -> Path:
-    writer = SampleWriter(spool, job, "n1", 100.0)
+def test_spool_folders(tmp_path: Path) -> None:
+    writer = SampleWriter(tmp_path, "7", "n1", 100.0)
     for second in range(3):
         writer.write(100.0 + second, ["GPU-a"], [GpuSample(50.0, 10.0, 1000.0)])
-    writer.end()
-    return next(spool.glob(f"{job}@*"))
-
-
-def test_spool_folders(tmp_path: Path) -> None:
-    good = folder_of_samples(tmp_path / "spool", "900001")
-    bad = folder_of_samples(tmp_path / "spool", "7")
-    (segment,) = bad.glob("*.seg")
-    whole, end = segment.read_bytes(), (bad / "end").read_bytes()
+    writer.close()
+    (run,) = tmp_path.iterdir()
+    (segment,) = run.glob("*.seg")
+    whole = segment.read_bytes()
     head, records = whole.split(b"\n", 1)
-    alone = read_spool(tmp_path / "spool", {bad.name: 99}).jobs
-    assert [part.job for part in alone] == ["900001"]
     for draw in inputs("spool"):
-        for path in bad.iterdir():
+        for path in run.iterdir():
             path.unlink()
         name = draw.choice([segment.name, "²", "9" * 20, "-1", "1", "٣", "0" * 40])
         made = draw.choice(
@@ -71,32 +57,10 @@ def test_spool_folders(tmp_path: Path) -> None:
                 b'{"gpus": ["a"], "base_s": 1e400}\n' + records,
             ]
         )
-        (bad / f"{name}.seg").write_bytes(made)
-        (bad / "end").write_bytes(
-            draw.choice(
-                [draw.garbled(end), b'{"samples": 1e400}', b'{"samples": ' + b"9" * 400 + b"}", end, draw.raw()]
-            )
-        )
+        (run / f"{name}.seg").write_bytes(made)
         with only_our_errors("spool", made):
-            batch = read_spool(tmp_path / "spool", {})
-            assert [part for part in batch.jobs if part.folder == good.name] == list(alone), made[:200]
-            assert all(0 <= wanted < MOST for wanted in batch.cursors.values())
-            store = MemoryStore()
-            lease = store.take_lease("x", 0.0, 1e9)
-            assert lease is not None
-            SampleIntake(tmp_path / "none", store, Clock()).take(lease.token)
-            store.put_samples(batch, 5.0, lease.token)
-            release(tmp_path / "empty", batch)
-
-
-def test_bytes_in_names_of_folders(tmp_path: Path) -> None:
-    good = folder_of_samples(tmp_path, "900001")
-    bad = Path(str(folder_of_samples(tmp_path, "7")).replace("7@", "\udcff@"))
-    next(tmp_path.glob("7@*")).rename(bad)
-    batch = read_spool(tmp_path, {})
-    assert list(batch.cursors) == [good.name]
-    assert len(batch.bad) == 1
-    batch.bad[0].encode()
+            assert all(0 <= sample.at_s < MOST for _, sample in read_run(run))
+            SampleWriter(tmp_path, "7", "n1", 5.0).close()
 
 
 def test_summaries(tmp_path: Path) -> None:
@@ -157,8 +121,6 @@ ROWS: dict[str, tuple[str, Any]] = {
     "views": ("INSERT OR REPLACE INTO views VALUES ('status', ?)", {"a": [1, 2]}),
     "settings": ("INSERT OR REPLACE INTO settings VALUES ('mode.vc', ?)", "pack was=order since=5"),
     "decisions": ("UPDATE decisions SET reasons = ?", []),
-    "cursors": ("INSERT OR REPLACE INTO cursors VALUES ('7@n1~1', ?, 0, 5)", 5),
-    "samples": ("INSERT OR REPLACE INTO samples VALUES ('7@n1~1', 0, '7', 'n1', ?, 5.0, X'00', 5.0)", ["GPU-a"]),
 }
 
 
@@ -211,15 +173,11 @@ def test_rows_of_the_store(store: SqliteStore) -> None:
             for read in (
                 store.settings,
                 store.lease,
-                store.sample_cursors,
-                store.samples,
                 store.decisions,
                 store.actions,
-                store.models,
                 lambda: store.view("status"),
                 lambda: store.prediction("7"),
                 lambda: store.note("7"),
-                lambda: store.profile_like("ada", "x", 10**30, 0.0),
             ):
                 read()
     other.close()

@@ -80,7 +80,7 @@ def test_defaults_of_a_trace_give_way_to_what_was_set() -> None:
     assert (both.tiresias.threshold_gpu_s, both.tiresias.placement) == (18000.0, "emptiest")
 
 
-@pytest.mark.parametrize("key", ["state_dir", "heartbeat", "profiles_dir", "samples_dir"])
+@pytest.mark.parametrize("key", ["state_dir", "heartbeat", "profiles_dir"])
 def test_a_path_that_hangs_on_who_starts_what_where_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=rf"lucid.toml: daemon.{key} = 'here/x'.* begins with /"):
         settings_from({"daemon": {key: "here/x"}}, "lucid.toml")

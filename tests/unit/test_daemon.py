@@ -385,6 +385,14 @@ def test_bad_configurations_are_told(tmp_path: Path, capsys: pytest.CaptureFixtu
             "it needs adapt, preempt, resize, which Slurm",
         ),
         (
+            '[policy.packing]\nsame_user_only = false\n[daemon.partitions]\nvc = "pack"\n',
+            "policy.packing.same_user_only = false, but daemon.share_across_users = false says the opposite",
+        ),
+        (
+            '[policy.packing]\nmps = true\n[daemon]\nmps = false\n[daemon.partitions]\nvc = "pack"\n',
+            "policy.packing.mps = true, but daemon.mps = false; remove policy.packing.mps",
+        ),
+        (
             '[slurm]\nclient = "rest"\nrest_url = "http://h:1"\n[daemon]\npolicy = "srtf"\n'
             '[daemon.partitions]\nvc = "order"\n',
             "it needs preempt, which",

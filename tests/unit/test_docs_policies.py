@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lucid.config import PolicySettings, Settings, settings_from
+from lucid.config import PolicySettings
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.policies import BUILT_IN
@@ -88,25 +88,6 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch:
     with pytest.raises(ConfigError, match="repair or uninstall it"):
         import_policy("patient")
     import_policy("fifo")  # ours need no import, and unknown ones are not this function's affair
-
-
-def test_the_settings_shown_are_the_defaults_and_complete() -> None:
-    text = block("toml", "[policy.profiling]")
-    assert settings_from(tomllib.loads(text), "docs") == Settings()
-    known = Settings()
-    rules = known.policy
-    elsewhere = (
-        rules.backfill,
-        rules.fairness,
-        rules.tiresias,
-        rules.muri,
-        rules.pollux,
-        rules.optimus,
-        known.overheads,
-    )
-    for table in (rules.profiling, rules.packing, rules.reservation, *elsewhere, known.overheads):
-        for key in type(table).model_fields:
-            assert re.search(rf"^(# )?{key} = ", text, re.MULTILINE), key
 
 
 def test_every_built_in_policy_is_in_the_table() -> None:

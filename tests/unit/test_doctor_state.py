@@ -121,23 +121,6 @@ def test_training_without_its_libraries_is_found(home: Home, monkeypatch: pytest
     assert "sklearn" in finding.what
 
 
-def test_a_folder_of_samples_has_to_be_there_and_to_be_written(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    spool = home.folder / "spool"
-
-    def about() -> list[tuple[str, str]]:
-        given = home.settings
-        given = given.model_copy(update={"daemon": given.daemon.model_copy(update={"samples_dir": str(spool)})})
-        return [(item.level, item.remedy) for item in look_over_state(given, NOW) if "taken in" in item.what]
-
-    ((level, remedy),) = about()
-    assert (level, "--spool" in remedy) == ("bad", True)
-    spool.mkdir()
-    assert about() == []
-    monkeypatch.setattr(doctor_state.os, "access", lambda path, mode: Path(path) != spool)
-    ((level, remedy),) = about()
-    assert (level, "one group" in remedy) == ("warn", True)
-
-
 def test_a_full_disk_is_found(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_state.shutil, "disk_usage", lambda path: SimpleNamespace(free=100 << 20))
     assert [item.what.partition(": ")[2][:17] for item in home.found()] == ["100 MiB are free;"]

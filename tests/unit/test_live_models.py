@@ -14,7 +14,7 @@ from test_daemon import Site
 
 from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.wake import WakeFile
-from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import settings_from
@@ -73,6 +73,7 @@ def test_without_a_library_history_and_the_synthetic_tree_answer_and_say_so(site
     site.turns(120.0)
     assert {kind: found["version"] for kind, found in site.models().items()} == {
         "duration": "history means", "share": "synthetic share tree", "pairs": "contention model",
+        "throughput": "seasonal means",
     }  # fmt: skip
     assert "duration by history means, share by synthetic share tree" in site.ctl("status")
     found = site.prediction("1")
@@ -98,14 +99,10 @@ def test_a_version_promoted_by_another_process_serves_from_the_next_cycle_on(sit
     assert "share score 0 (Tiny) by share tree v1" in told
     site.serve("share", JUMBO)
     site.turns(10.0)
+    assert site.models()["share"] == {"version": "v2", "why": "judged better", "trouble": False}
     site.library.rollback("share", "it was worse")
     site.turns(10.0)
-    assert [(version, why) for name, version, _, why in site.store.models() if name == "share"] == [
-        ("synthetic share tree", f"no version in {site.library.root}"),
-        ("v1", "judged better"),
-        ("v2", "judged better"),
-        ("v1", "it was worse; was v2"),
-    ]
+    assert site.models()["share"] == {"version": "v1", "why": "it was worse; was v2", "trouble": False}
 
 
 def test_a_daemon_that_starts_reads_its_library_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +130,7 @@ def test_a_daemon_that_starts_reads_its_library_once(tmp_path: Path, monkeypatch
     for _ in range(2):
         daemon.turn()
         assert sorted(reads) == once
-    assert {name: version for name, version, _, _ in store.models()}["duration"] == "v1"
+    assert store.view("status")["models"]["duration"]["version"] == "v1"
     site.serve("share", JUMBO)
     reads.clear()
     daemon.turn()
@@ -203,7 +200,7 @@ def test_the_log_of_finished_jobs_reads_back_as_what_it_was_made_of(tmp_path: Pa
 
 def upkeep(folder: Path, jobs: int, **models: Any) -> tuple[Upkeep, list[int]]:
     """An upkeep over so many finished jobs, and how often it has trained."""
-    store = MemoryStore()
+    store = SqliteStore(IN_MEMORY)
     ran: list[int] = []
     lease = store.take_lease("me", 0.0, 1e9)
     assert lease is not None
@@ -233,7 +230,7 @@ def test_a_daemon_that_is_not_to_train_has_no_timer(tmp_path: Path, monkeypatch:
     daemon = {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}
     for every_h, there in ((0, False), (6, True)):
         settings = settings_from({"daemon": daemon, "models": {"every_h": every_h}}, "test")
-        assert (model_timer(settings, tmp_path / "lucid.toml", MemoryStore()) is not None) is there
+        assert (model_timer(settings, tmp_path / "lucid.toml", SqliteStore(IN_MEMORY)) is not None) is there
     assert children == [["--config", str(tmp_path / "lucid.toml")]], "the child goes by the daemon's own settings"
 
 

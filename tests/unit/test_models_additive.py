@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from examples import examples
 from lucid.errors import ModelError
-from lucid.models.additive import AdditiveModel, from_ebm
+from lucid.models.additive import AdditiveModel
+from lucid.models.ebm import from_ebm
 
 pd = pytest.importorskip("pandas")
 glassbox = pytest.importorskip("interpret.glassbox")

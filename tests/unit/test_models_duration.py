@@ -21,12 +21,13 @@ from hypothesis import strategies as st
 
 from examples import examples
 from lucid.errors import ModelError, TraceError
+from lucid.models.duration.estimate import FitSettings
 from lucid.models.duration.evaluate import evaluate_duration, metrics, walk_forward
 from lucid.models.duration.features import DurationHistory, from_log, replay, to_log
 from lucid.models.duration.fit import _choose_anchor
 from lucid.models.duration.intervals import IntervalTracker, residual, scale_of
 from lucid.models.duration.jobtable import JobTable
-from lucid.models.duration.model import DurationModel, FitSettings
+from lucid.models.duration.model import DurationModel
 
 pytest.importorskip("interpret")
 

@@ -21,11 +21,14 @@ from test_models_duration import cluster
 from lucid.cli.models import models
 from lucid.errors import ConfigError, LucidError, ModelError
 from lucid.models.duration.jobtable import JobTable
+from lucid.models.duration.kind import DURATION
 from lucid.models.duration.model import DurationModel
+from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.packing.measured import Pairing, Usage
-from lucid.models.throughput.model import Bins
-from lucid.models.upkeep import kinds as upkeep
-from lucid.models.upkeep.keeper import Keeper, Sources, rules_from
+from lucid.models.throughput.bins import Bins
+from lucid.models.throughput.kind import THROUGHPUT
+from lucid.models.upkeep.keeper import Keeper, Source, rules_from
+from lucid.models.upkeep.kinds import find_kind
 from lucid.models.upkeep.library import Library, TrainingRuns
 from lucid.models.upkeep.update import Action, Rules
 
@@ -59,14 +62,14 @@ def test_a_version_learns_only_from_before_what_judges_it(
     jobs: JobTable, tmp_path: Path, quick: list[JobTable]
 ) -> None:
     library = Library(tmp_path)
-    first = upkeep.train_duration(library, by_end(jobs, 300))
+    first = DURATION.train(library, by_end(jobs, 300))
     assert first.promoted
     assert len(quick[0]) == 240
     facts = library.show("duration").facts
     assert (facts["learned_from"], facts["judged_on"]) == (240, 60)
     assert quick[0].end_s.max() == facts["learned_until"]
     # the next one learns half of what is new, and both are judged on the other half
-    upkeep.train_duration(library, by_end(jobs, 500))
+    DURATION.train(library, by_end(jobs, 500))
     facts = library.show("duration", 2).facts
     assert (facts["learned_from"], facts["judged_on"]) == (240 + 130, 130)
     assert facts["loss_in_service"] == pytest.approx(facts["loss"])
@@ -74,18 +77,18 @@ def test_a_version_learns_only_from_before_what_judges_it(
 
 def test_too_little_news_is_said(jobs: JobTable, tmp_path: Path, quick: list[JobTable]) -> None:
     library = Library(tmp_path)
-    upkeep.train_duration(library, by_end(jobs, 300))
+    DURATION.train(library, by_end(jobs, 300))
     with pytest.raises(ModelError, match="35 jobs are new since the version in service learned"):
-        upkeep.train_duration(library, by_end(jobs, 275))
+        DURATION.train(library, by_end(jobs, 275))
     with pytest.raises(ModelError, match="0 jobs are new"):
-        upkeep.train_duration(Library(tmp_path / "other"), by_end(jobs, 0))
+        DURATION.train(Library(tmp_path / "other"), by_end(jobs, 0))
 
 
 def test_a_model_worse_than_the_median_is_kept_but_never_promoted(
     jobs: JobTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: list[JobTable]
 ) -> None:
     monkeypatch.setattr(DurationModel, "point_log", lambda self, jobs, facts: np.full(len(jobs), 2.0))
-    trained = upkeep.train_duration(Library(tmp_path), jobs)
+    trained = DURATION.train(Library(tmp_path), jobs)
     assert not trained.promoted
     assert "at most 1.02 is promoted" in trained.reason
     assert Library(tmp_path).serving("duration") is None
@@ -95,18 +98,18 @@ def test_drift_of_error_and_inputs_is_measured_on_what_is_new(
     jobs: JobTable, tmp_path: Path, quick: list[JobTable]
 ) -> None:
     library = Library(tmp_path)
-    upkeep.train_duration(library, by_end(jobs, 300))
-    calm = upkeep.duration_evidence(library, jobs, NOW)
+    DURATION.train(library, by_end(jobs, 300))
+    calm = DURATION.evidence(library, jobs, NOW)
     assert calm.new_jobs == 360
     assert calm.drift.ratio == pytest.approx(1.0)  # the running median answered, and is what it is held against
     assert calm.drift.inputs["cpus"] < 0.1
     late = jobs.end_s > float(library.show("duration").facts["learned_until"])
     moved = replace(jobs, cpus=np.where(late, 64.0, jobs.cpus))
-    assert upkeep.duration_evidence(library, moved, NOW).drift.worst_input[0] == "cpus"  # type: ignore[index]
+    assert DURATION.evidence(library, moved, NOW).drift.worst_input[0] == "cpus"  # type: ignore[index]
 
 
 def keeper(library: Library, jobs: JobTable, **rules: object) -> Keeper:
-    return Keeper(library, Sources(jobs=lambda: jobs), Rules(**rules))  # type: ignore[arg-type]
+    return Keeper(library, {"jobs": Source(lambda: jobs)}, Rules(**rules))  # type: ignore[arg-type]
 
 
 def test_a_tick_trains_when_due_and_only_then(jobs: JobTable, tmp_path: Path, quick: list[JobTable]) -> None:
@@ -129,7 +132,7 @@ def test_a_drifted_model_is_suspended_until_a_better_one_is_promoted(
     jobs: JobTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: list[JobTable]
 ) -> None:
     library = Library(tmp_path, lambda: NOW)
-    upkeep.train_duration(library, by_end(jobs, 300))
+    DURATION.train(library, by_end(jobs, 300))
     honest = DurationModel.point_log
     monkeypatch.setattr(DurationModel, "point_log", lambda self, jobs, facts: honest(self, jobs, facts) + 1.0)
     (outcome,) = keeper(library, jobs).tick(NOW)
@@ -140,7 +143,7 @@ def test_a_drifted_model_is_suspended_until_a_better_one_is_promoted(
     assert "history means" in str(library.suspended("duration"))
     assert [e["action"] for e in library.trail("duration")][-3:] == ["suspend", "add", "keep"]
     monkeypatch.setattr(DurationModel, "point_log", honest)
-    assert upkeep.train_duration(library, jobs).promoted
+    assert DURATION.train(library, jobs).promoted
     assert library.suspended("duration") is None
 
 
@@ -148,10 +151,10 @@ def test_trouble_with_one_kind_leaves_the_others(jobs: JobTable, tmp_path: Path,
     def broken() -> Bins:
         raise ModelError("bins.csv: cannot be read")
 
-    outcomes = Keeper(Library(tmp_path), Sources(jobs=lambda: jobs, bins=broken)).tick(NOW)
+    outcomes = Keeper(Library(tmp_path), {"jobs": Source(lambda: jobs), "bins": Source(broken)}).tick(NOW)
     assert [o.trouble for o in outcomes] == [None, "bins.csv: cannot be read"]
     with pytest.raises(ModelError, match="no data to train share"):
-        Keeper(Library(tmp_path), Sources(jobs=lambda: jobs)).train("share")
+        Keeper(Library(tmp_path), {"jobs": Source(lambda: jobs)}).train("share")
 
 
 def test_a_tick_beside_a_training_is_skipped(jobs: JobTable, tmp_path: Path, quick: list[JobTable]) -> None:
@@ -171,14 +174,14 @@ from pathlib import Path
 from datetime import UTC, datetime
 from test_models_duration import cluster
 from lucid.models.duration.model import DurationModel
-from lucid.models.upkeep.keeper import Keeper, Sources
+from lucid.models.upkeep.keeper import Keeper, Source
 from lucid.models.upkeep.library import Library
 import time
 def fit(jobs, settings):
     Path(sys.argv[2]).write_text("training")
     time.sleep(60)
 DurationModel.fit = staticmethod(fit)
-Keeper(Library(Path(sys.argv[1])), Sources(jobs=lambda: cluster(600))).tick(datetime.now(UTC))
+Keeper(Library(Path(sys.argv[1])), {"jobs": Source(lambda: cluster(600))}).tick(datetime.now(UTC))
 """
 
 
@@ -223,23 +226,23 @@ def measured(configs: int) -> tuple[list[Usage], list[Pairing]]:
 def test_measured_models_are_judged_on_new_measurements_and_then_learn_them(tmp_path: Path) -> None:
     library = Library(tmp_path)
     usages, pairings = measured(9)
-    assert upkeep.train_pairs(library, pairings).promoted
-    assert upkeep.train_share(library, usages, pairings).promoted
+    assert PAIRS.train(library, (usages, pairings)).promoted
+    assert SHARE.train(library, (usages, pairings)).promoted
     facts = library.show("pairs").facts
     assert (facts["learned_from"], facts["judged_on"]) == (45, 15)
     with pytest.raises(ModelError, match="0 new measurements"):
-        upkeep.train_pairs(library, pairings)
+        PAIRS.train(library, (usages, pairings))
     more, together = measured(10)
-    assert upkeep.measured_evidence(library, "pairs", more, together, NOW).new_jobs == 10
-    assert upkeep.measured_evidence(library, "share", more, together, NOW).new_jobs == 1
-    upkeep.train_pairs(library, together)
+    assert PAIRS.evidence(library, (more, together), NOW).new_jobs == 10
+    assert SHARE.evidence(library, (more, together), NOW).new_jobs == 1
+    PAIRS.train(library, (more, together))
     facts = library.show("pairs", 2).facts
     assert (facts["learned_from"], facts["judged_on"]) == (55, 4)
     assert facts["loss_in_service"] is not None
 
 
 def test_throughput_is_judged_on_later_bins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lucid.models.throughput.model import fit_throughput
+    from lucid.models.throughput.fit import fit_throughput
 
     seen: list[int] = []
 
@@ -247,19 +250,19 @@ def test_throughput_is_judged_on_later_bins(tmp_path: Path, monkeypatch: pytest.
         seen.append(len(bins.start))
         return fit_throughput(Bins(bins.start[:1200], bins.jobs[:1200], bins.gpus[:1200]), age)
 
-    monkeypatch.setattr(upkeep, "fit_throughput", fit)
+    monkeypatch.setattr("lucid.models.throughput.kind.fit_throughput", fit)
     rng = np.random.default_rng(0)
     start = tuple(datetime(2024, 1, 1) + timedelta(hours=n) for n in range(2000))
     counts = rng.poisson(3 + np.array([time.hour / 4 for time in start])).astype(float)
     bins = Bins(start, counts, 2 * counts)
     library = Library(tmp_path)
-    upkeep.train_throughput(library, bins.upto(start[1500]))
+    THROUGHPUT.train(library, bins.upto(start[1500]))
     assert seen == [1200]
-    evidence = upkeep.throughput_evidence(library, bins, NOW)
+    evidence = THROUGHPUT.evidence(library, bins, NOW)
     assert evidence.new_jobs == 800
     assert evidence.drift.ratio is not None
     assert evidence.drift.ratio < 1.0  # noise round a daily rhythm: better than 'as in the last hour'
-    upkeep.train_throughput(library, bins)
+    THROUGHPUT.train(library, bins)
     assert seen == [1200, 1600]
 
 
@@ -308,7 +311,7 @@ def test_due_from_a_configuration_file(tmp_path: Path, log: Path, quick: list[Jo
     assert "no version is in service" in invoke("train", "--due", "--config", config)
     assert (tmp_path / "kept" / "duration" / "v0001.json").exists()
     assert "nothing calls for training" in invoke("train", "--due", "--config", config)
-    (found,) = json.loads(invoke("status", "--json", "--config", config))
+    found, _ = json.loads(invoke("status", "--json", "--config", config))
     assert (found["action"], found["new"], found["suspended"]) == ("nothing", 120, None)
     assert found["drift"]["error_ratio"] == pytest.approx(1.0)
     assert "duration" in invoke("status", "--config", config)
@@ -327,16 +330,16 @@ def test_wrong_use_says_what_to_give(tmp_path: Path, log: Path) -> None:
     assert isinstance(error("train", *library), ConfigError)
     assert "no version of duration is in service" in str(error("show", "duration", *library))
     with pytest.raises(ModelError, match="known are duration, share"):
-        upkeep.load_kind("weather", {}, "weather v1")
+        find_kind("weather")
 
 
 @pytest.mark.slow
 def test_show_draws_pictures_and_one_page(tmp_path: Path, jobs: JobTable) -> None:
     library = Library(tmp_path / "library")
     usages, pairings = measured(9)
-    upkeep.train_duration(library, jobs)
-    upkeep.train_share(library, usages, pairings)
-    upkeep.train_pairs(library, pairings)
+    DURATION.train(library, jobs)
+    SHARE.train(library, (usages, pairings))
+    PAIRS.train(library, (usages, pairings))
     for name in ("duration", "share", "pairs"):
         out = invoke("show", name, "--plots", tmp_path / name, "--library", library.root)
         assert "written:" in out

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from lucid.errors import ModelError
-from lucid.models.upkeep.library import Library, Trained, TrainingRuns, write_whole
+from lucid.models.upkeep.files import write_whole
+from lucid.models.upkeep.library import Library, Trained, TrainingRuns
 
 
 def ticking() -> Iterator[datetime]:
@@ -171,6 +172,7 @@ def test_an_unwritable_folder_is_an_error_of_ours(tmp_path: Path) -> None:
 _VICTIM = """
 import os, signal, sys
 from pathlib import Path
+from lucid.models.upkeep.files import write_whole
 from lucid.models.upkeep.library import Library
 
 last = int(sys.argv[2])

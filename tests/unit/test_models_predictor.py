@@ -33,15 +33,17 @@ from lucid.core.prediction import (
     prediction_to_dict,
 )
 from lucid.models.additive import AdditiveModel
+from lucid.models.duration.estimate import Choice
 from lucid.models.duration.features import DurationHistory
 from lucid.models.duration.jobtable import JobTable
-from lucid.models.duration.model import Choice, DurationModel
+from lucid.models.duration.model import DurationModel
 from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_speed import fit_pairs
 from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.predictor import LearnedPredictor, ended_table, usage_of
 from lucid.models.row import RowScorer
 from lucid.models.upkeep.library import Library
+from lucid.models.upkeep.serving import Served
 from lucid.simulator.learned import WalkForward
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces import Trace
@@ -184,31 +186,29 @@ def test_the_row_scorer_knows_missing_and_unknown(name: str | None, number: floa
 
 def test_the_library_gives_what_is_in_service_and_nothing_suspended(tmp_path: Path, model: DurationModel) -> None:
     library = Library(tmp_path)
-    empty = LearnedPredictor.from_library(library, DurationHistory(), HistoryPredictor())
+    empty = LearnedPredictor.from_served(Served(library), DurationHistory(), HistoryPredictor())
     assert empty.duration is None
     assert empty.predict(a_job("x"), None, 0.0).duration_source == "history: no job has ended yet"
     library.promote("duration", library.add("duration", model.to_json(), {}))
     library.promote("share", library.add("share", TREE.to_json(), {}))
-    served = LearnedPredictor.from_library(library, DurationHistory(), HistoryPredictor())
+    served = LearnedPredictor.from_served(Served(library), DurationHistory(), HistoryPredictor())
     assert served.duration is not None
     assert served.duration.trained_jobs == model.trained_jobs
     found = served.predict(a_job("x"), PROFILE, 0.0)
     assert (found.share_source, found.duration_source[:12]) == ("share tree v1", "learned v1: ")
     library.suspend("duration", "it drifted")
-    again = LearnedPredictor.from_library(library, DurationHistory(), HistoryPredictor())
+    again = LearnedPredictor.from_served(Served(library), DurationHistory(), HistoryPredictor())
     assert again.duration is None
     assert again.predict(a_job("x"), None, 0.0).duration_source.startswith("history: ")
 
 
 def test_where_no_share_tree_serves_the_one_given_answers_under_its_name(tmp_path: Path) -> None:
     def source(library: Library) -> str:
-        made = LearnedPredictor.from_library(
-            library, DurationHistory(), HistoryPredictor(), share=TREE, share_source="a tree of mine"
-        )
+        made = LearnedPredictor.from_served(Served(library), DurationHistory(), HistoryPredictor(), share=TREE)
         return made.predict(a_job("x"), PROFILE, 0.0).share_source
 
     library = Library(tmp_path)
-    assert source(library) == "a tree of mine"
+    assert source(library) == "synthetic share tree"
     library.promote("share", library.add("share", TREE.to_json(), {}))
     assert source(library) == "share tree v1"
 
@@ -223,8 +223,10 @@ def test_loading_and_predicting_import_no_library_of_learning(tmp_path: Path, mo
         "from lucid.models.duration.features import DurationHistory\n"
         "from lucid.models.history import HistoryPredictor\n"
         "from lucid.models.upkeep.library import Library\n"
+        "from lucid.models.upkeep.serving import Served\n"
         "from lucid.models.predictor import LearnedPredictor\n"
-        "p = LearnedPredictor.from_library(Library(Path(sys.argv[1])), DurationHistory(), HistoryPredictor())\n"
+        "s = Served(Library(Path(sys.argv[1])))\n"
+        "p = LearnedPredictor.from_served(s, DurationHistory(), HistoryPredictor())\n"
         "p.predict(Job('1', 'vc', 1, 0.0, user='user01'), JobProfile(1.0, 1.0, 1.0), 0.0)\n"
         "p.pair_speed(JobProfile(1.0, 1.0, 1.0), JobProfile(2.0, 1.0, 1.0))\n"
         "bad = {'sklearn', 'interpret', 'pandas', 'matplotlib', 'rapidfuzz', 'scipy'} & set(sys.modules)\n"
@@ -406,8 +408,8 @@ def test_explain_tells_the_terms_of_a_run(tmp_path: Path, fits: list[JobTable]) 
 
 def test_history_means_that_a_job_outlived_while_it_was_profiled_are_no_longer_believed(tmp_path: Path) -> None:
     """Means over many one-second jobs would have every partner nearly done, and leave all GPUs to one job each."""
-    learned = LearnedPredictor.from_library(
-        Library(tmp_path), DurationHistory(), HistoryPredictor(), share=TREE, profiled_s=80.0
+    learned = LearnedPredictor.from_served(
+        Served(Library(tmp_path)), DurationHistory(), HistoryPredictor(), share=TREE, profiled_s=80.0
     )
     job = Job("1", "vc", 1, 0.0, user="ada", name="train")
     learned.learn([Ended(job, 50.0, 1.0)])

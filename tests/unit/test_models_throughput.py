@@ -19,18 +19,13 @@ from hypothesis import strategies as st
 from examples import examples
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel
-from lucid.models.throughput.model import (
-    Bins,
-    Forecaster,
-    ThroughputModel,
-    _lasting,
-    fit_throughput,
-    read_bins,
-    throughput_columns,
-)
+from lucid.models.throughput.bins import Bins, read_bins
+from lucid.models.throughput.fit import _lasting, fit_throughput
+from lucid.models.throughput.inputs import throughput_columns
+from lucid.models.throughput.model import TargetModel, ThroughputModel
 
 START = datetime(2024, 1, 1)
-FLAT = Forecaster(AdditiveModel(3.0, "identity", ()), False, 50.0, 0.5)
+FLAT = TargetModel(AdditiveModel(3.0, "identity", ()), False, 50.0, 0.5)
 
 
 def some(count: int, seed: int = 0, minutes: int = 60) -> Bins:
@@ -87,7 +82,7 @@ def test_learns_the_day() -> None:
 def test_terms_are_the_score() -> None:
     bins = some(900, seed=2)
     for name in ("jobs", "gpus"):
-        forecaster: Forecaster = getattr(trained(), name)
+        forecaster: TargetModel = getattr(trained(), name)
         score = forecaster.model.intercept + sum(t.score for t in trained().explain(bins, name))
         got = max(score, 0.0) ** 2 - 0.25 if forecaster.root else score
         expected = trained().predict(bins)[-1, 0 if name == "jobs" else 1]
@@ -142,7 +137,7 @@ def test_the_rate_at_which_bursts_last_is_the_l1_slope() -> None:
 
 
 def test_too_little_data_and_wrong_ages_and_widths_are_refused() -> None:
-    with pytest.raises(ModelError, match="collect more"):
+    with pytest.raises(ModelError, match="when more have come"):
         fit_throughput(some(600), 1)
     for age in (0, 23):
         with pytest.raises(ModelError, match="age of the newest bin"):

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -16,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from lucid.adapters.gpu.profile_files import read_profile_files
-from lucid.adapters.gpu.spool import read_spool, release
+from lucid.adapters.gpu.spool import read_run
 from lucid.core.readings import GpuCard, GpuLost, GpuProcess, GpuReading
 from lucid.errors import ConfigError, MetricsError
 from lucid.node.jobs import JobSpec, read_job_specs, write_job_spec
 from lucid.node.owners import Owners
 from lucid.node.sampler import Sampler
 from lucid.node.service import NodePaths, metrics_from, running_pid
+from lucid.profiler.samples import Sample
 from nvml_emulator import Board, Gpu, Proc, build, node_environment, uuid_of
 
 
@@ -90,8 +90,7 @@ def test_two_jobs_of_a_pair_are_told_apart(sampler: Sampler, source: Readings, t
     assert (b.together.gpu_util, b.together.mem_util, b.together.mem_mib) == (50, 20, 6000)
     assert b.together.card_util == 95
     assert b.profile is None
-    ticks(sampler, [], 120, 1)
-    samples = {job.job: job.samples for job in read_spool(tmp_path / "spool", {}).jobs}
+    samples = {run.name[0]: [sample for _, sample in read_run(run)] for run in (tmp_path / "spool").iterdir()}
     assert (len(samples["a"]), len(samples["b"])) == (120, 60)
     assert samples["b"][0].gpus[0].own_util == 50
     assert not samples["a"][59].gpus[0].shared
@@ -228,6 +227,9 @@ class Node:
             self.command(*arguments), env=self.env, capture_output=True, text=True, timeout=60, check=False
         )
 
+    def samples(self) -> list[Sample]:
+        return [sample for run in sorted(self.paths.spool.glob("*@*")) for _, sample in read_run(run)]
+
     def wait_for_sampler(self) -> int:
         for _ in range(400):
             pid = running_pid(self.paths)
@@ -284,8 +286,7 @@ def test_prolog_to_epilog_with_two_jobs_of_a_pair(node: Node) -> None:
 
         def both_sampled() -> bool:
             return all(
-                sum(len(j.samples) for j in read_spool(node.paths.spool, {}).jobs if j.job == job) > enough
-                for job in ("7", "8")
+                sum(len(read_run(run)) for run in node.paths.spool.glob(f"{job}@*")) > enough for job in ("7", "8")
             )
 
         until(both_sampled)
@@ -300,20 +301,17 @@ def test_prolog_to_epilog_with_two_jobs_of_a_pair(node: Node) -> None:
     assert eight is not None
     assert (seven.gpu_util, seven.mem_mib) == (50, 3000)
     assert (eight.gpu_util, eight.mem_mib) == (30, 3500)
-    batch = read_spool(node.paths.spool, {})
-    assert len(batch.ended) == 2
-    release(node.paths.spool, batch)
     assert list(node.paths.spool.iterdir()) == []
 
 
-def test_the_end_is_marked_where_no_sampler_is_left(node: Node) -> None:
+def test_samples_go_with_the_job_where_no_sampler_is_left(node: Node) -> None:
     node.call("start", "--job", "7", "--gpus", "0")
     pid = node.wait_for_sampler()
-    until(lambda: any(job.samples for job in read_spool(node.paths.spool, {}).jobs))
+    until(lambda: node.samples())
     os.kill(pid, signal.SIGKILL)
     until(lambda: running_pid(node.paths) is None)
     assert node.call("stop", "--job", "7").returncode == 0
-    assert len(read_spool(node.paths.spool, {}).ended) == 1
+    assert list(node.paths.spool.iterdir()) == []
 
 
 def test_only_one_sampler_runs_and_one_without_a_folder_says_so(node: Node, tmp_path: Path) -> None:
@@ -334,51 +332,27 @@ TOTAL = 10_000
 
 @pytest.mark.slow
 def test_ten_thousand_samples_none_lost_none_doubled_over_killed_samplers(node: Node, tmp_path: Path) -> None:
-    """The sampler is killed (SIGKILL) at random moments and started again, the reader's process forgets what it had
-    not committed; in the end every number is there once, and the driver was asked hardly oftener than that."""
+    """The sampler is killed (SIGKILL) at random moments and started again; in the end every number is there once, and
+    the driver was asked hardly oftener than that."""
     chance = random.Random(7)
     count = tmp_path / "count"
     node.env["LUCID_NVML_COUNT"] = str(count)
     node.paths.make()
     write_job_spec(node.paths.jobs, JobSpec("7", (uuid_of(0),)))
-    store = sqlite3.connect(tmp_path / "store")
-    store.execute("create table samples (folder, seq integer, at_s real)")
-    store.execute("create table cursors (folder primary key, seq integer)")
-    taken, kills, forgotten = 0, 0, 0
-    while taken < TOTAL:
+    kills = 0
+    while len(node.samples()) < TOTAL:
         with subprocess.Popen(node.command("run", "--stay", interval=0.002), env=node.env) as process:
-            end = time.monotonic() + chance.uniform(0.6, 3.0)
-            while time.monotonic() < end and taken < TOTAL:
-                batch = read_spool(node.paths.spool, dict(store.execute("select folder, seq from cursors")))
-                for job in batch.jobs:
-                    folder = next(iter(batch.cursors))
-                    store.executemany(
-                        "insert into samples values (?, ?, ?)", [(folder, s.seq, s.at_s) for s in job.samples]
-                    )
-                store.executemany("insert or replace into cursors values (?, ?)", batch.cursors.items())
-                if chance.random() < 0.3:
-                    store.rollback()  # what a reader killed before its commit leaves
-                    forgotten += 1
-                else:
-                    store.commit()
-                    release(node.paths.spool, batch)
-                (taken,) = store.execute("select count(*) from samples").fetchone()
-                time.sleep(chance.uniform(0.0, 0.05))
+            time.sleep(chance.uniform(0.6, 3.0))
             process.kill()
             kills += 1
-    numbers = [seq for (seq,) in store.execute("select seq from samples order by rowid")]
-    assert numbers == list(range(len(numbers)))
+    samples = node.samples()
+    assert [sample.seq for sample in samples] == list(range(len(samples)))
     assert kills > 3
-    assert forgotten > 3
-    written = len(numbers) + sum(
-        len(job.samples)
-        for job in read_spool(node.paths.spool, dict(store.execute("select folder, seq from cursors"))).jobs
-    )
     # a reading in hand when the sampler is killed was never a sample; there is at most one at each kill
-    assert written <= count.stat().st_size <= written + kills
-    times = [at_s for (at_s,) in store.execute("select at_s from samples order by seq")]
+    assert len(samples) <= count.stat().st_size <= len(samples) + kills
+    times = [sample.at_s for sample in samples]
     assert times == sorted(times)
-    assert sum(path.stat().st_size for path in node.paths.spool.rglob("*.seg")) < 30 * 3600 * 2
+    assert sum(path.stat().st_size for path in node.paths.spool.rglob("*.seg")) < 30 * len(samples)
 
 
 def test_rare_pauses_of_the_driver_do_not_end_a_sampler(node: Node) -> None:
@@ -386,7 +360,7 @@ def test_rare_pauses_of_the_driver_do_not_end_a_sampler(node: Node) -> None:
     pid = node.wait_for_sampler()
 
     def taken() -> int:
-        return sum(len(job.samples) for job in read_spool(node.paths.spool, {}).jobs)
+        return len(node.samples())
 
     until(lambda: taken() > 3)
     node.board.path.unlink()
@@ -395,13 +369,7 @@ def test_rare_pauses_of_the_driver_do_not_end_a_sampler(node: Node) -> None:
     node.board.generation += 1
     node.board.gpus[0] = Gpu(80, 30, 2000)
     node.board.write()
-    until(
-        lambda: any(
-            not sample.gpus[0].lost and sample.gpus[0].gpu_util == 80
-            for job in read_spool(node.paths.spool, {}).jobs
-            for sample in job.samples
-        )
-    )
+    until(lambda: any(not sample.gpus[0].lost and sample.gpus[0].gpu_util == 80 for sample in node.samples()))
     assert running_pid(node.paths) == pid
     node.call("stop", "--job", "7")
     notes = read_profile_files(node.paths.profiles).summaries["7"][0].notes

@@ -14,8 +14,8 @@ import pytest
 from test_daemon import Site
 
 from builders import LIGHT
-from lucid.adapters.atomic import closed_to_others
 from lucid.adapters.store.snapshot_json import snapshot_from_dict
+from lucid.atomic import closed_to_others
 from lucid.live.published import without_names
 
 NAMES = ("ada-lovelace", "secret-train", "acct-x", "secret-workload")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from builders import snap
-from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.recorder import StoreRecorder
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Mode
 from lucid.core.decision import Hold, PartitionPlan, Plan
 from lucid.core.reason import FreeGpus, Reason, SameGpus, SameUser
@@ -24,7 +25,7 @@ NOBODY, OTHERS = SameGpus(1, 0), SameUser("ada", 3)
     ],
 )
 def test_a_wait_is_kept_when_the_kinds_of_its_reasons_change(second: tuple[Reason, ...], kept: int) -> None:
-    store = MemoryStore()
+    store = SqliteStore(IN_MEMORY)
     lease = store.take_lease("me", 0.0, 60.0)
     assert lease is not None
     recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})

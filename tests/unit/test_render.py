@@ -149,6 +149,15 @@ SAID: list[tuple[Reason, str]] = [
         why.SharingLevel(4, 1, 3.0, 1, 2),
         "sharing limited to GSS 1: 4 GPUs idle, 1 waited for",
     ),
+    (
+        why.SharingLevel(14, 0, 3.0, 0, 2, "throughput v3"),
+        "sharing off: 14 GPUs idle, 0 waited for, forecast 3 GPUs an hour by throughput v3",
+    ),
+    (
+        why.ProfilerPressure(320.0, 160.0, 90.0, "seasonal means"),
+        "the profiling queue is 5.3 min long, with what is to come (forecast 90 GPUs an hour by seasonal means), "
+        "a burst (above 2.7 min)",
+    ),
     (why.SharingLevel(0, 9, 3.0, 2, 2), "sharing as configured: 0 GPUs idle, 9 waited for, forecast 3 GPUs an hour"),
     (
         why.SlurmBars("QOSMaxJobsPerUserLimit", 60.0),

@@ -15,7 +15,9 @@ from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.prediction import Prediction
 from lucid.core.reason import LargeShare, Reserved
-from lucid.orchestrator.reservation import Reservation, large_share, next_holder, reserve
+from lucid.orchestrator.fences import keep
+from lucid.orchestrator.reservation import LOOK_AGAIN_S, large_share, next_holder
+from lucid.orchestrator.timeline import expected_ends
 
 MACHINES = nodes(3, 4)
 HELD = [runs("r1", "n1:0-3"), runs("r2", "n2:0-3"), runs("r3", "n3:0-1")]
@@ -41,15 +43,11 @@ def test_the_holder_gets_the_nodes_that_drain_soonest() -> None:
 
 def test_the_nodes_are_those_of_the_right_size_that_are_up() -> None:
     machines = (Node("n1", 4), Node("n2", 4, available=False), Node("n3", 4), Node("n4", 2), Node("n5", 4))
-    found = reserve(
-        waits("big", 8),
-        part(machines, (), [runs("r1", "n1:0-3")]),
-        Ledger(part(machines)),
-        {"r1": guess(500.0)},
-        0.0,
-        ReservationSettings(),
-    )
-    assert found.names == {"n3", "n5"}
+    held = [runs("r1", "n1:0-3")]
+    ends = expected_ends(held, {"r1": guess(500.0)}, 0.0)
+    found = keep(waits("big", 8).job, Ledger(part(machines, (), held)), 0.0, ends, frozenset())
+    assert found is not None
+    assert found.names == ("n3", "n5")
 
 
 @pytest.mark.parametrize(("estimate_s", "starts"), [(700.0, True), (701.0, False)])
@@ -92,8 +90,7 @@ def test_past_the_bound_nothing_starts_there(now_s: float, starts: bool) -> None
         strict_after_s=100.0,
     )
     assert isinstance(made.decisions["small"], Start) == starts
-    # 500: when the job on one of its nodes outlives its estimate, another node may be the one to drain sooner
-    assert made.wake_s == (100.0 if starts else 500.0)
+    assert made.wake_s == (100.0 if starts else 100.0 + LOOK_AGAIN_S)
 
 
 def test_the_holder_starts_before_anybody_else() -> None:
@@ -133,52 +130,16 @@ def test_no_nodes_stand_idle_for_a_job_that_cannot_come() -> None:
     assert isinstance(made.decisions["small"], Start)
 
 
-def standing(now_s: float, starts_s: Mapping[str, float], strict_after_s: float = 1e9) -> Reservation:
-    """Nodes for a job of 8 GPUs, of three nodes of 4 on each of which one job runs; two of them are kept."""
-    held = [runs(name, f"{name.replace('r', 'n')}:0-3", starts_s[name]) for name in ("r1", "r2", "r3")]
-    machines = nodes(3, 4)
-    rules = ReservationSettings(strict_after_s=strict_after_s)
-    return reserve(waits("big", 8), part(machines, (), held), Ledger(part(machines, (), held)), ENDS, now_s, rules)
-
-
-def test_a_reservation_stands_until_an_estimate_on_its_nodes_is_over() -> None:
-    found = standing(100.0, {"r1": 0.0, "r2": 0.0, "r3": 0.0})
-    assert found.names == {"n1", "n3"}
-    assert found.stands_until_s(100.0, []) == 500.0
-
-
-def test_a_reservation_stands_until_a_job_that_outlives_its_estimate_comes_to_be_later_than_another() -> None:
-    late = standing(650.0, {"r1": 100.0, "r2": 400.0, "r3": 400.0})
-    assert late.names == {"n1", "n3"}
-    assert (late.oldest_s, late.fixed_s) == (100.0, 1100.0)
-    assert late.stands_until_s(650.0, []) == 700.0, "2 t - 100 reaches 1300, when r2 is expected to end"
-    assert standing(700.1, {"r1": 100.0, "r2": 400.0, "r3": 400.0}).names == {"n2", "n3"}
-
-
-def test_a_reservation_stands_until_a_job_no_longer_fits_before_it() -> None:
-    found = standing(100.0, {"r1": 0.0, "r2": 0.0, "r3": 0.0})
-    assert found.room(100.0).room_s == 600.0
-    assert found.stands_until_s(100.0, [1.0, 300.0, 601.0]) == pytest.approx(400.0, abs=0.01)
-
-
-def test_a_reservation_stands_until_a_job_fits_before_one_that_goes_on_and_on() -> None:
-    found = standing(900.0, {"r1": 0.0, "r2": 0.0, "r3": 0.0})
-    assert found.room(900.0).room_s == 900.0
-    assert found.stands_until_s(900.0, [800.0, 950.0, 990.0]) == 950.0
-    assert found.stands_until_s(900.0, [800.0]) is None
-
-
-def test_a_time_that_has_passed_is_not_looked_forward_to() -> None:
-    # estimates end at 1300, one job runs on since 300: at 700 a job of 500 s came to have no more room before 1300,
-    # but by now the other is expected until 1500
-    kept = Reservation(waits("big", 16), frozenset(), frozenset(), 1500.0, False, 1.0, 1300.0, 300.0)
-    assert kept.stands_until_s(900.0, [500.0]) is None
-    assert replace(kept, until_s=1300.0).stands_until_s(700.0, [500.0, 590.0]) == pytest.approx(710.0, abs=0.01)
-
-
-def test_a_strict_reservation_has_no_room_to_come_or_go() -> None:
-    found = standing(900.0, {"r1": 0.0, "r2": 0.0, "r3": 0.0}, strict_after_s=1.0)
-    assert found.stands_until_s(900.0, [800.0, 950.0]) is None
+@pytest.mark.parametrize(("now_s", "names"), [(650.0, ("n1", "n3")), (700.1, ("n2", "n3"))])
+def test_a_job_that_outlives_its_estimate_is_expected_ever_later(now_s: float, names: tuple[str, ...]) -> None:
+    """One job on each of three nodes: r1 has outlived its estimate, and from 700 s on is expected after r2."""
+    held = [
+        runs(name, f"{name.replace('r', 'n')}:0-3", at_s) for name, at_s in (("r1", 100), ("r2", 400), ("r3", 400))
+    ]
+    room = part(nodes(3, 4), (), held)
+    kept = keep(waits("big", 8).job, Ledger(room), now_s, expected_ends(held, ENDS, now_s), frozenset())
+    assert kept is not None
+    assert set(kept.names) == set(names)
 
 
 # -- large jobs keep to their share ----------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from fake_slurm import FakeSampler, FakeSlurm, fake_node, unsealed
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.request import Request
-from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.leased import IN_MEMORY
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Keep, Release, Requeue, Start
 from lucid.core.job import Job, Stage
@@ -34,7 +35,7 @@ class Scene:
         self.mps = mps
         self.optout = optout
         self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")])
-        self.store = MemoryStore()
+        self.store = SqliteStore(IN_MEMORY)
         lease = self.store.take_lease("me", 0.0, 1e9)
         assert lease is not None
         self.token = lease.token

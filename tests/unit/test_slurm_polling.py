@@ -18,7 +18,7 @@ from lucid.adapters.slurm.cli import CommandClient
 from lucid.adapters.slurm.client import Breaker, SlurmClient
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.rest import RestClient
-from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import Mode, Settings, SlurmSettings, settings_from
@@ -129,7 +129,7 @@ def test_over_slurmrestd_alone_no_partition_is_packed() -> None:
 def test_over_slurmrestd_alone_a_cluster_says_that_it_can_do_less() -> None:
     for slurm, able in ((SlurmSettings(**REST), 0), (SlurmSettings(**REST, rest_commands=True), 2)):
         cluster = SlurmCluster(
-            FakeSlurm([]), MemoryStore(), FakeSampler(FakeSlurm([]), {}), Watch(), slurm,
+            FakeSlurm([]), SqliteStore(IN_MEMORY), FakeSampler(FakeSlurm([]), {}), Watch(), slurm,
             over_rest().daemon, dict, lambda job: False, 0,
         )  # fmt: skip
         assert len(cluster.capabilities) == able

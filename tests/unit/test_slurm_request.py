@@ -20,7 +20,8 @@ from lucid.adapters.slurm.request import (
     per_gpu,
     whole_because,
 )
-from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.leased import IN_MEMORY
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Requeue, Start
 from lucid.core.reason import FairOrder
@@ -103,7 +104,7 @@ def test_a_job_that_stands_half_way_is_known_by_its_tag() -> None:
 class Scene:
     def __init__(self) -> None:
         self.slurm = FakeSlurm([fake_node("n1", "vc")])
-        self.store = MemoryStore()
+        self.store = SqliteStore(IN_MEMORY)
         lease = self.store.take_lease("me", 0.0, 1e9)
         assert lease is not None
         self.cluster = SlurmCluster(

@@ -17,10 +17,11 @@ from lucid.core.job import Ended
 from lucid.core.ledger import Ledger
 from lucid.core.reason import PlainOrder, Reserved
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.fences import Fence, Fences, soonest
+from lucid.orchestrator.fences import Fence, Fences, keep
 from lucid.orchestrator.policies.lucid_plan import LucidMemory, promise_kept
 from lucid.orchestrator.policies.plain import Kept, Shadow
 from lucid.orchestrator.promise import turns
+from lucid.orchestrator.timeline import expected_ends
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
 
@@ -148,10 +149,11 @@ def test_the_nodes_kept_are_those_expected_first(gpus: int, names: tuple[str, ..
     running = [runs("x", "n1:0-3"), runs("y", "n2:0-1"), runs("z", "n2:2-3")]
     room = part(nodes(3, 4), [], running)
     found = {"x": guess(900.0), "y": guess(200.0), "z": guess(1000.0)}
-    kept = soonest(waits("j", gpus).job, room.running, Ledger(room), found, 100.0, {2})
+    ends = expected_ends(room.running, found, 100.0)
+    kept = keep(waits("j", gpus).job, Ledger(room), 100.0, ends, {2})
     assert kept is not None
     assert (kept.names, kept.until_s) == (names, until_s)
-    assert soonest(waits("j", 12).job, room.running, Ledger(room), found, 100.0, {2}) is None
+    assert keep(waits("j", 12).job, Ledger(room), 100.0, ends, {2}) is None
 
 
 def test_what_really_happened_moves_the_shadow_not_what_will() -> None:

@@ -122,7 +122,6 @@ def test_a_store_of_any_earlier_version_is_brought_up_to_date_with_its_rows(tmp_
     assert [row.placement for row in store.decisions("1")] == ["n1:0"]
     assert [row.result for row in store.actions("1")] == ["done"]
     assert [(item.job.id, item.profile) for item in store.ended()] == [("2", None)]
-    assert store.models() == [("duration", "v1", 5.0, "first")]
     assert store.settings() == {"paused": "1"}
     said = store.prediction("1")
     assert (said is not None and said.prediction.duration_s == 60.0) if version >= 2 else said is None

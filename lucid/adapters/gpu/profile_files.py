@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from lucid.adapters.atomic import read_regular, write_atomic
 from lucid.adapters.checked import checked
+from lucid.atomic import read_regular, write_atomic
 from lucid.core.job import JobProfile
 from lucid.errors import MetricsError
 from lucid.profiler.shape import MemoryTrend, Steadiness

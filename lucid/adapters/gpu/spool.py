@@ -1,14 +1,11 @@
-"""A job's samples on disk: written by one sampler, taken in by one reader, each exactly once.
+"""A job's samples on disk: a sampler that starts after another was killed reads them, and goes on where that was.
 
 ``<spool>/<job>@<node>~<begin in ms>/<first sequence number>.seg`` holds a line of JSON (whose samples these are)
 and then records of fixed size (``lucid.profiler.samples``). A segment appears whole with its first line; each
 record is appended by one ``write``, so a killed sampler leaves at most one torn record, which the next one cuts off
-before it goes on with the next number. Full segments are never touched again. ``end`` appears when the job has
-ended; a requeued job gets a folder of its own.
-
-Exactly once: the reader gives its cursors (the next number wanted, by folder) with the samples, and whoever stores
-the samples stores the cursors in the same transaction. Only then are segments released. A killed sampler loses no
-record that it wrote, a killed reader takes none twice; a power failure may cost what the kernel had not yet written.
+before it goes on with the next number. Full segments are never touched again. The folder goes with the job; a
+requeued job gets a folder of its own. A killed sampler loses no record that it wrote; a power failure may cost what
+the kernel had not yet written.
 """
 
 from __future__ import annotations
@@ -16,23 +13,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lucid.adapters.atomic import read_regular, write_atomic
 from lucid.adapters.bounded import MOST_S, clean, digits, finite
+from lucid.atomic import read_regular, write_atomic
 from lucid.errors import MetricsError
 from lucid.profiler.samples import GpuSample, Sample, pack, record_size, unpack
 
-__all__ = ["Batch", "JobSamples", "SampleWriter", "not_taken", "read_spool", "release", "unended"]
+__all__ = ["SampleWriter", "read_run", "unended"]
 
 _SEGMENT_RECORDS: Final = 3600
 _MOST_SEGMENTS: Final = 48
-"""Two days at 1 Hz. Beyond that the oldest segment goes: a node must not fill because nobody takes samples in."""
-_END: Final = "end"
+"""Two days at 1 Hz. Beyond that the oldest segment goes: a profile of the newest two days is enough."""
 _LONGEST_HEAD: Final = 1 << 14
 
 
@@ -66,13 +61,12 @@ def _segments(folder: Path) -> list[_Segment]:
     return found
 
 
-def _samples(segment: _Segment, wanted: int = 0) -> Iterator[Sample]:
-    """Whole records from number ``wanted`` on; ends at the first that is torn or damaged. Numbers have no gap, so
-    what was read before is not read again."""
+def _samples(segment: _Segment) -> Iterator[Sample]:
+    """Whole records; ends at the first that is torn or damaged."""
     size = record_size(len(segment.gpus))
     try:
         with segment.path.open("rb") as file:
-            file.seek(segment.start + max(wanted - segment.first, 0) * size)
+            file.seek(segment.start)
             content = file.read()
     except FileNotFoundError:
         return
@@ -83,10 +77,18 @@ def _samples(segment: _Segment, wanted: int = 0) -> Iterator[Sample]:
         yield sample
 
 
+def read_run(folder: Path) -> list[tuple[tuple[str, ...], Sample]]:
+    """The samples in one run's folder, oldest first, each with the UUIDs of its GPUs.
+
+    Raises:
+        MetricsError: a segment's first line cannot be read.
+    """
+    return [(segment.gpus, sample) for segment in _segments(folder) for sample in _samples(segment)]
+
+
 def unended(spool: Path, job: str, node: str) -> list[Path]:
-    """Folders of runs of this job whose end is not marked, oldest first (more than one would be odd)."""
-    named = (path for path in spool.glob(f"*@{node}~*") if path.name.rpartition("@")[0] == job)
-    return sorted(path for path in named if not (path / _END).exists())
+    """Folders of this job's samples on this node, oldest first (more than one would be odd)."""
+    return sorted(path for path in spool.glob(f"*@{node}~*") if path.name.rpartition("@")[0] == job)
 
 
 class SampleWriter:
@@ -116,17 +118,12 @@ class SampleWriter:
         self._in_segment = 0
         self._base_s = 0.0
         self.next_seq = 0
-        self.dropped = 0
-        """Segments given up because nobody took them in."""
-        self.recovered: list[tuple[tuple[str, ...], Sample]] = []
         self._folder.mkdir(parents=True, exist_ok=True)
+        self.recovered = read_run(self._folder)
         segments = _segments(self._folder)
-        for segment in segments:
-            self.next_seq = max(self.next_seq, segment.first)
-            for sample in _samples(segment):
-                self.recovered.append((segment.gpus, sample))
-                self.next_seq = max(self.next_seq, sample.seq + 1)
         if segments:
+            last = self.recovered[-1][1].seq + 1 if self.recovered else 0
+            self.next_seq = max(segments[-1].first, last)
             self._take_up(segments[-1])
 
     def _take_up(self, last: _Segment) -> None:
@@ -166,10 +163,8 @@ class SampleWriter:
         if self._file is not None:
             os.close(self._file)
         self._file, self._gpus, self._in_segment, self._base_s = file, gpus, 0, base_s
-        older = sorted(self._folder.glob("*.seg"))[: -self._most_segments]
-        for old in older:
+        for old in sorted(self._folder.glob("*.seg"))[: -self._most_segments]:
             old.unlink(missing_ok=True)
-        self.dropped += len(older)
 
     def close(self) -> None:
         """Stop writing for now (the sampler stops, the job goes on)."""
@@ -178,136 +173,9 @@ class SampleWriter:
             self._file = None
 
     def end(self) -> None:
-        """The job has ended: say how many samples there are, so that the reader knows when it has all."""
+        """The job has ended: its summary says what the samples told, and they go."""
         self.close()
         with contextlib.suppress(OSError):
-            write_atomic(self._folder / _END, json.dumps({"samples": self.next_seq}).encode())
-
-
-@dataclass(frozen=True, slots=True)
-class JobSamples:
-    """New samples of one job on one node. ``missing``: numbers that had been given up before they were read."""
-
-    job: str
-    node: str
-    gpus: tuple[str, ...]
-    samples: tuple[Sample, ...]
-    missing: int = 0
-    folder: str = ""
-    """Of this run of the job in the spool: what cursors go by."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What is new in a spool, and the cursors to store with it, in one transaction."""
-
-    jobs: tuple[JobSamples, ...] = ()
-    cursors: Mapping[str, int] = field(default_factory=dict)
-    ended: tuple[str, ...] = ()
-    """Folders of jobs that have ended and are read to the end once these cursors are stored."""
-    bad: tuple[str, ...] = ()
-    """Folders that could not be read, in words; nothing is taken from those."""
-
-
-def read_spool(spool: Path, cursors: Mapping[str, int], most: int | None = None) -> Batch:
-    """Samples from ``cursors`` (next number wanted, by folder name; 0 where there is none) on: all, or about
-    ``most`` of them (a segment begun is read to its end)."""
-    jobs: list[JobSamples] = []
-    after: dict[str, int] = {}
-    ended: list[str] = []
-    bad: list[str] = []
-    taken = 0
-    for folder in sorted(spool.iterdir()) if spool.is_dir() else ():
-        name, left = folder.name, most - taken if most is not None else None
-        if _run_of(name) is None:
-            continue
-        try:
-            if not folder.is_dir():
-                continue
-            end = _end_of(folder)
-            found, wanted = _read_folder(folder, cursors.get(name, 0), left)
-            name.encode()  # bytes that are no text are no job's name
-        except Exception as error:  # whatever is wrong with it: nothing is taken from it, nor deleted
-            bad.append(str(error) if isinstance(error, MetricsError) else f"{ascii(str(folder))[1:-1]}: {error}")
-            continue
-        jobs += found
-        taken += sum(len(part.samples) for part in found)
-        after[name] = wanted
-        if end is not None and wanted >= end:
-            ended.append(name)
-    return Batch(tuple(jobs), after, tuple(ended), tuple(bad))
-
-
-def _run_of(name: str) -> tuple[str, str] | None:
-    """Job and node of a run's folder; ``None`` of one that is none."""
-    job, at, place = name.rpartition("@")
-    node, began, _ = place.rpartition("~")
-    return (job, node) if at and began else None
-
-
-def _read_folder(folder: Path, wanted: int, most: int | None) -> tuple[list[JobSamples], int]:
-    """What is new in one run's folder, and the number wanted next."""
-    job, node = _run_of(folder.name) or ("", "")
-    jobs: list[JobSamples] = []
-    left = float("inf") if most is None else most
-    segments = _segments(folder)
-    for i, segment in enumerate(segments):
-        if left <= 0:
-            break
-        following = segments[i + 1].first if i + 1 < len(segments) else None
-        if following is not None and following <= wanted:
-            continue
-        fresh = tuple(sample for sample in _samples(segment, wanted) if sample.seq >= wanted)
-        missing = max(segment.first - wanted, 0)
-        if fresh or missing:
-            jobs.append(JobSamples(job, node, segment.gpus, fresh, missing, folder.name))
-        left -= len(fresh)
-        wanted = fresh[-1].seq + 1 if fresh else max(wanted, segment.first)
-    return jobs, wanted
-
-
-def _end_of(folder: Path) -> int | None:
-    try:
-        samples = finite(json.loads(read_regular(folder / _END, 1 << 12))["samples"], -1.0)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return int(samples) if samples >= 0.0 else None
-
-
-def not_taken(batch: Batch, cursors: Mapping[str, int]) -> list[JobSamples]:
-    """What of a batch is new by the cursors that are stored, which may be ahead of those that it was read from."""
-    fresh: list[JobSamples] = []
-    for job in batch.jobs:
-        wanted = cursors.get(job.folder, 0)
-        samples = tuple(sample for sample in job.samples if sample.seq >= wanted)
-        first = samples[0].seq if samples else batch.cursors.get(job.folder, 0)
-        missing = min(job.missing, max(first - wanted, 0))
-        if samples or missing:
-            fresh.append(replace(job, samples=samples, missing=missing))
-    return fresh
-
-
-def release(spool: Path, batch: Batch) -> None:
-    """Delete what has been taken in: call it once the batch's samples and cursors are stored for good.
-
-    The newest segment of a running job stays, for its writer counts on from it.
-
-    Raises:
-        OSError, MetricsError: something could not be deleted; the rest was.
-    """
-    trouble: list[Exception] = []
-    for name, wanted in batch.cursors.items():
-        try:
-            for segment, following in pairwise(_segments(spool / name)):
-                if following.first <= wanted:
-                    segment.path.unlink(missing_ok=True)
-        except (OSError, MetricsError) as error:
-            trouble.append(error)
-    for name in batch.ended:
-        folder = spool / name
-        with contextlib.suppress(OSError):
-            for path in folder.iterdir():  # a sampler killed while it wrote may have left a temporary file, too
+            for path in self._folder.iterdir():  # a sampler killed while it wrote may have left a temporary file, too
                 path.unlink(missing_ok=True)
-            folder.rmdir()
-    if trouble:
-        raise trouble[0]
+            self._folder.rmdir()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lucid.adapters.atomic import write_public
+from lucid.atomic import write_public
 from lucid.config import Mode
 from lucid.errors import StoreError
 

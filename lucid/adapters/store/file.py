@@ -14,7 +14,7 @@ from lucid.adapters.store.port import StoreDamaged, StoreGone, StoreUnreadable
 from lucid.adapters.store.schema import MIGRATIONS
 from lucid.errors import StoreError
 
-__all__ = ["error_of", "look_through", "open_file", "reader", "set_aside"]
+__all__ = ["error_of", "look_through", "open_file", "open_memory", "reader", "set_aside"]
 
 _MODE, _FOLDER_MODE = 0o600, 0o700
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
@@ -100,6 +100,14 @@ def open_file(path: Path, *, read_only: bool, wait_s: float, shared: bool = Fals
         raise error_of(
             error, f"{path}: cannot be opened ({error}); check the folder, its owner and free space"
         ) from None
+
+
+def open_memory() -> sqlite3.Connection:
+    """A connection to a new store in memory."""
+    db = sqlite3.connect(":memory:", check_same_thread=False)
+    db.isolation_level = None
+    _migrate(db, Path(":memory:"), read_only=False)
+    return db
 
 
 def look_through(path: Path, wait_s: float = 5.0) -> None:

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.atomic import write_atomic
 from lucid.adapters.bounded import clean
 from lucid.adapters.left_out import LeftOut
+from lucid.atomic import write_atomic
 from lucid.core.job import Running
 from lucid.errors import StoreError
 from lucid.models.packing.pair_memory import PairMemory

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import lucid
-from lucid.adapters.atomic import write_atomic
 from lucid.adapters.store.nouns import noun_from_json, noun_to_json
+from lucid.atomic import write_atomic
 from lucid.config import PolicySettings, settings_from
+from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Pending, Running
 from lucid.core.ports import Applied, Predictor
@@ -157,7 +158,7 @@ def _context_json(context: Context, partitions: _Once[Partition], predictions: _
         "predictions": [[job_id, predictions(known[job_id])] for job_id in jobs if job_id in known],
         "ended": noun_to_json(snapshot.ended),
         "memory": noun_to_json(dict(snapshot.memory)),
-        "forecast": noun_to_json(dict(snapshot.forecast)),
+        "forecast": noun_to_json(snapshot.arrivals),
         "fair_share": noun_to_json(dict(snapshot.fair_share)),
         "predictor": context.predictor,
         "answers": [list(map(noun_to_json, (a, b, said))) for (a, b), said in context.answers.items()],
@@ -209,11 +210,16 @@ def _context(data: Mapping[str, Any], partitions: Sequence[Partition], predictio
         noun_from_json(data["ended"]),
         {job_id: predictions[i] for job_id, i in data["predictions"]},
         noun_from_json(data["memory"]),
-        noun_from_json(data["forecast"]),
+        _arrivals(noun_from_json(data["forecast"])),
         noun_from_json(data.get("fair_share", {"map": []})),
     )
     said = {(noun_from_json(a), noun_from_json(b)): noun_from_json(answer) for a, b, answer in data["answers"]}
     return Context(snapshot, data["predictor"], said)
+
+
+def _arrivals(found: ArrivalForecast | Mapping[str, float]) -> ArrivalForecast:
+    """Records of 0.6 and before hold the rates alone."""
+    return found if isinstance(found, ArrivalForecast) else ArrivalForecast("", found)
 
 
 # -- again -----------------------------------------------------------------------------------------------------

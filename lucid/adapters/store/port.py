@@ -1,7 +1,7 @@
 """What the daemon keeps between cycles and over restarts, and nothing that Slurm itself could tell.
 
-Two adapters keep to this port (``tests/contract/test_store_contract.py``): SQLite for the daemon and for
-``lucidctl`` beside it, memory for tests and for a daemon whose disk is full.
+The adapter is SQLite, for the daemon and for ``lucidctl`` beside it; in a file, or in memory where nothing may be
+written. Both keep ``tests/contract/test_store_contract.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lucid.adapters.bounded import digits
-from lucid.adapters.gpu.spool import Batch, JobSamples
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, JobProfile
 from lucid.core.prediction import Prediction
@@ -212,32 +211,6 @@ class Store(Protocol):
         """Latest profile of each job."""
         ...
 
-    def profile_like(self, user: str, name: str, gpus: int, since_s: float) -> ProfileRow | None:
-        """Latest profile of a job of the same user, name and GPU count measured since then."""
-        ...
-
-    def put_samples(self, batch: Batch, at_s: float, token: int) -> list[JobSamples]:
-        """Take samples in together with the batch's cursors, all or nothing; returns those that had not been taken
-        in before, whatever cursors the batch was read from."""
-        ...
-
-    def sample_cursors(self) -> dict[str, int]:
-        """The next number wanted, by folder."""
-        ...
-
-    def samples_missing(self) -> int:
-        """Numbers that samplers had given up before they were taken in."""
-        ...
-
-    def samples(self, since_s: float = 0.0, most: int | None = None) -> list[JobSamples]:
-        """What was taken in since then, or about the newest ``most`` of it, in order of folder and number."""
-        ...
-
-    def bound_samples(self, before_s: float, most_bytes: int, token: int) -> int:
-        """Drop what was taken in before then, and the oldest beyond so many bytes; returns how many samples went.
-        Cursors stay."""
-        ...
-
     def put_decisions(self, rows: Sequence[DecisionRow], token: int) -> None:
         """Append decisions."""
         ...
@@ -274,18 +247,6 @@ class Store(Protocol):
         """Jobs that ended, oldest first."""
         ...
 
-    def put_model(self, name: str, version: str, at_s: float, why: str) -> None:
-        """Note that a model version came into service."""
-        ...
-
-    def models(self) -> list[tuple[str, str, float, str]]:
-        """Model versions that served, oldest first: name, version, since, why."""
-        ...
-
-    def setting(self, key: str) -> str | None:
-        """A switch set by hand (``paused``, ``mode.<partition>``)."""
-        ...
-
     def settings(self) -> dict[str, str]:
         """All switches."""
         ...
@@ -303,7 +264,7 @@ class Store(Protocol):
         ...
 
     def prune(self, before_s: float) -> int:
-        """Drop decisions, predictions, actions, ended jobs, profiles and cursors older than that; returns how
+        """Drop decisions, predictions, actions, ended jobs and profiles older than that; returns how
         many rows went."""
         ...
 

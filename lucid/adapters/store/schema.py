@@ -46,4 +46,10 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE ended ADD COLUMN profile TEXT;
     """,
+    """
+    DROP TABLE samples;
+    DROP TABLE cursors;
+    DROP TABLE models;
+    DROP INDEX profiles_like;
+    """,
 )

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from lucid.adapters.slurm.facts import parse_placement
+from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import (
     Action,
     Decision,
@@ -124,7 +125,11 @@ def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
             for job_id in [*(e.job.id for e in part.pending), *(e.job.id for e in part.running)]
             if job_id in snapshot.predictions
         },
-        "forecast": dict(snapshot.forecast),
+        "arrivals": {
+            "by": snapshot.arrivals.by,
+            "gpus_per_hour": dict(snapshot.arrivals.gpus_per_hour),
+            "profiled_per_hour": snapshot.arrivals.profiled_per_hour,
+        },
         "fair_share": [[account, user, factor] for (account, user), factor in snapshot.fair_share.items()],
     }
 
@@ -148,9 +153,9 @@ def snapshot_from_dict(data: Any) -> Snapshot:
             for name, part in data["partitions"].items()
         }
         predictions = {job_id: prediction_from_dict(item) for job_id, item in data["predictions"].items()}
-        forecast = data.get("forecast", {})
+        arrivals = ArrivalForecast(**data.get("arrivals", {}))
         fair_share = {(account, user): factor for account, user, factor in data.get("fair_share", ())}
-        return Snapshot(data["now_s"], partitions, (), predictions, {}, forecast, fair_share)
+        return Snapshot(data["now_s"], partitions, (), predictions, {}, arrivals, fair_share)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise StoreError(f"the stored snapshot cannot be read ({error!r}); lucidd writes a new one") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lucid.core.reason.base import Reason
+from lucid.core.rounding import reached
 
 __all__ = [
     "CarryNode",
@@ -41,8 +42,7 @@ class ProfileTime(Reason):
     t_prof_s: float
 
     def __bool__(self) -> bool:
-        # a wake at start + T_prof may come out a rounding error early
-        return self.ran_s >= self.t_prof_s - 1e-6
+        return reached(self.ran_s, self.t_prof_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,13 @@ class Requeueable(Reason):
 
 @dataclass(frozen=True, slots=True)
 class ProfilerPressure(Reason):
-    """Is there a burst? ``queue_s``: how long the profiling queue would take at the usual T_prof."""
+    """Is there a burst? ``queue_s``: how long the profiling queue would take at the usual T_prof, with what comes
+    within one T_prof by the forecast of ``by``: ``gpus_per_hour`` for profiling nodes."""
 
     queue_s: float
     bound_s: float
+    gpus_per_hour: float = 0.0
+    by: str = ""
 
     def __bool__(self) -> bool:
         return self.queue_s > self.bound_s
@@ -155,4 +158,4 @@ class WaitedForProfiling(Reason):
     most_s: float
 
     def __bool__(self) -> bool:
-        return self.waited_s >= self.most_s - 1e-6
+        return reached(self.waited_s, self.most_s)

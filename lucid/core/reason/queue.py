@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lucid.core.reason.base import Reason
+from lucid.core.rounding import reached
 
 __all__ = [
     "Allotted",
@@ -229,8 +230,7 @@ class LargeShare(Reason):
     waited_s: float
 
     def __bool__(self) -> bool:
-        # a wake at the very time may come out a rounding error early
-        return self.other_waited_s < self.waited_s / 2 - 1e-6
+        return not reached(self.other_waited_s, self.waited_s / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +244,7 @@ class PlainOrder(Reason):
     bound_s: float
 
     def __bool__(self) -> bool:
-        # a wake at the very time may come out a rounding error early
-        return self.now_s >= self.turn_s - 1e-6
+        return reached(self.now_s, self.turn_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lucid.core.reason.base import Reason
+from lucid.core.rounding import past, reached
 
 __all__ = [
     "BestPartner",
@@ -88,7 +89,7 @@ class PairHarm(Reason):
     most: float
 
     def __bool__(self) -> bool:
-        return max(self.own, self.other) <= self.most + 1e-9
+        return not past(max(self.own, self.other), self.most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +181,7 @@ class PartnerOutlasts(Reason):
     least_s: float
 
     def __bool__(self) -> bool:
-        # a wake at the time when this becomes true may come out a rounding error early
-        return self.remaining_s >= self.least_s - 1e-6
+        return reached(self.remaining_s, self.least_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,13 +268,14 @@ class Interleaved(Reason):
 @dataclass(frozen=True, slots=True)
 class SharingLevel(Reason):
     """Is the VC busy enough for sharing as configured? ``gss`` is the capacity in force, from idle GPUs, GPUs that
-    wait, and GPUs forecast to be submitted per hour."""
+    wait, and GPUs that ``by`` forecasts to be submitted per hour."""
 
     idle_gpus: int
     waiting_gpus: int
     gpus_per_hour: float
     gss: int
     default_gss: int
+    by: str = ""
 
     def __bool__(self) -> bool:
         return self.gss >= self.default_gss

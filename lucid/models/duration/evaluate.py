@@ -18,11 +18,13 @@ from typing import Any, Final
 import numpy as np
 
 from lucid.errors import TraceError
+from lucid.models.duration.anchor import anchor_log
+from lucid.models.duration.estimate import FitSettings
 from lucid.models.duration.features import FACT_NAMES, LOG_OFFSET_S, from_log, replay, to_log
 from lucid.models.duration.fit import rank_correlation
 from lucid.models.duration.intervals import IntervalTracker, residual, scale_of
 from lucid.models.duration.jobtable import FloatArray, JobTable, TextArray, read_jobs
-from lucid.models.duration.model import DurationModel, FitSettings, anchor_log
+from lucid.models.duration.model import DurationModel
 
 __all__ = ["REFITS", "WalkForward", "evaluate_duration", "metrics", "walk_forward"]
 

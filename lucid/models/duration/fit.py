@@ -17,20 +17,18 @@ the estimates that they had at submission, in tables trained on such jobs alone,
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from lucid.errors import ModelError
-from lucid.models.additive import AdditiveModel, from_ebm
+from lucid.models.additive import AdditiveModel
+from lucid.models.duration.anchor import ANCHORS, COUNT, DECILES, DEMAND, anchor_log, measured
+from lucid.models.duration.estimate import Choice, FitSettings
 from lucid.models.duration.features import (
-    FACT_NAMES,
-    HABIT_FEATURES,
     REQUEST_FEATURES,
     feature_columns,
     feature_types,
@@ -41,14 +39,12 @@ from lucid.models.duration.features import (
 )
 from lucid.models.duration.intervals import IntervalTracker, residual, scale_of
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable
-from lucid.models.duration.model import ANCHORS, MOST_LOG, Choice, DurationModel, FitSettings, anchor_log, measured
+from lucid.models.duration.model import MOST_LOG, DurationModel
 from lucid.models.duration.names import NameBuckets
+from lucid.models.duration.tables import IntArray, TableTrainer
 
 __all__ = ["fit", "rank_correlation", "relative_loss"]
 
-_COUNT: Final = FACT_NAMES.index("user_count")
-_DECILES: Final = [FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile")]
-_DEMAND: Final = FACT_NAMES.index("demand_mean")
 FEWEST_JOBS: Final = 100
 FEWEST_OF_USER: Final = 20
 # Shares of the finished jobs: trained on up to the first, checked up to the second.
@@ -60,11 +56,6 @@ _CANDIDATES: Final = (("habit", 1.0), ("habit", 0.5), ("", 0.0), ("wide", 0.5))
 _NEW_USER_WEIGHT: Final = 0.5
 _NEW_USER_FOLDS: Final = 3
 _NEW_USER_JOBS: Final = 200
-_IRLS_ROUNDS: Final = 3
-_IRLS_FLOOR: Final = 0.1
-
-Columns = Mapping[str, Any]
-IntArray = npt.NDArray[np.intp]
 
 
 def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
@@ -87,9 +78,9 @@ def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
     anchor = anchor_log(facts, default, which)
     names = NameBuckets.fit(jobs.name.tolist())
     columns = {**feature_columns(jobs, facts, anchor, names(jobs.name.tolist())), **profile_columns(jobs)}
-    train = _Trainer(columns, feature_types(), truth - anchor, settings)
+    train = TableTrainer(columns, feature_types(), truth - anchor, settings)
 
-    known = np.flatnonzero(facts[:, _COUNT] > 0)
+    known = np.flatnonzero(facts[:, COUNT] > 0)
     choice, tables = Choice("user median", anchor=which), None
     checked, point = np.empty(0, dtype=np.intp), anchor
     if len(known) >= FEWEST_JOBS:
@@ -100,10 +91,10 @@ def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
         if choice.weight:
             tables = train(known, train.features[choice.name.split()[0]])
     new_user_tables, new_user_weight = _new_users(
-        train, jobs, truth - np.where(np.isnan(facts[:, _DEMAND]), default, facts[:, _DEMAND])
+        train, jobs, truth - np.where(np.isnan(facts[:, DEMAND]), default, facts[:, DEMAND])
     )
     profiled_tables, profiled_weight = _profiled(train, checked[measured(jobs)[checked]], point, truth, jobs.limit_s)
-    deciles = facts[checked][:, _DECILES]
+    deciles = facts[checked][:, list(DECILES)]
     scale = scale_of(point[checked], deciles[:, 0], deciles[:, 1])
     residuals = residual(truth[checked], point[checked], scale)
     return DurationModel(
@@ -128,75 +119,8 @@ def rank_correlation(left: FloatArray, right: FloatArray) -> float:
     return float(((a - a.mean()) * (b - b.mean())).mean()) / spread if spread > 0 else 0.0
 
 
-class _Trainer:
-    """Fits additive tables of the log-ratio `target` on chosen rows and features."""
-
-    def __init__(self, columns: Columns, types: Mapping[str, str], target: FloatArray, settings: FitSettings) -> None:
-        self.columns = columns
-        self._types = {**types, **dict.fromkeys(PROFILE_COLUMNS, "continuous")}
-        self._target = np.clip(target, -MOST_LOG, MOST_LOG)
-        self._settings = settings
-        self.features = {"habit": HABIT_FEATURES, "wide": tuple(types)}
-
-    def __call__(
-        self,
-        rows: IntArray,
-        features: Sequence[str],
-        target: FloatArray | None = None,
-        weight: FloatArray | None = None,
-    ) -> AdditiveModel | None:
-        """Tables minimising the absolute error, or None where no feature varies."""
-        target = self._target if target is None else target
-        some = {name: self.columns[name][rows] for name in self._types if name in features}
-        some = {name: column for name, column in some.items() if _varies(column)}
-        if not some:
-            return None
-        base = np.ones(len(rows)) if weight is None else weight[rows] / weight[rows].mean()
-        weights, tables = base, None
-        for _ in range(_IRLS_ROUNDS):
-            # Iteratively reweighted least squares: squared error weighted by 1/|residual| is absolute error.
-            # (Interpret's pseudo-Huber objective diverges on these tails when its delta is small.)
-            tables = self._boost(some, target[rows], weights)
-            weights = base / np.maximum(np.abs(target[rows] - tables.score(some)), _IRLS_FLOOR)
-            weights = weights / weights.mean()
-        return tables
-
-    def score(self, tables: AdditiveModel | None, rows: IntArray) -> FloatArray:
-        """What `tables` add on `rows` (nothing, where there are none)."""
-        if tables is None:
-            return np.zeros(len(rows))
-        return tables.score({name: self.columns[name][rows] for name in tables.features})
-
-    def _boost(self, columns: Columns, target: FloatArray, weights: FloatArray) -> AdditiveModel:
-        import pandas as pd
-        from interpret.glassbox import ExplainableBoostingRegressor
-
-        wide = len(columns) > len(HABIT_FEATURES)
-        wanted = {name: sign for name, sign in self._settings.monotone.items() if name in columns}
-        ebm = ExplainableBoostingRegressor(
-            feature_types=[self._types[name] for name in columns],
-            interactions=self._settings.pairs if wide and not wanted else 0,
-            outer_bags=4,
-            max_bins=32,
-            max_interaction_bins=16,
-            max_rounds=150,
-            learning_rate=0.02,
-            min_samples_leaf=20,
-            early_stopping_rounds=20,
-            n_jobs=self._settings.n_jobs,
-            random_state=self._settings.seed,
-        )
-        with warnings.catch_warnings():
-            # Our tables keep the bin of missing values, which interpret's own plots would leave out.
-            warnings.filterwarnings("ignore", message="Missing values detected")
-            ebm.fit(pd.DataFrame(dict(columns)), target, sample_weight=weights)
-        for name, sign in wanted.items():
-            ebm.monotonize(name, increasing=sign > 0)  # isotonic regression by PAV on the fitted shape
-        return from_ebm(ebm)
-
-
 def _choose(
-    train: _Trainer, known: IntArray, anchor: FloatArray, truth: FloatArray, jobs: JobTable
+    train: TableTrainer, known: IntArray, anchor: FloatArray, truth: FloatArray, jobs: JobTable
 ) -> tuple[Choice, IntArray, FloatArray]:
     """What to use, the rows it was checked on, and its corrections there."""
     losses: dict[str, list[float]] = {_label(*candidate): [] for candidate in _CANDIDATES}
@@ -231,7 +155,7 @@ def _choose(
 def _choose_anchor(facts: FloatArray, truth: FloatArray, limit_s: FloatArray, default: float) -> str:
     """Which median to start from, over the later half of the known users' jobs; nothing is trained for it, so
     each job is judged by what was known when it was submitted. The user's unless the other is evidently better."""
-    known = np.flatnonzero(facts[:, _COUNT] > 0)
+    known = np.flatnonzero(facts[:, COUNT] > 0)
     later = known[len(known) // 2 :]
     user, request = (anchor_log(facts[later], default, anchor) for anchor in ANCHORS)
     parts = [
@@ -278,7 +202,7 @@ def relative_loss(anchor: FloatArray, shift: FloatArray, truth: FloatArray, limi
     return 0.5 * (log_error[0] / max(log_error[1], 1e-9) + error_s[0] / max(error_s[1], 1e-9))
 
 
-def _new_users(train: _Trainer, jobs: JobTable, ratio: FloatArray) -> tuple[AdditiveModel | None, float]:
+def _new_users(train: TableTrainer, jobs: JobTable, ratio: FloatArray) -> tuple[AdditiveModel | None, float]:
     """Tables by request of `ratio`, log(duration / demand mean), if they help users left out of training.
 
     Every user counts alike, whoever submitted how many jobs: the next new user is one more user, not one more
@@ -305,7 +229,7 @@ def _new_users(train: _Trainer, jobs: JobTable, ratio: FloatArray) -> tuple[Addi
 
 
 def _profiled(
-    train: _Trainer, rows: IntArray, point: FloatArray, truth: FloatArray, limit_s: FloatArray
+    train: TableTrainer, rows: IntArray, point: FloatArray, truth: FloatArray, limit_s: FloatArray
 ) -> tuple[AdditiveModel | None, float]:
     """Tables by measurement of log(duration / estimate), where later jobs evidently gain by them.
 
@@ -346,11 +270,6 @@ def _check(settings: FitSettings) -> None:
         raise ModelError(
             f"training needs the extra 'models' ({error}); pip install 'lucid-scheduler[models]'"
         ) from error
-
-
-def _varies(column: Any) -> bool:
-    values = column[~np.isnan(column)] if column.dtype != object else column
-    return len(set(values.tolist())) > 1
 
 
 def _ranks(values: FloatArray) -> FloatArray:

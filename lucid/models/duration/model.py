@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,8 +27,18 @@ import numpy.typing as npt
 
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, TermScore
+from lucid.models.duration.anchor import (
+    ANCHORS,
+    COUNT,
+    DECILES,
+    DEMAND,
+    REQUEST_COUNT,
+    anchor_log,
+    measured,
+    of_request,
+)
+from lucid.models.duration.estimate import Choice, Estimates, Explanation, FitSettings
 from lucid.models.duration.features import (
-    FACT_NAMES,
     LOG_OFFSET_S,
     DurationHistory,
     feature_columns,
@@ -38,87 +47,15 @@ from lucid.models.duration.features import (
     to_log,
 )
 from lucid.models.duration.intervals import IntervalTracker, scale_of
-from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable, TextArray
+from lucid.models.duration.jobtable import FloatArray, JobTable, TextArray
 from lucid.models.duration.names import NameBuckets
 
-__all__ = ["Choice", "DurationModel", "Estimates", "Explanation", "FitSettings", "anchor_log", "measured"]
-
-BoolArray = npt.NDArray[np.bool_]
+__all__ = ["DurationModel"]
 
 FORMAT: Final = "lucid-duration/2"
-# A correction multiplies or divides an anchor by at most this (e^3 is some twenty-fold).
 MOST_LOG: Final = 3.0
-_MEDIAN: Final = FACT_NAMES.index("user_median")
-_REQUEST_MEDIAN: Final = FACT_NAMES.index("request_median")
-_REQUEST_COUNT: Final = FACT_NAMES.index("request_count")
-# Anchors that a history may choose from; a request must have come this often before its own median is taken.
-ANCHORS: Final = ("user", "request")
-FEWEST_OF_REQUEST: Final = 2
-_COUNT: Final = FACT_NAMES.index("user_count")
-_DECILES: Final = (FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile"))
-_DEMAND: Final = FACT_NAMES.index("demand_mean")
+"""A correction multiplies or divides an anchor by at most e to this (some twenty-fold)."""
 _REMEDY: Final = "train the model again or restore an earlier version"
-
-
-@dataclass(frozen=True)
-class FitSettings:
-    """How to train. `pairs`: pairwise terms of the wide table; `monotone`: feature to +1 (rising) or -1."""
-
-    pairs: int = 0
-    monotone: Mapping[str, int] = field(default_factory=dict)
-    most_jobs: int = 100_000
-    seed: int = 0
-    n_jobs: int = 1
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What stands behind the estimates of users with a history, and how every candidate did in validation.
-
-    `weight` is that of the additive model (0: the anchor alone). `anchor` is "user", the median of the user's
-    jobs, or "request": the median of the user's jobs with the same request, where there are at least two.
-    `scores` maps each candidate to its validation score relative to the running median: the mean of the
-    ratios of log error and absolute error; below 1 is better.
-    """
-
-    name: str
-    weight: float = 0.0
-    scores: Mapping[str, float] = field(default_factory=dict)
-    anchor: str = "user"
-
-
-@dataclass(frozen=True)
-class Estimates:
-    """Per job, arrays of shape (n,): seconds, and where the estimate comes from (`source`).
-
-    `scale`, shape (n, 2), is how far the user's jobs range below and above the estimate, in logs.
-    """
-
-    point_s: FloatArray
-    low_s: FloatArray
-    high_s: FloatArray
-    source: TextArray
-    scale: FloatArray
-    limit_s: FloatArray
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """`intercept` and the terms' scores sum to `score`, which is log(estimate + 10 s). `low_s` and `high_s` bound
-    the 80 % interval."""
-
-    score: float
-    intercept: float
-    terms: tuple[TermScore, ...]
-    estimate_s: float
-    source: str
-    low_s: float
-    high_s: float
-
-    @property
-    def factor(self) -> tuple[tuple[str, str, float], ...]:
-        """Term, value and factor: exp(intercept) times all the factors is the estimate + 10 s."""
-        return tuple((term.term, term.value, math.exp(term.score)) for term in self.terms)
 
 
 @dataclass(frozen=True)
@@ -167,7 +104,7 @@ class DurationModel:
     def predict_facts(self, jobs: JobTable, facts: FloatArray) -> Estimates:
         """Estimate from facts looked up before (`DurationHistory.facts` or `replay`), shape (n, facts)."""
         point = self.point_log(jobs, facts)
-        scale = scale_of(point, facts[:, _DECILES[0]], facts[:, _DECILES[1]])
+        scale = scale_of(point, facts[:, DECILES[0]], facts[:, DECILES[1]])
         low, high = self.interval.bounds(point, scale, jobs.limit_s)
         point_s = np.fmin(from_log(point), jobs.limit_s)
         return Estimates(
@@ -205,7 +142,7 @@ class DurationModel:
         such jobs (`IntervalTracker.remaining_s`); a last term carries the difference.
         """
         anchors = self._anchor(facts)
-        anchor, known = float(anchors[0]), bool(facts[0, _COUNT] > 0)
+        anchor, known = float(anchors[0]), bool(facts[0, COUNT] > 0)
         trained = bool(self._trained(job)[0])
         source = str(self._source(job, facts)[0])
         terms = [TermScore(*self._anchor_words(job, facts, source), anchor)]
@@ -232,7 +169,7 @@ class DurationModel:
         if score != total:
             terms.append(TermScore("requested limit", f"{job.limit_s[0]:.0f} s", score - total))
         point = np.array([total])
-        scale = scale_of(point, facts[:, _DECILES[0]], facts[:, _DECILES[1]])
+        scale = scale_of(point, facts[:, DECILES[0]], facts[:, DECILES[1]])
         low, high = (float(bound[0]) for bound in self.interval.bounds(point, scale, job.limit_s))
         if ran_s > 0.0:
             left = self.interval.remaining_s(np.array([estimate]), scale, job.limit_s, np.array([ran_s]))
@@ -324,11 +261,11 @@ class DurationModel:
         return cls.from_json(data, source=str(path))
 
     def _anchor_words(self, job: JobTable, facts: FloatArray, source: str) -> tuple[str, str]:
-        if facts[0, _COUNT] <= 0:
+        if facts[0, COUNT] <= 0:
             return source.split(",")[0], f"{job.gpus[0]:.0f} GPUs"
-        if self.choice.anchor == "request" and _of_request(facts)[0]:
-            return "request median", f"{facts[0, _REQUEST_COUNT]:.0f} jobs"
-        return "user median", f"{facts[0, _COUNT]:.0f} jobs"
+        if self.choice.anchor == "request" and of_request(facts)[0]:
+            return "request median", f"{facts[0, REQUEST_COUNT]:.0f} jobs"
+        return "user median", f"{facts[0, COUNT]:.0f} jobs"
 
     def _parts(self, known: bool) -> tuple[AdditiveModel | None, float]:
         if known:
@@ -342,7 +279,7 @@ class DurationModel:
         correction = np.zeros(len(jobs))
         bucket = self.names(jobs.name.tolist())
         columns = feature_columns(jobs, facts, anchor, bucket)
-        known = facts[:, _COUNT] > 0
+        known = facts[:, COUNT] > 0
         for which, rows in ((True, known & self._trained(jobs)), (False, ~known)):
             tables, weight = self._parts(which)
             if tables is not None and weight and rows.any():
@@ -355,38 +292,18 @@ class DurationModel:
         return np.clip(correction, -MOST_LOG, MOST_LOG)
 
     def _source(self, jobs: JobTable, facts: FloatArray) -> TextArray:
-        known = facts[:, _COUNT] > 0
-        anchored = np.where(np.isnan(facts[:, _DEMAND]), "default", "demand mean").astype(object)
+        known = facts[:, COUNT] > 0
+        anchored = np.where(np.isnan(facts[:, DEMAND]), "default", "demand mean").astype(object)
         if self.new_user_weight and self.new_user_tables is not None:
             anchored = anchored + ", corrected by request"
         alone = np.full(len(jobs), "user median", dtype=object)
         if self.choice.anchor == "request":
-            alone[_of_request(facts)] = "request median"
+            alone[of_request(facts)] = "request median"
         own = np.where(self._trained(jobs), self.choice.name, alone)
         return np.where(known, own, anchored).astype(object)
 
-    def _trained(self, jobs: JobTable) -> BoolArray:
+    def _trained(self, jobs: JobTable) -> npt.NDArray[np.bool_]:
         return np.array([user in self.users for user in jobs.user.tolist()], dtype=np.bool_)
-
-
-def anchor_log(facts: FloatArray, default_log: float, anchor: str = "user") -> FloatArray:
-    """Median of the user's jobs, else mean of the same GPU demand, else `default_log`; logs, shape (n,). With
-    `anchor` "request" the user's jobs with the same request go before all the user's jobs."""
-    demand = np.where(np.isnan(facts[:, _DEMAND]), default_log, facts[:, _DEMAND])
-    own = facts[:, _MEDIAN]
-    if anchor == "request":
-        own = np.where(_of_request(facts), facts[:, _REQUEST_MEDIAN], own)
-    return np.where(facts[:, _COUNT] > 0, own, demand)
-
-
-def measured(jobs: JobTable) -> BoolArray:
-    """Which jobs have a profile, shape (n,)."""
-    columns = profile_columns(jobs)
-    return np.asarray(np.isfinite([columns[name] for name in PROFILE_COLUMNS]).any(axis=0), dtype=np.bool_)
-
-
-def _of_request(facts: FloatArray) -> BoolArray:
-    return np.asarray(facts[:, _REQUEST_COUNT] >= FEWEST_OF_REQUEST, dtype=np.bool_)
 
 
 def _tables(data: object, source: str) -> AdditiveModel | None:

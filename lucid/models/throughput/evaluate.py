@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from lucid.errors import ModelError
-from lucid.models.throughput.model import Bins, fit_throughput
+from lucid.models.throughput.bins import Bins, utc
+from lucid.models.throughput.fit import fit_throughput
 
 __all__ = ["evaluate"]
 
@@ -24,7 +25,7 @@ def evaluate(bins: Bins, train_until: datetime, age: int, *, parallel: int = 2) 
     Raises:
         ModelError: no bin before or none after the date, or too few to train.
     """
-    past = bins.upto(train_until)
+    past = bins.upto(utc(train_until))
     first = len(past.start)
     if first == len(bins.start):
         raise ModelError(f"no bin starts at or after {train_until}; choose an earlier date")

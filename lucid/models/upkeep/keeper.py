@@ -7,60 +7,28 @@ are harmless, since training holds the library's lock and the second is skipped.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from lucid.config import ModelSettings
 from lucid.errors import LucidError, ModelError
-from lucid.models.duration.jobtable import JobTable
-from lucid.models.duration.model import FitSettings
-from lucid.models.packing.measured import Pairing, Usage
-from lucid.models.throughput.model import Bins
-from lucid.models.upkeep.kinds import (
-    duration_evidence,
-    measured_evidence,
-    throughput_evidence,
-    train_duration,
-    train_pairs,
-    train_share,
-    train_throughput,
-)
+from lucid.models.upkeep.kind import Kind, TooFew
+from lucid.models.upkeep.kinds import KINDS
 from lucid.models.upkeep.library import Library, Trained
-from lucid.models.upkeep.update import Decision, Evidence, Rules, due, run_due
+from lucid.models.upkeep.update import Action, Decision, Evidence, Rules, due, run_due
 
-__all__ = ["Keeper", "Outcome", "Sources", "rules_from"]
-
-Measured = tuple[Sequence[Usage], Sequence[Pairing]]
-
-# A bin is ten minutes in the usual case: a week of them calls for training, a day is worth it.
-_WEEK_BINS: Final = 1008
-_DAY_BINS: Final = 144
-_MEASURED: Final = 10
-_LEAST_MEASURED: Final = 3
+__all__ = ["Keeper", "Outcome", "Source", "rules_from"]
 
 
 @dataclass(frozen=True)
-class Sources:
-    """Where the data comes from, read anew at each tick; None where there is none. `names` are for the facts of
-    the versions (a file, or what else the data is called)."""
+class Source:
+    """Where data of one sort comes from. ``read`` reads all of it anew; ``name`` says where from, for the facts of
+    versions. ``implied``: nobody named it, so that nothing is wrong where it does not suffice."""
 
-    jobs: Callable[[], JobTable] | None = None
-    measured: Callable[[], Measured] | None = None
-    bins: Callable[[], Bins] | None = None
-    names: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of model that can be trained from these."""
-        kinds: list[str] = []
-        if self.jobs is not None:
-            kinds.append("duration")
-        if self.measured is not None:
-            kinds += ["share", "pairs"]
-        if self.bins is not None:
-            kinds.append("throughput")
-        return tuple(kinds)
+    read: Callable[[], Any]
+    name: str = ""
+    implied: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,106 +60,93 @@ class Outcome:
 
 
 class Keeper:
-    """Keeps the models of one library. `fit` says how durations are trained."""
+    """Keeps the models of one library. ``sources``: by sort of data (``Kind.data``)."""
 
     def __init__(
-        self, library: Library, sources: Sources, rules: Rules | None = None, fit: FitSettings | None = None
+        self,
+        library: Library,
+        sources: Mapping[str, Source],
+        rules: Rules | None = None,
+        kinds: Sequence[Kind[Any, Any]] = KINDS,
     ) -> None:
         self.library = library
-        self.sources = sources
+        self._sources = sources
         self._rules = rules or Rules()
-        self._fit = fit
+        self._kinds = {kind.name: kind for kind in kinds if kind.data in sources}
         self._read: dict[str, Any] = {}
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Names of the kinds that there is data for."""
+        return tuple(self._kinds)
+
+    @property
+    def asked_for(self) -> tuple[str, ...]:
+        """Names of those whose data somebody named."""
+        return tuple(name for name, kind in self._kinds.items() if not self._sources[kind.data].implied)
 
     def status(self, now: datetime) -> list[Outcome]:
         """What a tick would decide now, without training; a kind that cannot be looked at says why."""
         self._read.clear()
-        return [self._looked_at(kind, now) for kind in self.sources.kinds]
+        return [self._looked_at(kind, now) for kind in self._kinds.values()]
 
     def tick(self, now: datetime, kinds: Sequence[str] | None = None) -> list[Outcome]:
-        """Look at every kind; train, and fall back to history means, where that is due.
+        """Look at every kind; train, and fall back to what stands in for the model, where that is due.
 
         Trouble with one kind (data that cannot be read, a training that fails) is reported and leaves the others.
         """
         self._read.clear()
-        outcomes = []
-        for kind in self.sources.kinds if kinds is None else kinds:
-            looked = self._looked_at(kind, now)
-            if looked.evidence is None:
-                outcomes.append(looked)
-                continue
-            try:
-                decision, trained = run_due(
-                    self.library,
-                    looked.evidence,
-                    lambda _, kind=kind: self._train(kind),  # type: ignore[misc]
-                    self._rules_of(kind),
-                    lambda why, kind=kind: self.library.suspend(kind, "; ".join(why.reasons)),  # type: ignore[misc]
-                )
-                outcomes.append(Outcome(kind, looked.evidence, decision, trained))
-            except LucidError as error:
-                outcomes.append(replace(looked, trouble=str(error)))
-        return outcomes
+        return [self._tick(self._kinds[name], now) for name in (self.kinds if kinds is None else kinds)]
 
-    def train(self, kind: str) -> Trained:
+    def train(self, name: str) -> Trained:
         """Train one kind whether it is due or not.
 
         Raises:
             ModelError: there is no data for that kind, or too little of it.
             TrainingRuns: another training runs.
         """
-        if kind not in self.sources.kinds:
-            raise ModelError(
-                f"no data to train {kind} from; known sources are for {', '.join(self.sources.kinds) or 'nothing'}"
-            )
+        if name not in self._kinds:
+            there = ", ".join(self.kinds) or "nothing"
+            raise ModelError(f"no data to train {name} from; known sources are for {there}")
         self._read.clear()
-        return self._train(kind)
+        return self._train(self._kinds[name])
 
-    def _looked_at(self, kind: str, now: datetime) -> Outcome:
+    def _tick(self, kind: Kind[Any, Any], now: datetime) -> Outcome:
+        looked = self._looked_at(kind, now)
+        if looked.evidence is None:
+            return looked
         try:
-            evidence = self._evidence(kind, now)
+            decision, trained = run_due(
+                self.library,
+                looked.evidence,
+                lambda _: self._train(kind),
+                kind.rules(self._rules),
+                lambda why: self.library.suspend(kind.name, "; ".join(why.reasons)),
+            )
         except LucidError as error:
-            return Outcome(kind, None, None, trouble=str(error))
-        return Outcome(kind, evidence, due(evidence, self._rules_of(kind)))
+            return self._failed(looked, kind, error)
+        return replace(looked, decision=decision, trained=trained)
 
-    def _evidence(self, kind: str, now: datetime) -> Evidence:
-        data = self._data(kind)
-        if kind == "duration":
-            return duration_evidence(self.library, data, now)
-        if kind == "throughput":
-            return throughput_evidence(self.library, data, now)
-        return measured_evidence(self.library, kind, data[0], data[1], now)
+    def _looked_at(self, kind: Kind[Any, Any], now: datetime) -> Outcome:
+        unknown = Outcome(kind.name, None, None)
+        try:
+            evidence = kind.evidence(self.library, self._data(kind), now)
+        except LucidError as error:
+            return self._failed(unknown, kind, error)
+        return replace(unknown, evidence=evidence, decision=due(evidence, kind.rules(self._rules)))
 
-    def _train(self, kind: str) -> Trained:
-        data, source = self._data(kind), self.sources.names.get(kind, "")
-        if kind == "duration":
-            return train_duration(self.library, data, self._fit, source)
-        if kind == "throughput":
-            return train_throughput(self.library, data, source=source)
-        if kind == "pairs":
-            return train_pairs(self.library, data[1], source)
-        return train_share(self.library, data[0], data[1], source=source)
+    def _failed(self, outcome: Outcome, kind: Kind[Any, Any], error: LucidError) -> Outcome:
+        if isinstance(error, TooFew) and self._sources[kind.data].implied:
+            return replace(outcome, decision=Decision(Action.NOTHING, (str(error),)))
+        return replace(outcome, trouble=str(error))
 
-    def _data(self, kind: str) -> Any:
-        source: Mapping[str, Callable[[], Any] | None] = {
-            "duration": self.sources.jobs,
-            "throughput": self.sources.bins,
-            "share": self.sources.measured,
-            "pairs": self.sources.measured,
-        }
-        read = source[kind]
-        assert read is not None
-        what = "measured" if kind in ("share", "pairs") else kind
-        if what not in self._read:
-            self._read[what] = read()
-        return self._read[what]
+    def _train(self, kind: Kind[Any, Any]) -> Trained:
+        return kind.train(self.library, self._data(kind), self._sources[kind.data].name)
 
-    def _rules_of(self, kind: str) -> Rules:
-        if kind == "duration":
-            return self._rules
-        if kind == "throughput":
-            return replace(self._rules, new_jobs=_WEEK_BINS, least_jobs=_DAY_BINS, drift_jobs=_DAY_BINS)
-        return replace(self._rules, new_jobs=_MEASURED, least_jobs=_LEAST_MEASURED)
+    def _data(self, kind: Kind[Any, Any]) -> Any:
+        if kind.data not in self._read:
+            self._read[kind.data] = self._sources[kind.data].read()
+        return self._read[kind.data]
 
 
 def rules_from(settings: ModelSettings) -> Rules:

@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import math
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,12 +28,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from lucid.errors import ModelError
+from lucid.models.upkeep.files import FORMAT, digest, last_line_start, read_json, read_version, write_whole
 
-__all__ = ["Library", "Trained", "TrainingRuns", "Version", "write_whole"]
+__all__ = ["Library", "Trained", "TrainingRuns", "Version"]
 
 M = TypeVar("M")
 
-FORMAT: Final = "lucid-model-version/1"
 _SERVICE_FORMAT: Final = "lucid-model-service/1"
 _SUSPENDED: Final = "suspended.json"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,40}")
@@ -102,7 +100,7 @@ class Library:
         if number is None:
             raise ModelError(f"{self._folder(name)}: no version of {name} is in service; train and promote one")
         path = self._path(name, number)
-        content = _read(path)
+        content = read_version(path)
         return Version(name, number, content["created"], content["facts"], content["data"], number == serving)
 
     def serving(self, name: str) -> int | None:
@@ -118,7 +116,7 @@ class Library:
             "facts": dict(facts),
             "data": dict(data),
         }
-        sealed = {"format": FORMAT, "sha256": _digest(body), **body}
+        sealed = {"format": FORMAT, "sha256": digest(body), **body}
         write_whole(self._path(name, number), json.dumps(sealed, indent=1) + "\n")
         self._record(name, "add", number, "stored")
         return number
@@ -162,7 +160,7 @@ class Library:
             ModelError: the file that says so cannot be read.
         """
         path = self._folder(name) / _SUSPENDED
-        return str(_json(path).get("why", "")) if path.exists() else None
+        return str(read_json(path).get("why", "")) if path.exists() else None
 
     def trail(self, name: str) -> list[dict[str, Any]]:
         """The audit trail, oldest first; a last line torn by a crash is left out.
@@ -274,7 +272,7 @@ class Library:
         path = self._folder(name) / "service.json"
         if not path.exists():
             return None, None
-        content = _json(path)
+        content = read_json(path)
         now, before = content.get("version"), content.get("before")
         if content.get("format") != _SERVICE_FORMAT or not isinstance(now, int) or isinstance(now, bool):
             raise ModelError(f"{path}: does not say which version is in service; promote one again")
@@ -296,7 +294,7 @@ class Library:
         with path.open("ab+") as file:
             # A crash may have torn the last line: it was never completed, so it goes.
             if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-                file.truncate(_last_line_start(path))
+                file.truncate(last_line_start(path))
             file.write((json.dumps(entry) + "\n").encode("utf-8"))
             file.flush()
             os.fsync(file.fileno())
@@ -315,62 +313,3 @@ class Library:
             known = ", ".join(sorted(p.name for p in self.root.glob("*/"))) if self.root.is_dir() else ""
             raise ModelError(f"{name!r} is no name of a model (small letters, digits, _ and -); known: {known}")
         return self.root / name
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a crash leaves either the old content or the new, never a part.
-
-    Raises:
-        ModelError: the folder cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be written ({error}); check space and permissions") from error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    content = _json(path)
-    kinds = {"created": str, "facts": dict, "data": dict}
-    if content.get("format") != FORMAT or any(not isinstance(content.get(k), t) for k, t in kinds.items()):
-        raise ModelError(f"{path}: is not a {FORMAT} file; restore it, or roll back to another version")
-    if content.get("sha256") != _digest({key: content[key] for key in kinds}):
-        raise ModelError(
-            f"{path}: was changed or damaged (checksum differs); restore it, or roll back to another version"
-        )
-    return content
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{path}: there is no such version; `lucidctl models list` shows those there are") from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read ({error}); restore it, or roll back") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path}: is not a JSON object; restore it, or roll back to another version")
-    return content
-
-
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode("utf-8")).hexdigest()
-
-
-def _last_line_start(path: Path) -> int:
-    return path.read_bytes().rfind(b"\n") + 1

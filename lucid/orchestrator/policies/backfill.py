@@ -18,17 +18,17 @@ from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Backfill, FairOrder, FreeGpus, Reason, SlurmPriority
+from lucid.core.rounding import past
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policy import PartitionPolicy
-from lucid.orchestrator.timeline import Timeline
+from lucid.orchestrator.timeline import End, Timeline
 
 __all__ = ["BackfillPolicy", "limit_s"]
 
 _UNLIMITED_S = 365 * 86400.0
 """What Slurm's backfill takes for a job without any time limit."""
-_ROUNDING_S = 1e-6
 
 
 def limit_s(job: Job, prediction: Prediction | None, settings: BackfillSettings) -> float:
@@ -45,7 +45,7 @@ def _end_s(entry: Running, limit: float, now_s: float) -> float:
     """When a running job is to end. One that has outlived its limit (a made-up one: Slurm ends jobs at theirs) is
     taken to have twice the limit, and so on."""
     limit = max(limit, 1.0)
-    while entry.start_s + limit <= now_s + _ROUNDING_S:
+    while not past(entry.start_s + limit, now_s):
         limit *= 2
     return entry.start_s + limit
 
@@ -121,7 +121,7 @@ class _Plan:
         self._settings = settings
         self._queue = queue
         self._ledger = Ledger(partition)
-        self._ends: list[tuple[float, Job, Placement]] = [
+        self._ends: list[End] = [
             (_end_s(entry, self._limit(entry.job), self._now_s), entry.job, entry.placement)
             for entry in partition.running
         ]

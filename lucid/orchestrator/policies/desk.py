@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,19 +16,10 @@ from lucid.core.snapshot import Partition
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import no_place
 
-__all__ = ["Desk", "Entry", "limits_of", "round_s", "wait_for_round"]
+__all__ = ["Desk", "Entry", "limits_of", "wait_for_round"]
 
 Ints = NDArray[np.intp]
 Entry = Pending | Running
-
-_ROUNDING = 1e-9
-"""Part of an interval by which a round may miss its time: 3 x 0.7 s comes out short of 2.1 s."""
-
-
-def round_s(now_s: float, interval_s: float) -> float:
-    """The next multiple of the interval; ``now_s`` itself at one."""
-    at_s = math.ceil(now_s / interval_s - _ROUNDING) * interval_s
-    return at_s if at_s - now_s > _ROUNDING * interval_s else now_s
 
 
 def wait_for_round(partition: Partition, at_s: float) -> PartitionPlan:

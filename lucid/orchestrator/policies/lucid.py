@@ -16,7 +16,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.order import QueueOrder
 from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.lucid_plan import LucidMemory, VcPlan
+from lucid.orchestrator.policies.lucid_plan import LucidMemory, plan_vc
 from lucid.orchestrator.policies.overflow import with_overflow
 from lucid.orchestrator.policies.plain import Shadow, advance
 from lucid.orchestrator.policy import PartitionPolicy
@@ -93,14 +93,16 @@ class LucidPolicy(PartitionPolicy):
 
     def _looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         if self._plain is not None and not partition.profiling:
-            forecast = snapshot.forecast.get(partition.name) if self._settings.packing.dynamic else None
+            forecast = snapshot.arrivals.of(partition.name) if self._settings.packing.dynamic else None
             return (self._in_profiling(partition.name, snapshot), forecast)
         if not partition.pending:
             return ()
         if not partition.profiling:
-            return (snapshot.forecast.get(partition.name),) if self._settings.packing.dynamic else ()
+            return (snapshot.arrivals.of(partition.name),) if self._settings.packing.dynamic else ()
         profiling = self._settings.profiling
-        return tuple(snapshot.partitions.values()) if profiling.time_aware or profiling.home_if_room else ()
+        if profiling.time_aware:
+            return (*snapshot.partitions.values(), snapshot.arrivals.profiled_per_hour)
+        return tuple(snapshot.partitions.values()) if profiling.home_if_room else ()
 
     def _in_profiling(self, vc: str, snapshot: Snapshot) -> _Entries:
         """Jobs of a VC that are in the profiling partition."""
@@ -139,6 +141,7 @@ class LucidPolicy(PartitionPolicy):
                 self._profiling,
                 self._waiting_at_home(snapshot),
                 _RoomAtHome(snapshot, self._settings),
+                snapshot.arrivals,
             )
         packing = self._settings.packing
         dynamic = packing.dynamic  # then even an empty queue goes to measure how long it has been calm
@@ -150,8 +153,8 @@ class LucidPolicy(PartitionPolicy):
         ):
             return PartitionPlan({})
         shadow = self._shadow(partition, snapshot)
-        made = VcPlan(partition, snapshot, self._settings, self._predictor, shadow)
-        return made.make(self._orders[partition.name])
+        order = self._orders[partition.name]
+        return plan_vc(partition, snapshot, self._settings, self._predictor, order, shadow)
 
 
 class _RoomAtHome:

@@ -15,8 +15,9 @@ from lucid.core.decision import PartitionPlan
 from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Allotted
+from lucid.core.rounding import next_round_s
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policies.desk import Desk, Entry, limits_of, round_s, wait_for_round
+from lucid.orchestrator.policies.desk import Desk, Entry, limits_of, wait_for_round
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.systems.optimus import OptimusJob, SpeedEstimator, allocate, end_epoch, merge_points, next_probe
 
@@ -65,7 +66,7 @@ class OptimusPolicy(PartitionPolicy):
         if not partition.pending and not partition.running:
             return PartitionPlan({}, memory=found)
         now_s = snapshot.now_s
-        at_s = round_s(now_s, self._settings.interval_s)
+        at_s = next_round_s(now_s, self._settings.interval_s)
         if at_s > now_s:
             waiting = wait_for_round(partition, at_s)
             return PartitionPlan(waiting.decisions, wake_s=at_s, memory=found)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from lucid.core.decision import Start
 from lucid.core.job import Ended, Pending, Running, Stage
 from lucid.core.prediction import Prediction
+from lucid.core.rounding import past
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.fences import KeptNodes
 from lucid.orchestrator.policies.backfill import BackfillPolicy
@@ -22,7 +23,6 @@ __all__ = ["Kept", "Shadow", "advance"]
 
 _LEAST_S = 1.0
 """No job is over in less: time goes on with every start."""
-_ROUNDING_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Kept:
 
     def counting(self, excess_s: float) -> Kept:
         """With one more job, that started so long after its bound (before it, if negative)."""
-        late = excess_s > _ROUNDING_S
+        late = past(excess_s, 0.0)
         return Kept(self.bound_s, self.jobs + 1, self.past + late, max(self.worst_s, excess_s if late else 0.0))
 
 
@@ -134,10 +134,10 @@ class _Advance:
         while True:
             ends = {job_id: self._end_s(entry) for job_id, entry in self._running.items()}
             next_s = min(ends.values(), default=self._now_s + 1.0)
-            if next_s > self._now_s + _ROUNDING_S:
+            if past(next_s, self._now_s):
                 break
             at_s = max(next_s, at_s)
-            for job_id in [job_id for job_id, end_s in ends.items() if end_s <= at_s + _ROUNDING_S]:
+            for job_id in [job_id for job_id, end_s in ends.items() if not past(end_s, at_s)]:
                 del self._running[job_id]
                 self._forget(job_id)
             self._start(at_s)

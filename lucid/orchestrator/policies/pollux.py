@@ -11,8 +11,9 @@ from lucid.config import PolluxSettings
 from lucid.core.decision import PartitionPlan
 from lucid.core.ports import Capability
 from lucid.core.reason import Allotted
+from lucid.core.rounding import next_round_s
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policies.desk import Desk, Entry, limits_of, round_s, wait_for_round
+from lucid.orchestrator.policies.desk import Desk, Entry, limits_of, wait_for_round
 from lucid.orchestrator.policies.queue import attained_s
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.systems.pollux import (
@@ -58,7 +59,7 @@ class PolluxPolicy(PartitionPolicy):
         if not partition.pending and not partition.running:
             return PartitionPlan({})
         now_s, settings = snapshot.now_s, self._settings
-        at_s = round_s(now_s, settings.interval_s)
+        at_s = next_round_s(now_s, settings.interval_s)
         memory = snapshot.memory.get(partition.name)
         if at_s > now_s:
             waiting = wait_for_round(partition, at_s)

@@ -160,6 +160,7 @@ def fill_quota(
             ledger.take(pending.job, placement)
             decisions[pending.job.id] = start
             actions.append(Action(pending.job.id, partition.name, start))
+    decisions = {entry.job.id: decisions[entry.job.id] for entry, _ in order if entry.job.id in decisions}
     return decisions, actions
 
 

@@ -11,6 +11,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Capability
 from lucid.core.reason import NextRound, Priority, Reason
+from lucid.core.rounding import ROUNDING, next_round_s
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import emptiest
 from lucid.orchestrator.policies.queue import attained_s, fill_quota
@@ -21,10 +22,6 @@ __all__ = ["TiresiasPolicy"]
 
 def _anywhere(ledger: Ledger, job: Job) -> Placement | None:
     return emptiest(ledger, job, job.gpus)
-
-
-_ROUNDING = 1e-9
-"""Part of an interval by which a round may miss its time: 3 x 0.7 s comes out short of 2.1 s."""
 
 
 class TiresiasPolicy(PartitionPolicy):
@@ -45,8 +42,8 @@ class TiresiasPolicy(PartitionPolicy):
         if not partition.pending:
             return PartitionPlan({})
         now_s = snapshot.now_s
-        at_s = math.ceil(now_s / self._interval_s - _ROUNDING) * self._interval_s
-        if at_s - now_s > _ROUNDING * self._interval_s:
+        at_s = next_round_s(now_s, self._interval_s)
+        if at_s > now_s:
             hold = Hold((NextRound(at_s),))
             decisions: dict[str, Decision] = dict.fromkeys((e.job.id for e in partition.pending), hold)
             return PartitionPlan(decisions, wake_s=at_s)
@@ -73,4 +70,4 @@ class TiresiasPolicy(PartitionPolicy):
         if not crossings:
             return None
         # strictly past the threshold: at the crossing itself the job still counts as low
-        return (math.floor(min(crossings) / self._interval_s + _ROUNDING) + 1) * self._interval_s
+        return (math.floor(min(crossings) / self._interval_s + ROUNDING) + 1) * self._interval_s

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from lucid.core.job import Job, Progress
+from lucid.core.rounding import past
 from lucid.simulator.elastic.applications import Application
 from lucid.simulator.elastic.training import Training
 from lucid.systems.pollux import BatchLimits, GoodputModel, GradParams, Observations, PerfParams, fit_perf_params
@@ -18,7 +19,6 @@ __all__ = ["AppLearning"]
 
 _AGENT_S = 30.0
 """The agent looks at new step times, and perhaps changes the batch, so often until nothing is new."""
-_DONE_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +125,14 @@ class _AppTraining:
             steps = ran_s / _iteration_s(self._app, self._layout, self._atomic, self._accum)
             self._progress += ran_s * self._rate
             self._samples += steps * self._total
-        if self._delay_s <= 0 and self._to_boundary_s() <= _DONE_S:
+        if self._delay_s <= 0 and not past(self._to_boundary_s(), 0.0):
             self._progress = self._app.progress_at[self._epoch + 1]
             self._epoch += 1
             loss = self._app.loss(self._total, self._epoch)
             self._losses = (*self._losses, (self._samples / self._app.samples, loss))
             if not self.done:
                 self._choose()
-        elif self._agent_s <= _DONE_S:
+        elif not past(self._agent_s, 0.0):
             before = self._atomic, self._accum
             self._choose()
             # once a look has changed nothing, nothing is new before the next epoch

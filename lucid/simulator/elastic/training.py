@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lucid.core.job import Job, Progress
+from lucid.core.rounding import past
 
 __all__ = ["EpochTable", "Learning", "Training"]
-
-_DONE_S = 1e-6
-"""Seconds that count as none: what rounding leaves."""
 
 
 class Training(Protocol):
@@ -91,7 +89,7 @@ class _TableTraining:
 
     @property
     def done(self) -> bool:
-        return self._gpus > 0 and self.left_s() <= _DONE_S
+        return self._gpus > 0 and not past(self.left_s(), 0.0)
 
     def place(self, layout: tuple[int, ...], delay_s: float) -> None:
         self._gpus, self._delay_s = sum(layout), delay_s

@@ -20,6 +20,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.ports import Capability
 from lucid.core.reason import FreeGpus, Preempted, Priority, Reason
+from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility
 from lucid.orchestrator.policies.muri import REMAINING, MuriPolicy, PriorityRule, remaining_s
@@ -43,7 +44,6 @@ __all__ = [
 _SHORTEST = PriorityRule("remaining time", remaining_s)
 _LIMITS_GPU_S = (3250.0, 7200.0)
 """Attained GPU-seconds from which a job moves to the second queue, and to the third."""
-_ROUNDING_S = 1e-6
 
 
 def lengthened(trace: Trace) -> Trace:
@@ -179,7 +179,7 @@ class ThreeQueueTiresias(PartitionPolicy):
             number = at.get(job_id, 0)
             if isinstance(entry, Running) and number < len(_LIMITS_GPU_S):
                 due_s = _LIMITS_GPU_S[number] / entry.job.gpus
-                if attained_s(entry, now_s) >= due_s - _ROUNDING_S:
+                if reached(attained_s(entry, now_s), due_s):
                     queues[number].remove(job_id)
                     queues[number + 1].append(job_id)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lucid.adapters.store.memory import MemoryStore
+from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.snapshot_json import snapshot_to_dict
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
@@ -200,7 +200,7 @@ def test_wrong_options_are_named(words: tuple[str, ...], said: str) -> None:
 
 
 def test_the_store_is_a_log_of_its_own() -> None:
-    store, profile = MemoryStore(), JobProfile(20.0, 10.0, 4000.0)
+    store, profile = SqliteStore(IN_MEMORY), JobProfile(20.0, 10.0, 4000.0)
     lease = store.take_lease("me", 0.0, 1e9)
     assert lease is not None
     ended = [

@@ -1,0 +1,133 @@
+"""The reference of all settings (docs/settings.md), made from the fields themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from types import NoneType
+from typing import Any, Final, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from lucid.config.base import of_simulations
+from lucid.config.whole import Settings
+
+__all__ = ["settings_reference"]
+
+_HEAD: Final = """# Settings
+
+`lucidctl settings` prints this page from the settings themselves. Every key is optional. An unknown key is an error
+that names the known ones. In TOML the key `gss` below `[policy.packing]` is written so, or as `policy.packing.gss`.
+
+## Settings of lucidd
+
+They stand in `/etc/lucid/lucid.toml`, which lucidd reads when it starts. `lucidctl simulate --config` takes the same
+file.
+"""
+_SIMULATIONS: Final = """
+## Settings of simulations only
+
+They stand in a file for `lucidctl simulate --config`. lucidd does not start with a file that sets one of them; it
+takes those of the policy that `daemon.policy` names.
+"""
+_ORDER: Final = ("daemon", "slurm", "policy", "models", "tuner", "overheads")
+_BOUNDS: Final = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    table: str
+    says: str
+    """What the table is about."""
+    name: str
+    field: FieldInfo
+    simulated: bool
+
+
+def settings_reference() -> str:
+    """The page, in Markdown."""
+    keys = [*_keys(Settings, "", simulated=False)]
+    parts = [_HEAD]
+    for simulated in (False, True):
+        parts += [_SIMULATIONS] if simulated else []
+        some = [key for key in keys if key.simulated is simulated]
+        tables = dict.fromkeys(key.table for key in some)
+        for table in sorted(tables, key=lambda name: _ORDER.index(name.partition(".")[0])):
+            parts.append(_table([key for key in some if key.table == table]))
+    return "\n".join(parts)
+
+
+def _keys(section: type[BaseModel], table: str, *, simulated: bool) -> Iterator[_Key]:
+    inner: list[tuple[str, type[BaseModel], bool]] = []
+    for name, field in section.model_fields.items():
+        only = simulated or of_simulations(section, name) is not None
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            inner.append((f"{table}.{name}".lstrip("."), kind, only))
+        else:
+            yield _Key(table, " ".join((section.__doc__ or "").split()), name, field, only)
+    for name, kind, only in inner:
+        yield from _keys(kind, name, simulated=only)
+
+
+def _table(keys: list[_Key]) -> str:
+    rows = [f"| `{key.name}` | {_default(key.field)} | {_allowed(key.field)} | {_says(key.field)} |" for key in keys]
+    head = [
+        f"### [{keys[0].table}]",
+        "",
+        keys[0].says,
+        "",
+        "| key | default | values | what it says |",
+        "|---|---|---|---|",
+    ]
+    return "\n".join([*head, *rows, ""])
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    return "unset" if value is None else f"`{_toml(value)}`"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}" if value < 1e6 else f"{value:.0f}"
+    return "{}" if value == {} else json.dumps(value)
+
+
+def _allowed(field: FieldInfo) -> str:
+    """The values that a key may have, in words."""
+    kinds = [kind for kind in (get_args(field.annotation) or [field.annotation]) if kind is not NoneType]
+    if get_origin(field.annotation) is Literal:
+        return " or ".join(f"`{_toml(value)}`" for value in get_args(field.annotation))
+    kind = field.annotation if get_origin(field.annotation) in (dict, tuple) else kinds[0]
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return " or ".join(f"`{_toml(str(value))}`" for value in kind)
+    if kind is bool:
+        return "`true` or `false`"
+    if get_origin(kind) is tuple:
+        return "list of texts"
+    if get_origin(kind) is dict:
+        return "table of " + _allowed_in(get_args(kind)[1])
+    bounds = [
+        f"{words} {getattr(bound, name):g}"
+        for bound in field.metadata
+        for name, words in _BOUNDS
+        if hasattr(bound, name)
+    ]
+    number = {int: "whole number", float: "number", str: "text"}[kind]  # type: ignore[index]
+    return " ".join([number, " and ".join(bounds)]).strip()
+
+
+def _allowed_in(kind: Any) -> str:
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return " or ".join(f"`{_toml(str(value))}`" for value in kind)
+    if get_origin(kind) is Literal:
+        return " or ".join(f"`{value}`" for value in get_args(kind))
+    return "numbers"
+
+
+def _says(field: FieldInfo) -> str:
+    return " ".join((field.description or "").replace("``", "`").replace("|", "\\|").split())

@@ -1,0 +1,25 @@
+"""What is about to be submitted: the forecast of throughput, as decisions use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["ArrivalForecast"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalForecast:
+    """GPUs expected to be submitted per hour, in the hours to come.
+
+    ``gpus_per_hour``: by VC. ``profiled_per_hour``: those of all VCs that go through profiling nodes first.
+    ``by``: the forecaster that says so (``seasonal means``, ``throughput v3``), empty where there is none.
+    """
+
+    by: str = ""
+    gpus_per_hour: Mapping[str, float] = field(default_factory=dict)
+    profiled_per_hour: float = 0.0
+
+    def of(self, vc: str) -> float:
+        """GPUs per hour of one VC; 0 where nothing is known of it."""
+        return self.gpus_per_hour.get(vc, 0.0)

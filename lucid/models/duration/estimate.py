@@ -1,0 +1,73 @@
+"""What a duration model is asked for and answers: settings of training, the choice made, estimates, explanations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lucid.models.additive import TermScore
+from lucid.models.duration.jobtable import FloatArray, TextArray
+
+__all__ = ["Choice", "Estimates", "Explanation", "FitSettings"]
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """How to train. `pairs`: pairwise terms of the wide table; `monotone`: feature to +1 (rising) or -1."""
+
+    pairs: int = 0
+    monotone: Mapping[str, int] = field(default_factory=dict)
+    most_jobs: int = 100_000
+    seed: int = 0
+    n_jobs: int = 1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What stands behind the estimates of users with a history, and how every candidate did in validation.
+
+    `weight` is that of the additive model (0: the anchor alone). `anchor` is "user", the median of the user's
+    jobs, or "request": the median of the user's jobs with the same request, where there are at least two.
+    `scores` maps each candidate to its validation score relative to the running median: the mean of the
+    ratios of log error and absolute error; below 1 is better.
+    """
+
+    name: str
+    weight: float = 0.0
+    scores: Mapping[str, float] = field(default_factory=dict)
+    anchor: str = "user"
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Per job, arrays of shape (n,): seconds, and where the estimate comes from (`source`).
+
+    `scale`, shape (n, 2), is how far the user's jobs range below and above the estimate, in logs.
+    """
+
+    point_s: FloatArray
+    low_s: FloatArray
+    high_s: FloatArray
+    source: TextArray
+    scale: FloatArray
+    limit_s: FloatArray
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`intercept` and the terms' scores sum to `score`, which is log(estimate + 10 s). `low_s` and `high_s` bound
+    the 80 % interval."""
+
+    score: float
+    intercept: float
+    terms: tuple[TermScore, ...]
+    estimate_s: float
+    source: str
+    low_s: float
+    high_s: float
+
+    @property
+    def factor(self) -> tuple[tuple[str, str, float], ...]:
+        """Term, value and factor: exp(intercept) times all the factors is the estimate + 10 s."""
+        return tuple((term.term, term.value, math.exp(term.score)) for term in self.terms)

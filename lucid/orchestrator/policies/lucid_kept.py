@@ -1,0 +1,133 @@
+"""The jobs that Lucid's own policy serves before its queue, and the nodes that it keeps for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from lucid.core.decision import Hold, earliest
+from lucid.core.job import Job, Pending
+from lucid.core.reason import LargeShare, Reason
+from lucid.orchestrator.fences import KeptNodes, keep
+from lucid.orchestrator.order import QueuedJob
+from lucid.orchestrator.policies.lucid_starts import Starts
+from lucid.orchestrator.policies.plain import Shadow
+from lucid.orchestrator.policies.queue import no_place
+from lucid.orchestrator.promise import Turn, turns
+from lucid.orchestrator.reservation import LOOK_AGAIN_S, large_share, next_holder
+
+__all__ = ["ServedLarge", "ServedTurns", "serve_large", "serve_turns"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTurns:
+    """Whose turn it was by the starvation bound, the nodes kept for those who did not start, and when this may change
+    by itself."""
+
+    ids: Set[str] = frozenset()
+    fences: Mapping[str, KeptNodes] = field(default_factory=dict)
+    changes_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServedLarge:
+    """The large job that was served before the queue, by id, or the one that gave way to smaller ones, with the
+    comparison; and when this may change by itself."""
+
+    holder: str | None = None
+    gave_way: tuple[str, LargeShare] | None = None
+    changes_s: float | None = None
+
+
+def serve_turns(starts: Starts, shadow: Shadow) -> ServedTurns:
+    """Those whose turn has come by the starvation bound start, each before all whose bound is later, or have nodes
+    kept for them."""
+    index, fairness = starts.ledger.index, starts.settings.fairness
+    found, changes_s = turns(starts.partition, shadow.starts_s, shadow.next_end_s, starts.now_s, fairness)
+    before = shadow.fences
+    closed = {
+        index[name] for turn in found if (kept := before.get(turn.entry.job.id)) is not None for name in kept.names
+    }
+    fences: dict[str, KeptNodes] = {}
+    for turn in found:
+        job = turn.entry.job
+        if _start_in_turn(starts, turn):
+            continue
+        nodes = _nodes_for(starts, job, before.get(job.id), closed)
+        why: tuple[Reason, ...] = (turn.why,)
+        if nodes is not None:
+            fences[job.id] = nodes
+            changes_s = earliest(changes_s, nodes.until_s)
+            # estimates are too poor to let anybody in, unless the nodes are not expected within another bound
+            strict = nodes.until_s - starts.now_s <= turn.why.bound_s - turn.why.plain_s
+            why = (*why, _close(starts, job, nodes, strict))
+        starts.decisions[job.id] = Hold((*why, *no_place(starts.ledger, turn.entry)))
+    return ServedTurns({turn.entry.job.id for turn in found}, fences, changes_s)
+
+
+def _start_in_turn(starts: Starts, turn: Turn) -> bool:
+    """Start the job outside the nodes kept for those before it, if there is room, alone or beside another."""
+    queued = _queued(starts, turn.entry)
+    level = starts.fences.level(queued.prediction.duration_s)
+    if starts.alone(queued, level, (turn.why,)):
+        return True
+    beside, why = starts.partner_to_wait_no_more(queued, level)
+    if beside is not None:
+        starts.beside(queued, beside, (turn.why, *why))
+    return beside is not None
+
+
+def _nodes_for(starts: Starts, job: Job, before: KeptNodes | None, closed: set[int]) -> KeptNodes | None:
+    """Nodes to keep for a job: those that were, until they should have had room and have not (jobs there outlived
+    their estimates); then whichever are expected to have it first. One GPU needs none: the first that comes
+    free is its."""
+    ledger = starts.ledger
+    index, nodes = ledger.index, ledger.nodes
+    if before is not None:
+        if starts.now_s < before.until_s and all(nodes[index[name]].available for name in before.names):
+            return before
+        closed.difference_update(index[name] for name in before.names)
+    if job.gpus == 1 and not (ledger.host_limits and (job.cpus or job.mem_mib)):
+        return None
+    found = keep(job, ledger, starts.now_s, starts.ends(), closed)
+    if found is not None:
+        closed.update(index[name] for name in found.names)
+    return found
+
+
+def serve_large(starts: Starts, served: Set[str]) -> ServedLarge:
+    """The large job that has waited longest starts before the queue, or has nodes kept for it; unless it has to give
+    way to smaller jobs."""
+    partition, settings, now_s = starts.partition, starts.settings.reservation, starts.now_s
+    per_node = starts.ledger.gpus_per_node
+    holder, due_s = next_holder(partition, per_node, now_s, settings)
+    if holder is None:
+        return ServedLarge(changes_s=due_s)
+    job = holder.job
+    if job.id in served:
+        return ServedLarge(job.id, changes_s=due_s)
+    share, fails_s = large_share(holder, partition, per_node, now_s, settings)
+    if share is not None and not share:
+        return ServedLarge(gave_way=(job.id, share))
+    strict_s = job.submit_s + settings.strict_after_s
+    changes_s = earliest(strict_s if strict_s > now_s else None, fails_s)
+    queued = _queued(starts, holder)
+    if starts.alone(queued, starts.fences.level(queued.prediction.duration_s), ()):
+        return ServedLarge(job.id, changes_s=changes_s)
+    why: Sequence[Reason] = ()
+    nodes = keep(job, starts.ledger, now_s, starts.ends(), starts.fences.nodes[-1])
+    if nodes is not None:
+        why = (_close(starts, job, nodes, now_s >= strict_s),)
+        changes_s = earliest(changes_s, now_s + LOOK_AGAIN_S)
+    starts.decisions[job.id] = Hold((*why, *no_place(starts.ledger, holder)))
+    return ServedLarge(job.id, changes_s=changes_s)
+
+
+def _close(starts: Starts, job: Job, nodes: KeptNodes, strict: bool) -> Reason:
+    fence = nodes.fence(job, starts.ledger, starts.now_s, starts.settings.reservation.safety, strict)
+    starts.close(fence)
+    return fence.room
+
+
+def _queued(starts: Starts, entry: Pending) -> QueuedJob:
+    return QueuedJob(entry, starts.predictions[entry.job.id], starts.settings.packing.same_user_only)

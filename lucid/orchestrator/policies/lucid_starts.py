@@ -1,0 +1,176 @@
+"""How one job of a VC is started by Lucid's own policy: alone on free GPUs, or beside a running job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lucid.binder.dynamic import SharingMode, sharing_mode
+from lucid.binder.pairing import Binder
+from lucid.config import PackingSettings, PolicySettings
+from lucid.core.decision import Action, Decision, Hold, Requeue, Start
+from lucid.core.job import Running
+from lucid.core.ledger import Ledger
+from lucid.core.ports import Predictor
+from lucid.core.reason import FreeGpus, Priority, Reason, SharedBy, SharingLevel
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.fences import Fence, Fences
+from lucid.orchestrator.order import QueuedJob
+from lucid.orchestrator.placement import consolidated
+from lucid.orchestrator.policies.queue import no_place
+from lucid.orchestrator.timeline import End, expected_ends
+
+__all__ = ["Sharing", "Starts", "sharing_now"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How much sharing there is in a VC now.
+
+    ``gss``: the capacity in force. ``less``: the comparison that makes it less than configured, if one does.
+    ``mode``: what the next plan is to know, with dynamic sharing. ``changes_s``: when it may change by itself.
+    """
+
+    gss: int
+    less: tuple[SharingLevel, ...] = ()
+    mode: SharingMode | None = None
+    changes_s: float | None = None
+
+
+def sharing_now(
+    partition: Partition, idle_gpus: int, snapshot: Snapshot, packing: PackingSettings, before: SharingMode | None
+) -> Sharing:
+    """The configured capacity, or with dynamic sharing what the demand asks for."""
+    if not packing.dynamic or not packing.gss:
+        return Sharing(packing.gss)
+    waiting_gpus = sum(entry.job.gpus for entry in partition.pending)
+    arrivals = snapshot.arrivals
+    mode, level, changes_s = sharing_mode(
+        idle_gpus, waiting_gpus, arrivals.of(partition.name), packing, before, snapshot.now_s, arrivals.by
+    )
+    return Sharing(mode.gss, () if level else (level,), mode, changes_s)
+
+
+class Starts:
+    """What one plan has decided so far, and what is left of the VC for the jobs that come after."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        snapshot: Snapshot,
+        settings: PolicySettings,
+        predictor: Predictor,
+        mode: SharingMode | None,
+    ) -> None:
+        self.partition = partition
+        self.now_s = snapshot.now_s
+        self.predictions = snapshot.predictions
+        self.settings = settings
+        self.ledger = Ledger(partition)
+        self.sharing = sharing_now(partition, self.ledger.free, snapshot, settings.packing, mode)
+        self.binder = Binder(
+            partition,
+            self.ledger,
+            self.predictions,
+            predictor,
+            settings.packing,
+            self.now_s,
+            settings.profiling.restarts,
+        )
+        self.fences = Fences()
+        self.decisions: dict[str, Decision] = {}
+        self.actions: list[Action] = []
+
+    # -- what is decided -----------------------------------------------------------------------------------
+
+    def act(self, job_id: str, decision: Start | Requeue) -> None:
+        """Note a decision that changes something."""
+        self.decisions[job_id] = decision
+        self.actions.append(Action(job_id, self.partition.name, decision))
+
+    def close(self, fence: Fence) -> None:
+        """Keep nodes for a job from here on."""
+        self.fences = Fences([*self.fences.fences, fence])
+
+    def ends(self) -> list[End]:
+        """When the jobs that hold GPUs, by now, are expected to give them back."""
+        running, now_s, jobs = self.partition.running, self.now_s, {e.job.id: e.job for e in self.partition.pending}
+        ends = expected_ends(running, self.predictions, now_s)
+        for action in self.actions:
+            if isinstance(action.decision, Start):
+                end_s = now_s + self.predictions[action.job_id].duration_s
+                ends.append((end_s, jobs[action.job_id], action.decision.placement))
+        return ends
+
+    # -- ways to start -------------------------------------------------------------------------------------
+
+    def alone(self, queued: QueuedJob, level: int, why: tuple[Reason, ...]) -> bool:
+        """Start the job on free GPUs outside the fences that a job of this level must keep off, if there are any."""
+        entry, job, nodes = queued.entry, queued.entry.job, self.fences.nodes[level]
+        allowed = (lambda i: i not in nodes) if level else None
+        placement = consolidated(self.ledger, job, allowed, self.settings.remainder_on_emptiest)
+        if placement is None:
+            return False
+        free = FreeGpus(job.gpus, self.ledger.largest, self.ledger.free, True)
+        slots = self.binder.in_slots(entry, queued.prediction.share_score, len(placement))
+        self.binder.started(entry, placement)
+        self.act(job.id, Start(placement, (_priority(queued), *why, free, slots), slots=bool(slots)))
+        return True
+
+    def beside(self, queued: QueuedJob, found: Running, why: tuple[Reason, ...]) -> None:
+        """Start the job on the GPUs of a running one."""
+        job, mps = queued.entry.job, self.settings.packing.mps
+        by = () if mps is None else (SharedBy(found.job.id, found.job.user == job.user, mps),)
+        self.binder.joined(queued.entry, found)
+        self.act(job.id, Start(found.placement, (_priority(queued), *why, *by), found.job.id, slots=True))
+
+    def partner(
+        self, queued: QueuedJob, level: int, gss: int, floor: float | None = None
+    ) -> tuple[Running | None, tuple[Reason, ...]]:
+        """The running job to start beside, with the comparisons that chose it, or those that ruled all out."""
+        score = queued.prediction.share_score
+        bar = self.binder.bars(queued.entry, score, gss)
+        if bar is not None:
+            return None, (bar,)
+        assert score is not None
+        return self.binder.partner(queued.entry, queued.value, score, gss, self.fences.names[level], floor)
+
+    def partner_to_wait_no_more(self, queued: QueuedJob, level: int) -> tuple[Running | None, tuple[Reason, ...]]:
+        """A partner under the full capacity, for a job that would wait otherwise, and at the lower speed where there
+        is one for such jobs."""
+        packing = self.settings.packing
+        return self.partner(queued, level, packing.gss, packing.waiting_pair_speed if self.yields else None)
+
+    @property
+    def yields(self) -> bool:
+        """Does a job that would otherwise wait take a slower partner?"""
+        lower = self.settings.packing.waiting_pair_speed
+        return lower is not None and lower < self.settings.packing.least_pair_speed
+
+    def in_order(self, queued: QueuedJob, level: int) -> Hold | None:
+        """Start a job of the queue, or say why it waits. It starts beside another, else alone, else beside another
+        on the terms of those who would wait."""
+        fair: tuple[Reason, ...] = () if queued.fair is None else (queued.fair,)
+        less, packing = self.sharing.less, self.settings.packing
+        found, why = self.partner(queued, level, self.sharing.gss)
+        if found is not None:
+            self.beside(queued, found, (*fair, *less, *why))
+            return None
+        if less:  # a pair that costs nobody anything keeps GPUs free for what nobody foretold
+            found, harmless = self.partner(queued, level, packing.gss, packing.harmless_pair_speed)
+            if found is not None:
+                self.beside(queued, found, (*fair, *harmless))
+                return None
+        if self.alone(queued, level, (*fair, *less, *why)):
+            return None
+        if less or self.yields:  # sharing less, or only at speed, is for those who need not wait for it
+            found, why = self.partner_to_wait_no_more(queued, level)
+            if found is not None:
+                self.beside(queued, found, (*fair, *why))
+                return None
+        fenced: tuple[Reason, ...] = (self.fences.why(level),) if level else ()
+        return Hold((*fair, *fenced, *why, *no_place(self.ledger, queued.entry)))
+
+
+def _priority(queued: QueuedJob) -> Priority:
+    found, job = queued.prediction, queued.entry.job
+    return Priority("estimate x GPUs", queued.value, found.duration_s, job.gpus, found.duration_source)

@@ -1,0 +1,79 @@
+"""docs/settings.md is what ``lucidctl settings`` prints; and lucidd takes no settings of simulations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pydantic import BaseModel
+
+from lucid.cli.doctor import diagnose
+from lucid.cli.main import lucidctl
+from lucid.config import Settings, load_settings, settings_from, simulation_keys
+from lucid.daemon import main
+from lucid.errors import ConfigError
+
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+def fields(section: type[BaseModel], table: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += fields(inner, f"{table}{name}.")
+        else:
+            found.append((f"{table}{name}", field))
+    return found
+
+
+def test_the_page_is_up_to_date() -> None:
+    printed = CliRunner().invoke(lucidctl, ["settings"]).output
+    assert PAGE.read_text(encoding="utf-8") == printed, "lucidctl settings > docs/settings.md"
+
+
+def test_every_setting_says_what_it_is() -> None:
+    assert [name for name, field in fields(Settings) if not field.description] == []
+
+
+REFUSED = [
+    ("[policy.muri]\nunpack = false", "line 3: policy.muri.unpack"),
+    ("[policy.pollux]\np = 1", "line 3: policy.pollux.p"),
+    ("[policy.tiresias]\ninterval_s = 1", "line 3: policy.tiresias.interval_s"),
+    ("[policy.optimus]\nseed = 1", "line 3: policy.optimus.seed"),
+    ("[overheads]\nrequeue_s = 3", "line 3: overheads.requeue_s"),
+    ("[policy.packing]\ngss = 1\nsame_user_only = true", "line 4: policy.packing.same_user_only"),
+    ("[policy.packing]\nmps = true", "line 3: policy.packing.mps"),
+    ("[policy.fairness]\nhalf_life_s = 5", "line 3: policy.fairness.half_life_s"),
+    ("[policy]\nrestart_overhead_s = 5", "line 3: policy.restart_overhead_s"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), REFUSED)
+def test_lucidd_refuses_settings_of_simulations_and_simulate_takes_them(
+    tmp_path: Path, text: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lucid.toml"
+    path.write_text(f'daemon.partitions.vc = "observe"\n{text}\n')
+    load_settings(path)
+    assert main(["--config", str(path), "--once"]) == ConfigError.exit_code
+    said = capsys.readouterr().err
+    assert words in said
+    assert "lucidctl simulate --config" in said
+
+
+def test_lucidd_takes_the_settings_of_the_policy_that_it_runs() -> None:
+    data = {"daemon": {"policy": "muri-s"}, "policy": {"muri": {"unpack": False}, "pollux": {"p": 1.0}}}
+    assert simulation_keys(settings_from(data, "here")) == ["policy.pollux.p"]
+    assert simulation_keys(settings_from({"policy": {"packing": {"gss": 1}}}, "here")) == []
+
+
+def test_doctor_tells_of_them(tmp_path: Path) -> None:
+    data = {
+        "daemon": {"partitions": {"vc": "observe"}, "state_dir": str(tmp_path), "heartbeat": str(tmp_path / "beat")},
+        "slurm": {"prefix": ["false"]},
+        "overheads": {"requeue_s": 3},
+    }
+    assert any("overheads.requeue_s" in f.what and f.level == "bad" for f in diagnose(settings_from(data, "here")))
