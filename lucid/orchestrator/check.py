@@ -250,8 +250,8 @@ class _Book:
         self.on_gpu: dict[tuple[str, int], list[str]] = {}
         self.jobs: dict[str, tuple[Job, JobProfile | None, int]] = {}
         self.masks: dict[str, tuple[tuple[str, int], ...]] = {}
-        self.cpus = {node.name: node.cpus for node in partition.nodes}
-        self.mem = {node.name: node.mem_mib for node in partition.nodes}
+        self.cpus = {node.name: node.cpus_left for node in partition.nodes}
+        self.mem = {node.name: node.mem_left_mib for node in partition.nodes}
         if not touched:
             return
         for entry in partition.running:

@@ -31,7 +31,7 @@ SAID: list[tuple[Reason, str]] = [
     ),
     (
         why.PlainOrder(0.0, 7200.0, 7200.0, 14400.0),
-        "waits 2.0 h beyond plain Slurm order (day 0 00:00:00): goes before all others, to start by day 0 04:00:00",
+        "waits 2.0 h beyond plain Slurm order (day 0 00:00:00): this job goes before all others, to start by",
     ),
     (why.PlainOrder(0.0, 60.0, 7200.0, 14400.0), "waits 60 s beyond plain Slurm order (day 0 00:00:00)"),
     (why.FreeGpus(1, 4, 9, True), "1 of 9 free GPUs"),
@@ -118,12 +118,15 @@ SAID: list[tuple[Reason, str]] = [
         why.Interleaved(2, "a b", 0.25, 0.4),
         "takes turns in a group of 2 (a b): a round takes 0.25 s, one after the other 0.4 s",
     ),
-    (why.Reserved("b", 60.0, 0.0, 2, True), "2 nodes kept for job b, which has waited past the bound"),
+    (
+        why.Reserved("b", 60.0, 0.0, 2, True),
+        "2 nodes kept for job b, which has waited past its bound: no other job may start",
+    ),
     (
         why.LargeShare(32, 32, 72, 0.5, "s", 7200.0, 7200.0),
-        "jobs as large hold 32 of 72 GPUs, with its own 32 it would be more than 50%, and job s has waited for 2.0 h",
+        "jobs as large as this one hold 32 of 72 GPUs; with its 32 they would hold more than 50% (policy.reservation",
     ),
-    (why.LargeShare(32, 32, 72, 0.5, "s", 3500.0, 7200.0), "nodes may be kept for it"),
+    (why.LargeShare(32, 32, 72, 0.5, "s", 3500.0, 7200.0), "nodes may be kept for this job"),
     (why.SkipsProfiling(16, 8), "16 GPUs, profiling takes jobs of at most 8"),
     (why.ProfileTime(80.0, 80.0), "profiled for 80 s (limit 80 s)"),
     (why.NobodyWaits(0), "nobody waits for profiling nodes"),
@@ -137,7 +140,7 @@ SAID: list[tuple[Reason, str]] = [
     (why.Requeueable(True), "may be requeued"),
     (
         why.ProfilingTaken(4),
-        "jobs that are none of Lucid's hold 4 GPUs of the profiling nodes: it is measured in its own VC",
+        "jobs that Lucid does not schedule hold 4 GPUs of the profiling nodes: this job is measured in its own VC",
     ),
     (why.ProfilingFits(8, False), "no profiling node could hold 8 GPUs"),
     (why.ProfilerPressure(320.0, 160.0), "the profiling queue is 5.3 min long, a burst (above 2.7 min)"),
