@@ -19,9 +19,9 @@ def with_overflow(plan: Plan, snapshot: Snapshot, settings: ProfilingSettings) -
     """The plan, with jobs that it leaves waiting in their VCs started on free GPUs of profiling nodes.
 
     The job with the smallest estimate x GPUs goes first, whichever VC it belongs to. Only jobs expected to take at
-    most ``overflow_most_s`` go, so that the nodes come back soon. No job of a VC loses its place, because profiling nodes
-    belong to no VC. Two kinds of jobs stay in their VC: those whose request slots cannot express (they may ask for
-    what only the nodes there have), and those above N_prof.
+    most ``overflow_most_s`` go, so that the nodes come back soon. No job of a VC loses its place, because profiling
+    nodes belong to no VC. Two kinds of jobs stay in their VC: those whose request slots cannot express (they may
+    ask for what only the nodes there have), and those above N_prof.
     """
     profiling = snapshot.profiling
     if profiling is None or profiling.name not in plan.partitions:
