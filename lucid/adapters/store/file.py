@@ -75,7 +75,7 @@ def open_file(path: Path, *, read_only: bool, wait_s: float, shared: bool = Fals
     version is not touched. *shared*: several hosts have the file, so it is kept without a write-ahead log.
 
     Raises:
-        StoreDamaged: the file is damaged, or is none of Lucid's.
+        StoreDamaged: the file is damaged, or is not a store of Lucid.
         StoreUnreadable: this user may not read it.
         StoreError: it cannot be opened for another reason, or was written by a later version of Lucid.
     """
@@ -168,7 +168,7 @@ def _look_before_writing(path: Path, wait_s: float) -> None:
     """What lies there already, looked at by reading alone: opening it for writing would change the file.
 
     Raises:
-        StoreDamaged: it is no store of Lucid's.
+        StoreDamaged: it is not a store of Lucid.
         StoreError: it was written by a later version.
     """
     _must_be_readable(path)
