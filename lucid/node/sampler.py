@@ -182,7 +182,7 @@ class Sampler:
             try:
                 sample = watched.writer.write(now_s, watched.gpus, parts)
             except MetricsError as error:
-                watched.note("samples were lost: the disk took none")
+                watched.note("samples were lost, because they could not be written to disk")
                 self._log(str(error))
                 continue
             point = point_of(sample, self._interval_s)

@@ -274,7 +274,7 @@ def csv_rows(
                 ) from None
             number += 1
             row.number = number
-            yield BadCell("", "", f"is not sound CSV ({error})", reason="not sound CSV")
+            yield BadCell("", "", f"is not valid CSV ({error})", reason="not valid CSV")
             continue
         if not cells:
             continue  # an empty line, often at the end of the file

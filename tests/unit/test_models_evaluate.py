@@ -109,8 +109,8 @@ def test_duration_json_and_table_tell_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "row", "words"),
     [
-        ("job_id,submit_time,duration\n1,0,x\n", "1", "line 2, column 'duration': 'x' cannot be read"),
-        ("what,is,this\n", "1", "line 1 is of no known layout"),
+        ("job_id,submit_time,duration\n1,0,x\n", "1", "line 2, column 'duration': 'x' is not a number"),
+        ("what,is,this\n", "1", "line 1: not the first line of a log of jobs"),
         ("job_id,submit_time,duration\n1,0,5\n2,1,5\n", "2", "test from 2; give a row from 1 to 1"),
     ],
 )

@@ -200,7 +200,7 @@ def test_a_store_of_a_later_version_put_there_is_refused_not_moved_and_nothing_i
     assert (site.folder / "lucid.db").read_bytes() == content
     assert site.slurm.starts == starts
     assert read_heartbeat(site.folder / "run/heartbeat") == beat
-    assert any("later Lucid" in str(getattr(record, "facts", "")) for record in caplog.records)
+    assert any("later version of Lucid" in str(getattr(record, "facts", "")) for record in caplog.records)
 
 
 @pytest.mark.parametrize("stopped", [True, False])

@@ -53,7 +53,7 @@ def test_a_writer_killed_in_the_middle_leaves_whole_rows(tmp_path: Path) -> None
 
 
 def test_a_missing_store_is_said_to_be_missing(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="has lucidd run here"):
+    with pytest.raises(StoreError, match="there is no store; check that lucidd has run here"):
         SqliteStore(tmp_path / "none.db", read_only=True)
 
 
@@ -83,7 +83,9 @@ def test_a_store_of_a_later_version_is_refused_and_not_changed(tmp_path: Path, j
     later.close()
     before = {part.name: part.read_bytes() for part in copies.iterdir() if not part.name.endswith("-shm")}
     for again in (open_store, lambda path, _: SqliteStore(path), lambda path, _: SqliteStore(path, read_only=True)):
-        with pytest.raises(StoreError, match=r"later Lucid .* install that version, or move the file away"):
+        with pytest.raises(
+            StoreError, match=r"later version of Lucid .* install that version, or move the file away"
+        ):
             again(copies / "lucid.db", 0.0)
     after = {part.name: part.read_bytes() for part in copies.iterdir() if not part.name.endswith("-shm")}
     assert after == before
@@ -179,7 +181,7 @@ def test_an_old_store_is_brought_up_to_date_by_the_daemon_only(tmp_path: Path) -
     path = tmp_path / "lucid.db"
     sqlite3.connect(path).close()
     path.touch()
-    with pytest.raises(StoreError, match=r"nothing is written in it yet: .* could not write"):
+    with pytest.raises(StoreError, match=r"the store is empty: .* could not write"):
         SqliteStore(path, read_only=True)
     assert SqliteStore(path).settings() == {}
 
@@ -207,7 +209,7 @@ def test_a_store_of_the_first_version_is_brought_up_to_date_with_what_it_holds(t
     db = sqlite3.connect(path)
     db.executescript(f"{MIGRATIONS[0]}; PRAGMA user_version = 1; INSERT INTO settings VALUES ('paused', '1');")
     db.close()
-    with pytest.raises(StoreError, match="lucidd brings it up to date"):
+    with pytest.raises(StoreError, match="lucidd brings the store up to date"):
         SqliteStore(path, read_only=True)
     store = SqliteStore(path)
     assert store.settings() == {"paused": "1"}

@@ -153,7 +153,7 @@ class ExporterMetrics:
                 content = Path(source).read_bytes()
             page = content.decode("utf-8")
         except (OSError, urllib.error.URLError, UnicodeDecodeError, ValueError) as error:
-            raise MetricsError(f"{source}: no page of a dcgm-exporter ({error}); is it running there?") from None
+            raise MetricsError(f"{source}: not a page of a dcgm-exporter ({error}); is it running there?") from None
         return parse_exporter(page, source)
 
 

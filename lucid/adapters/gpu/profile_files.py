@@ -67,7 +67,7 @@ def write_summary(folder: Path, summary: Summary, *, several_nodes: bool = False
         write_atomic(path, json.dumps(summary_to_dict(summary), separators=(",", ":")).encode())
     except OSError as error:
         raise MetricsError(
-            f"{path}: cannot be written ({error.strerror}); does the sampler own the folder?"
+            f"{path}: cannot be written ({error.strerror}); the sampler's user must be able to write the folder"
         ) from None
     return path
 

@@ -85,7 +85,7 @@ class ProfileFolder:
 
 
 def labelled(profile: JobProfile, user: str, name: str, amp: bool | None = None) -> JobProfile:
-    """With what the daemon knows of a job and the sampler was not told: a label under which like jobs are known,
+    """With what the daemon knows of a job and the sampler was not told: a label that like jobs share,
     user and name, and whether it trains in mixed precision, where its user says so."""
     workload = profile.workload or (f"{user}/{name}" if user else "")
     return replace(profile, workload=workload, amp=amp if profile.amp is None else profile.amp)

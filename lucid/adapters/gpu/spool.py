@@ -50,9 +50,9 @@ def _segments(folder: Path) -> list[_Segment]:
             data = json.loads(head)
             first, gpus, base_s = digits(path.stem), data["gpus"], finite(data["base_s"], -1.0)
             if first is None or not newline or not 0.0 <= base_s < MOST_S:
-                raise ValueError("its number or its time cannot be read")
+                raise ValueError("the segment's number or time cannot be read")
             if not isinstance(gpus, list) or not all(isinstance(uuid, str) for uuid in gpus):
-                raise TypeError("its GPUs are no list of names")
+                raise TypeError("its GPUs are not a list of names")
             found.append(_Segment(path, first, tuple(map(clean, gpus)), len(head) + 1, base_s))
         except FileNotFoundError:
             continue

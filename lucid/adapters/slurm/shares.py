@@ -23,7 +23,7 @@ def fair_shares_from(document: Any, left_out: LeftOut | None = None) -> dict[tup
     try:
         entries = document["shares"]["shares"]
         if not isinstance(entries, list):
-            raise TypeError("it is no list")
+            raise TypeError("it is not a list")
     except (KeyError, TypeError, IndexError) as error:
         raise ClusterError(f"Slurm's list of shares is not as expected ({type(error).__name__}: {error})") from None
     with (left_out or LeftOut()).look("shares") as look:

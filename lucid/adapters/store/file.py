@@ -42,7 +42,7 @@ def set_aside(path: Path, now_s: float) -> Path:
             if os.path.lexists(part):
                 part.replace(aside.with_name(aside.name + suffix))
     except OSError as error:
-        raise StoreError(f"{path}: is damaged and cannot be moved aside ({error}); move it by hand") from None
+        raise StoreError(f"{path}: is damaged, and lucidd cannot move it aside ({error}); move it by hand") from None
     _drop_older(path)
     return aside
 
@@ -75,7 +75,7 @@ def open_file(path: Path, *, read_only: bool, wait_s: float, shared: bool = Fals
     version is not touched. *shared*: several hosts have the file, so it is kept without a write-ahead log.
 
     Raises:
-        StoreDamaged: the file is damaged, or is none of Lucid's.
+        StoreDamaged: the file is damaged, or is not a store of Lucid.
         StoreUnreadable: this user may not read it.
         StoreError: it cannot be opened for another reason, or was written by a later version of Lucid.
     """
@@ -130,18 +130,20 @@ def look_through(path: Path, wait_s: float = 5.0) -> None:
 def _must_be_whole(db: sqlite3.Connection, path: Path) -> None:
     (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if state != "ok":
-        raise StoreDamaged(f"{path}: is damaged ({state}); move it away, lucidd starts a new one")
+        raise StoreDamaged(f"{path}: is damaged ({state}); move it away: lucidd starts a new store")
 
 
 def _must_be_readable(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise StoreError(f"{path}: there is no store; has lucidd run here, with this configuration?") from None
+        raise StoreError(
+            f"{path}: there is no store; check that lucidd has run here with this configuration"
+        ) from None
     except PermissionError:
         mode = stat.S_IFREG
     if not stat.S_ISREG(mode):
-        raise StoreDamaged(f"{path}: is no file; move it away, lucidd starts a new one")
+        raise StoreDamaged(f"{path}: is not a file; move it away: lucidd starts a new store")
     if not os.access(path, os.R_OK):
         raise StoreUnreadable(f"{path}: only lucidd's user and root may read it (sudo -u lucid lucidctl …)")
 
@@ -166,7 +168,7 @@ def _look_before_writing(path: Path, wait_s: float) -> None:
     """What lies there already, looked at by reading alone: opening it for writing would change the file.
 
     Raises:
-        StoreDamaged: it is no store of Lucid's.
+        StoreDamaged: it is not a store of Lucid.
         StoreError: it was written by a later version.
     """
     _must_be_readable(path)
@@ -175,7 +177,7 @@ def _look_before_writing(path: Path, wait_s: float) -> None:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         _must_be_known(version, path)
         if version == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():
-            raise StoreDamaged(f"{path}: is a database of another program; lucidd moves it aside")
+            raise StoreDamaged(f"{path}: is a database of another program; lucidd moves the file aside")
     finally:
         db.close()
     _tighten(path)
@@ -205,10 +207,10 @@ def _make_room(path: Path) -> bool:
 
 def _must_be_known(version: int, path: Path) -> None:
     if version < 0:
-        raise StoreDamaged(f"{path}: schema {version} is none of Lucid's; lucidd moves it aside")
+        raise StoreDamaged(f"{path}: schema {version} is not a schema of Lucid; lucidd moves the file aside")
     if version > len(MIGRATIONS):
         raise StoreError(
-            f"{path}: written by a later Lucid (schema {version}, this one knows {len(MIGRATIONS)}); "
+            f"{path}: a later version of Lucid wrote it (schema {version}, this version reads {len(MIGRATIONS)}); "
             "install that version, or move the file away"
         )
 
@@ -219,13 +221,12 @@ def _migrate(db: sqlite3.Connection, path: Path, read_only: bool) -> None:
     if read_only:
         if version == 0:
             raise StoreError(
-                f"{path}: nothing is written in it yet: lucidd has not got that far, or could not write "
-                f"(df {path.parent})"
+                f"{path}: the store is empty: lucidd has not written to it yet, or could not write (df {path.parent})"
             )
         if version < len(MIGRATIONS):
             raise StoreError(
-                f"{path}: has schema {version}, this Lucid reads {len(MIGRATIONS)}: lucidd brings it up to date "
-                f"when it starts, if it can write (df {path.parent})"
+                f"{path}: has schema {version}, this version of Lucid reads {len(MIGRATIONS)}: lucidd brings the "
+                f"store up to date when it starts, if it can write (df {path.parent})"
             )
         return
     for number, script in enumerate(MIGRATIONS, start=1):

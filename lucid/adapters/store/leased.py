@@ -154,7 +154,9 @@ class LeasedFile:
         if own is None or (own.holder, own.token) != written:
             raise LeaseLost(f"{self.path}: the lease was taken by another daemon as it was renewed")
         if watch.read_as_others(self._wait_s) != written:
-            raise StoreDamaged(f"{self.path}: others do not see the lease that was just written there")
+            raise StoreDamaged(
+                f"{self.path}: another connection does not see the lease that was written a moment ago"
+            )
 
     def leased_until_s(self) -> float | None:
         """``None`` without a row."""

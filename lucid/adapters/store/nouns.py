@@ -67,7 +67,7 @@ def noun_from_json(data: Any) -> Any:
     """The inverse.
 
     Raises:
-        StoreError: it names a class that is not there (any more), or that is no noun.
+        StoreError: it names a class that is not there (any more), or that is not one of values.
     """
     if type(data) in _PLAIN:
         return data
@@ -116,7 +116,7 @@ def _name(kind: type) -> str:
 
 @lru_cache(maxsize=256)
 def _class(name: str) -> Any:
-    """A class by name; of Lucid's own modules, or of one that is loaded already (a policy of another package)."""
+    """A class by name; of a module of Lucid, or of one that is loaded already (a policy of another package)."""
     module, _, path = name.partition(":")
     if module.startswith(_OWN):
         import_module(module)
@@ -124,5 +124,5 @@ def _class(name: str) -> Any:
     for part in path.split("."):
         found = getattr(found, part)
     if not isinstance(found, type) or not (is_dataclass(found) or issubclass(found, tuple | Enum)):
-        raise TypeError(f"{name} is no noun")
+        raise TypeError(f"{name} is not a class of values that a record may hold")
     return found

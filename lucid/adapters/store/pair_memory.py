@@ -31,7 +31,7 @@ class PairMemoryFile(PairMemory):
             try:
                 rows = json.loads(path.read_bytes())
                 if not isinstance(rows, list):
-                    raise TypeError("it is no list")
+                    raise TypeError("it is not a list")
             except FileNotFoundError:
                 return
             except Exception as error:
@@ -62,5 +62,5 @@ def _pair(row: Any) -> tuple[tuple[str, str], dict[str, tuple[float, float]]]:
     one, other, jobs = row
     speeds = {clean(str(job)): (float(a), float(b)) for job, (a, b) in jobs.items()}
     if not all(math.isfinite(speed) and speed >= 0.0 for pair in speeds.values() for speed in pair):
-        raise ValueError("a speed that is none")
+        raise ValueError("a speed is not a number of at least 0")
     return (clean(str(one)), clean(str(other))), speeds

@@ -195,7 +195,7 @@ def read_record(path: Path) -> PlanRecord:
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(f"{path}: no record of a plan ({error!r})") from None
+        raise StoreError(f"{path}: not a record of a plan ({error!r})") from None
 
 
 def _still_there(data: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class _Recorded:
         return self._answers.get((a, b))
 
     def predict(self, job: Any, profile: Any, now_s: float) -> Prediction:  # noqa: ARG002 - the port's signature
-        raise StoreError(f"job {job.id}: the policy asks for a prediction beside the snapshot's")
+        raise StoreError(f"job {job.id}: the policy asked for a prediction that is not in the snapshot")
 
     def learn(self, ended: Any) -> None:
         """Nothing: it only remembers."""

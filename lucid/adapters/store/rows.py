@@ -32,7 +32,7 @@ def note_of(job_id: str, text: str | bytes, told: Callable[[Exception], None]) -
     try:
         data = json.loads(text)
         if not isinstance(data, dict):
-            raise TypeError("the note is no object")
+            raise TypeError("the note is not a JSON object")
     except Exception as error:
         told(error)
         return JobNote(job_id)

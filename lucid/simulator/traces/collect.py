@@ -104,7 +104,7 @@ def collect(
         options.progress(total, total)
     skipped = tuple(sorted(counts.items()))
     if not drafts:
-        raise TraceError(f"{source.path}: no job in it that could be replayed ({show_skipped(skipped)})")
+        raise TraceError(f"{source.path}: has no job that can be replayed ({show_skipped(skipped)})")
     drafts.sort(key=lambda item: item[:2])
     first_s = drafts[0][0] if rebase else 0.0
     jobs = tuple(_finish(draft, submit_s - first_s, rank) for submit_s, rank, draft in drafts)

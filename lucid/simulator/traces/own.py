@@ -189,7 +189,7 @@ def _about(source: Source, line: str, number: int) -> dict[str, Any]:
             raise TypeError
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise TraceError(
-            f"{where}: {text[:60]!r} is not the JSON that belongs here; "
+            f"{where}: {text[:60]!r} is not the expected JSON; "
             'write {"name": "...", "epoch_s": null, "skipped": []}'
         ) from None
     return {"name": name, "epoch_s": epoch_s, "skipped": skipped}

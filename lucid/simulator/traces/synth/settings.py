@@ -99,7 +99,7 @@ class SynthSettings:
         if not self.vcs:
             raise ConfigError(f"synth {self.name}: it needs at least one VC")
         if 1.5 * self.failed + self.cancelled > 1:  # projects crash up to half as often again as the mean
-            raise ConfigError(f"synth {self.name}: 1.5 failed + cancelled is above 1: no run would complete")
+            raise ConfigError(f"synth {self.name}: 1.5 × failed + cancelled is above 1, so no run would complete")
 
     @property
     def nodes(self) -> int:
