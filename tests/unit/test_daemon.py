@@ -386,11 +386,11 @@ def test_bad_configurations_are_told(tmp_path: Path, capsys: pytest.CaptureFixtu
         ),
         (
             '[policy.packing]\nsame_user_only = false\n[daemon.partitions]\nvc = "pack"\n',
-            "policy.packing.same_user_only = false, but daemon.share_across_users = false says the opposite",
+            "line 2: policy.packing.same_user_only: lucidd does not read",
         ),
         (
             '[policy.packing]\nmps = true\n[daemon]\nmps = false\n[daemon.partitions]\nvc = "pack"\n',
-            "policy.packing.mps = true, but daemon.mps = false; remove policy.packing.mps",
+            "line 2: policy.packing.mps: lucidd does not read",
         ),
         (
             '[slurm]\nclient = "rest"\nrest_url = "http://h:1"\n[daemon]\npolicy = "srtf"\n'
