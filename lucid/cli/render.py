@@ -230,7 +230,9 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         f"job {r.job} was seen at {r.seen:.0%} of full speed beside job {r.partner}"
         + ("" if r else f", below {r.bound:.0%}: sharing does not pay")
     ),
-    "DistributedAlone": lambda r: f"{_gpus(r.gpus)} span nodes of {r.gpus_per_node}: distributed jobs are not packed",
+    "DistributedAlone": lambda r: (
+        f"{_gpus(r.gpus)} on several nodes of {r.gpus_per_node}: distributed jobs do not share their GPUs"
+    ),
     "PartnerOutlasts": lambda r: (
         f"job {r.partner} is expected to run {duration(r.remaining_s)} more"
         + ("" if r else f", less than {duration(r.least_s)}: not worth joining")

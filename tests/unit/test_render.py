@@ -96,7 +96,7 @@ SAID: list[tuple[Reason, str]] = [
     (why.SharedBy("p", True, False), "by time-slicing: there is no MPS here"),
     (why.SeenSpeed("a", "p", 0.7, 0.5), "job a was seen at 70% of full speed beside job p"),
     (why.SeenSpeed("a", "p", 0.4, 0.5), "seen at 40% of full speed beside job p, below 50%: sharing does not pay"),
-    (why.DistributedAlone(9, 8), "9 GPUs span nodes of 8: distributed jobs are not packed"),
+    (why.DistributedAlone(9, 8), "9 GPUs on several nodes of 8: distributed jobs do not share their GPUs"),
     (why.PartnerOutlasts("p", 400.0, 300.0), "job p is expected to run 6.7 min more"),
     (why.PartnerOutlasts("p", 90.0, 300.0), "job p is expected to run 90 s more, less than 5 min: not worth joining"),
     (why.PartnerLeaves("p", 100.0, 60.0, 2.0), "priority value 100 at most 2 x 60 of job p"),
