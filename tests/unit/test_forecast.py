@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -51,6 +52,29 @@ def test_a_job_that_may_share_starts_as_soon_as_a_partner_does() -> None:
     room = part(nodes(1, 1), [waits("b", profile=LIGHT), entry], [runs("heavy", "n1:0", profile=HEAVY)])
     known |= {"b": guess(9000.0, 0), "guest": guess(9000.0, 0)}
     assert foreseen(snap(0.0, room, predictions=known)).starts_s == {"b": 50.0, "guest": 50.0}, "beside the first"
+
+
+def test_a_third_job_waits_until_one_of_a_pair_ends() -> None:
+    entries = [waits("first", profile=LIGHT), waits("second", profile=LIGHT)]
+    room = part(nodes(1, 1), entries, [runs("host", "n1:0", profile=LIGHT)])
+    known = {"host": guess(9000.0, 0), "first": guess(100.0, 0), "second": guess(200.0, 0)}
+    assert foreseen(snap(0.0, room, predictions=known)).starts_s == {"first": 0.0, "second": 100.0}
+
+
+def test_a_job_parted_from_its_partner_is_not_expected_beside_it_again() -> None:
+    slow = replace(LIGHT, seen_speed=0.4, seen_beside="two")
+    pair = [runs("one", "n1:0", profile=slow, partner="two"), runs("two", "n1:0", 1.0, profile=LIGHT, partner="one")]
+    room = part(nodes(1, 1), [waits("other")], pair)
+    known = {"one": guess(2000.0, 0), "two": guess(1500.0, 0), "other": guess(1e6)}
+    found = foreseen(snap(700.0, room, predictions=known))
+    assert found.starts_s == {"two": 1300.0, "other": 2800.0}
+
+
+def test_a_job_released_from_profiling_starts_in_its_vc() -> None:
+    running = [runs("now", "p1:0-1", 10.0, stage=Stage.PROFILE, job={"vc": VC})]
+    prof = part(nodes(1, 2, prefix="p"), [waits("next", 2)], running, name="prof", profiling=True)
+    found = foreseen(snap(30.0, part(nodes(1, 4)), prof), profiling={"carry_on_share": 0.0, "t_prof_s": 60.0})
+    assert found.starts_s["now"] == 41.0, "lucidd looks again a second after it was moved"
 
 
 def test_nobody_passes_the_head_where_the_policy_does_not_backfill() -> None:
