@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from lucid.core.as_json import from_json, to_json
 from lucid.core.rounding import reached
 
 __all__ = [
@@ -120,20 +121,14 @@ class Prediction:
 
 def prediction_to_dict(prediction: Prediction) -> dict[str, Any]:
     """JSON form."""
-    return asdict(prediction)
+    data: dict[str, Any] = to_json(prediction)
+    return data
 
 
 def prediction_from_dict(data: dict[str, Any]) -> Prediction:
     """The inverse of ``prediction_to_dict``.
 
     Raises:
-        KeyError, TypeError: a field is missing, or is not known.
+        TypeError, ValueError: a field is missing, or has another shape.
     """
-    made: dict[str, Any] = {"epoch_s": tuple(data["epoch_s"])}
-    if (terms := data["duration_terms"]) is not None:
-        addends = tuple(Term(**term) for term in terms["terms"])
-        made["duration_terms"] = DurationTerms(**{**terms, "terms": addends})
-    if (stages := data["stages"]) is not None:
-        made["stages"] = StageTimes(**{**stages, "times_s": tuple(stages["times_s"])})
-    made["share_splits"] = tuple(Split(**split) for split in data["share_splits"])
-    return Prediction(**{**data, **made})
+    return from_json(Prediction, data)

@@ -1,0 +1,89 @@
+"""docs/tutorials/administrator.md and user.md, line by line: the user's before the administrator's last part.
+
+What the administrator's page types as root is typed here as root, in this checkout, against a testbed of this
+session's own name. A block of a user's finds Slurm's commands in its PATH, as users of a real cluster do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_install_guide import Block, blocks
+
+from testbed import cli, tree
+from testbed.settings import Layout, layout_from
+
+pytestmark = pytest.mark.slow
+REPO = Path(__file__).resolve().parents[2]
+PAGES = REPO / "docs" / "tutorials"
+
+
+class Shell:
+    """Types blocks as a reader does, each in a shell that knows what earlier ones have exported."""
+
+    def __init__(self, layout: Layout, folder: Path) -> None:
+        self.layout, self.folder = layout, folder
+        self.environ = {**os.environ, "LUCID_TESTBED_NAME": layout.name, "COLUMNS": "100"}
+        self.said: dict[str, str] = {}
+
+    def type(self, block: Block) -> None:
+        lines = block.lines.replace("/run/main/root", f"/run/{self.layout.name}/root")
+        exported, printed = self.folder / "exported", self.folder / "printed"
+        before = f"PATH={self.folder}/bin:$PATH\n" if block.user != "root" else ""
+        with printed.open("w") as file:  # a file: lucidd goes on and would keep a pipe open
+            done = subprocess.run(
+                ["sh", "-eu", "-c", f"{before}{lines}\nexport -p > {exported}"],
+                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False, cwd=REPO, timeout=300,
+                env={**self.environ, "TYPED_BY": block.user},
+            )  # fmt: skip
+        said = printed.read_text()
+        self.said[block.heading] = self.said.get(block.heading, "") + said
+        assert done.returncode == 0, f"{block.heading}:\n{said[-3000:]}"
+        named = re.findall(r"^export ([A-Z_]+)=", lines, re.MULTILINE)
+        values = dict(re.findall(r"^export ([A-Z_]+)='(.*)'$", exported.read_text(), re.MULTILINE))
+        self.environ.update({name: values[name] for name in named})
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    base = os.environ.get("LUCID_TESTBED_NAME", "pytest")
+    layout = layout_from({**os.environ, "LUCID_TESTBED_NAME": f"{base}-tutor"})
+    if reason := cli.unfit(layout):
+        pytest.skip(reason)
+    (tmp_path / "bin").mkdir()
+    for name in ("sbatch", "squeue", "scancel", "scontrol"):
+        command = tmp_path / "bin" / name
+        command.write_text(f'#!/bin/sh\nexec chroot --userspec="$TYPED_BY" {layout.root} /usr/bin/{name} "$@"\n')
+        command.chmod(0o755)
+    pid = REPO / "out/tutorial/lucidd.pid"
+    pid.unlink(missing_ok=True)
+    with tree.locked(layout.cache / f"{layout.name}.session.lock"):
+        tree.build(layout, print)
+        cli.down(layout)
+        try:
+            yield Shell(layout, tmp_path)
+        finally:
+            if pid.exists():
+                subprocess.run(["kill", pid.read_text().strip()], check=False, capture_output=True)
+            cli.down(layout)
+
+
+def test_every_line_of_the_tutorials_on_slurm_works_in_its_order(shell: Shell) -> None:
+    administrator = blocks((PAGES / "administrator.md").read_text())
+    away = [block for block in administrator if block.heading.startswith("6.")]
+    for block in [*administrator[: -len(away)], *blocks((PAGES / "user.md").read_text()), *away]:
+        shell.type(block)
+    said = shell.said
+    (shell.folder / "said.txt").write_text("\n".join(f"## {part}\n{text}" for part, text in said.items()))
+    assert "lucidd runs (" in said["3. Observe"]
+    assert "would start" in said["3. Observe"] or "train" in said["3. Observe"]
+    assert re.search(r"vc-a\W+observe\W+order\b", said["4. Order"].partition("partition")[2]), said["4. Order"]
+    assert "JobHeld" in said["5. Pack"]
+    assert "submitted" in said["2. Ask why"]
+    assert "first" in said["5. Look back"]
+    assert "held or changed" in said["6. Away with it"]
