@@ -52,7 +52,7 @@ class ChildTick:
 
 
 class ModelTimer:
-    """Ticks now and then ``every`` so often, never twice at once. A tick that fails is logged; the next one tries again.
+    """Ticks now and then ``every`` so often, never twice at once. A tick that fails is logged; the next tries again.
 
     ``report`` is called, in the timer's thread, with the result of each tick. ``what`` names the work in the log.
     """
