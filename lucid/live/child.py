@@ -40,8 +40,8 @@ def run_lucidctl(words: Sequence[str], timeout: timedelta) -> subprocess.Complet
 
 
 def end_with(parent: int) -> None:
-    """End this process, from now on, once it is no child of process ``parent`` any more: that one was killed, and
-    nobody waits for the result."""
+    """Watch the process ``parent`` from now on, and end this process when the parent is gone: nobody waits for its
+    result then."""
 
     def watch() -> None:
         while os.getppid() == parent:

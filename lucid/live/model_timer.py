@@ -32,7 +32,7 @@ class ChildTick:
         self._timeout = timeout
 
     def __call__(self) -> list[dict[str, Any]]:
-        """What the tick came to, one object for each kind of model (as ``train --due --json`` prints it).
+        """The result of the tick, one object for each kind of model (as ``train --due --json`` prints it).
 
         Raises:
             ModelError: the child was killed, ran too long, or failed; its last words are in the message.
@@ -52,21 +52,21 @@ class ChildTick:
 
 
 class ModelTimer:
-    """Ticks now and then ``every`` so often; never twice at once, and a tick that fails is told and forgotten.
+    """Ticks now and then ``every`` so often, never twice at once. A tick that fails is logged; the next tries again.
 
-    ``told`` is called, in the timer's thread, with what each tick came to. ``what`` names the work in the log.
+    ``report`` is called, in the timer's thread, with the result of each tick. ``what`` names the work in the log.
     """
 
     def __init__(
         self,
         tick: Callable[[], Sequence[Any]],
         every: timedelta,
-        told: Callable[[Sequence[Any]], None] = lambda _: None,
+        report: Callable[[Sequence[Any]], None] = lambda _: None,
         what: str = "models",
     ) -> None:
         self._what = what
         self._tick = tick
-        self._told = told
+        self._report = report
         self._scheduler = BackgroundScheduler(daemon=True, timezone=UTC)
         self._scheduler.add_job(
             self._run,
@@ -88,7 +88,7 @@ class ModelTimer:
 
     def _run(self) -> None:
         try:
-            self._told(self._tick())
+            self._report(self._tick())
         except ModelError as error:
             _LOG.warning("%s: %s", self._what, error)
         except Exception:

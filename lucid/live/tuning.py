@@ -107,9 +107,9 @@ def tune_timer(settings: Settings, config: Path) -> ModelTimer | None:
     if not settings.tuner.every_h:
         return None
     every = min(_LOOK, timedelta(hours=settings.tuner.every_h))
-    return ModelTimer(TuneTick(settings, config), every, _told, "tuner")
+    return ModelTimer(TuneTick(settings, config), every, _log_outcomes, "tuner")
 
 
-def _told(outcomes: Sequence[dict[str, Any]]) -> None:
+def _log_outcomes(outcomes: Sequence[dict[str, Any]]) -> None:
     for found in outcomes:
         _LOG.info("tuner", extra={"facts": found})

@@ -28,7 +28,7 @@ class Upkeep:
         self._train = train
 
     def __call__(self) -> Sequence[dict[str, Any]]:
-        """What the training came to, one object for each kind; nothing where no child was started.
+        """The result of the training, one object for each kind; nothing where no child was started.
 
         Raises:
             ModelError: the child failed.
@@ -50,10 +50,10 @@ def model_timer(settings: Settings, config: Path, store: Store) -> ModelTimer | 
     if not settings.models.every_h:
         return None
     child = ChildTick(["--config", str(config.absolute())])
-    return ModelTimer(Upkeep(settings, store, child), timedelta(hours=settings.models.every_h), _told)
+    return ModelTimer(Upkeep(settings, store, child), timedelta(hours=settings.models.every_h), _log_outcomes)
 
 
-def _told(outcomes: Sequence[dict[str, Any]]) -> None:
+def _log_outcomes(outcomes: Sequence[dict[str, Any]]) -> None:
     for found in outcomes:
         facts = {
             key: found[key] for key in ("kind", "action", "version", "promoted", "why", "trouble") if key in found

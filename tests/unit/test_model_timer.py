@@ -73,7 +73,7 @@ def test_a_tick_that_fails_is_told_and_the_next_one_comes(error: Exception, capl
 
 def test_a_child_decides_and_says_so(tmp_path: Path) -> None:
     log = job_log(tmp_path / "jobs.csv", cluster(120))
-    (found,) = ChildTick(["--jobs", str(log), "--library", str(tmp_path / "library")])()
+    found, *_ = ChildTick(["--jobs", str(log), "--library", str(tmp_path / "library")])()
     assert (found["kind"], found["action"]) == ("duration", "train")
     assert found["promoted"]  # of so few jobs nothing is fitted: the running median, as a version
 
@@ -105,12 +105,12 @@ def test_killed_with_sigkill_the_next_child_trains(tmp_path: Path) -> None:
     victim = subprocess.Popen([sys.executable, "-c", _STUCK, str(library.root), str(sign)], env=dict(os.environ))
     try:
         until(sign.exists)
-        (found,) = tick()
+        found, *_ = tick()
         assert f"process {victim.pid}" in found["reasons"][-1]
         assert "version" not in found
     finally:
         victim.send_signal(signal.SIGKILL)
         victim.wait()
-    (found,) = tick()
+    found, *_ = tick()
     assert found["promoted"]
     assert library.serving("duration") == 1

@@ -189,7 +189,8 @@ def test_killed_in_the_midst_of_training_the_next_tick_does_it(
     jobs: JobTable, tmp_path: Path, quick: list[JobTable]
 ) -> None:
     library, sign = Library(tmp_path / "library"), tmp_path / "sign"
-    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}{os.pathsep}{Path.cwd()}"}
+    folders = (Path(__file__).parent, Path(__file__).parents[1], Path.cwd())
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
     victim = subprocess.Popen([sys.executable, "-c", _VICTIM, str(library.root), str(sign)], env=environment)
     try:
         deadline = time.monotonic() + 60

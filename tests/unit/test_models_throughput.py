@@ -22,7 +22,7 @@ from lucid.models.additive import AdditiveModel
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.throughput.bins import Bins, bins_of_jobs, read_bins
 from lucid.models.throughput.fit import _lasting, fit_throughput
-from lucid.models.throughput.inputs import throughput_columns
+from lucid.models.throughput.inputs import newest_columns, throughput_columns
 from lucid.models.throughput.model import TargetModel, ThroughputModel
 from lucid.models.upkeep.kind import TooFew
 
@@ -228,3 +228,12 @@ def test_versions_written_before_are_read() -> None:
     before = ThroughputModel.from_json(data)
     np.testing.assert_array_equal(before.predict(some(800)), trained().predict(some(800)))
     assert before.gpus.mean_factor == 1.0
+
+
+@pytest.mark.parametrize("minutes", [10, 60])
+@pytest.mark.parametrize("age", [1, 3])
+def test_the_newest_row_alone_is_the_last_of_all(minutes: int, age: int) -> None:
+    bins = some(22 * 24 * 60 // minutes, seed=5, minutes=minutes)
+    newest = newest_columns(bins, age)
+    for name, column in throughput_columns(bins, age).items():
+        np.testing.assert_allclose(newest[name], column[-1:], rtol=1e-12, err_msg=name)

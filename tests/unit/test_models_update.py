@@ -48,14 +48,14 @@ def evidence(**changes: object) -> Evidence:
         ({"new_jobs": 1000}, Action.TRAIN, "1000 jobs finished since"),
         ({"drift": Drift(1.1, 100)}, Action.TRAIN, "error is 1.10 of history means over 100 jobs"),
         ({"drift": Drift(1.1, 99)}, Action.NOTHING, "nothing calls"),
-        ({"drift": Drift(1.3, 100)}, Action.FALL_BACK, "history means answer"),
+        ({"drift": Drift(1.3, 100)}, Action.FALL_BACK, "the version is suspended"),
         (
             {"drift": Drift(None, 100, {"gpus": 0.3, "user": 0.4})},
             Action.TRAIN,
             "input user has moved: PSI 0.40",
         ),
         ({"trained": None, "new_jobs": 49}, Action.NOTHING, "only 49 new jobs"),
-        ({"drift": Drift(1.3, 100), "new_jobs": 0}, Action.FALL_BACK, "beyond 1.2"),
+        ({"drift": Drift(1.3, 100), "new_jobs": 0}, Action.FALL_BACK, "above 1.2"),
     ],
 )
 def test_each_reason_alone(changes: dict[str, object], action: Action, reason: str) -> None:

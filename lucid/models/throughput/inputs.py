@@ -8,7 +8,7 @@ import numpy as np
 
 from lucid.models.throughput.bins import Bins, FloatArray, day_of
 
-__all__ = ["REACH_DAYS", "throughput_columns"]
+__all__ = ["REACH_DAYS", "newest_columns", "throughput_columns"]
 
 REACH_DAYS: Final = 21
 """The oldest input is three weeks old."""
@@ -52,6 +52,27 @@ def throughput_columns(bins: Bins, age: int) -> dict[str, FloatArray]:
     for name, counts in bins.others.items():
         columns[f"{name}_lag0"] = counts
         columns[f"{name}_soft2"] = _soft_sum(counts, 2)
+    return columns
+
+
+def newest_columns(bins: Bins, age: int) -> dict[str, FloatArray]:
+    """The last row of `throughput_columns`, each of shape (1,), at a fraction of the work: most inputs look at the
+    newest bins alone. The bins must reach back three weeks and two hours.
+    """
+    recent = slice(-max(_MEANS), None)
+    others = {name: counts[recent] for name, counts in bins.others.items()}
+    tail = Bins(bins.start[recent], bins.jobs[recent], bins.gpus[recent], others)
+    columns = {name: column[-1:] for name, column in throughput_columns(tail, age).items()}
+    day = day_of(bins.width)
+    for name, counts in (("jobs", bins.jobs), ("gpus", bins.gpus)):
+
+        def around(days: int, counts: FloatArray = counts) -> FloatArray:
+            newest = len(counts) - (days * day - 2 - age)
+            return counts[newest - 5 : newest]
+
+        columns[f"{name}_day_ago"] = around(1).mean(keepdims=True)
+        columns[f"{name}_week_ago"] = around(7).mean(keepdims=True)
+        columns[f"{name}_weeks"] = np.mean([[np.median(around(7 * week))] for week in (1, 2, 3)], axis=0)
     return columns
 
 

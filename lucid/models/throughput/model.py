@@ -28,7 +28,7 @@ import numpy as np
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, TermScore
 from lucid.models.throughput.bins import Bins, FloatArray
-from lucid.models.throughput.inputs import throughput_columns
+from lucid.models.throughput.inputs import newest_columns, throughput_columns
 
 __all__ = ["TARGETS", "TargetModel", "ThroughputModel", "to_score"]
 
@@ -93,10 +93,13 @@ class ThroughputModel:
     def gpus_per_hour(self, bins: Bins) -> float:
         """GPUs expected per hour after the newest of these bins, at the rate of the bin that is predicted.
 
+        The bins must reach back three weeks and two hours.
+
         Raises:
             ModelError: the bins are of another width, or the model needs counts that these bins lack.
         """
-        columns = {name: column[-1:] for name, column in self._columns(bins).items()}
+        self._check_width(bins)
+        columns = newest_columns(bins, self.age)
         return float(self.gpus.expected(columns, bins.gpus[-1:])[0]) * 3600.0 / self.width_s
 
     def explain(self, bins: Bins, target: str) -> list[TermScore]:
@@ -138,12 +141,15 @@ class ThroughputModel:
         return cls(age, width, jobs, gpus)
 
     def _columns(self, bins: Bins) -> dict[str, FloatArray]:
+        self._check_width(bins)
+        return throughput_columns(bins, self.age)
+
+    def _check_width(self, bins: Bins) -> None:
         if bins.width.total_seconds() != self.width_s:
             raise ModelError(
                 f"throughput model was trained on bins of {self.width_s:g} s, these are "
                 f"{bins.width.total_seconds():g} s; give such bins or train again"
             )
-        return throughput_columns(bins, self.age)
 
 
 def to_score(counts: FloatArray, root: bool) -> FloatArray:

@@ -4,7 +4,7 @@
 
     <root>/<name>/v0001.json    one version: the model, its facts, a SHA-256 of both
     <root>/<name>/service.json  which version is in service, and the one before it
-    <root>/<name>/suspended.json  there while history means answer in the place of the version in service
+    <root>/<name>/suspended.json  there while the version in service is suspended: its stand-in answers
     <root>/<name>/audit.jsonl   one line per action: time, action, version, why
     <root>/train.lock           held while a training runs
 
@@ -147,14 +147,14 @@ class Library:
         return before
 
     def suspend(self, name: str, why: str) -> None:
-        """Let history means answer instead of the version in service, until a version is promoted (or rolled
+        """Let the stand-in answer instead of the version in service, until a version is promoted (or rolled
         back to) again; a second suspension changes nothing."""
         if self.suspended(name) is None:
             write_whole(self._folder(name) / _SUSPENDED, json.dumps({"why": why}, ensure_ascii=False) + "\n")
             self._record(name, "suspend", self.serving(name) or 0, why)
 
     def suspended(self, name: str) -> str | None:
-        """Why the version in service is not to be believed, or None where it is.
+        """Why the version in service is suspended, or None where it is not.
 
         Raises:
             ModelError: the file that says so cannot be read.

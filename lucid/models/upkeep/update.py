@@ -1,4 +1,4 @@
-"""When to train again, and when to trust history instead: pure decisions, and a runner for a timer.
+"""When to train again, and when to suspend a version: pure decisions, and a runner for a timer.
 
 Error drift is prequential (Gama et al. 2013): every prediction is scored when its job ends, before the job is
 learned from. The model's mean absolute error over the recent jobs is held against that of history means over
@@ -43,7 +43,7 @@ class Action(StrEnum):
 
     NOTHING = "nothing"
     TRAIN = "train"
-    FALL_BACK = "fall_back"  # train, and answer from history means until a new version is promoted
+    FALL_BACK = "fall_back"  # train, and suspend the version in service until a new one is promoted
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def due(evidence: Evidence, rules: Rules | None = None) -> Decision:
     if worst is not None and drift.jobs >= rules.drift_jobs and worst[1] > rules.psi_train:
         reasons.append(f"input {worst[0]} has moved: PSI {worst[1]:.2f}, bound {rules.psi_train:g}")
     if fall_back:
-        return Decision(Action.FALL_BACK, (*reasons, f"beyond {rules.ratio_fall_back:g}: history means answer"))
+        return Decision(Action.FALL_BACK, (*reasons, f"above {rules.ratio_fall_back:g}: the version is suspended"))
     if not reasons:
         return Decision(Action.NOTHING, ("nothing calls for training",))
     if evidence.new_jobs < rules.least_jobs:
@@ -184,7 +184,7 @@ def run_due(
     rules: Rules | None = None,
     fall_back: Callable[[Decision], None] = lambda _: None,
 ) -> tuple[Decision, Trained | None]:
-    """One tick of the timer (daemon or cron): decide, switch to history means if need be, train.
+    """One tick of the timer (daemon or cron): decide, suspend the version in service if need be, train.
 
     `train` calls `Library.train`, which holds the lock; if another training runs this tick is skipped, since
     that training serves the same purpose. Crashes are left to the next tick: nothing here keeps state.
