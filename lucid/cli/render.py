@@ -81,7 +81,7 @@ def _priority(r: why.Priority) -> str:
 def _reserved(r: why.Reserved) -> str:
     nodes = f"{r.nodes} node{'s' if r.nodes != 1 else ''} kept for job {r.holder}"
     if r.strict:
-        return f"{nodes}, which has waited past the bound: nothing else starts there"
+        return f"{nodes}, which has waited past the bound: no other job may start on these nodes"
     meanwhile = f"only jobs expected to take at most {duration(r.room_s)} start there"
     return f"{nodes} until about {when(r.until_s)}: {meanwhile}"
 
@@ -173,7 +173,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         if r
         else "no node that is up could ever hold it: ask for fewer GPUs, CPUs or less memory"
     ),
-    "BehindHead": lambda r: f"behind job {r.head}, which does not fit; this policy lets nobody pass",
+    "BehindHead": lambda r: f"behind job {r.head}, which does not fit; this policy does not backfill",
     "NextRound": lambda r: f"decided at the next round, {when(r.at_s)}",
     "Preempted": lambda r: (
         f"jobs that come before it leave {r.quota} of the VC's GPUs, it needs {r.gpus}"
@@ -281,7 +281,8 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "ProfilingFits": lambda r: f"no profiling node could hold {_gpus(r.gpus)}" if not r else "a profiling node fits",
     "ProfilingTaken": lambda r: (
-        f"jobs that are none of Lucid's hold {_gpus(r.gpus)} of the profiling nodes: it is measured in its own VC"
+        f"jobs that Lucid does not manage hold {_gpus(r.gpus)} of the profiling nodes: "
+        "the job is measured in its own VC"
         if r
         else "no other jobs hold profiling nodes"
     ),

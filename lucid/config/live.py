@@ -136,7 +136,7 @@ class DaemonSettings(Section):
     """What lucidd looks after, and where it keeps its state."""
 
     partitions: dict[str, Mode] = Field(default_factory=dict)
-    """Mode by partition (VC). Partitions not named here are none of Lucid's business."""
+    """Mode by partition (VC). Lucid leaves partitions alone that are not named here."""
     profiling_partition: str = ""
     """Where new jobs are profiled; empty: nowhere, and profiles come from earlier runs and samplers in place."""
     policy: str = "lucid"

@@ -288,7 +288,7 @@ def _nodes(settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmN
         if len(here) > 1:
             yield warn(
                 f"node {node.name} stands in {' and '.join(here)}; for Lucid it is in {here[0]}",
-                "give each node one of Lucid's partitions",
+                "put each node into only one partition that Lucid manages",
             )
         others = sorted(node.partitions - set(here))
         if here and others and modes.get(here[0]) is Mode.PACK:

@@ -137,7 +137,7 @@ SAID: list[tuple[Reason, str]] = [
     (why.Requeueable(True), "may be requeued"),
     (
         why.ProfilingTaken(4),
-        "jobs that are none of Lucid's hold 4 GPUs of the profiling nodes: it is measured in its own VC",
+        "jobs that Lucid does not manage hold 4 GPUs of the profiling nodes: the job is measured in its own VC",
     ),
     (why.ProfilingFits(8, False), "no profiling node could hold 8 GPUs"),
     (why.ProfilerPressure(320.0, 160.0), "the profiling queue is 5.3 min long, a burst (above 2.7 min)"),

@@ -26,7 +26,7 @@ def checked_id(job_id: str) -> str:
         ActionRefused: it is not.
     """
     if not _ID.fullmatch(job_id):
-        raise ActionRefused(f"{job_id!r} is no job id of Slurm's")
+        raise ActionRefused(f"{job_id!r} is not a Slurm job id")
     return job_id
 
 

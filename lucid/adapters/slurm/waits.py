@@ -66,12 +66,12 @@ def whole_array(job: SlurmJob) -> str:
 
 
 def far(job: SlurmJob, now_s: float) -> bool:
-    """Does it have a begin time of Lucid's making?"""
+    """Does it have a begin time that Lucid has set?"""
     return job.eligible_s > now_s + _FAR_FROM_S
 
 
 def parked(job: SlurmJob, now_s: float) -> bool:
-    """Does it wait for other jobs, by a begin time of Lucid's making?"""
+    """Does it wait for other jobs, by a begin time that Lucid has set?"""
     return job.pending and not job.held and far(job, now_s)
 
 

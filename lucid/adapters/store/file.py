@@ -75,7 +75,7 @@ def open_file(path: Path, *, read_only: bool, wait_s: float, shared: bool = Fals
     version is not touched. *shared*: several hosts have the file, so it is kept without a write-ahead log.
 
     Raises:
-        StoreDamaged: the file is damaged, or is none of Lucid's.
+        StoreDamaged: the file is damaged, or Lucid did not make it.
         StoreUnreadable: this user may not read it.
         StoreError: it cannot be opened for another reason, or was written by a later version of Lucid.
     """
@@ -166,7 +166,7 @@ def _look_before_writing(path: Path, wait_s: float) -> None:
     """What lies there already, looked at by reading alone: opening it for writing would change the file.
 
     Raises:
-        StoreDamaged: it is no store of Lucid's.
+        StoreDamaged: Lucid did not make this store.
         StoreError: it was written by a later version.
     """
     _must_be_readable(path)
@@ -205,7 +205,7 @@ def _make_room(path: Path) -> bool:
 
 def _must_be_known(version: int, path: Path) -> None:
     if version < 0:
-        raise StoreDamaged(f"{path}: schema {version} is none of Lucid's; lucidd moves it aside")
+        raise StoreDamaged(f"{path}: schema {version} is unknown to Lucid; lucidd moves the file aside")
     if version > len(MIGRATIONS):
         raise StoreError(
             f"{path}: written by a later Lucid (schema {version}, this one knows {len(MIGRATIONS)}); "

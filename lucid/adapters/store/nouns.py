@@ -114,7 +114,7 @@ def _name(kind: type) -> str:
 
 @lru_cache(maxsize=256)
 def _class(name: str) -> Any:
-    """A class by name; of Lucid's own modules, or of one that is loaded already (a policy of another package)."""
+    """A class by name; in Lucid's own modules, or in one that is loaded already (a policy of another package)."""
     module, _, path = name.partition(":")
     if module.startswith(_OWN):
         import_module(module)
