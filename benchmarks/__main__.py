@@ -14,6 +14,7 @@ import click
 
 from benchmarks import (
     contention,
+    forecaster,
     frontier,
     models,
     plan,
@@ -44,6 +45,7 @@ PARTS: dict[str, tuple[Part, str]] = {
         timeaware.figures,
         "dynamic sharing and time-aware profiling on P1 and synthetic months and bursts",
     ),
+    "forecaster": (forecaster.figures, "the throughput model beside seasonal means: errors of forecasts, schedules"),
     "restarts": (restarts.figures, "what it costs that nobody is started over who did not ask for it"),
     "contention": (contention.figures, "error of the contention model on measured pairs"),
     "sampler": (sampler.figures, "what the sampler costs a node: CPU, memory, disk"),

@@ -27,7 +27,7 @@ from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.synth import preset, synthesise, with_workloads
 
-__all__ = ["figures", "shifted", "synthetic"]
+__all__ = ["figures", "profiler_wait_s", "shifted", "synthetic"]
 
 _HOUR = 3600.0
 _SEEDS = (1, 2, 3)
@@ -69,7 +69,7 @@ def shifted(scenario: Scenario, seed: int) -> Scenario:
     return replace(scenario, trace=replace(scenario.trace, jobs=tuple(moved)))
 
 
-def _profiler_wait_s(run: Run) -> float:
+def profiler_wait_s(run: Run) -> float:
     """99th percentile of the wait before a profiling run, of the jobs that had one."""
     waits = [o.start_s - o.job.submit_s for o in run.outcomes if o.profiled_s > 0 or o.ended_in_profiling]
     return float(np.percentile(waits, 99)) if waits else 0.0
@@ -85,7 +85,7 @@ def figures(runs: int) -> Iterator[Figure]:
             for seed in range(max(runs, 1)):
                 chosen = replace(shifted(scenario, seed), settings=settings_from({"policy": dict(policy)}, name))
                 run = simulate(chosen, "lucid")
-                found.append((run_metrics(run)["avg_jct_s"] / _HOUR, _profiler_wait_s(run)))
+                found.append((run_metrics(run)["avg_jct_s"] / _HOUR, profiler_wait_s(run)))
             base = base or found
             (jct_h, static_h), (wait_s, static_s) = (
                 (statistics.mean(row[i] for row in found), statistics.mean(row[i] for row in base)) for i in (0, 1)

@@ -15,7 +15,7 @@ contention`` prints them): a guide to order of magnitude and to ranking, no meas
 from __future__ import annotations
 
 from lucid.core.job import JobProfile
-from lucid.core.prediction import JUMBO, MEDIUM, TINY
+from lucid.core.prediction import JUMBO, MEDIUM, MEDIUM_FROM, TINY, TINY_ABOVE
 
 __all__ = ["BANDWIDTH_COST", "SM_COST", "contention_score", "contention_speeds"]
 
@@ -24,7 +24,6 @@ BANDWIDTH_COST = 0.4
 
 _TYPICAL_PARTNER = JobProfile(gpu_util=60.0, mem_util=30.0, gpu_mem_mib=0.0)
 """What share scores are judged against: near the mean of the published single-job measurements."""
-_TINY_ABOVE, _MEDIUM_ABOVE = 0.95, 0.85
 
 
 def contention_speeds(a: JobProfile, b: JobProfile) -> tuple[float, float]:
@@ -34,9 +33,9 @@ def contention_speeds(a: JobProfile, b: JobProfile) -> tuple[float, float]:
 
 
 def contention_score(profile: JobProfile) -> int:
-    """Share score by expected speed beside a typical partner: above 0.95 Tiny (the paper's threshold), above
-    0.85 Medium, else Jumbo."""
+    """Share score by expected speed beside a typical partner: above ``TINY_ABOVE`` Tiny, from ``MEDIUM_FROM`` on
+    Medium, else Jumbo."""
     speed = contention_speeds(profile, _TYPICAL_PARTNER)[0]
-    if speed > _TINY_ABOVE:
+    if speed > TINY_ABOVE:
         return TINY
-    return MEDIUM if speed > _MEDIUM_ABOVE else JUMBO
+    return MEDIUM if speed >= MEDIUM_FROM else JUMBO

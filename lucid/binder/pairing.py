@@ -156,7 +156,7 @@ class Binder:
     def bars(self, entry: Pending, score: int | None, gss: int) -> Reason | None:
         """The rule that keeps this job from sharing with anybody under this capacity; ``None`` if there is none."""
         job, profile = entry.job, entry.profile
-        test: Reason = DistributedAlone(job.gpus, self._ledger.gpus_per_node)
+        test: Reason = DistributedAlone(job.gpus, self._ledger.gpus_per_node, job.min_nodes)
         if test:
             return test
         test = UserAllows(job.shareable, entry.alone, job.whole_because)

@@ -96,7 +96,7 @@ def lives(lease: Lease | None, now_s: float) -> bool:
 @config_option
 @click.option("--json", "as_json", is_flag=True)
 def status(config: Path, as_json: bool) -> None:
-    """Say whether lucidd runs, the mode of each partition, and whether Slurm answers."""
+    """Say whether lucidd runs, in which modes, and how Slurm answers it."""
     settings = live_settings(config)
     store = seen_store(settings)
     seen = store.view("status") or {}
@@ -217,5 +217,5 @@ def history(config: Path, days: float, limit: int, as_json: bool) -> None:
     if gains:
         say(
             f"{len(gains)} of them were only observed: Lucid would have started them "
-            f"{duration(sum(gains) / len(gains))} earlier on average (each job compared alone)"
+            f"{duration(sum(gains) / len(gains))} earlier on average (each job compared on its own)"
         )

@@ -12,6 +12,7 @@ import click
 
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.progress import progress
+from lucid.core.prediction import MEDIUM_FROM, TINY_ABOVE
 
 __all__ = ["evaluate"]
 
@@ -127,8 +128,12 @@ def duration(jobs_file: Path, test_from: int, refits: int, as_json: bool) -> Non
 @click.option("--pairs", type=click.Path(path_type=Path), required=True, help="CSV of pairs measured together.")
 @click.option("--curve", type=click.Path(path_type=Path), help="Draw precision over recall into this PNG.")
 @click.option("--recall", type=click.FloatRange(0, 1, min_open=True), default=0.87, show_default=True)
-@click.option("--tiny", type=float, default=0.95, show_default=True, help="Average speed above which a job is Tiny.")
-@click.option("--medium", type=float, default=0.90, show_default=True, help="Average speed from which it is Medium.")
+@click.option(
+    "--tiny", type=float, default=TINY_ABOVE, show_default=True, help="Average speed above which a job is Tiny."
+)
+@click.option(
+    "--medium", type=float, default=MEDIUM_FROM, show_default=True, help="Average speed above which it is Medium."
+)
 @_json
 def packing(
     profiles: Path, pairs: Path, curve: Path | None, recall: float, tiny: float, medium: float, as_json: bool

@@ -12,7 +12,7 @@ from lucid.core.decision import DecisionRow
 from lucid.core.reason import Reason
 from lucid.shown import shown
 
-__all__ = ["decision_text", "duration", "reason_text", "when"]
+__all__ = ["decision_line", "decision_text", "duration", "reason_text", "when"]
 
 
 def duration(seconds: float) -> str:
@@ -81,17 +81,18 @@ def _priority(r: why.Priority) -> str:
 def _reserved(r: why.Reserved) -> str:
     nodes = f"{r.nodes} node{'s' if r.nodes != 1 else ''} kept for job {r.holder}"
     if r.strict:
-        return f"{nodes}, which has waited past the bound: no other job may start on these nodes"
-    meanwhile = f"only jobs expected to take at most {duration(r.room_s)} start there"
+        return f"{nodes}, which has waited past its bound: no other job may start on these nodes"
+    meanwhile = f"only jobs expected to take at most {duration(r.room_s)} may start on these nodes"
     return f"{nodes} until about {when(r.until_s)}: {meanwhile}"
 
 
 def _large_share(r: why.LargeShare) -> str:
     if r:
-        return "nodes may be kept for it, as a large job"
+        return "nodes may be kept for this job, because it is large"
     return (
-        f"jobs as large hold {r.held_gpus} of {_gpus(r.total_gpus)}, with its own {r.gpus} it would be more than "
-        f"{r.most_share:.0%}, and job {r.other} has waited for {duration(r.other_waited_s)}: no nodes are kept for it"
+        f"jobs as large as this one hold {r.held_gpus} of {_gpus(r.total_gpus)}; with its {r.gpus} they would hold "
+        f"more than {r.most_share:.0%} (policy.reservation.most_share), and job {r.other} has waited for "
+        f"{duration(r.other_waited_s)}: no nodes are kept for this job"
     )
 
 
@@ -111,7 +112,7 @@ def _slurm_priority(r: why.SlurmPriority) -> str:
 
 def _plain_order(r: why.PlainOrder) -> str:
     beyond = f"waits {duration(r.now_s - r.plain_s)} beyond plain Slurm order ({when(r.plain_s)})"
-    return f"{beyond}: goes before all others, to start by {when(r.bound_s)}" if r else beyond
+    return f"{beyond}: this job goes before all others, to start by {when(r.bound_s)}" if r else beyond
 
 
 def _requeueable(r: why.Requeueable) -> str:
@@ -229,7 +230,9 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         f"job {r.job} was seen at {r.seen:.0%} of full speed beside job {r.partner}"
         + ("" if r else f", below {r.bound:.0%}: sharing does not pay")
     ),
-    "DistributedAlone": lambda r: f"{_gpus(r.gpus)} span nodes of {r.gpus_per_node}: distributed jobs are not packed",
+    "DistributedAlone": lambda r: (
+        f"{_gpus(r.gpus)} on several nodes of {r.gpus_per_node}: distributed jobs do not share their GPUs"
+    ),
     "PartnerOutlasts": lambda r: (
         f"job {r.partner} is expected to run {duration(r.remaining_s)} more"
         + ("" if r else f", less than {duration(r.least_s)}: not worth joining")
@@ -281,10 +284,10 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "ProfilingFits": lambda r: f"no profiling node could hold {_gpus(r.gpus)}" if not r else "a profiling node fits",
     "ProfilingTaken": lambda r: (
-        f"jobs that Lucid does not manage hold {_gpus(r.gpus)} of the profiling nodes: "
-        "the job is measured in its own VC"
+        f"jobs that Lucid does not schedule hold {_gpus(r.gpus)} of the profiling nodes: "
+        "this job is measured in its own VC"
         if r
-        else "no other jobs hold profiling nodes"
+        else "no such jobs hold profiling nodes"
     ),
     "WaitedForProfiling": lambda r: (
         f"has waited {duration(r.waited_s)} for a profiling node, at most {duration(r.most_s)} is allowed"
@@ -330,3 +333,8 @@ def decision_text(row: DecisionRow, profiling: bool = False) -> str:
     beside = f", beside job {row.beside}" if row.beside else ""
     would = f" [would, in {row.mode} mode]" if row.mode not in ("", Mode.PACK) else ""
     return shown(f"{verb}{where}{beside}{would}")
+
+
+def decision_line(row: DecisionRow) -> str:
+    """One decision with its reasons in one line."""
+    return f"{decision_text(row)}: {'; '.join(reason_text(reason) for reason in row.reasons)}"

@@ -12,12 +12,11 @@ import click
 
 from lucid.adapters.store.nouns import noun_from_json
 from lucid.adapters.store.plan_records import PlanRecord, lucid_version, read_record, record_files, replan
-from lucid.adapters.store.snapshot_json import decision_to_dict
 from lucid.cli.console import say
 from lucid.cli.live import config_option, live_settings
 from lucid.cli.progress import progress
-from lucid.cli.render import reason_text
-from lucid.core.reason import reason_from_dict
+from lucid.cli.render import decision_line
+from lucid.core.decision import row_of
 from lucid.errors import StoreError
 from lucid.live.records import records_folder
 
@@ -85,7 +84,7 @@ def _one(path: Path) -> dict[str, Any]:
         "partitions": len(record.plans),
         "jobs": _jobs(record),
         "kept": sum(record.contexts[i].snapshot.now_s != record.at_s for i in record.context.values()),
-        "differs": {name: _differences(was, again.get(name)) for name, was in changed.items()},
+        "differs": {name: _differences(name, was, again.get(name)) for name, was in changed.items()},
     }
 
 
@@ -94,14 +93,14 @@ def _jobs(record: PlanRecord) -> int:
     return sum(len(part.pending) + len(part.running) for part in now.partitions.values())
 
 
-def _differences(was: bytes, now: bytes | None) -> list[dict[str, Any]]:
+def _differences(name: str, was: bytes, now: bytes | None) -> list[dict[str, Any]]:
     """What is not as it was, one entry for each job or part of the plan."""
     if now is None:
         return [{"what": "partition", "was": "planned", "now": "not planned"}]
     old, new = json.loads(was), json.loads(now)
     before, after = dict(old["decisions"]), dict(new["decisions"])
     found: list[dict[str, Any]] = [
-        {"what": f"job {job_id}", "was": _words(before.get(job_id)), "now": _words(after.get(job_id))}
+        {"what": f"job {job_id}", "was": _words(name, before.get(job_id)), "now": _words(name, after.get(job_id))}
         for job_id in {**before, **after}
         if before.get(job_id) != after.get(job_id)
     ]
@@ -114,14 +113,8 @@ def _differences(was: bytes, now: bytes | None) -> list[dict[str, Any]]:
     return found
 
 
-def _words(decision: Any) -> str:
-    if decision is None:
-        return "no decision"
-    data = decision_to_dict(noun_from_json(decision))
-    place = f" on {data['placement']}" if data.get("placement") else ""
-    beside = f" beside {data['beside']}" if data.get("beside") else ""
-    reasons = "; ".join(reason_text(reason_from_dict(reason)) for reason in data["reasons"])
-    return f"{data['verb']}{place}{beside}: {reasons}"
+def _words(partition: str, decision: Any) -> str:
+    return "no decision" if decision is None else decision_line(row_of(0.0, "", partition, noun_from_json(decision)))
 
 
 def _print(item: dict[str, Any]) -> None:

@@ -9,14 +9,17 @@ from typing import Any, TypeVar
 import click
 
 from lucid.cli.progress import progress
-from lucid.config import Settings, load_settings
+from lucid.config import Settings, library_folder, load_settings
 from lucid.errors import ConfigError
+from lucid.models.throughput.kind import THROUGHPUT
+from lucid.models.upkeep.library import Library
+from lucid.models.upkeep.serving import Served
 from lucid.orchestrator.policies import ESTIMATES, Estimates
 from lucid.orchestrator.policy import known_policies
 from lucid.simulator.estimates import read_estimates
 from lucid.simulator.layout import NodeShape, read_vcs, sized_vcs
 from lucid.simulator.learned import PackingModels, train_packing
-from lucid.simulator.scenario import PREDICTORS, Scenario, Semantics
+from lucid.simulator.scenario import PREDICTORS, Scenario, Semantics, Throughput
 from lucid.simulator.traces import Trace, read_trace
 from lucid.simulator.traces.synth import with_workloads
 from lucid.simulator.truth import ContentionTruth, read_pairs
@@ -170,6 +173,7 @@ def read_scenario(
         _semantics(semantics, trace, notes, muris_own),
         as_live,
         remember_pairs,
+        _throughput(settings, config, notes) if as_live else None,
     )
     if as_live and scenario.semantics is not Semantics.HONEST:
         raise ConfigError(f"--as-live is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
@@ -183,6 +187,19 @@ def read_scenario(
 def _read(path: Path, fmt: str | None, skip_bad: bool) -> Trace:
     with progress(f"reading {path.name}") as report:
         return read_trace(path, fmt, skip_bad=skip_bad, progress=report)
+
+
+def _throughput(settings: Settings, config: Path | None, notes: list[str]) -> Throughput | None:
+    """The throughput version in service of lucidd's library, if the configuration file knows of one."""
+    folder = None if config is None else library_folder(settings, config.parent)
+    if folder is None:
+        return None
+    served = Served(Library(folder), [THROUGHPUT])
+    model = served.model(THROUGHPUT)
+    if model is None:
+        return None
+    notes.append(f"submissions are forecast by throughput {served.version(THROUGHPUT)} of {folder}")
+    return Throughput(model, served.version(THROUGHPUT))
 
 
 def _packing(used: bool, profiles: Path | None, pairs: Path | None) -> PackingModels | None:

@@ -13,9 +13,9 @@ import click
 from lucid.cli.console import say
 from lucid.cli.live import config_option, live_settings, seen_store
 from lucid.cli.live_story import check_waits_for_lucid
-from lucid.cli.render import decision_text, duration, reason_text
+from lucid.cli.render import decision_line, duration
 from lucid.cli.story import row_to_dict
-from lucid.core.decision import DecisionRow, Plan, Start, verb_of
+from lucid.core.decision import Plan, Start, verb_of
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
@@ -48,13 +48,13 @@ def why_not(job_id: str, gpus: int | None, share: bool, config: Path, as_json: b
     for words, changed in _variants(entry, gpus, share).items() if agrees else ():
         rows[words] = row_in(policy.plan(_with(last.snapshot, name, entry, changed)), job_id, last.modes)
     if as_json:
-        made = {words: row and {**row_to_dict(row), "words": _words(row)} for words, row in rows.items()}
+        made = {words: row and {**row_to_dict(row), "words": decision_line(row)} for words, row in rows.items()}
         data: dict[str, Any] = {"job": job_id, "as_it_is": made.pop("as it is"), "if": made}
         say(json.dumps(data if agrees else {**data, "why_no_if": _OTHER_PLAN}, indent=1))
         return
     say(f"job {job_id}, by what lucidd saw {duration(time.time() - last.snapshot.now_s)} ago")
     for words, row in rows.items():
-        say(f"{words}: {'not decided' if row is None else _words(row)}")
+        say(f"{words}: {'not decided' if row is None else decision_line(row)}")
     if not agrees:
         say(f"{_OTHER_PLAN}; ask an operator for sudo -u lucid lucidctl why-not {job_id}")
 
@@ -103,7 +103,3 @@ def _with(snapshot: Snapshot, name: str, entry: Pending, changed: Pending) -> Sn
     partition = snapshot.partitions[name]
     pending = tuple(changed if e is entry else e for e in partition.pending)
     return replace(snapshot, partitions={**snapshot.partitions, name: replace(partition, pending=pending)})
-
-
-def _words(row: DecisionRow) -> str:
-    return f"{decision_text(row)}: {'; '.join(reason_text(reason) for reason in row.reasons)}"

@@ -136,7 +136,7 @@ class DaemonSettings(Section):
     """What lucidd looks after, and where it keeps its state."""
 
     partitions: dict[str, Mode] = Field(default_factory=dict)
-    """Mode by partition (VC). Lucid leaves partitions alone that are not named here."""
+    """Mode by partition (VC). lucidd leaves all other partitions alone."""
     profiling_partition: str = ""
     """Where new jobs are profiled; empty: nowhere, and profiles come from earlier runs and samplers in place."""
     policy: str = "lucid"
@@ -176,7 +176,7 @@ class DaemonSettings(Section):
     catch_up_days: float = Field(7.0, ge=0)
     """How far back lucidd asks sacct, when it starts, for jobs that ended while it was down; 0: not at all."""
     keep_days: float = Field(90.0, ge=1)
-    """How long decisions, actions, ended jobs and records of plans are kept."""
+    """How long decisions, actions, ended jobs, summaries of samplers and records of plans are kept."""
     record_every_s: float = Field(30.0, ge=0)
     """At most one plan in so many seconds is recorded, with all that it was made from (lucidctl replay)."""
     record_mib: float = Field(200.0, ge=0)

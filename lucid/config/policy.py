@@ -244,7 +244,7 @@ class OverheadSettings(Section):
 
 
 class PolicySettings(Section):
-    """All that a policy may be told."""
+    """The settings of policies."""
 
     profiling: ProfilingSettings = ProfilingSettings()
     packing: PackingSettings = PackingSettings()

@@ -51,8 +51,8 @@ class Ledger:
         self.gpus_per_node = max((node.gpus for node in partition.nodes), default=0)
         self.free_mask = [(1 << node.gpus) - 1 if node.available else 0 for node in partition.nodes]
         self.host_limits = any(node.cpus or node.mem_mib for node in partition.nodes)
-        self.free_cpus = [node.cpus for node in partition.nodes]
-        self.free_mem_mib = [node.mem_mib for node in partition.nodes]
+        self.free_cpus = [node.cpus_left for node in partition.nodes]
+        self.free_mem_mib = [node.mem_left_mib for node in partition.nodes]
         self.holders: dict[Placement, Running] = {}
         """The first job on each set of GPUs in use."""
         self.pairs: set[Placement] = set()

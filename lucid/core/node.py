@@ -9,7 +9,8 @@ __all__ = ["Node"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine. ``cpus`` or ``mem_mib`` of 0 means that nobody limits them (a trace without host sizes).
+    """One machine and all that it has. ``cpus`` or ``mem_mib`` of 0 means that nobody limits them (a trace without
+    host sizes).
 
     ``gpu_mem_mib`` is the memory of each of its GPUs, in MiB.
     """
@@ -23,3 +24,17 @@ class Node:
     """False while down or draining: nothing new is placed here."""
     out: str = ""
     """Why it is not available, in the cluster's own word: reserved, drained, down."""
+    cpus_used: int = 0
+    """Of these, held by jobs without GPUs, which are not planned."""
+    mem_used_mib: int = 0
+    """The same of its memory."""
+
+    @property
+    def cpus_left(self) -> int:
+        """For jobs with GPUs."""
+        return self.cpus - self.cpus_used
+
+    @property
+    def mem_left_mib(self) -> int:
+        """For jobs with GPUs."""
+        return self.mem_mib - self.mem_used_mib

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from lucid.core.as_json import from_json, to_json
 from lucid.core.rounding import reached
 
 __all__ = [
     "JUMBO",
     "MEDIUM",
+    "MEDIUM_FROM",
     "TINY",
+    "TINY_ABOVE",
     "DurationTerms",
     "Prediction",
     "Split",
@@ -22,6 +25,10 @@ __all__ = [
 
 TINY, MEDIUM, JUMBO = 0, 1, 2
 """Share scores (acceptance row L8)."""
+TINY_ABOVE, MEDIUM_FROM = 0.95, 0.85
+"""Average normalised speeds beside others that part them (L9): above the first Tiny, from the second on Medium. The
+first is the paper's. The paper does not print the second: here it is the speed from which the paper calls a pair free
+of interference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +121,14 @@ class Prediction:
 
 def prediction_to_dict(prediction: Prediction) -> dict[str, Any]:
     """JSON form."""
-    return asdict(prediction)
+    data: dict[str, Any] = to_json(prediction)
+    return data
 
 
 def prediction_from_dict(data: dict[str, Any]) -> Prediction:
     """The inverse of ``prediction_to_dict``.
 
     Raises:
-        KeyError, TypeError: a field is missing, or is not known.
+        TypeError, ValueError: a field is missing, or has another shape.
     """
-    made: dict[str, Any] = {"epoch_s": tuple(data["epoch_s"])}
-    if (terms := data["duration_terms"]) is not None:
-        addends = tuple(Term(**term) for term in terms["terms"])
-        made["duration_terms"] = DurationTerms(**{**terms, "terms": addends})
-    if (stages := data["stages"]) is not None:
-        made["stages"] = StageTimes(**{**stages, "times_s": tuple(stages["times_s"])})
-    made["share_splits"] = tuple(Split(**split) for split in data["share_splits"])
-    return Prediction(**{**data, **made})
+    return from_json(Prediction, data)

@@ -96,5 +96,5 @@ def open_store(path: Path, now_s: float, left_out: LeftOut | None = None, shared
         return SqliteStore(path, left_out=left_out, shared=shared)
     except StoreDamaged as error:
         aside = set_aside(path, now_s)
-        _LOG.error("store damaged, a new one begun", extra={"facts": {"aside": str(aside), "why": str(error)}})
+        _LOG.error("store damaged: a new one is begun", extra={"facts": {"aside": str(aside), "why": str(error)}})
         return SqliteStore(path, left_out=left_out, shared=shared)

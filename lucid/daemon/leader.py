@@ -51,7 +51,8 @@ class Leader:
         heartbeat = Path(parts.settings.daemon.heartbeat)
         if not self._had and somebody_may_act(parts.store, heartbeat, now_s, self.lasts_s):
             self._turns.standing_by(
-                "the store is new, but a heartbeat is not: another lucidd may still act; waiting it out"
+                "the store is newer than a fresh heartbeat, so another lucidd may still act; waiting until that "
+                "heartbeat is stale"
             )
             return None
         held, lease = parts.store.lease(), None
@@ -74,7 +75,7 @@ class Leader:
 
     def step_down(self, why: str) -> None:
         """Another daemon has the lease."""
-        _LOG.warning("another daemon acts, this one stands by", extra={"facts": {"why": why}})
+        _LOG.warning("another lucidd acts: this one stands by", extra={"facts": {"why": why}})
         self.lease = None
 
     def renew(self, turn_s: float) -> None:

@@ -9,10 +9,11 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
+from lucid.adapters.gpu.profile_files import prune_profiles
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.store.plan_records import prune_records
 from lucid.adapters.store.port import LeaseLost, StoreDamaged, StoreGone
-from lucid.config import Mode
+from lucid.config import Mode, profiles_folder
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.build import Parts
 from lucid.daemon.cycles import Cycles
@@ -103,7 +104,8 @@ class Daemon:
     def _prune(self) -> None:
         before_s = self.parts.clock.now_s() - self._settings.daemon.keep_days * 86400.0
         gone, plans = self.parts.store.prune(before_s), prune_records(records_folder(self._settings), before_s)
-        _LOG.info("pruned", extra={"facts": {"rows": gone, "plans": plans}})
+        summaries = prune_profiles(profiles_folder(self._settings), before_s)
+        _LOG.info("pruned", extra={"facts": {"rows": gone, "plans": plans, "summaries": summaries}})
 
     # -- one turn --------------------------------------------------------------------------------------------
 

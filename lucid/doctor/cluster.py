@@ -166,15 +166,17 @@ def _rights(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
     user, level = site.rights
     owner = (site.config or {}).get("SlurmUser", "").partition("(")[0]
     if level in _PRIVILEGED or user == owner:
-        yield Finding("ok", f"Slurm knows {user} as {level if level in _PRIVILEGED else 'SlurmUser'}")
+        yield Finding(
+            "ok", f"Slurm user {user} " + (f"has AdminLevel {level}" if level in _PRIVILEGED else "is SlurmUser")
+        )
     elif writes:
         yield bad(
-            f"Slurm knows {user} as no operator (AdminLevel {level}): every change to another's job is refused",
+            f"Slurm user {user} has AdminLevel {level}, so it cannot change other users' jobs; operator is needed",
             f"sacctmgr modify user {user} set adminlevel=operator (add it first: sacctmgr add user {user} account=…)",
         )
     elif "jobs" in (site.config or {}).get("PrivateData", ""):
         yield bad(
-            f"PrivateData has jobs and {user} is no operator: it sees only its own jobs",
+            f"PrivateData has jobs, and Slurm user {user} has AdminLevel {level}, so it sees only its own jobs",
             f"sacctmgr modify user {user} set adminlevel=operator",
         )
 
@@ -288,7 +290,7 @@ def _nodes(settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmN
         if len(here) > 1:
             yield warn(
                 f"node {node.name} stands in {' and '.join(here)}; for Lucid it is in {here[0]}",
-                "put each node into only one partition that Lucid manages",
+                "put each node into one partition of daemon.partitions",
             )
         others = sorted(node.partitions - set(here))
         if here and others and modes.get(here[0]) is Mode.PACK:

@@ -90,7 +90,7 @@ def _order(settings: Settings, root: Path) -> Iterator[Finding]:
         yield warn(
             "lucid.plugin.conf says `shards users`: while lucidd is away users can ask for shards of GPUs that "
             "others half use, and daemon.share_across_users is false",
-            "`shards lucid`, unless nodes that Lucid does not manage have shards",
+            "`shards lucid`, unless nodes outside daemon.partitions have shards",
         )
     exempt = {word[1] for word in words if len(word) == 2 and word[0] == "exempt"}
     if exempt and not exempt - {"0"}:

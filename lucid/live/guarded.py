@@ -35,7 +35,7 @@ class Guarded:
             return self._predictor.predict(job, profile, now_s)
         except Exception as error:
             self._left_out.one(_SOURCE, f"job {job.id}", error)
-            return Prediction(self._first_guess_s, "first guess, since the models failed")
+            return Prediction(self._first_guess_s, "first guess, because the models failed")
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
         """The other's answer, or none: the pair is not made."""

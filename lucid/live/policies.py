@@ -82,10 +82,8 @@ def check_policy(settings: Settings, where: str) -> None:
     """``where``: the file that names the policy.
 
     Raises:
-        ConfigError: there is no policy of that name, it needs what no Slurm cluster with these settings offers, or
-            its settings contradict those of the daemon.
+        ConfigError: there is no policy of that name, or it needs what no Slurm cluster with these settings offers.
     """
-    _check_sharing(settings, where)
     name, able = settings.daemon.policy, _most(settings)
     if name not in known_policies():
         near = difflib.get_close_matches(name, _runnable(settings, able), n=1)
@@ -104,22 +102,6 @@ def check_policy(settings: Settings, where: str) -> None:
             f"{where}: daemon.policy = {name!r}: it needs {', '.join(lacking)}, which Slurm does not offer Lucid "
             f"with these settings, so it runs in simulations only; {_known(settings, able)}"
         )
-
-
-def _check_sharing(settings: Settings, where: str) -> None:
-    """Who may share, and by what, is said once: in the daemon's settings."""
-    packing, daemon = settings.policy.packing, settings.daemon
-    for key, own, theirs, says in (
-        ("same_user_only", packing.same_user_only, "share_across_users", not daemon.share_across_users),
-        ("mps", packing.mps, "mps", daemon.mps),
-    ):
-        if key in packing.model_fields_set and own is not None and own != says:
-            opposite = " says the opposite" if theirs != key else ""
-            raise ConfigError(
-                f"{where}: policy.packing.{key} = {str(own).lower()}, but daemon.{theirs} = "
-                f"{str(getattr(daemon, theirs)).lower()}{opposite}; remove policy.packing.{key}: "
-                f"it is for simulations, and lucidd goes by daemon.{theirs}"
-            )
 
 
 def _most(settings: Settings) -> frozenset[Capability]:

@@ -57,7 +57,7 @@ def without_names(picture: Mapping[str, Any]) -> dict[str, Any]:
         "now_s": picture["now_s"],
         "partitions": partitions,
         "predictions": picture["predictions"],
-        "forecast": picture.get("forecast", {}),
+        "arrivals": picture.get("arrivals", {}),
         "fair_share": [["", users[user], factor] for user, factor in _factors(picture).items() if user in users],
         "wake_s": picture.get("wake_s"),
         "policy": _without_shares(picture.get("policy")),

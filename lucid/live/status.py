@@ -18,7 +18,7 @@ __all__ = ["partitions_of", "status_of", "words_of_left_out"]
 def status_of(
     now_s: float, client: str, breaker: Breaker, models: LiveModels | None, source: ProfileSource
 ) -> dict[str, Any]:
-    """Whether Slurm answers, which models answer, and which profiles could not be read."""
+    """The calls to Slurm, which models answer, and which profiles could not be read."""
     calls = breaker.calls
     return {
         "at_s": now_s,

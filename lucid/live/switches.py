@@ -74,10 +74,10 @@ def settle_switches(settings: Settings, store: Store, now_s: float) -> list[str]
         configured = settings.daemon.partitions.get(name)
         if name in gone:
             store.set_setting(KEY + name, None)
-            says = f"{configured} now" if configured else "nothing of it any more"
+            says = f"{configured} now" if configured else "nothing about it now"
             told.append(
                 f"{name}: lucid.toml said {switch.was} when it was switched to {switch.mode} by hand, and says "
-                f"{says}: the file holds, the switch is dropped"
+                f"{says}: the file counts, and the switch is dropped"
             )
         elif configured is not None and switch.mode != configured:
             if switch.was is None:
@@ -100,13 +100,13 @@ def words_of_switches(
         configured = settings.daemon.partitions.get(name)
         back = f"lucidctl mode {name} configured"
         if configured is None or switch.mode not in set(Mode):
-            found.append(warn(f"a switch {KEY}{name} = {switch.mode} names nothing known", back))
+            found.append(warn(f"a switch {KEY}{name} = {switch.mode} names no known partition or mode", back))
         elif name in gone:
             found.append(
                 warn(
                     f"{name} was switched to {switch.mode} by hand since {switch.since()}, when lucid.toml said "
                     f"{switch.was}; it says {configured} now",
-                    f"restart lucidd: it then goes by the file; or at once: {back}",
+                    f"restart lucidd, which then follows the file; or at once: {back}",
                 )
             )
         elif switch.mode != configured:
@@ -122,7 +122,7 @@ def words_of_switches(
             found.append(
                 warn(
                     f"lucid.toml says {says} for {name}, but the lucidd that runs read {read} when it started",
-                    "restart lucidd: it reads its file only then",
+                    "restart lucidd, which reads its file only at the start",
                 )
             )
     return found

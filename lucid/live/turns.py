@@ -90,7 +90,10 @@ class Turns:
             self.own += 1
         self.tell(what, error)
         if self.own == OWN_TURNS:
-            _LOG.error("the watchdog is withheld: turns fail again and again", extra={"facts": {"failed": self.own}})
+            _LOG.error(
+                "systemd's watchdog is no longer fed, because turns fail again and again",
+                extra={"facts": {"failed": self.own}},
+            )
         self.feed()
         if isinstance(error, ClusterUnavailable):
             return self._least_s  # the breaker before Slurm keeps the pauses

@@ -51,13 +51,15 @@ class SafetyCheck:
         """
         for name in plan.partitions:
             if name not in snapshot.partitions:
-                raise UnsafePlan(f"plan for partition {name!r}, which the cluster does not have")
+                raise UnsafePlan(f"the plan names partition {name!r}, which the cluster does not have")
         for name, partition in snapshot.partitions.items():
             part = plan.partitions.get(name)
             others = _Elsewhere(snapshot, plan, partition)
             if part is None:
                 if partition.pending:
-                    raise UnsafePlan(f"partition {name!r}: {len(partition.pending)} pending jobs undecided")
+                    raise UnsafePlan(
+                        f"partition {name!r}: the plan decides none of its {len(partition.pending)} pending jobs"
+                    )
                 continue
             passed = self._passed.get(name)
             if passed is not None and passed[0] is partition and passed[1] is part:
@@ -102,7 +104,7 @@ def _once(plan: Plan) -> None:
     for part in plan.partitions.values():
         for action in part.actions:
             if action.job_id in seen:
-                raise UnsafeAction(f"job {action.job_id}: two actions in one plan", action.job_id)
+                raise UnsafeAction(f"job {action.job_id}: the plan has two actions for it", action.job_id)
             seen.add(action.job_id)
 
 
@@ -153,12 +155,12 @@ def check_partition(
     if not all(map(decisions.__contains__, ids)):
         lost = [i for i in ids if i not in decisions and (elsewhere is None or not elsewhere.started(i))]
         if lost:
-            raise UnsafePlan(f"job {lost[0]}: pending in {partition.name!r} and not decided")
+            raise UnsafePlan(f"job {lost[0]}: it is pending in {partition.name!r}, and the plan does not decide it")
     if len(decisions) - list(map(type, decisions.values())).count(Hold) > len(plan.actions):
         acting = {action.job_id for action in plan.actions}
         idle = next(i for i, d in decisions.items() if not isinstance(d, Hold) and i not in acting)
         kind = type(decisions[idle]).__name__.lower()
-        raise UnsafePlan(f"job {idle}: decided to {kind}, but no action of the plan does it")
+        raise UnsafePlan(f"job {idle}: the plan decides to {kind} it, but has no action for that")
     if not plan.actions:
         return
     pending = {entry.job.id: entry for entry in partition.pending}
@@ -204,7 +206,7 @@ def _enter(book: _Book, action: Action, pending: Mapping[str, Pending], running:
 def _restarted(job: Job, restarts: Restarts) -> None:
     if not may_restart(job, restarts):
         raise UnsafePlan(
-            f"job {job.id}: would be started over, which policy.profiling.restarts = {restarts!r} forbids"
+            f"job {job.id}: the plan starts it over, which policy.profiling.restarts = {restarts!r} forbids"
         )
 
 
@@ -217,7 +219,7 @@ def _known(
 ) -> None:
     job_id, wanted = action.job_id, action.decision
     if action.partition != partition.name or decision is not wanted:
-        raise UnsafePlan(f"job {job_id}: its action is not its decision in partition {partition.name!r}")
+        raise UnsafePlan(f"job {job_id}: its action and its decision in partition {partition.name!r} differ")
     if isinstance(wanted, Start):
         possible = job_id in pending
     elif isinstance(wanted, Requeue):
@@ -234,8 +236,8 @@ def _known(
         )
     if not possible:
         raise UnsafePlan(
-            f"job {job_id}: cannot {type(wanted).__name__.lower()} it in partition {partition.name!r}, "
-            "it is not in the state for that"
+            f"job {job_id}: the plan cannot {type(wanted).__name__.lower()} it in partition {partition.name!r}, "
+            "because the job is not in the state for that"
         )
 
 
@@ -248,8 +250,8 @@ class _Book:
         self.on_gpu: dict[tuple[str, int], list[str]] = {}
         self.jobs: dict[str, tuple[Job, JobProfile | None, int]] = {}
         self.masks: dict[str, tuple[tuple[str, int], ...]] = {}
-        self.cpus = {node.name: node.cpus for node in partition.nodes}
-        self.mem = {node.name: node.mem_mib for node in partition.nodes}
+        self.cpus = {node.name: node.cpus_left for node in partition.nodes}
+        self.mem = {node.name: node.mem_left_mib for node in partition.nodes}
         if not touched:
             return
         for entry in partition.running:
@@ -292,25 +294,29 @@ class _Book:
     ) -> None:
         gpus, elastic = placement_gpus(placement), job.elastic
         if elastic is None and gpus != job.gpus:
-            raise UnsafePlan(f"job {job.id}: asked for {job.gpus} GPUs, would get {gpus}")
+            raise UnsafePlan(f"job {job.id}: it asked for {job.gpus} GPUs, and would get {gpus}")
         if elastic is not None and not elastic.min_gpus <= gpus <= elastic.max_gpus:
-            raise UnsafePlan(f"job {job.id}: takes {elastic.min_gpus} to {elastic.max_gpus} GPUs, would get {gpus}")
+            raise UnsafePlan(
+                f"job {job.id}: it takes {elastic.min_gpus} to {elastic.max_gpus} GPUs, and would get {gpus}"
+            )
         if elastic is None and len(placement) < min(job.min_nodes, job.gpus):
-            raise UnsafePlan(f"job {job.id}: asked for {job.min_nodes} nodes, would get {len(placement)}")
+            raise UnsafePlan(f"job {job.id}: it asked for {job.min_nodes} nodes, and would get {len(placement)}")
         if len({part.node for part in placement}) != len(placement):
-            raise UnsafePlan(f"job {job.id}: one node named twice in its placement")
+            raise UnsafePlan(f"job {job.id}: its placement names one node twice")
         others: set[str] = set()
         for name, mask in placement:
             node = self.nodes.get(name)
             if node is None or not node.available or mask >> node.gpus or not mask:
-                raise UnsafePlan(f"job {job.id}: GPUs {mask:#b} of node {name!r} are not there to be had")
+                raise UnsafePlan(f"job {job.id}: GPUs {mask:#b} of node {name!r} are not available")
             bits = mask
             while bits:
                 bit = bits & -bits
                 bits ^= bit
                 others.update(self.on_gpu.get((name, bit), ()))
         if beside is None and not others <= set(group):
-            raise UnsafePlan(f"job {job.id}: its GPUs are held by {sorted(others)}, and no sharing was decided")
+            raise UnsafePlan(
+                f"job {job.id}: its GPUs are held by {sorted(others)}, and the plan does not let them share"
+            )
         if beside is not None:
             self._pair(job, profile, placement, beside, others)
         self._put(job, profile, placement)
@@ -319,22 +325,22 @@ class _Book:
             if (node.cpus and self.cpus[name] < 0 and job.cpus) or (
                 node.mem_mib and self.mem[name] < 0 and job.mem_mib
             ):
-                raise UnsafePlan(f"job {job.id}: node {name!r} has not the CPUs or the host memory for it")
+                raise UnsafePlan(f"job {job.id}: node {name!r} has too few CPUs or too little host memory for it")
 
     def _pair(
         self, job: Job, profile: JobProfile | None, placement: Placement, beside: str, others: set[str]
     ) -> None:
         if others != {beside}:
             raise UnsafePlan(
-                f"job {job.id}: would stand beside {sorted(others)}, decided was {beside!r}: "
-                "at most two jobs a GPU, and both on the same GPUs"
+                f"job {job.id}: it would share its GPUs with {sorted(others)}, and the plan names {beside!r}; "
+                "at most two jobs share a GPU, both on exactly the same GPUs"
             )
         partner, other, _ = self.jobs[next(iter(others))]
         if self.masks[partner.id] != tuple(sorted(placement)) or partner.gpus != job.gpus:
-            raise UnsafePlan(f"job {job.id}: pair with {partner.id} on different GPUs")
+            raise UnsafePlan(f"job {job.id}: it and its partner {partner.id} would hold different GPUs")
         if profile is None or other is None:
             unknown = job.id if profile is None else partner.id
-            raise UnsafePlan(f"job {unknown}: packed, but nobody has measured its GPU memory")
+            raise UnsafePlan(f"job {unknown}: it would share GPUs, but its GPU memory has not been measured")
         for name, _ in placement:
             if profile.gpu_mem_mib + other.gpu_mem_mib > self.nodes[name].gpu_mem_mib:
                 raise UnsafePlan(

@@ -53,7 +53,7 @@ def check_groups(partition: Partition, plan: PartitionPlan, limit: int) -> None:
             continue
         words = f"group {' '.join(group)}"
         if job_id not in group:
-            raise UnsafePlan(f"job {job_id}: runs in {words}, which does not name it")
+            raise UnsafePlan(f"job {job_id}: it runs in {words}, which does not name it")
         if group not in seen:
             seen.add(group)
             _check_group(words, group, after, partition, limit)
@@ -61,9 +61,9 @@ def check_groups(partition: Partition, plan: PartitionPlan, limit: int) -> None:
             for bit in range(mask.bit_length()):
                 if mask >> bit & 1 and on_gpus[name, bit] != set(group):
                     strangers = sorted(on_gpus[name, bit] ^ set(group))
-                    raise UnsafePlan(f"{words}: GPU {bit} of node {name!r} is not its own alone ({strangers})")
+                    raise UnsafePlan(f"{words}: GPU {bit} of node {name!r} is not the group's alone ({strangers})")
         if job_id in paired:
-            raise UnsafePlan(f"job {job_id}: in {words} and in a pair at once")
+            raise UnsafePlan(f"job {job_id}: it is in {words} and in a pair at once")
 
 
 def _after(partition: Partition, plan: PartitionPlan) -> dict[str, _Member]:
@@ -84,7 +84,9 @@ def _check_group(
     words: str, group: tuple[str, ...], after: Mapping[str, _Member], partition: Partition, limit: int
 ) -> None:
     if len(set(group)) != len(group) or not 2 <= len(group) <= limit:
-        raise UnsafePlan(f"{words}: {len(group)} jobs, the policy may interleave 2 to {limit}, each named once")
+        raise UnsafePlan(
+            f"{words}: it has {len(group)} jobs; the policy may interleave 2 to {limit}, each named once"
+        )
     missing = [job_id for job_id in group if job_id not in after]
     if missing:
         raise UnsafePlan(f"{words}: {', '.join(missing)} would not run; the group must be formed anew")

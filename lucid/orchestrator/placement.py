@@ -115,11 +115,13 @@ def _remainder(ledger: Ledger, gpus: int, allowed: Callable[[int], bool], on_emp
 class Feasibility:
     """Could a job ever run in this partition, on nodes that are empty? Asked before a job may block others.
 
-    With ``up_only`` the nodes that are not available at present do not count.
+    With ``up_only`` the nodes that are not available at present do not count, nor the CPUs and the memory that jobs
+    without GPUs hold: what could run once all planned jobs have ended.
     """
 
     def __init__(self, partition: Partition, up_only: bool = False) -> None:
         nodes = [node for node in partition.nodes if node.available or not up_only]
+        self._up_only = up_only
         self._partition = partition
         self._nodes = nodes
         self._gpus = sum(node.gpus for node in nodes)
@@ -143,6 +145,8 @@ class Feasibility:
 
     def _try(self, job: Job) -> bool:
         if self._empty is None:
-            up = tuple(replace(node, available=True) for node in self._nodes)
-            self._empty = Ledger(Partition(self._partition.name, up))
+            nodes = self._nodes
+            if not self._up_only:
+                nodes = [replace(node, available=True, cpus_used=0, mem_used_mib=0) for node in nodes]
+            self._empty = Ledger(Partition(self._partition.name, tuple(nodes)))
         return consolidated(self._empty, job) is not None

@@ -175,12 +175,6 @@ class MemoryTrend:
         """The peak to reckon with by then, MiB."""
         return max(self.peak_mib, self.last_mib + self.mib_per_s * seconds)
 
-    def reaches_in_s(self, mib: float) -> float:
-        """Seconds until this much is used, infinite if never."""
-        if self.last_mib >= mib:
-            return 0.0
-        return (mib - self.last_mib) / self.mib_per_s if self.growing else math.inf
-
 
 def memory_trend(memory: Sequence[float], step_s: float) -> MemoryTrend:
     """Judge whether memory grows, from readings at equal steps after start-up (at least one).

@@ -196,8 +196,8 @@ def _skips(
         possible = job.min_nodes <= 1 and any(
             node.available
             and node.gpus >= job.gpus > 0
-            and (not node.cpus or job.cpus <= node.cpus)
-            and (not node.mem_mib or job.mem_mib <= node.mem_mib)
+            and (not node.cpus or job.cpus <= node.cpus_left)
+            and (not node.mem_mib or job.mem_mib <= node.mem_left_mib)
             for node in partition.nodes
         )
         fits = known[shape] = ProfilingFits(job.gpus, possible)

@@ -30,9 +30,9 @@ Report = Callable[[str, int, int], None]
 """Called with a policy, the jobs of it that have ended, and how many there are."""
 
 _LACKING = {
-    Capability.INTERLEAVE: "needs the time that jobs spend on each resource, which the trace does not say",
-    Capability.RESIZE: "needs elastic jobs, of which the trace has none",
-    Capability.ADAPT: "needs jobs of which the trace says how they train, which it does not",
+    Capability.INTERLEAVE: "needs the time that jobs spend on each resource, which the trace does not have",
+    Capability.RESIZE: "needs elastic jobs, and the trace has none",
+    Capability.ADAPT: "needs data on how jobs train, which the trace does not have",
 }
 _LOOK_S = 0.2
 """How often the processes' progress is looked at."""

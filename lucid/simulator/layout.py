@@ -53,7 +53,7 @@ def read_vcs(path: Path) -> dict[str, int]:
                 if not text.isdigit() or int(text) == 0:
                     raise TraceError(f"{where}: column num: {text!r} is not a number of nodes of at least 1")
                 if not name or name in found:
-                    raise TraceError(f"{where}: column 1: VC name {name!r} is empty or stands here twice")
+                    raise TraceError(f"{where}: column 1: VC name {name!r} is empty or is in the file twice")
                 found[name] = int(text)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"{path}: cannot be read: {error}; give --vcs a CSV of 'name,nodes'") from None

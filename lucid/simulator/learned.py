@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lucid.core.arrivals import ArrivalForecast
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
@@ -18,14 +19,20 @@ from lucid.models.duration.estimate import FitSettings
 from lucid.models.duration.features import DurationHistory
 from lucid.models.duration.model import DurationModel
 from lucid.models.history import HistoryPredictor
+from lucid.models.packing.kind import labelled
 from lucid.models.packing.measured import read_pairs, read_profiles
 from lucid.models.packing.pair_speed import PairModel, fit_pairs
-from lucid.models.packing.share_score import ShareTree, fit_share, share_labels
+from lucid.models.packing.share_score import ShareTree, fit_share
 from lucid.models.predictor import LearnedPredictor, ended_table
+from lucid.models.throughput.arrivals import ArrivalForecaster
+from lucid.models.throughput.fit import fit_throughput
+from lucid.models.throughput.forecaster import LearnedForecaster
+from lucid.models.upkeep.kind import TooFew
 
-__all__ = ["PackingModels", "WalkForward", "packing_predictor", "train_packing"]
+__all__ = ["PackingModels", "WalkForward", "WalkForwardForecaster", "packing_predictor", "train_packing"]
 
-_WEEK_S = 7 * 86400.0
+_DAY_S = 86400.0
+_WEEK_S = 7 * _DAY_S
 _FIRST_JOBS = 200
 
 
@@ -45,11 +52,7 @@ def train_packing(profiles: Path, pairs: Path) -> PackingModels:
     """
     usages = read_profiles(profiles)
     pairings = read_pairs(pairs, usages)
-    labels = [
-        given.label if given.label is not None else computed
-        for given, computed in zip(usages, share_labels(usages, pairings), strict=True)
-    ]
-    known = [(usage, label) for usage, label in zip(usages, labels, strict=True) if label is not None]
+    known = labelled(usages, pairings)
     tree = fit_share([usage for usage, _ in known], [label for _, label in known]) if known else None
     return PackingModels(tree, fit_pairs(pairings))
 
@@ -106,3 +109,29 @@ class WalkForward:
         """Jobs that ended: into the history at once, into the models at the next refit."""
         self._ended += ended
         self._model.learn(ended)
+
+
+class WalkForwardForecaster:
+    """A `Forecaster` that learns as the replay goes on: seasonal means until the past suffices for a throughput model
+    (about 25 days), which is then fitted anew every week."""
+
+    def __init__(self, means: ArrivalForecaster, *, epoch_s: float = 0.0, refit_s: float = _WEEK_S) -> None:
+        self._forecaster = LearnedForecaster(None, "learned in this replay", means, epoch_s)
+        self._refit_s = refit_s
+        self._due_s = 0.0
+
+    def saw(self, job: Job) -> None:
+        """Take in a job when it is first seen."""
+        self._forecaster.saw(job)
+
+    def forecast(self, now_s: float) -> ArrivalForecast:
+        """By the model of the latest fit; fits first if that is due."""
+        if now_s >= self._due_s:
+            past = self._forecaster.past(now_s)
+            try:
+                if past is not None:
+                    self._forecaster.model = fit_throughput(past, 1)
+                    self._due_s = now_s + self._refit_s
+            except TooFew:
+                self._due_s = now_s + _DAY_S
+        return self._forecaster.forecast(now_s)

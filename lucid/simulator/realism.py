@@ -84,7 +84,7 @@ def realism(run: Run, real: Mapping[str, RealTimes]) -> Realism:
         TraceError: the two are not of the same jobs, or one that ran never runs in the replay.
     """
     if not run.outcomes:
-        raise TraceError("a replay of no jobs has nothing to compare")
+        raise TraceError("the replay has no jobs, so there is nothing to compare")
     predicted = {o.job.id: o for o in run.outcomes}
     strange = sorted(set(predicted) ^ set(real))
     if strange:
@@ -92,7 +92,10 @@ def realism(run: Run, real: Mapping[str, RealTimes]) -> Realism:
         raise TraceError(f"{len(strange)} jobs are not in both: job {strange[0]!r} is in the {where}")
     never = next((o.job.id for o in run.outcomes if o.end_s < 0), None)
     if never is not None:
-        raise TraceError(f"job {never!r} ran on the cluster and could never run in the replay: is it of other nodes?")
+        raise TraceError(
+            f"job {never!r} ran on the cluster, but can never run in the replay; check that the replay has the same "
+            "nodes"
+        )
     rows = (Row(o.job.id, o.job.submit_s, RealTimes(o.start_s, o.end_s), real[o.job.id]) for o in run.outcomes)
     return Realism(run.policy, tuple(rows))
 
@@ -134,7 +137,7 @@ def read_real(path: Path) -> dict[str, RealTimes]:
                 if times[1] < times[0]:
                     raise TraceError(f"{where}: column end_s: {row['end_s']!r} is before its start")
                 if not row["job_id"] or row["job_id"] in found:
-                    raise TraceError(f"{where}: column job_id: {row['job_id']!r} is empty or stands here twice")
+                    raise TraceError(f"{where}: column job_id: {row['job_id']!r} is empty or is in the file twice")
                 found[row["job_id"]] = RealTimes(times[0], times[1])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"{path}: cannot be read ({error}); give a CSV of job_id,start_s,end_s") from None

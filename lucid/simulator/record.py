@@ -156,7 +156,9 @@ def _load(path: Path, job_id: str, read: Callable[[dict[str, Any]], _T]) -> _T:
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise TraceError(f"{path}: damaged at job {job_id}: {error}; simulate again") from None
-    raise TraceError(f"{path}: no job {job_id!r}; job ids stand in the first column of jobs.csv beside it")
+    raise TraceError(
+        f"{path}: no job {job_id!r}; the job ids are in the first column of jobs.csv in the same directory"
+    )
 
 
 _JOB_COLUMNS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -15,12 +15,15 @@ from lucid.config import (
     Settings,
     with_defaults,
 )
+from lucid.core.job import Job
 from lucid.core.node import Node
-from lucid.core.ports import Capability, Predictor, Recorder
+from lucid.core.ports import Capability, Forecaster, Predictor, Recorder
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.models.throughput.arrivals import ArrivalForecaster
+from lucid.models.throughput.forecaster import LearnedForecaster
+from lucid.models.throughput.model import ThroughputModel
 from lucid.orchestrator.policies import ESTIMATES, Estimates
 from lucid.orchestrator.policies.muri import MuriPolicy
 from lucid.orchestrator.policies.queue import QueuePolicy
@@ -31,13 +34,13 @@ from lucid.simulator.engine import Progress, Run, run
 from lucid.simulator.estimates import DryRunPredictor, GivenPredictor
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
-from lucid.simulator.learned import PackingModels, WalkForward, packing_predictor
+from lucid.simulator.learned import PackingModels, WalkForward, WalkForwardForecaster, packing_predictor
 from lucid.simulator.published.muri import EventChargedCluster, lengthened, published_policy
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.truth import ContentionTruth, Interference, OraclePredictor
 from lucid.simulator.usage import UsageBook
 
-__all__ = ["PREDICTORS", "Scenario", "Semantics", "simulate"]
+__all__ = ["PREDICTORS", "Scenario", "Semantics", "Throughput", "simulate"]
 
 
 PREDICTORS = ("history", "learned", "oracle")
@@ -67,6 +70,16 @@ _TICKED = frozenset({"srtf", "tiresias", "lucid"})
 
 
 @dataclass(frozen=True, slots=True)
+class Throughput:
+    """A throughput model, as explanations name it (``v3``), and the submissions before the trace begins, with times
+    on the trace's own scale (below 0). ``model``: ``None`` for seasonal means that know those submissions."""
+
+    model: ThroughputModel | None
+    version: str = ""
+    before: Sequence[Job] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """A trace, the cluster to replay it on, and what the predictor is told.
 
@@ -75,7 +88,8 @@ class Scenario:
     ``predictor``: one of ``PREDICTORS``, for what no estimates are given. ``packing``: what share scores and pairs
     are judged by where estimates are given, or by ``learned``; without it, as ``history`` does. ``as_live``: with the
     manners of lucidd on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are judged by what was seen of pairs
-    of the same workloads before, where there was one, as lucidd does.
+    of the same workloads before, where there was one, as lucidd does. ``throughput``: the model that forecasts
+    submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
     """
 
     trace: Trace
@@ -91,6 +105,7 @@ class Scenario:
     semantics: Semantics = Semantics.HONEST
     as_live: bool = False
     remember_pairs: bool = False
+    throughput: Throughput | None = None
 
     def layout(self) -> Layout:
         """Nodes by VC, profiling nodes included."""
@@ -119,6 +134,18 @@ class Scenario:
         if any(item.learning is not None for item in self.trace.jobs):
             able |= {Capability.RESIZE, Capability.ADAPT}
         return frozenset(able)
+
+    def forecaster_for(self, rules: PolicySettings, profiled: Callable[[Job], bool]) -> Forecaster | None:
+        """What forecasts submissions, where a policy under these rules looks at forecasts."""
+        if not (rules.packing.dynamic or rules.profiling.time_aware):
+            return None
+        means, epoch_s = ArrivalForecaster(profiled), self.trace.epoch_s or 0.0
+        if self.throughput is None:
+            return WalkForwardForecaster(means, epoch_s=epoch_s) if self.predictor == "learned" else means
+        found = LearnedForecaster(self.throughput.model, self.throughput.version, means, epoch_s)
+        for job in self.throughput.before:
+            found.saw(job)
+        return found
 
     def _predictor(self, policy: str) -> Predictor:
         kind = ESTIMATES.get(policy, Estimates.GIVEN)
@@ -194,7 +221,7 @@ def simulate(
         usage=_usage(scenario.settings.policy),
         memory=memory,
     )
-    forecaster = ArrivalForecaster() if scenario.settings.policy.packing.dynamic else None
+    forecaster = scenario.forecaster_for(rules, made.profiled)
     return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster)
 
 

@@ -105,7 +105,7 @@ def test_a_user_without_rights_is_told(box: Box, tmp_path: Path) -> None:
         f'[slurm]\nprefix = {prefix}\n[daemon]\nstate_dir = "{tmp_path}"\nheartbeat = "{tmp_path}/h"\n'
         '[daemon.partitions]\nvc-a = "order"\n'
     )
-    assert any("alice as no operator" in words for words in ill(tmp_path / "lucid.toml"))
+    assert any("alice has AdminLevel none" in words for words in ill(tmp_path / "lucid.toml"))
 
 
 def test_a_job_longer_than_the_profiling_partition_allows_does_wait_there_for_ever(box: Box) -> None:

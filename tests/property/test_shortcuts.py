@@ -13,18 +13,27 @@ import pytest
 from builders import VC, FixedPredictor, a_job, guess
 from builders import settings as rules_of
 from examples import examples
-from lucid.binder import pairing
+from lucid.binder import pairing, unpack
+from lucid.binder.pairing import Binder, _Wish
 from lucid.config import PolicySettings
-from lucid.core.decision import Start
+from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import JobProfile, Pending, Running
+from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.core.prediction import Prediction
+from lucid.core.reason import FairOrder, ShareScores, Stable
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.errors import UnsafePlan
+from lucid.orchestrator import timeline
+from lucid.orchestrator.check import SafetyCheck
 from lucid.orchestrator.order import QueuedJob, QueueOrder
+from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies import backfill
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid import LucidPolicy
+from lucid.orchestrator.policies.lucid_plan import plan_vc
+from lucid.orchestrator.timeline import Timeline
 from safety_rules import outline
 
 SCENES = examples(300)
@@ -139,6 +148,9 @@ def test_what_stopped_a_job_of_the_same_shape_would_stop_this_one() -> None:
         quick = LucidPolicy(rules, FixedPredictor()).plan(snapshot)
         every = without_shapes(rules, FixedPredictor()).plan(snapshot)
         assert outline(quick) == outline(every), f"seed {seed}"
+        for job_id, decision in quick.partitions[VC].decisions.items():
+            for why in decision.reasons:  # a reason that names the job is told of no other
+                assert not isinstance(why, Stable) or why.job == job_id, f"seed {seed}"
 
 
 def test_the_scenes_hold_jobs_by_their_shape() -> None:
@@ -209,3 +221,145 @@ def test_a_limit_to_the_search_for_partners_is_none_below_it(monkeypatch: pytest
         start = LucidPolicy(rules, predictor).plan(snapshot).partitions[VC].decisions["p"]
         assert isinstance(start, Start)
         assert start.beside == "fast", f"limit {limit}"
+
+
+# -- single decisions ------------------------------------------------------------------------------------------------
+
+
+def some_empty_vc(rng: random.Random) -> tuple[Partition, list[Any]]:
+    """Nodes, some of other sizes or with limits of CPUs, and jobs of all kinds."""
+    same = rng.random() < 0.5
+    nodes = tuple(
+        Node(
+            f"n{i}",
+            4 if same else rng.choice([2, 4]),
+            24576,
+            available=rng.random() > 0.2,
+            cpus=0 if same else rng.choice([0, 8]),
+        )
+        for i in range(rng.randint(1, 3))
+    )
+    wanted = [
+        a_job(f"j{i}", rng.choice([1, 2, 3, 4, 6, 12]), cpus=rng.choice([0, 4, 40]), min_nodes=rng.choice([1, 1, 2]))
+        for i in range(8)
+    ]
+    return Partition(VC, nodes), [replace(job, min_nodes=min(job.min_nodes, job.gpus)) for job in wanted]
+
+
+def test_a_job_is_barred_if_and_only_if_it_finds_no_place_on_empty_nodes() -> None:
+    """What ``Feasibility`` says at once, or remembers of a like job, is what trying says."""
+    for seed in range(300):
+        rng = random.Random(seed)
+        room, wanted = some_empty_vc(rng)
+        feasible, up = Feasibility(room), tuple(replace(node, available=True) for node in room.nodes)
+        for job in wanted:
+            tried = consolidated(Ledger(Partition(VC, up)), job)
+            assert (feasible.bar(job) is None) is (tried is not None), f"seed {seed}: {job}"
+
+
+def test_placing_without_a_look_at_every_node_is_placing_with_one() -> None:
+    for seed in range(300):
+        rng = random.Random(seed)
+        room, wanted = some_empty_vc(rng)
+        quick, slow = Ledger(room), Ledger(room)
+        for job in wanted:
+            placement = consolidated(quick, job)
+            assert placement == consolidated(slow, job, lambda _: True), f"seed {seed}: {job}"
+            if placement is not None:
+                quick.take(job, placement)
+                slow.take(job, placement)
+
+
+def test_ends_that_count_as_one_make_nobody_start_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond so many ends of running jobs neighbours count as the later of them; below, each counts."""
+    for seed in range(100):
+        rng = random.Random(seed)
+        snapshot = some_crowded_vc(rng)
+        room = snapshot.partitions[VC]
+        ends = [(1000.0 + rng.choice([10.0, 20.0, 30.0, 500.0]), e.job, e.placement) for e in room.running]
+        wanted = [entry.job for entry in room.pending]
+        exact = Timeline(Ledger(room), 1000.0, ends)
+        with monkeypatch.context() as patch:
+            patch.setattr(timeline, "_MOST_STEPS", rng.choice([1, 2, 4]))
+            coarse = Timeline(Ledger(room), 1000.0, ends)
+            fine = len({end_s for end_s, _, _ in ends}) <= timeline._MOST_STEPS
+        for job in wanted:
+            first, later = exact.find(job, 100.0), coarse.find(job, 100.0)
+            assert (first is None) is (later is None)
+            if first is not None and later is not None:
+                assert later.start_s >= first.start_s
+                assert not fine or later == first
+
+
+def test_a_vc_that_is_not_planned_because_nobody_waits_there_would_decide_nothing() -> None:
+    """Except that an unstable pair is parted there too."""
+    parted = 0
+    for seed in range(100):
+        rng = random.Random(seed)
+        snapshot, rules = some_crowded_vc(rng), some_rules(rng)
+        room = replace(snapshot.partitions[VC], pending=())
+        running = list(room.running)
+        if running:
+            host = running.pop()
+            profile = JobProfile(20.0, 5.0, 3000.0, unstable=rng.random() < 0.5)
+            guest = Running(
+                a_job("guest", host.job.gpus), 500.0, host.placement, profile=profile, partner=host.job.id
+            )
+            running += [replace(host, partner="guest"), guest]
+        room = replace(room, running=tuple(running))
+        known = {**snapshot.predictions, "guest": guess(900.0, 0)}
+        empty = replace(snapshot, partitions={VC: room}, predictions=known)
+        made = plan_vc(room, empty, rules, FixedPredictor(), QueueOrder())
+        parted += bool(made.actions)
+        assert outline(LucidPolicy(rules, FixedPredictor()).plan(empty)) == outline(Plan(1000.0, {VC: made}))
+    assert parted > 5
+
+
+def test_a_check_that_is_passed_over_would_have_passed() -> None:
+    """The same partition and plan are not checked again; another plan of the partition is."""
+    node = Node("n0", 1)
+    job = Pending(a_job("j"), 0.0)
+    room = Partition(VC, (node,), (job,), (Running(a_job("r"), 0.0, (NodeGpus("n0", 1),)),))
+    snapshot, check = Snapshot(0.0, {VC: room}), SafetyCheck()
+    good = PartitionPlan({"j": Hold((FairOrder(0.0),))})
+    check(snapshot, Plan(0.0, {VC: good}))
+    check(snapshot, Plan(0.0, {VC: good}))
+    start = Start((NodeGpus("n0", 1),), (FairOrder(0.0),))
+    with pytest.raises(UnsafePlan):
+        check(snapshot, Plan(0.0, {VC: PartitionPlan({"j": start}, (Action("j", VC, start),))}))
+    fewer = replace(room, running=())
+    check(replace(snapshot, partitions={VC: fewer}), Plan(0.0, {VC: good}))
+    more = replace(room, pending=(job, Pending(a_job("k"), 0.0)))
+    with pytest.raises(UnsafePlan):
+        check(replace(snapshot, partitions={VC: more}), Plan(0.0, {VC: good}))
+
+
+def test_a_candidate_refused_by_its_share_score_alone_is_refused_by_the_whole_comparison() -> None:
+    for seed in range(100):
+        rng = random.Random(seed)
+        snapshot = some_crowded_vc(rng)
+        room, packing = snapshot.partitions[VC], some_rules(rng).packing
+        for entry in room.pending:
+            known = snapshot.predictions[entry.job.id]
+            if entry.profile is None or known.share_score is None:
+                continue
+            binder = Binder(room, Ledger(room), snapshot.predictions, FixedPredictor(), packing, 1000.0)
+            wish = _Wish(entry, known.duration_s, known.share_score, packing.gss, packing.least_pair_speed)
+            for other in binder._open[binder._kind(entry.job)].values():
+                judged = binder._judge(wish, other)
+                if other.score > packing.gss - known.share_score:
+                    assert judged.speed is None
+                    assert judged.reasons == [ShareScores(known.share_score, other.score, packing.gss)]
+
+
+def test_partings_look_only_at_pairs_with_something_to_look_at() -> None:
+    """A pair of which nothing was seen is not parted by any rule."""
+    profile = JobProfile(20.0, 5.0, 9000.0)
+    quiet = Running(a_job("a"), 0.0, (NodeGpus("n0", 1),), profile=profile, partner="b")
+    beside = Running(
+        a_job("b"), 0.0, (NodeGpus("n0", 1),), profile=replace(profile, gpu_mem_mib=20000.0), partner="a"
+    )
+    capacity = {"n0": 24576.0}
+    for rule in (unpack._unstable, unpack._outgrows, unpack._slowed):
+        assert [*rule(quiet, beside, capacity, 0.9)] == []
+    assert unpack.partings((quiet, beside), (Node("n0", 1, 24576),), 0.9) == []

@@ -89,7 +89,7 @@ BAD: dict[str, tuple[dict[str, Decision], str]] = {
     "a stranger is there": ({name: start("n2:1-2", "a", "b") for name in "ab"}, "held by"),
     "one is left behind": ({"x": Requeue(WHY)}, "formed anew"),
     "one moves away alone": ({"x": regroup("n1:0-1")}, "job x is not in it but in none"),
-    "joins without a word to the others": ({"a": start("n2:0-1", "x", "y", "a")}, "not its own alone"),
+    "joins without a word to the others": ({"a": start("n2:0-1", "x", "y", "a")}, "not the group's alone"),
     "asked not to share": ({name: start("n1:0-1", "a", "shy") for name in ("a", "shy")}, "shy may not be shared"),
     "memory": ({name: start("n1:0-1", "big1", "big2") for name in ("big1", "big2")}, "26000 MiB"),
     "partners are not regrouped": ({"p": regroup("n1:0")}, "cannot regroup"),

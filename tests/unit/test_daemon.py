@@ -21,7 +21,7 @@ from lucid.cli.main import lucidctl
 from lucid.config import Mode, Settings, settings_from
 from lucid.core.ports import Predictor
 from lucid.daemon import Daemon, Parts, main
-from lucid.errors import ClusterUnavailable, ConfigError
+from lucid.errors import ClusterUnavailable, ConfigError, StoreError
 from lucid.live.models import LiveModels
 from lucid.live.modes import modes_from, policy_settings
 from lucid.live.policies import live_models
@@ -359,6 +359,52 @@ def test_why_not_knows_what_pairs_were_seen_to_do(tmp_path: Path) -> None:
     assert json.loads(site.ctl("why-not", "3", "--share", "--json"))["if"]["willing to share"]["verb"] == "hold"
 
 
+def test_the_queue_is_in_the_order_of_lucidds_policy(tmp_path: Path) -> None:
+    """Under fifo the long job that came first starts first, and nobody is said to start before it."""
+    site = Site(tmp_path, restarts=None, policy="fifo", profiling_partition="")
+    for name, gpus in (("a", 4), ("b", 2), ("long", 4), ("short", 1)):
+        site.submit(name, gpus, run_s=5000.0, name=name, time_limit_s=1000.0 if name == "long" else 100.0)
+        site.turns(5.0)
+    rows = json.loads(site.ctl("queue", "--json"))["queue"]
+    assert [(row["position"], row["job"], row["decision"]["verb"]) for row in rows] == [
+        (1, "long", "hold"),
+        (2, "short", "hold"),
+    ]
+    first, second = (row["starts_in_s"][1] for row in rows)
+    assert 0 < first <= second
+    assert [reason["kind"] for reason in rows[1]["decision"]["reasons"]] == ["BehindHead"]
+    assert "vc 2" in site.ctl("queue")
+
+
+def test_why_not_says_so_where_it_cannot_plan_as_lucidd_did(site: Site) -> None:
+    for n in range(3):
+        site.submit(f"{n}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0, name=f"j{n}")
+    site.turns(400.0)
+    (waiting,) = [r.id for r in site.slurm.records.values() if r.pending]
+    picture = site.store.view("snapshot")
+    picture["plan"]["vc"]["77"] = {
+        "verb": "start",
+        "reasons": [],
+        "placement": "n1:0",
+        "beside": None,
+        "slots": False,
+    }
+    site.store.put_view("snapshot", picture)
+    told = site.ctl("why-not", waiting)
+    assert "as it is: waits (vc): " in told
+    assert "planning again here comes to another plan than lucidd's" in told
+    assert "with 2 GPUs" not in told
+    assert "why_no_if" in json.loads(site.ctl("why-not", waiting, "--json"))
+
+
+def test_what_an_older_lucidd_wrote_is_no_answer(site: Site) -> None:
+    site.daemon.turn()
+    picture = site.store.view("snapshot")
+    site.store.put_view("snapshot", {key: value for key, value in picture.items() if key != "policy"})
+    with pytest.raises(StoreError, match="another version of lucidd wrote the last plan; restart lucidd"):
+        site.ctl("queue")
+
+
 def test_modes_follow_the_switches(site: Site) -> None:
     settings = settings_from({"daemon": {"partitions": {"a": "pack", "b": "order"}}}, "test")
     assert modes_from(settings, {}) == {"a": Mode.PACK, "b": Mode.ORDER}
@@ -386,11 +432,11 @@ def test_bad_configurations_are_told(tmp_path: Path, capsys: pytest.CaptureFixtu
         ),
         (
             '[policy.packing]\nsame_user_only = false\n[daemon.partitions]\nvc = "pack"\n',
-            "policy.packing.same_user_only = false, but daemon.share_across_users = false says the opposite",
+            "line 2: policy.packing.same_user_only: lucidd does not read such settings of simulations",
         ),
         (
             '[policy.packing]\nmps = true\n[daemon]\nmps = false\n[daemon.partitions]\nvc = "pack"\n',
-            "policy.packing.mps = true, but daemon.mps = false; remove policy.packing.mps",
+            "line 2: policy.packing.mps: lucidd does not read such settings of simulations",
         ),
         (
             '[slurm]\nclient = "rest"\nrest_url = "http://h:1"\n[daemon]\npolicy = "srtf"\n'

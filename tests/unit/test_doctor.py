@@ -189,7 +189,7 @@ CLUSTER: list[tuple[Callable[[Site], Site], str, str]] = [
     (with_nodes("n3", gpu_types=(), shard_types=frozenset()), "warn", "no node with GPUs"),
     (lambda site: replace(site, clock_s=site.now_s - 20), "warn", "differ by 20 s"),
     (lambda site: replace(site, clock_s=site.now_s + 300), "bad", "differ by 300 s"),
-    (lambda site: replace(site, rights=("lucid", "none")), "bad", "no operator"),
+    (lambda site: replace(site, rights=("lucid", "none")), "bad", "has AdminLevel none, so it cannot"),
     (lambda site: replace(site, version=(23, 2)), "bad", "adds to a waiting job's request"),
     (lambda site: replace(site, config=None), "warn", "does not tell the configuration"),
 ]

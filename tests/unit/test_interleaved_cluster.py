@@ -123,7 +123,7 @@ def test_without_an_executor_groups_are_refused() -> None:
     made.advance(0.0)
     assert Capability.INTERLEAVE not in made.capabilities
     (applied,) = made.apply([Action("a", VC, Start(at("n1:0-1"), WHY, group=PAIR))])
-    assert "nothing here interleaves" in (applied.refused or "")
+    assert "this cluster cannot interleave" in (applied.refused or "")
 
 
 def test_speeds_follow_the_ordering_and_the_overhead() -> None:

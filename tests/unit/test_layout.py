@@ -26,7 +26,7 @@ def test_vcs_are_read_in_the_order_of_the_file(tmp_path: Path) -> None:
         (",num\na,-1\n", "line 2: column num: '-1'"),
         (",num\na,2\n\nb\n", "line 4: 'b' has no second column"),
         (",num\n,2\n", "line 2: column 1: VC name '' is empty"),
-        (",num\na,1\na,1\n", "line 3: column 1: VC name 'a' is empty or stands here twice"),
+        (",num\na,1\na,1\n", "line 3: column 1: VC name 'a' is empty or is in the file twice"),
         ("", "names no VC"),
     ],
 )

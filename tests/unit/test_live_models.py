@@ -78,7 +78,7 @@ def test_without_a_library_history_and_the_synthetic_tree_answer_and_say_so(site
     assert "duration by history means, share by synthetic share tree" in site.ctl("status")
     found = site.prediction("1")
     assert (found["duration_source"], found["duration_s"]) == ("history: no job has ended yet", 2000.0)
-    assert "by synthetic share tree\n    GPU utilisation 10 % is at most 50 %" in site.ctl("explain", "1")
+    assert "by synthetic share tree\n    GPU utilisation 10 % is at most 74 %" in site.ctl("explain", "1")
 
 
 def test_a_version_promoted_by_another_process_serves_from_the_next_cycle_on(site: LearnedSite) -> None:

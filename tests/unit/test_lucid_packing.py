@@ -487,3 +487,12 @@ def test_L29_vcs_are_planned_apart() -> None:
     assert plans[0].decisions == plans[1].decisions
     assert isinstance(plans[0].decisions["a"], Hold)
     assert VC in snap(0.0, full, free).partitions
+
+
+def test_L9_simulated_and_learned_share_scores_part_at_the_same_speeds() -> None:
+    from lucid.models.packing.share_score import Thresholds
+
+    for busy in range(101):
+        profile = JobProfile(float(busy), busy / 2, 0.0)
+        beside_typical = contention_speeds(profile, JobProfile(60.0, 30.0, 0.0))[0]
+        assert contention_score(profile) == Thresholds().label(beside_typical)

@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from examples import examples
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel
-from lucid.models.throughput.bins import Bins, read_bins
+from lucid.models.duration.jobtable import JobTable
+from lucid.models.throughput.bins import Bins, bins_of_jobs, read_bins
 from lucid.models.throughput.fit import _lasting, fit_throughput
 from lucid.models.throughput.inputs import throughput_columns
 from lucid.models.throughput.model import TargetModel, ThroughputModel
+from lucid.models.upkeep.kind import TooFew
 
 START = datetime(2024, 1, 1)
 FLAT = TargetModel(AdditiveModel(3.0, "identity", ()), False, 50.0, 0.5)
@@ -187,3 +189,42 @@ def test_figures_on_a_real_cluster(age: int, jobs: float, gpus: float) -> None:
     figures = evaluate(read_bins(path), datetime(2020, 9, 1), age)
     assert figures["mae_jobs"] <= jobs
     assert figures["mae_gpus"] <= gpus
+
+
+# -- what lucidd counts ---------------------------------------------------------------------------------------------
+
+
+def finished(hours: int, per_hour: int) -> JobTable:
+    """Jobs of 2 GPUs that each run an hour."""
+    submit = np.repeat(np.arange(hours) * 3600.0 + 1.7e9 // 3600 * 3600, per_hour)
+    size = len(submit)
+    return JobTable.of(submit_s=submit, end_s=submit + 3600.0, duration_s=[3600.0] * size, gpus=[2.0] * size)
+
+
+def test_bins_of_a_job_log_stop_before_those_whose_jobs_still_run() -> None:
+    bins = bins_of_jobs(finished(48, 3), 3600.0)
+    assert len(bins.start) == 47, "the newest hour is left out"
+    assert bins.jobs.tolist() == [3.0] * 47
+    assert bins.gpus.tolist() == [6.0] * 47
+    assert bins.start[0].tzinfo is not None
+    for jobs in (finished(1, 3), JobTable.of(submit_s=[1.0], end_s=[9.0], duration_s=[8.0], gpus=[0.0])):
+        with pytest.raises(TooFew):
+            bins_of_jobs(jobs, 3600.0)
+
+
+def test_expected_gpus_have_the_mean_of_what_came_although_forecasts_are_medians() -> None:
+    model = trained()
+    bins = some(1400)
+    expected = [model.gpus_per_hour(bins.upto(bins.start[at])) for at in range(600, 1400, 4)]
+    medians = model.predict(some(1400))[599:1399:4, 1]
+    assert abs(np.mean(expected) / bins.gpus[600:].mean() - 1) < 0.1
+    assert np.mean(medians) < np.mean(expected)
+
+
+def test_versions_written_before_are_read() -> None:
+    data = trained().to_json()
+    for target in ("jobs", "gpus"):
+        del data[target]["mean_factor"]
+    before = ThroughputModel.from_json(data)
+    np.testing.assert_array_equal(before.predict(some(800)), trained().predict(some(800)))
+    assert before.gpus.mean_factor == 1.0

@@ -36,8 +36,8 @@ def test_a_text_is_sealed_for_root_behind_the_prefix(tmp_path: Path) -> None:
     [
         ("echo 'munge: Error: Failed to access /run/munge' >&2; exit 6", "Failed to access"),
         ("exit 127", "exit status 127"),
-        ("echo MUNGE:$(id):", "makes no seal"),
-        (f"echo {SEAL}; echo more", "makes no seal"),
+        ("echo MUNGE:$(id):", "cannot seal"),
+        (f"echo {SEAL}; echo more", "cannot seal"),
     ],
 )
 def test_trouble_with_munge_is_a_refusal_that_slurms_breaker_is_not_told_of(
@@ -62,6 +62,6 @@ def test_munge_that_hangs_or_is_not_there_is_given_up() -> None:
 
 def test_slurmrestd_alone_seals_nothing() -> None:
     rest = RestClient("unix:/nowhere", Breaker(time.monotonic))
-    with pytest.raises(ActionRefused, match="rest_commands = true lets munge do it"):
+    with pytest.raises(ActionRefused, match="rest_commands = true, so that munge does it"):
         rest.seal("x")
     rest.close()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from builders import a_job, at, nodes, part, waits
+from builders import LIGHT, a_job, at, guess, nodes, part, policy, runs, snap, waits
 from lucid.config import ProfilingSettings
 from lucid.core.decision import Action, PartitionPlan, Release, Start
 from lucid.core.job import Job
 from lucid.core.ledger import Ledger, gpus_by_node
-from lucid.core.reason import EverFits, ProfilingFits
+from lucid.core.reason import DistributedAlone, EverFits, ProfilingFits
 from lucid.errors import UnsafePlan
-from lucid.orchestrator.check import check_partition
+from lucid.orchestrator.check import SafetyCheck, check_partition
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.timeline import Timeline
 from lucid.profiler.stage import goes_through_profiling, plan_profiling
@@ -62,8 +62,17 @@ def test_a_plan_that_puts_it_on_one_node_is_refused() -> None:
     place = part(nodes(2, 4), [waits("j", 2, min_nodes=2)], name="vc")
     start = Start(at("n1:0-1"), ())
     plan = PartitionPlan({"j": start}, (Action("j", "vc", start),))
-    with pytest.raises(UnsafePlan, match="asked for 2 nodes, would get 1"):
+    with pytest.raises(UnsafePlan, match="asked for 2 nodes, and would get 1"):
         check_partition(place, plan)
+
+
+def test_a_job_that_asks_for_two_nodes_joins_nobody_on_one() -> None:
+    host = runs("host", "n1:0-1", profile=LIGHT)
+    place = part(nodes(2, 4), [waits("j", 2, min_nodes=2, profile=LIGHT)], [host, runs("r", "n2:0-3")])
+    snapshot = snap(0.0, place, predictions={"host": guess(9000.0, 0), "j": guess(100.0, 0)})
+    plan = policy("lucid", profiling={"enabled": False}).plan(snapshot)
+    SafetyCheck()(snapshot, plan)
+    assert DistributedAlone(2, 4, 2) in plan.partitions["vc"].decisions["j"].reasons
 
 
 def test_backfilling_finds_a_time_at_which_both_nodes_are_free() -> None:

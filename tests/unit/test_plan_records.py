@@ -98,6 +98,16 @@ def test_a_record_is_enough_to_plan_again(tmp_path: Path) -> None:
     assert b'"c"' in record.plans[VC]
 
 
+def test_a_record_made_with_settings_that_have_gone_since_is_read(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    data = json.loads(gzip.decompress(path.read_bytes()))
+    data["settings"] |= {"gone": {"of": 1}, "packing": {**data["settings"]["packing"], "speed_error": 0.1}}
+    path.write_bytes(gzip.compress(json.dumps(data).encode()))
+    record = read_record(path)
+    assert record.settings == RULES
+    assert replan(record) == record.plans
+
+
 def test_what_the_predictor_said_is_part_of_it(tmp_path: Path) -> None:
     path = written(tmp_path)
     data = json.loads(gzip.decompress(path.read_bytes()))
@@ -195,7 +205,7 @@ def test_the_command_says_what_differs(tmp_path: Path) -> None:
     )
     done = run(path)
     assert done.exit_code == 1
-    assert "job c\n    was: start on n1:0-1 beside a" in done.output
+    assert "job c\n    was: starts on n1:0-1, beside job a" in done.output
     assert "1 DIFFER" in done.output
     assert "recorded by 1+x" in done.output
     data = json.loads(run(path, "--json").output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from lucid.adapters.gpu.profile_files import (
+    prune_profiles,
     read_profile_files,
     read_summary,
-    remove_profile,
     summary_from_dict,
     summary_to_dict,
     write_summary,
@@ -158,8 +159,6 @@ class TestFiles:
         found = read_profile_files(tmp_path)
         assert found.profiles == {"12_3": summary.profile}
         assert found.bad == ()
-        remove_profile(tmp_path, "12_3")
-        assert read_profile_files(tmp_path).profiles == {}
 
     def test_a_job_over_two_nodes_has_one_profile_once_both_are_measured(self, tmp_path: Path) -> None:
         write_summary(tmp_path, self.summary("7", "n1", ("GPU-a",), 90.0), several_nodes=True)
@@ -169,8 +168,13 @@ class TestFiles:
         early = summarise(filled([0.0] * 10), "7", "n3", ("GPU-e",), 10)
         write_summary(tmp_path, early, several_nodes=True)
         assert read_profile_files(tmp_path).profiles == {}
-        remove_profile(tmp_path, "7")
-        assert list(tmp_path.iterdir()) == []
+
+    def test_files_of_jobs_that_ended_long_ago_go(self, tmp_path: Path) -> None:
+        old, new = (write_summary(tmp_path, self.summary(job)) for job in ("7", "8"))
+        os.utime(old, (1000.0, 1000.0))
+        assert prune_profiles(tmp_path, 2000.0) == 1
+        assert list(tmp_path.iterdir()) == [new]
+        assert prune_profiles(tmp_path / "none", 2000.0) == 0
 
     def test_a_newer_field_is_left_out_and_a_bad_file_is_named(self, tmp_path: Path) -> None:
         data = summary_to_dict(self.summary())

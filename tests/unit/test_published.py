@@ -16,7 +16,8 @@ from test_daemon import Site
 from builders import LIGHT
 from lucid.adapters.store.snapshot_json import snapshot_from_dict
 from lucid.atomic import closed_to_others
-from lucid.live.published import without_names
+from lucid.live.last_plan import last_plan
+from lucid.live.published import Published, without_names
 
 NAMES = ("ada-lovelace", "secret-train", "acct-x", "secret-workload")
 
@@ -52,7 +53,10 @@ def test_users_are_told_apart_and_labels_of_workloads_left_out() -> None:
         "now_s": 1.0,
         "partitions": {"vc": part},
         "predictions": {},
+        "arrivals": {"by": "means", "gpus_per_hour": {"vc": 3.0}},
         "plan": {"vc": {"1": {"reasons": reasons}}},
+        "fair_share": [["acct-x", "ada-lovelace", 0.25], ["acct-x", "bob", 0.5], ["acct-y", "bob", 0.75]],
+        "policy": {"name": "lucid", "settings": {"fairness": {"share_bound": 2.0, "shares": {"acct-x": 3.0}}}},
     }
     made = without_names(picture)
     assert not [name for name in NAMES if name in json.dumps(made)]
@@ -61,12 +65,20 @@ def test_users_are_told_apart_and_labels_of_workloads_left_out() -> None:
     ]
     assert users == ["user 1", "user 2", "user 1"]
     assert made["plan"]["vc"]["1"]["reasons"][0]["user"] == "user 1"
+    assert made["arrivals"] == picture["arrivals"]
+    assert made["fair_share"] == [["", "user 1", 0.25]], "bob has one of two accounts, and nobody says which"
+    assert made["policy"]["settings"] == {"fairness": {"share_bound": 2.0, "shares": {}}}
 
 
 def test_it_can_be_planned_from(tmp_path: Path) -> None:
-    busy_site(tmp_path)
+    site = busy_site(tmp_path)
     picture = json.loads((tmp_path / "run/public.json").read_text())["snapshot"]
     assert snapshot_from_dict(picture).partitions["vc"].pending
+    last = last_plan(Published(site.settings))
+    assert last.policy.name == "lucid"
+    assert last.policy.settings.packing.mps is True, "as lucidd runs it, not as the file has it"
+    again = last.policy_again(site.settings, tmp_path / "lucid.toml").plan(last.snapshot)
+    assert {a.job_id for a in again.actions} == {a.job_id for a in last.plan.actions}
 
 
 def test_a_site_may_publish_nothing(tmp_path: Path) -> None:

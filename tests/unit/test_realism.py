@@ -110,7 +110,7 @@ def test_other_jobs_cannot_be_compared(real: dict[str, RealTimes], words: str) -
 
 def test_a_job_that_could_never_run_in_the_replay_is_said() -> None:
     run = simulate(Scenario(a_trace(by("a", 9, 100.0)), {"vc": 1}, NodeShape(8)), "fifo")
-    with pytest.raises(TraceError, match="job 'a' ran on the cluster and could never run in the replay"):
+    with pytest.raises(TraceError, match="job 'a' ran on the cluster, but can never run in the replay"):
         realism(run, {"a": RealTimes(0, 1)})
 
 
@@ -130,7 +130,7 @@ def test_what_really_happened_is_written_and_read_back(tmp_path: Path) -> None:
         ("job_id,start_s,end_s\n1,2\n", "line 2: column end_s: None is not a number"),
         ("job_id,start_s,end_s\n1,2,inf\n", "'inf' is not a number"),
         ("job_id,start_s,end_s\n1,2,1\n", "line 2: column end_s: '1' is before its start"),
-        ("job_id,start_s,end_s\n1,2,3\n1,2,3\n", "line 3: column job_id: '1' is empty or stands here twice"),
+        ("job_id,start_s,end_s\n1,2,3\n1,2,3\n", "line 3: column job_id: '1' is empty or is in the file twice"),
     ],
 )
 def test_a_bad_table_is_told_by_line_and_column(tmp_path: Path, text: str, words: str) -> None:

@@ -83,7 +83,7 @@ def test_decisions_are_read_again_as_they_were(tmp_path: Path) -> None:
 def test_an_unknown_job_or_file_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
     write_decisions(path, DecisionLog())
-    with pytest.raises(TraceError, match=r"no job 'j'; job ids stand in the first column of jobs.csv"):
+    with pytest.raises(TraceError, match=r"no job 'j'; the job ids are in the first column of jobs.csv"):
         load_decisions(path, "j")
     with pytest.raises(TraceError, match=r"cannot be read .*; give --run the folder"):
         load_decisions(tmp_path / "none", "j")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders import snap
+from builders import nodes, part, snap, waits
 from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.recorder import StoreRecorder
 from lucid.adapters.store.sqlite import SqliteStore
@@ -37,3 +37,18 @@ def test_a_wait_is_kept_when_the_kinds_of_its_reasons_change(second: tuple[Reaso
     last = Plan(9.0, {"vc": PartitionPlan({"1": Hold(second)})})
     again.record(snap(9.0), last, [])
     assert len(store.decisions("1")) == kept, "after a restart it is no news either"
+
+
+def test_the_picture_has_the_last_plan_though_nothing_else_changed() -> None:
+    store = SqliteStore(IN_MEMORY)
+    lease = store.take_lease("me", 0.0, 60.0)
+    assert lease is not None
+    recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK}, policy={"name": "lucid"})
+    partition = part(nodes(1), [waits("1")])
+    for at_s, reason in ((0.0, NOBODY), (10.0, FULL)):
+        recorder.record(snap(at_s, partition), Plan(at_s, {"vc": PartitionPlan({"1": Hold((reason,))})}), [])
+    picture = store.view("snapshot")
+    assert picture["now_s"] == 10.0
+    assert picture["plan"]["vc"]["1"]["position"] == 1
+    assert picture["plan"]["vc"]["1"]["reasons"][0]["kind"] == "FreeGpus"
+    assert picture["policy"] == {"name": "lucid"}

@@ -251,7 +251,7 @@ def test_the_safety_check_lets_nobody_be_started_over_against_the_rule(rule: str
     if safe:
         check(snapshot, plan)
         return
-    with pytest.raises(UnsafePlan, match=r"job j: would be started over, which policy\.profiling\.restarts"):
+    with pytest.raises(UnsafePlan, match=r"job j: the plan starts it over, which policy\.profiling\.restarts"):
         check(snapshot, plan)
     SafetyCheck()(snapshot, plan)  # a policy that has no such rule
 
@@ -261,7 +261,7 @@ def test_the_safety_check_knows_a_job_that_starts_elsewhere_and_one_that_is_lost
     made = plan_of(snapshot)
     assert [a.partition for a in made.actions] == [PROFILING]
     lost = Plan(0.0, {**made.partitions, PROFILING: PartitionPlan({})})
-    with pytest.raises(UnsafePlan, match="job j: pending in 'vc' and not decided"):
+    with pytest.raises(UnsafePlan, match="job j: it is pending in 'vc', and the plan does not decide it"):
         SafetyCheck()(snapshot, lost)
 
 

@@ -284,7 +284,7 @@ def test_slots_and_whole_gpus_do_not_start_on_a_node_at_the_same_moment(stage: S
     stage.slurm._schedule = lambda: None  # type: ignore[method-assign]
     starts = [Action(n, "vc", stage.decided(n, f"n1:{n}")) for n in ("1", "2", "3")]
     done = stage.cluster.apply(starts)
-    assert [item.refused for item in done] == [None, "job 2: waits for job 1 to settle on node n1", None]
+    assert [item.refused for item in done] == [None, "job 2: waits until job 1 has started on node n1", None]
 
 
 def test_jobs_that_are_not_ours_are_left_alone(stage: Scene) -> None:
@@ -388,7 +388,7 @@ def test_the_users_own_choice_of_nodes_is_kept(stage: Scene) -> None:
 
 def test_cpus_of_jobs_without_gpus_are_not_there_for_others(stage: Scene) -> None:
     stage.slurm.submit("1", "vc", 0, mark="none", state="RUNNING", hosts_used=(("n1", 10, 16000),))
-    assert [(n.cpus, n.mem_mib) for n in stage.look().nodes] == [(6, 16000), (16, 32000)]
+    assert [(n.cpus_left, n.mem_left_mib) for n in stage.look().nodes] == [(6, 16000), (16, 32000)]
 
 
 def test_an_ended_job_is_told_once_even_over_a_restart(stage: Scene) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from test_slurm_cluster import Scene
 
+from builders import decide, kinds
 from lucid.adapters.slurm.crowd import CROWDED
 from lucid.adapters.slurm.obstacles import NOT_IN_TIME
 from lucid.adapters.slurm.request import Request
+from lucid.core.decision import PartitionPlan
+from lucid.core.prediction import Prediction
 
 MARK = "lucid:vc=vc;held=1;v=2"
 
@@ -19,6 +24,13 @@ def full_of_others(stage: Scene, cpus: int = 16, mem_mib: int = 1000) -> None:
             f"cpu-{name}", "vc", 0, mark="none", state="RUNNING", held=False, user="eve", hosts_used=used,
             request=Request(), start_s=stage.slurm.now,
         )  # fmt: skip
+
+
+def planned(stage: Scene, policy: str) -> PartitionPlan:
+    snapshot = stage.cluster.observe()
+    waiting = [entry.job for part in snapshot.partitions.values() for entry in part.pending]
+    predictions = {job.id: Prediction(1000.0, "test") for job in waiting}
+    return decide(policy, replace(snapshot, predictions=predictions))
 
 
 def turns(stage: Scene, seconds: int) -> list[str]:
@@ -42,6 +54,25 @@ def test_a_job_kept_from_its_cpus_by_jobs_without_gpus_gets_its_place_in_slurms_
     stage.slurm._set("1", state="PENDING", reason="Resources", placement=(), start_s=0.0)
     stage.look()
     assert CROWDED in stage.cluster.aside()["1"]
+
+
+def test_a_job_that_waits_for_cpus_is_not_told_that_no_node_could_ever_hold_it() -> None:
+    stage = Scene(start_grace_s=30.0)
+    full_of_others(stage)
+    stage.slurm.submit("1", "vc", 1, mark=MARK, cpus=4)
+    stage.slurm.submit("2", "vc", 1, mark=MARK, cpus=17, submit_s=-9.0)
+    for name in ("lucid", "fifo", "backfill"):
+        found = planned(stage, name)
+        assert "EverFits" not in kinds(found.decisions["1"]), name
+        assert "HostFits" in kinds(found.decisions["1"]), name
+        assert "EverFits" in kinds(found.decisions["2"]), f"{name}: no node has 17 CPUs"
+
+
+def test_the_last_cpu_of_a_node_is_given_once() -> None:
+    stage = Scene()
+    full_of_others(stage)
+    stage.slurm.submit("1", "vc", 1, mark=MARK, cpus=1)
+    assert planned(stage, "lucid").actions == ()
 
 
 def test_the_same_for_memory() -> None:

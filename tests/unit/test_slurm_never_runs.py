@@ -107,4 +107,4 @@ def test_a_job_that_breaks_the_mending_leaves_the_others(site: Site, monkeypatch
         told += site.mend()
         site.slurm.advance(1.0)
     assert site.slurm.records["2"].state == "RUNNING"
-    assert "job 1: cannot be mended yet (OverflowError: a number of no size)" in told
+    assert "job 1: cannot be repaired yet (OverflowError: a number of no size)" in told

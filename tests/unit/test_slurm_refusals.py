@@ -8,7 +8,7 @@ from test_slurm_cluster import WHY, Scene, known
 from builders import at
 from fake_slurm import fake_node
 from lucid.adapters.slurm.client import Changes
-from lucid.adapters.slurm.obstacles import Standing, standing
+from lucid.adapters.slurm.obstacles import Outlook, outlook
 from lucid.adapters.slurm.records import Request
 from lucid.config import Mode
 from lucid.core.decision import Action, Requeue, Start
@@ -51,7 +51,7 @@ def test_a_job_over_a_limit_waits_with_slurms_words_and_holds_no_gpus(stage: Sce
     assert stage.slurm.records["2"].held
     assert stage.request("2") == Request(tres_per_node="gres/gpu:1")
     assert barred(stage) == {"2": LIMIT, "3": LIMIT}, "nor is the next of the same user tried in vain"
-    assert f"did not start it or one like it ({LIMIT})" in (stage.start("3", "n1:2") or "")
+    assert f"did not start this job, or one like it ({LIMIT})" in (stage.start("3", "n1:2") or "")
     stage.slurm.advance(100.0)
     assert barred(stage) == {"2": "", "3": ""}, "one of theirs has ended"
 
@@ -134,18 +134,18 @@ def test_in_order_mode_slurms_own_reason_is_read_before_anything_is_planned(stag
 @pytest.mark.parametrize(
     ("reason", "found"),
     [
-        ("Resources", Standing.WAITS),
-        ("AssocGrpGRES", Standing.BARRED),
-        ("Reservation", Standing.BARRED),
-        ("PartitionTimeLimit", Standing.BARRED),
-        ("PartitionNodeLimit", Standing.UNFIT),
-        ("ReqNodeNotAvail, UnavailableNodes:n4", Standing.UNFIT),
-        ("ReqNodeNotAvail(Unavailable:n4)", Standing.UNFIT),
-        ("ALimitOfALaterSlurm", Standing.BARRED),
+        ("Resources", Outlook.WAITS),
+        ("AssocGrpGRES", Outlook.BARRED),
+        ("Reservation", Outlook.BARRED),
+        ("PartitionTimeLimit", Outlook.BARRED),
+        ("PartitionNodeLimit", Outlook.UNFIT),
+        ("ReqNodeNotAvail, UnavailableNodes:n4", Outlook.UNFIT),
+        ("ReqNodeNotAvail(Unavailable:n4)", Outlook.UNFIT),
+        ("ALimitOfALaterSlurm", Outlook.BARRED),
     ],
 )
-def test_reasons(reason: str, found: Standing) -> None:
-    assert standing(reason) is found
+def test_reasons(reason: str, found: Outlook) -> None:
+    assert outlook(reason) is found
 
 
 # -- try, and let go --------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_a_job_that_its_user_holds_is_nobodys_to_start(stage: Scene) -> None:
     assert [e.job.id for e in stage.look().pending] == ["1"]
     stage.slurm._set("1", comment="my run lucid:held")
     assert not stage.look().pending
-    assert "not held by Lucid" in (stage.start("1", "n1:0") or "")
+    assert "Lucid does not hold it" in (stage.start("1", "n1:0") or "")
     assert stage.mend() == []
     stage.slurm._set("1", comment="my run")
     assert [e.job.id for e in stage.look().pending] == ["1"], "released by its user, it is Lucid's again"

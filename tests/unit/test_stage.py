@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from builders import LIGHT, a_job, a_trace, at, by, decide, nodes, part, reason, replay, runs, settings, snap, waits
+from builders import (
+    LIGHT,
+    a_job,
+    a_trace,
+    at,
+    by,
+    decide,
+    nodes,
+    part,
+    policy,
+    reason,
+    replay,
+    runs,
+    settings,
+    snap,
+    waits,
+)
+from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import Decision, Hold, Keep, PartitionPlan, Release, Start
 from lucid.core.job import Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.reason import (
     HomeHasRoom,
     HomeWaits,
+    ProfilerPressure,
     ProfileTime,
     ProfilingFits,
     ProfilingTaken,
@@ -29,10 +49,11 @@ def stage(
     now_s: float = 0.0,
     machines: tuple[Node, ...] = nodes(2, 8),
     home: int = 0,
+    arrivals: ArrivalForecast | None = None,
     **profiling: object,
 ) -> PartitionPlan:
     room = part(machines, pending or (), running or (), name=PROFILING, profiling=True)
-    return plan_profiling(room, now_s, settings(profiling=profiling).profiling, {"vc": home})
+    return plan_profiling(room, now_s, settings(profiling=profiling).profiling, {"vc": home}, arrivals=arrivals)
 
 
 def profiling_run(name: str, where: str = "n1:0", **job: object) -> Running:
@@ -201,6 +222,36 @@ def test_L5_a_burst_shortens_t_prof_and_a_calm_does_not() -> None:
     assert reason(burst.decisions["r"], ProfileTime) == ProfileTime(60.0, 40.0)
     static = stage([waits(f"j{i}", 8, vc="vc") for i in range(8)], busy, 60.0)
     assert not static.actions
+
+
+def test_L5_a_forecast_shortens_t_prof_before_the_queue_is_long() -> None:
+    busy = [profiling_run("r", "n1:0-7"), profiling_run("s", "n2:0-7")]
+    queue = [waits(f"j{i}", 8, vc="vc") for i in range(4)]  # 160 s, which is no burst yet
+
+    def t_prof_ends(per_hour: float, **rules: object) -> bool:
+        arrivals = ArrivalForecast("throughput v3", {"vc": per_hour}, per_hour)
+        return "r" in stage(queue, busy, 60.0, arrivals=arrivals, **rules).decisions
+
+    assert not t_prof_ends(0.0, **BURST)
+    assert t_prof_ends(1440.0, **BURST)  # 32 GPUs more within one T_prof: 320 s, so T_prof halves to 40 s
+    assert not t_prof_ends(1440.0)
+
+
+def test_L5_n_prof_falls_with_the_forecast_and_says_who_made_it() -> None:
+    home = part(nodes(1, 8), name="vc")
+    room = part(nodes(1, 8, "p"), [waits("big", 4, vc="vc")], name=PROFILING, profiling=True)
+    coming = ArrivalForecast("throughput v3", {"vc": 2000.0}, 1440.0)
+    calm, burst = (
+        policy("lucid", profiling={**BURST, "n_prof": 4})
+        .plan(replace(snap(0.0, room, home), arrivals=arrivals))
+        .partitions[PROFILING]
+        .decisions["big"]
+        for arrivals in (ArrivalForecast(), coming)
+    )
+    assert isinstance(calm, Start), "profiled"
+    assert isinstance(burst, Release), "N_prof is 2 now, and its VC has room"
+    pressure = reason(burst, ProfilerPressure)
+    assert (pressure.gpus_per_hour, pressure.by) == (1440.0, "throughput v3")
 
 
 def test_L5_in_a_burst_jobs_go_home_only_where_they_can_start_at_once() -> None:

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -152,14 +153,15 @@ def test_bytes_overwritten_in_the_middle_are_found_though_nobody_reads_there(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    site.store._watch = watch = StoreWatch(site.folder / "lucid.db", clock_s=lambda: site.slurm.now)
+    site.store._watch = StoreWatch(site.folder / "lucid.db", clock_s=lambda: site.slurm.now)
     with (site.folder / "lucid.db").open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * ((site.folder / "lucid.db").stat().st_size - 4096))
     os.utime(site.folder / "lucid.db", (2e9, 2e9))  # the clock of files is coarse: this may be the checkpoint's tick
     site.slurm.advance(10.0)
     site.daemon.turn()
-    watch.finish_check()
+    for check in [thread for thread in threading.enumerate() if thread.name == "store check"]:
+        check.join()
     site.turns(4.0)
     assert any("a new one begun" in record.message for record in caplog.records)
     assert list(site.folder.glob("*.damaged-*"))

@@ -7,26 +7,27 @@ reported, never fatal: a profile lost costs a job its chance of sharing, nothing
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from lucid.adapters.checked import checked
 from lucid.atomic import read_regular, write_atomic
+from lucid.core.as_json import from_json, to_json
 from lucid.core.job import JobProfile
 from lucid.errors import MetricsError
-from lucid.profiler.shape import MemoryTrend, Steadiness
-from lucid.profiler.summary import Phase, Spell, Summary, merged_profile
+from lucid.profiler.summary import Summary, merged_profile
 
 __all__ = [
     "ProfileFiles",
     "profile_from_dict",
     "profile_to_dict",
+    "prune_profiles",
     "read_profile_files",
     "read_summary",
-    "remove_profile",
     "summary_from_dict",
     "summary_to_dict",
     "write_summary",
@@ -107,16 +108,16 @@ def read_summary(path: Path) -> Summary:
         raise MetricsError(f"{path}: not a job's summary ({error}); delete it, the sampler writes it anew") from None
 
 
-def remove_profile(folder: Path, job: str) -> None:
-    """Delete the files of a job that has ended, on whichever node; nothing happens if there are none."""
-    try:
-        name = _file_name(job)
-    except ValueError:
-        return  # no file was ever written under such a name
-    (folder / f"{name}.json").unlink(missing_ok=True)
-    for path in folder.glob("*@*.json"):
-        if path.name.startswith(f"{name}@"):
-            path.unlink(missing_ok=True)
+def prune_profiles(folder: Path, before_s: float) -> int:
+    """Delete files that no sampler has written since then: their jobs have ended. Returns how many went; those that
+    this user may not delete stay."""
+    gone = 0
+    for path in folder.glob("[!.]*.json") if folder.is_dir() else ():
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < before_s:
+                path.unlink()
+                gone += 1
+    return gone
 
 
 def _file_name(name: str) -> str:
@@ -127,7 +128,8 @@ def _file_name(name: str) -> str:
 
 def profile_to_dict(profile: JobProfile) -> dict[str, Any]:
     """All fields by name."""
-    return asdict(profile)
+    data: dict[str, Any] = to_json(profile)
+    return data
 
 
 def profile_from_dict(data: Mapping[str, Any]) -> JobProfile:
@@ -135,9 +137,12 @@ def profile_from_dict(data: Mapping[str, Any]) -> JobProfile:
 
     Raises:
         ValueError: a value is no share or no size.
-        TypeError: a field is missing or of a wrong type.
+        KeyError, TypeError: a field is missing or of a wrong type.
     """
-    profile = checked(_known(JobProfile, data))
+    return _sound(checked(from_json(JobProfile, data)))
+
+
+def _sound(profile: JobProfile) -> JobProfile:
     for name in ("gpu_util", "mem_util"):
         if not 0 <= getattr(profile, name) <= 100:
             raise ValueError(f"{name} is {getattr(profile, name)}, not a percentage")
@@ -148,7 +153,7 @@ def profile_from_dict(data: Mapping[str, Any]) -> JobProfile:
 
 def summary_to_dict(summary: Summary) -> dict[str, Any]:
     """All fields by name, nested."""
-    return {"format": FORMAT, **asdict(summary)}
+    return {"format": FORMAT, **to_json(summary)}
 
 
 def summary_from_dict(data: Mapping[str, Any]) -> Summary:
@@ -156,41 +161,12 @@ def summary_from_dict(data: Mapping[str, Any]) -> Summary:
 
     Raises:
         ValueError: it is of another format, or a value is out of range.
-        TypeError: a field is missing or of a wrong type.
+        KeyError, TypeError: a field is missing or of a wrong type.
     """
     if data.get("format") != FORMAT:
         raise ValueError(f"format {data.get('format')!r}, this version reads {FORMAT}")
-    job = data["job"]
-    if not isinstance(job, str) or not isinstance(data["node"], str):
-        raise TypeError("job and node are names")
-    _file_name(job)
-    rest = {f.name: data[f.name] for f in fields(Summary) if f.name in data}
-    rest["profile"] = None if rest.get("profile") is None else profile_from_dict(rest["profile"])
-    for name, kind in _PARTS.items():
-        rest[name] = None if rest.get(name) is None else _known(kind, rest[name])
-    rest["phases"] = tuple(_known(Phase, item) for item in _list(rest.get("phases")))
-    rest["gpus"] = tuple(str(item) for item in _list(rest.get("gpus")))
-    rest["notes"] = tuple(str(item) for item in _list(rest.get("notes")))
-    return checked(Summary(**rest))
-
-
-_PARTS: Final[dict[str, type[Any]]] = {
-    "steadiness": Steadiness,
-    "memory": MemoryTrend,
-    "recent": Spell,
-    "alone": Spell,
-    "together": Spell,
-    "beside": Steadiness,
-}
-
-
-def _list(value: Any) -> Iterable[Any]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list")
-    return value
-
-
-def _known(kind: type[_T], data: Mapping[str, Any]) -> _T:
-    if not isinstance(data, Mapping):
-        raise TypeError(f"{data!r} is no {kind.__name__}")
-    return kind(**{f.name: data[f.name] for f in fields(kind) if f.name in data})  # type: ignore[arg-type]
+    summary = checked(from_json(Summary, data))
+    _file_name(summary.job)
+    if summary.profile is not None:
+        _sound(summary.profile)
+    return summary

@@ -40,8 +40,9 @@ class Actions:
         self._facts = Facts((), (), hands.notes, {}, 0.0)
         self._jobs: Mapping[str, SlurmJob] = {}
         self._starting: dict[str, dict[bool, str]] = {}
-        """By node, then by whether as slots: a job that was told to start there and has not yet. Slurm chooses the
-        GPUs of a job with its own request, so the two kinds are not started on one node at the same time."""
+        """By node, then by whether as slots: a job that was released to start there and has not started yet. Slurm
+        chooses the GPUs of a job with its own request, so the two kinds are not started on one node at the same
+        time."""
 
     def saw(self, facts: Facts, jobs: Mapping[str, SlurmJob]) -> None:
         """A new look at Slurm; ``jobs``: those of *facts*, by id."""
@@ -70,7 +71,7 @@ class Actions:
         job_id, decision = action.job_id, action.decision
         record = self._jobs.get(job_id)
         if record is None:
-            raise ActionRefused(f"job {job_id} is not in partition {action.partition!r} (any more)")
+            raise ActionRefused(f"job {job_id} is no longer in partition {action.partition!r}")
         note = self._hands.notes.get(job_id)
         home = self._hands.ownership.home(record, note)
         mode = self._facts.modes.get(home, Mode.OBSERVE)
@@ -111,10 +112,12 @@ class Actions:
         job_id = record.id
         if not self._hands.ownership.decides(record, note, self._facts):
             raise ActionRefused(
-                f"job {job_id} is {'pending, and not held by Lucid' if record.pending else 'running'}"
+                f"job {job_id} is {'pending, but Lucid does not hold it' if record.pending else 'running'}"
             )
         if (bar := self._hands.barred(record, self._facts.now_s)) is not None:
-            raise ActionRefused(f"job {job_id}: Slurm did not start it or one like it ({bar[0]}); tried again later")
+            raise ActionRefused(
+                f"job {job_id}: Slurm did not start this job, or one like it ({bar[0]}); tried again later"
+            )
         if start.beside is not None:
             self._partner(job_id, start)
         note = self._note(record, note)
@@ -122,7 +125,7 @@ class Actions:
         for part in start.placement:
             other = self._starting.get(part.node, {}).get(not shards)
             if other is not None and other != job_id:
-                raise ActionRefused(f"job {job_id}: waits for job {other} to settle on node {part.node}")
+                raise ActionRefused(f"job {job_id}: waits until job {other} has started on node {part.node}")
         items = self._items(record, start) if shards and self._daemon.mps else None
         number = own_number(record)
         extra, unsealed = sealed(self._hands.client, record, number, items) if items and number else ("", "")
@@ -208,7 +211,7 @@ class Actions:
         """The job runs until Slurm has taken the requeue; what is noted before says where it goes then."""
         if not self._slurm_knows_all():
             raise ActionRefused(
-                f"job {record.id}: slurmctld did not answer lately, and may not know yet that the job has ended; "
+                f"job {record.id}: slurmctld did not answer lately, so it may not know yet that the job has ended; "
                 "tried again later"
             )
         before = note

@@ -1,4 +1,4 @@
-"""What makes an answer of Slurm's one that can be used: its list, and no error but that accounting is silent.
+"""When an answer of Slurm can be used: it holds the list, and no error but that accounting does not answer.
 
 Slurm 24.11 asks slurmdbd for the names of TRES while it prints partitions. With slurmdbd down the answer is whole all
 the same, and names an error (slurmrestd sends it with status 500). The list is slurmctld's own, and right.

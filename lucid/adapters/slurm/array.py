@@ -76,4 +76,4 @@ def _run(prefix: Sequence[str], words: Sequence[str], script: str) -> subprocess
     except subprocess.TimeoutExpired:
         raise ClusterUnavailable(f"{words[0]}: no answer within {_TIMEOUT_S:g} s") from None
     except OSError as error:
-        raise ClusterUnavailable(f"{words[0]}: cannot be run ({error.strerror}); is slurm.prefix right?") from None
+        raise ClusterUnavailable(f"{words[0]}: cannot be run ({error.strerror}); check slurm.prefix") from None

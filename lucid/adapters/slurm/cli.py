@@ -47,7 +47,7 @@ _TRY_AGAIN = (
     "munge",
     "unexpected message received",
 )
-"""Words of Slurm's that mean that it does not answer at present, rather than that it declines."""
+"""Slurm's words where it does not answer at present, rather than declines."""
 
 _WHOLE = "--json=v0.0.44"
 """Where the default form leaves something out that matters here."""
@@ -83,7 +83,7 @@ class CommandClient:
             words = self._run(["scontrol", "--version"]).split()
             major, minor = [digits(part) for part in [*(words or [""])[-1].split("."), ""][:2]]
             if major is None or minor is None:
-                raise ClusterError(f"scontrol --version says {' '.join(words)[:80]!r}: which Slurm is that?")
+                raise ClusterError(f"scontrol --version says {' '.join(words)[:80]!r}, which names no Slurm release")
             self._version = major, minor
         return self._version
 
@@ -161,7 +161,7 @@ class CommandClient:
             document = loads(text)
         except ValueError as error:
             start = text[:80].replace("\n", " ")
-            raise ClusterError(f"{command[0]}: its answer is no JSON ({str(error)[:200]}): {start!r}") from None
+            raise ClusterError(f"{command[0]}: its answer is not JSON ({str(error)[:200]}): {start!r}") from None
         self._version = version_of(document) or self._version
         return document
 
@@ -199,7 +199,7 @@ class CommandClient:
         self._breaker.calls.reads += 1
         text = self._run(["squeue", "--noheader", "--format=%A", f"--jobs={checked_id(job_id)}"]).strip()
         if not (text.isascii() and text.isdecimal() and len(text) <= 10):
-            raise ActionRefused(f"squeue: no number of job {job_id}")
+            raise ActionRefused(f"squeue did not give the number of job {job_id}")
         return int(text)
 
     def hold(self, job_id: str) -> None:
@@ -239,7 +239,7 @@ class CommandClient:
             raise ClusterUnavailable(f"{name}: no answer within {self._timeout_s:g} s") from None
         except (OSError, ValueError) as error:  # ValueError: a NUL in slurm.prefix
             why = getattr(error, "strerror", None) or error
-            raise ClusterUnavailable(f"{words[0]}: cannot be run ({why}); is slurm.prefix right?") from None
+            raise ClusterUnavailable(f"{words[0]}: cannot be run ({why}); check slurm.prefix") from None
         if done.returncode == 0:
             return done.stdout
         said = " ".join((done.stderr or done.stdout).split())[:500]

@@ -46,7 +46,7 @@ class Changes:
     site_factor: int | None = None
     admin_comment: str | None = None
     extra: str | None = None
-    """Only ever Lucid's own items (``extra``): no user's text goes into a command."""
+    """Lucid's items only (``extra``): no text of a user goes into a command."""
     cpus_per_tres: str | None = None
     mem_per_tres: str | None = None
     num_cpus: int | None = None
@@ -189,7 +189,7 @@ class Breaker:
     def check(self) -> None:
         """Pass, or raise ``ClusterUnavailable`` while open."""
         if self.open_s > 0:
-            raise ClusterUnavailable(f"not asking Slurm for another {self.open_s:.0f} s: {self.why}")
+            raise ClusterUnavailable(f"Slurm is not asked for another {self.open_s:.0f} s: {self.why}")
 
     def worked(self, took_s: float) -> None:
         """Note an answer."""

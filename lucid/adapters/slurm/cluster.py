@@ -80,7 +80,7 @@ class SlurmCluster:
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
         self._notes = self._hands.notes
-        self._told = {ended.job.id for ended in store.ended()}
+        self._ended_seen = {ended.job.id for ended in store.ended()}
         self._facts = Facts((), (), self._notes, {}, 0.0)
         self._jobs: dict[str, SlurmJob] = {}
 
@@ -158,9 +158,9 @@ class SlurmCluster:
     def _ended(self, jobs: Sequence[SlurmJob]) -> tuple[Ended, ...]:
         found = []
         for record in jobs:
-            if not (record.ended and record.gpus) or record.unread or record.id in self._told:
+            if not (record.ended and record.gpus) or record.unread or record.id in self._ended_seen:
                 continue
-            self._told.add(record.id)
+            self._ended_seen.add(record.id)
             note = self._notes.get(record.id)
             if self._ownership.home(record, note) in self._facts.modes and record.start_s:
                 job = self._viewer.job(record, note, self._facts)
@@ -205,15 +205,13 @@ class SlurmCluster:
 
     @property
     def settling(self) -> bool:
-        """Did the last look show a job that was told to start and has not yet?"""
+        """Did the last look show a job that was released to start and has not started yet?"""
         return any(self._ownership.under_way(job, self._notes.get(job.id)) for job in self._facts.jobs)
 
     def aside(self) -> dict[str, str]:
         """Waiting jobs of ours that are nobody's to decide at present, by id, with the reason in words."""
-        told = (
-            (job.id, self._ownership.aside(job, self._notes.get(job.id), self._facts)) for job in self._facts.jobs
-        )
-        return {job_id: words for job_id, words in told if words}
+        why = ((job.id, self._ownership.aside(job, self._notes.get(job.id), self._facts)) for job in self._facts.jobs)
+        return {job_id: words for job_id, words in why if words}
 
     def still_ours(self) -> list[str]:
         """Ids of the jobs that the last look showed held by Lucid, or waiting with a request that Lucid changed."""

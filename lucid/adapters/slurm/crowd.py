@@ -78,7 +78,7 @@ _Use = tuple[int, int, int]
 
 
 def _used(facts: Facts, jobs: Iterable[SlurmJob]) -> Mapping[str, _Use]:
-    """What these jobs have of each node, and where they were told to start."""
+    """What these jobs have of each node, and where they were released to start."""
     found: dict[str, _Use] = {}
 
     def add(name: str, mask: int, cpus: int, mem_mib: int) -> None:
@@ -87,8 +87,8 @@ def _used(facts: Facts, jobs: Iterable[SlurmJob]) -> Mapping[str, _Use]:
 
     for job in jobs:
         note = facts.notes.get(job.id)
-        told = note.where if note is not None and job.pending and not job.held else ""
-        for part in job.placement or parse_placement(told):
+        starting = note.where if note is not None and job.pending and not job.held else ""
+        for part in job.placement or parse_placement(starting):
             add(part.node, part.mask, 0, 0)
         if job.running:
             for name, cpus, mem_mib in job.hosts_used:

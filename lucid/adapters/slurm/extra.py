@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from lucid.adapters.slurm.client import SlurmClient
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.binder.sharing import fence
+from lucid.binder.sharing import memory_limit_mib
 from lucid.core.job import JobProfile
 from lucid.core.reason import PairSpeed, Reason
 from lucid.errors import ActionRefused
@@ -57,7 +57,7 @@ def items_for(
 ) -> Items:
     """Of a job in slots on these GPUs of ``capacity_mib`` each; ``reasons`` are those of its start."""
     speed = next((reason.own for reason in reasons if isinstance(reason, PairSpeed)), None)
-    return Items(node, tuple(gpus), fence(profile, capacity_mib).mem_mib, speed)
+    return Items(node, tuple(gpus), memory_limit_mib(profile, capacity_mib), speed)
 
 
 def own_number(record: SlurmJob) -> int | None:

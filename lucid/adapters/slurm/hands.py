@@ -103,7 +103,7 @@ class Hands:
         note = replace(note, where="", released=False, shards=False)
         if self.at_profiling(record):
             self.put(replace(note, to_home=True, wait_since_s=now_s))
-            return f"job {record.id}: goes to its VC unprofiled, since Slurm does not start it there: {words}"
+            return f"job {record.id}: goes to its VC without profiling: no start on a profiling node ({words})"
         if any(part in words for part in _PASSING) and now_s - note.wait_since_s < self.settings.start_grace_s:
             self.put(note)
             return f"job {record.id}: has not left its nodes yet ({words})"
@@ -112,7 +112,10 @@ class Hands:
             self.put(note)
             return f"job {record.id}: did not start (Slurm: {words}); tried again in {_RETRY_S:.0f} s"
         self.put(replace(note, given_up=words))
-        return f"job {record.id}: did not start {note.tries} times (Slurm: {words}); Slurm alone decides about it now"
+        return (
+            f"job {record.id}: did not start {note.tries} times (Slurm: {words}); limit slurm.start_tries reached: "
+            "it is released as its user wrote it"
+        )
 
     def never_runs(self, record: SlurmJob) -> str:
         """Slurm holds a job itself that was let go: it is let go again after pauses that grow. Returns what was done,

@@ -51,7 +51,7 @@ def write_heartbeat(path: Path, beat: Heartbeat) -> None:
         write_public(path, ("\n".join(lines) + "\n").encode())
     except OSError as error:
         raise StoreError(
-            f"{path}: the heartbeat cannot be written ({error.strerror}); who owns the folder?"
+            f"{path}: the heartbeat cannot be written ({error.strerror}); check who owns the folder"
         ) from None
 
 

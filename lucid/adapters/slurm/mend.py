@@ -11,7 +11,7 @@ from lucid.adapters.slurm.crowd import CROWDED, Crowd
 from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import GIVEN_UP, Hands
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.obstacles import NOT_IN_TIME, Standing, standing, whose_limit
+from lucid.adapters.slurm.obstacles import NOT_IN_TIME, Outlook, outlook, whose_limit
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.starts import back_to
 from lucid.adapters.slurm.text import parse_mark, says
@@ -68,7 +68,7 @@ class Mender:
             except Exception as error:  # one job never keeps lucidd from the others
                 self._later[record.id] = (facts.now_s + pause_s, min(pause_s * 2, _MOST_S))
                 said = f"{error}" if isinstance(error, LucidError) else f"{type(error).__name__}: {error}"
-                words = f"job {record.id}: cannot be mended yet ({said})"
+                words = f"job {record.id}: cannot be repaired yet ({said})"
             if words:
                 done.append(words)
         if listed and whole and not self._taken and self._released.settled:
@@ -116,7 +116,7 @@ class Mender:
         if note is not None:
             hands.put(replace(note, where="", released=False, shards=False, restarts=record.restarts))
         self._taken += 1
-        return f"job {record.id}: held again, lucid-release had let it go while no lucidd decided"
+        return f"job {record.id}: held again: lucid-release had let it go while no lucidd ran"
 
     def _held(self, record: SlurmJob, note: JobNote | None, facts: Facts, packs: bool) -> str:
         """A job that Lucid holds."""
@@ -217,7 +217,7 @@ class Mender:
         return f"job {record.id}: given back the request that its user wrote"
 
     def _under_way(self, record: SlurmJob, note: JobNote, facts: Facts, packs: bool) -> str:
-        """A job that was told to start and has not."""
+        """A job that was released to start and has not started."""
         hands = self._hands
         if not packs:
             changes = back_to(record, note)
@@ -228,15 +228,15 @@ class Mender:
         if record.restarts != note.restarts:
             self._take_back(record, note)
             return f"job {record.id}: was requeued, not by Lucid; waits again"
-        found = standing(record.reason)
+        found = outlook(record.reason)
         late = facts.now_s - note.asked_s > hands.settings.start_grace_s
-        if found is Standing.WAITS and not late:
+        if found is Outlook.WAITS and not late:
             return ""
         self._take_back(record, note)
-        if found is Standing.BARRED and (whose_limit(record.reason) or not hands.at_profiling(record)):
+        if found is Outlook.BARRED and (whose_limit(record.reason) or not hands.at_profiling(record)):
             hands.obstacles.met(record, record.reason, facts.now_s)
             return f"job {record.id}: Slurm does not start it now ({record.reason}); waits"
-        if found is Standing.WAITS:
+        if found is Outlook.WAITS:
             home = replace(record, partition=hands.ownership.home(record, note))
             hands.obstacles.met(home, NOT_IN_TIME, facts.now_s)
         return hands.not_started(record, record.reason or "no reason given")

@@ -40,5 +40,5 @@ def credential(words: Sequence[str], timeout_s: float = _TIMEOUT_S) -> str:
     said = done.stdout.strip()
     if done.returncode or _CREDENTIAL.fullmatch(said) is None:
         words_said = " ".join((done.stderr or said).split())[:200]
-        raise ActionRefused(f"munge makes no seal ({words_said or f'exit status {done.returncode}'})")
+        raise ActionRefused(f"munge cannot seal ({words_said or f'exit status {done.returncode}'})")
     return said

@@ -14,7 +14,7 @@ from enum import Enum
 
 from lucid.adapters.slurm.nouns import SlurmJob
 
-__all__ = ["NOT_IN_TIME", "Obstacle", "Obstacles", "Standing", "standing", "whose_limit"]
+__all__ = ["NOT_IN_TIME", "Obstacle", "Obstacles", "Outlook", "outlook", "whose_limit"]
 
 NOT_IN_TIME = "Slurm did not start a job like it in time"
 """While Lucid waits for Slurm, the GPUs that the job was to have are kept from others. So a late start counts against
@@ -22,8 +22,8 @@ its user's jobs as a limit does: who sends many jobs that Slurm cannot start kee
 The end of another job of theirs does not lift it."""
 
 
-class Standing(Enum):
-    """What a pending reason says of a job that was told to start."""
+class Outlook(Enum):
+    """What a pending reason says of a job that was released to start."""
 
     WAITS = "waits"
     """It may start at any moment."""
@@ -58,12 +58,12 @@ _GONE = 64
 """So many at a time have started: the limit is not there any more."""
 
 
-def standing(reason: str) -> Standing:
+def outlook(reason: str) -> Outlook:
     """By Slurm's name for the reason. A name that is not known here bars: Slurm is right about its own limits."""
     word = reason.partition(",")[0].partition("(")[0].strip()
     if word in _WAITS:
-        return Standing.WAITS
-    return Standing.UNFIT if word.startswith(_UNFIT) else Standing.BARRED
+        return Outlook.WAITS
+    return Outlook.UNFIT if word.startswith(_UNFIT) else Outlook.BARRED
 
 
 _Key = tuple[str, ...]
@@ -91,7 +91,7 @@ class Obstacle:
         """Is it the same limit for this job of the same user, account, QOS and partition?"""
         return job.gpus >= self.gpus or any(word in self.reason for word in _COUNTED)
 
-    def stands(self, job: SlurmJob, now_s: float) -> bool:
+    def blocks(self, job: SlurmJob, now_s: float) -> bool:
         """Has this job to wait for it, or for what comes of those that are being tried?"""
         if job.id in self.trying or not self.concerns(job):
             return False
@@ -99,7 +99,7 @@ class Obstacle:
 
 
 class Obstacles:
-    """All that stand at present. ``first_s``: how long a barred job waits before it is tried again when nothing of
+    """All obstacles at present. ``first_s``: how long a barred job waits before it is tried again when nothing of
     its user, account or QOS has ended; doubled each time, up to ``most_s``."""
 
     def __init__(self, first_s: float = 30.0, most_s: float = 600.0) -> None:
@@ -150,11 +150,11 @@ class Obstacles:
         return found[reason]
 
     def of(self, job: SlurmJob, now_s: float) -> Obstacle | None:
-        """What stands against trying this waiting job now."""
+        """The obstacle against trying this waiting job now."""
         if not self._found:
             return None
         every = (o for key in _keys(job) for o in self._found.get(key, {}).values())
-        return next((obstacle for obstacle in every if obstacle.stands(job, now_s)), None)
+        return next((obstacle for obstacle in every if obstacle.blocks(job, now_s)), None)
 
     def tries(self, job: SlurmJob) -> None:
         """The job is about to be released: others that the same limits concern wait for what comes of it."""

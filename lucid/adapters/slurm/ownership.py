@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lucid.adapters.slurm.facts import Facts, home_of
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.obstacles import Standing, standing
+from lucid.adapters.slurm.obstacles import Outlook, outlook
 from lucid.adapters.slurm.request import UNREAD
 from lucid.adapters.slurm.text import parse_mark, says
 from lucid.adapters.slurm.waits import begins_s, left_to_slurm, parked
@@ -106,10 +106,10 @@ class Ownership:
         return f"Slurm alone decides about it ({job.reason})"
 
     def under_way(self, job: SlurmJob, note: JobNote | None) -> bool:
-        """Was it told to start, and has not yet?"""
+        """Was it released to start, and has it not started yet?"""
         return job.pending and not job.held and note is not None and bool(note.where)
 
     def may_start_yet(self, job: SlurmJob, note: JobNote) -> bool:
         """Of a job under way: may Slurm start it at any moment? Not where its reason says otherwise, nor after a
         requeue that Lucid did not ask for."""
-        return standing(job.reason) is Standing.WAITS and job.restarts == note.restarts
+        return outlook(job.reason) is Outlook.WAITS and job.restarts == note.restarts

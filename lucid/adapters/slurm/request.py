@@ -50,7 +50,7 @@ _WHY = {
     "constraint": "its constraint is more than one kind of GPU",
     "srun": "its script asks for GPUs in an srun of its own",
     "variables": "its script reads variables that a job in slots does not have",
-    "long": "its script is too long to be looked through",
+    "long": "its script is too long to be checked",
 }
 """job_submit.lua's words (``why=``)."""
 
@@ -164,7 +164,7 @@ def whole_because(
     if mark.get("share") == "0":
         return _WHY.get(mark.get("why", ""), "its user asked not to share")
     if not batch:
-        return "it is no batch job"
+        return "it is not a batch job"
     if request.others:
         return request.others[0]
     if min_nodes > 1:

@@ -188,12 +188,12 @@ class RestClient:
     def seal(self, text: str) -> str:
         """By ``munge``, where commands are given."""
         if self._commands is None:
-            raise ActionRefused("slurmrestd seals nothing; slurm.rest_commands = true lets munge do it")
+            raise ActionRefused("slurmrestd cannot seal; set slurm.rest_commands = true, so that munge does it")
         return self._commands.seal(text)
 
     def number(self, job_id: str) -> int:
         """By ``squeue``, where commands are given."""
-        return self._by_command(job_id, "does not tell a task's number alone").number(job_id)
+        return self._by_command(job_id, "does not give the number of one task").number(job_id)
 
     def requeue_hold(self, job_id: str) -> None:
         """From v0.0.45 on by its own endpoint; ``Incomplete``: not a job that has just ended."""
@@ -205,7 +205,8 @@ class RestClient:
 
     def _by_command(self, job_id: str, cannot: str) -> CommandClient:
         if self._commands is None:
-            raise ActionRefused(f"job {job_id}: slurmrestd {cannot}; slurm.rest_commands = true lets scontrol do it")
+            remedy = "set slurm.rest_commands = true, so that scontrol does it"
+            raise ActionRefused(f"job {job_id}: slurmrestd {cannot}; {remedy}")
         return self._commands
 
 

@@ -140,8 +140,8 @@ class Slurmrestd:
             if self._once("GET", f"/slurm/{interface}/ping/", missing=True) is not None:
                 return interface
         raise ClusterError(
-            f"{self.url}: slurmrestd knows none of {', '.join(VERSIONS)}: is it of Slurm 23.11 to 26.05, and do its "
-            "-s and -d name openapi/slurmctld and one of these data parsers?"
+            f"{self.url}: slurmrestd knows none of {', '.join(VERSIONS)}; check that it belongs to Slurm 23.11 to "
+            "26.05, and that its -s and -d name openapi/slurmctld and one of these data parsers"
         )
 
     def _once(self, method: str, path: str, body: Mapping[str, Any] | None = None, missing: bool = False) -> Any:
@@ -171,11 +171,11 @@ class Slurmrestd:
                 if missing:
                     return None
                 self._interface, self._newer = "", None  # another slurmrestd than before: ask it anew
-                raise ClusterUnavailable(f"{self.url}: slurmrestd has no {path} (any more)")
+                raise ClusterUnavailable(f"{self.url}: slurmrestd has no {path} now")
             start = " ".join(reply.text[:80].split())
             if reply.status_code >= 500:
                 raise ClusterUnavailable(f"{self.url}: {reply.status_code} {start}")
-            raise ClusterError(f"{self.url}: its answer is no JSON ({reply.status_code}): {start!r}")
+            raise ClusterError(f"{self.url}: its answer is not JSON ({reply.status_code}): {start!r}")
         self._version = version_of(answer) or self._version
         said = answer.get("errors")
         errors = [item for item in said if isinstance(item, Mapping)] if isinstance(said, list) else []

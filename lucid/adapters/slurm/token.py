@@ -69,10 +69,10 @@ class Token:
         left_s = self.left_s(now_s)
         renew = f"renew it: scontrol token username=… lifespan=… > {self.path}"
         if not self.claims():
-            return f"what {self.path} holds is no token of Slurm's; {renew}"
+            return f"{self.path} does not hold a Slurm token; {renew}"
         if left_s is not None and left_s <= 0:
             return f"the token in {self.path} expired {-left_s:.0f} s ago; {renew}"
-        return f"the token in {self.path} is not one of this cluster's key (or clocks differ); {renew}"
+        return f"the token in {self.path} was not signed with this cluster's key, or the clocks differ; {renew}"
 
     @property
     def readable_by_others(self) -> bool:

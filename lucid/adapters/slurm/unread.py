@@ -57,14 +57,14 @@ def _gpus_of(raw: Mapping[str, Any]) -> Placement:
     masks = [_mask(text_of(item)) for item in detail]
     names = hosts(text_of(raw.get("nodes")))
     if any(masks) and len(names) < len(masks):
-        raise ValueError("holds GPUs on more nodes than it names")
+        raise ValueError("it holds GPUs on more nodes than it names")
     return tuple(NodeGpus(name, mask) for name, mask in zip(names, masks, strict=False) if mask)
 
 
 def _mask(item: str) -> int:
     mask = gpu_mask(item)
     if not mask and "IDX:" in item and "IDX:N/A" not in item:
-        raise ValueError("says which GPUs it holds in a way that cannot be read")
+        raise ValueError("its GPUs cannot be read")
     return mask
 
 
@@ -78,11 +78,11 @@ def unread_job(raw: Any, why: str) -> SlurmJob:
     """What can be told of a job whose record cannot be read."""
     record: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
     number = max(int(number_of(record.get("job_id"))), 0)
-    states = _told(lambda: words_of(record.get("job_state")), list[str]())
+    states = _read_or(lambda: words_of(record.get("job_state")), list[str]())
     state = states[0] if states else "UNKNOWN"
-    flags = frozenset(states[1:]) | frozenset(_told(lambda: words_of(record.get("flags")), list[str]()))
-    held = _told(lambda: held_by(record), None) if record else None
-    nodes = _told(lambda: hosts(text_of(record.get("nodes"))), list[str]())
+    flags = frozenset(states[1:]) | frozenset(_read_or(lambda: words_of(record.get("flags")), list[str]()))
+    held = _read_or(lambda: held_by(record), None) if record else None
+    nodes = _read_or(lambda: hosts(text_of(record.get("nodes"))), list[str]())
     active = (state not in ENDED and state not in _WAITING) or "COMPLETING" in flags
     used, placement = held or (tuple((name, 0, 0) for name in nodes), ())
     priority = number_of(record.get("priority"), -1.0)
@@ -129,7 +129,7 @@ def _id(record: Mapping[str, Any], number: int) -> str:
     return f"{array}_{int(task)}" if array > 0 and task >= 0 else str(number)
 
 
-def _told(read: Callable[[], _T], otherwise: _T) -> _T:
+def _read_or(read: Callable[[], _T], otherwise: _T) -> _T:
     try:
         return read()
     except Exception:  # of a record that is known to be unreadable
@@ -137,7 +137,7 @@ def _told(read: Callable[[], _T], otherwise: _T) -> _T:
 
 
 def _text(record: Mapping[str, Any], key: str) -> str:
-    return _told(lambda: text_of(record.get(key)), "")
+    return _read_or(lambda: text_of(record.get(key)), "")
 
 
 def tells_all(jobs: Iterable[SlurmJob]) -> bool:

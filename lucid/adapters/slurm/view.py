@@ -1,8 +1,8 @@
 """From Slurm's records and what Lucid remembers to the snapshot's nouns. Looks, and changes nothing.
 
 Who counts as waiting: in a partition in ``pack`` mode the jobs that job_submit.lua tagged and holds; in the
-other modes every GPU job that waits and that nobody holds. A job that was told to start and has not yet started
-counts as running where it was told to; one that is COMPLETING still holds what it had. Jobs that Lucid never
+other modes every GPU job that waits and that nobody holds. A job that was released and has not yet started
+counts as running where it was released to; one that is COMPLETING still holds what it had. Jobs that Lucid never
 touched show as running, and nobody joins them.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from lucid.adapters.slurm.facts import Facts, gpus_taken, parse_placement, submitted_s, users_nodes
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
-from lucid.adapters.slurm.obstacles import Standing, standing
+from lucid.adapters.slurm.obstacles import Outlook, outlook
 from lucid.adapters.slurm.ownership import Ownership
 from lucid.adapters.slurm.request import NO_DEFAULTS, whole_because
 from lucid.adapters.slurm.text import parse_mark
@@ -82,7 +82,7 @@ class Viewer:
         return shown
 
     def _node(self, node: SlurmNode, facts: Facts) -> Node:
-        """What jobs without a GPU use of it is not there for others. 0 would mean 'no limit', so 1 is the least."""
+        """0 CPUs or MiB would mean 'no limit', so 1 is the least."""
         cpus = mem = 0
         for job in facts.jobs:
             if job.running and not job.gpus:
@@ -93,10 +93,12 @@ class Viewer:
             node.name,
             len(node.gpu_types),
             gpu_mem_mib(node, self._settings),
-            max(node.cpus - cpus, 1),
-            max(node.mem_mib - mem, 1),
+            max(node.cpus, 1),
+            max(node.mem_mib, 1),
             node.available,
             node.out,
+            cpus,
+            mem,
         )
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> Job:
@@ -170,7 +172,7 @@ class Viewer:
             elif record.held or record.dependent:
                 continue
             else:
-                words = record.reason if standing(record.reason) is Standing.BARRED else ""
+                words = record.reason if outlook(record.reason) is Outlook.BARRED else ""
                 retry_s = 0.0
             profile = self._profile_of(record)
             note = note or JobNote(record.id)

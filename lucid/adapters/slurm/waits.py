@@ -15,7 +15,7 @@ __all__ = ["FAR_S", "begins_s", "far", "joined_late", "left_to_slurm", "never_ch
 FAR_S = 360 * 86400.0
 """How far ahead a parked job's begin time is set, as job_submit.lua does."""
 _FAR_FROM_S = 180 * 86400.0
-"""A begin time from here on is Lucid's own doing."""
+"""A begin time further ahead than this was set by Lucid."""
 _AHEAD_S = 60.0
 """A begin time within this is none: as in job_submit.lua."""
 _REQUEUE_AHEAD_S = 125.0
@@ -26,7 +26,7 @@ _WORDS = {
     "partitions": "it names several partitions",
     "het": "it is part of a heterogeneous job",
     "interactive": "it is interactive",
-    "address": "it asks for GPUs by kinds that Lucid does not know",
+    "address": "it asks for GPU types that Lucid does not know",
     "socket": "it asks for GPUs by socket",
     "tasks": "its number of tasks follows from its GPUs (--ntasks-per-gpu)",
     "array": "it is an array of more than 1,000 tasks",
@@ -66,12 +66,12 @@ def whole_array(job: SlurmJob) -> str:
 
 
 def far(job: SlurmJob, now_s: float) -> bool:
-    """Does it have a begin time that Lucid has set?"""
+    """Did Lucid set its begin time?"""
     return job.eligible_s > now_s + _FAR_FROM_S
 
 
 def parked(job: SlurmJob, now_s: float) -> bool:
-    """Does it wait for other jobs, by a begin time that Lucid has set?"""
+    """Does it wait for other jobs, with a begin time that Lucid has set?"""
     return job.pending and not job.held and far(job, now_s)
 
 

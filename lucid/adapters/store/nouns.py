@@ -1,4 +1,6 @@
-"""Any noun of Lucid as JSON and back, exactly: frozen values, named tuples, enums, arrays, and their containers.
+"""Any noun of Lucid as JSON and back, exactly, where the reader does not know its class: the memory of policies and
+records of plans. (``lucid.core.as_json`` is for nouns whose class is known.) Frozen values, named tuples, enums,
+arrays, and their containers.
 
 A tuple is a JSON list, everything else that JSON has no word for an object with one key that says what it is. Fields
 with their default value are left out. Reading gives back equal values of the same types, floats to the last bit.

@@ -9,6 +9,7 @@ from typing import Any
 
 from lucid.adapters.checked import checked, fitting
 from lucid.adapters.store.port import DecisionRow, JobNote, PredictionRow, ProfileRow
+from lucid.core.as_json import from_json
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import prediction_from_dict
 from lucid.core.reason import reason_from_dict
@@ -48,7 +49,7 @@ def profile_of(data: Any) -> JobProfile:
     Raises:
         TypeError: it is none.
     """
-    return checked(JobProfile(**data))
+    return checked(from_json(JobProfile, data))
 
 
 def ended_of(job: str, end_s: float, ran_s: float, state: str, profile: str | None) -> Ended:
@@ -57,7 +58,9 @@ def ended_of(job: str, end_s: float, ran_s: float, state: str, profile: str | No
     Raises:
         TypeError, ValueError: it is none.
     """
-    made = Ended(Job(**json.loads(job)), end_s, ran_s, state, profile_of(json.loads(profile)) if profile else None)
+    made = Ended(
+        from_json(Job, json.loads(job)), end_s, ran_s, state, profile_of(json.loads(profile)) if profile else None
+    )
     return checked(made)
 
 

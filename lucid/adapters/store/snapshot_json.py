@@ -4,11 +4,12 @@ snapshot can be planned again offline."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from lucid.adapters.slurm.facts import parse_placement
 from lucid.core.arrivals import ArrivalForecast
+from lucid.core.as_json import from_json, to_json
 from lucid.core.decision import (
     Action,
     Decision,
@@ -23,9 +24,7 @@ from lucid.core.decision import (
     Start,
     verb_of,
 )
-from lucid.core.job import Job, JobProfile, Pending, Running, Stage
-from lucid.core.node import Node
-from lucid.core.placement import NodeGpus, show_placement
+from lucid.core.placement import show_placement
 from lucid.core.prediction import prediction_from_dict, prediction_to_dict
 from lucid.core.reason import reason_from_dict, reason_to_dict
 from lucid.core.snapshot import Partition, Snapshot
@@ -109,13 +108,7 @@ def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "now_s": snapshot.now_s,
         "partitions": {
-            name: {
-                "profiling": part.profiling,
-                "acting": part.acting,
-                "nodes": [asdict(node) for node in part.nodes],
-                "pending": [asdict(entry) for entry in part.pending],
-                "running": [asdict(entry) for entry in part.running],
-            }
+            name: {key: item for key, item in to_json(part).items() if key != "name"}
             for name, part in snapshot.partitions.items()
         },
         "predictions": {
@@ -141,38 +134,10 @@ def snapshot_from_dict(data: Any) -> Snapshot:
         StoreError: it is no snapshot, or one of another version of Lucid.
     """
     try:
-        partitions = {
-            name: Partition(
-                name,
-                tuple(Node(**node) for node in part["nodes"]),
-                tuple(_pending(entry) for entry in part["pending"]),
-                tuple(_running(entry) for entry in part["running"]),
-                part["profiling"],
-                part.get("acting", True),
-            )
-            for name, part in data["partitions"].items()
-        }
+        partitions = {name: from_json(Partition, {**part, "name": name}) for name, part in data["partitions"].items()}
         predictions = {job_id: prediction_from_dict(item) for job_id, item in data["predictions"].items()}
-        arrivals = ArrivalForecast(**data.get("arrivals", {}))
+        arrivals = from_json(ArrivalForecast, data.get("arrivals", {}))
         fair_share = {(account, user): factor for account, user, factor in data.get("fair_share", ())}
         return Snapshot(data["now_s"], partitions, (), predictions, {}, arrivals, fair_share)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise StoreError(f"the stored snapshot cannot be read ({error!r}); lucidd writes a new one") from None
-
-
-def _common(entry: Mapping[str, Any]) -> dict[str, Any]:
-    profile = entry["profile"]
-    return {
-        **entry,
-        "job": Job(**entry["job"]),
-        "profile": None if profile is None else JobProfile(**profile),
-    }
-
-
-def _pending(entry: Mapping[str, Any]) -> Pending:
-    return Pending(**_common(entry))
-
-
-def _running(entry: Mapping[str, Any]) -> Running:
-    placement = tuple(NodeGpus(name, mask) for name, mask in entry["placement"])
-    return Running(**{**_common(entry), "placement": placement, "stage": Stage(entry["stage"])})

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,6 +26,7 @@ from lucid.adapters.store.rows import (
     profile_row,
     texts_of,
 )
+from lucid.core.as_json import to_json
 from lucid.core.job import Ended, JobProfile
 from lucid.core.prediction import prediction_to_dict
 from lucid.core.reason import reason_to_dict
@@ -63,7 +63,7 @@ class SqliteStore(LeasedFile):
     def put_note(self, note: JobNote, token: int) -> None:
         """Insert or replace."""
         with self.writing(token) as db:
-            db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (note.job_id, json.dumps(asdict(note))))
+            db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (note.job_id, json.dumps(to_json(note))))
 
     def forget(self, job_ids: Sequence[str], token: int) -> None:
         """Delete notes."""
@@ -75,7 +75,7 @@ class SqliteStore(LeasedFile):
         with self.writing(token) as db:
             if db.execute("INSERT OR IGNORE INTO readings VALUES (?, ?)", (source, row.at_s)).rowcount == 0:
                 return False
-            data = json.dumps(asdict(row.profile))
+            data = json.dumps(to_json(row.profile))
             db.execute(
                 "INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?, ?)",
                 _writable(row.job_id, row.user, row.name, row.gpus, data, row.at_s),
@@ -169,7 +169,7 @@ class SqliteStore(LeasedFile):
             db.executemany(
                 "INSERT OR IGNORE INTO ended VALUES (?, ?, ?, ?, ?, ?)",
                 [
-                    _writable(r.job.id, r.end_s, r.ran_s, r.state, json.dumps(asdict(r.job)), _or_null(r.profile))
+                    _writable(r.job.id, r.end_s, r.ran_s, r.state, json.dumps(to_json(r.job)), _or_null(r.profile))
                     for r in rows
                 ],
             )
@@ -235,7 +235,7 @@ class SqliteStore(LeasedFile):
 
 
 def _or_null(profile: JobProfile | None) -> str | None:
-    return None if profile is None else json.dumps(asdict(profile))
+    return None if profile is None else json.dumps(to_json(profile))
 
 
 def _writable(*values: Any) -> tuple[Any, ...]:

@@ -121,11 +121,6 @@ class StoreWatch:
         self._thread = threading.Thread(target=self._check, name="store check", daemon=True)
         self._thread.start()
 
-    def finish_check(self) -> None:
-        """Wait for the check that is under way, if one is."""
-        if self._thread is not None:
-            self._thread.join()
-
     def _changed_at(self) -> int:
         try:
             return self._path.stat().st_mtime_ns

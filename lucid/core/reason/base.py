@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from lucid.core.as_json import from_json, to_json
 
 __all__ = [
     "REASONS",
@@ -33,8 +35,7 @@ class Reason:
 
 def reason_to_dict(reason: Reason) -> dict[str, Any]:
     """JSON form: the kind, the compared values, and the outcome."""
-    values = {f.name: getattr(reason, f.name) for f in fields(reason)}
-    return {"kind": reason.kind, **values, "holds": bool(reason)}
+    return {"kind": reason.kind, **to_json(reason), "holds": bool(reason)}
 
 
 def reason_from_dict(data: dict[str, Any]) -> Reason:
@@ -44,5 +45,4 @@ def reason_from_dict(data: dict[str, Any]) -> Reason:
         KeyError: the kind is unknown.
         TypeError: a value without a default is missing.
     """
-    cls = REASONS[data["kind"]]
-    return cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data})
+    return from_json(REASONS[data["kind"]], data)

@@ -163,13 +163,15 @@ class Stable(Reason):
 
 @dataclass(frozen=True, slots=True)
 class DistributedAlone(Reason):
-    """Packing rule 5 (L16): jobs over several nodes keep their GPUs to themselves."""
+    """Packing rule 5 (L16): a job over several nodes, because it needs or asks for so many, keeps its GPUs to
+    itself."""
 
     gpus: int
     gpus_per_node: int
+    nodes_asked: int = 1
 
     def __bool__(self) -> bool:
-        return self.gpus > self.gpus_per_node
+        return self.gpus > self.gpus_per_node or self.nodes_asked > 1
 
 
 @dataclass(frozen=True, slots=True)

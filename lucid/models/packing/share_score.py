@@ -1,7 +1,7 @@
 """Share score: how much of a GPU a job leaves to others, by a decision tree small enough to print.
 
 Labels (Lucid, row L9): a configuration is Tiny (0) if the normalised speed, averaged over both sides of all
-its pairings, exceeds 0.95, Medium (1) from the medium threshold upwards, else Jumbo (2). Both sides count
+its pairings, exceeds `TINY_ABOVE`, Medium (1) from `MEDIUM_FROM` on, else Jumbo (2). Both sides count
 because a share score speaks of harm done as well as harm taken; this reading also agrees best with the
 published labels (`lucid.models.packing.evaluate` prints how well). The tree sees only what is known when
 packing is decided: GPU utilisation, GPU memory utilisation, GPU memory and, if wished, the AMP flag.
@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from lucid.core.prediction import JUMBO, MEDIUM, MEDIUM_FROM, TINY, TINY_ABOVE
 from lucid.errors import ModelError
 from lucid.models.packing.measured import Pairing, Usage
 
@@ -40,14 +41,14 @@ _NEIGHBOURS: Final = 2
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Average normalised speeds that part the labels; the medium one is not printed in the paper."""
+    """Average normalised speeds above which a configuration is Tiny, and from which it is Medium."""
 
-    tiny: float = 0.95
-    medium: float = 0.90
+    tiny: float = TINY_ABOVE
+    medium: float = MEDIUM_FROM
 
     def label(self, speed: float) -> int:
         """Share score of an average normalised speed."""
-        return 0 if speed > self.tiny else 1 if speed >= self.medium else 2
+        return TINY if speed > self.tiny else MEDIUM if speed >= self.medium else JUMBO
 
 
 class Step(NamedTuple):

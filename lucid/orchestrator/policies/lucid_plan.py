@@ -83,27 +83,22 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
     """Start or hold everybody, in order.
 
     What stopped a job stops every later job of its shape and level (``Fences.level``) that needs no less GPU memory:
-    a plan only ever uses room up, and later jobs have higher priority values. The speed of a pair is not part of the
+    a plan only ever uses room up, and later jobs have higher priority values. A job that starts alone between the two
+    may be joined, but on GPUs that the first one could not have: for want of CPUs or host memory, of which there are
+    then fewer, or because the nodes are kept for another. The speed of a pair is not part of the
     shape: a lighter job of the same share score waits with the heavier one before it, until the next plan.
     """
     decisions, fences, feasible = starts.decisions, starts.fences, Feasibility(starts.partition)
     stopped: list[dict[Shape, tuple[float, Hold]]] = [{} for _ in fences.nodes]
-    one, room_s = len(fences.fences) < 2, fences.rooms_s[0] if fences.fences else float("inf")
     for queued in queue:
         # most of a long queue is told here, by one look at what stopped a job of the same shape
-        duration_s = queued.prediction.duration_s
-        level = duration_s > room_s if one else fences.level(duration_s)
+        level = fences.level(queued.prediction.duration_s)
         known = stopped[level].get(queued.shape)
         if known is not None and known[0] <= queued.gpu_mem_mib:
             decisions[queued.id] = known[1]
             continue
         hold = starts.in_order(queued, level)
         if hold is None:
-            start = decisions[queued.id]
-            if isinstance(start, Start) and start.beside is None:  # it may be joined, by jobs of as many GPUs
-                for by_shape in stopped:
-                    for shape in [shape for shape in by_shape if shape[0] == queued.entry.job.gpus]:
-                        del by_shape[shape]
             continue
         hopeless = feasible.bar(queued.entry.job)
         if hopeless is not None:

@@ -24,7 +24,7 @@ from lucid.systems.muri.interleave import (
     start_overhead_s,
 )
 from lucid.systems.muri.matching import match_by_kind, max_weight_matching
-from lucid.systems.muri.stages import RESOURCES, MuriJob, ProfileCache, check_stages, stage_times
+from lucid.systems.muri.stages import RESOURCES, MuriJob, check_stages, stage_times
 from lucid.systems.muri.weights import GammaTable
 
 __all__ = [
@@ -39,7 +39,6 @@ __all__ = [
     "MuriJob",
     "Ordering",
     "Overhead",
-    "ProfileCache",
     "best_ordering",
     "check_stages",
     "choose_candidates",

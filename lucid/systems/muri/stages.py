@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["RESOURCES", "MuriJob", "ProfileCache", "check_stages", "stage_times"]
+__all__ = ["RESOURCES", "MuriJob", "check_stages", "stage_times"]
 
 Floats = NDArray[np.float64]
 
@@ -78,23 +78,3 @@ def stage_times(utilisation: ArrayLike, step_s: float, threshold: float = 0.05) 
     busiest = heard.argmax(axis=1)
     busy = heard.max(axis=1, initial=0.0) > 0
     return np.bincount(busiest[busy], minlength=u.shape[1]).astype(np.float64) * step_s
-
-
-class ProfileCache:
-    """Profiles by model: the first job of a model is profiled, later ones reuse it (M1)."""
-
-    def __init__(self) -> None:
-        self._by_model: dict[Hashable, tuple[float, ...]] = {}
-
-    def get(self, model: Hashable) -> tuple[float, ...] | None:
-        """The stage times known for ``model``, or None if it was never profiled."""
-        return self._by_model.get(model)
-
-    def put(self, model: Hashable, stages: Sequence[float]) -> tuple[float, ...]:
-        """Record a dry run; the first profile of a model stays.
-
-        Raises:
-            ValueError: the stage times cannot be a profile.
-        """
-        check_stages(stages)
-        return self._by_model.setdefault(model, tuple(float(t) for t in stages))

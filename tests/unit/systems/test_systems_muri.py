@@ -18,7 +18,6 @@ from lucid.systems.muri import (
     Group,
     GroupingOptions,
     MuriJob,
-    ProfileCache,
     best_ordering,
     choose_candidates,
     efficiencies,
@@ -87,14 +86,6 @@ def test_stage_goes_to_the_busiest_resource_above_the_threshold() -> None:  # M2
     assert stage_times(samples, 0.5).tolist() == [0.5, 0.0, 1.0, 0.0]
     with pytest.raises(ValueError, match="instants"):
         stage_times([1.0, 2.0], 0.5)
-
-
-def test_later_jobs_reuse_the_first_profile() -> None:  # M1
-    cache = ProfileCache()
-    assert cache.get("bert") is None
-    cache.put("bert", [1, 2, 3])
-    cache.put("bert", [9, 9, 9])
-    assert cache.get("bert") == (1.0, 2.0, 3.0)
 
 
 @pytest.mark.parametrize("stages", [(), (0.0, 0.0), (-1.0, 2.0), (float("nan"), 1.0)])
