@@ -28,7 +28,7 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 def shown(text: str, *, lines: bool = False) -> str:
     """*text* with everything that is not a character to look at written out (``\\x1b``, ``\\u202e``). ``lines``: it
-    is text of Lucid's own making, whose line ends and tabs stay."""
+    is text that Lucid made, whose line ends and tabs stay."""
     return (_BUT_LINES if lines else _ALL).sub(_written_out, text)
 
 
@@ -41,7 +41,7 @@ def _written_out(found: re.Match[str]) -> str:
 
 
 def for_html(value: Any) -> Any:
-    """For jinja2's ``finalize``: text is shown; markup of Lucid's own, and all else, stays as it is."""
+    """For jinja2's ``finalize``: text is shown; Lucid's own markup, and all else, stays as it is."""
     return shown(value, lines=True) if type(value) is str else value
 
 

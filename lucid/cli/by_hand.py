@@ -28,7 +28,7 @@ def by_hand_where(not_done: str, settings: Settings | None = None) -> Iterator[N
         prefix = () if settings is None else settings.slurm.prefix
         before = f"LUCID_SLURM_PREFIX={shlex.quote(' '.join(prefix))} " if prefix else ""
         raise type(error)(
-            f"{error}\n{not_done} These let every job of Lucid's go, without its file and its disk:\n"
+            f"{error}\n{not_done} These commands release every job that Lucid holds, without lucid.toml and store:\n"
             "  systemctl stop lucidd    # it goes by what it read when it started\n"
             f"  {before}{RELEASE} --all   # with squeue and scontrol alone"
         ) from None

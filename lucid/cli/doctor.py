@@ -107,7 +107,7 @@ class _NoProfiles:
 @config_option
 @click.option("--wait", "wait_s", type=click.FloatRange(min=1), default=60.0, show_default=True)
 def uninstall(config: Path, wait_s: float) -> None:
-    """Let every job of Lucid's go as its user wrote it, undo site factors, and prove that none is left."""
+    """Release every job that Lucid holds, as its user wrote it, undo site factors, and prove that none is left."""
     with by_hand_where("Nothing is uninstalled."):
         settings = live_settings(config)
     store = _store_to_leave(settings)
@@ -131,7 +131,7 @@ def uninstall(config: Path, wait_s: float) -> None:
         raise ClusterError(
             f"{len(left)} jobs are still held ({', '.join(left[:10])}); run it again, or: {RELEASE} --all"
         )
-    say("no job of Lucid's is held or changed any more; take JobSubmitPlugins=lua out of slurm.conf next")
+    say("Lucid holds and changes no job any more; take JobSubmitPlugins=lua out of slurm.conf next")
 
 
 def _store_to_leave(settings: Settings) -> Store:

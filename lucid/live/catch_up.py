@@ -83,7 +83,7 @@ class CatchUp:
 
 
 def ended_from(job: Accounted, note: JobNote | None, settings: DaemonSettings) -> Ended | None:
-    """As the daemon would have seen it end; ``None`` for a job without GPUs, or of no partition of Lucid's.
+    """As the daemon would have seen it end; ``None`` for a job without GPUs, or in no partition that Lucid manages.
 
     Its VC is the one noted or tagged, where it is: it may have ended while it was profiled.
     """

@@ -88,7 +88,7 @@ def shipped_content(file: ShippedFile, programs: Path = PROGRAMS) -> bytes:
 
 
 def program_in(unit: bytes) -> Path | None:
-    """The program of Lucid's that a systemd unit starts, if it starts one."""
+    """Lucid's program that a systemd unit starts, if it starts one."""
     found = _PROGRAM.search(unit)
     return Path(found[0].decode().partition("=")[2]) if found else None
 

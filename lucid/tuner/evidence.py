@@ -105,11 +105,11 @@ def compare_days(old: JobTimes, new: JobTimes, seed: int) -> Evidence:
 def _judge(days: int, changes: list[Change]) -> tuple[bool, str]:
     average = changes[0]
     if days < LEAST_DAYS:
-        return False, f"the later data spans {days} days; at least {LEAST_DAYS} are needed to tell a gain from luck"
+        return False, f"the later data spans {days} days; at least {LEAST_DAYS} days are needed for a judgement"
     if average.high >= -_LEAST_GAIN:
         return False, (
-            f"the average JCT changes by {average.relative:+.1%} on later data, but between {average.low:+.1%} and "
-            f"{average.high:+.1%} could be luck of the days"
+            f"the average JCT changes by {average.relative:+.1%} on later data, which is not significant "
+            f"(95 % interval {average.low:+.1%} to {average.high:+.1%})"
         )
     for change in changes[2:]:
         if change.low > 0:

@@ -42,8 +42,9 @@ WALKED = {
 }  # fmt: skip
 NO_NAMES_OF_USERS = {
     "experiment": "policies and figures alone",
-    "pause": "one sentence of Lucid's own",
-    "resume": "one sentence of Lucid's own",
+    "pause": "one sentence by Lucid",
+    "resume": "one sentence by Lucid",
+    "settings": "names and descriptions of settings",
     "uninstall": "job numbers, and Slurm's words through say",
     "models": "versions and features, through Table and say",
     "tune": "settings and figures, through Table and say",

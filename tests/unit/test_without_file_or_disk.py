@@ -155,7 +155,7 @@ class TestUninstall:
         code, words = ctl("uninstall", "--config", path, "--wait", "5")
         assert "going on without it" in words
         assert code == 0, words
-        assert "no job of Lucid's is held" in words
+        assert "Lucid holds and changes no job" in words
         assert not slurm.records["1"].held
 
     def test_it_leaves_jobs_to_a_lucidd_that_beats_beside_a_store_that_says_nothing(

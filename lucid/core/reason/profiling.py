@@ -142,7 +142,7 @@ class ProfilingFits(Reason):
 
 @dataclass(frozen=True, slots=True)
 class ProfilingTaken(Reason):
-    """Do jobs that are none of Lucid's hold GPUs of the profiling nodes? Nobody waits for those."""
+    """Do jobs that Lucid does not manage hold GPUs of the profiling nodes? Nobody waits for those."""
 
     gpus: int
 
