@@ -94,9 +94,9 @@ def lives(lease: Lease | None, now_s: float) -> bool:
 
 @click.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(config: Path, as_json: bool) -> None:
-    """Say whether lucidd runs, in which modes, and how Slurm answers it."""
+    """Show whether lucidd runs, the mode of each partition, and whether Slurm answers."""
     settings = live_settings(config)
     store = seen_store(settings)
     seen = store.view("status") or {}
@@ -165,9 +165,9 @@ def status(config: Path, as_json: bool) -> None:
 @config_option
 @click.option("--days", type=click.FloatRange(min=0, min_open=True), default=7.0, show_default=True)
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most jobs listed.")
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def history(config: Path, days: float, limit: int, as_json: bool) -> None:
-    """List jobs that ended; for those only observed, how much earlier Lucid would have started them."""
+    """List the jobs that ended. For observed jobs: how much earlier Lucid would have started them."""
     store = live_store(live_settings(config))
     ended = store.ended(time.time() - days * 86400.0)
     rows: list[dict[str, Any]] = []
