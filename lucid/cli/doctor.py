@@ -125,7 +125,7 @@ def uninstall(config: Path, wait_s: float) -> None:
     try:
         beat.unlink(missing_ok=True)
     except OSError as error:
-        say(f"{beat}: cannot be deleted ({error.strerror}); job_submit.lua goes by it for a minute more", err=True)
+        say(f"{beat}: cannot be deleted ({error.strerror}); job_submit.lua uses it for another minute", err=True)
     if left == [_UNSEEN]:
         raise ClusterError(
             f"whether jobs are still held cannot be told (see above); run it again, or: {RELEASE} --all"
@@ -139,7 +139,7 @@ def uninstall(config: Path, wait_s: float) -> None:
 
 def _store_to_leave(settings: Settings) -> Store:
     """The store, paused. Where it cannot be written (a full disk, another user's folder), one in memory with what can
-    still be read of it: what has to be done to jobs stands in Slurm, too."""
+    still be read of it: Slurm also has what must be done to the jobs."""
     try:
         store = live_store(settings, write=True)
         store.set_setting("paused", "1")

@@ -98,7 +98,7 @@ def _outcome(path: Path, job_id: str) -> dict[str, str]:
                     return {key: csv_text(value or "") for key, value in row.items() if key is not None}
     except (OSError, KeyError) as error:
         raise TraceError(f"{path}: cannot be read ({error}); simulate again") from None
-    raise TraceError(f"{path}: no job {job_id!r}; job ids stand in the first column of this file")
+    raise TraceError(f"{path}: no job {job_id!r}; the first column of this file has the job ids")
 
 
 def _joined(decisions: Path, job_id: str) -> list[tuple[str, float]]:

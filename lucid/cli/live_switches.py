@@ -1,4 +1,4 @@
-"""``lucidctl pause|resume|mode``: the switches that lucidd goes by from its next cycle on."""
+"""``lucidctl pause|resume|mode``: the switches that lucidd follows from its next cycle on."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _unknown(partition: str | None, settings: Settings, where: str) -> ConfigErr
 
 
 def _rows(settings: Settings, store: Store) -> list[dict[str, str | None]]:
-    """A row a partition, those that only a switch names included."""
+    """One row for each partition, also for partitions that only a switch names."""
     stored = store.settings()
     switches, gone = switches_of(stored), overtaken(settings, stored)
     seen = (store.view("status") or {}).get("modes", {}) if lives(store.lease(), time.time()) else None

@@ -58,7 +58,7 @@ models.add_command(evaluate)
 @click.option(
     "--synthetic",
     is_flag=True,
-    help="Train share and pairs on the synthetic table of the package, as long as nobody has measured (calibrate).",
+    help="Train share and pairs on the synthetic table of the package. Use it until you have measured (calibrate).",
 )
 @click.option("--due", is_flag=True, help="Train only what is due, for cron. Skips what is being trained already.")
 @_library
@@ -82,7 +82,7 @@ def train(
     """
     if synthetic:
         if profiles is not None or pairs is not None:
-            raise ConfigError("--synthetic stands in for --profiles and --pairs; give one or the other")
+            raise ConfigError("--synthetic replaces --profiles and --pairs; give one or the other")
         profiles, pairs = shipped("profiles.csv"), shipped("pairs.csv")
     keeper = _keeper(folder, config, {"jobs": jobs, "profiles": profiles, "pairs": pairs, "bins": bins})
     wanted = kinds or (keeper.kinds if due else keeper.asked_for)

@@ -1,4 +1,4 @@
-"""``lucidctl queue``: who waits, in the order of lucidd's last plan, when each job is expected to start, and why."""
+"""``lucidctl queue``: the waiting jobs in the order of lucidd's last plan, with expected start and reason."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _print(found: Regret, notes: list[str]) -> None:
 
 
 def _restarts(found: Regret) -> Table:
-    """What it costs to start nobody over, on this very history."""
+    """What it costs to start no job over, on this history."""
     table = Table(title="Under Lucid as lucidd works, by who may be started over (policy.profiling.restarts)")
     for column in ("restarts", "avg JCT", "median JCT", "p99 JCT", "avg wait"):
         table.add_column(column, justify="left" if column == "restarts" else "right")
