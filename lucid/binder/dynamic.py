@@ -32,7 +32,7 @@ def sharing_mode(
 ) -> tuple[SharingMode, SharingLevel, float | None]:
     """The mode for now, the comparison behind it, and when it may change although nothing else does.
 
-    Demand is what waits, and what the forecaster ``by`` expects to come within ``horizon_h``. Sharing slows nobody
+    Demand is the waiting jobs, and the jobs that ``by`` forecasts within ``horizon_h``. Sharing slows no job
     down without need: with idle GPUs for twice the demand it is off, with enough for the demand only pairs of small
     score are made (GSS 1), else the default holds. Up at once, because jobs wait; down one step at a time, and
     only after ``calm_s`` of calm, so that it does not flap around the bound.

@@ -17,9 +17,9 @@ def memory_limit_mib(profile: JobProfile | None, capacity_mib: float) -> int | N
     """MiB that a job may take on each of its GPUs of ``capacity_mib`` (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT);
     ``None``: no limit.
 
-    The limit is the job's peak (foretold where it grows) and a tenth, and 512 MiB for its context. A job that takes
+    The limit is the job's peak (predicted where it grows) and a tenth, and 512 MiB for its context. A job that takes
     more than it showed then fails by itself instead of taking its partner along. A job without a profile has no
-    limit, since nobody knows what it needs, and none is set where it would be the whole card.
+    limit, since its need is unknown, and none is set where it would be the whole card.
     """
     if profile is None or profile.gpu_mem_mib <= 0:
         return None

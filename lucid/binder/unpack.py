@@ -28,7 +28,7 @@ def partings(
     """One for each pair that one of these rules parts, in this order:
 
     - a job has shown an unstable pattern: it leaves;
-    - its growing memory is foretold to leave no room for its partner (rule 1 over time): it leaves;
+    - its growing memory is predicted to leave no room for its partner (rule 1 over time): it leaves;
     - a job was measured to run slower than ``part_below_speed``: the one that began later leaves, which has less
       to lose.
 

@@ -16,16 +16,19 @@ __all__ = ["bench"]
 
 @click.group()
 def bench() -> None:
-    """Measure this machine."""
+    """Measure the speed of Lucid on this machine."""
 
 
 @bench.command("plan")
 @click.option("--policy", "policies", multiple=True, default=("lucid",), show_default=True)
 @click.option("--size", "sizes", multiple=True, metavar="PENDING:GPUS", help="Default: the sizes of the README.")
 @click.option("--repeat", type=click.IntRange(min=3), default=15, show_default=True)
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(policies: tuple[str, ...], sizes: tuple[str, ...], repeat: int, as_json: bool) -> None:
-    """Time one plan() over a busy VC: PENDING jobs wait for GPUS that are almost all held, some in pairs."""
+    """Time one plan for a busy VC: PENDING jobs wait for GPUS GPUs.
+
+    Almost all of the GPUs are held, some by pairs.
+    """
     wanted = [_size(text) for text in sizes] or list(PLAN_SIZES)
     results = []
     with progress("timing plans") as report:

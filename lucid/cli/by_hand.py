@@ -29,6 +29,6 @@ def by_hand_where(not_done: str, settings: Settings | None = None) -> Iterator[N
         before = f"LUCID_SLURM_PREFIX={shlex.quote(' '.join(prefix))} " if prefix else ""
         raise type(error)(
             f"{error}\n{not_done} These commands release every job that Lucid holds, without lucid.toml and store:\n"
-            "  systemctl stop lucidd    # it goes by what it read when it started\n"
+            "  systemctl stop lucidd    # lucidd uses the settings that it read at its start\n"
             f"  {before}{RELEASE} --all   # with squeue and scontrol alone"
         ) from None

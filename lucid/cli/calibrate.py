@@ -51,10 +51,10 @@ def calibrate(
     only: str | None,
     as_json: bool,
 ) -> None:
-    """Measure how jobs of known kinds slow each other down on one GPU of this machine.
+    """Measure how known kinds of jobs slow each other down on one GPU of this machine.
 
-    Every result is kept at once (OUT/results.jsonl); called again it goes on where it was stopped. It ends with
-    OUT/profiles.csv and OUT/pairs.csv.
+    Each result is written at once (OUT/results.jsonl). The same command again continues where it stopped. At the
+    end it writes OUT/profiles.csv and OUT/pairs.csv.
     """
     if synthetic:
         profiles, pairs = write_tables(synthetic_tables(), out)

@@ -35,10 +35,10 @@ def compare(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Replay TRACE under every policy that can run on it, and compare.
+    """Replay TRACE under every policy that can run on it, and compare the results.
 
-    A column says what each assumes; a policy that cannot run on this trace is listed with the reason. All are charged
-    alike (--semantics honest), whichever simulator the trace comes from.
+    One column says what each policy assumes. A policy that cannot run on this trace is listed with the reason.
+    All policies pay the same costs (--semantics honest), whichever simulator the trace comes from.
     """
     for name in policies:
         find_policy(name)

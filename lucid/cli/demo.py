@@ -26,7 +26,10 @@ _POLICIES = ("fifo", "sjf", "tiresias", "lucid")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("out/demo"), show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True)
 def demo(out: Path, seed: int) -> None:
-    """Simulate a SYNTHETIC month of a small cluster; print the comparison and one explanation, write the report."""
+    """Simulate a SYNTHETIC month of a small cluster.
+
+    The command prints the comparison and one explanation, and writes the report.
+    """
     console = stdout_console()
     with progress("making a synthetic month") as report:
         trace = synthesise(preset(_PRESET), seed, report)

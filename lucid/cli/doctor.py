@@ -46,11 +46,11 @@ __all__ = ["diagnose", "doctor", "let_everything_go", "uninstall"]
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Where slurmctld's files lie.  [default: /, or the folder of a chroot in slurm.prefix]",
 )
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(config: Path, root: Path | None, as_json: bool) -> None:
-    """Look for everything that commonly is misconfigured, and say the remedy. Changes nothing.
+    """Look for common configuration mistakes, and name the remedy of each. Changes nothing.
 
-    Exit code 1 if something is bad.
+    Exit status 1 if something is bad.
     """
     findings = diagnose(live_settings(config), root)
     if as_json:
@@ -107,7 +107,10 @@ class _NoProfiles:
 @config_option
 @click.option("--wait", "wait_s", type=click.FloatRange(min=1), default=60.0, show_default=True)
 def uninstall(config: Path, wait_s: float) -> None:
-    """Release every job that Lucid holds, as its user wrote it, undo site factors, and prove that none is left."""
+    """Release every job that Lucid holds, and check that no held job is left.
+
+    Each job keeps the request that its user wrote. Site factors are set back to 0.
+    """
     with by_hand_where("Nothing is uninstalled."):
         settings = live_settings(config)
     store = _store_to_leave(settings)
@@ -122,7 +125,7 @@ def uninstall(config: Path, wait_s: float) -> None:
     try:
         beat.unlink(missing_ok=True)
     except OSError as error:
-        say(f"{beat}: cannot be deleted ({error.strerror}); job_submit.lua goes by it for a minute more", err=True)
+        say(f"{beat}: cannot be deleted ({error.strerror}); job_submit.lua uses it for another minute", err=True)
     if left == [_UNSEEN]:
         raise ClusterError(
             f"whether jobs are still held cannot be told (see above); run it again, or: {RELEASE} --all"
@@ -136,7 +139,7 @@ def uninstall(config: Path, wait_s: float) -> None:
 
 def _store_to_leave(settings: Settings) -> Store:
     """The store, paused. Where it cannot be written (a full disk, another user's folder), one in memory with what can
-    still be read of it: what has to be done to jobs stands in Slurm, too."""
+    still be read of it: Slurm also has what must be done to the jobs."""
     try:
         store = live_store(settings, write=True)
         store.set_setting("paused", "1")

@@ -26,7 +26,7 @@ _PUBLISHED = {
 
 @click.group()
 def experiment() -> None:
-    """Run the experiments of published systems again."""
+    """Repeat the experiments of published systems."""
 
 
 @experiment.command()
@@ -39,10 +39,11 @@ def experiment() -> None:
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the first set; the next takes the next.")
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of a table.")
 def elastic(sets: int, jobs: int, mixes: tuple[str, ...], means: tuple[float, ...], seed: int, as_json: bool) -> None:
-    """The elastic platform against FCFS and EF: 3 servers of 4 GPUs, random sets of requests.
+    """Compare the elastic platform with FCFS and EF on random sets of requests (3 servers of 4 GPUs).
 
-    Without --mix and --mean, the points of its document: four mixes at a mean interval of 15 minutes, workload2
-    and workload4 at 10 and 20 minutes too. What its document leaves open is said in docs/systems/elastic.md.
+    Without --mix and --mean, the points are those of the published document: four mixes at a mean interval of 15
+    minutes, and workload2 and workload4 also at 10 and 20 minutes. docs/systems/elastic.md says what the document
+    leaves open.
     """
     cases: Sequence[tuple[str, float]] = CASES
     if mixes or means:

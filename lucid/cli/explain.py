@@ -38,7 +38,10 @@ _UNBROKEN = 10_000
 @click.option("--json", "as_json", is_flag=True, help="The decisions and their compared values as JSON.")
 @config_option
 def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool, config: Path) -> None:
-    """Explain what lucidd (with --run: a simulated run) decided about JOB, from the comparisons it was decided by."""
+    """Explain what was decided about JOB, from the values that were compared.
+
+    Without --run, the command reads the decisions of lucidd. With --run, it reads a simulated run.
+    """
     if run_dir is None:
         settings = live_settings(config)
         story, data = live_story(seen_store(settings), job_id, settings.daemon.profiling_partition)
@@ -95,7 +98,7 @@ def _outcome(path: Path, job_id: str) -> dict[str, str]:
                     return {key: csv_text(value or "") for key, value in row.items() if key is not None}
     except (OSError, KeyError) as error:
         raise TraceError(f"{path}: cannot be read ({error}); simulate again") from None
-    raise TraceError(f"{path}: no job {job_id!r}; job ids stand in the first column of this file")
+    raise TraceError(f"{path}: no job {job_id!r}; the first column of this file has the job ids")
 
 
 def _joined(decisions: Path, job_id: str) -> list[tuple[str, float]]:

@@ -105,12 +105,12 @@ def _state(summary: Summary) -> str:
 )
 @click.option("--cards", is_flag=True, help="Also this machine's own cards that no job is on, asked of NVML.")
 @click.option("--once", is_flag=True, help="Print one table and end. The default where output is no terminal.")
-@click.option("--json", "as_json", is_flag=True, help="One look as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print one look as JSON.")
 @click.option(
     "--every", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds between looks."
 )
 def gpu(config: Path, profiles: Path | None, cards: bool, once: bool, as_json: bool, every: float) -> None:
-    """Show GPUs, the jobs on them, their readings, and what each pair was promised and is seen to run at."""
+    """Show the GPUs, their jobs and readings, and the expected and measured speed of each pair."""
     profiles = profiles or _profiles_of(config)
     metrics = NvmlMetrics() if cards else None
     if metrics is not None:

@@ -76,7 +76,7 @@ def live_store(settings: Settings, write: bool = False) -> SqliteStore:
 
 
 def seen_store(settings: Settings) -> SqliteStore | Published:
-    """The daemon's store, or to those who may not read it what lucidd publishes of it.
+    """The daemon's store, or, for users who may not read the store, what lucidd publishes of it.
 
     Raises:
         StoreError: there is none, or nothing is published.
@@ -94,9 +94,9 @@ def lives(lease: Lease | None, now_s: float) -> bool:
 
 @click.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(config: Path, as_json: bool) -> None:
-    """Say whether lucidd runs, in which modes, and how Slurm answers it."""
+    """Show whether lucidd runs, the mode of each partition, and whether Slurm answers."""
     settings = live_settings(config)
     store = seen_store(settings)
     seen = store.view("status") or {}
@@ -117,7 +117,7 @@ def status(config: Path, as_json: bool) -> None:
         say(json.dumps(data, indent=1))
         return
     beats = "no heartbeat" if beat is None else f"last good cycle {duration(now_s - beat.at_s)} ago"
-    say(f"lucidd {'runs' if alive else 'is DOWN'} ({data['holder'] or 'nobody holds the lease'}), {beats}")
+    say(f"lucidd {'runs' if alive else 'is DOWN'} ({data['holder'] or 'no lucidd holds the lease'}), {beats}")
     other = data["standby"]
     if other is not None:
         say(
@@ -125,7 +125,7 @@ def status(config: Path, as_json: bool) -> None:
             f"last heard of {duration(max(now_s - other['at_s'], 0.0))} ago"
         )
     elif settings.daemon.shared_state:
-        say("nobody stands by")
+        say("no other lucidd stands by")
     if data["switches"].get("paused") == "1":
         say("PAUSED: nothing is held or decided; lucidctl resume ends that")
     for told in words_of_switches(settings, data["switches"], seen.get("configured", {}) if alive else {}):
@@ -165,9 +165,9 @@ def status(config: Path, as_json: bool) -> None:
 @config_option
 @click.option("--days", type=click.FloatRange(min=0, min_open=True), default=7.0, show_default=True)
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most jobs listed.")
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def history(config: Path, days: float, limit: int, as_json: bool) -> None:
-    """List jobs that ended; for those only observed, how much earlier Lucid would have started them."""
+    """List the jobs that ended. For observed jobs: how much earlier Lucid would have started them."""
     store = live_store(live_settings(config))
     ended = store.ended(time.time() - days * 86400.0)
     rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""``lucidctl pause|resume|mode``: the switches that lucidd goes by from its next cycle on."""
+"""``lucidctl pause|resume|mode``: the switches that lucidd follows from its next cycle on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ __all__ = ["mode", "pause", "resume"]
 @click.command()
 @config_option
 def pause(config: Path) -> None:
-    """Stop deciding everywhere: jobs that Lucid holds are let go as their users wrote them."""
+    """Stop deciding in all partitions, and release every job that Lucid holds.
+
+    Each job keeps the request that its user wrote. lucidctl resume ends the pause.
+    """
     with by_hand_where("Nothing is paused."):
         settings = live_settings(config)
     with by_hand_where("Nothing is paused.", settings):
@@ -53,12 +56,13 @@ def resume(config: Path) -> None:
 @click.argument("partition", required=False)
 @click.argument("to", required=False, type=click.Choice([*map(str, Mode), "configured"]))
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Of the list.")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def mode(partition: str | None, to: str | None, config: Path, as_json: bool) -> None:
-    """Switch PARTITION to another mode while lucidd runs ('configured': back to lucid.toml's).
+    """Switch PARTITION to another mode while lucidd runs.
 
-    Without a mode: list what lucid.toml says, what was switched by hand, and what is in force. A switch holds until
-    it is taken back, or until lucid.toml says another mode of that partition than then and lucidd is restarted.
+    Without a mode, list for each partition: the mode in lucid.toml, the mode that was switched by hand, and the
+    mode in force. 'configured' takes a switch back. A switch also ends if lucid.toml names another mode for the
+    partition than when the switch was set, and lucidd is restarted.
     """
     settings = live_settings(config)
     configured = settings.daemon.partitions
@@ -107,7 +111,7 @@ def _unknown(partition: str | None, settings: Settings, where: str) -> ConfigErr
 
 
 def _rows(settings: Settings, store: Store) -> list[dict[str, str | None]]:
-    """A row a partition, those that only a switch names included."""
+    """One row for each partition, also for partitions that only a switch names."""
     stored = store.settings()
     switches, gone = switches_of(stored), overtaken(settings, stored)
     seen = (store.view("status") or {}).get("modes", {}) if lives(store.lease(), time.time()) else None

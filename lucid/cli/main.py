@@ -8,6 +8,7 @@ from importlib import import_module
 import click
 
 from lucid.cli.console import say, warn_on_stderr
+from lucid.cli.examples import with_examples
 from lucid.errors import LucidError
 
 __all__ = ["lucidctl", "main"]
@@ -51,13 +52,19 @@ class _Lazy(click.Group):
         module, _, name = _COMMANDS[cmd_name].partition(":")
         command = getattr(import_module(module), name)
         assert isinstance(command, click.Command)
-        return command
+        return with_examples(command, cmd_name)
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="lucid-scheduler", prog_name="lucidctl")
 def lucidctl() -> None:
-    """Lucid: schedule deep-learning jobs on GPU clusters, and see why."""
+    """Lucid schedules deep-learning jobs on a Slurm GPU cluster, and explains every decision.
+
+    Every command has its own --help, with examples. Commands without a trace read what lucidd has written.
+    """
+
+
+with_examples(lucidctl, "")
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="The same as JSON."
 
 @click.group()
 def models() -> None:
-    """Train, look at and judge the learned models; choose which version is in service."""
+    """Train and evaluate the learned models, and choose the version in service."""
 
 
 models.add_command(evaluate)
@@ -58,7 +58,7 @@ models.add_command(evaluate)
 @click.option(
     "--synthetic",
     is_flag=True,
-    help="Train share and pairs on the synthetic table of the package, as long as nobody has measured (calibrate).",
+    help="Train share and pairs on the synthetic table of the package. Use it until you have measured (calibrate).",
 )
 @click.option("--due", is_flag=True, help="Train only what is due, for cron. Skips what is being trained already.")
 @_library
@@ -76,11 +76,13 @@ def train(
     config: Path | None,
     as_json: bool,
 ) -> None:
-    """Train each KIND (duration, share, pairs, throughput; all there is data for unless told), judge it on later
-    data beside the version in service, and put it in service if it is not worse."""
+    """Train each KIND and promote the new version if it is not worse on later data.
+
+    KIND is duration, share, pairs or throughput. Default: every kind for which there is data.
+    """
     if synthetic:
         if profiles is not None or pairs is not None:
-            raise ConfigError("--synthetic stands in for --profiles and --pairs; give one or the other")
+            raise ConfigError("--synthetic replaces --profiles and --pairs; give one or the other")
         profiles, pairs = shipped("profiles.csv"), shipped("pairs.csv")
     keeper = _keeper(folder, config, {"jobs": jobs, "profiles": profiles, "pairs": pairs, "bins": bins})
     wanted = kinds or (keeper.kinds if due else keeper.asked_for)
@@ -123,7 +125,7 @@ def status(
     config: Path | None,
     as_json: bool,
 ) -> None:
-    """Drift of the models in service, and what 'train --due' would do now. Trains nothing."""
+    """Show the drift of the models in service, and what 'train --due' would train now. Trains nothing."""
     keeper = _keeper(folder, config, {"jobs": jobs, "profiles": profiles, "pairs": pairs, "bins": bins})
     with progress("measuring drift") as report:
         report(0, 1)
@@ -146,7 +148,7 @@ def status(
 @_config
 @_json
 def list_command(folder: Path | None, config: Path | None, as_json: bool) -> None:
-    """Every version in the library, and which ones are in service."""
+    """List every version in the library, and which versions are in service."""
     library = _open(folder, config)
     versions = [version for name in library.names() for version in library.versions(name)]
     suspended = {name: library.suspended(name) for name in library.names()}
@@ -195,7 +197,7 @@ def list_command(folder: Path | None, config: Path | None, as_json: bool) -> Non
 def show(
     name: str, number: int | None, plots: Path | None, folder: Path | None, config: Path | None, as_json: bool
 ) -> None:
-    """What the model NAME says: its terms by importance or its tree, its facts and its history."""
+    """Print the model NAME: its terms by importance or its tree, its facts and its history."""
     from lucid.cli.models_show import draw, text
     from lucid.models.upkeep.kinds import find_kind
 
@@ -248,7 +250,7 @@ def promote(name: str, number: int, why: str, folder: Path | None, config: Path 
 @_library
 @_config
 def rollback(name: str, why: str, folder: Path | None, config: Path | None) -> None:
-    """Put the version of NAME that was in service before back."""
+    """Put the previous version of the model NAME back into service."""
     number = _open(folder, config).rollback(name, why)
     say(f"{name}: v{number} is in service again")
 

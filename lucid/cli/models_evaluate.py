@@ -37,7 +37,7 @@ class _Day(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 @click.group()
 def evaluate() -> None:
-    """Judge a kind of model on data that it was not trained on."""
+    """Evaluate a kind of model on data that it was not trained on."""
 
 
 @evaluate.command()
@@ -52,7 +52,7 @@ def evaluate() -> None:
 )
 @_json
 def throughput(csv_file: Path, train_until: datetime, newest_bin: int, as_json: bool) -> None:
-    """Cluster throughput: GPU jobs and GPUs submitted in a coming bin.
+    """Evaluate forecasts of the GPU jobs and GPUs submitted to the cluster in a coming bin.
 
     CSV has a time column and counts per bin: submit_gpu_job, submit_gpu_num and, if known, start_gpu_job,
     end_gpu_job, submit_job_all.
@@ -96,10 +96,10 @@ def throughput(csv_file: Path, train_until: datetime, newest_bin: int, as_json: 
 )
 @_json
 def duration(jobs_file: Path, test_from: int, refits: int, as_json: bool) -> None:
-    """Job durations, online: each job is estimated from jobs that had ended when it was submitted.
+    """Evaluate estimates of durations. Each job is estimated from jobs that ended before its submission.
 
-    JOBS are sacct lines (26 fields parted by '|', no header) or CSV with submit_time and duration, or with
-    submit_time, start_time, end_time and run_time; which of them is found out from the first line.
+    JOBS are sacct lines (26 fields separated by '|', no header), or a CSV with submit_time and duration, or with
+    submit_time, start_time, end_time and run_time. The first line decides which.
     """
     from lucid.models.duration.evaluate import evaluate_duration
 
@@ -138,7 +138,7 @@ def duration(jobs_file: Path, test_from: int, refits: int, as_json: bool) -> Non
 def packing(
     profiles: Path, pairs: Path, curve: Path | None, recall: float, tiny: float, medium: float, as_json: bool
 ) -> None:
-    """Share scores and the pair model, on workloads and configurations left out of training."""
+    """Evaluate share scores and the pair model on workloads and configurations left out of training."""
     from lucid.models.packing.evaluate import evaluate as judge
     from lucid.models.packing.share_score import Thresholds
 

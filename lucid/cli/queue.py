@@ -1,4 +1,4 @@
-"""``lucidctl queue``: who waits, in the order of lucidd's last plan, when each job is expected to start, and why."""
+"""``lucidctl queue``: the waiting jobs in the order of lucidd's last plan, with expected start and reason."""
 
 from __future__ import annotations
 
@@ -54,9 +54,12 @@ def queue_rows(last: LastPlan, ahead: Forecast) -> list[QueueRow]:
 
 @click.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def queue(config: Path, as_json: bool) -> None:
-    """List waiting jobs in the order of lucidd's last plan, with estimate, expected start and why each one waits."""
+    """List the waiting jobs: order, estimate, expected start, and why each job waits.
+
+    The order is that of lucidd's last plan.
+    """
     settings = live_settings(config)
     store = seen_store(settings)
     last = last_plan(store)

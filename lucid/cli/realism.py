@@ -44,7 +44,7 @@ def read_against(specs: Sequence[str], policies: Sequence[str]) -> dict[str, Map
 
 
 def print_realism(console: Console, compared: Sequence[Realism], names: Mapping[str, str] | None = None) -> None:
-    """Figures of each comparison, and the jobs that were foretold worst. ``names``: headings by policy."""
+    """Figures of each comparison, and the jobs with the largest errors. ``names``: headings by policy."""
     shown = names or {}
     table = Table(title="prediction and reality, s")
     table.add_column("")
@@ -57,7 +57,7 @@ def print_realism(console: Console, compared: Sequence[Realism], names: Mapping[
     console.print(table)
     for one in compared:
         worst = sorted(one.rows, key=lambda row: -abs(row.jct_error_s))[:_SHOWN]
-        jobs = Table(title=f"{shown.get(one.policy, one.policy)}: the {len(worst)} jobs foretold worst, s")
+        jobs = Table(title=f"{shown.get(one.policy, one.policy)}: the {len(worst)} jobs with the largest errors, s")
         headings = ("job", "submitted", "start, predicted", "real", "end, predicted", "real", "JCT error")
         for column in headings:
             jobs.add_column(column, justify="right")

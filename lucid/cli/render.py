@@ -194,11 +194,11 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "UserAllows": lambda r: (
         "was parted from a partner before: runs alone"
         if r.parted_before
-        else f"shares with nobody: {r.why}"
+        else f"shares with no other job: {r.why}"
         if r.why
         else "its user asked not to share"
     ),
-    "NotMeasured": lambda r: "not measured yet, so it shares with nobody" if not r else "measured",
+    "NotMeasured": lambda r: "not measured yet, so it shares with no other job" if not r else "measured",
     "SameGpus": lambda r: (
         f"{r.candidates} running job{'s' if r.candidates != 1 else ''} with {_gpus(r.gpus)} could be joined"
         if r
@@ -249,7 +249,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "BestPartner": _best,
     "Rescaled": lambda r: (
         f"from {r.before} to {_gpus(r.after)}: "
-        + ("some are idle, and nobody waits for them" if r else f"requests that wait: {r.waiting}")
+        + ("some are idle, and no request waits for them" if r else f"requests that wait: {r.waiting}")
     ),
     "Interleaved": lambda r: (
         f"takes turns in a group of {r.jobs} ({r.group}): a round takes {r.period_s:.3g} s, "
@@ -260,13 +260,13 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "SkipsProfiling": lambda r: f"{_gpus(r.gpus)}, profiling takes jobs of at most {r.n_prof}",
     "ProfileTime": lambda r: f"profiled for {duration(r.ran_s)} (limit {duration(r.t_prof_s)})",
     "NobodyWaits": lambda r: (
-        "nobody waits for profiling nodes" if r else f"{_jobs(r.waiting, 'wait')} for profiling nodes"
+        "no job waits for profiling nodes" if r else f"{_jobs(r.waiting, 'wait')} for profiling nodes"
     ),
     "CarryNode": lambda r: (
         f"node {r.node} is " + ("one on which jobs may carry on" if r else "kept clear for profiling")
     ),
     "HomeWaits": lambda r: (
-        f"{_jobs(r.waiting, 'already wait')} in VC {r.vc}" if r else f"nobody waits in its own VC {r.vc}"
+        f"{_jobs(r.waiting, 'already wait')} in VC {r.vc}" if r else f"no job waits in its own VC {r.vc}"
     ),
     "ProfilerPressure": lambda r: (
         f"the profiling queue is {duration(r.queue_s)} long, "
@@ -274,7 +274,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         + (f"a burst (above {duration(r.bound_s)})" if r else f"no burst (up to {duration(r.bound_s)})")
     ),
     "HomeHasRoom": lambda r: (
-        f"its own VC {r.vc} has {r.free_gpus} idle GPUs and nobody waiting: measured where it runs"
+        f"its own VC {r.vc} has {r.free_gpus} idle GPUs and no waiting job: measured where it runs"
         if r
         else f"no room at once in its own VC {r.vc}"
     ),

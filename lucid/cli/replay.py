@@ -29,14 +29,14 @@ _LISTED = 20
 @click.argument("paths", metavar="[RECORD]...", nargs=-1, type=click.Path(path_type=Path))
 @config_option
 @click.option("--last", type=click.IntRange(min=1), help="Only so many, the newest.")
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def replay(paths: tuple[Path, ...], config: Path, last: int | None, as_json: bool) -> None:
-    """Plan recorded snapshots again: each plan must come out byte for byte as lucidd made it.
+    """Plan recorded snapshots again. Each plan must equal lucidd's plan byte for byte.
 
-    RECORD is a file or a folder of them; without one, those of lucidd (--config). Nothing is asked of Slurm and
-    nothing is done to it.
+    RECORD is a file, or a folder of files. Without RECORD, the command reads the records of lucidd (--config). It
+    sends nothing to Slurm.
 
-    Exit status: 0 all came out the same, 1 some did not (and in what), 2 a record cannot be read.
+    Exit status: 0 all plans are equal, 1 some differ (the output says where), 2 a record cannot be read.
     """
     files = _files(paths, config)[-last:] if last else _files(paths, config)
     found: list[dict[str, Any]] = []

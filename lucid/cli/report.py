@@ -34,7 +34,7 @@ _MOST_USERS = 10
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Another policy beside them; repeat.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes at a time. Default: one for each core.")
 @click.option("--html", type=click.Path(path_type=Path), help="Also write a self-contained page.")
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @cluster_options
 def report(
     week: bool,
@@ -47,11 +47,11 @@ def report(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Show what plain Slurm order, fifo and Lucid would have made of the past week, per VC and user.
+    """Show what plain Slurm order, fifo and Lucid would have made of the past week.
 
-    Says who would have waited longer under Lucid, and by how much. The log is --jobs FILE, or with --history the
-    store of lucidd (--config, else LUCID_CONFIG). The two weeks before are replayed with it, and estimates come only
-    from jobs that had ended by then.
+    The report has figures for each VC and user. It says who would have waited longer under Lucid, and by how
+    much. The log is --jobs FILE, or with --history the store of lucidd (--config, else LUCID_CONFIG). The two
+    weeks before the log's last days are replayed too. Estimates use only jobs that had ended by then.
     """
     if week and days not in (None, _WEEK_DAYS):
         raise ConfigError("--week and --days both say how long; give one of them")
@@ -114,7 +114,7 @@ def _print(found: Regret, notes: list[str]) -> None:
 
 
 def _restarts(found: Regret) -> Table:
-    """What it costs to start nobody over, on this very history."""
+    """What it costs to start no job over, on this history."""
     table = Table(title="Under Lucid as lucidd works, by who may be started over (policy.profiling.restarts)")
     for column in ("restarts", "avg JCT", "median JCT", "p99 JCT", "avg wait"):
         table.add_column(column, justify="left" if column == "restarts" else "right")

@@ -29,35 +29,43 @@ __all__ = ["cluster_options", "read_scenario", "scenario_options"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--format", "fmt", metavar="NAME", help="Format of the trace, where its first lines do not tell."),
-    click.option("--vcs", type=click.Path(path_type=Path), help="CSV of 'VC,nodes'; else sized to the trace."),
-    click.option("--nodes", type=click.IntRange(min=1), help="Nodes in all, shared out by the VCs' GPU-hours."),
-    click.option("--gpus-per-node", type=click.IntRange(1, 64), default=8, show_default=True),
-    click.option("--gpu-mem-mib", type=click.IntRange(min=1), default=24576, show_default=True, help="Of a GPU."),
-    click.option("--cpus-per-node", type=click.IntRange(min=0), default=0, help="0: not limited."),
-    click.option("--mem-mib-per-node", type=click.IntRange(min=0), default=0, help="0: not limited."),
+    click.option("--format", "fmt", metavar="NAME", help="Format of the trace. Default: found from its first line."),
+    click.option("--vcs", type=click.Path(path_type=Path), help="CSV of 'VC,nodes'. Default: sized to the trace."),
     click.option(
-        "--profiling-nodes", type=click.IntRange(min=1), help="Lent to profiling. Default: 2 % of the nodes."
+        "--nodes", type=click.IntRange(min=1), help="Total nodes, divided among the VCs by their GPU-hours."
+    ),
+    click.option("--gpus-per-node", type=click.IntRange(1, 64), default=8, show_default=True, help="GPUs of a node."),
+    click.option(
+        "--gpu-mem-mib", type=click.IntRange(min=1), default=24576, show_default=True, help="Memory of a GPU, MiB."
+    ),
+    click.option("--cpus-per-node", type=click.IntRange(min=0), default=0, help="CPUs of a node. 0: not limited."),
+    click.option(
+        "--mem-mib-per-node", type=click.IntRange(min=0), default=0, help="Memory of a node. 0: not limited."
+    ),
+    click.option(
+        "--profiling-nodes", type=click.IntRange(min=1), help="Nodes for profiling. Default: 2 % of the nodes."
     ),
     click.option(
         "--estimates",
         "estimate_specs",
         multiple=True,
         metavar="[POLICY=]FILE",
-        help="CSV of estimated durations (job_id, duration_s or priority), for one policy or for all that take any.",
+        help="CSV of estimated durations (job_id, duration_s or priority). POLICY: only for this policy.",
     ),
     click.option(
         "--predictor",
         type=click.Choice(PREDICTORS),
         default="history",
         show_default=True,
-        help="What estimates where no file does; learned models are trained on the past of the trace as it goes on.",
+        help="Estimates jobs that --estimates lacks. 'learned' trains models on the jobs that have ended so far.",
     ),
-    click.option("--pairs", type=click.Path(path_type=Path), help="CSV of measured pairs: the true interference."),
+    click.option(
+        "--pairs", type=click.Path(path_type=Path), help="CSV of measured pairs: the interference in the replay."
+    ),
     click.option(
         "--profiles",
         type=click.Path(path_type=Path),
-        help="CSV of workloads measured alone: share scores and pair speeds are learned from it and --pairs. For "
+        help="CSV of workloads measured alone. Share scores and pair speeds are learned from it and --pairs. Needs "
         "--predictor learned, or --estimates.",
     ),
     click.option(
@@ -67,30 +75,31 @@ _OPTIONS = (
         show_default=True,
         help="'synthetic' gives jobs without GPU readings a synthetic workload.",
     ),
-    click.option("--seed", type=int, default=1, show_default=True, help="For --workloads synthetic."),
-    click.option("--config", type=click.Path(path_type=Path), help="TOML settings of policies and overheads."),
+    click.option("--seed", type=int, default=1, show_default=True, help="Seed for --workloads synthetic."),
+    click.option(
+        "--config", type=click.Path(path_type=Path), help="TOML file with settings of policies and overheads."
+    ),
     click.option(
         "--semantics",
         type=click.Choice([s.value for s in Semantics]),
-        help="'published' and 'published-mended' reproduce Lucid's published simulator and 'muri' Muri's, for parity "
-        "only. Default: 'honest'; simulate takes 'muri' for a trace of Muri's.",
+        help="'published' and 'published-mended' reproduce the published simulator of Lucid, and 'muri' Muri's. "
+        "They are for parity only. Default: 'honest'; for a trace of Muri, simulate takes 'muri'.",
     ),
     click.option(
         "--as-live",
         is_flag=True,
-        help="With the manners of lucidd on Slurm: jobs like one measured before are not measured again, and only "
-        "jobs that start in slots are joined.",
+        help="Replay as lucidd runs on Slurm: profiles of earlier jobs are used again, and a job can only join "
+        "a job that started in slots.",
     ),
     click.option(
         "--remember-pairs",
         is_flag=True,
-        help="Judge pairs by what was seen of pairs of the same workloads before, as lucidd does (--as-live does so, "
-        "too).",
+        help="Use measured speeds of earlier pairs of the same workloads, as lucidd does. Part of --as-live.",
     ),
     click.option(
         "--skip-bad",
         is_flag=True,
-        help="Leave bad rows of the trace out and count them; let the history estimate jobs that --estimates lacks.",
+        help="Leave out bad rows of the trace and count them. The history estimates jobs that --estimates lacks.",
     ),
 )
 
@@ -190,7 +199,7 @@ def _read(path: Path, fmt: str | None, skip_bad: bool) -> Trace:
 
 
 def _throughput(settings: Settings, config: Path | None, notes: list[str]) -> Throughput | None:
-    """The throughput version in service of lucidd's library, if the configuration file knows of one."""
+    """The throughput version in service, where the configuration file sets ``models.library``."""
     folder = None if config is None else library_folder(settings, config.parent)
     if folder is None:
         return None

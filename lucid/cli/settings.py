@@ -12,5 +12,5 @@ __all__ = ["settings"]
 
 @click.command()
 def settings() -> None:
-    """Print every setting with its default, its values and what it says, as Markdown (docs/settings.md)."""
+    """Print every setting with default, values and meaning, as Markdown (docs/settings.md)."""
     say(settings_reference().rstrip())

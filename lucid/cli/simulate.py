@@ -41,9 +41,9 @@ __all__ = ["compare", "print_table", "simulate", "write_run"]
 def simulate(
     policies: tuple[str, ...], out: Path | None, against: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
-    """Replay TRACE under each --policy (fifo and lucid unless told) and compare what becomes of its jobs.
+    """Replay TRACE under each --policy and compare the results (default: fifo and lucid).
 
-    sjf and srtf are defined on true durations and are given them; the others get --estimates or --predictor.
+    The policies sjf and srtf always know the true durations. All other policies use --estimates or --predictor.
     """
     chosen = policies or ("fifo", "lucid")
     for name in chosen:

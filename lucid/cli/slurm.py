@@ -44,10 +44,10 @@ def render_command(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Write gres.conf, the lines for slurm.conf, and the plugin's settings.
+    """Write gres.conf, the lines for slurm.conf, and the settings of the plugin.
 
-    SPEC is HOSTS:gpus=N with, as wanted, cpus=N, mem=MIB, type=NAME (what users ask for as gpu:NAME:1),
-    features=A+B and devices=/dev/nvidia{}. The first partition is the default.
+    SPEC is HOSTS:gpus=N. These may follow, separated by commas: cpus=N, mem=MIB, type=NAME (users ask for it as
+    gpu:NAME:1), features=A+B and devices=/dev/nvidia{}. The first partition is the default partition.
     """
     described = [parse_partition(text, default=number == 0) for number, text in enumerate(partitions)] + (
         [parse_partition(profiling, profiling=True)] if profiling else []
@@ -100,9 +100,9 @@ def _extra(given: tuple[str, ...], groups: list[str]) -> dict[str, str]:
 def install_command(
     ctx: click.Context, check: bool, root: Path, conf: str, units: bool, force: bool, as_json: bool
 ) -> None:
-    """Copy plugin, prologs, release script and systemd units; never edits Slurm's own configuration.
+    """Copy plugin, prologs, release script and systemd units. Slurm's own configuration is not edited.
 
-    With --check: exit code 1 if anything is to be done.
+    With --check: exit status 1 if something is to be done.
     """
     if not check:
         done = install_files(root, force=force, units=units)

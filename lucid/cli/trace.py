@@ -47,7 +47,7 @@ def _read(path: Path, fmt: str | None, skip_bad: bool, per_gpu: int) -> Trace:
 
 @click.group()
 def trace() -> None:
-    """Look at job traces, convert them, and make synthetic ones."""
+    """Describe job traces, convert them, and make synthetic traces."""
 
 
 @trace.command("describe")
@@ -57,7 +57,7 @@ def trace() -> None:
 @_per_gpu
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def describe_command(path: Path, fmt: str | None, skip_bad: bool, swf_procs_per_gpu: int, as_json: bool) -> None:
-    """Print what is in TRACE: jobs, sizes, durations, rhythm of arrival, load by VC.
+    """Print what TRACE contains: jobs, sizes, durations, times of arrival, load of each VC.
 
     Exit status: 0, or 2 for a wrong option or a trace that cannot be read.
     """
@@ -99,8 +99,8 @@ def synth_command(
 ) -> None:
     """Make a synthetic cluster history and write it to --out.
 
-    PRESET is the name of a kind of cluster; an unknown name lists those there are. The same preset, seed, jobs
-    and days give the same bytes. docs/traces.md describes what is in it.
+    PRESET names a kind of cluster. An unknown name lists the known ones. The same preset, seed, jobs and days
+    give the same bytes. docs/traces.md describes the result.
 
     Exit status: 0, or 2 for a wrong preset or option, or if a file cannot be written.
     """

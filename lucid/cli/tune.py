@@ -45,13 +45,10 @@ class _DefaultGroup(click.Group):
 
 @click.group(cls=_DefaultGroup)
 def tune() -> None:
-    """Replay the past under other settings and propose a change where the gain survives on later data.
+    """Search for better settings by replaying the past, and propose a change.
 
-    lucidctl tune --history TRACE --out DIR   search (the same command again goes on where it stopped; with --slurm N
-    as a job array);
-    lucidctl tune show [DIR]                  what came of it, or of the last search beside lucidd;
-    lucidctl tune apply DIR --config FILE     write the proposal into a configuration;
-    lucidctl tune rollback --config FILE      take the last one back.
+    A change is proposed only if its gain survives on later data. The same search command again continues where
+    the search stopped.
     """
 
 
@@ -77,7 +74,7 @@ def tune() -> None:
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="Folder for the journal and the proposal."
 )
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @cluster_options
 def search(
     history: str,
@@ -92,10 +89,10 @@ def search(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Search settings on the earlier 60 % of the jobs, judge the best on the rest.
+    """Search settings on the earlier 60 % of the jobs, and judge the best on the rest.
 
-    With --slurm the same command again shows how far the array is, submits anew what was lost, and judges when all
-    trials are there. The folder must be one that this machine and the nodes share.
+    With --slurm, the same command again shows how far the job array is, submits lost trials again, and judges when
+    all trials are there. This machine and the nodes must share the folder --out.
     """
     dimensions = choose(only)
     if elements is None:
@@ -168,7 +165,7 @@ def _on_node(given: str | None) -> list[str]:
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("number", type=click.IntRange(min=0))
 def element(folder: Path, number: int) -> None:
-    """Do one element's share of a search that --slurm shared out: what the job array runs."""
+    """Run the trials of one element of a search with --slurm. The job array runs this command."""
     workers = int(os.environ.get("SLURM_CPUS_PER_TASK") or 1)
     say(f"element {number}: {run_element(folder, number, workers)} trials")
 
@@ -209,9 +206,9 @@ def _print(proposal: Proposal, out: Path) -> None:
 @tune.command()
 @click.argument("folder", required=False, type=click.Path(path_type=Path))
 @config_option
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(folder: Path | None, config: Path, as_json: bool) -> None:
-    """Show the proposal of FOLDER; without one, lucidd's latest report (tuner.every_h)."""
+    """Show the proposal in FOLDER. Without FOLDER: lucidd's latest report (tuner.every_h)."""
     if folder is None:
         report = latest_report(live_settings(config))
         if report is None:
@@ -229,7 +226,7 @@ def show(folder: Path | None, config: Path, as_json: bool) -> None:
 @click.option("--config", required=True, type=click.Path(path_type=Path), help="The configuration to change.")
 @click.option("--even-so", is_flag=True, help="Apply a proposal whose gain did not survive on later data.")
 def apply(folder: Path, config: Path, even_so: bool) -> None:
-    """Write the proposal of FOLDER into a configuration; the old file is kept beside it."""
+    """Write the proposal in FOLDER into a configuration. The old file is kept beside it."""
     proposal = load_proposal(folder / "proposal.json")
     if not proposal.worth_it and not even_so:
         raise LucidError(f"{folder}: {verdict(proposal)} Give --even-so to apply it all the same")
@@ -240,5 +237,5 @@ def apply(folder: Path, config: Path, even_so: bool) -> None:
 @tune.command(name="rollback")
 @click.option("--config", required=True, type=click.Path(path_type=Path), help="The configuration to restore.")
 def roll_back(config: Path) -> None:
-    """Put back the configuration of before the last apply."""
+    """Restore the configuration as it was before the last apply."""
     say(f"{config}: restored from {rollback(config)}")

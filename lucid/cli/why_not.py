@@ -34,9 +34,12 @@ _OTHER_PLAN = (
 @click.option("--gpus", type=click.IntRange(min=1), help="What if it asked for so many GPUs?")
 @click.option("--share", is_flag=True, help="What if it were willing to share its GPUs?")
 @config_option
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def why_not(job_id: str, gpus: int | None, share: bool, config: Path, as_json: bool) -> None:
-    """Say why JOB waits, and plan again as if it had asked differently: would it start now?"""
+    """Say why JOB waits, and whether it would start now if it had asked for something else.
+
+    With --gpus or --share, the command plans lucidd's last snapshot again with only this job changed.
+    """
     settings = live_settings(config)
     store = seen_store(settings)
     check_waits_for_lucid(store, job_id)

@@ -111,9 +111,9 @@ class JobProfile:
 
     ``gpu_util`` and ``mem_util`` are percentages (0-100) of time in which a kernel ran, and in which device
     memory was read or written (NVML's definition); ``gpu_mem_mib`` is the peak on one GPU: seen, or where
-    ``mem_growing`` the one foretold (lucid.profiler.summary).
+    ``mem_growing`` the predicted one (lucid.profiler.summary).
     ``workload`` is an opaque label under which like jobs were measured before, if anybody knows one.
-    The fields after it are ``None`` where nobody measured them.
+    The fields after it are ``None`` where they were not measured.
     """
 
     gpu_util: float

@@ -38,10 +38,10 @@ def gpus_by_node(job: Job, per_node: int) -> tuple[tuple[int, int], ...]:
 
 
 class Ledger:
-    """Free GPUs, CPUs and host memory by node, and who holds what.
+    """Free GPUs, CPUs and host memory by node, and what each job holds.
 
     Nodes are known by their index in ``partition.nodes``; nodes that are not available have nothing free.
-    Nodes with the same number of free GPUs stand in one bucket, in index order, so that the tightest fit is
+    Nodes with the same number of free GPUs are in one bucket, in index order, so that the tightest fit is
     found without looking at every node.
     """
 

@@ -9,7 +9,7 @@ __all__ = ["Node"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine and all that it has. ``cpus`` or ``mem_mib`` of 0 means that nobody limits them (a trace without
+    """One machine and all that it has. ``cpus`` or ``mem_mib`` of 0 means that there is no limit (a trace without
     host sizes).
 
     ``gpu_mem_mib`` is the memory of each of its GPUs, in MiB.

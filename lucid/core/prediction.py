@@ -81,7 +81,7 @@ class Split:
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """``duration_s``: expected run time alone on its GPUs, from start to end. ``share_score``: 0, 1, 2, or
-    ``None`` as long as nobody has measured the job. The sources name the predictor, for explanations; the terms
+    ``None`` until the job is measured. The sources name the predictor, for explanations; the terms
     and splits are those the numbers were made of, where the predictor is a sum or a tree.
     ``stages``: what a dry run of the job's model showed, if there was one.
 

@@ -10,7 +10,7 @@ from lucid.core.reason import Requeueable
 __all__ = ["Restarts", "may_restart"]
 
 Restarts = Literal["never", "asked", "allowed"]
-"""``policy.profiling.restarts``: nobody is started over; who asked for it; everybody who did not forbid it."""
+"""``policy.profiling.restarts``: Lucid starts over no job; jobs that asked for it; all jobs that do not forbid it."""
 
 
 def may_restart(job: Job, rule: Restarts) -> Requeueable:

@@ -15,7 +15,7 @@ __all__ = ["Partition", "Snapshot"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """A Slurm partition: a VC, or the profiling partition. Every node stands in exactly one.
+    """A Slurm partition: a VC, or the profiling partition. Every node is in exactly one.
 
     Compared by identity: an adapter hands out the same object as long as nothing in it has changed, so that
     a policy may keep what it derived from it. ``pending`` is in order of (since_s, submit_s, rank), ``running``

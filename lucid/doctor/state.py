@@ -64,7 +64,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     if not os.access(folder, os.W_OK) or not os.access(store.path, os.W_OK):
         yield warn(f"{folder} cannot be written by this user", "run this as lucidd's user; is it that user's folder?")
     if lease is None or lease.until_s < now_s or holder_is_dead(lease.holder):
-        yield bad("lucidd is down: nobody holds the lease", "systemctl start lucidd, and read its log")
+        yield bad("lucidd is down: no lucidd holds the lease", "systemctl start lucidd, and read its log")
         seen = {**seen, "configured": {}}
     else:
         yield Finding("ok", f"lucidd runs ({lease.holder})")

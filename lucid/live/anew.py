@@ -24,7 +24,7 @@ class Carried:
     profiles: Mapping[str, ProfileRow] = field(default_factory=dict)
     switches: Mapping[str, str] = field(default_factory=dict)
     newer: bool = True
-    """Than what stands in the new store. Not where another daemon has the lease there: what it has noted stays."""
+    """Than what the new store holds. Not where another daemon has the lease there: what it has noted stays."""
 
     def put(self, store: Store, token: int) -> None:
         """Into *store*; what was set there meanwhile (``lucidctl pause``) stays.

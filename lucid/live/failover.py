@@ -1,6 +1,6 @@
-"""Several lucidd on one store, of which one acts: when a lease has run out, who stands by, and who hands over.
+"""Several lucidd on one store, of which one acts: when a lease has run out, which ones stand by, which hands over.
 
-A standby goes by its own monotonic clock alone: hosts may differ in time. The one that acts is dead to it once the
+A standby uses only its own monotonic clock: hosts may differ in time. The one that acts is dead to it once the
 lease has not changed for as long as a lease lasts (``LeaseWatch``).
 """
 
@@ -75,7 +75,7 @@ def standby_of(store: Views) -> Standby | None:
 
 
 class Failover:
-    """One daemon's part in it: it waits for the lease, or acts and knows who waits."""
+    """One daemon's part in it: it waits for the lease, or acts and knows which daemons wait."""
 
     def __init__(self, holder: str, monotonic_s: Callable[[], float]) -> None:
         self._holder = holder

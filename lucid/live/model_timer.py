@@ -1,9 +1,9 @@
 """Keeps the learned models while a daemon runs: the same tick as cron's, on a timer, in a process of its own.
 
-Training needs libraries that take seconds and hundreds of MiB to load, and may be killed for want of memory; none
+Training needs libraries that take seconds and hundreds of MiB to load, and may be killed when memory is short; none
 of that may touch the daemon. Each tick is therefore a child that runs ``lucidctl models train --due``: it decides,
-trains, promotes and ends. The library's lock keeps two of them apart, whoever started them, and what a killed one
-left undone the next one does, since the library never holds half a version.
+trains, promotes and ends. The library's lock keeps two trainings apart, whichever process started them. What a killed
+training left undone the next one does, since the library never holds half a version.
 """
 
 from __future__ import annotations

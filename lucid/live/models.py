@@ -1,4 +1,4 @@
-"""Which models the daemon uses: the library's versions in service, and what stands in where there is none.
+"""Which models the daemon uses: the library's versions in service, and the replacement where there is none.
 
 Another process may promote, roll back or suspend a version at any time (``lucidctl models``, cron); the files that
 say what is in service are looked at every cycle, and cost a few ``stat`` calls.

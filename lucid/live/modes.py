@@ -44,6 +44,6 @@ def policy_settings(settings: Settings, able: frozenset[Capability]) -> PolicySe
 
 
 def live_profiling(policy: PolicySettings) -> ProfilingSettings:
-    """How jobs are profiled live: whose they are is asked before they are started over, unless the file says who may
+    """How jobs are profiled live: only jobs whose users asked for it are started over, unless the file says which may
     be. A script that works on plain Slurm works under Lucid."""
     return with_defaults(policy, LIVE_DEFAULTS).profiling

@@ -62,7 +62,7 @@ def overtaken(settings: Settings, stored: Mapping[str, str]) -> dict[str, Switch
 
 def settle_switches(settings: Settings, store: Store, now_s: float) -> list[str]:
     """Drop the switches that lucid.toml has overtaken; lucidd does so when it starts. A switch that an earlier Lucid
-    set stays, and goes by the file as it is now from here on. Returns a line for the log of each.
+    set stays, and is from now on compared with the file as it is now. Returns a line for the log of each.
 
     Raises:
         StoreError: the store cannot be read or written.

@@ -230,7 +230,7 @@ class AdditiveModel:
 
 
 def frozen(values: Any) -> FloatArray:
-    """The values as an array that nobody can change."""
+    """The values as a read-only array."""
     array = np.array(values, dtype=np.float64)
     array.setflags(write=False)
     return array

@@ -120,7 +120,7 @@ class LearnedPredictor:
             found.low_s,
             found.high_s if math.isfinite(found.high_s) else None,
         )
-        # An estimate of no time at all would be a division by zero for whoever divides by it.
+        # An estimate of 0 s would cause a division by zero in callers that divide by it.
         return max(found.estimate_s, 1.0), f"{self._sources['duration']}: {found.source}", terms
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:

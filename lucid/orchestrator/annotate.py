@@ -36,7 +36,7 @@ class Annotator:
     def __call__(self, snapshot: Snapshot, memory: Mapping[str, object] | None = None) -> Snapshot:
         """The snapshot with a prediction for each pending and running job, and the ``memory`` of the plan before."""
         if self._handed_out is not None and self._handed_out() is not None:
-            # somebody keeps the last snapshot: its predictions are a fact, ours go on. Commonly nobody does
+            # a caller may keep the last snapshot: its predictions must not change, ours go on. Usually none does
             self._predictions = self._predictions.copy()
         if snapshot.ended:
             self._predictor.learn(snapshot.ended)

@@ -20,8 +20,8 @@ def check_groups(partition: Partition, plan: PartitionPlan, limit: int) -> None:
     """Check the groups that stand once the plan is carried out.
 
     The rules: a group names each of its members once, two to ``limit`` of them; all name the same group, are there
-    and hold exactly the same GPUs, of the count that each asked for; nobody else holds these GPUs; every member
-    lets itself be shared, and is in no pair; the memory peaks of those that were measured fit on each card
+    and hold exactly the same GPUs, of the count that each asked for; no other job holds these GPUs; every member
+    lets itself be shared, and is in no pair; the memory peaks of the measured members fit on each card
     together. A group that loses a member is formed anew in the same plan.
 
     Args:

@@ -15,7 +15,7 @@ __all__ = ["Fence", "Fences", "KeptNodes", "keep"]
 
 
 _LEAST_S = 1.0
-"""Nobody looks for other nodes sooner."""
+"""The policy does not look for other nodes sooner."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,4 +163,4 @@ def _since(lasting: Bools) -> list[int]:
 
 
 _NO_LIMIT = 1 << 40
-"""CPUs or MiB of a node on which nobody limits them."""
+"""CPUs or MiB of a node without a limit."""

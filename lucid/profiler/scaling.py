@@ -2,7 +2,7 @@
 forecast to join it.
 
 In a burst, jobs that their own VC could start at once are sent there and measured where they run: that is the
-paper's 'borrow idle VC nodes', without a node ever changing hands, so that nobody need be moved when they are
+paper's 'borrow idle VC nodes', without a node ever changing hands, so that no job has to move when they are
 wanted back (docs/decisions/0007).
 """
 

@@ -33,7 +33,7 @@ class Point:
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Mean of those that are known; ``None`` if none is."""
+    """Mean of the known values; ``None`` if no value is known."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 

@@ -121,7 +121,7 @@ class Steadiness:
 
     @property
     def unstable(self) -> bool:
-        """Large, recurring and irregular swings: nobody can foretell what a partner would meet."""
+        """Large, recurring and irregular swings: the load beside a partner cannot be predicted."""
         return (
             self.blocks >= _LEAST_BLOCKS
             and self.swing > self.swing_limit
@@ -179,7 +179,7 @@ class MemoryTrend:
 def memory_trend(memory: Sequence[float], step_s: float) -> MemoryTrend:
     """Judge whether memory grows, from readings at equal steps after start-up (at least one).
 
-    The series is cut into 24 bins, each standing for its highest reading. Growth is foretold where the bins
+    The series is cut into 24 bins, each with its highest reading. Growth is predicted where the bins
     rise by the Mann-Kendall test (z above 3), the newest half still holds at least a quarter of the rise (an
     allocator that has filled its cache has stopped), and the rise is at least 64 MiB and 2 %. Its speed is the
     median slope between any two bins of the newest half (Theil-Sen).

@@ -36,7 +36,7 @@ __all__ = ["goes_through_profiling", "measured_after_s", "plan_profiling", "t_pr
 def goes_through_profiling(job: Job, settings: ProfilingSettings) -> bool:
     """Is a new job profiled before it may enter its VC? Jobs above N_prof are not: they are measured where
     they run (L2); nor are jobs that hold no GPU, ask for several nodes, or may not be requeued. Where not everybody
-    may be started over (``restarts``) nobody is: jobs are measured in their VC while they run."""
+    may be started over (``restarts``) there is no stage: jobs are measured in their VC while they run."""
     if not settings.enabled or settings.restarts != "allowed":
         return False
     profiled = job.gpus > 0 and job.min_nodes <= 1 and job.requeueable
@@ -65,7 +65,7 @@ def plan_profiling(
     """Start profiling runs fewest GPUs first, and end those that have reached T_prof.
 
     A job whose time is up is released to its own VC, or carries on in place: where jobs already wait in its VC
-    (``waiting_at_home``: how many, by VC), nobody waits for profiling nodes, and it stands on one of the nodes
+    (``waiting_at_home``: how many, by VC), no job waits for profiling nodes, and it runs on one of the nodes
     set aside for that; or where it may not be started over. A job that ended within T_prof is simply gone
     (L6). Queue order: GPU demand ascending, then time of arrival (L4); placement is exclusive and consolidated
     on one node. A job that no profiling node could ever hold, or that has waited too long behind smaller ones,
@@ -165,7 +165,7 @@ def _others_gpus(partition: Partition) -> int:
 
 
 def _in_order(partition: Partition, settings: ProfilingSettings) -> list[Pending]:
-    """Fewest GPUs first; or the users in turn, each user's fewest GPUs first, who has runs under way later."""
+    """Fewest GPUs first; or the users in turn, users with profiling runs last, each user's fewest GPUs first."""
     smallest = sorted(partition.pending, key=lambda e: e.job.gpus)
     if not settings.users_in_turn:
         return smallest

@@ -29,7 +29,7 @@ __all__ = ["FORETELL_S", "LEAST_WORK_S", "Phase", "Spell", "Summary", "merged_pr
 LEAST_WORK_S: Final = 20.0
 """A profile is made from so many seconds of work; before that a job counts as not measured."""
 FORETELL_S: Final = 3600.0
-"""How far ahead a growing memory footprint is foretold for the profile."""
+"""How far ahead a growing memory footprint is predicted for the profile."""
 _RECENT_S: Final = 60.0
 _SETTLE_S: Final = 3.0
 """Left out at the start of work: NVML's utilisation is itself a mean over up to a second, and autotuning of

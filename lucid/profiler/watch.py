@@ -22,7 +22,7 @@ LEAST_TOGETHER_S: Final = 60.0
 _LEAST_TRAFFIC: Final = 5.0
 """Jobs with less memory traffic (percent) cannot be judged by it: noise would decide."""
 _MOST: Final = 1.2
-"""Above full speed nothing is known but that nobody is slowed; phases of a job differ."""
+"""A speed above 1 only says that the job is not slowed; phases of a job differ."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ class ActingFloor(Floor):
         self._schedule_end(live)
 
     def _requeue(self, live: Live, decision: Requeue) -> None:
-        """A preempted job was checkpointed and keeps its work; a parted one starts over, since nobody asked
+        """A preempted job was checkpointed and keeps its work; a parted one starts over, since Lucid did not ask
         its program to save anything."""
         view = live.view
         assert isinstance(view, Running)
@@ -279,7 +279,7 @@ class ActingFloor(Floor):
         shown = partner.view
         assert isinstance(shown, Running)
         if not self._mend_survivors and shown.start_s >= view.start_s:
-            return  # the published slip: the survivor stays slow, and in a pair with nobody, for ever
+            return  # a defect of the published simulator: the survivor stays slow, in a pair without partner
         self._remember(live, view, partner, shown)
         self._catch_up(partner)
         partner.speed = 1.0

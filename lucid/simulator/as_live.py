@@ -34,7 +34,7 @@ class AsLive:
 
 class LiveLikeCluster(SimulatedCluster):
     """Jobs like one measured before bring its profile (``LikeProfiles``, as with ``daemon.reuse_profiles_days``):
-    they skip the profiling nodes, and those that wait there go to their VC at once. One that then runs alone for
+    they skip the profiling nodes, and jobs that wait there go to their VC at once. One that then runs alone for
     long enough is measured itself."""
 
     def __init__(self, live: AsLive, *args: Any, **options: Any) -> None:

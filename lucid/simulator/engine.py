@@ -105,7 +105,7 @@ def run(
             wake_s = result.plan.wake_s
             memory = result.plan.memory
             done = not (result.applied and cluster.moved)
-            del result  # a snapshot that nobody keeps need not be kept apart from the next one
+            del result  # a snapshot without another reference can be changed into the next one
             if done:
                 break
         if progress is not None and cycles % _PROGRESS_CYCLES == 0:

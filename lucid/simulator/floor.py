@@ -1,4 +1,4 @@
-"""The floor of the simulated cluster: who stands on which GPUs, how fast each job works there, and when it ends."""
+"""The floor of the simulated cluster: the GPUs of each job, how fast the job works there, and when it ends."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Floor:
         known = [member.item.stages for member in members if member.item.stages is not None]
         speeds = [1.0] * len(members)
         if self._interleaving is not None and len(members) > 1:
-            assert len(known) == len(members), "a group of jobs of which nobody knows the stage times"
+            assert len(known) == len(members), "a group of jobs without stage times"
             speeds = self._interleaving.speeds(known)
         cold_s = sum(item.start_s for item in known)
         for member, speed in zip(members, speeds, strict=True):

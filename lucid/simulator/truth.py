@@ -29,7 +29,7 @@ class Interference(Protocol):
 
 
 class ContentionTruth:
-    """Interference by the documented contention model (docs/simulator.md), for want of measurements."""
+    """Interference by the documented contention model (docs/simulator.md), where nothing was measured."""
 
     def speeds(self, a: JobProfile, b: JobProfile) -> tuple[float, float]:
         """As ``lucid.binder.contention`` says."""
@@ -37,7 +37,7 @@ class ContentionTruth:
 
 
 class PairsTable:
-    """Interference from measured pairs, by workload label. Pairs that nobody measured run at ``unmeasured``
+    """Interference from measured pairs, by workload label. Pairs without a measurement run at ``unmeasured``
     speed each (the published simulator takes 1.0 for them)."""
 
     def __init__(

@@ -33,7 +33,7 @@ def fair_shares(usage: Mapping[str, float], shares: Mapping[str, float]) -> dict
 
 
 class UsageBook:
-    """Usage of each account, or of each user where jobs name no account; those that name neither have none.
+    """Usage of each account, or of each user where jobs name no account; jobs that name neither have none.
 
     Args:
         half_life_s: after this long usage counts half.

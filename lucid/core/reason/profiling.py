@@ -1,4 +1,4 @@
-"""Reasons of the profiling stage: who goes through it, when it is over, and where to from there."""
+"""Reasons of the profiling stage: which jobs pass through it, when it ends, and where a job goes then."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class ProfilingFits(Reason):
 
 @dataclass(frozen=True, slots=True)
 class ProfilingTaken(Reason):
-    """Do jobs that Lucid does not manage hold GPUs of the profiling nodes? Nobody waits for those."""
+    """Do jobs that Lucid does not manage hold GPUs of the profiling nodes? Lucid does not wait for such jobs."""
 
     gpus: int
 

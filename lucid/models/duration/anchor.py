@@ -1,4 +1,4 @@
-"""The anchor of an estimate: the median of the user's finished jobs, or what stands in for it."""
+"""The anchor of an estimate: the median of the user's finished jobs, or its replacement."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def walk_forward(
 def _intervals(
     jobs: JobTable, test_from: int, point: FloatArray, scale: FloatArray, tracker: IntervalTracker
 ) -> tuple[FloatArray, FloatArray]:
-    """Bounds of every test job from residuals of those that had ended at its submission."""
+    """Bounds of every test job from residuals of the jobs that had ended at its submission."""
     low, high = np.empty(len(point)), np.empty(len(point))
     truth = to_log(jobs.duration_s[test_from:])
     residuals = residual(truth, point, scale)

@@ -174,7 +174,7 @@ def _well_known(jobs: JobTable, rows: IntArray) -> frozenset[str]:
 
 
 def _evident(table: Mapping[str, FloatArray]) -> str:
-    """The first candidate, or the best of those that evidently beat it."""
+    """The first candidate, or the best of the candidates that are clearly better."""
     default, *others = table
     best = default
     if len(table[default]) < 2:
@@ -205,7 +205,7 @@ def relative_loss(anchor: FloatArray, shift: FloatArray, truth: FloatArray, limi
 def _new_users(train: TableTrainer, jobs: JobTable, ratio: FloatArray) -> tuple[AdditiveModel | None, float]:
     """Tables by request of `ratio`, log(duration / demand mean), if they help users left out of training.
 
-    Every user counts alike, whoever submitted how many jobs: the next new user is one more user, not one more
+    Every user counts equally, regardless of the number of jobs: the next new user is one more user, not one more
     job of a busy one.
     """
     target = np.clip(ratio, -MOST_LOG, MOST_LOG)
@@ -234,8 +234,9 @@ def _profiled(
     """Tables by measurement of log(duration / estimate), where later jobs evidently gain by them.
 
     `rows`, in order of their ends, were profiled, and `point` estimates them by a model that had not seen them. That
-    they lived to be profiled makes all of them longer than their estimates; this is left to whoever knows how long
-    one has run (`IntervalTracker.remaining_s`), so that the tables say only how the measured differ from each other.
+    they lived to be profiled makes all of them longer than their estimates; the caller knows how long one has
+    run and handles this (`IntervalTracker.remaining_s`). So the tables only say how measured jobs differ from each
+    other.
     """
     features = (*PROFILE_COLUMNS, "gpus")
     if len(rows) < FEWEST_JOBS:

@@ -65,7 +65,7 @@ class DurationKind(Kind[DurationModel, JobTable]):
         return [Tables(title, "log of the factor", tables) for title, tables in titles if tables is not None]
 
     def task(self, library: Library, data: JobTable) -> Task[DurationModel]:
-        """Fit on finished jobs, judge on those that ended later."""
+        """Fit on finished jobs, judge on jobs that ended later."""
         jobs = _ended(data).by_submit()
         version = self.in_service(library)
         learned_until = None if version is None else float(version.facts.get("learned_until", -math.inf))

@@ -60,7 +60,7 @@ _REMEDY: Final = "train the model again or restore an earlier version"
 
 @dataclass(frozen=True)
 class DurationModel:
-    """A fitted model; `default_log` stands in while nothing at all has finished.
+    """A fitted model; `default_log` is the estimate while no job has finished.
 
     `users` are those whom the tables know well enough: what was learned from others' habits made estimates of
     a newcomer's jobs worse than the newcomer's own median, so anybody else is estimated by that alone.

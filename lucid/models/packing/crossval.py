@@ -71,7 +71,7 @@ def sides_by(pairings: Sequence[Pairing], what: Literal["workload", "config"], f
 
 
 def leave_both_out(design: PairDesign, sides: IntArray, absent: Sequence[int] = ()) -> Held:
-    """Predict every pairing from those that share no group with either of its sides."""
+    """Predict every pair from the pairs that share no group with either of its jobs."""
     return _held(design, sides, _both(sides, absent), absent)
 
 

@@ -1,4 +1,4 @@
-"""Profiles foretold from like jobs measured before: the same user's same program, or, less surely, a similar one.
+"""Profiles predicted from similar measured jobs: the same program of the user, or, less surely, a similar one.
 
 A program is known by its name without what differs from run to run (`name_stem`: case and numbers). The looser the
 likeness, the larger the margin on GPU memory: rule 1 of packing rests
@@ -44,7 +44,7 @@ class LikeProfiles:
         self._told: dict[_Key, tuple[_Known, JobProfile]] = {}
 
     def note(self, user: str, name: str, gpus: int, profile: JobProfile, at_s: float) -> None:
-        """A job was measured. Jobs without a user are like nobody."""
+        """Record a measured job. A job without a user is similar to no other job."""
         if not user:
             return
         for key in self._keys(user, name, gpus):
@@ -55,8 +55,8 @@ class LikeProfiles:
             self._known[key] = _Known(latest, most_mib, at_s if before is None else max(at_s, before.at_s))
 
     def of(self, user: str, name: str, gpus: int, now_s: float) -> JobProfile | None:
-        """The profile foretold of such a job: the same object as long as it says the same; ``None`` if no job like it
-        was measured."""
+        """The profile predicted for such a job: the same object as long as it says the same; ``None`` if no similar
+        job was measured."""
         if not user:
             return None
         for key, margin in zip(self._keys(user, name, gpus), _MARGINS, strict=False):

@@ -60,7 +60,7 @@ def read_profiles(path: Path) -> list[Usage]:
 
     Raises:
         ModelError: the file cannot be read, a column is absent, a value is no number or out of range, or a
-            configuration stands there twice.
+            configuration is in the table twice.
     """
     usages: list[Usage] = []
     known: dict[str, int] = {}

@@ -161,7 +161,7 @@ def share_labels(
     """Labels by the paper's rule from measured pairs.
 
     A configuration never measured beside another keeps the label its profile brings (a workload too large to
-    be paired was judged by whoever measured it), or None.
+    be paired has the label of its table), or None.
     """
     bars = thresholds or Thresholds()
     speeds: dict[str | None, list[float]] = {}
@@ -181,7 +181,7 @@ def fit_share(
     """Grow and prune the tree; without `alpha` it is chosen by `choose_alpha`.
 
     Thresholds are rounded to whole units where no training value lies between: drivers report whole percent
-    and MiB, so finer ones would pretend a precision nobody can measure.
+    and MiB, so finer ones would pretend a precision that cannot be measured.
 
     Raises:
         ModelError: no data, labels outside 0, 1, 2, or a feature that is missing.

@@ -60,7 +60,7 @@ class ArrivalForecaster:
         return self._made
 
     def week(self) -> tuple[dict[str, float], float]:
-        """GPUs submitted in the week before the last forecast: by VC, and those that go through profiling nodes."""
+        """GPUs submitted in the week before the last forecast: by VC, and to profiling nodes."""
         return {vc: sum(bins.values()) for vc, bins in self._gpus.items()}, sum(self._to_profile.values())
 
     def _rate(self, bins: Counts, at: int) -> float:

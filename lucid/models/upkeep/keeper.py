@@ -24,7 +24,7 @@ __all__ = ["Keeper", "Outcome", "Source", "rules_from"]
 @dataclass(frozen=True)
 class Source:
     """Where data of one sort comes from. ``read`` reads all of it anew; ``name`` says where from, for the facts of
-    versions. ``implied``: nobody named it, so that nothing is wrong where it does not suffice."""
+    versions. ``implied``: no option named it, so it is no error if it does not suffice."""
 
     read: Callable[[], Any]
     name: str = ""
@@ -91,7 +91,7 @@ class Keeper:
         return [self._looked_at(kind, now) for kind in self._kinds.values()]
 
     def tick(self, now: datetime, kinds: Sequence[str] | None = None) -> list[Outcome]:
-        """Look at every kind; train, and fall back to what stands in for the model, where that is due.
+        """Look at every kind; train, and suspend the version in service, where that is due.
 
         Trouble with one kind (data that cannot be read, a training that fails) is reported and leaves the others.
         """

@@ -1,4 +1,4 @@
-"""Which versions serve: of every kind the one in service, or the reason why what stands in for it answers."""
+"""Which versions serve: for every kind the one in service, or its replacement and the reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What answers for one kind: a version (``v3``), or what stands in for one, and ``why``. ``trouble``: a version
+    """What answers for one kind: a version (``v3``), or its replacement, and ``why``. ``trouble``: a version
     is in service and cannot be used."""
 
     version: str
@@ -36,7 +36,7 @@ class Served:
         """By name of the kind."""
 
     def model(self, kind: Kind[M, Any]) -> M | None:
-        """The model of the version in service; ``None`` where what stands in for it answers."""
+        """The model of the version in service; ``None`` where its replacement answers."""
         return self._models.get(kind.name)
 
     def version(self, kind: Kind[Any, Any]) -> str:

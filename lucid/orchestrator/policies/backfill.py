@@ -74,7 +74,7 @@ class BackfillPolicy(PartitionPolicy):
         )
 
     def _changes_s(self, partition: Partition, now_s: float) -> float | None:
-        """When priorities are next worked out. Where nothing runs, who waits waits for a node, in any order."""
+        """When priorities are computed next. If no job runs, waiting jobs wait for a node, in any order."""
         if not self._weighs or not partition.running:
             return None
         period_s = self._settings.calc_period_s

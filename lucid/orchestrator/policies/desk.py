@@ -1,4 +1,4 @@
-"""What policies of elastic jobs share: rounds, jobs that are not elastic, and from counts of GPUs to decisions."""
+"""Shared by the policies of elastic jobs: rounds, jobs that are not elastic, and decisions from GPU counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Entry = Pending | Running
 
 
 def wait_for_round(partition: Partition, at_s: float) -> PartitionPlan:
-    """Everybody waits for the round at ``at_s``."""
+    """All jobs wait for the round at ``at_s``."""
     hold = Hold((NextRound(at_s),))
     return PartitionPlan(dict.fromkeys((e.job.id for e in partition.pending), hold), wake_s=at_s)
 
@@ -40,14 +40,14 @@ def _submitted(entry: Entry) -> tuple[float, int, str]:
 
 
 def _may_move(entry: Entry) -> bool:
-    """Is it for an elastic policy to give this job its GPUs? Not one that shares them or is being profiled."""
+    """Does an elastic policy decide the GPUs of this job? Not if the job shares GPUs or is being profiled."""
     if entry.job.elastic is None:
         return False
     return isinstance(entry, Pending) or (entry.partner is None and not entry.group and entry.stage is Stage.MAIN)
 
 
 class Desk:
-    """One plan of one partition in the making.
+    """The plan of one partition while it is made.
 
     Jobs that are not elastic stay as they are. Those that wait are started first come, first served, before the
     elastic ones get theirs, as long as all that are not elastic hold no more than their share by number of jobs

@@ -1,7 +1,8 @@
 """The elastic data-sharing platform: every request gets GPUs as soon as there are any, idle ones go to running jobs
 and come back when requests wait (rows E1-E15). The mathematics is ``lucid.systems.elastic``.
 
-Jobs that are not elastic run as they asked to: they wait in the same line, and GPUs are taken back for them too.
+Jobs that are not elastic get the GPUs that they asked for. They wait in the same queue, and running elastic jobs
+give GPUs back for them too.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["ElasticPolicy"]
 Floats = NDArray[np.float64]
 
 _MOST_ROUNDS = 3
-"""Admit, expand what was admitted; a third time changes nothing."""
+"""Passes: the first admits jobs, the second expands them; a third would change nothing."""
 
 
 class ElasticPolicy(PartitionPolicy):
@@ -49,7 +50,7 @@ class ElasticPolicy(PartitionPolicy):
         self.needs = frozenset({Capability.RESIZE, Capability.PREEMPT}) if rule == "elastic" else frozenset()
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        """Serve the line, then resize what runs."""
+        """Serve the queue, then resize the running jobs."""
         desk = _Desk(partition, snapshot.predictions)
         if self._rule == "elastic":
             desk.rescale()
@@ -60,7 +61,7 @@ class ElasticPolicy(PartitionPolicy):
 
 @dataclass(slots=True)
 class _Job:
-    """An elastic job in the making: ``gpus`` as it is to be, 0 while it waits."""
+    """An elastic job while the plan is made: ``gpus`` as planned, 0 while it waits."""
 
     entry: Pending | Running
     limits: Elastic
@@ -81,7 +82,7 @@ class _Job:
 
 
 def _job(entry: Pending | Running, limits: Elastic, found: Prediction | None) -> _Job:
-    """Epochs left and epoch times as known: reported ones before preset ones (E13). Nobody's guess is one epoch,
+    """Epochs left and epoch times as known: reported ones before preset ones (E13). Without either: one epoch,
     whose time is inverse in the number of GPUs."""
     most = limits.max_gpus
     preset = found.epoch_s if found is not None and found.epoch_s else 60.0 / np.arange(1, most + 1)
@@ -98,7 +99,7 @@ def _job(entry: Pending | Running, limits: Elastic, found: Prediction | None) ->
 
 
 class _Desk:
-    """One plan of one partition in the making."""
+    """The plan of one partition while it is made."""
 
     def __init__(self, partition: Partition, predictions: Mapping[str, Prediction]) -> None:
         self._partition = partition
@@ -124,12 +125,12 @@ class _Desk:
             if limits is not None:
                 self._jobs[waiting.job.id] = _job(waiting, limits, predictions.get(waiting.job.id))
         self._ledger = Ledger(partition)
-        """What is free once every job that is to be resized has given its GPUs back."""
+        """The free GPUs once every job that will be resized has given its GPUs back."""
 
     # -- what runs, on how many GPUs -----------------------------------------------------------------------
 
     def serve_fixed(self, most: bool) -> None:
-        """First come, first served; nobody is ever resized (E14, E15)."""
+        """First come, first served; no job is ever resized (E14, E15)."""
         ledger, total = self._ledger, sum(node.gpus for node in self._partition.nodes if node.available)
         for at, entry in enumerate(self._waiting):
             made = self._jobs.get(entry.job.id)
@@ -147,8 +148,8 @@ class _Desk:
             self._start(entry, where)
 
     def rescale(self) -> None:
-        """The five principles (E1-E5): in line, one GPU each from what is idle, else from what runs; what nobody
-        waits for expands what runs."""
+        """The five principles (E1-E5): in queue order, each request gets one GPU, from idle GPUs, else from running
+        jobs. If no request waits, idle GPUs expand running jobs."""
         first = self._serve_rigid()
         line, rigid = self._front(self._waiting[first:])
         had = {job.id: job.gpus for job in self._running}
@@ -176,7 +177,7 @@ class _Desk:
         self._hold_from(first)
 
     def _front(self, line: Sequence[Pending]) -> tuple[list[_Job], Pending | None]:
-        """The elastic jobs before the first that is not, and that one: nobody passes anybody."""
+        """The elastic jobs before the first one that is not elastic, and that one: no job passes another."""
         front: list[_Job] = []
         for entry in line:
             if entry.job.elastic is None:
@@ -185,7 +186,7 @@ class _Desk:
         return front, None
 
     def _serve_rigid(self) -> int:
-        """Start those at the head of the line that are not elastic, while they fit; how many have left the line."""
+        """Start jobs at the head of the queue that are not elastic, while they fit; return how many started."""
         for at, entry in enumerate(self._waiting):
             if entry.job.elastic is not None:
                 return at
@@ -197,7 +198,7 @@ class _Desk:
 
     @staticmethod
     def _admit(waiting: list[_Job], idle: int) -> list[_Job]:
-        """Take from the front of the line whom the idle GPUs serve."""
+        """Take the jobs from the front of the queue for which the idle GPUs suffice."""
         admitted: list[_Job] = []
         while waiting and waiting[0].limits.min_gpus <= idle:
             job = waiting.pop(0)
@@ -209,7 +210,7 @@ class _Desk:
     # -- where ---------------------------------------------------------------------------------------------
 
     def _deal(self, jobs: Sequence[_Job], had: Mapping[str, int]) -> None:
-        """Place what changes and what starts, anew and together; nobody else moves (E11)."""
+        """Place the resized and the starting jobs together; no other job moves (E11)."""
         changed = [job for job in jobs if job.gpus != had.get(job.id, 0)]
         leaving = [job.entry for job in changed if isinstance(job.entry, Running)]
         self._ledger.give_back(leaving)
@@ -274,7 +275,7 @@ class _Desk:
         self._act(entry, Start(where, (FairOrder(entry.job.submit_s), free)))
 
     def _hold_from(self, first: int) -> None:
-        """The rest of the line waits: its head for GPUs, the others for it."""
+        """The rest of the queue waits: the first job for GPUs, the others for the first job."""
         head: Pending | None = None
         for entry in self._waiting[first:]:
             if entry.job.id in self._decisions:

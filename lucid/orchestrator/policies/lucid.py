@@ -73,7 +73,7 @@ class LucidPolicy(PartitionPolicy):
         return goes_through_profiling(job, self._settings.profiling)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Plan every partition; where jobs are measured in place, profiling nodes then take in who is left over."""
+        """Plan every partition; where jobs are measured in place, profiling nodes then take remaining jobs."""
         plan = super().plan(snapshot)
         return with_overflow(plan, snapshot, self._profiling) if self._in_place else plan
 

@@ -21,8 +21,8 @@ __all__ = ["ServedLarge", "ServedTurns", "serve_large", "serve_turns"]
 
 @dataclass(frozen=True, slots=True)
 class ServedTurns:
-    """Whose turn it was by the starvation bound, the nodes kept for those who did not start, and when time alone may
-    change this, s."""
+    """The jobs whose turn has come by the starvation bound, the nodes kept for the ones that did not start, and the
+    time at which this may change without an event, s."""
 
     ids: Set[str] = frozenset()
     fences: Mapping[str, KeptNodes] = field(default_factory=dict)
@@ -40,8 +40,7 @@ class ServedLarge:
 
 
 def serve_turns(starts: Starts, shadow: Shadow) -> ServedTurns:
-    """Those whose turn has come by the starvation bound start, each before all whose bound is later, or have nodes
-    kept for them."""
+    """Start the jobs whose turn has come by the starvation bound, earlier bounds first, or keep nodes for them."""
     index, fairness = starts.ledger.index, starts.settings.fairness
     found, changes_s = turns(starts.partition, shadow.starts_s, shadow.next_end_s, starts.now_s, fairness)
     before = shadow.fences

@@ -84,8 +84,8 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
 
     What stopped a job stops every later job of its shape and level (``Fences.level``) that needs no less GPU memory:
     a plan only ever uses room up, and later jobs have higher priority values. A job that starts alone between the two
-    may be joined, but on GPUs that the first one could not have: for want of CPUs or host memory, of which there are
-    then fewer, or because the nodes are kept for another. The speed of a pair is not part of the
+    may be joined, but on GPUs that the first one could not have: because CPUs or host memory were missing, of which
+    there are then fewer, or because the nodes are kept for another. The speed of a pair is not part of the
     shape: a lighter job of the same share score waits with the heavier one before it, until the next plan.
     """
     decisions, fences, feasible = starts.decisions, starts.fences, Feasibility(starts.partition)

@@ -148,7 +148,7 @@ class Starts:
 
     def in_order(self, queued: QueuedJob, level: int) -> Hold | None:
         """Start a job of the queue, or say why it waits. It starts beside another, else alone, else beside another
-        on the terms of those who would wait."""
+        on the terms of the jobs that would wait."""
         fair: tuple[Reason, ...] = () if queued.fair is None else (queued.fair,)
         less, packing = self.sharing.less, self.settings.packing
         found, why = self.partner(queued, level, self.sharing.gss)

@@ -42,7 +42,7 @@ __all__ = ["ATTAINED", "REMAINING", "MuriPolicy", "PriorityRule", "grouping_opti
 
 def remaining_s(entry: Pending | Running, prediction: Prediction | None, now_s: float) -> float:
     """Expected seconds that a job still needs alone on its GPUs: its duration less the work that its executor has
-    reported, or less the time it has had where nobody reports. Infinite without a prediction."""
+    reported, or less its run time if there is no report. Infinite without a prediction."""
     if prediction is None:
         return float("inf")
     done_s = attained_s(entry, now_s) if entry.work is None else entry.work.by_s(now_s)
@@ -51,7 +51,7 @@ def remaining_s(entry: Pending | Running, prediction: Prediction | None, now_s: 
 
 @dataclass(frozen=True, slots=True)
 class PriorityRule:
-    """By what jobs are sorted: ``value`` of a job (smaller first), and the name under which reasons give it."""
+    """The sort key of jobs: ``value`` of a job (smaller first), and the name of the value in reasons."""
 
     name: str
     value: Callable[[Pending | Running, Prediction | None, float], float]
@@ -163,8 +163,8 @@ class MuriPolicy(PartitionPolicy):
         return (Interleaved(len(item.jobs), " ".join(item.jobs), group_period(group, self.options), alone_s),)
 
     def line_up(self, partition: Partition, now_s: float) -> list[Pending | Running]:
-        """All jobs of the partition, in the order in which those of equal priority stand: new arrivals last, then
-        more GPUs first, then those that run, then by submission."""
+        """All jobs of the partition, in the order for equal priorities: new arrivals last, then
+        more GPUs first, then running jobs, then by submission."""
 
         def stand(entry: Pending | Running) -> tuple[float, ...]:
             waits = isinstance(entry, Pending)
@@ -177,7 +177,7 @@ class MuriPolicy(PartitionPolicy):
         """Called with the jobs by priority; for variants."""
 
     def _queue(self, partition: Partition, snapshot: Snapshot, decisions: dict[str, Decision]) -> _Queue:
-        """All jobs of the partition by priority; those that can never run are held, and left out."""
+        """All jobs of the partition by priority; jobs that can never run are held, and left out."""
         now_s, predictions, rule = snapshot.now_s, snapshot.predictions, self.rule
         feasible = Feasibility(partition)
         keyed: list[tuple[float, Pending | Running]] = []
@@ -185,7 +185,7 @@ class MuriPolicy(PartitionPolicy):
             hopeless = feasible.bar(entry.job) if isinstance(entry, Pending) else None
             if hopeless is not None:
                 decisions[entry.job.id] = Hold((hopeless,))
-            if hopeless is not None or entry.job.gpus <= 0:  # Slurm runs those by itself
+            if hopeless is not None or entry.job.gpus <= 0:  # Slurm runs such jobs without Lucid
                 continue
             keyed.append((rule.value(entry, predictions.get(entry.job.id), now_s), entry))
         keyed.sort(key=lambda item: item[0])
@@ -219,8 +219,8 @@ class MuriPolicy(PartitionPolicy):
 
 
 def _within_memory(groups: Iterable[Group], mem_mib: Mapping[str, float], partition: Partition) -> Iterator[Group]:
-    """The groups, those split whose measured memory peaks exceed a GPU's memory together. Of what was never
-    measured nobody can say so; Muri takes it to fit."""
+    """The groups; a group is split if the sum of its measured memory peaks exceeds a GPU's memory. Jobs without a
+    measurement count as fitting, as in Muri."""
     most = min((node.gpu_mem_mib for node in partition.nodes), default=0)
     for group in groups:
         if len(group.jobs) > 1 and sum(mem_mib.get(str(job.job_id), 0.0) for job in group.jobs) > most:
@@ -237,7 +237,7 @@ class _Queue:
     jobs: dict[str, Job]
     rank: dict[str, int]
     alone: set[str]
-    """Jobs that share with nobody."""
+    """Jobs that share with no other job."""
     gpus: int
     """GPUs of the nodes that are up."""
     mem_mib: dict[str, float]
@@ -262,7 +262,7 @@ class _Fits:
         self._place = place
         self._jobs = queue.jobs
         self.failed: dict[int, FreeGpus] = {}
-        """What the first job of each GPU count found that did not fit."""
+        """For each GPU count: what the first job found that did not fit."""
 
     def __call__(self, job: MuriJob) -> bool:
         known = self._jobs[str(job.job_id)]

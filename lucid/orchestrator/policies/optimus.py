@@ -46,7 +46,7 @@ class OptimusPolicy(PartitionPolicy):
     """Decides at multiples of the interval only.
 
     With ``fitted`` the epochs that a job takes come from its loss curve or from jobs of its type (those of the
-    same name), and its speed from a fit to what it and they have shown; a job that nobody knows runs on numbers
+    same name), and its speed from a fit to what it and they have shown; an unknown job runs on numbers
     of GPUs chosen by lot until it is known (O9). Otherwise both are the predictor's.
     """
 
@@ -78,7 +78,7 @@ class OptimusPolicy(PartitionPolicy):
             jobs, probes = self._fitted_jobs(entries, memory, now_s)
         else:
             jobs, probes = [_known_job(entry, snapshot.predictions.get(entry.job.id)) for entry in entries], {}
-        # nobody has servers to give: what stops at the first offer without gain would stop at those
+        # no job has parameter servers: a rule that stops at the first offer without gain would stop at those
         tasks = allocate(jobs, (0.0, 0.0, 0.0, float(total)), stop="exhausted").tasks
         wanted = {str(job_id): workers for job_id, (_, workers) in tasks.items()}
         _probe(wanted, probes, total)

@@ -1,4 +1,4 @@
-"""Where groups of jobs go: those that stand stay, the rest is placed from the largest to the smallest."""
+"""Places groups of jobs: groups that run keep their GPUs, the others are placed from the largest to the smallest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def arrange(
 ) -> tuple[list[Placed], Ledger]:
     """Find GPUs for groups, each of jobs of one GPU count.
 
-    With ``stay``, groups that stand keep their GPUs, and a new group takes those of a member that runs, if all can
+    With ``stay``, running groups keep their GPUs, and a new group takes the GPUs of a running member, if all can
     be placed so; else everything is placed anew. A group needs the CPUs and the host memory of all its members;
     one for which there are not enough is taken apart, and its members are placed one by one as far as they go.
 
@@ -61,7 +61,7 @@ def arrange(
 
 
 def _whole(members: Sequence[Job]) -> Job:
-    """A job that needs what the whole group needs."""
+    """A stand-in job with the needs of the whole group."""
     first = members[0]
     if len(members) == 1 or not any(job.cpus or job.mem_mib for job in members):
         return first
@@ -91,7 +91,7 @@ def _stay(
     placements: list[Placement | None],
     ledger: Ledger,
 ) -> None:
-    """Groups that stand keep their GPUs; then new ones take those of their first member that runs, if it can."""
+    """Running groups keep their GPUs; then a new group takes the GPUs of its first running member, if possible."""
     running = {entry.job.id: entry for entry in partition.running}
     up = {node.name for node in partition.nodes if node.available}
     taken: set[Placement] = set()

@@ -233,12 +233,12 @@ class _Advance:
                 self._starts_s[action.job_id] = at_s
 
     def _free(self) -> int:
-        """GPUs that nobody holds in the shadow, wherever they are."""
+        """GPUs that are free in the shadow, on any node."""
         held = {part for entry in self._running.values() for part in entry.placement}
         return self._partition.gpus - sum(part.mask.bit_count() for part in held)
 
     def _tally(self) -> Kept:
-        """Count those that have started: as they were told to, even if they have ended since, or by carrying on."""
+        """Count the jobs that have started: by a decision, even if they have ended since, or by carrying on."""
         before, kept = self._before, self._before.kept
         waiting = {e.job.id for e in self._partition.pending}
         begun = {job_id: told_s for job_id, told_s in before.told_s.items() if job_id not in waiting}

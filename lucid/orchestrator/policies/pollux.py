@@ -1,4 +1,4 @@
-"""Pollux: GPUs to whom they bring the most goodput, dealt out anew at every round (rows P20, P24-P30)."""
+"""Pollux: every round divides the GPUs anew, for the most goodput (rows P20, P24-P30)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Memory:
 
 
 class PolluxPolicy(PartitionPolicy):
-    """Decides at multiples of the interval only. Needs no estimate: what it goes by is reported by the jobs."""
+    """Decides at multiples of the interval only. Needs no estimate: it uses what the jobs report."""
 
     name = "pollux"
     needs = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.PREEMPT})

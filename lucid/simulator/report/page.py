@@ -118,7 +118,7 @@ def _context(
 def _charts(
     runs: Sequence[Run], names: Sequence[str], styles: Sequence[int], figures: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Every chart and the table that stands in for it."""
+    """Every chart and the table with the same values."""
     jcts = [jct_of(run) for run in runs]
     lines = time_lines(runs)
     last_s = max((o.job.submit_s for run in runs for o in run.outcomes), default=0.0)

@@ -51,7 +51,7 @@ class Scale:
 
 
 def placed(scale: Scale, ticks: Sequence[Tick]) -> list[Tick]:
-    """On the pixels of the scale, without those that would touch the one before."""
+    """On the pixels of the scale, without labels that would touch the one before."""
     kept: list[Tick] = []
     for tick in ticks:
         at = scale(tick.at)

@@ -88,7 +88,7 @@ def _cells(column: Column, values: Sequence[float | None]) -> list[Cell]:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A table that stands in for a chart."""
+    """A table with the values of a chart."""
 
     caption: str
     head: list[str]

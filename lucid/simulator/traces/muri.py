@@ -1,7 +1,7 @@
 """Muri's traces: jobs with the time that an iteration spends on each resource. All times in milliseconds.
 
 A job's work is ``iterations`` x ``iteration_time``; the column ``duration`` is what the iterations were made from,
-rounded differently, and only stands in where they are missing. The times are those of a model on a number of GPUs,
+rounded differently, and is used only where they are missing. The times are those of a model on a number of GPUs,
 measured alone; seconds to start come from the authors' table.
 """
 

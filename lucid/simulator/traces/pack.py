@@ -1,6 +1,6 @@
 """Packs: traces with a measured workload per job, as the published Lucid simulator reads them.
 
-Submit times are seconds from the first job, durations seconds; rows stand in the order in which equal
+Submit times are seconds from the first job, durations seconds; rows are in the order in which equal
 submit times are served.
 """
 

@@ -113,7 +113,7 @@ def _submission(settings: SynthSettings, user: User, at_s: float, rng: Random) -
             at_s += runs[-1].natural_s + rng.uniform(20.0, 400.0)
     count = 1
     if rng.random() < settings.sweep:
-        # two at the least; sweeps of large jobs are short, since nobody has the GPUs for long ones
+        # two at the least; sweeps of large jobs are short, since no user has the GPUs for long ones
         count = min(2 + int(rng.expovariate(math.sqrt(template.gpus) / settings.sweep_jobs)), 40)
     for k in range(count):
         name = f"{template.name}-{template.knobs[(first + k) % len(template.knobs)]}-v@"

@@ -1,0 +1,139 @@
+"""Examples at the end of each command's ``--help``: one to four command lines that a reader can copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+
+__all__ = ["EXAMPLES", "with_examples"]
+
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "": (
+        "lucidctl status              # is lucidd running?",
+        "lucidctl queue               # when will the waiting jobs start?",
+        "lucidctl explain 17          # why does job 17 wait, or why did it start there?",
+        "lucidctl demo                # simulate a month of a small cluster",
+    ),
+    "simulate": (
+        "lucidctl simulate month.csv --vcs vcs.csv --policy fifo --policy lucid --out out",
+        "lucidctl simulate month.csv --nodes 8 --as-live --config lucid.toml",
+    ),
+    "compare": (
+        "lucidctl compare month.csv --vcs vcs.csv",
+        "lucidctl compare month.csv --nodes 8 --ablations --out out",
+    ),
+    "experiment": ("lucidctl experiment elastic --sets 2",),
+    "experiment elastic": ("lucidctl experiment elastic --sets 2 --mix workload2 --mean 15",),
+    "explain": (
+        "lucidctl explain 17",
+        "lucidctl explain --run out --policy lucid job-42",
+    ),
+    "status": (
+        "lucidctl status",
+        "lucidctl status --json",
+    ),
+    "queue": (
+        "lucidctl queue",
+        "lucidctl queue --json",
+    ),
+    "why-not": (
+        "lucidctl why-not 17",
+        "lucidctl why-not 17 --gpus 2 --share",
+    ),
+    "history": ("lucidctl history --days 1 --limit 20",),
+    "pause": ("lucidctl pause",),
+    "resume": ("lucidctl resume",),
+    "mode": (
+        "lucidctl mode                    # list",
+        "lucidctl mode main pack",
+        "lucidctl mode main configured    # back to lucid.toml",
+    ),
+    "doctor": (
+        "lucidctl doctor",
+        "lucidctl doctor --config /etc/lucid/lucid.toml --json",
+    ),
+    "uninstall": ("lucidctl uninstall --wait 120",),
+    "trace": ("lucidctl trace describe month.csv",),
+    "trace describe": (
+        "lucidctl trace describe month.csv",
+        "lucidctl trace describe sacct.txt --format sacct --skip-bad",
+    ),
+    "trace convert": ("lucidctl trace convert sacct.txt month.csv",),
+    "trace synth": ("lucidctl trace synth month-small --out month.csv --vcs-out vcs.csv --seed 1",),
+    "models": (
+        "lucidctl models list --config lucid.toml",
+        "lucidctl models show duration",
+    ),
+    "models train": (
+        "lucidctl models train --jobs sacct.log",
+        "lucidctl models train share pairs --profiles profiles.csv --pairs pairs.csv",
+        "lucidctl models train --due --config lucid.toml    # from cron",
+    ),
+    "models status": ("lucidctl models status --config lucid.toml",),
+    "models list": ("lucidctl models list --config lucid.toml",),
+    "models show": (
+        "lucidctl models show share --plots plots",
+        "lucidctl models show duration --version 3",
+    ),
+    "models promote": ("lucidctl models promote duration 3 --why 'better on our jobs'",),
+    "models rollback": ("lucidctl models rollback duration",),
+    "models evaluate": ("lucidctl models evaluate duration jobs.log --test-from 3500",),
+    "models evaluate throughput": (
+        "lucidctl models evaluate throughput bins.csv --train-until 2020-09-01 --newest-bin 1",
+    ),
+    "models evaluate duration": ("lucidctl models evaluate duration jobs.log --test-from 3500",),
+    "models evaluate packing": ("lucidctl models evaluate packing --profiles profiles.csv --pairs pairs.csv",),
+    "tune": (
+        "lucidctl tune --history sacct.txt --vcs vcs.csv --out tune     # search",
+        "lucidctl tune show tune                                        # the proposal",
+        "lucidctl tune apply tune --config lucid.toml                   # write it into a file",
+        "lucidctl tune rollback --config lucid.toml                     # take it back",
+    ),
+    "tune show": ("lucidctl tune show tune",),
+    "tune apply": ("lucidctl tune apply tune --config lucid.toml",),
+    "tune rollback": ("lucidctl tune rollback --config lucid.toml",),
+    "replay": (
+        "lucidctl replay --last 10",
+        "lucidctl replay /var/lib/lucid/records",
+    ),
+    "report": (
+        "lucidctl report --week --jobs sacct.txt --vcs vcs.csv --html week.html",
+        "lucidctl report --history --days 14",
+    ),
+    "slurm": ("lucidctl slurm install --check",),
+    "slurm render": (
+        "lucidctl slurm render --nodes 'n[1-4]:gpus=4' --partition 'main=n[1-3]' --profiling 'prof=n4' --out conf",
+    ),
+    "slurm install": (
+        "lucidctl slurm install --check",
+        "lucidctl slurm install --units    # for observe and order mode",
+    ),
+    "settings": ("lucidctl settings > settings.md",),
+    "gpu": (
+        "lucidctl gpu",
+        "lucidctl gpu --once --cards",
+    ),
+    "calibrate": ("lucidctl calibrate --quick --out calibration",),
+    "bench": ("lucidctl bench plan --size 1000:512",),
+    "bench plan": ("lucidctl bench plan --policy lucid --size 1000:512",),
+    "demo": ("lucidctl demo --out out/demo --seed 1",),
+    "tune search": (
+        "lucidctl tune search --history sacct.txt --vcs vcs.csv --out tune",
+        "lucidctl tune search --history 30d --config lucid.toml --only packing --out tune",
+    ),
+}
+"""By the words that follow ``lucidctl``; the empty key is ``lucidctl`` itself."""
+
+
+def with_examples(command: click.Command, words: str) -> click.Command:
+    """Puts the examples at the end of the command's help and of its subcommands'. ``words``: what a user types."""
+    lines = EXAMPLES.get(words, ())
+    if lines and "\b" not in (command.epilog or ""):
+        title = "Examples:" if len(lines) > 1 else "Example:"
+        block = "\n".join(("\b", title, *(f"  {line}" for line in lines)))  # \b: click keeps the lines as they are
+        command.epilog = f"{command.epilog}\n\n{block}" if command.epilog else block
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            with_examples(inner, f"{words} {name}".strip())
+    return command
