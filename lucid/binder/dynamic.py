@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from lucid.config import PackingSettings
 from lucid.core.reason import SharingLevel
+from lucid.core.rounding import ROUNDING
 
 __all__ = ["SharingMode", "sharing_mode"]
-
-_ROUNDING_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ def sharing_mode(
         mode = SharingMode(wanted)
     else:
         since_s = now_s if before is None or before.calm_since_s is None else before.calm_since_s
-        steps = int((now_s - since_s + _ROUNDING_S) // settings.calm_s) if settings.calm_s else current
+        steps = int((now_s - since_s + ROUNDING) // settings.calm_s) if settings.calm_s else current
         gss = max(wanted, current - steps)
         mode = SharingMode(gss, since_s + steps * settings.calm_s)
         if gss > wanted:

@@ -42,18 +42,8 @@ class ModelSettings(Section):
     """Features along which durations may only rise (1) or fall (-1)."""
     new_jobs: int = Field(1000, ge=1)
     """Finished jobs not yet learned from that call for training."""
-    least_jobs: int = Field(50, ge=40)
-    """With fewer new ones nothing is trained."""
     most_age_days: float = Field(7.0, gt=0)
     """A version older than this calls for training."""
-    drift_jobs: int = Field(100, ge=1)
-    """Finished jobs that a drift of the error needs before it counts."""
-    ratio_train: float = Field(1.0, gt=0)
-    """Model error, as a multiple of the error of history means, above which to train."""
-    ratio_fall_back: float = Field(1.2, gt=0)
-    """Model error, as the same multiple, above which history means answer until a new version is promoted."""
-    psi_train: float = Field(0.25, gt=0)
-    """Population stability index of an input above which to train."""
 
 
 class TunerSettings(Section):

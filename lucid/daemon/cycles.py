@@ -150,9 +150,9 @@ class Cycles:
     def _site_factors(self, result: CycleResult) -> dict[str, int]:
         modes, bound = self._modes(), self._parts.settings.daemon.site_factor_bound
         factors: dict[str, int] = {}
-        for name, partition in result.snapshot.partitions.items():
+        for name, plan in result.plan.partitions.items():
             if modes.get(name) is Mode.ORDER:
-                factors.update(site_factors(partition, result.snapshot.predictions, bound))
+                factors.update(site_factors(plan, bound))
         return factors
 
     def _log(self, result: CycleResult) -> None:

@@ -165,10 +165,3 @@ class Published:
         if beat is None:
             return None
         return Lease(str(status.get("holder", "")) or "lucidd", 0, beat.at_s + float(status.get("lasts_s", 15.0)))
-
-    def decided(self, job_id: str) -> tuple[str, dict[str, Any]] | None:
-        """The partition of a job and what was decided about it last, if it is waiting or was just started."""
-        for name, part in ((self.view("snapshot") or {}).get("plan") or {}).items():
-            if job_id in part:
-                return name, part[job_id]
-        return None

@@ -13,6 +13,7 @@ from lucid.config import Settings, own_job_log
 from lucid.errors import StoreError
 from lucid.live.job_log import write_job_log
 from lucid.live.model_timer import ChildTick, ModelTimer
+from lucid.models.upkeep.update import Rules
 
 __all__ = ["Upkeep", "model_timer"]
 
@@ -40,7 +41,7 @@ class Upkeep:
         except StoreError as error:
             _LOG.error("finished jobs not written out", extra={"facts": {"why": str(error)}})
             ended = []
-        if len(ended) < models.least_jobs and not (models.jobs or models.profiles or models.bins):
+        if len(ended) < Rules.least_jobs and not (models.jobs or models.profiles or models.bins):
             return []  # a child costs seconds of CPU to find that out
         return self._train()
 

@@ -13,6 +13,7 @@ from math import inf
 
 from lucid.core.decision import Action, Keep, Plan, Release, Requeue, Start
 from lucid.core.job import Ended, Pending, Running, Stage
+from lucid.core.rounding import reached
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.policy import Policy
 
@@ -22,7 +23,6 @@ _FACTOR = 2.0
 """Estimates are taken to be off by this factor either way."""
 _SETTLE_S = 1.0
 """After a job was moved the policy looks again this much later, as lucidd does."""
-_ROUNDING_S = 1e-6
 _MOST_LOOKS = 300_000
 """Planning ahead ends once so many jobs were looked at, all plans together: about two seconds."""
 
@@ -81,6 +81,8 @@ class _World:
         self._running = {name: {e.job.id: e for e in part.running} for name, part in snapshot.partitions.items()}
         self._partitions = dict(snapshot.partitions)
         self._changed: set[str] = set()
+        self._parted = {job_id for pending in self._pending.values() for job_id, e in pending.items() if e.alone}
+        """Jobs that run alone for good. A running job may also be alone because it was not started in slots."""
         self._ends_s = {
             job_id: self.now_s + snapshot.predictions[job_id].remaining_s(entry.elapsed_s(self.now_s))
             for running in self._running.values()
@@ -117,7 +119,9 @@ class _World:
             home = name if entry is None or isinstance(decision, Requeue) else entry.job.vc
             if entry is not None and home in self._pending:
                 self._leave(action.job_id, name)
-                alone = entry.alone or (isinstance(decision, Requeue) and decision.part)
+                if isinstance(decision, Requeue) and decision.part:
+                    self._parted.add(action.job_id)
+                alone = action.job_id in self._parted
                 again = Pending(entry.job, self.now_s, entry.profile, entry.ran_s, entry.restarts + 1, alone)
                 self._pending[home][action.job_id] = again
                 self._changed.add(home)
@@ -153,7 +157,7 @@ class _World:
         self.now_s = to_s
         ended: list[Ended] = []
         for name, running in self._running.items():
-            for entry in [entry for job_id, entry in running.items() if self._ends_s[job_id] <= to_s + _ROUNDING_S]:
+            for entry in [entry for job_id, entry in running.items() if reached(to_s, self._ends_s[job_id])]:
                 ended.append(Ended(entry.job, to_s, entry.ran_s + entry.elapsed_s(to_s)))
                 self._leave(entry.job.id, name)
         for name in self._changed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -57,8 +58,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _mutmut(processes: int, names: list[str]) -> int:
     command = [sys.executable, "-m", "mutmut", "run", "--max-children", str(processes), *names]
+    few_and_same = os.environ | {"LUCID_EXAMPLES_SHARE": "0.1", "LUCID_SAME_EXAMPLES": "1"}
     with (REPO / "mutants.log").open("wb") as log:
-        code = subprocess.run(command, cwd=REPO, stdout=log, stderr=log, check=False).returncode
+        code = subprocess.run(command, cwd=REPO, env=few_and_same, stdout=log, stderr=log, check=False).returncode
     if code:
         print(f"mutmut ended with {code}; its last words are in {REPO / 'mutants.log'}", file=sys.stderr)
     return code

@@ -1,6 +1,7 @@
 """A plan that is kept is the plan that would be made anew, at every instant until its wake time.
 
-Except around nodes kept for a large job: time alone moves these, and the plan is made anew after five minutes.
+Except around nodes kept for a large job: time alone moves these, and the plan is made anew after five minutes. Nodes
+kept for a job whose turn has come by the starvation bound are no exception.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.core.prediction import Prediction
-from lucid.core.reason import LargeShare, Reserved
+from lucid.core.reason import LargeShare, PlainOrder, Reserved
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.reservation import LOOK_AGAIN_S
 from safety_rules import outline
 
@@ -74,6 +76,13 @@ def some_guess(rng: random.Random, profile: JobProfile | None, queued: bool) -> 
     return guess(duration_s, None if profile is None else 0 if queued else rng.choice([0, 1]))
 
 
+def passed_over(snapshot: Snapshot, before: Policy) -> Snapshot:
+    """Plain order would have started some of the waiting jobs: when they came, nothing else ran."""
+    vc = snapshot.partitions["vc"]
+    earlier = replace(snapshot, now_s=950.0, partitions={"vc": replace(vc, running=())})
+    return replace(snapshot, memory=before.plan(earlier).memory)
+
+
 @pytest.mark.parametrize("name", ["fifo", "backfill", "qssf", "srtf", "tiresias", "lucid"])
 @settings(max_examples=examples(50), deadline=None)
 @given(rng=st.randoms(use_true_random=False))
@@ -99,8 +108,11 @@ def test_a_kept_plan_is_the_plan_made_anew(name: str, rng: random.Random) -> Non
             "dynamic": rng.choice([False, True]),
         },
         "profiling": {"enabled": False},
+        "fairness": {"beyond_plain_s": rng.choice([None, None, 300.0, 2000.0]), "keep_from": rng.choice([0.0, 0.5])},
     }
     predictor = FixedPredictor(speed=contention_speeds)
+    if rng.random() < 0.5:
+        snapshot = passed_over(snapshot, policy(name, predictor, **rules))
     keeps = policy(name, predictor, **rules)
     for _ in range(8):
         plan = keeps.plan(snapshot)
@@ -113,15 +125,22 @@ def test_a_kept_plan_is_the_plan_made_anew(name: str, rng: random.Random) -> Non
         for share in (0.001, 0.3, rng.random(), 0.999):
             at_s = snapshot.now_s + share * (until_s - snapshot.now_s)
             if until_s - at_s > SMALLEST_S:
-                later = replace(snapshot, now_s=at_s)
+                later = replace(snapshot, now_s=at_s, memory=plan.memory)
                 assert keeps.plan(later).partitions["vc"] is plan.partitions["vc"], "not kept"
                 assert moves or outline(policy(name, predictor, **rules).plan(later)) == outline(plan)
         if plan.wake_s is None:
             return
-        snapshot = replace(snapshot, now_s=plan.wake_s)
+        snapshot = replace(snapshot, now_s=plan.wake_s, memory=plan.memory)
 
 
 def keeps_nodes(plan: Plan) -> bool:
+    """Are nodes kept for a large job, and not because its turn has come?"""
+    decisions = plan.partitions["vc"].decisions
+    holders = {why.holder for d in decisions.values() for why in d.reasons if isinstance(why, Reserved)}
+    return any(not any(isinstance(why, PlainOrder) for why in decisions[name].reasons) for name in holders)
+
+
+def reserves(plan: Plan) -> bool:
     return any(isinstance(why, Reserved) for d in plan.partitions["vc"].decisions.values() for why in d.reasons)
 
 
@@ -131,7 +150,8 @@ def gives_way(plan: Plan) -> bool:
 
 def test_the_scenes_reach_reservations_that_move() -> None:
     """What the test above is for happens often enough in its scenes."""
-    kept = moving = giving_way = 0
+    kept = moving = giving_way = in_turn = 0
+    bound = {"beyond_plain_s": 300.0, "keep_from": 0.0}
     for seed in range(200):
         snapshot = some_waiting_vc(random.Random(seed))
         predicted = policy("lucid", FixedPredictor(speed=contention_speeds), profiling={"enabled": False})
@@ -140,6 +160,10 @@ def test_the_scenes_reach_reservations_that_move() -> None:
             kept += 1
             moving += plan.wake_s is not None
             giving_way += gives_way(plan) != gives_way(predicted.plan(replace(snapshot, now_s=1801.0)))
+        fair = policy("lucid", FixedPredictor(speed=contention_speeds), profiling={"enabled": False}, fairness=bound)
+        plan = fair.plan(passed_over(snapshot, fair))
+        in_turn += not plan.actions and reserves(plan) and not keeps_nodes(plan)
     assert kept > 50
+    assert in_turn > 10
     assert moving > 30
     assert giving_way > 3

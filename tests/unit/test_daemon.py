@@ -275,6 +275,17 @@ def test_order_mode_writes_one_site_factor_a_job(tmp_path: Path) -> None:
     assert len(site.slurm.writes) == 2 * len(waiting), "and takes them back"
 
 
+@pytest.mark.parametrize(("policy", "first"), [("lucid", "small"), ("fifo", "large")])
+def test_order_mode_writes_the_order_of_the_policy(tmp_path: Path, policy: str, first: str) -> None:
+    site = Site(tmp_path, partitions={"vc": "order"}, policy=policy)
+    for name, gpus in (("1", 4), ("2", 4), ("large", 4), ("small", 1)):
+        site.submit(name, gpus, held=False, mark="none")
+        site.slurm.advance(1.0)
+    site.turns(30.0)
+    notes = site.store.notes()
+    assert max(("large", "small"), key=lambda job_id: notes[job_id].site_factor) == first
+
+
 def test_trouble_ends_no_daemon_and_writes_no_heartbeat(site: Site) -> None:
     site.daemon.turn()
     first = read_heartbeat(site.folder / "run/heartbeat")

@@ -12,7 +12,7 @@ from lucid.core.decision import Plan, Start
 from lucid.core.job import Stage
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.forecast import Forecast, forecast
-from lucid.orchestrator.site_factor import STEPS, factor_of, site_factors
+from lucid.orchestrator.site_factor import factor_of, site_factors
 
 BARE = {"profiling": {"enabled": False}}
 
@@ -77,6 +77,16 @@ def test_a_job_released_from_profiling_starts_in_its_vc() -> None:
     assert found.starts_s["now"] == 41.0, "lucidd looks again a second after it was moved"
 
 
+def test_a_job_that_was_not_started_in_slots_may_share_after_its_next_start() -> None:
+    running = [runs("now", "p1:0", 10.0, stage=Stage.PROFILE, profile=LIGHT, alone=True, job={"vc": VC})]
+    prof = part(nodes(1, 1, prefix="p"), [waits("next")], running, name="prof", profiling=True)
+    room = part(nodes(1, 1), (), [runs("host", "n1:0", profile=LIGHT)])
+    known = {"now": guess(500.0, 0), "host": guess(9000.0, 0), "next": guess(100.0)}
+    rules = {"carry_on_share": 0.0, "t_prof_s": 60.0}
+    found = foreseen(snap(30.0, room, prof, predictions=known), profiling=rules)
+    assert found.starts_s["now"] == 41.0
+
+
 def test_nobody_passes_the_head_where_the_policy_does_not_backfill() -> None:
     room = part(nodes(1, 4), [waits("head", 4), waits("small", 1)], [runs("r", "n1:0-2")])
     known = {"head": guess(1000.0), "small": guess(10.0), "r": guess(600.0)}
@@ -117,19 +127,12 @@ def test_how_far_it_was_planned_ahead_is_told() -> None:
     assert found.ahead_s == 2000.0
 
 
-@pytest.mark.parametrize(("gpu_s", "factor"), [(0.0, 1000), (1.0, 1000), (8640000.0, 0), (1e12, 0)])
-def test_the_factor_is_bounded(gpu_s: float, factor: int) -> None:
-    assert factor_of(gpu_s, 1000) == factor
+@pytest.mark.parametrize(("position", "factor"), [(1, 1000), (2, 950), (3, 900), (4, 900), (5, 850), (2**30, 0)])
+def test_the_site_factor_falls_with_the_place_by_powers_of_two(position: int, factor: int) -> None:
+    assert factor_of(position, 1000) == factor
 
 
-def test_shorter_jobs_get_more_in_steps() -> None:
-    factors = [factor_of(10.0**n, 1000) for n in range(1, 9)]
-    assert factors == sorted(factors, reverse=True)
-    assert len(set(factors)) > 4
-    assert factor_of(1000.0, 1000) == factor_of(1001.0, 1000) == 550
-    assert all(f % (1000 // STEPS) == 0 for f in factors)
-
-
-def test_only_known_jobs_get_one() -> None:
-    room = part(nodes(1), [waits("a", 2), waits("b")])
-    assert site_factors(room, {"a": guess(0.5)}, 1000) == {"a": 1000}
+def test_a_queue_gets_its_site_factors_in_the_order_of_the_plan() -> None:
+    room = part(nodes(1), [waits("a", 2), waits("b"), waits("c")], [runs("r", "n1:0-3")])
+    plan = policy("fifo", **BARE).plan(snap(0.0, room)).partitions[VC]
+    assert site_factors(plan, 1000) == {"a": 1000, "b": 950, "c": 900}

@@ -93,7 +93,8 @@ def test_L17_dynamic_sharing_goes_by_the_forecast_and_says_whose_it_is(tmp_path:
     site.turns(200.0)
     levels = [why for row in site.store.decisions("1") for why in row.reasons if isinstance(why, SharingLevel)]
     assert [(level.gpus_per_hour, level.by, level.gss) for level in levels[-1:]] == [(12.0, "seasonal means", 1)]
-    assert "forecast 12 GPUs an hour by seasonal means" in site.ctl("explain", "1")
+    told = " ".join(site.ctl("explain", "1").split())  # lines are folded to the width of the terminal
+    assert "forecast 12 GPUs an hour by seasonal means" in told
 
 
 # -- the library's version -----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lucid.errors import ModelError
+from lucid.models.upkeep.kind import TooFew, split
 from lucid.models.upkeep.library import Library, Trained
 from lucid.models.upkeep.update import (
     Action,
@@ -168,3 +169,10 @@ def test_drift_reports_itself() -> None:
     assert CALM.worst_input == ("gpus", 0.05)
     assert Drift(None, 0).worst_input is None
     assert CALM.to_json() == {"error_ratio": 0.8, "jobs": 500, "psi": {"gpus": 0.05, "user": 0.02}}
+
+
+@pytest.mark.parametrize("ended", [40, 60, 99])
+def test_enough_to_judge_by_is_what_the_message_says(ended: int) -> None:
+    assert split(np.arange(float(ended)), None, "jobs") == ended - 21.0
+    with pytest.raises(TooFew, match=r"39 jobs are new, and 0 of them came last, .*at least 40 and 20 are needed"):
+        split(np.zeros(39), None, "jobs")

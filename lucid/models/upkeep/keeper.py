@@ -151,12 +151,4 @@ class Keeper:
 
 def rules_from(settings: ModelSettings) -> Rules:
     """The bounds that an administrator set."""
-    return Rules(
-        new_jobs=settings.new_jobs,
-        least_jobs=settings.least_jobs,
-        most_age=timedelta(days=settings.most_age_days),
-        drift_jobs=settings.drift_jobs,
-        ratio_train=settings.ratio_train,
-        ratio_fall_back=settings.ratio_fall_back,
-        psi_train=settings.psi_train,
-    )
+    return Rules(new_jobs=settings.new_jobs, most_age=timedelta(days=settings.most_age_days))

@@ -157,11 +157,13 @@ def split(times: np.ndarray[Any, np.dtype[np.float64]], learned_until: float | N
     """
     new = times if learned_until is None else times[times > learned_until]
     share = _FIRST_SHARE if learned_until is None else _LATER_SHARE
-    until = float(new[max(0, int(len(new) * share) - 1)]) if len(new) else -math.inf
+    learns = max(0, min(int(len(new) * share), len(new) - _LEAST_JUDGED) - 1)
+    until = float(new[learns]) if len(new) else -math.inf
     judged = int((times > until).sum())
     if len(new) < 2 * _LEAST_JUDGED or judged < _LEAST_JUDGED:
+        since = "" if learned_until is None else " since the version in service learned"
         raise TooFew(
-            f"{len(new)} {what} are new since the version in service learned, too few to judge by "
-            f"(at least {2 * _LEAST_JUDGED}); train when more have come"
+            f"{len(new)} {what} are new{since}, and {judged} of them came last, to judge by: at least "
+            f"{2 * _LEAST_JUDGED} and {_LEAST_JUDGED} are needed; train when more have come"
         )
     return until

@@ -48,15 +48,16 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Rules:
-    """Bounds that an administrator may set."""
+    """Bounds. An administrator sets ``new_jobs`` and ``most_age``; the others hold at every site, for what they mean
+    does not depend on the site."""
 
     new_jobs: int = 1000  # finished jobs not yet learned from that call for training
-    least_jobs: int = 50  # below this many new jobs nothing is worth training again
+    least_jobs: int = 50  # below this many new jobs there is too little to learn from and to judge by
     most_age: timedelta = timedelta(days=7)
-    drift_jobs: int = 100  # finished jobs that the error ratio needs before it counts
-    ratio_train: float = 1.0  # model error / history error above which to train
-    ratio_fall_back: float = 1.2  # and above which to stop believing the model
-    psi_train: float = 0.25
+    drift_jobs: int = 100  # finished jobs that drift needs before it counts: over fewer, chance moves it as much
+    ratio_train: float = 1.0  # model error / error of history means: above 1 the means know more than the model
+    ratio_fall_back: float = 1.2  # above this the model does harm: a fifth more error than the means
+    psi_train: float = 0.25  # the customary bound of a shift
 
 
 @dataclass(frozen=True)

@@ -106,11 +106,6 @@ class SynthSettings:
         """Nodes of all VCs."""
         return sum(vc.nodes for vc in self.vcs)
 
-    @property
-    def offered_gpu_h(self) -> float:
-        """GPU-hours that the jobs ask for, over all VCs."""
-        return sum(vc.nodes * vc.utilisation for vc in self.vcs) * self.gpus_per_node * self.days * 24
-
     def resized(self, jobs: int | None, days: float | None) -> SynthSettings:
         """With another number of jobs or days. If only one is given the other follows, so that the rate of
         submission and the length of jobs stay as they are."""
