@@ -40,7 +40,7 @@ def run_lucidctl(words: Sequence[str], timeout: timedelta) -> subprocess.Complet
 
 
 def end_with(parent: int) -> None:
-    """Watch the process ``parent`` from now on, and end this process when the parent is gone: nobody waits for its
+    """Watch the process ``parent`` from now on, and end this process when the parent is gone: no process reads its
     result then."""
 
     def watch() -> None:

@@ -17,7 +17,7 @@ _Member = tuple[Job, JobProfile | None, Placement, tuple[str, ...]]
 
 
 def check_groups(partition: Partition, plan: PartitionPlan, limit: int) -> None:
-    """Check the groups that stand once the plan is carried out.
+    """Check the groups that exist once the plan is carried out.
 
     The rules: a group names each of its members once, two to ``limit`` of them; all name the same group, are there
     and hold exactly the same GPUs, of the count that each asked for; no other job holds these GPUs; every member

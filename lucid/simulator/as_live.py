@@ -1,4 +1,4 @@
-"""A simulated cluster with the manners of lucidd on Slurm, for predicting what a real cluster will do.
+"""A simulated cluster that acts as lucidd on Slurm does, to predict what a real cluster will do.
 
 Beside what the ``SimulatedCluster`` charges: jobs like one measured before bring its profile, and a start takes a
 moment.
@@ -41,7 +41,7 @@ class LiveLikeCluster(SimulatedCluster):
         super().__init__(*args, **options)
         self._as_live = live
         self._like = LikeProfiles(similar=live.similar)
-        self._foretold: set[str] = set()
+        self._predicted: set[str] = set()
         """Jobs whose profile is that of others."""
 
     def _arrive(self, item: TraceJob) -> None:
@@ -51,10 +51,10 @@ class LiveLikeCluster(SimulatedCluster):
     def _measured(self, live: Live) -> None:
         view = live.view
         assert isinstance(view, Running)
-        if view.job.id in self._foretold:
+        if view.job.id in self._predicted:
             if view.partner is not None:
                 return  # what is seen beside another says nothing of it alone
-            self._foretold.discard(view.job.id)
+            self._predicted.discard(view.job.id)
             self._show(live, replace(view, profile=None))
         super()._measured(live)
         view = live.view
@@ -70,7 +70,7 @@ class LiveLikeCluster(SimulatedCluster):
     def _watch(self, live: Live) -> None:
         view = live.view
         assert isinstance(view, Running)
-        if view.job.id in self._foretold and view.partner is None and live.item.profile is not None:
+        if view.job.id in self._predicted and view.partner is None and live.item.profile is not None:
             self._push(view.start_s + measured_after_s(view.job, self._profiling), Event.MEASURED, live)
         else:
             super()._watch(live)
@@ -78,13 +78,13 @@ class LiveLikeCluster(SimulatedCluster):
     def _tell(self, live: Live) -> None:
         """What is known of jobs like this one that waits; it has nothing to do on the profiling nodes then."""
         view = live.view
-        if not isinstance(view, Pending) or (view.profile is not None and view.job.id not in self._foretold):
+        if not isinstance(view, Pending) or (view.profile is not None and view.job.id not in self._predicted):
             return
         job = view.job
         profile = self._like.of(job.user, job.name, job.gpus, self._now_s)
         if profile is None or profile is view.profile:
             return
-        self._foretold.add(job.id)
+        self._predicted.add(job.id)
         room = self._rooms[live.partition]
         view = replace(view, profile=profile)
         if live.partition == PROFILING:

@@ -86,8 +86,8 @@ class Scenario:
     ``vcs``: nodes by VC; ``None`` sizes them to the trace. ``profiling_nodes``: how many of them profile;
     ``None`` takes 2 %. ``durations_s``: given estimates by policy name, "" standing for all others.
     ``predictor``: one of ``PREDICTORS``, for what no estimates are given. ``packing``: what share scores and pairs
-    are judged by where estimates are given, or by ``learned``; without it, as ``history`` does. ``as_live``: with the
-    manners of lucidd on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are judged by what was seen of pairs
+    are judged by where estimates are given, or by ``learned``; without it, as ``history`` does. ``as_live``: as
+    lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are judged by what was seen of pairs
     of the same workloads before, where there was one, as lucidd does. ``throughput``: the model that forecasts
     submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
     """

@@ -224,7 +224,7 @@ def _run(arguments: Sequence[str]) -> str:
 
 
 class DcgmiMetrics:
-    """``GpuMetrics`` through the ``dcgmi`` command: a process a reading, so for want of anything better.
+    """``GpuMetrics`` through the ``dcgmi`` command: one process for each reading, so use it last.
 
     ``run`` runs a command and returns what it prints (for tests).
     """

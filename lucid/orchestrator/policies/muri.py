@@ -1,7 +1,7 @@
 """Muri: jobs of equal GPU count take turns on storage, CPU, GPU and network, in groups chosen by matching.
 
-At every arrival and end the jobs to run are chosen by priority and grouped anew (rows M9-M19); groups that stand
-already stay where they are. The mathematics is ``lucid.systems.muri``.
+At every arrival and end the jobs to run are chosen by priority and grouped anew (rows M9-M19); running groups
+keep their GPUs. The mathematics is ``lucid.systems.muri``.
 """
 
 from __future__ import annotations
