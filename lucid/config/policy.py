@@ -218,8 +218,6 @@ class MuriSettings(Section):
     """Split groups that are slower together than one after the other."""
     overheads: bool = True
     """Reckon with the overheads of interleaving that Muri's authors measured (a factor by group size)."""
-    merge_by_efficiency: bool = False
-    """Merge first where the fewest GPUs are wasted, which the published code sets out to do."""
     split_pairs: bool = False
     """With groups of at most three: take pairs apart to make threes, which the published rounds cannot do."""
 

@@ -12,11 +12,9 @@ seen in training) behind, so a table over a categorical axis of n bins has lengt
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
@@ -190,25 +188,6 @@ class AdditiveModel:
             ModelError: anything that does not make a consistent model, naming where and what to do.
         """
         return _Reader(source).model(data)
-
-    @classmethod
-    def load(cls, path: Path) -> AdditiveModel:
-        """Read a model written by `save`.
-
-        Raises:
-            ModelError: the file is absent, is not JSON or is not a consistent model.
-        """
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ModelError(f"{path}: cannot be read ({error}); train the model again") from error
-        except ValueError as error:
-            raise ModelError(f"{path}: is not JSON ({error}); train the model again") from error
-        return cls.from_json(data, source=str(path))
-
-    def save(self, path: Path) -> None:
-        """Write the model as JSON text."""
-        path.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
 
     def _rows(self, columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> int:
         absent = [name for name in self.features if name not in columns]

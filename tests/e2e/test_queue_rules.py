@@ -31,15 +31,15 @@ def submits(box: Box, options: str, user: str = "alice") -> str:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--gres=shard:1", "shards of GPUs are given out by Lucid"),
-        ("--gres=shard:g0:1", "shards of GPUs are given out by Lucid"),
-        ("-p vc-b --gres=shard:g0:1", "shards of GPUs are given out by Lucid"),
-        ("-n1 --tres-per-task=gres/shard:1", "shards of GPUs are given out by Lucid"),
+        ("--gres=shard:1", "only Lucid gives out shards of GPUs"),
+        ("--gres=shard:g0:1", "only Lucid gives out shards of GPUs"),
+        ("-p vc-b --gres=shard:g0:1", "only Lucid gives out shards of GPUs"),
+        ("-n1 --tres-per-task=gres/shard:1", "only Lucid gives out shards of GPUs"),
         ("--gres=gpu:g2:1", "name single GPUs, which Lucid chooses"),
         ("-p prof --gpus=g2:1", "name single GPUs, which Lucid chooses"),
         ("--gpus-per-node=g0:1,g1:1", "name single GPUs, which Lucid chooses"),
-        ("--gres=gpu:1 --extra=lucid-gpus=0", "in --extra are Lucid's own"),
-        ("--gres=gpu:1 --extra=x;lucid-mem=9", "in --extra are Lucid's own"),
+        ("--gres=gpu:1 --extra=lucid-gpus=0", "begin with lucid- are reserved for Lucid"),
+        ("--gres=gpu:1 --extra=x;lucid-mem=9", "begin with lucid- are reserved for Lucid"),
     ],
 )
 def test_nobody_takes_single_gpus_or_shares_of_them(box: Box, heart: str, options: str, words: str) -> None:
@@ -189,7 +189,7 @@ def parked(box: Box) -> str:
         (plain, "update JobId={job} TresPerNode=gres/gpu:g1:1", "name single GPUs"),
         (plain, "update JobId={job} Partition=prof", "Submit to your own partition"),
         (plain, "update JobId={job} Partition=vc-a,vc-b", "Name one"),
-        (plain, "update JobId={job} Extra=lucid-gpus=0", "Lucid's own"),
+        (plain, "update JobId={job} Extra=lucid-gpus=0", "are reserved for Lucid"),
         (elsewhere, "update JobId={job} Partition=vc-a", "submit it again with -p"),
         (parked, "update JobId={job} StartTime=now", "has set this job's begin time"),
         (let_go, "update JobId={job} StartTime=now", "has set this job's begin time"),

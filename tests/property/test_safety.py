@@ -43,7 +43,7 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "tiresias": ("tiresias", {"tiresias": {"threshold_gpu_s": 600.0, "interval_s": 60.0}}),
     "muri-s": ("muri-s", {}),
     "muri-l": ("muri-l", {}),
-    "muri-l, no unpacking": ("muri-l", {"muri": {"unpack": False, "merge_by_efficiency": True}}),
+    "muri-l, no unpacking": ("muri-l", {"muri": {"unpack": False}}),
     "muri-l, pairs": ("muri-l-2", {}),
     "muri-l, threes": ("muri-l-3", {"muri": {"split_pairs": True}}),
     "lucid": ("lucid", {}),

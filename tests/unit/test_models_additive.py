@@ -164,17 +164,6 @@ def test_inconsistent_files_are_refused_with_place_and_remedy(
         AdditiveModel.from_json(_broken(pair[1].to_json(), path, value), source="m.json")
 
 
-def test_files(pair: tuple[Any, AdditiveModel], tmp_path: Any) -> None:
-    path = tmp_path / "m.json"
-    pair[1].save(path)
-    assert AdditiveModel.load(path).to_json() == pair[1].to_json()
-    path.write_text("{")
-    with pytest.raises(ModelError, match="is not JSON"):
-        AdditiveModel.load(path)
-    with pytest.raises(ModelError, match="cannot be read"):
-        AdditiveModel.load(tmp_path / "none.json")
-
-
 def test_an_unfitted_estimator_is_refused() -> None:
     with pytest.raises(ModelError, match="fitted regressor"):
         from_ebm(glassbox.ExplainableBoostingRegressor())

@@ -99,7 +99,7 @@ def test_what_was_measured_of_a_job_corrects_its_estimate_and_says_so() -> None:
         return float((to_log(model.predict(table, history).point_s) - to_log(later.duration_s)).std())
 
     assert spread(later) < 0.5 * spread(blind)
-    told = model.explain(later.take([0]), history)
+    told = model.explain_facts(later.take([0]), history.facts(later.take([0])))
     assert "measured gpu_util" in [term.term for term in told.terms]
     assert told.intercept + math.fsum(term.score for term in told.terms) == pytest.approx(told.score, abs=1e-9)
     assert told.estimate_s == pytest.approx(model.predict(later.take([0]), history).point_s[0])
@@ -203,7 +203,7 @@ def test_a_newcomer_with_a_little_history_is_given_the_own_median_and_told_so(mo
         estimate = model.predict(job, history)
         assert estimate.point_s[0] == pytest.approx(50.0)
         assert estimate.source[0] == source
-        assert [term.term for term in model.explain(job, history).terms] == [source]
+        assert [term.term for term in model.explain_facts(job, history.facts(job)).terms] == [source]
 
 
 def test_the_anchor_is_the_users_unless_requests_tell_more() -> None:
@@ -229,7 +229,7 @@ def test_terms_and_intercept_sum_to_the_score(
     job = JobTable.of(
         user=one.user, name=one.name, cpus=one.cpus, gpus=one.gpus, limit_s=[limit], submit_s=one.submit_s
     )
-    told = model.explain(job, history)
+    told = model.explain_facts(job, history.facts(job))
     assert told.intercept + sum(term.score for term in told.terms) == pytest.approx(told.score, abs=1e-9)
     assert told.estimate_s == model.predict(job, history).point_s[0]
     assert float(to_log(told.estimate_s)) == pytest.approx(told.score, abs=1e-6)
@@ -238,24 +238,17 @@ def test_terms_and_intercept_sum_to_the_score(
 
 
 def test_a_new_user_is_explained_too(model: DurationModel, history: DurationHistory) -> None:
-    told = model.explain(someone_new(), history)
+    told = model.explain_facts(someone_new(), history.facts(someone_new()))
     assert told.terms[0].term == "demand mean"
     assert told.intercept + sum(term.score for term in told.terms) == pytest.approx(told.score, abs=1e-9)
-    with pytest.raises(ModelError, match="one job"):
-        model.explain(someone_new().take([0, 0]), history)
 
 
-def test_files_round_trip_exactly(
-    model: DurationModel, history: DurationHistory, jobs: JobTable, tmp_path: Path
-) -> None:
-    model.save(tmp_path / "m.json")
-    back = DurationModel.load(tmp_path / "m.json")
+def test_json_comes_back_equal(model: DurationModel, history: DurationHistory, jobs: JobTable) -> None:
+    back = DurationModel.from_json(json.loads(json.dumps(model.to_json())))
     ours, theirs = model.predict(jobs, history), back.predict(jobs, history)
     for name in ("point_s", "low_s", "high_s"):
         np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
     assert back.to_json() == model.to_json()
-    with pytest.raises(ModelError, match=r"none\.json.*train the model again"):
-        DurationModel.load(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(
@@ -436,13 +429,13 @@ def test_ten_thousand_jobs_within_the_budget(model: DurationModel, history: Dura
 
 
 def test_loading_and_predicting_import_no_library_of_learning(model: DurationModel, tmp_path: Path) -> None:
-    model.save(tmp_path / "m.json")
+    (tmp_path / "m.json").write_text(json.dumps(model.to_json()))
     code = (
-        "import sys; from pathlib import Path\n"
+        "import json, sys\n"
         "from lucid.models.duration.model import DurationModel\n"
         "from lucid.models.duration.features import DurationHistory\n"
         "from lucid.models.duration.jobtable import JobTable\n"
-        "model = DurationModel.load(Path(sys.argv[1]))\n"
+        "model = DurationModel.from_json(json.load(open(sys.argv[1])))\n"
         "model.predict(JobTable.of(user=['a'], submit_s=[0.0]), DurationHistory())\n"
         "bad = {'sklearn', 'interpret', 'pandas', 'rapidfuzz', 'scipy'} & set(sys.modules)\n"
         "assert not bad, bad\n"

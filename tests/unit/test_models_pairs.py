@@ -101,15 +101,6 @@ def test_the_verdict_does_not_depend_on_who_is_named_first() -> None:
         assert one.packs == other.packs == (min(one[:2]) >= one.threshold)
 
 
-def test_the_best_partner_is_the_gentlest_and_none_if_all_are_rough() -> None:
-    job = stranger(50.0)
-    found = trained().best_partner(job, [stranger(90.0), stranger(5.0), stranger(40.0)])
-    assert found is not None
-    assert found[0] == 1
-    assert trained().best_partner(stranger(99.0), [stranger(99.0)]) is None
-    assert trained().best_partner(job, []) is None
-
-
 def test_unknown_utilisation_is_not_a_crash() -> None:
     blank = Usage(float("nan"), float("nan"), 0.0)
     assert np.isfinite(trained().speeds([(blank, stranger(10))])).all()

@@ -16,10 +16,8 @@ This module imports neither sklearn nor interpret; loading and predicting are nu
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -125,18 +123,9 @@ class DurationModel:
         """Expected (median) time left of jobs that have run `ran_s` seconds, shape (n,), seconds."""
         return self.interval.remaining_s(estimates.point_s, estimates.scale, estimates.limit_s, ran_s)
 
-    def explain(self, job: JobTable, history: DurationHistory) -> Explanation:
-        """Why the one job of `job` is estimated as it is.
-
-        Raises:
-            ModelError: `job` has not exactly one row.
-        """
-        if len(job) != 1:
-            raise ModelError(f"explain takes a table of one job, this one has {len(job)}; take one row")
-        return self.explain_facts(job, history.facts(job))
-
     def explain_facts(self, job: JobTable, facts: FloatArray, ran_s: float = 0.0) -> Explanation:
-        """The same from facts looked up before, shape (1, facts); this is also how one job is estimated.
+        """Why the one job of `job` is estimated as it is, from facts looked up before, shape (1, facts); this is also
+        how one job is estimated.
 
         Of a job known to have run `ran_s` seconds without ending the estimate is that time and what is left of
         such jobs (`IntervalTracker.remaining_s`); a last term carries the difference.
@@ -242,23 +231,6 @@ class DurationModel:
             _tables(data["profiled_tables"], f"{source}: profiled_tables"),
             float(data["profiled_weight"]),
         )
-
-    def save(self, path: Path) -> None:
-        """Write the model as JSON text."""
-        path.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: Path) -> DurationModel:
-        """Read a model written by `save`.
-
-        Raises:
-            ModelError: the file is absent, is not JSON or is not a consistent model.
-        """
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ModelError(f"{path}: cannot be read as JSON ({error}); {_REMEDY}") from error
-        return cls.from_json(data, source=str(path))
 
     def _anchor_words(self, job: JobTable, facts: FloatArray, source: str) -> tuple[str, str]:
         if facts[0, COUNT] <= 0:

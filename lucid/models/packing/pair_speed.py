@@ -81,18 +81,6 @@ class PairModel:
         own, other = self.speeds([(first, second)])[0].tolist()
         return PairVerdict(own, other, self.threshold, min(own, other) >= self.threshold)
 
-    def best_partner(self, job: Usage, candidates: Sequence[Usage]) -> tuple[int, PairVerdict] | None:
-        """Index and verdict of the candidate beside which the slower side stays fastest.
-
-        None if no candidate clears the bar. Ties go to the first.
-        """
-        if not candidates:
-            return None
-        slower = self.speeds([(job, candidate) for candidate in candidates]).min(axis=1)
-        best = int(np.argmax(slower))
-        verdict = self.verdict(job, candidates[best])
-        return (best, verdict) if verdict.packs else None
-
     def explain(self, first: Usage, second: Usage) -> list[TermScore]:
         """The terms of the first side's expected speed; they and the intercept sum to it."""
         return self.model.explain_one({k: v[0] for k, v in pair_columns([(first, second)]).items()})

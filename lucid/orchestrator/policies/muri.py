@@ -78,7 +78,6 @@ def grouping_options(settings: MuriSettings) -> GroupingOptions:
         settings.ordering,
         matched if settings.overheads else NO_OVERHEAD,
         settings.matching,
-        settings.merge_by_efficiency,
         settings.split_pairs,
     )
 

@@ -54,8 +54,6 @@ class GroupingOptions:
         ordering: ordering used in the weights; "worst" is the ablation (M22).
         overhead: factors on the period (M8).
         matching: "by_priority" is the ablation without Blossom: consecutive jobs (M22).
-        merge_by_efficiency: merge the groups that waste the fewest GPUs first, which is what the
-            authors' code sets out to do; as published, merges happen in the order of the jobs.
         split_pairs: with groups of at most 3, take pairs apart to make threes of the others, which
             the rounds alone cannot do (M10).
         rel_gap: fraction by which a matching of more than 64 groups may fall short of the optimum; 0
@@ -67,7 +65,6 @@ class GroupingOptions:
     ordering: Ordering = "best"
     overhead: Overhead = NO_OVERHEAD
     matching: Matching = "blossom"
-    merge_by_efficiency: bool = False
     split_pairs: bool = False
     rel_gap: float = 1e-3
 
@@ -195,7 +192,7 @@ def _one_round(
     table: GammaTable,
 ) -> tuple[int, int]:
     """Match once in every bucket and merge; returns merges made and GPUs now required."""
-    ready: list[tuple[float, int, list[int]]] = []  # GPUs wasted by a merge, bucket, one or two groups
+    ready: list[tuple[int, list[int]]] = []  # bucket, one or two groups
     for gpus, groups in buckets.items():
         least = min((len(g.jobs) for g in groups), default=0)
         able = [i for i, g in enumerate(groups) if len(g.jobs) + least <= options.limit]
@@ -207,25 +204,21 @@ def _one_round(
         )
         weights = table.merged(np.array(list(place), dtype=np.intp), options.limit)
         partner = {}
-        gain = {}
         for a, b in match_by_kind(weights, kind_of, options.rel_gap):
             i, j = able[a], able[b]
             partner[i], partner[j] = j, i
-            gain[j] = float(weights[kind_of[a], kind_of[b]])
         # As published: each pair stands where its later member stood.
         for index in range(len(groups)):
             mate = partner.get(index)
             if mate is None:
-                ready.append((0.0, gpus, [index]))
+                ready.append((gpus, [index]))
             elif mate < index:
-                ready.append(((1 - gain[index]) * gpus, gpus, [mate, index]))
-    if options.merge_by_efficiency:
-        ready.sort(key=lambda item: item[0])
+                ready.append((gpus, [mate, index]))
     old = {gpus: list(groups) for gpus, groups in buckets.items()}
     for groups in buckets.values():
         groups.clear()
     merges = 0
-    for _, gpus, members in ready:
+    for gpus, members in ready:
         parts = [old[gpus][m] for m in members]
         if len(parts) == 2 and required > cluster_gpus:
             buckets[gpus].append(Group(gpus, parts[0].jobs + parts[1].jobs))

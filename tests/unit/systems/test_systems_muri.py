@@ -21,7 +21,6 @@ from lucid.systems.muri import (
     best_ordering,
     choose_candidates,
     efficiencies,
-    group_efficiency,
     group_jobs,
     match_by_kind,
     max_weight_matching,
@@ -175,7 +174,7 @@ def test_every_job_is_in_exactly_one_group(n: int, gpus: int, seed: int, k: int)
     jobs = [MuriJob(i, int(2 ** rng.integers(3)), tuple(rng.random(k) + 0.01)) for i in range(n)]
     for options in (
         GroupingOptions(k=k),
-        GroupingOptions(k=k, merge_by_efficiency=True, ordering="worst"),
+        GroupingOptions(k=k, ordering="worst"),
         GroupingOptions(k=k, matching="by_priority"),
         GroupingOptions(k=k, split_pairs=True),
     ):
@@ -189,17 +188,6 @@ def test_pairs_are_split_to_make_threes() -> None:  # M10
     assert len(group_jobs(jobs, 0, GroupingOptions(k=3))) == 3
     assert len(group_jobs(jobs, 0, GroupingOptions(k=3, split_pairs=True))) == 2
     assert len(group_jobs(jobs, 3, GroupingOptions(k=3, split_pairs=True))) == 3
-
-
-def test_merging_by_efficiency_spends_merges_on_the_best_pairs() -> None:
-    good = [(9.0, 1.0), (1.0, 9.0)]
-    bad = [(5.0, 0.1), (5.2, 0.1)]
-    jobs = [MuriJob(i, 1, stages) for i, stages in enumerate([*bad, *good])]
-    published = group_jobs(jobs, 3, GroupingOptions(k=2))
-    better = group_jobs(jobs, 3, GroupingOptions(k=2, merge_by_efficiency=True))
-    total = [sum(group_efficiency(g, GroupingOptions(k=2)) for g in gs) for gs in (published, better)]
-    assert total[1] >= total[0]
-    assert {j.job_id for g in better if len(g.jobs) == 2 for j in g.jobs} == {2, 3}
 
 
 def test_priorities() -> None:  # M14, M15
