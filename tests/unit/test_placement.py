@@ -9,7 +9,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.placement import Placement, indices_of, mask_of, placement_gpus, show_placement
 from lucid.core.reason import EverFits, TooLarge
-from lucid.orchestrator.placement import Feasibility, consolidated
+from lucid.orchestrator.placement import Feasibility, consolidated, emptiest
 
 
 def place(gpus: int, machines: tuple[Node, ...], *busy: str, emptiest: bool = False, **host: int) -> Placement | None:
@@ -96,3 +96,14 @@ def test_masks_and_indices_are_inverse() -> None:
 @pytest.mark.parametrize("text", ["n1:0", "n1:0,3", "n1:0-7 n2:1-2,5"])
 def test_placements_read_as_they_are_written(text: str) -> None:
     assert show_placement(at(text)) == text
+
+
+def test_the_emptiest_node_gives_as_many_gpus_as_its_cpus_and_memory_allow() -> None:
+    machines = (Node("n1", 4, cpus=4), Node("n2", 3, mem_mib=64), Node("n3", 2))
+    ledger = Ledger(part(machines, (), [runs("r", "n3:0")]))
+    assert emptiest(ledger, a_job("plain", 6), 6) == at("n1:0-3 n2:0-1")
+    assert emptiest(ledger, a_job("cpus", 6, cpus=12), 6) == at("n1:0-1 n2:0-2 n3:1"), "two CPUs a GPU"
+    assert emptiest(ledger, a_job("memory", 6, mem_mib=180), 6) == at("n1:0-3 n2:0-1")
+    assert emptiest(ledger, a_job("memory", 6, mem_mib=240), 6) == at("n1:0-3 n2:0 n3:1"), "40 MiB a GPU"
+    assert emptiest(ledger, a_job("memory", 6, mem_mib=390), 6) is None
+    assert emptiest(ledger, a_job("wide", 9), 9) is None

@@ -132,3 +132,11 @@ class TestMemory:
         assert not memory_trend([4000.0 + 0.1 * i for i in range(240)], 1.0).growing
         assert not memory_trend([1.0, 2.0, 3.0], 1.0).growing
         assert not memory_trend([5000.0], 1.0).growing
+
+
+@pytest.mark.parametrize(("falling", "grows"), [(12, True), (13, False)])
+def test_growth_is_foretold_where_the_bins_rise_by_the_mann_kendall_test(falling: int, grows: bool) -> None:
+    """24 readings are 24 bins, the first ones falling, the others rising above them. Of 276 pairs, rises less falls
+    is 144 with 12 that fall and 120 with 13; a z above 3 needs 122."""
+    bins = [4000.0 - 10.0 * i for i in range(falling)] + [5000.0 + 100.0 * i for i in range(24 - falling)]
+    assert memory_trend(bins, 1.0).growing is grows

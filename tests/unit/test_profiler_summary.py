@@ -20,7 +20,7 @@ from lucid.adapters.gpu.profile_files import (
 )
 from lucid.errors import MetricsError
 from lucid.profiler.samples import GpuSample, Sample, pack, record_size, unpack
-from lucid.profiler.series import Series, point_of
+from lucid.profiler.series import Point, Series, point_of
 from lucid.profiler.summary import Summary, merged_profile, summarise
 
 
@@ -66,11 +66,29 @@ def filled(util: Iterable[float], mem: float = 4000.0, *, shared: bool = False, 
     return series
 
 
+def test_a_series_that_is_full_joins_neighbours_and_keeps_means_and_the_most_of_memory() -> None:
+    series = Series(limit=4)
+    for i in range(5):  # the last is still open
+        series.add(
+            Point(float(i), 1.0, 10.0 * i, 20.0 * i, 100.0 * i, True, 12.0 * i, 22.0 * i, 150.0 * i, 6.0 * i, 8.0 * i)
+        )
+    assert series.points[:2] == [
+        Point(0.0, 2.0, 5.0, 10.0, 100.0, True, 6.0, 11.0, 150.0, 3.0, 4.0),
+        Point(2.0, 2.0, 25.0, 50.0, 300.0, True, 30.0, 55.0, 450.0, 15.0, 20.0),
+    ]
+
+
 def test_a_profile_leaves_start_up_and_a_rare_pause_out() -> None:
     util = [0.0] * 25 + [80.0] * 40 + [0.0] * 15 + [80.0] * 40
     found = summarise(filled(util), "7", "n1", ["GPU-a"], len(util), amp=True, workload="u/train")
     assert found.warm_up_s == 25.0
-    assert [phase.kind for phase in found.phases] == ["warm-up", "work", "pause", "work"]
+    spans = [
+        ("warm-up", 1000.0, 1025.0),
+        ("work", 1025.0, 1065.0),
+        ("pause", 1065.0, 1080.0),
+        ("work", 1080.0, 1120.0),
+    ]
+    assert [(phase.kind, phase.start_s, phase.end_s) for phase in found.phases] == spans
     profile = found.profile
     assert profile is not None
     assert profile.gpu_util == pytest.approx(80.0)

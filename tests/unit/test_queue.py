@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from builders import a_trace, by, decide, guess, kinds, nodes, part, reason, replay, runs, snap, waits
+from builders import policy as a_policy
 from lucid.config import OverheadSettings
 from lucid.core.decision import Hold, Requeue, Start
 from lucid.core.reason import BehindHead, EverFits, FairOrder, Preempted, Priority, TooLarge
+from lucid.orchestrator.policy import known_policies
 
 ESTIMATES = {"early": guess(300.0), "short": guess(100.0), "slim": guess(120.0)}
 JOBS = [waits("early", 2, 0.0), waits("short", 4, 1.0), waits("slim", 1, 2.0)]
@@ -25,6 +27,11 @@ JOBS = [waits("early", 2, 0.0), waits("short", 4, 1.0), waits("slim", 1, 2.0)]
 def test_the_key_of_each_policy(policy: str, order: list[str]) -> None:
     plan = decide(policy, snap(5.0, part(nodes(1, 8), JOBS), predictions=ESTIMATES))
     assert [a.job_id for a in plan.actions] == order
+
+
+@pytest.mark.parametrize("name", sorted(known_policies()))
+def test_a_policy_is_called_what_it_was_asked_for_as(name: str) -> None:
+    assert a_policy(name).name == name
 
 
 @pytest.mark.parametrize("policy", ["fifo", "sjf", "qssf"])

@@ -55,9 +55,8 @@ class Desk:
     what the elastic ones leave.
     """
 
-    def __init__(self, partition: Partition, now_s: float) -> None:
+    def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.now_s = now_s
         self.pending = sorted((e for e in partition.pending if _may_move(e)), key=_submitted)
         self.running = sorted((e for e in partition.running if _may_move(e)), key=_submitted)
         self._decisions: dict[str, Decision] = {}

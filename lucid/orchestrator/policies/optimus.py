@@ -70,7 +70,7 @@ class OptimusPolicy(PartitionPolicy):
         if at_s > now_s:
             waiting = wait_for_round(partition, at_s)
             return PartitionPlan(waiting.decisions, wake_s=at_s, memory=found)
-        desk = Desk(partition, now_s)
+        desk = Desk(partition)
         entries = sorted(desk.entries, key=lambda e: (e.job.submit_s, e.job.rank))
         total = int(desk.capacity.sum())
         if self._fitted:

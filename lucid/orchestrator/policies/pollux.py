@@ -64,7 +64,7 @@ class PolluxPolicy(PartitionPolicy):
         if at_s > now_s:
             waiting = wait_for_round(partition, at_s)
             return PartitionPlan(waiting.decisions, wake_s=at_s, memory=memory)
-        desk = Desk(partition, now_s)
+        desk = Desk(partition)
         # jobs that had least come first where two want the same GPU
         entries = sorted(desk.entries, key=lambda e: (attained_s(e, now_s), e.job.submit_s, e.job.rank))
         if not entries:
