@@ -21,6 +21,7 @@ from lucid.config import Settings, load_settings
 from lucid.daemon.build import make_parts
 from lucid.daemon.turn import Daemon
 from lucid.errors import LucidError
+from lucid.live.child import Children
 from lucid.live.log import JsonLines
 from lucid.live.model_timer import ModelTimer
 from lucid.live.systemd import tell_systemd
@@ -61,20 +62,25 @@ def main(arguments: list[str] | None = None) -> int:
         return error.exit_code
     if parts is None:
         return 0
-    beside: list[ModelTimer] = [] if given.once else _timers(settings, given.config, parts.store)
+    children = Children()
+    beside: list[ModelTimer] = [] if given.once else _timers(settings, given.config, parts.store, children)
     wake = WakeFile(Path(settings.daemon.heartbeat).with_name("wake"))
-    return turn_until(Daemon(parts), stop, wake, given.once, beside)
+    try:
+        return turn_until(Daemon(parts), stop, wake, given.once, beside)
+    finally:
+        behind_barrier("children of lucidd are not ended", children.end)
 
 
-def _timers(settings: Settings, config: Path, store: Store) -> list[ModelTimer]:
+def _timers(settings: Settings, config: Path, store: Store, children: Children) -> list[ModelTimer]:
     """Those that can be made: training and search are worth less than scheduling."""
     found: list[ModelTimer | None] = []
     behind_barrier(
         "models are not trained: their timer cannot be made",
-        lambda: found.append(model_timer(settings, config, store)),
+        lambda: found.append(model_timer(settings, config, store, children)),
     )
     behind_barrier(
-        "the policy is not tuned: its timer cannot be made", lambda: found.append(tune_timer(settings, config))
+        "the policy is not tuned: its timer cannot be made",
+        lambda: found.append(tune_timer(settings, config, children)),
     )
     return [timer for timer in found if timer is not None]
 

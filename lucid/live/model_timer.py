@@ -17,7 +17,7 @@ from typing import Any
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from lucid.errors import ModelError
-from lucid.live.child import run_lucidctl
+from lucid.live.child import Children
 
 __all__ = ["ChildTick", "ModelTimer"]
 
@@ -27,7 +27,10 @@ _LOG = logging.getLogger(__name__)
 class ChildTick:
     """Runs one tick in a child of low priority. ``arguments`` go to ``lucidctl models train --due --json``."""
 
-    def __init__(self, arguments: Sequence[str], timeout: timedelta = timedelta(hours=1)) -> None:
+    def __init__(
+        self, arguments: Sequence[str], timeout: timedelta = timedelta(hours=1), children: Children | None = None
+    ) -> None:
+        self._children = Children() if children is None else children
         self._words = ("models", "train", "--due", "--json", *arguments)
         self._timeout = timeout
 
@@ -38,7 +41,7 @@ class ChildTick:
             ModelError: the child was killed, ran too long, or failed; its last words are in the message.
         """
         try:
-            done = run_lucidctl(self._words, self._timeout)
+            done = self._children.run(self._words, self._timeout)
         except TimeoutError as error:
             raise ModelError(f"training {error}") from None
         try:

@@ -19,7 +19,7 @@ from typing import Any
 
 from lucid.config import Settings
 from lucid.errors import ModelError
-from lucid.live.child import run_lucidctl
+from lucid.live.child import Children
 from lucid.live.model_timer import ModelTimer
 
 __all__ = ["TuneTick", "latest_report", "reports_folder", "tune_timer"]
@@ -58,7 +58,7 @@ class TuneTick:
         self,
         settings: Settings,
         config: Path,
-        child: Child = run_lucidctl,
+        child: Child,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
@@ -102,12 +102,12 @@ class TuneTick:
             raise ModelError(f"lucidctl {words[0]} {words[1]} ended with status {done.returncode}: {last[0]}")
 
 
-def tune_timer(settings: Settings, config: Path) -> ModelTimer | None:
+def tune_timer(settings: Settings, config: Path, children: Children | None = None) -> ModelTimer | None:
     """The timer of a daemon with this configuration file; ``None`` where nothing is to be searched."""
     if not settings.tuner.every_h:
         return None
     every = min(_LOOK, timedelta(hours=settings.tuner.every_h))
-    return ModelTimer(TuneTick(settings, config), every, _log_outcomes, "tuner")
+    return ModelTimer(TuneTick(settings, config, (children or Children()).run), every, _log_outcomes, "tuner")
 
 
 def _log_outcomes(outcomes: Sequence[dict[str, Any]]) -> None:

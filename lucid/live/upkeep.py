@@ -11,6 +11,7 @@ from typing import Any
 from lucid.adapters.store.port import Store
 from lucid.config import Settings, own_job_log
 from lucid.errors import StoreError
+from lucid.live.child import Children
 from lucid.live.job_log import write_job_log
 from lucid.live.model_timer import ChildTick, ModelTimer
 from lucid.models.upkeep.update import Rules
@@ -46,11 +47,13 @@ class Upkeep:
         return self._train()
 
 
-def model_timer(settings: Settings, config: Path, store: Store) -> ModelTimer | None:
+def model_timer(
+    settings: Settings, config: Path, store: Store, children: Children | None = None
+) -> ModelTimer | None:
     """The timer of a daemon with this configuration file; ``None`` where it is not to train."""
     if not settings.models.every_h:
         return None
-    child = ChildTick(["--config", str(config.absolute())])
+    child = ChildTick(["--config", str(config.absolute())], children=children)
     return ModelTimer(Upkeep(settings, store, child), timedelta(hours=settings.models.every_h), _log_outcomes)
 
 

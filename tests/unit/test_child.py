@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from lucid.live.child import run_lucidctl
+from lucid.live.child import Children
 
 _PARENT = """
 from datetime import timedelta
 import lucid.live.child as child
 child._step_back = lambda: open({path!r}, "w").write(str(__import__("os").getpid()))
-child.run_lucidctl(["bench", "plan", "--size", "2000:1024", "--repeat", "100000"], timedelta(minutes=5))
+child.Children().run(["bench", "plan", "--size", "2000:1024", "--repeat", "100000"], timedelta(minutes=5))
 """
 
 
@@ -48,6 +48,32 @@ def test_a_child_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
 
 
 def test_a_child_prints_what_it_prints() -> None:
-    done = run_lucidctl(["--version"], timedelta(minutes=2))
+    done = Children().run(["--version"], timedelta(minutes=2))
     assert done.returncode == 0
     assert "lucid" in done.stdout.lower()
+
+
+_ENDS = """
+import threading, time
+from datetime import timedelta
+import lucid.live.child as child
+children = child.Children()
+def work():
+    try:
+        children.run(["bench", "plan", "--size", "2000:1024", "--repeat", "100000"], timedelta(minutes=5))
+    except TimeoutError as error:
+        print(error, flush=True)
+thread = threading.Thread(target=work)
+thread.start()
+while not children._running:
+    time.sleep(0.05)
+children.end()
+thread.join()
+work()
+"""
+
+
+def test_a_process_that_ends_waits_for_no_child() -> None:
+    """A training of an hour kept lucidd from ending after SIGTERM: its thread waited for the child."""
+    done = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.splitlines() == ["was stopped, because lucidd ends", "was not begun, because lucidd ends"]
