@@ -17,8 +17,8 @@ _LOOK_EVERY_S = 1.0
 
 
 class Children:
-    """Processes that run ``lucidctl`` beside this one, each at the lowest priority. They end with this process, however
-    that ends; `end` ends them sooner, since a process that ends waits for the threads that wait for them."""
+    """Processes that run ``lucidctl`` beside this one, each at the lowest priority. They end with this process,
+    however it ends. `end` stops them first: a process that ends waits for its threads, and these for the children."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

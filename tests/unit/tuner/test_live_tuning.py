@@ -18,6 +18,7 @@ from lucid.cli.main import lucidctl
 from lucid.config import Settings, load_settings
 from lucid.core.job import Ended, Job
 from lucid.errors import ConfigError, ModelError
+from lucid.live.child import Children
 from lucid.live.tuning import TuneTick, latest_report, reports_folder, tune_timer
 
 HOUR_S = 3600.0
@@ -158,10 +159,10 @@ def test_a_search_of_the_store_is_found_by_status_and_show(tmp_path: Path) -> No
 def test_a_real_child_searches_the_store_and_leaves_a_report(tmp_path: Path) -> None:
     config = a_config(tmp_path, 'every_h = 24\ntrials = 2\nonly = ["gss"]')
     a_past(tmp_path)
-    found = TuneTick(load_settings(config), config)()
+    found = TuneTick(load_settings(config), config, Children().run)()
     assert found[0]["worth_it"] is False
     report = latest_report(load_settings(config))
     assert report is not None
     assert str(report[0]) == found[0]["folder"]
     assert (report[0] / "proposal.html").exists()
-    assert TuneTick(load_settings(config), config)() == []
+    assert TuneTick(load_settings(config), config, Children().run)() == []
