@@ -12,7 +12,7 @@ from statistics import mean
 from lucid.errors import TraceError
 from lucid.simulator.engine import Run
 
-__all__ = ["RealTimes", "Realism", "Row", "read_real", "realism"]
+__all__ = ["RealTimes", "Realism", "Row", "read_real", "realism", "write_real"]
 
 _COLUMNS = ("job_id", "start_s", "end_s")
 
@@ -98,6 +98,21 @@ def realism(run: Run, real: Mapping[str, RealTimes]) -> Realism:
         )
     rows = (Row(o.job.id, o.job.submit_s, RealTimes(o.start_s, o.end_s), real[o.job.id]) for o in run.outcomes)
     return Realism(run.policy, tuple(rows))
+
+
+def write_real(path: Path, real: Mapping[str, RealTimes]) -> None:
+    """A CSV that ``read_real`` reads.
+
+    Raises:
+        TraceError: it cannot be written.
+    """
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(_COLUMNS)
+            writer.writerows([job_id, f"{t.start_s:.3f}", f"{t.end_s:.3f}"] for job_id, t in real.items())
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def read_real(path: Path) -> dict[str, RealTimes]:

@@ -225,13 +225,13 @@ def test_finished_jobs_are_written_out_and_a_child_trains_once_there_are_enough(
 
 
 def test_a_daemon_that_is_not_to_train_has_no_timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    children: list[list[str]] = []
-    monkeypatch.setattr("lucid.live.upkeep.ChildTick", children.append)
+    begun: list[list[str]] = []
+    monkeypatch.setattr("lucid.live.upkeep.ChildTick", lambda words, children=None: begun.append(words))
     daemon = {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}
     for every_h, there in ((0, False), (6, True)):
         settings = settings_from({"daemon": daemon, "models": {"every_h": every_h}}, "test")
         assert (model_timer(settings, tmp_path / "lucid.toml", SqliteStore(IN_MEMORY)) is not None) is there
-    assert children == [["--config", str(tmp_path / "lucid.toml")]], "the child goes by the daemon's own settings"
+    assert begun == [["--config", str(tmp_path / "lucid.toml")]], "the child goes by the daemon's own settings"
 
 
 def test_the_daemon_starts_the_timer_and_ends_it(site: LearnedSite, tmp_path: Path) -> None:

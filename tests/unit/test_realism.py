@@ -12,7 +12,7 @@ from lucid.core.job import Job, JobProfile
 from lucid.errors import TraceError
 from lucid.simulator.cluster import JobOutcome
 from lucid.simulator.layout import NodeShape
-from lucid.simulator.realism import RealTimes, read_real, realism
+from lucid.simulator.realism import RealTimes, read_real, realism, write_real
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import Trace, TraceJob
 
@@ -114,9 +114,12 @@ def test_a_job_that_could_never_run_in_the_replay_is_said() -> None:
         realism(run, {"a": RealTimes(0, 1)})
 
 
-def test_what_really_happened_is_read(tmp_path: Path) -> None:
-    (tmp_path / "real.csv").write_text("job_id,start_s,end_s\n1,0.500,20.250\n2,3.000,3.000\n")
-    assert read_real(tmp_path / "real.csv") == {"1": RealTimes(0.5, 20.25), "2": RealTimes(3.0, 3.0)}
+def test_what_really_happened_is_written_and_read_back(tmp_path: Path) -> None:
+    real = {"1": RealTimes(0.5, 20.25), "2": RealTimes(3.0, 3.0)}
+    write_real(tmp_path / "real.csv", real)
+    assert read_real(tmp_path / "real.csv") == real
+    with pytest.raises(TraceError, match="cannot be written"):
+        write_real(tmp_path / "none" / "real.csv", real)
 
 
 @pytest.mark.parametrize(
