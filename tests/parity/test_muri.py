@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from lucid.cli.main import lucidctl
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]  # whole traces of the authors are replayed: 14 s a test
 
 ROOT = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("LUCID_SHARED", str(ROOT.parent / "shared")))

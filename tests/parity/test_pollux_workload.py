@@ -10,7 +10,7 @@ from packs import shared
 
 from lucid.cli.main import lucidctl
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]  # whole traces of the authors are replayed: 14 s a test
 
 WITHIN = 0.03
 
