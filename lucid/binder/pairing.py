@@ -229,13 +229,16 @@ class Binder:
     def _judge(self, wish: _Wish, other: _Candidate) -> _Pair:
         """Make the comparisons between two jobs, up to the first that fails."""
         reasons: list[Reason] = []
+        speed = 0.0
         for reason in self._comparisons(wish, other):
             reasons.append(reason)
+            if isinstance(reason, PairSpeed):
+                speed = reason.own + reason.other
             if not reason:
                 if isinstance(reason, PartnerOutlasts) and not other.noted:
                     self._changes(other)
                 return _Pair(other, reasons)
-        return _Pair(other, reasons, sum(self._speeds(wish, other)))
+        return _Pair(other, reasons, speed)
 
     def _comparisons(self, wish: _Wish, other: _Candidate) -> Iterator[Reason]:
         """The rules between two jobs, in order; without those for which there is no limit to compare with."""

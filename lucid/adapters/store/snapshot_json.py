@@ -118,11 +118,7 @@ def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
             for job_id in [*(e.job.id for e in part.pending), *(e.job.id for e in part.running)]
             if job_id in snapshot.predictions
         },
-        "arrivals": {
-            "by": snapshot.arrivals.by,
-            "gpus_per_hour": dict(snapshot.arrivals.gpus_per_hour),
-            "profiled_per_hour": snapshot.arrivals.profiled_per_hour,
-        },
+        "arrivals": to_json(snapshot.arrivals),
         "fair_share": [[account, user, factor] for (account, user), factor in snapshot.fair_share.items()],
     }
 
