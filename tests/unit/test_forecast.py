@@ -61,6 +61,16 @@ def test_a_third_job_waits_until_one_of_a_pair_ends() -> None:
     assert foreseen(snap(0.0, room, predictions=known)).starts_s == {"first": 0.0, "second": 100.0}
 
 
+def test_a_pair_stays_a_pair_when_something_happens_elsewhere() -> None:
+    """The end of a job in another VC makes the policy plan again; it must not find the host free to be joined."""
+    entries = [waits("first", profile=LIGHT), waits("second", profile=LIGHT)]
+    room = part(nodes(1, 1), entries, [runs("host", "n1:0", profile=LIGHT)])
+    elsewhere = part(nodes(1, 1, "o"), [], [runs("other", "o1:0", profile=HEAVY)], "elsewhere")
+    known = {"host": guess(9000.0, 0), "first": guess(400.0, 0), "second": guess(800.0, 0), "other": guess(50.0, 2)}
+    found = foreseen(snap(0.0, room, elsewhere, predictions=known))
+    assert found.starts_s == {"first": 0.0, "second": 400.0}
+
+
 def test_a_job_parted_from_its_partner_is_not_expected_beside_it_again() -> None:
     slow = replace(LIGHT, seen_speed=0.4, seen_beside="two")
     pair = [runs("one", "n1:0", profile=slow, partner="two"), runs("two", "n1:0", 1.0, profile=LIGHT, partner="one")]

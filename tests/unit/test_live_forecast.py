@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from test_daemon import Site
 
 from lucid.adapters.left_out import LeftOut
+from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.job import Ended, Job
 from lucid.core.reason import SharingLevel
@@ -95,6 +98,13 @@ def test_L17_dynamic_sharing_goes_by_the_forecast_and_says_whose_it_is(tmp_path:
     assert [(level.gpus_per_hour, level.by, level.gss) for level in levels[-1:]] == [(12.0, "seasonal means", 1)]
     told = " ".join(site.ctl("explain", "1").split())  # lines are folded to the width of the terminal
     assert "forecast 12 GPUs an hour by seasonal means" in told
+
+
+def test_the_picture_for_lucidctl_keeps_the_forecast_and_whose_it_is() -> None:
+    """Planning again without it would come to another mode of sharing."""
+    seen = Snapshot(0.0, {}, arrivals=ArrivalForecast("throughput v3", MappingProxyType({"vc": 7.5}), 2.0))
+    again = snapshot_from_dict(json.loads(json.dumps(snapshot_to_dict(seen))))
+    assert again.arrivals == ArrivalForecast("throughput v3", {"vc": 7.5}, 2.0)
 
 
 # -- the library's version -----------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from lucid.core.reason import (
     TooLarge,
     UserAllows,
 )
+from lucid.models.packing.share_score import Thresholds
 
 ONE_GPU = nodes(1, 1)
 
@@ -85,6 +86,18 @@ def test_L8_the_classes_are_tiny_medium_jumbo() -> None:
     assert contention_score(LIGHT) == TINY
     assert contention_score(JobProfile(70.0, 10.0, 0.0)) == MEDIUM
     assert contention_score(HEAVY) == JUMBO
+
+
+def test_L9_the_same_speeds_part_the_classes_of_both_models() -> None:
+    typical = JobProfile(60.0, 30.0, 0.0)
+    seen = set()
+    for percent in range(101):
+        profile = JobProfile(float(percent), percent / 2, 0.0)
+        speed = contention_speeds(profile, typical)[0]
+        expected = TINY if speed > 0.95 else MEDIUM if speed >= 0.85 else JUMBO
+        assert (contention_score(profile), Thresholds().label(speed)) == (expected, expected), speed
+        seen.add((expected, speed >= 0.9))
+    assert {(MEDIUM, True), (MEDIUM, False)} < seen
 
 
 def test_L11_gss_is_two_by_default() -> None:

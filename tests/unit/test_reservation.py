@@ -41,6 +41,11 @@ def test_the_holder_gets_the_nodes_that_drain_soonest() -> None:
     assert room == Reserved("big", 700.0, 700.0, 2, False)
 
 
+def test_kept_nodes_are_looked_at_again_after_five_minutes() -> None:
+    """Time alone moves what is expected of them: a job there may outlive its estimate."""
+    assert plan(waits("big", 8), now_s=100.0).wake_s == 400.0
+
+
 def test_the_nodes_are_those_of_the_right_size_that_are_up() -> None:
     machines = (Node("n1", 4), Node("n2", 4, available=False), Node("n3", 4), Node("n4", 2), Node("n5", 4))
     held = [runs("r1", "n1:0-3")]

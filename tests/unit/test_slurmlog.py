@@ -78,6 +78,12 @@ def test_both_commands_take_both_files(tmp_path: Path, header: bool) -> None:
     assert (trained.exit_code, "sacct" in trained.output) == (0, False), trained.output
 
 
+def test_the_states_that_end_a_job_are_slurms() -> None:
+    """``enum job_states`` and its flags in slurm.h, as sacct names them; a requeue is no end."""
+    words = "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED LAUNCH_FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED"
+    assert frozenset(f"{words} RECONFIG_FAIL REVOKED TIMEOUT".split()) == ENDED
+
+
 @pytest.mark.parametrize("state", sorted({*ENDED, "CANCELLED by 1000", "CANCELLED+"}))
 def test_every_state_that_ends_a_job(tmp_path: Path, state: str) -> None:
     path = log(tmp_path / "sacct.txt", PUBLIC, {"State": state}, header=False)
