@@ -44,9 +44,12 @@ def test_timed_calls_as_often_as_told_and_takes_the_median() -> None:
     assert found.seconds < found.pace_s
 
 
+NEED_DATA = ("p1", "philly", "kept", "quality", "best", "parity", "frontier", "contention")
+"""Parts that measure nothing without the reference data; the others make their own."""
+
+
 def test_parts_without_their_data_are_skipped_and_say_so(tmp_path: Path) -> None:
-    bring_their_own = ("plan", "sampler", "systems", "timeaware", "restarts", "models", "tuner", "clusters")
-    needs_data = [name for name in PARTS if name not in bring_their_own]
+    needs_data = NEED_DATA
     options = [word for name in needs_data for word in ("--only", name)]
     done = CliRunner().invoke(main, [*options, "--json"], env={"LUCID_SHARED": str(tmp_path)})
     assert done.exit_code == 0, done.output
@@ -54,6 +57,13 @@ def test_parts_without_their_data_are_skipped_and_say_so(tmp_path: Path) -> None
     assert told["results"] == []
     assert set(told["skipped"]) == set(needs_data)
     assert all(str(tmp_path) in why and "LUCID_SHARED" in why for why in told["skipped"].values())
+
+
+def test_every_part_that_reads_the_reference_data_is_asked_without_it() -> None:
+    bring_their_own = {
+        "plan", "timeaware", "forecaster", "restarts", "sampler", "systems", "tuner", "clusters", "models",
+    }  # fmt: skip
+    assert set(NEED_DATA) | bring_their_own == set(PARTS), "sort the new part into one of the two"
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
