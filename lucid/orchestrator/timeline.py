@@ -133,7 +133,12 @@ class Timeline:
         return self._times[first] if first < len(self._times) else math.inf
 
     def find(
-        self, job: Job, limit_s: float, closed: Set[int] = frozenset(), earliest: bool = False, from_s: float = -math.inf
+        self,
+        job: Job,
+        limit_s: float,
+        closed: Set[int] = frozenset(),
+        earliest: bool = False,
+        from_s: float = -math.inf,
     ) -> Slot | None:
         """The first time at which the job has its GPUs for ``limit_s`` seconds; ``None`` if that never comes.
 
@@ -163,7 +168,9 @@ class Timeline:
         taken = 0
         for at, (here, nodes) in enumerate(wanted):
             left = lasting[at] & ~taken
-            order = _longest_first(left, [rooms[at] for rooms in seen]) if earliest else self._tightest(left, here, step)
+            order = (
+                _longest_first(left, [rooms[at] for rooms in seen]) if earliest else self._tightest(left, here, step)
+            )
             for _, i in zip(range(nodes), order, strict=False):
                 parts.append((i, here))
                 taken |= 1 << i

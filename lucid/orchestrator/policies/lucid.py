@@ -18,7 +18,7 @@ from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid_plan import LucidMemory, plan_vc
 from lucid.orchestrator.policies.overflow import with_overflow
-from lucid.orchestrator.policies.plain import Shadow, advance
+from lucid.orchestrator.policies.plain import Seen, Shadow, advance
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.profiler.stage import goes_through_profiling, plan_profiling
 
@@ -47,6 +47,7 @@ class LucidPolicy(PartitionPolicy):
         )
         bound_s = settings.fairness.beyond_plain_s
         self._plain = None if bound_s is None else BackfillPolicy(settings.backfill)
+        self._seen: dict[str, Seen] = {}
         self._profiling = settings.profiling
         if bound_s is not None:  # no job's bound passes while the job waits for a profiling node
             most_s = min(settings.profiling.max_wait_s, bound_s)
@@ -130,6 +131,7 @@ class LucidPolicy(PartitionPolicy):
             snapshot,
             self._plain,
             bound_s,
+            self._seen,
         )
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
