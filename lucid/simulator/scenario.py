@@ -195,6 +195,8 @@ def simulate(
     if scenario.as_live:
         rules = with_defaults(rules, LIVE_DEFAULTS)
     made = make_policy(policy, rules, predictor)
+    if rules.lending.mode != "off" and not getattr(made, "keeps_quotas", False):
+        raise ConfigError(f"policy {policy!r} knows no quotas: it cannot run with lending (policy.lending.mode)")
     if scenario.as_live:
         kind = partial(LiveLikeCluster, AsLive(scenario.settings.overheads.start_s))
     if scenario.semantics is Semantics.MURI:
@@ -220,6 +222,7 @@ def simulate(
         interleaving=_interleaving(made) if scenario.staged else None,
         usage=_usage(scenario.settings.policy),
         memory=memory,
+        pooled=rules.lending.mode != "off",
     )
     forecaster = scenario.forecaster_for(rules, made.profiled)
     return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster)

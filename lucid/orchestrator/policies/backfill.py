@@ -23,6 +23,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.quotas import Quotas
 from lucid.orchestrator.timeline import End, Timeline
 
 __all__ = ["BackfillPolicy", "limit_s"]
@@ -55,6 +56,7 @@ class BackfillPolicy(PartitionPolicy):
     from the time when limits say that these come free. With ``depth`` 1 it is EASY backfilling."""
 
     name = "backfill"
+    keeps_quotas = True
 
     def __init__(self, settings: BackfillSettings) -> None:
         super().__init__()
@@ -121,6 +123,7 @@ class _Plan:
         self._settings = settings
         self._queue = queue
         self._ledger = Ledger(partition)
+        self._quotas = Quotas(partition, self._ledger) if partition.quotas else None
         self._ends: list[End] = [
             (_end_s(entry, self._limit(entry.job), self._now_s), entry.job, entry.placement)
             for entry in partition.running
@@ -142,8 +145,11 @@ class _Plan:
         for at, (entry, order) in enumerate(self._queue):
             job = entry.job
             hopeless = feasible.bar(job)
+            quota = () if self._quotas is None else self._quotas.tests(job)
             if hopeless is not None:
                 self._decisions[job.id] = Hold((hopeless,))
+            elif not all(quota):  # Slurm keeps no GPUs for a job that a limit of its association stops
+                self._decisions[job.id] = Hold((order, *quota))
             elif min(least_behind[at], self._ledger.gpus_per_node) > self._ledger.largest:
                 self._decisions[job.id] = Hold((order, *no_place(self._ledger, entry)))
             elif self._timeline is None:
@@ -187,6 +193,8 @@ class _Plan:
         job = entry.job
         start = Start(placement, (order, *why, FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, True)))
         self._ledger.take(job, placement)
+        if self._quotas is not None:
+            self._quotas.take(job)
         self._ends.append((self._now_s + max(self._limit(job), 1.0), job, placement))
         self._decisions[job.id] = start
         self._actions.append(Action(job.id, self._partition.name, start))
