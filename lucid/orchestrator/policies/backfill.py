@@ -8,6 +8,7 @@ others if none of them starts later for it, by everybody's time limits.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
@@ -18,13 +19,13 @@ from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Backfill, FairOrder, FreeGpus, Reason, SlurmPriority
-from lucid.core.rounding import past
+from lucid.core.rounding import ROUNDING, past
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.quotas import Quotas
-from lucid.orchestrator.timeline import End, Timeline
+from lucid.orchestrator.timeline import End, Slot, Timeline
 
 __all__ = ["BackfillPolicy", "limit_s"]
 
@@ -108,7 +109,12 @@ class BackfillPolicy(PartitionPolicy):
 
 
 class _Plan:
-    """One plan of one partition in the making."""
+    """One plan of one partition in the making.
+
+    A job that cannot start has GPUs kept for it only when a later job could start otherwise: most plans start nobody
+    behind the first that does not fit, and then nobody asks when the GPUs would have come. ``_owed`` are the jobs for
+    which none are kept yet, in order.
+    """
 
     def __init__(
         self,
@@ -129,6 +135,16 @@ class _Plan:
             for entry in partition.running
         ]
         self._timeline: Timeline | None = None
+        self._owed: deque[tuple[Job, float]] = deque()
+        self._ever: dict[_Shape, bool] = {}
+        """Will a job of this shape find room once all others are gone? Nothing that a plan does changes it."""
+        self._until_s: dict[_Shape, tuple[int, float]] = {}
+        """Until when there is room for a job of this shape that starts now, and how many slots were taken when this
+        was so. There is ever less room: an old answer errs on one side only."""
+        self._not_before_s: dict[_Shape, tuple[float, float]] = {}
+        """The last job of this shape for which GPUs were kept: its limit, and its start. There is ever less room: a
+        job with no lower limit cannot start earlier."""
+        self._taken = 0
         self._reserved = 0
         self._decisions: dict[str, Decision] = {}
         self._actions: list[Action] = []
@@ -167,27 +183,50 @@ class _Plan:
             return
         self._decisions[entry.job.id] = Hold((order, *no_place(self._ledger, entry)))
         self._timeline = Timeline(self._ledger, self._now_s, self._ends)
-        self._reserve(self._timeline, entry.job)
+        self._owe(self._timeline, entry.job, self._limit(entry.job))
 
     def _behind(self, timeline: Timeline, entry: Pending, order: Reason) -> None:
         job, limit = entry.job, self._limit(entry.job)
-        slot = timeline.find(job, limit)
-        test = Backfill(self._reserved, limit, slot is not None and slot.step == 0)
-        if slot is None or not test:
+        while (fits := self._fits_now(timeline, job, limit)) and self._owed:
+            self._keep(timeline, *self._owed.popleft())
+        test = Backfill(self._reserved, limit, fits)
+        if not test:
             self._decisions[job.id] = Hold((order, test))
-            if slot is not None and self._reserved < self._settings.depth:
-                timeline.take(job, slot, limit)
-                self._reserved += 1
+            if self._reserved < self._settings.depth:
+                self._owe(timeline, job, limit)
             return
-        timeline.take(job, slot, limit)
+        slot = self._keep(timeline, job, limit)
         self._start(entry, order, tuple(self._ledger.lowest(i, here) for i, here in slot.parts), (test,))
 
-    def _reserve(self, timeline: Timeline, job: Job) -> None:
-        limit = self._limit(job)
-        slot = timeline.find(job, limit)
-        if slot is not None:  # else it waits for a node that is down
-            timeline.take(job, slot, limit)
+    def _fits_now(self, timeline: Timeline, job: Job, limit: float) -> bool:
+        """Is there room for the job from now on, as far as GPUs are kept for others by now?"""
+        shape, end_s = _shape(job), self._now_s + limit - ROUNDING
+        taken, until_s = self._until_s.get(shape, (-1, math.inf))
+        if end_s <= until_s and taken != self._taken:
+            until_s = timeline.room_s(job)
+            self._until_s[shape] = (self._taken, until_s)
+        return end_s <= until_s
+
+    def _owe(self, timeline: Timeline, job: Job, limit: float) -> None:
+        """GPUs are to be kept for the job, if it does not wait for a node that is down."""
+        shape = _shape(job)
+        ever = self._ever.get(shape)
+        if ever is None:
+            ever = self._ever[shape] = timeline.ever(job)
+        if ever:
+            self._owed.append((job, limit))
             self._reserved += 1
+
+    def _keep(self, timeline: Timeline, job: Job, limit: float) -> Slot:
+        """Keep GPUs for the job from the time when it can have them."""
+        shape = _shape(job)
+        lower, start_s = self._not_before_s.get(shape, (math.inf, self._now_s))
+        slot = timeline.find(job, limit, from_s=start_s if limit >= lower else self._now_s)
+        assert slot is not None
+        self._not_before_s[shape] = (limit, slot.start_s)
+        timeline.take(job, slot, limit)
+        self._taken += 1
+        return slot
 
     def _start(self, entry: Pending, order: Reason, placement: Placement, why: tuple[Reason, ...]) -> None:
         job = entry.job
@@ -198,3 +237,11 @@ class _Plan:
         self._ends.append((self._now_s + max(self._limit(job), 1.0), job, placement))
         self._decisions[job.id] = start
         self._actions.append(Action(job.id, self._partition.name, start))
+
+
+_Shape = tuple[int, int, int, int]
+"""All that decides whether a job finds room, but for its time limit."""
+
+
+def _shape(job: Job) -> _Shape:
+    return job.gpus, job.min_nodes, job.cpus, job.mem_mib

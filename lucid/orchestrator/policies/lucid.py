@@ -18,7 +18,7 @@ from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid_plan import LucidMemory, plan_vc
 from lucid.orchestrator.policies.overflow import with_overflow
-from lucid.orchestrator.policies.plain import Shadow, advance
+from lucid.orchestrator.policies.plain import Seen, Shadow, advance
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.quotas import Quotas
 from lucid.profiler.stage import goes_through_profiling, plan_profiling
@@ -49,6 +49,7 @@ class LucidPolicy(PartitionPolicy):
         )
         bound_s = settings.fairness.beyond_plain_s
         self._plain = None if bound_s is None else BackfillPolicy(settings.backfill)
+        self._seen: dict[str, Seen] = {}
         self._profiling = settings.profiling
         if bound_s is not None:  # no job's bound passes while the job waits for a profiling node
             most_s = min(settings.profiling.max_wait_s, bound_s)
@@ -140,6 +141,7 @@ class LucidPolicy(PartitionPolicy):
             snapshot,
             self._plain,
             bound_s,
+            self._seen,
         )
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
