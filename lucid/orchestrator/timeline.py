@@ -150,7 +150,7 @@ class Timeline:
         levels = [self._enough(job, here, allowed, self._free) for here, _ in wanted]
         first = 0 if earliest else bisect_left(self._times, from_s)
         seen: list[tuple[int, ...]] = []
-        for step, *lasting in zip(
+        for step, *lasting in zip(  # noqa: B007 - the step that was found is used below
             range(first, len(self._times)), *(self._lasting(level, limit_s, first) for level in levels), strict=True
         ):
             if earliest:

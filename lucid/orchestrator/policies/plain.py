@@ -92,7 +92,7 @@ class _Ends:
 
     ``fixed``: by job id, s. ``moves``: for some of these, when the job outlives its estimate, s: from then on
     its end moves. ``moving``: jobs that have outlived it. Their ends lie past now, and go away from now: for each second
-    that such a job runs longer, it is expected to run two. ``guesses``: the estimates that all this was made
+    that such a job runs longer, it is expected to run two. ``guesses``: the estimates that all this was
     of, in order of the shadow's ``running``.
     """
 
