@@ -91,8 +91,8 @@ class _Ends:
     another state.
 
     ``fixed``: by job id, s. ``moves``: for some of these, when the job outlives its estimate, s: from then on
-    its end moves. ``moving``: jobs that have outlived it. Their ends lie past now, and go away from now: for each second
-    that such a job runs longer, it is expected to run two. ``guesses``: the estimates that all this was
+    its end moves. ``moving``: jobs that have outlived it. Their ends lie past now, and go away from now: for each
+    second that such a job runs longer, it is expected to run two. ``guesses``: the estimates that all this was made
     of, in order of the shadow's ``running``.
     """
 
