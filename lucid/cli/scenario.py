@@ -97,6 +97,12 @@ _OPTIONS = (
         help="Use measured speeds of earlier pairs of the same workloads, as lucidd does. Part of --as-live.",
     ),
     click.option(
+        "--lending",
+        type=click.Choice(["off", "quota", "borrow"]),
+        help="Sets policy.lending.mode: 'quota' makes the VCs quotas of GPUs over common nodes, 'borrow' lets short "
+        "jobs have idle GPUs beyond their VC's quota.",
+    ),
+    click.option(
         "--skip-bad",
         is_flag=True,
         help="Leave out bad rows of the trace and count them. The history estimates jobs that --estimates lacks.",
@@ -137,6 +143,7 @@ def read_scenario(
     skip_bad: bool,
     as_live: bool = False,
     remember_pairs: bool = False,
+    lending: str | None = None,
     muris_own: bool = True,
 ) -> tuple[Scenario, list[str]]:
     """What the options ask for, and notes on what was assumed.
@@ -151,6 +158,8 @@ def read_scenario(
     if vcs is not None and nodes is not None:
         raise ConfigError("--vcs and --nodes both say how many nodes there are; give one of them")
     settings = load_settings(config) if config else Settings()
+    if lending is not None:
+        settings = _lending(settings, lending)
     trace = trace_file if isinstance(trace_file, Trace) else _read(trace_file, fmt, skip_bad)
     notes = [f"left out of the trace: {count} rows, {reason}" for reason, count in trace.skipped]
     if workloads == "synthetic":
@@ -191,6 +200,15 @@ def read_scenario(
     if pairs is None:
         notes.append("no --pairs: interference is the contention model's, not measured")
     return scenario, notes
+
+
+def _lending(settings: Settings, mode: str) -> Settings:
+    policy = settings.policy
+    return settings.model_copy(
+        update={
+            "policy": policy.model_copy(update={"lending": policy.lending.model_copy(update={"mode": mode})}),
+        }
+    )
 
 
 def _read(path: Path, fmt: str | None, skip_bad: bool) -> Trace:

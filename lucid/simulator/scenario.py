@@ -36,6 +36,7 @@ from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
 from lucid.simulator.learned import PackingModels, WalkForward, WalkForwardForecaster, packing_predictor
 from lucid.simulator.published.muri import EventChargedCluster, lengthened, published_policy
+from lucid.simulator.start_forecast import StartForecasts
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.truth import ContentionTruth, Interference, OraclePredictor
 from lucid.simulator.usage import UsageBook
@@ -174,9 +175,15 @@ class Scenario:
 
 
 def simulate(
-    scenario: Scenario, policy: str, recorder: Recorder | None = None, progress: Progress | None = None
+    scenario: Scenario,
+    policy: str,
+    recorder: Recorder | None = None,
+    progress: Progress | None = None,
+    *,
+    foretell: bool = False,
 ) -> Run:
-    """Replay the scenario's trace under one policy.
+    """Replay the scenario's trace under one policy. ``foretell``: forecast starts as it goes on; not where the
+    published semantics are replayed, nor where jobs are resized or take turns, which planning ahead does not follow.
 
     Raises:
         ConfigError: an unknown policy or predictor, a VC without nodes, or settings the cluster cannot honour.
@@ -195,6 +202,8 @@ def simulate(
     if scenario.as_live:
         rules = with_defaults(rules, LIVE_DEFAULTS)
     made = make_policy(policy, rules, predictor)
+    if rules.lending.mode != "off" and not getattr(made, "keeps_quotas", False):
+        raise ConfigError(f"policy {policy!r} knows no quotas: it cannot run with lending (policy.lending.mode)")
     if scenario.as_live:
         kind = partial(LiveLikeCluster, AsLive(scenario.settings.overheads.start_s))
     if scenario.semantics is Semantics.MURI:
@@ -220,9 +229,16 @@ def simulate(
         interleaving=_interleaving(made) if scenario.staged else None,
         usage=_usage(scenario.settings.policy),
         memory=memory,
+        pooled=rules.lending.mode != "off",
     )
     forecaster = scenario.forecaster_for(rules, made.profiled)
-    return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster)
+    starts = None
+    if foretell and scenario.semantics is Semantics.HONEST and not made.needs & _NOT_PLANNED_AHEAD:
+        starts = StartForecasts(make_policy(policy, rules, predictor), predictor.pair_speed)
+    return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster, starts)
+
+
+_NOT_PLANNED_AHEAD = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.INTERLEAVE})
 
 
 def _usage(settings: PolicySettings) -> UsageBook | None:

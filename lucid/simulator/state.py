@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -79,6 +80,7 @@ class Room:
     name: str
     nodes: tuple[Node, ...]
     profiling: bool
+    quotas: Mapping[str, int] = field(default_factory=dict)
     pending: dict[str, Pending] = field(default_factory=dict)
     running: dict[str, Running] = field(default_factory=dict)
     shown: Partition | None = None

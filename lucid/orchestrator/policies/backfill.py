@@ -24,6 +24,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.quotas import Quotas
 from lucid.orchestrator.timeline import End, Slot, Timeline
 
 __all__ = ["BackfillPolicy", "limit_s"]
@@ -56,6 +57,7 @@ class BackfillPolicy(PartitionPolicy):
     from the time when limits say that these come free. With ``depth`` 1 it is EASY backfilling."""
 
     name = "backfill"
+    keeps_quotas = True
 
     def __init__(self, settings: BackfillSettings) -> None:
         super().__init__()
@@ -134,6 +136,7 @@ class _Plan:
         self._settings = settings
         self._queue = queue
         self._ledger = Ledger(partition)
+        self._quotas = Quotas(partition, self._ledger) if partition.quotas else None
         self._feasible = Feasibility(partition)
         self._ends: list[End] | None = None
         self._started: list[tuple[Job, Placement]] = []
@@ -167,9 +170,9 @@ class _Plan:
             if min(least_behind[at], per_node) > self._ledger.largest:
                 return
             self._decided += 1
-            hopeless = self._feasible.bar(entry.job)
-            if hopeless is not None:
-                self._decisions[entry.job.id] = Hold((hopeless,))
+            barred = self._barred(entry.job, order)
+            if barred is not None:
+                self._decisions[entry.job.id] = barred
             elif self._timeline is None:
                 self._from_the_front(entry, order)
             else:
@@ -178,17 +181,26 @@ class _Plan:
     def hold(self) -> None:
         """Decide the jobs that are left: all wait, those of one shape for want of the same."""
         places: dict[_Shape, tuple[Reason, ...]] = {}
-        decisions, bar = self._decisions, self._feasible.bar
+        decisions = self._decisions
         for entry, order in self._queue[self._decided :]:
-            hopeless = bar(entry.job)
-            if hopeless is not None:
-                decisions[entry.job.id] = Hold((hopeless,))
+            barred = self._barred(entry.job, order)
+            if barred is not None:
+                decisions[entry.job.id] = barred
                 continue
             shape = _shape(entry.job)
             place = places.get(shape)
             if place is None:
                 place = places[shape] = no_place(self._ledger, entry)
             decisions[entry.job.id] = Hold((order, *place))
+
+    def _barred(self, job: Job, order: Reason) -> Hold | None:
+        """What keeps the job from starting wherever there is room; no GPUs are kept for it."""
+        hopeless = self._feasible.bar(job)
+        if hopeless is not None:
+            return Hold((hopeless,))
+        quota = () if self._quotas is None else self._quotas.tests(job)
+        # Slurm keeps no GPUs for a job that a limit of its association stops
+        return None if all(quota) else Hold((order, *quota))
 
     def made(self, changes_s: float | None) -> PartitionPlan:
         """The plan. ``changes_s``: when time alone may change the order, s."""
@@ -264,6 +276,8 @@ class _Plan:
         start = Start(placement, (order, *why, FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, True)))
         self._ledger.take(job, placement)
         self._started.append((job, placement))
+        if self._quotas is not None:
+            self._quotas.take(job)
         self._decisions[job.id] = start
         self.actions.append(Action(job.id, self._partition.name, start))
 
