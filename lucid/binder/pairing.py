@@ -109,7 +109,8 @@ class Binder:
         """Jobs that may be joined, by GPU count (and user, where only jobs of one user share), then by id in order of
         start."""
         if settings.gss:
-            for entry in partition.running:
+            # most of a large VC's jobs have a partner already: the others are picked out in one go
+            for entry in [e for e in partition.running if e.partner is None and e.profile is not None]:
                 self.offer(entry)
 
     def offer(self, entry: Running) -> None:
