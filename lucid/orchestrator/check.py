@@ -171,7 +171,9 @@ def check_partition(
     if not plan.actions:
         return
     pending = {entry.job.id: entry for entry in partition.pending}
-    running = {entry.job.id: entry for entry in partition.running}
+    # nothing is asked about a running job where the plan only starts jobs
+    only_starts = all(isinstance(action.decision, Start) for action in plan.actions)
+    running = {} if only_starts else {entry.job.id: entry for entry in partition.running}
     if elsewhere is not None and any(a.job_id not in pending and isinstance(a.decision, Start) for a in plan.actions):
         pending = {**elsewhere.waiting(), **pending}
     touched = {
@@ -262,10 +264,9 @@ class _Book:
         if not touched:
             return
         for entry in partition.running:
-            for part in entry.placement:
-                if part.node in touched:
-                    self._put(entry.job, entry.profile, entry.placement)
-                    break
+            parts = entry.placement
+            if parts and (parts[0].node in touched or any(part.node in touched for part in parts[1:])):
+                self._put(entry.job, entry.profile, parts)
 
     def _put(self, job: Job, profile: JobProfile | None, placement: tuple[tuple[str, int], ...]) -> None:
         self.jobs[job.id] = (job, profile, len(placement))
