@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lucid.config import LendingSettings
 from lucid.core.job import Job, Running
-from lucid.core.ledger import Ledger
+from lucid.core.ledger import holders
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.reason import Borrows, Quota, Reason
 from lucid.core.snapshot import Partition
@@ -32,10 +32,10 @@ class Quotas:
     it outlasts its partner, the GPUs are its VC's from then on.
     """
 
-    def __init__(self, partition: Partition, ledger: Ledger, lending: LendingSettings | None = None) -> None:
+    def __init__(self, partition: Partition, lending: LendingSettings | None = None) -> None:
         self.of: Mapping[str, int] = partition.quotas
         self.held = dict.fromkeys(self.of, 0)
-        for placement, entry in ledger.holders.items():
+        for placement, entry in holders(partition.running).items():
             self._add(entry.job.vc, placement_gpus(placement))
         self._longest_s = lending.longest_s if lending is not None and lending.mode == "borrow" else -1.0
         self._kept: dict[str, list[_Kept]] = {}
