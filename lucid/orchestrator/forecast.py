@@ -145,7 +145,7 @@ class _World:
             self._changed.add(name)
         elif isinstance(decision, Requeue | Release):
             entry = entry or self._pending[name].get(action.job_id)
-            home = name if entry is None or isinstance(decision, Requeue) else entry.job.vc
+            home = name if entry is None or isinstance(decision, Requeue) else self._home(entry.job.vc)
             if entry is not None:
                 self._leave(action.job_id, name)
                 if home not in self._pending:  # not among the partitions that are planned for
@@ -156,6 +156,11 @@ class _World:
                 again = Pending(entry.job, self.now_s, entry.profile, entry.ran_s, entry.restarts + 1, alone)
                 self._pending[home][action.job_id] = again
                 self._changed.add(home)
+
+    def _home(self, vc: str) -> str:
+        """The name of the partition where jobs of the VC run."""
+        found = self._seen.home(vc)
+        return vc if found is None else found.name
 
     def _start(self, job_id: str, name: str, start: Start) -> None:
         """In whichever partition the job waits: profiling nodes take in jobs of VCs."""

@@ -62,7 +62,7 @@ def plan_vc(
     if shadow is not None:
         shadow = replace(shadow, fences=turns.fences)
     large = serve_large(starts, turns.ids)
-    served = turns.ids if large.holder is None else {*turns.ids, large.holder}
+    served = {*turns.ids, *large.holders}
     queue = order(partition.pending, starts.predictions, snapshot.fair_share)
     _serve_queue(starts, [queued for queued in queue if queued.id not in served] if served else queue)
     _tell_who_gave_way(starts, large)
@@ -93,7 +93,10 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
     for queued in queue:
         # most jobs of a long queue are decided here, by what stopped a job of the same shape
         level = fences.level(queued.prediction.duration_s)
-        known = stopped[level].get(queued.shape)
+        shape = queued.shape
+        if starts.quotas is not None and not starts.quotas.open_to(queued.entry.job, queued.prediction.duration_s):
+            shape = (*shape, queued.entry.job.vc)
+        known = stopped[level].get(shape)
         if known is not None and known[0] <= queued.gpu_mem_mib:
             decisions[queued.id] = known[1]
             continue
@@ -104,17 +107,15 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
         if hopeless is not None:
             hold = Hold((hopeless,))
         if queued.steady:  # the reason of an unsteady job names that job, so no other job can have it
-            stopped[level][queued.shape] = (queued.gpu_mem_mib, hold)
+            stopped[level][shape] = (queued.gpu_mem_mib, hold)
         decisions[queued.id] = hold
 
 
 def _tell_who_gave_way(starts: Starts, large: ServedLarge) -> None:
-    if large.gave_way is None:
-        return
-    job_id, share = large.gave_way
-    decision = starts.decisions[job_id]
-    if isinstance(decision, Hold):
-        starts.decisions[job_id] = Hold((share, *decision.reasons))
+    for job_id, share in large.gave_way:
+        decision = starts.decisions[job_id]
+        if isinstance(decision, Hold):
+            starts.decisions[job_id] = Hold((share, *decision.reasons))
 
 
 def _made(starts: Starts, shadow: Shadow | None, wake_s: float | None) -> PartitionPlan:
