@@ -19,7 +19,7 @@ from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid_plan import LucidMemory, plan_vc
 from lucid.orchestrator.policies.overflow import with_overflow
 from lucid.orchestrator.policies.plain import Seen, Shadow, advance
-from lucid.orchestrator.policies.plain_pool import advance_pool, joined
+from lucid.orchestrator.policies.plain_pool import PoolShadows, joined
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.quotas import Quotas
 from lucid.profiler.stage import goes_through_profiling, plan_profiling
@@ -55,6 +55,7 @@ class LucidPolicy(PartitionPolicy):
         self._pool_settings = settings.model_copy(update={"fairness": fairness})
         self._plain = None if bound_s is None else BackfillPolicy(settings.backfill)
         self._seen: dict[str, Seen] = {}
+        self._pools: dict[str, PoolShadows] = {}
         self._profiling = settings.profiling
         if bound_s is not None:  # no job's bound passes while the job waits for a profiling node
             most_s = min(settings.profiling.max_wait_s, bound_s)
@@ -143,14 +144,13 @@ class LucidPolicy(PartitionPolicy):
         before = snapshot.memory.get(partition.name)
         known = before if isinstance(before, LucidMemory) else None
         if partition.quotas:
-            by_vc = advance_pool(
+            pool = self._pools.setdefault(partition.name, PoolShadows(self._plain))
+            by_vc = pool.advance(
                 {} if known is None else known.by_vc,
                 partition,
                 lambda vc: self._in_profiling(vc, snapshot),
                 snapshot,
-                self._plain,
                 bound_s,
-                self._seen,
             )
             return joined(by_vc), by_vc
         shadow = advance(
