@@ -56,6 +56,7 @@ class Ledger:
         self.holders: dict[Placement, Running] = {}
         """The first job on each set of GPUs in use."""
         self.pairs: set[Placement] = set()
+        self._out: tuple[int, str] | None = None
         free_mask, index, holders = self.free_mask, self.index, self.holders
         for running in partition.running:
             placement = running.placement
@@ -83,8 +84,10 @@ class Ledger:
 
     def out(self) -> tuple[int, str]:
         """GPUs of nodes that are not available, and why not, in words."""
-        away = [node for node in self.nodes if not node.available]
-        return sum(node.gpus for node in away), ", ".join(sorted({node.out for node in away if node.out}))
+        if self._out is None:  # asked for every job that waits
+            away = [node for node in self.nodes if not node.available]
+            self._out = sum(node.gpus for node in away), ", ".join(sorted({node.out for node in away if node.out}))
+        return self._out
 
     def tightest(self, gpus: int, allowed: Callable[[int], bool] | None = None) -> int | None:
         """Index of the node with the fewest free GPUs that still has ``gpus``; lowest index among equals.

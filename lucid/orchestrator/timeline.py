@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,12 +109,8 @@ class Timeline:
 
     def ever(self, job: Job) -> bool:
         """Is there room for the job once all others are gone?"""
-        needed = 0
-        for here, nodes in gpus_by_node(job, self._ledger.gpus_per_node):
-            needed += nodes
-            if self._enough(job, here, -1, [self._free[-1]])[0].bit_count() < needed:
-                return False
-        return True
+        wanted, last = gpus_by_node(job, self._ledger.gpus_per_node), self._free[-1:]
+        return _enough_nodes(wanted, [self._enough(job, here, -1, last)[0] for here, _ in wanted])
 
     def room_s(self, job: Job) -> float:
         """For how long from now on there is room for the job without moving it: a time, s, infinite if for ever.
@@ -149,32 +146,33 @@ class Timeline:
         wanted = gpus_by_node(job, self._ledger.gpus_per_node)
         levels = [self._enough(job, here, allowed, self._free) for here, _ in wanted]
         first = 0 if earliest else bisect_left(self._times, from_s)
+        found = zip(*(self._lasting(level, limit_s, first) for level in levels), strict=True)
         seen: list[tuple[int, ...]] = []
-        for step, *lasting in zip(
-            range(first, len(self._times)), *(self._lasting(level, limit_s, first) for level in levels), strict=True
-        ):
+        for step, rooms in enumerate(found, start=first):
             if earliest:
-                seen.append(tuple(lasting))
-            needed = 0
-            for (_, nodes), room in zip(wanted, lasting, strict=True):
-                needed += nodes  # a node with room for more GPUs would hold the fewer, too
-                if room.bit_count() < needed:
-                    break
-            else:
-                break
-        else:
-            return None
+                seen.append(rooms)
+            if _enough_nodes(wanted, rooms):
+                return Slot(step, self._times[step], self._parts(wanted, rooms, step, seen))
+        return None
+
+    def _parts(
+        self,
+        wanted: Sequence[tuple[int, int]],
+        rooms: Sequence[int],
+        step: int,
+        seen: Sequence[Sequence[int]],
+    ) -> tuple[tuple[int, int], ...]:
+        """The nodes that a job gets of those with room; with the rooms of all steps so far (``seen``), of those that
+        have had it for longest."""
         parts: list[tuple[int, int]] = []
         taken = 0
         for at, (here, nodes) in enumerate(wanted):
-            left = lasting[at] & ~taken
-            order = (
-                _longest_first(left, [rooms[at] for rooms in seen]) if earliest else self._tightest(left, here, step)
-            )
-            for _, i in zip(range(nodes), order, strict=False):
+            left = rooms[at] & ~taken
+            order = _longest_first(left, [row[at] for row in seen]) if seen else self._tightest(left, here, step)
+            for i in islice(order, nodes):
                 parts.append((i, here))
                 taken |= 1 << i
-        return Slot(step, self._times[step], tuple(parts))
+        return tuple(parts)
 
     def _enough(self, job: Job, gpus: int, allowed: int, rows: Sequence[Sequence[int]]) -> list[int]:
         """By step: the nodes where so many GPUs, with CPUs and memory, are free until the next step."""
@@ -266,6 +264,17 @@ class _HostRoom:
         """Give that part of the job its share on node ``i``."""
         self._cpus[step:until, i] -= host_share(job.cpus, gpus, job.gpus)
         self._mem[step:until, i] -= host_share(job.mem_mib, gpus, job.gpus)
+
+
+def _enough_nodes(wanted: Iterable[tuple[int, int]], rooms: Iterable[int]) -> bool:
+    """Are there as many nodes with so many GPUs as a job wants? ``rooms``: the nodes with room for each part, the
+    largest first; a node with room for more GPUs would hold the fewer, too."""
+    needed = 0
+    for (_, nodes), room in zip(wanted, rooms, strict=True):
+        needed += nodes
+        if room.bit_count() < needed:
+            return False
+    return True
 
 
 def _set_of(indices: Iterable[int], count: int) -> int:

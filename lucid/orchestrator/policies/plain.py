@@ -98,8 +98,8 @@ class _Ends:
     another state.
 
     ``fixed``: by job id, s. ``moves``: for some of these, when the job outlives its estimate, s: from then on
-    its end moves. ``moving``: jobs that have outlived it. Their ends lie past now, and go away from now: for each second
-    that such a job runs longer, it is expected to run two. ``guesses``: the estimates that all this was made
+    its end moves. ``moving``: jobs that have outlived it. Their ends lie past now, and go away from now: for each
+    second that such a job runs longer, it is expected to run two. ``guesses``: the estimates that all this was made
     of, in order of the shadow's ``running``.
     """
 
@@ -359,8 +359,7 @@ class _Advance:
             self._partition.name, self._partition.nodes, tuple(self._waiting.values()), tuple(self._running.values())
         )
         seen = Snapshot(at_s, {room.name: room}, predictions=self._guesses, fair_share=self._fair_share)
-        plan = self._plain.plan_partition(room, seen)
-        for action in plan.actions:
+        for action in self._plain.starts(room, seen):
             assert isinstance(action.decision, Start)
             entry = self._waiting.pop(action.job_id)
             self._running[action.job_id] = Running(entry.job, at_s, action.decision.placement)
