@@ -35,8 +35,10 @@ class Quotas:
     def __init__(self, partition: Partition, ledger: Ledger, lending: LendingSettings | None = None) -> None:
         self.of: Mapping[str, int] = partition.quotas
         self.held = dict.fromkeys(self.of, 0)
-        for placement, entry in ledger.holders.items():
-            self._add(entry.job.vc, placement_gpus(placement))
+        held = self.held
+        for entry in ledger.holders.values():
+            vc = entry.job.vc
+            held[vc] = held.get(vc, 0) + entry.gpus
         self._longest_s = lending.longest_s if lending is not None and lending.mode == "borrow" else -1.0
         self._kept: dict[str, list[_Kept]] = {}
 
