@@ -53,8 +53,8 @@ def plan_vc(
     """Part unstable pairs; serve those whose turn it is by the starvation bound; then the large job that has waited
     longest; then all others by estimate x GPUs.
 
-    ``shadow``: plain order at this time, where there is a starvation bound. ``by_vc``: the shadows that it joins, in a
-    pool.
+    ``shadow``: plain order at this time, where there is a starvation bound. ``by_vc``: the shadows that it joins,
+    in a pool.
     """
     before = snapshot.memory.get(partition.name)
     mode = before.mode if isinstance(before, LucidMemory) else before
