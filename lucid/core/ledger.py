@@ -9,15 +9,7 @@ from lucid.core.job import Job, Running
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.snapshot import Partition
 
-__all__ = ["Ledger", "gpus_by_node", "holders", "host_share"]
-
-
-def holders(running: Iterable[Running]) -> dict[Placement, Running]:
-    """The first job on each set of GPUs in use."""
-    found: dict[Placement, Running] = {}
-    for entry in running:
-        found.setdefault(entry.placement, entry)
-    return found
+__all__ = ["Ledger", "gpus_by_node", "host_share"]
 
 
 def host_share(total: int, gpus_here: int, gpus_all: int) -> int:
