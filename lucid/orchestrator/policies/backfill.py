@@ -182,7 +182,7 @@ class _Plan:
                 self._behind(self._timeline, entry, order)
 
     def hold(self) -> None:
-        """Decide the jobs that are left: all wait, those of one shape for want of the same."""
+        """Decide the jobs that are left: all wait; those of one shape lack the same."""
         places: dict[_Shape, tuple[Reason, ...]] = {}
         decisions = self._decisions
         for entry, order in self._queue[self._decided :]:
