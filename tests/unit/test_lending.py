@@ -20,6 +20,7 @@ from builders import (
     reason,
     replay,
     runs,
+    settings,
     snap,
     waits,
 )
@@ -30,7 +31,10 @@ from lucid.core.reason import BehindHead, Borrows, FreeGpus, PlainOrder, Quota, 
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError, UnsafeAction
 from lucid.orchestrator.check_quotas import check_quotas
+from lucid.orchestrator.policies.lucid_kept import serve_turns
 from lucid.orchestrator.policies.lucid_plan import promises_by_vc
+from lucid.orchestrator.policies.lucid_starts import Starts
+from lucid.orchestrator.policies.plain import Kept, Shadow
 from lucid.orchestrator.policy import make_policy
 from lucid.simulator.lent import LentBook
 from lucid.simulator.scenario import Scenario, simulate
@@ -176,3 +180,14 @@ def test_the_books_of_what_was_lent() -> None:
     found = book.by_vc()
     assert (found["a"].borrowed_gpu_s, found["b"].borrowed_gpu_s) == (20.0, 0.0)
     assert (found["b"].lent_gpu_s, found["c"].lent_gpu_s) == (16.0, 4.0)
+
+
+def test_a_job_in_its_turn_goes_beyond_its_quota_and_others_do_not() -> None:
+    rules = settings(**ALONE, **BORROW, fairness={"beyond_plain_s": 100.0})
+    shadow = Shadow(0.0, (), Kept(100.0), starts_s={"j": -1000.0})
+    starts = Starts(two_vcs(5000.0).partitions["pool"], two_vcs(5000.0), rules, FixedPredictor(), None)
+    assert serve_turns(starts, replace(shadow, starts_s={})).ids == set()
+    assert not starts.decisions
+    serve_turns(starts, shadow)
+    assert isinstance(starts.decisions["j"], Start)
+    assert reason(starts.decisions["j"], PlainOrder)
