@@ -136,7 +136,7 @@ class _Plan:
         self._settings = settings
         self._queue = queue
         self._ledger = Ledger(partition)
-        self._quotas = Quotas(partition, self._ledger) if partition.quotas else None
+        self._quotas = Quotas(partition) if partition.quotas else None
         self._feasible = Feasibility(partition)
         self._ends: list[End] | None = None
         self._started: list[tuple[Job, Placement]] = []

@@ -210,7 +210,7 @@ class _RoomAtHome:
         free = ledger.free
         quotas = None
         if home.quotas:
-            quotas = self._quotas.setdefault(home.name, Quotas(home, ledger, self._settings.lending))
+            quotas = self._quotas.setdefault(home.name, Quotas(home, self._settings.lending))
             if not quotas.within(job, 0.0):
                 return HomeHasRoom(job.vc, free, False)
         placement = consolidated(ledger, job, None, self._settings.remainder_on_emptiest)

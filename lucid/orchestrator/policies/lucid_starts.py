@@ -67,7 +67,7 @@ class Starts:
         self.predictions = snapshot.predictions
         self.settings = settings
         self.ledger = Ledger(partition)
-        self.quotas = Quotas(partition, self.ledger, settings.lending) if partition.quotas else None
+        self.quotas = Quotas(partition, settings.lending) if partition.quotas else None
         self.sharing = sharing_now(partition, self.ledger.free, snapshot, settings.packing, mode)
         self.binder = Binder(
             partition,
