@@ -140,7 +140,7 @@ class FairnessSettings(Section):
 
 
 class LendingSettings(Section):
-    """What VCs may have of each other's GPUs."""
+    """What VCs may have of each other's GPUs. In replays only: lucidd refuses these settings so far."""
 
     mode: Literal["off", "quota", "borrow"] = "off"
     """``off``: each VC has its own nodes. ``quota``: the VCs have their nodes in common, and each a quota of GPUs: as
@@ -266,7 +266,7 @@ class PolicySettings(Section):
     """Where a job of more than one node leaves a remainder, put it on the emptiest node (as the published
     simulator does) instead of the tightest that fits."""
     fairness: FairnessSettings = FairnessSettings()
-    lending: LendingSettings = LendingSettings()
+    lending: LendingSettings = simulated(LendingSettings())
     backfill: BackfillSettings = BackfillSettings()
     tiresias: TiresiasSettings = simulated(TiresiasSettings(), policy="tiresias")
     muri: MuriSettings = simulated(MuriSettings(), policy="muri")

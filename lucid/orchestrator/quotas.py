@@ -56,11 +56,6 @@ class Quotas:
         """The job starts alone."""
         self._add(job.vc, job.gpus)
 
-    def give_back(self, entries: Iterable[Running]) -> None:
-        """These jobs, none with a partner, are gone."""
-        for entry in entries:
-            self._add(entry.job.vc, -entry.gpus)
-
     def keep(self, job: Job, room_s: float) -> None:
         """Keep GPUs of the quota of the job's VC for it; jobs expected to take at most ``room_s`` may have them
         meanwhile."""

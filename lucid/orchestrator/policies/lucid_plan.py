@@ -19,7 +19,7 @@ from lucid.orchestrator.policies.plain import Kept, Shadow
 from lucid.orchestrator.policies.plain_pool import split
 from lucid.orchestrator.policies.queue import SETTLE_S
 
-__all__ = ["LucidMemory", "plan_vc", "promise_kept"]
+__all__ = ["LucidMemory", "plan_vc", "promise_kept", "promises_by_vc"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,15 @@ def promise_kept(memory: Mapping[str, object]) -> Kept | None:
     return Kept(found[0].bound_s, sum(kept.jobs for kept in found), sum(kept.past for kept in found), worst_s)
 
 
+def promises_by_vc(memory: Mapping[str, object]) -> dict[str, Kept]:
+    """The same for each VC by itself."""
+    found: dict[str, Kept] = {}
+    for name, item in memory.items():
+        if isinstance(item, LucidMemory):
+            found |= {vc: shadow.kept for vc, shadow in (item.by_vc or {name: item.shadow}).items()}
+    return found
+
+
 def plan_vc(
     partition: Partition,
     snapshot: Snapshot,
@@ -53,8 +62,8 @@ def plan_vc(
     """Part unstable pairs; serve those whose turn it is by the starvation bound; then the large job that has waited
     longest; then all others by estimate x GPUs.
 
-    ``shadow``: plain order at this time, where there is a starvation bound. ``by_vc``: the shadows that it joins,
-    in a pool.
+    ``shadow``: plain order at this time, where there is a starvation bound. ``by_vc``: in a pool, the shadows that it
+    joins.
     """
     before = snapshot.memory.get(partition.name)
     mode = before.mode if isinstance(before, LucidMemory) else before
