@@ -17,8 +17,9 @@ from lucid.cli.render import decision_text, duration, reason_text
 from lucid.cli.story import row_to_dict
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Pending
+from lucid.live.expected import expected_start
 from lucid.live.last_plan import LastPlan, last_plan
-from lucid.orchestrator.forecast import Forecast, forecast
+from lucid.orchestrator.forecast import Forecast
 from lucid.shown import shown
 
 __all__ = ["QueueRow", "queue", "queue_rows"]
@@ -27,8 +28,8 @@ __all__ = ["QueueRow", "queue", "queue_rows"]
 @dataclass(frozen=True, slots=True)
 class QueueRow:
     """One waiting job. ``position``: its place in the order in which the policy served the partition's jobs, from 1;
-    ``None`` where it starts, or moves on, elsewhere. ``starts_in_s``: seconds until its next start if estimates are
-    half as long, right, or twice as long; ``None`` where no start is foreseen."""
+    ``None`` where it starts, or moves on, elsewhere. ``starts_in_s``: seconds until its next start: early, likely and
+    late (``expected_start``); ``None`` where no start is foreseen."""
 
     partition: str
     position: int | None
@@ -45,9 +46,7 @@ def queue_rows(last: LastPlan, ahead: Forecast) -> list[QueueRow]:
         positions = {} if part is None else part.positions
         for entry in sorted(partition.pending, key=lambda e: positions.get(e.job.id, 0)):
             job_id = entry.job.id
-            found = ahead.range_s(job_id)
-            # rounded up: only a job that the plan starts is said to start in 0 s
-            starts_in_s = None if found is None else (math.ceil(found[0]), math.ceil(found[1]), math.ceil(found[2]))
+            starts_in_s = expected_start(partition, entry, ahead, last.times, last.snapshot.now_s)
             rows.append(QueueRow(name, positions.get(job_id), entry, last.row(job_id), starts_in_s))
     return rows
 
@@ -64,7 +63,7 @@ def queue(config: Path, as_json: bool) -> None:
     store = seen_store(settings)
     last = last_plan(store)
     snapshot = last.snapshot
-    ahead = forecast(snapshot, last.plan, last.policy_again(settings, config))
+    ahead = last.ahead(settings, config)
     rows = queue_rows(last, ahead)
     aside: dict[str, str] = (store.view("status") or {}).get("aside") or {}
     if as_json:

@@ -92,9 +92,16 @@ _OPTIONS = (
         "a job that started in slots.",
     ),
     click.option(
-        "--remember-pairs",
-        is_flag=True,
-        help="Use measured speeds of earlier pairs of the same workloads, as lucidd does. Part of --as-live.",
+        "--remember-pairs/--no-remember-pairs",
+        default=True,
+        show_default=True,
+        help="See how fast each pair runs and judge later pairs by it, as lucidd does. --as-live always does.",
+    ),
+    click.option(
+        "--lending",
+        type=click.Choice(["off", "quota", "borrow"]),
+        help="Sets policy.lending.mode: 'quota' makes the VCs quotas of GPUs over common nodes, 'borrow' lets short "
+        "jobs have idle GPUs beyond their VC's quota.",
     ),
     click.option(
         "--skip-bad",
@@ -136,7 +143,8 @@ def read_scenario(
     semantics: str | None,
     skip_bad: bool,
     as_live: bool = False,
-    remember_pairs: bool = False,
+    remember_pairs: bool = True,
+    lending: str | None = None,
     muris_own: bool = True,
 ) -> tuple[Scenario, list[str]]:
     """What the options ask for, and notes on what was assumed.
@@ -151,6 +159,8 @@ def read_scenario(
     if vcs is not None and nodes is not None:
         raise ConfigError("--vcs and --nodes both say how many nodes there are; give one of them")
     settings = load_settings(config) if config else Settings()
+    if lending is not None:
+        settings = _lending(settings, lending)
     trace = trace_file if isinstance(trace_file, Trace) else _read(trace_file, fmt, skip_bad)
     notes = [f"left out of the trace: {count} rows, {reason}" for reason, count in trace.skipped]
     if workloads == "synthetic":
@@ -191,6 +201,15 @@ def read_scenario(
     if pairs is None:
         notes.append("no --pairs: interference is the contention model's, not measured")
     return scenario, notes
+
+
+def _lending(settings: Settings, mode: str) -> Settings:
+    policy = settings.policy
+    return settings.model_copy(
+        update={
+            "policy": policy.model_copy(update={"lending": policy.lending.model_copy(update={"mode": mode})}),
+        }
+    )
 
 
 def _read(path: Path, fmt: str | None, skip_bad: bool) -> Trace:

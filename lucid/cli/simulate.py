@@ -52,7 +52,7 @@ def simulate(
         raise ConfigError(f"--out {out}: is not a folder; give another name")
     real = read_against(against, list(dict.fromkeys(chosen)))
     scenario, notes = read_scenario(**options)
-    metrics, runs, logs = compare(scenario, chosen, keep_decisions=out is not None)
+    metrics, runs, logs = compare(scenario, chosen, keep_decisions=out is not None, foretell=True)
     if out is not None:
         write_run(out, scenario, runs, metrics, logs, notes)
     compared = [realism(run, real[run.policy]) for run in runs if run.policy in real]
@@ -71,16 +71,16 @@ def simulate(
 
 
 def compare(
-    scenario: Scenario, policies: Sequence[str], keep_decisions: bool
+    scenario: Scenario, policies: Sequence[str], keep_decisions: bool, foretell: bool = False
 ) -> tuple[dict[str, dict[str, Any]], list[Run], dict[str, DecisionLog]]:
-    """Replay under each policy, with progress; figures and runs by policy."""
+    """Replay under each policy, with progress; figures and runs by policy. ``foretell``: forecast starts as well."""
     metrics: dict[str, dict[str, Any]] = {}
     runs: list[Run] = []
     logs: dict[str, DecisionLog] = {}
     for policy in dict.fromkeys(policies):
         log = DecisionLog() if keep_decisions else None
         with progress(f"simulating {policy}") as report:
-            run = replay(scenario, policy, log, report)
+            run = replay(scenario, policy, log, report, foretell=foretell)
         runs.append(run)
         metrics[policy] = run_metrics(run)
         if log is not None:
@@ -163,6 +163,9 @@ def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> N
         table.add_row("past the starvation bound", *[_past_bound(m) for m in metrics.values()])
     table.add_row("ended in profiling", *[f"{m['ended_in_profiling']:,}" for m in metrics.values()])
     table.add_row("jobs", *[f"{m['jobs']:,}" for m in metrics.values()])
+    if any(m.get("start_forecast") for m in metrics.values()):
+        for label, key, form in _FORECAST_ROWS:
+            table.add_row(label, *[_figure(m.get("start_forecast"), key, form) for m in metrics.values()])
     table.add_row("simulated in", *[f"{m['wall_s']:.1f} s" for m in metrics.values()])
     console.print(table)
     for key, title in (("by_size", "GPUs of the job"), ("by_vc", "VC")):
@@ -187,6 +190,18 @@ def _past_bound(found: Mapping[str, Any]) -> str:
         return "-"
     past = found["jobs_past_bound"]
     return f"{past:,} (worst by {_time(found['worst_past_bound_s'])})" if past else "0"
+
+
+_FORECAST_ROWS = (
+    ("starts inside the 80 % range", "coverage_80", "{:.1%}"),
+    ("width of that range / wait", "width_ratio", "{:.2f}"),
+    ("starts forecast to 10 minutes", "within_10min", "{:.1%}"),
+)
+
+
+def _figure(found: Mapping[str, Any] | None, key: str, form: str) -> str:
+    value = None if found is None else found[key]
+    return "-" if value is None else form.format(value)
 
 
 def _time(seconds: float | None) -> str:

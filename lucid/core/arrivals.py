@@ -20,6 +20,6 @@ class ArrivalForecast:
     gpus_per_hour: Mapping[str, float] = field(default_factory=dict)
     profiled_per_hour: float = 0.0
 
-    def of(self, vc: str) -> float:
-        """GPUs per hour of one VC; 0 where nothing is known of it."""
-        return self.gpus_per_hour.get(vc, 0.0)
+    def of(self, *vcs: str) -> float:
+        """GPUs per hour of these VCs; 0 where nothing is known of one."""
+        return sum(self.gpus_per_hour.get(vc, 0.0) for vc in vcs)

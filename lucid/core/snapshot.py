@@ -15,7 +15,7 @@ __all__ = ["Partition", "Snapshot"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """A Slurm partition: a VC, or the profiling partition. Every node is in exactly one.
+    """A Slurm partition: a VC, a pool of VCs, or the profiling partition. Every node is in exactly one.
 
     Compared by identity: an adapter hands out the same object as long as nothing in it has changed, so that
     a policy may keep what it derived from it. ``pending`` is in order of (since_s, submit_s, rank), ``running``
@@ -29,6 +29,13 @@ class Partition:
     profiling: bool = False
     acting: bool = True
     """Is what is planned for it carried out? Not where the daemon only observes, or only orders."""
+    quotas: Mapping[str, int] = field(default_factory=dict)
+    """GPUs to which each VC of a pool is entitled, by name; empty unless VCs have their nodes in common."""
+
+    @property
+    def vcs(self) -> tuple[str, ...]:
+        """The VCs whose jobs run here."""
+        return tuple(self.quotas) or (self.name,)
 
     @property
     def gpus(self) -> int:
@@ -55,6 +62,13 @@ class Snapshot:
     memory: Mapping[str, object] = field(default_factory=dict)
     arrivals: ArrivalForecast = field(default_factory=ArrivalForecast)
     fair_share: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+    def home(self, vc: str) -> Partition | None:
+        """The partition in which jobs of this VC run: its own, or its pool; ``None`` if there is none."""
+        own = self.partitions.get(vc)
+        if own is not None:
+            return own
+        return next((part for part in self.partitions.values() if vc in part.quotas), None)
 
     @property
     def profiling(self) -> Partition | None:

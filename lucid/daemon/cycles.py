@@ -21,6 +21,7 @@ from lucid.live.policies import live_policy, live_predictor
 from lucid.live.policy_memory import PolicyMemory
 from lucid.live.published import Publisher
 from lucid.live.records import with_records
+from lucid.live.start_log import StartLog
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.site_factor import site_factors
 from lucid.profiler.stage import goes_through_profiling
@@ -66,6 +67,7 @@ class Cycles:
         self._predictor: Predictor | None = None
         self._forecaster: Forecaster | None = None
         self._cycle: Cycle | None = None
+        self._start_log: StartLog | None = None
         self._mended = False
         self._catch_up: CatchUp | None = None
         if parts.accounting is not None:
@@ -88,6 +90,8 @@ class Cycles:
             self._cycle = self._make_cycle()
         result = self._cycle.run()
         self._policy_memory.keep(self._cycle.memory)
+        if self._start_log is not None:
+            self._start_log.take(result.snapshot, result.plan)
         running = [entry for part in result.snapshot.partitions.values() for entry in part.running]
         parts.memory.take(running)
         self._learn_what_was_missed()  # while the notes of jobs that have left are still there
@@ -129,6 +133,7 @@ class Cycles:
         self._forecaster = forecaster = live_forecaster(parts.models, ended, profiled, parts.left_out)
         store = StoreRecorder(parts.store, self.token, self._modes, self._publisher.take, live.to_dict())
         policy, recorder = with_records(parts.settings, live, predictor, store)
+        self._start_log = StartLog(parts.store, live.make(predictor), predictor.pair_speed)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
         return Cycle(self.cluster, predictor, policy, recorder, forecaster, before, tolerant=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lucid.adapters.left_out import LeftOut
@@ -13,13 +13,17 @@ from lucid.adapters.store.snapshot_json import plan_from_dict, snapshot_from_dic
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Mode, Settings
 from lucid.core.decision import DecisionRow, Plan, row_of
+from lucid.core.ports import Predictor
 from lucid.core.snapshot import Snapshot
 from lucid.errors import StoreError
 from lucid.live.policies import LivePolicy, live_models, live_predictor
 from lucid.live.policy_memory import PolicyMemory
 from lucid.live.published import Published
+from lucid.live.start_log import START_TIMES, start_times_of
 from lucid.models.packing.pair_memory import PairMemory
+from lucid.orchestrator.forecast import Forecast, forecast
 from lucid.orchestrator.policy import Policy, import_policy
+from lucid.orchestrator.start_times import StartTimes
 
 __all__ = ["LastPlan", "last_plan", "row_in"]
 
@@ -32,6 +36,8 @@ class LastPlan:
     plan: Plan
     policy: LivePolicy
     modes: Mapping[str, str]
+    times: StartTimes = field(default_factory=StartTimes)
+    """What came true of lucidd's forecasts of starts."""
 
     def row(self, job_id: str) -> DecisionRow | None:
         """The decision on one job; ``None`` where there is none."""
@@ -40,9 +46,18 @@ class LastPlan:
     def policy_again(self, settings: Settings, config: Path) -> Policy:
         """The policy as lucidd made it, with lucidd's models and its memory of pairs as far as this user may read
         them. ``config``: lucidd's configuration file."""
+        return self.policy.make(self._predictor(settings, config))
+
+    def ahead(self, settings: Settings, config: Path) -> Forecast:
+        """When the jobs that wait are expected to start; ``config`` as above."""
+        predictor = self._predictor(settings, config)
+        policy = self.policy.make(predictor)
+        return forecast(self.snapshot, self.plan, policy, pair_speed=predictor.pair_speed)
+
+    def _predictor(self, settings: Settings, config: Path) -> Predictor:
         path = Path(settings.daemon.state_dir) / "pairs.json"
         memory = PairMemoryFile(path, read_only=True) if os.access(path, os.R_OK) else PairMemory()
-        return self.policy.make(live_predictor(settings, live_models(settings, config, memory), LeftOut()))
+        return live_predictor(settings, live_models(settings, config, memory), LeftOut())
 
 
 def row_in(plan: Plan, job_id: str, modes: Mapping[str, str]) -> DecisionRow | None:
@@ -71,4 +86,5 @@ def last_plan(store: SqliteStore | Published) -> LastPlan:
     memory = {} if isinstance(store, Published) else PolicyMemory(store, policy.name).load()
     snapshot = replace(snapshot_from_dict(data), memory=memory)
     plan = plan_from_dict(data["plan"], snapshot.now_s, data["wake_s"])
-    return LastPlan(snapshot, plan, policy, (store.view("status") or {}).get("modes", {}))
+    modes = (store.view("status") or {}).get("modes", {})
+    return LastPlan(snapshot, plan, policy, modes, start_times_of(store.view(START_TIMES)))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
+from lucid.config import LendingSettings
 from lucid.core.decision import (
     Action,
     Decision,
@@ -26,6 +27,7 @@ from lucid.core.restart import Restarts, may_restart
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafeAction, UnsafePlan
 from lucid.orchestrator.check_groups import check_groups
+from lucid.orchestrator.check_quotas import check_quotas
 
 __all__ = ["SafetyCheck", "check_partition"]
 
@@ -36,10 +38,14 @@ _JOB_ID = attrgetter("job.id")
 class SafetyCheck:
     """Checks plans. A partition's plan that was checked against the same partition before is not checked
     again (policies hand unchanged plans out anew). ``group_limit``: most jobs that the policy may interleave on
-    the same GPUs; 1 forbids it. ``restarts``: whom it may start over; ``None`` where the policy has no such rule."""
+    the same GPUs; 1 forbids it. ``restarts``: whom it may start over; ``None`` where the policy has no such rule.
+    ``lending``: what VCs of a pool may have beyond their quotas; ``None``: nothing."""
 
-    def __init__(self, group_limit: int = 1, restarts: Restarts | None = None) -> None:
+    def __init__(
+        self, group_limit: int = 1, restarts: Restarts | None = None, lending: LendingSettings | None = None
+    ) -> None:
         self._group_limit = group_limit
+        self._lending = lending
         self._restarts = restarts
         self._passed: dict[str, tuple[Partition, PartitionPlan]] = {}
 
@@ -65,6 +71,7 @@ class SafetyCheck:
             if passed is not None and passed[0] is partition and passed[1] is part:
                 continue
             check_partition(partition, part, self._group_limit, self._restarts, others)
+            check_quotas(partition, part, self._lending, snapshot.predictions)
             self._passed[name] = (partition, part)
         _once(plan)
 

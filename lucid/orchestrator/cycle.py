@@ -55,7 +55,9 @@ class Cycle:
         self._cluster = cluster
         self._policy = policy
         self._annotate = Annotator(predictor, forecaster)
-        self._check = SafetyCheck(getattr(policy, "group_limit", 1), getattr(policy, "restarts", None))
+        self._check = SafetyCheck(
+            getattr(policy, "group_limit", 1), getattr(policy, "restarts", None), getattr(policy, "lending", None)
+        )
         self._recorder = recorder
         self._tolerant = tolerant
         self.memory: Mapping[str, object] = memory or {}

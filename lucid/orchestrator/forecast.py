@@ -1,30 +1,36 @@
 """When waiting jobs are expected to start: the policy plans ahead, as if jobs ran for their estimates and none came.
 
 The first plan is the one that was made; the policy makes those that follow it. The forecast therefore never disagrees
-with the plan, and it knows of nodes, pairs, profiling and reservations whatever the policy knows of them. A pair is
-taken to run as fast as its jobs do alone.
+with the plan, and it knows of nodes, pairs, profiling and reservations whatever the policy knows of them. How far
+such a forecast is off is learned from starts that came true (``orchestrator.start_times``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
 from lucid.core.decision import Action, Keep, Plan, Release, Requeue, Start
-from lucid.core.job import Ended, Pending, Running, Stage
+from lucid.core.job import Ended, JobProfile, Pending, Running, Stage
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.policy import Policy
 
-__all__ = ["Forecast", "forecast"]
+__all__ = ["Forecast", "PairSpeed", "around", "forecast"]
 
-_FACTOR = 2.0
-"""Estimates are taken to be off by this factor either way."""
+PairSpeed = Callable[[JobProfile, JobProfile], tuple[float, float] | None]
+"""As ``Predictor.pair_speed``."""
+
 _SETTLE_S = 1.0
 """After a job was moved the policy looks again this much later, as lucidd does."""
-_MOST_LOOKS = 300_000
-"""Planning ahead ends once so many jobs were looked at, all plans together: about two seconds."""
+_COARSER = 0.03
+"""The further ahead, the fewer plans. A start is then told too late by this share at most, far less than it is
+uncertain by."""
+_MOST_LOOKS = 100_000
+"""Planning ahead ends once so many jobs were looked at, all plans together: well below a second."""
+_SLOWEST = 0.1
+"""No pair is expected to be slower than this: a speed of 0 would never let a job end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +41,28 @@ class Forecast:
 
     starts_s: Mapping[str, float]
     ahead_s: float
-
-    def range_s(self, job_id: str) -> tuple[float, float, float] | None:
-        """Seconds until the start if estimates are half as long, right, or twice as long; ``None`` where no start is
-        foreseen."""
-        likely_s = self.starts_s.get(job_id)
-        return None if likely_s is None else (likely_s / _FACTOR, likely_s, likely_s * _FACTOR)
+    looks: int = 0
+    """How many jobs were looked at, all plans together: what the forecast cost."""
 
 
-def forecast(snapshot: Snapshot, plan: Plan, policy: Policy, most_looks: int = _MOST_LOOKS) -> Forecast:
+def around(snapshot: Snapshot, plan: Plan, names: frozenset[str]) -> tuple[Snapshot, Plan]:
+    """Only these partitions, and the profiling partition: where partitions share nothing else, the forecast of their
+    jobs is hardly another, and costs less."""
+    kept = {name: part for name, part in snapshot.partitions.items() if name in names or part.profiling}
+    parts = {name: part for name, part in plan.partitions.items() if name in kept}
+    return replace(snapshot, partitions=kept, ended=()), Plan(plan.now_s, parts)
+
+
+def forecast(
+    snapshot: Snapshot,
+    plan: Plan,
+    policy: Policy,
+    most_looks: int = _MOST_LOOKS,
+    *,
+    pair_speed: PairSpeed | None = None,
+    until: str | None = None,
+    coarser: float = _COARSER,
+) -> Forecast:
     """When the jobs that wait in ``snapshot`` are expected to start.
 
     Args:
@@ -51,8 +70,11 @@ def forecast(snapshot: Snapshot, plan: Plan, policy: Policy, most_looks: int = _
         plan: the plan in force.
         policy: as the one that made it.
         most_looks: how many jobs to look at, all plans together.
+        pair_speed: how fast a pair runs; without it as fast as its jobs do alone.
+        until: planning ahead ends once this job starts.
+        coarser: what happens within this share of the time planned so far is seen at once.
     """
-    world = _World(snapshot)
+    world = _World(snapshot, pair_speed)
     starts_s: dict[str, float] = {}
     left = most_looks
     while True:
@@ -63,19 +85,23 @@ def forecast(snapshot: Snapshot, plan: Plan, policy: Policy, most_looks: int = _
             moved |= not isinstance(action.decision, Start | Keep)
             world.act(action)
         left -= world.jobs
-        next_s = world.now_s + _SETTLE_S if moved else world.next_s(plan.wake_s)
+        least_s = world.now_s + coarser * (world.now_s - snapshot.now_s)
+        next_s = max(world.now_s + _SETTLE_S if moved else world.next_s(plan.wake_s), least_s)
         if next_s == inf or not world.waiting:
-            return Forecast(starts_s, inf)
-        if left <= 0:
-            return Forecast(starts_s, next_s - snapshot.now_s)
+            return Forecast(starts_s, inf, most_looks - left)
+        if left <= 0 or until in starts_s:
+            return Forecast(starts_s, next_s - snapshot.now_s, most_looks - left)
         plan = policy.plan(world.advance(next_s, plan.memory))
 
 
 class _World:
     """The cluster as it is expected to be at ``now_s``."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, pair_speed: PairSpeed | None) -> None:
         self.now_s = snapshot.now_s
+        self._pair_speed = pair_speed
+        self._speeds: dict[str, float] = {}
+        """Of the jobs in pairs; 1 for all others."""
         self._seen = snapshot
         self._pending = {name: {e.job.id: e for e in part.pending} for name, part in snapshot.partitions.items()}
         self._running = {name: {e.job.id: e for e in part.running} for name, part in snapshot.partitions.items()}
@@ -88,6 +114,9 @@ class _World:
             for running in self._running.values()
             for job_id, entry in running.items()
         }
+        for name, running in self._running.items():
+            for job_id in running:
+                self._pace(name, job_id)
 
     @property
     def waiting(self) -> bool:
@@ -116,15 +145,22 @@ class _World:
             self._changed.add(name)
         elif isinstance(decision, Requeue | Release):
             entry = entry or self._pending[name].get(action.job_id)
-            home = name if entry is None or isinstance(decision, Requeue) else entry.job.vc
-            if entry is not None and home in self._pending:
+            home = name if entry is None or isinstance(decision, Requeue) else self._home(entry.job.vc)
+            if entry is not None:
                 self._leave(action.job_id, name)
+                if home not in self._pending:  # not among the partitions that are planned for
+                    return
                 if isinstance(decision, Requeue) and decision.part:
                     self._parted.add(action.job_id)
                 alone = action.job_id in self._parted
                 again = Pending(entry.job, self.now_s, entry.profile, entry.ran_s, entry.restarts + 1, alone)
                 self._pending[home][action.job_id] = again
                 self._changed.add(home)
+
+    def _home(self, vc: str) -> str:
+        """The name of the partition where jobs of the VC run."""
+        found = self._seen.home(vc)
+        return vc if found is None else found.name
 
     def _start(self, job_id: str, name: str, start: Start) -> None:
         """In whichever partition the job waits: profiling nodes take in jobs of VCs."""
@@ -141,6 +177,9 @@ class _World:
             if start.beside in running:
                 running[start.beside] = replace(running[start.beside], partner=job_id)
             self._ends_s[job_id] = self.now_s + self._seen.predictions[job_id].duration_s
+            if start.beside in running:
+                self._pace(name, job_id)
+                self._pace(name, start.beside)
             self._changed |= {home, name}
             return
 
@@ -148,9 +187,29 @@ class _World:
         self._pending[name].pop(job_id, None)
         self._ends_s.pop(job_id, None)
         gone = self._running[name].pop(job_id, None)
+        self._speeds.pop(job_id, None)
         if gone is not None and gone.partner in self._running[name]:
             self._running[name][gone.partner] = replace(self._running[name][gone.partner], partner=None)
+            self._pace(name, gone.partner)
         self._changed.add(name)
+
+    def _pace(self, name: str, job_id: str) -> None:
+        """Let a job go on as fast as it does beside the partner that it has now."""
+        speed, before = self._speed(name, job_id), self._speeds.pop(job_id, 1.0)
+        if speed != before:
+            self._ends_s[job_id] = self.now_s + (self._ends_s[job_id] - self.now_s) * before / speed
+        if speed != 1.0:
+            self._speeds[job_id] = speed
+
+    def _speed(self, name: str, job_id: str) -> float:
+        entry = self._running[name][job_id]
+        other = None if entry.partner is None else self._running[name].get(entry.partner)
+        if self._pair_speed is None or other is None or entry.profile is None or other.profile is None:
+            return 1.0
+        if entry.profile.seen_speed is not None and entry.profile.seen_beside == entry.partner:
+            return max(entry.profile.seen_speed, _SLOWEST)
+        speeds = self._pair_speed(entry.profile, other.profile)
+        return 1.0 if speeds is None else max(speeds[0], _SLOWEST)
 
     def advance(self, to_s: float, memory: Mapping[str, object]) -> Snapshot:
         """Let jobs end, and look. ``memory``: what the plan before left."""

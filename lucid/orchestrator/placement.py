@@ -135,6 +135,9 @@ class Feasibility:
             return AsksForGpus(job.gpus)
         if job.gpus > self._gpus:
             return TooLarge(job.gpus, self._gpus)
+        quota = self._partition.quotas.get(job.vc)
+        if quota is not None and job.gpus > quota:
+            return TooLarge(job.gpus, quota)
         if self._plain and job.min_nodes <= 1:
             return None
         shape = (job.gpus, job.cpus, job.mem_mib, job.min_nodes)

@@ -53,6 +53,8 @@ def large_share(
     above = _above(gpus_per_node, settings)
     held = sum(entry.gpus for entry in partition.running if entry.job.gpus > above)
     total = sum(node.gpus for node in partition.nodes if node.available)
+    if partition.quotas:
+        total = min(total, sum(partition.quotas.values()))
     if not held or held + holder.job.gpus <= settings.most_share * total or settings.most_share >= 1:
         return None, None
     feasible = Feasibility(partition, up_only=True)  # large jobs need not give way to a job that can never start

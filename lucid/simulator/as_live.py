@@ -90,7 +90,7 @@ class LiveLikeCluster(SimulatedCluster):
         if live.partition == PROFILING:
             del room.pending[job.id]
             self.pending_gpus -= job.gpus
-            live.partition = job.vc
+            live.partition = self._home(job)
             self._wait(live, view)
         else:
             room.pending[job.id] = live.view = view

@@ -24,10 +24,13 @@ from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.truth import Interference
 from lucid.simulator.usage import UsageBook
 
-__all__ = ["PROFILING", "JobOutcome", "Layout", "SimulatedCluster"]
+__all__ = ["POOL", "PROFILING", "JobOutcome", "Layout", "SimulatedCluster"]
 
 PROFILING = "profiling"
 """Name of the simulated profiling partition."""
+
+POOL = "pool"
+"""Name of the partition in which VCs have their nodes in common."""
 
 Layout = Mapping[str, Sequence[Node]]
 """Nodes by VC."""
@@ -41,9 +44,10 @@ class SimulatedCluster(ActingFloor):
     the published simulator only: with ``measured_before`` every job brings its profile; with
     ``mend_survivors=False`` the survivor of a pair whose first-placed job ends first keeps its slowed speed
     and its place in the pair for ever. ``interleaving`` is the executor of interleaved groups, where there is one;
-    it reports the work done by each job. ``usage`` keeps the books of which fair-share factors are made. ``memory``
-    is told how fast pairs of labelled workloads ran, once they part, if they were together for long enough for a
-    sampler to judge them (``LEAST_TOGETHER_S``).
+    it reports the work done by each job. ``usage`` keeps the books of which fair-share factors are made. With
+    ``memory`` the speeds of a pair show in its jobs' profiles once a sampler could have judged them
+    (``LEAST_TOGETHER_S``), and the memory takes them in. With ``pooled`` the VCs have their nodes in common, and each
+    a quota of as many GPUs as its own nodes have.
 
     Raises:
         ConfigError: a VC of the trace has no nodes, or a job of it asks for no GPU.
@@ -65,6 +69,7 @@ class SimulatedCluster(ActingFloor):
         interleaving: Interleaving | None = None,
         usage: UsageBook | None = None,
         memory: PairMemory | None = None,
+        pooled: bool = False,
     ) -> None:
         missing = [vc for vc in trace.vcs if vc not in layout]
         if missing:
@@ -78,7 +83,12 @@ class SimulatedCluster(ActingFloor):
                 f"trace {trace.name!r}: {len(without)} jobs ask for no GPU (the first is {without[0]!r}); Lucid "
                 "schedules GPU jobs only; read the trace without keep_cpu_jobs"
             )
-        rooms = {name: Room(name, tuple(nodes), False) for name, nodes in layout.items()}
+        if pooled:
+            everything = tuple(node for nodes in layout.values() for node in nodes)
+            quotas = {name: sum(node.gpus for node in nodes) for name, nodes in layout.items()}
+            rooms = {POOL: Room(POOL, everything, False, quotas)}
+        else:
+            rooms = {name: Room(name, tuple(nodes), False) for name, nodes in layout.items()}
         if profiling_nodes:
             rooms[PROFILING] = Room(PROFILING, tuple(profiling_nodes), True)
         super().__init__(
@@ -163,6 +173,8 @@ class SimulatedCluster(ActingFloor):
                 else:
                     live.work_s = live.training.left_s()
                     self._schedule_end(live)
+            elif event[1] == Event.PAIR_SEEN:
+                self._pair_seen(live)
             else:
                 self._measured(live)
         while self._to_come and self._to_come[-1].job.submit_s <= to_s:
@@ -172,7 +184,7 @@ class SimulatedCluster(ActingFloor):
 
     def _arrive(self, item: TraceJob) -> None:
         job = item.job
-        room = PROFILING if PROFILING in self._rooms and self._profiled(job) else job.vc
+        room = PROFILING if PROFILING in self._rooms and self._profiled(job) else self._home(job)
         outcome = JobOutcome(job, item.duration_s)
         self.outcomes[job.id] = outcome
         if self._usage is not None:
@@ -215,7 +227,12 @@ class SimulatedCluster(ActingFloor):
                 self._report(self._live[job_id])
             if room.shown is None:
                 room.shown = Partition(
-                    name, room.nodes, tuple(room.pending.values()), tuple(room.running.values()), room.profiling
+                    name,
+                    room.nodes,
+                    tuple(room.pending.values()),
+                    tuple(room.running.values()),
+                    room.profiling,
+                    quotas=room.quotas,
                 )
             partitions[name] = room.shown
         ended, self._ended = tuple(self._ended), []

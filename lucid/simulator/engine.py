@@ -6,6 +6,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from lucid.core.ports import Forecaster, Predictor, Recorder
 from lucid.orchestrator.cycle import Cycle
@@ -13,6 +14,7 @@ from lucid.orchestrator.policies.lucid_plan import promise_kept
 from lucid.orchestrator.policies.plain import Kept
 from lucid.orchestrator.policy import Policy
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
+from lucid.simulator.start_forecast import StartForecasts
 
 __all__ = ["Progress", "Run", "Series", "run"]
 
@@ -68,6 +70,8 @@ class Run:
     cpu_s: float
     kept: Kept | None = None
     """How the starvation bound was kept, where there was one."""
+    start_forecast: Mapping[str, Any] | None = None
+    """``StartForecasts.figures``, where starts were forecast."""
 
 
 def run(
@@ -78,8 +82,9 @@ def run(
     progress: Progress | None = None,
     jobs: int = 0,
     forecaster: Forecaster | None = None,
+    starts: StartForecasts | None = None,
 ) -> Run:
-    """Replay until nothing more happens.
+    """Replay until nothing more happens. ``starts`` looks on, and forecasts starts.
 
     Raises:
         ConfigError: the policy needs what this cluster does not offer.
@@ -104,6 +109,8 @@ def run(
             cycles += 1
             wake_s = result.plan.wake_s
             memory = result.plan.memory
+            if starts is not None:
+                starts.saw(result.snapshot, result.plan)
             done = not (result.applied and cluster.moved)
             del result  # a snapshot without another reference can be changed into the next one
             if done:
@@ -120,4 +127,5 @@ def run(
         time.perf_counter() - began_s,
         time.process_time() - began_cpu_s,
         promise_kept(memory),
+        None if starts is None else starts.figures(),
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lucid.core.decision import Regroup
-from lucid.core.job import Pending, Running, Work
+from lucid.core.job import Job, Pending, Running, Work
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.rounding import past
 from lucid.simulator.interleaving import Interleaving
@@ -31,6 +31,12 @@ class Floor:
         self.busy_gpus = 0
         self.shared_gpus = 0
         self.pending_gpus = 0
+
+    def _home(self, job: Job) -> str:
+        """The partition in which jobs of its VC run: its own, or the pool of all VCs."""
+        if job.vc in self._rooms:
+            return job.vc
+        return next(name for name, room in self._rooms.items() if job.vc in room.quotas)
 
     def _push(self, at_s: float, kind: Event, live: Live) -> None:
         self._seq += 1

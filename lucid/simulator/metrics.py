@@ -71,6 +71,8 @@ def run_metrics(run: Run) -> dict[str, Any]:
         "by_vc": {vc: group_metrics(members) for vc, members in _grouped(done).items()},
         "by_size": {label: group_metrics([o for o in done if inside(o.job.gpus)]) for label, inside in SIZES},
     }
+    if run.start_forecast is not None:
+        found["start_forecast"] = dict(run.start_forecast)
     if run.kept is not None:
         found |= {
             "starvation_bound_s": run.kept.bound_s,

@@ -36,6 +36,7 @@ from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
 from lucid.simulator.learned import PackingModels, WalkForward, WalkForwardForecaster, packing_predictor
 from lucid.simulator.published.muri import EventChargedCluster, lengthened, published_policy
+from lucid.simulator.start_forecast import StartForecasts
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.truth import ContentionTruth, Interference, OraclePredictor
 from lucid.simulator.usage import UsageBook
@@ -87,9 +88,9 @@ class Scenario:
     ``None`` takes 2 %. ``durations_s``: given estimates by policy name, "" standing for all others.
     ``predictor``: one of ``PREDICTORS``, for what no estimates are given. ``packing``: what share scores and pairs
     are judged by where estimates are given, or by ``learned``; without it, as ``history`` does. ``as_live``: as
-    lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are judged by what was seen of pairs
-    of the same workloads before, where there was one, as lucidd does. ``throughput``: the model that forecasts
-    submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
+    lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are seen after a minute, parted where
+    they are slow, and judged by what was seen of such pairs before, as lucidd does. ``throughput``: the model that
+    forecasts submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
     """
 
     trace: Trace
@@ -104,7 +105,7 @@ class Scenario:
     packing: PackingModels | None = None
     semantics: Semantics = Semantics.HONEST
     as_live: bool = False
-    remember_pairs: bool = False
+    remember_pairs: bool = True
     throughput: Throughput | None = None
 
     def layout(self) -> Layout:
@@ -174,9 +175,15 @@ class Scenario:
 
 
 def simulate(
-    scenario: Scenario, policy: str, recorder: Recorder | None = None, progress: Progress | None = None
+    scenario: Scenario,
+    policy: str,
+    recorder: Recorder | None = None,
+    progress: Progress | None = None,
+    *,
+    foretell: bool = False,
 ) -> Run:
-    """Replay the scenario's trace under one policy.
+    """Replay the scenario's trace under one policy. ``foretell``: forecast starts as it goes on; not where the
+    published semantics are replayed, nor where jobs are resized or take turns, which planning ahead does not follow.
 
     Raises:
         ConfigError: an unknown policy or predictor, a VC without nodes, or settings the cluster cannot honour.
@@ -195,6 +202,8 @@ def simulate(
     if scenario.as_live:
         rules = with_defaults(rules, LIVE_DEFAULTS)
     made = make_policy(policy, rules, predictor)
+    if rules.lending.mode != "off" and not getattr(made, "keeps_quotas", False):
+        raise ConfigError(f"policy {policy!r} knows no quotas: it cannot run with lending (policy.lending.mode)")
     if scenario.as_live:
         kind = partial(LiveLikeCluster, AsLive(scenario.settings.overheads.start_s))
     if scenario.semantics is Semantics.MURI:
@@ -220,9 +229,16 @@ def simulate(
         interleaving=_interleaving(made) if scenario.staged else None,
         usage=_usage(scenario.settings.policy),
         memory=memory,
+        pooled=rules.lending.mode != "off",
     )
     forecaster = scenario.forecaster_for(rules, made.profiled)
-    return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster)
+    starts = None
+    if foretell and scenario.semantics is Semantics.HONEST and not made.needs & _NOT_PLANNED_AHEAD:
+        starts = StartForecasts(make_policy(policy, rules, predictor), predictor.pair_speed)
+    return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster, starts)
+
+
+_NOT_PLANNED_AHEAD = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.INTERLEAVE})
 
 
 def _usage(settings: PolicySettings) -> UsageBook | None:
@@ -249,7 +265,7 @@ def _published(scenario: Scenario, policy: str, recorder: Recorder | None, progr
         ticked = replace(scenario.trace, jobs=longer)
     else:
         ticked = scenario.trace
-    honest = replace(scenario, trace=ticked, semantics=Semantics.HONEST)
+    honest = replace(scenario, trace=ticked, semantics=Semantics.HONEST, remember_pairs=False)
     if policy != "lucid":
         return simulate(honest, policy, recorder, progress)
     return _published_lucid(scenario, honest, recorder, progress)

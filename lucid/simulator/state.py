@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -20,6 +21,8 @@ class Event(IntEnum):
 
     END = 0
     MEASURED = 1
+    PAIR_SEEN = 2
+    """The sampler judges a pair."""
 
 
 @dataclass(slots=True)
@@ -79,6 +82,7 @@ class Room:
     name: str
     nodes: tuple[Node, ...]
     profiling: bool
+    quotas: Mapping[str, int] = field(default_factory=dict)
     pending: dict[str, Pending] = field(default_factory=dict)
     running: dict[str, Running] = field(default_factory=dict)
     shown: Partition | None = None

@@ -132,7 +132,7 @@ def test_with_right_estimates_jobs_start_when_it_was_said(name: str, rng: random
     all_there = [cycle for cycle in tape.cycles if cycle[0].now_s >= 99.0] or tape.cycles[-1:]
     snapshot, plan, _ = rng.choice(all_there)
     exact = FixedPredictor({item.job.id: item.duration_s for item in jobs})
-    ahead = forecast(snapshot, plan, policy(name, exact, **rules))
+    ahead = forecast(snapshot, plan, policy(name, exact, **rules), coarser=0.0)
     waiting = {entry.job.id for entry in snapshot.partitions[VC].pending if found[entry.job.id].start_s >= 0}
     assert ahead.starts_s.keys() == waiting
     for job_id in waiting:

@@ -12,6 +12,7 @@ __all__ = [
     "AsksForGpus",
     "Backfill",
     "BehindHead",
+    "Borrows",
     "EverFits",
     "FairOrder",
     "FairShare",
@@ -23,6 +24,7 @@ __all__ = [
     "PlainOrder",
     "Preempted",
     "Priority",
+    "Quota",
     "Rescaled",
     "Reserved",
     "SlurmBars",
@@ -231,6 +233,35 @@ class LargeShare(Reason):
 
     def __bool__(self) -> bool:
         return not reached(self.other_waited_s, self.waited_s / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Quota(Reason):
+    """Would the job's VC, which holds ``held`` GPUs of the pool, stay within its ``quota`` with the job's ``gpus``?
+    ``kept``: GPUs of the quota that are kept for ``keeper``, a job of the VC that has waited long."""
+
+    vc: str
+    gpus: int
+    held: int
+    quota: int
+    kept: int = 0
+    keeper: str = ""
+
+    def __bool__(self) -> bool:
+        return self.held + self.kept + self.gpus <= self.quota
+
+
+@dataclass(frozen=True, slots=True)
+class Borrows(Reason):
+    """May the job start on GPUs beyond its VC's quota? It may if it is expected to take at most ``longest_s``.
+    ``lenders``: the VCs that hold less than their quota, those with the most idle GPUs first."""
+
+    estimate_s: float
+    longest_s: float
+    lenders: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return reached(self.longest_s, self.estimate_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ others if none of them starts later for it, by everybody's time limits.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
@@ -18,12 +19,13 @@ from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Backfill, FairOrder, FreeGpus, Reason, SlurmPriority
-from lucid.core.rounding import past
+from lucid.core.rounding import ROUNDING, past
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policy import PartitionPolicy
-from lucid.orchestrator.timeline import End, Timeline
+from lucid.orchestrator.quotas import Quotas
+from lucid.orchestrator.timeline import End, Slot, Timeline
 
 __all__ = ["BackfillPolicy", "limit_s"]
 
@@ -55,6 +57,7 @@ class BackfillPolicy(PartitionPolicy):
     from the time when limits say that these come free. With ``depth`` 1 it is EASY backfilling."""
 
     name = "backfill"
+    keeps_quotas = True
 
     def __init__(self, settings: BackfillSettings) -> None:
         super().__init__()
@@ -69,9 +72,16 @@ class BackfillPolicy(PartitionPolicy):
         """Start jobs from the front; behind the first that does not fit, jobs that delay no other."""
         if not partition.pending:
             return PartitionPlan({})
-        return _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot)).make(
-            self._changes_s(partition, snapshot.now_s)
-        )
+        plan = _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot))
+        plan.start()
+        plan.hold()
+        return plan.made(self._changes_s(partition, snapshot.now_s))
+
+    def starts(self, partition: Partition, snapshot: Snapshot) -> Sequence[Action]:
+        """Whom ``plan_partition`` starts, in order, without the decisions on the others."""
+        plan = _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot))
+        plan.start()
+        return plan.actions
 
     def _changes_s(self, partition: Partition, now_s: float) -> float | None:
         """When priorities are computed next. If no job runs, waiting jobs wait for a node, in any order."""
@@ -106,7 +116,12 @@ class BackfillPolicy(PartitionPolicy):
 
 
 class _Plan:
-    """One plan of one partition in the making."""
+    """One plan of one partition in the making.
+
+    A job that cannot start has GPUs kept for it only when a later job could start otherwise: most plans start nobody
+    behind the first that does not fit, and then nobody asks when the GPUs would have come. ``_owed`` are the jobs for
+    which none are kept yet, in order.
+    """
 
     def __init__(
         self,
@@ -121,38 +136,88 @@ class _Plan:
         self._settings = settings
         self._queue = queue
         self._ledger = Ledger(partition)
-        self._ends: list[End] = [
-            (_end_s(entry, self._limit(entry.job), self._now_s), entry.job, entry.placement)
-            for entry in partition.running
-        ]
+        self._quotas = Quotas(partition) if partition.quotas else None
+        self._feasible = Feasibility(partition)
+        self._ends: list[End] | None = None
+        self._started: list[tuple[Job, Placement]] = []
+        self._decided = 0
+        """So many jobs of the queue are decided."""
         self._timeline: Timeline | None = None
+        self._owed: deque[tuple[Job, float]] = deque()
+        self._ever: dict[_Shape, bool] = {}
+        """Will a job of this shape find room once all others are gone? Nothing that a plan does changes it."""
+        self._until_s: dict[_Shape, tuple[int, float]] = {}
+        """Until when there is room for a job of this shape that starts now, and how many slots were taken when this
+        was so. There is ever less room: an old answer errs on one side only."""
+        self._not_before_s: dict[_Shape, tuple[float, float]] = {}
+        """The last job of this shape for which GPUs were kept: its limit, and its start. There is ever less room: a
+        job with no lower limit cannot start earlier."""
+        self._taken = 0
         self._reserved = 0
         self._decisions: dict[str, Decision] = {}
-        self._actions: list[Action] = []
+        self.actions: list[Action] = []
 
     def _limit(self, job: Job) -> float:
         return limit_s(job, self._predictions.get(job.id), self._settings)
 
-    def make(self, changes_s: float | None) -> PartitionPlan:
-        """Decide every pending job. ``changes_s``: when time alone may change the order, s."""
-        feasible = Feasibility(self._partition)
+    def start(self) -> None:
+        """Decide jobs in order, up to the first behind which no job is small enough for what is free."""
         gpus = [entry.job.gpus for entry, _ in self._queue]
         least_behind = [*accumulate(reversed(gpus), min)][::-1]
-        # nothing that a plan does frees GPUs: once the smallest job behind finds none, no job does
+        per_node = self._ledger.gpus_per_node
         for at, (entry, order) in enumerate(self._queue):
-            job = entry.job
-            hopeless = feasible.bar(job)
-            if hopeless is not None:
-                self._decisions[job.id] = Hold((hopeless,))
-            elif min(least_behind[at], self._ledger.gpus_per_node) > self._ledger.largest:
-                self._decisions[job.id] = Hold((order, *no_place(self._ledger, entry)))
+            # nothing that a plan does frees GPUs: once the smallest job behind finds none, no job does
+            if min(least_behind[at], per_node) > self._ledger.largest:
+                return
+            self._decided += 1
+            barred = self._barred(entry.job, order)
+            if barred is not None:
+                self._decisions[entry.job.id] = barred
             elif self._timeline is None:
                 self._from_the_front(entry, order)
             else:
                 self._behind(self._timeline, entry, order)
+
+    def hold(self) -> None:
+        """Decide the jobs that are left: all wait, those of one shape for want of the same."""
+        places: dict[_Shape, tuple[Reason, ...]] = {}
+        decisions = self._decisions
+        for entry, order in self._queue[self._decided :]:
+            barred = self._barred(entry.job, order)
+            if barred is not None:
+                decisions[entry.job.id] = barred
+                continue
+            shape = _shape(entry.job)
+            place = places.get(shape)
+            if place is None:
+                place = places[shape] = no_place(self._ledger, entry)
+            decisions[entry.job.id] = Hold((order, *place))
+
+    def _barred(self, job: Job, order: Reason) -> Hold | None:
+        """What keeps the job from starting wherever there is room; no GPUs are kept for it."""
+        hopeless = self._feasible.bar(job)
+        if hopeless is not None:
+            return Hold((hopeless,))
+        quota = () if self._quotas is None else self._quotas.tests(job)
+        # Slurm keeps no GPUs for a job that a limit of its association stops
+        return None if all(quota) else Hold((order, *quota))
+
+    def made(self, changes_s: float | None) -> PartitionPlan:
+        """The plan. ``changes_s``: when time alone may change the order, s."""
         # a job that outlives its made-up limit changes what the others wait for
-        outlived_s = min((end_s for end_s, _, _ in self._ends), default=None)
-        return PartitionPlan(self._decisions, tuple(self._actions), earliest(changes_s, outlived_s))
+        outlived_s = min((end_s for end_s, _, _ in self._running_until()), default=None)
+        return PartitionPlan(self._decisions, tuple(self.actions), earliest(changes_s, outlived_s))
+
+    def _running_until(self) -> list[End]:
+        """When those that hold GPUs by now are to end."""
+        if self._ends is None:
+            self._ends = [
+                (_end_s(entry, self._limit(entry.job), self._now_s), entry.job, entry.placement)
+                for entry in self._partition.running
+            ]
+        now_s = self._now_s
+        started = [(now_s + max(self._limit(job), 1.0), job, placement) for job, placement in self._started]
+        return [*self._ends, *started]
 
     def _from_the_front(self, entry: Pending, order: Reason) -> None:
         placement = consolidated(self._ledger, entry.job)
@@ -160,33 +225,66 @@ class _Plan:
             self._start(entry, order, placement, ())
             return
         self._decisions[entry.job.id] = Hold((order, *no_place(self._ledger, entry)))
-        self._timeline = Timeline(self._ledger, self._now_s, self._ends)
-        self._reserve(self._timeline, entry.job)
+        self._timeline = Timeline(self._ledger, self._now_s, self._running_until())
+        self._owe(self._timeline, entry.job, self._limit(entry.job))
 
     def _behind(self, timeline: Timeline, entry: Pending, order: Reason) -> None:
         job, limit = entry.job, self._limit(entry.job)
-        slot = timeline.find(job, limit)
-        test = Backfill(self._reserved, limit, slot is not None and slot.step == 0)
-        if slot is None or not test:
+        while (fits := self._fits_now(timeline, job, limit)) and self._owed:
+            self._keep(timeline, *self._owed.popleft())
+        test = Backfill(self._reserved, limit, fits)
+        if not test:
             self._decisions[job.id] = Hold((order, test))
-            if slot is not None and self._reserved < self._settings.depth:
-                timeline.take(job, slot, limit)
-                self._reserved += 1
+            if self._reserved < self._settings.depth:
+                self._owe(timeline, job, limit)
             return
-        timeline.take(job, slot, limit)
+        slot = self._keep(timeline, job, limit)
         self._start(entry, order, tuple(self._ledger.lowest(i, here) for i, here in slot.parts), (test,))
 
-    def _reserve(self, timeline: Timeline, job: Job) -> None:
-        limit = self._limit(job)
-        slot = timeline.find(job, limit)
-        if slot is not None:  # else it waits for a node that is down
-            timeline.take(job, slot, limit)
+    def _fits_now(self, timeline: Timeline, job: Job, limit: float) -> bool:
+        """Is there room for the job from now on, as far as GPUs are kept for others by now?"""
+        shape, end_s = _shape(job), self._now_s + limit - ROUNDING
+        taken, until_s = self._until_s.get(shape, (-1, math.inf))
+        if end_s <= until_s and taken != self._taken:
+            until_s = timeline.room_s(job)
+            self._until_s[shape] = (self._taken, until_s)
+        return end_s <= until_s
+
+    def _owe(self, timeline: Timeline, job: Job, limit: float) -> None:
+        """GPUs are to be kept for the job, if it does not wait for a node that is down."""
+        shape = _shape(job)
+        ever = self._ever.get(shape)
+        if ever is None:
+            ever = self._ever[shape] = timeline.ever(job)
+        if ever:
+            self._owed.append((job, limit))
             self._reserved += 1
+
+    def _keep(self, timeline: Timeline, job: Job, limit: float) -> Slot:
+        """Keep GPUs for the job from the time when it can have them."""
+        shape = _shape(job)
+        lower, start_s = self._not_before_s.get(shape, (math.inf, self._now_s))
+        slot = timeline.find(job, limit, from_s=start_s if limit >= lower else self._now_s)
+        assert slot is not None
+        self._not_before_s[shape] = (limit, slot.start_s)
+        timeline.take(job, slot, limit)
+        self._taken += 1
+        return slot
 
     def _start(self, entry: Pending, order: Reason, placement: Placement, why: tuple[Reason, ...]) -> None:
         job = entry.job
         start = Start(placement, (order, *why, FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, True)))
         self._ledger.take(job, placement)
-        self._ends.append((self._now_s + max(self._limit(job), 1.0), job, placement))
+        self._started.append((job, placement))
+        if self._quotas is not None:
+            self._quotas.take(job)
         self._decisions[job.id] = start
-        self._actions.append(Action(job.id, self._partition.name, start))
+        self.actions.append(Action(job.id, self._partition.name, start))
+
+
+_Shape = tuple[int, int, int, int]
+"""All that decides whether a job finds room, but for its time limit."""
+
+
+def _shape(job: Job) -> _Shape:
+    return job.gpus, job.min_nodes, job.cpus, job.mem_mib

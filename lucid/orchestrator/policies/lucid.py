@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from lucid.binder.unpack import partings
 from lucid.config import PolicySettings
-from lucid.core.decision import PartitionPlan, Plan
+from lucid.core.decision import PartitionPlan, Plan, earliest
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.ports import Capability, Predictor
@@ -18,8 +18,10 @@ from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid_plan import LucidMemory, plan_vc
 from lucid.orchestrator.policies.overflow import with_overflow
-from lucid.orchestrator.policies.plain import Shadow, advance
+from lucid.orchestrator.policies.plain import Seen, Shadow, advance
+from lucid.orchestrator.policies.plain_pool import PoolShadows, joined
 from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.quotas import Quotas
 from lucid.profiler.stage import goes_through_profiling, plan_profiling
 
 __all__ = ["LucidPolicy"]
@@ -35,6 +37,7 @@ class LucidPolicy(PartitionPolicy):
     """
 
     name = "lucid"
+    keeps_quotas = True
 
     def __init__(self, settings: PolicySettings, predictor: Predictor) -> None:
         super().__init__()
@@ -46,7 +49,13 @@ class LucidPolicy(PartitionPolicy):
             )
         )
         bound_s = settings.fairness.beyond_plain_s
+        if settings.lending.mode != "off":  # a lender's bound holds where VCs lend
+            bound_s = earliest(bound_s, settings.lending.bound_s)
+        fairness = settings.fairness.model_copy(update={"beyond_plain_s": bound_s})
+        self._pool_settings = settings.model_copy(update={"fairness": fairness})
         self._plain = None if bound_s is None else BackfillPolicy(settings.backfill)
+        self._seen: dict[str, Seen] = {}
+        self._pools: dict[str, PoolShadows] = {}
         self._profiling = settings.profiling
         if bound_s is not None:  # no job's bound passes while the job waits for a profiling node
             most_s = min(settings.profiling.max_wait_s, bound_s)
@@ -55,6 +64,8 @@ class LucidPolicy(PartitionPolicy):
         """Who is in profiling, by VC: follows from the profiling partition beside it."""
         self.restarts = settings.profiling.restarts
         """Whom the plans may start over: the safety check holds them to it."""
+        self.lending = settings.lending
+        """What VCs of a pool may have beyond their quotas: the safety check holds plans to it."""
         self._in_place = settings.profiling.enabled and self.restarts != "allowed"
         needs = set()
         if settings.profiling.enabled:
@@ -78,7 +89,13 @@ class LucidPolicy(PartitionPolicy):
         return with_overflow(plan, snapshot, self._profiling) if self._in_place else plan
 
     def _waiting_at_home(self, snapshot: Snapshot) -> dict[str, int]:
-        return {name: len(p.pending) for name, p in snapshot.partitions.items() if not p.profiling}
+        waiting: dict[str, int] = {}
+        for name, partition in snapshot.partitions.items():
+            if partition.quotas:
+                waiting.update(Counter(entry.job.vc for entry in partition.pending))
+            elif not partition.profiling:
+                waiting[name] = len(partition.pending)
+        return waiting
 
     def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         """The profiling queue looks for room in the VCs, where it is time-aware; dynamic sharing at the forecast."""
@@ -93,12 +110,12 @@ class LucidPolicy(PartitionPolicy):
 
     def _looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         if self._plain is not None and not partition.profiling:
-            forecast = snapshot.arrivals.of(partition.name) if self._settings.packing.dynamic else None
-            return (self._in_profiling(partition.name, snapshot), forecast)
+            forecast = snapshot.arrivals.of(*partition.vcs) if self._settings.packing.dynamic else None
+            return (*(self._in_profiling(vc, snapshot) for vc in partition.vcs), forecast)
         if not partition.pending:
             return ()
         if not partition.profiling:
-            return (snapshot.arrivals.of(partition.name),) if self._settings.packing.dynamic else ()
+            return (snapshot.arrivals.of(*partition.vcs),) if self._settings.packing.dynamic else ()
         profiling = self._settings.profiling
         if profiling.time_aware:
             return (*snapshot.partitions.values(), snapshot.arrivals.profiled_per_hour)
@@ -117,20 +134,35 @@ class LucidPolicy(PartitionPolicy):
             self._newcomers = (profiling, {name: tuple(entries) for name, entries in found.items()})
         return self._newcomers[1].get(vc, ())
 
-    def _shadow(self, partition: Partition, snapshot: Snapshot) -> Shadow | None:
-        """Plain order as it stands now, where there is a bound to it."""
-        bound_s = self._settings.fairness.beyond_plain_s
+    def _shadow(
+        self, partition: Partition, snapshot: Snapshot, settings: PolicySettings
+    ) -> tuple[Shadow | None, Mapping[str, Shadow]]:
+        """Plain order as it stands now, where there is a bound to it; and in a pool that of each VC by itself."""
+        bound_s = settings.fairness.beyond_plain_s
         if self._plain is None or bound_s is None:
-            return None
+            return None, {}
         before = snapshot.memory.get(partition.name)
-        return advance(
-            before.shadow if isinstance(before, LucidMemory) else None,
+        known = before if isinstance(before, LucidMemory) else None
+        if partition.quotas:
+            pool = self._pools.setdefault(partition.name, PoolShadows(self._plain))
+            by_vc = pool.advance(
+                {} if known is None else known.by_vc,
+                partition,
+                lambda vc: self._in_profiling(vc, snapshot),
+                snapshot,
+                bound_s,
+            )
+            return joined(by_vc), by_vc
+        shadow = advance(
+            None if known is None else known.shadow,
             partition,
             self._in_profiling(partition.name, snapshot),
             snapshot,
             self._plain,
             bound_s,
+            self._seen,
         )
+        return shadow, {}
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Profile, or order and place."""
@@ -152,30 +184,39 @@ class LucidPolicy(PartitionPolicy):
             and not partings(partition.running, partition.nodes, packing.part_below_speed, self.restarts)
         ):
             return PartitionPlan({})
-        shadow = self._shadow(partition, snapshot)
+        settings = self._pool_settings if partition.quotas else self._settings
+        shadow, by_vc = self._shadow(partition, snapshot, settings)
         order = self._orders[partition.name]
-        return plan_vc(partition, snapshot, self._settings, self._predictor, order, shadow)
+        return plan_vc(partition, snapshot, settings, self._predictor, order, shadow, by_vc)
 
 
 class _RoomAtHome:
     """Which jobs their own VC could start at once, asked one after the other within one plan."""
 
     def __init__(self, snapshot: Snapshot, settings: PolicySettings) -> None:
-        self._partitions = snapshot.partitions
+        self._snapshot = snapshot
         self._settings = settings
         self._ledgers: dict[str, Ledger] = {}
+        self._quotas: dict[str, Quotas] = {}
 
     def __call__(self, job: Job) -> HomeHasRoom:
         """A job for which there is room is counted in from then on."""
-        home = self._partitions.get(job.vc)
+        home = self._snapshot.home(job.vc)
         if home is None or home.pending:
             return HomeHasRoom(job.vc, 0, False)
-        ledger = self._ledgers.get(job.vc)
+        ledger = self._ledgers.get(home.name)
         if ledger is None:
-            ledger = self._ledgers[job.vc] = Ledger(home)
+            ledger = self._ledgers[home.name] = Ledger(home)
         free = ledger.free
+        quotas = None
+        if home.quotas:
+            quotas = self._quotas.setdefault(home.name, Quotas(home, self._settings.lending))
+            if not quotas.within(job, 0.0):
+                return HomeHasRoom(job.vc, free, False)
         placement = consolidated(ledger, job, None, self._settings.remainder_on_emptiest)
         if placement is None:
             return HomeHasRoom(job.vc, free, False)
         ledger.take(job, placement)
+        if quotas is not None:
+            quotas.take(job)
         return HomeHasRoom(job.vc, free, True)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lucid.core.decision import Hold, earliest
 from lucid.core.job import Job, Pending
 from lucid.core.reason import LargeShare, Reason
+from lucid.core.snapshot import Partition
 from lucid.orchestrator.fences import KeptNodes, keep
 from lucid.orchestrator.order import QueuedJob
 from lucid.orchestrator.policies.lucid_starts import Starts
 from lucid.orchestrator.policies.plain import Shadow
-from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.promise import Turn, turns
 from lucid.orchestrator.reservation import LOOK_AGAIN_S, large_share, next_holder
 
@@ -31,11 +31,11 @@ class ServedTurns:
 
 @dataclass(frozen=True, slots=True)
 class ServedLarge:
-    """The large job that was served before the queue, by id, or the one that gave way to smaller ones, with the
+    """The large jobs that were served before the queue, by id, and those that gave way to smaller ones, with the
     comparison; and when time alone may change this, s."""
 
-    holder: str | None = None
-    gave_way: tuple[str, LargeShare] | None = None
+    holders: Set[str] = frozenset()
+    gave_way: tuple[tuple[str, LargeShare], ...] = ()
     changes_s: float | None = None
 
 
@@ -60,7 +60,7 @@ def serve_turns(starts: Starts, shadow: Shadow) -> ServedTurns:
             # estimates are too poor to let other jobs in, unless the nodes are not expected within another bound
             strict = nodes.until_s - starts.now_s <= turn.why.bound_s - turn.why.plain_s
             why = (*why, _close(starts, job, nodes, strict))
-        starts.decisions[job.id] = Hold((*why, *no_place(starts.ledger, turn.entry)))
+        starts.decisions[job.id] = Hold((*why, *_no_room(starts, turn.entry, 0.0)))
     return ServedTurns({turn.entry.job.id for turn in found}, fences, changes_s)
 
 
@@ -68,7 +68,7 @@ def _start_in_turn(starts: Starts, turn: Turn) -> bool:
     """Start the job outside the nodes kept for those before it, if there is room, alone or beside another."""
     queued = _queued(starts, turn.entry)
     level = starts.fences.level(queued.prediction.duration_s)
-    if starts.alone(queued, level, (turn.why,)):
+    if starts.alone(queued, level, (turn.why,), in_turn=True):
         return True
     beside, why = starts.partner_to_wait_no_more(queued, level)
     if beside is not None:
@@ -95,37 +95,61 @@ def _nodes_for(starts: Starts, job: Job, before: KeptNodes | None, closed: set[i
 
 
 def serve_large(starts: Starts, served: Set[str]) -> ServedLarge:
-    """The large job that has waited longest starts before the queue, or has nodes kept for it; unless it has to give
-    way to smaller jobs."""
-    partition, settings, now_s = starts.partition, starts.settings.reservation, starts.now_s
+    """In each VC the large job that has waited longest starts before the queue, or has nodes kept for it; unless it
+    has to give way to smaller jobs."""
+    found = [_serve_large(starts, partition, served) for partition in starts.by_vc()]
+    return ServedLarge(
+        frozenset().union(*(one.holders for one in found)),
+        tuple(item for one in found for item in one.gave_way),
+        earliest(*(one.changes_s for one in found)),
+    )
+
+
+def _serve_large(starts: Starts, partition: Partition, served: Set[str]) -> ServedLarge:
+    """``partition``: a whole one, or one VC's jobs of a pool."""
+    settings, now_s = starts.settings.reservation, starts.now_s
     per_node = starts.ledger.gpus_per_node
     holder, due_s = next_holder(partition, per_node, now_s, settings)
     if holder is None:
         return ServedLarge(changes_s=due_s)
     job = holder.job
     if job.id in served:
-        return ServedLarge(job.id, changes_s=due_s)
+        return ServedLarge(frozenset({job.id}), changes_s=due_s)
     share, fails_s = large_share(holder, partition, per_node, now_s, settings)
     if share is not None and not share:
-        return ServedLarge(gave_way=(job.id, share))
+        return ServedLarge(gave_way=((job.id, share),))
     strict_s = job.submit_s + settings.strict_after_s
     changes_s = earliest(strict_s if strict_s > now_s else None, fails_s)
     queued = _queued(starts, holder)
     if starts.alone(queued, starts.fences.level(queued.prediction.duration_s), ()):
-        return ServedLarge(job.id, changes_s=changes_s)
+        return ServedLarge(frozenset({job.id}), changes_s=changes_s)
     why: Sequence[Reason] = ()
-    nodes = keep(job, starts.ledger, now_s, starts.ends(), starts.fences.nodes[-1])
+    ends, strict = starts.ends(), now_s >= strict_s
+    quota_s = None if starts.quotas is None else starts.quotas.opens_s(job, ends)
+    nodes = keep(job, starts.ledger, now_s, ends, starts.fences.nodes[-1])
     if nodes is not None:
-        why = (_close(starts, job, nodes, now_s >= strict_s),)
+        if quota_s is not None:  # until its quota has room for it, other jobs may have its nodes
+            nodes = replace(nodes, until_s=max(nodes.until_s, quota_s))
+        why = (_close(starts, job, nodes, strict and quota_s is None),)
         changes_s = earliest(changes_s, now_s + LOOK_AGAIN_S)
-    starts.decisions[job.id] = Hold((*why, *no_place(starts.ledger, holder)))
-    return ServedLarge(job.id, changes_s=changes_s)
+    room_s = 0.0 if strict or nodes is None else max(nodes.until_s - now_s, 0.0) / settings.safety
+    starts.decisions[job.id] = Hold((*why, *_no_room(starts, holder, room_s)))
+    return ServedLarge(frozenset({job.id}), changes_s=changes_s)
 
 
 def _close(starts: Starts, job: Job, nodes: KeptNodes, strict: bool) -> Reason:
     fence = nodes.fence(job, starts.ledger, starts.now_s, starts.settings.reservation.safety, strict)
     starts.close(fence)
     return fence.room
+
+
+def _no_room(starts: Starts, entry: Pending, room_s: float) -> tuple[Reason, ...]:
+    """Why a job that goes before others does not start; in a pool its GPUs of its VC's quota are kept for it, but
+    from jobs expected to take at most ``room_s``."""
+    why = starts.no_room(_queued(starts, entry))
+    if starts.quotas is not None:
+        starts.quotas.keep(entry.job, room_s)
+    return why
 
 
 def _queued(starts: Starts, entry: Pending) -> QueuedJob:

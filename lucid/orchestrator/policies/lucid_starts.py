@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lucid.binder.dynamic import SharingMode, sharing_mode
 from lucid.binder.pairing import Binder
 from lucid.config import PackingSettings, PolicySettings
 from lucid.core.decision import Action, Decision, Hold, Requeue, Start
-from lucid.core.job import Running
+from lucid.core.job import Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.ports import Predictor
 from lucid.core.reason import FreeGpus, Priority, Reason, SharedBy, SharingLevel
@@ -17,6 +17,7 @@ from lucid.orchestrator.fences import Fence, Fences
 from lucid.orchestrator.order import QueuedJob
 from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.queue import no_place
+from lucid.orchestrator.quotas import Quotas
 from lucid.orchestrator.timeline import End, expected_ends
 
 __all__ = ["Sharing", "Starts", "sharing_now"]
@@ -45,7 +46,7 @@ def sharing_now(
     waiting_gpus = sum(entry.job.gpus for entry in partition.pending)
     arrivals = snapshot.arrivals
     mode, level, changes_s = sharing_mode(
-        idle_gpus, waiting_gpus, arrivals.of(partition.name), packing, before, snapshot.now_s, arrivals.by
+        idle_gpus, waiting_gpus, arrivals.of(*partition.vcs), packing, before, snapshot.now_s, arrivals.by
     )
     return Sharing(mode.gss, () if level else (level,), mode, changes_s)
 
@@ -66,6 +67,7 @@ class Starts:
         self.predictions = snapshot.predictions
         self.settings = settings
         self.ledger = Ledger(partition)
+        self.quotas = Quotas(partition, settings.lending) if partition.quotas else None
         self.sharing = sharing_now(partition, self.ledger.free, snapshot, settings.packing, mode)
         self.binder = Binder(
             partition,
@@ -101,11 +103,38 @@ class Starts:
                 ends.append((end_s, jobs[action.job_id], action.decision.placement))
         return ends
 
+    def by_vc(self) -> list[Partition]:
+        """The partition, or of a pool the jobs of each VC that has any, with all nodes."""
+        partition = self.partition
+        if not partition.quotas:
+            return [partition]
+        pending: dict[str, list[Pending]] = {}
+        running: dict[str, list[Running]] = {}
+        for waiting in partition.pending:
+            pending.setdefault(waiting.job.vc, []).append(waiting)
+        for entry in partition.running:
+            running.setdefault(entry.job.vc, []).append(entry)
+        return [
+            replace(
+                partition,
+                pending=tuple(waits),
+                running=tuple(running.get(vc, ())),
+                quotas={vc: partition.quotas.get(vc, 0)},
+            )
+            for vc, waits in pending.items()
+        ]
+
     # -- ways to start -------------------------------------------------------------------------------------
 
-    def alone(self, queued: QueuedJob, level: int, why: tuple[Reason, ...]) -> bool:
-        """Start the job on free GPUs outside the fences that a job of this level must keep off, if there are any."""
+    def alone(self, queued: QueuedJob, level: int, why: tuple[Reason, ...], in_turn: bool = False) -> bool:
+        """Start the job on free GPUs outside the fences that a job of this level must keep off, if there are any.
+        ``in_turn``: its turn has come, so that its VC's quota does not stop it."""
         entry, job, nodes = queued.entry, queued.entry.job, self.fences.nodes[level]
+        quota = self.quota(queued)
+        if quota and not quota[-1]:
+            if not in_turn:
+                return False
+            quota = ()
         allowed = (lambda i: i not in nodes) if level else None
         placement = consolidated(self.ledger, job, allowed, self.settings.remainder_on_emptiest)
         if placement is None:
@@ -113,8 +142,19 @@ class Starts:
         free = FreeGpus(job.gpus, self.ledger.largest, self.ledger.free, True)
         slots = self.binder.in_slots(entry, queued.prediction.share_score, len(placement))
         self.binder.started(entry, placement)
-        self.act(job.id, Start(placement, (_priority(queued), *why, free, slots), slots=bool(slots)))
+        if self.quotas is not None:
+            self.quotas.take(job)
+        self.act(job.id, Start(placement, (_priority(queued), *why, *quota, free, slots), slots=bool(slots)))
         return True
+
+    def quota(self, queued: QueuedJob) -> tuple[Reason, ...]:
+        """In a pool, the comparisons that say whether the job's VC may start it alone: the last one holds, or not."""
+        return () if self.quotas is None else self.quotas.tests(queued.entry.job, queued.prediction.duration_s)
+
+    def no_room(self, queued: QueuedJob) -> tuple[Reason, ...]:
+        """Why a job does not start alone: its VC's quota, or no place."""
+        quota = self.quota(queued)
+        return quota if quota and not quota[-1] else (*quota, *no_place(self.ledger, queued.entry))
 
     def beside(self, queued: QueuedJob, found: Running, why: tuple[Reason, ...]) -> None:
         """Start the job on the GPUs of a running one."""
@@ -151,6 +191,8 @@ class Starts:
         on the terms of the jobs that would wait."""
         fair: tuple[Reason, ...] = () if queued.fair is None else (queued.fair,)
         less, packing = self.sharing.less, self.settings.packing
+        if self.quotas is not None and self.alone(queued, level, fair):
+            return None  # in a pool a job that can run alone does: pairs are for those who would wait
         found, why = self.partner(queued, level, self.sharing.gss)
         if found is not None:
             self.beside(queued, found, (*fair, *less, *why))
@@ -168,7 +210,7 @@ class Starts:
                 self.beside(queued, found, (*fair, *why))
                 return None
         fenced: tuple[Reason, ...] = (self.fences.why(level),) if level else ()
-        return Hold((*fair, *fenced, *why, *no_place(self.ledger, queued.entry)))
+        return Hold((*fair, *fenced, *why, *self.no_room(queued)))
 
 
 def _priority(queued: QueuedJob) -> Priority:

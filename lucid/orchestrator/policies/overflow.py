@@ -44,7 +44,9 @@ def with_overflow(plan: Plan, snapshot: Snapshot, settings: ProfilingSettings) -
         why = Priority("estimate x GPUs", value, found.duration_s, job.gpus, found.duration_source)
         free = FreeGpus(job.gpus, ledger.largest, ledger.free, True)
         ledger.take(job, placement)
-        starts[job.id] = job.vc, Start(placement, (Overflow(job.vc, False), why, free))
+        home = snapshot.home(job.vc)
+        assert home is not None
+        starts[job.id] = home.name, Start(placement, (Overflow(job.vc, False), why, free))
         if not ledger.free:
             break
     return _with(plan, profiling.name, own, starts) if starts else plan

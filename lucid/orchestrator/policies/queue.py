@@ -17,6 +17,7 @@ from lucid.core.reason import BehindHead, FairOrder, FreeGpus, HostFits, NodesOu
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.quotas import Quotas
 
 __all__ = [
     "PreemptiveQueuePolicy",
@@ -54,10 +55,12 @@ def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
 
 
 class QueuePolicy(PartitionPolicy):
-    """Sort, start from the front, stop at the first job that does not fit.
+    """Sort, start from the front, stop at the first job that does not fit, in a pool at the first of its VC.
 
     Without a prediction a job's key is infinite: it comes last, never out.
     """
+
+    keeps_quotas = True
 
     def __init__(self, name: str, rule: str, key: QueueKey) -> None:
         super().__init__()
@@ -86,27 +89,31 @@ class QueuePolicy(PartitionPolicy):
             return PartitionPlan(decisions)
         now_s, predictions = snapshot.now_s, snapshot.predictions
         ledger, feasible = Ledger(partition), Feasibility(partition)
+        quotas = Quotas(partition) if partition.quotas else None
         queue = self._sorted(partition.pending, now_s, predictions)
-        for at, (value, entry) in enumerate(queue):
+        behind: dict[str, Hold] = {}
+        for value, entry in queue:
             job = entry.job
+            line = "" if quotas is None else job.vc  # each VC of a pool has a line of its own
+            if line in behind:
+                decisions[job.id] = behind[line]
+                continue
             hopeless = feasible.bar(job)
             if hopeless is not None:
                 decisions[job.id] = Hold((hopeless,))
                 continue
-            placement = consolidated(ledger, job, remainder_on_emptiest=True)
+            why = (self._why(value, entry, predictions.get(job.id)),)
+            quota = () if quotas is None else quotas.tests(job)
+            open_to = all(quota)
+            placement = consolidated(ledger, job, remainder_on_emptiest=True) if open_to else None
             if placement is None:
-                decisions[job.id] = Hold((self._why(value, entry, predictions.get(job.id)), *no_place(ledger, entry)))
-                behind = Hold((BehindHead(job.id),))
-                decisions.update(dict.fromkeys((e.job.id for _, e in queue[at + 1 :]), behind))
-                break
-            start = Start(
-                placement,
-                (
-                    self._why(value, entry, predictions.get(job.id)),
-                    FreeGpus(job.gpus, ledger.largest, ledger.free, True),
-                ),
-            )
+                decisions[job.id] = Hold((*why, *quota, *(no_place(ledger, entry) if open_to else ())))
+                behind[line] = Hold((BehindHead(job.id),))
+                continue
+            start = Start(placement, (*why, *quota, FreeGpus(job.gpus, ledger.largest, ledger.free, True)))
             ledger.take(job, placement)
+            if quotas is not None:
+                quotas.take(job)
             decisions[job.id] = start
             actions.append(Action(job.id, partition.name, start))
         return PartitionPlan(decisions, tuple(actions))
@@ -121,9 +128,10 @@ def fill_quota(
     order: Sequence[tuple[Pending | Running, Reason]],
     place: Callable[[Ledger, Job], Placement | None] = _whole,
 ) -> tuple[dict[str, Decision], list[Action]]:
-    """Give the partition's GPUs out in ``order`` over running and pending jobs together: running jobs left
-    over are preempted, pending ones that got a share start where ``place`` finds room, consolidated unless told."""
-    quota = partition.gpus
+    """Give the partition's GPUs, in a pool those of each VC's quota, out in ``order`` over running and pending jobs
+    together: running jobs left over are preempted, pending ones that got a share start where ``place`` finds room,
+    consolidated unless told."""
+    left = dict(partition.quotas) or {"": partition.gpus}
     decisions: dict[str, Decision] = {}
     actions: list[Action] = []
     chosen: list[tuple[Pending, Reason]] = []
@@ -134,9 +142,10 @@ def fill_quota(
         if hopeless is not None:
             decisions[entry.job.id] = Hold((hopeless,))
             continue
-        test = Preempted(entry.job.gpus, quota)
+        line = entry.job.vc if partition.quotas else ""  # each VC of a pool has a quota of its own
+        test = Preempted(entry.job.gpus, left.setdefault(line, 0))
         if not test:
-            quota -= entry.job.gpus
+            left[line] -= entry.job.gpus
             if isinstance(entry, Pending):
                 chosen.append((entry, why))
             continue

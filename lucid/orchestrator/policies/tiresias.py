@@ -29,6 +29,7 @@ class TiresiasPolicy(PartitionPolicy):
     each queue. Decides at multiples of ``interval_s`` only. Needs no estimate."""
 
     name = "tiresias"
+    keeps_quotas = True
     needs = frozenset({Capability.PREEMPT})
 
     def __init__(self, settings: TiresiasSettings) -> None:

@@ -1,0 +1,41 @@
+"""When a waiting job is expected to start, as every command says it: likely, and the range of 8 starts in 10."""
+
+from __future__ import annotations
+
+import math
+
+from lucid.core.job import Pending
+from lucid.core.snapshot import Partition
+from lucid.orchestrator.forecast import Forecast
+from lucid.orchestrator.start_times import StartTimes, Wait
+
+__all__ = ["expected_start", "wait_of"]
+
+
+def wait_of(partition: Partition, entry: Pending, ahead: Forecast) -> Wait | None:
+    """What planning ahead came to for a job that waits; ``None`` where it never starts as things are."""
+    planned_s = ahead.starts_s.get(entry.job.id)
+    if planned_s is None and (entry.barred or ahead.ahead_s == math.inf):
+        return None
+    reach_s = ahead.ahead_s if planned_s is None else planned_s
+    return Wait(partition.name, entry.job.gpus, reach_s, planned_s is not None, partition.profiling)
+
+
+def expected_start(
+    partition: Partition, entry: Pending, ahead: Forecast, times: StartTimes, now_s: float
+) -> tuple[int, int, int] | None:
+    """Whole seconds until a job's next start: early, likely, late. All 0 for a job that the plan starts now, and
+    only for such a job; ``None`` where no start is foreseen.
+
+    Planning ahead may end without a start. Then the range begins where planning ended, and is given only where
+    starts of such jobs have been seen."""
+    wait = wait_of(partition, entry, ahead)
+    if wait is None:
+        return None
+    if wait.foreseen and wait.planned_s == 0.0:
+        return 0, 0, 0
+    if not wait.foreseen and not times.knows(wait):
+        return None
+    said = times.range_of(wait, now_s)
+    early_s, likely_s, late_s = (max(math.ceil(at_s), 1) for at_s in (said.early_s, said.likely_s, said.late_s))
+    return early_s, likely_s, late_s

@@ -1,0 +1,106 @@
+"""Who may start how much more in a pool: each VC up to its quota, and beyond it short jobs on idle GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from lucid.config import LendingSettings
+from lucid.core.job import Job, Running
+from lucid.core.placement import Placement, placement_gpus
+from lucid.core.reason import Borrows, Quota, Reason
+from lucid.core.snapshot import Partition
+from lucid.orchestrator.timeline import End
+
+__all__ = ["Quotas", "holders"]
+
+
+def holders(running: Iterable[Running]) -> dict[Placement, Running]:
+    """The first job on each set of GPUs in use. ``running``: in order of start."""
+    found: dict[Placement, Running] = {}
+    for entry in running:
+        found.setdefault(entry.placement, entry)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """GPUs of a VC's quota that are kept for a job; others of the VC may have them for at most ``room_s``."""
+
+    holder: str
+    gpus: int
+    room_s: float
+
+
+class Quotas:
+    """Book of the GPUs that each VC of a pool holds while a plan is being made.
+
+    A pair holds its GPUs once, for the VC of the job that was there first. A job that joins takes no quota; if
+    it outlasts its partner, the GPUs are its VC's from then on.
+    """
+
+    def __init__(self, partition: Partition, lending: LendingSettings | None = None) -> None:
+        self.of: Mapping[str, int] = partition.quotas
+        self.held = dict.fromkeys(self.of, 0)
+        held = self.held
+        for entry in holders(partition.running).values():
+            vc = entry.job.vc
+            held[vc] = held.get(vc, 0) + entry.gpus
+        self._longest_s = lending.longest_s if lending is not None and lending.mode == "borrow" else -1.0
+        self._kept: dict[str, list[_Kept]] = {}
+
+    def _add(self, vc: str, gpus: int) -> None:
+        self.held[vc] = self.held.get(vc, 0) + gpus
+
+    def take(self, job: Job) -> None:
+        """The job starts alone."""
+        self._add(job.vc, job.gpus)
+
+    def give_back(self, entries: Iterable[Running]) -> None:
+        """These jobs, none with a partner, are gone."""
+        for entry in entries:
+            self._add(entry.job.vc, -entry.gpus)
+
+    def keep(self, job: Job, room_s: float) -> None:
+        """Keep GPUs of the quota of the job's VC for it; jobs expected to take at most ``room_s`` may have them
+        meanwhile."""
+        self._kept.setdefault(job.vc, []).append(_Kept(job.id, job.gpus, room_s))
+
+    def within(self, job: Job, estimate_s: float) -> Quota:
+        """Does the job stay within its VC's quota?"""
+        vc = job.vc
+        kept = [item for item in self._kept.get(vc, ()) if item.holder != job.id and estimate_s > item.room_s]
+        keeper = kept[0].holder if kept else ""
+        gpus = sum(item.gpus for item in kept)
+        return Quota(vc, job.gpus, self.held.get(vc, 0), self.of.get(vc, 0), gpus, keeper)
+
+    def opens_s(self, job: Job, ends: Iterable[End]) -> float | None:
+        """When the VC's quota is expected to have room for the job; ``None`` if it has. ``ends``: when jobs that hold
+        GPUs are expected to give them back."""
+        wanted = self.held.get(job.vc, 0) + job.gpus - self.of.get(job.vc, 0)
+        if wanted <= 0:
+            return None
+        last: dict[Placement, tuple[float, str]] = {}
+        for end_s, other, placement in ends:
+            last[placement] = max(last.get(placement, (end_s, other.vc)), (end_s, other.vc))
+        for end_s, placement in sorted((end_s, where) for where, (end_s, vc) in last.items() if vc == job.vc):
+            wanted -= placement_gpus(placement)
+            if wanted <= 0:
+                return end_s
+        return None
+
+    def tests(self, job: Job, estimate_s: float = 0.0) -> tuple[Reason, ...]:
+        """The comparisons that say whether the job may start alone: the last one holds, or it may not."""
+        within = self.within(job, estimate_s)
+        if within or self._longest_s < 0 or job.gpus > within.quota:
+            return (within,)
+        return (within, Borrows(estimate_s, self._longest_s, self._lenders()))
+
+    def open_to(self, job: Job, estimate_s: float) -> bool:
+        """The same, without the comparisons."""
+        tests = self.tests(job, estimate_s)
+        return bool(tests[-1])
+
+    def _lenders(self) -> tuple[str, ...]:
+        idle = {vc: quota - self.held.get(vc, 0) for vc, quota in self.of.items()}
+        return tuple(sorted((vc for vc, gpus in idle.items() if gpus > 0), key=lambda vc: (-idle[vc], vc)))

@@ -1,0 +1,260 @@
+"""How sure a forecast of a start is: quantiles of forecasts that came true before, of waits like this one.
+
+The policy's planning ahead gives one time per job; here a range is put round it. Of every wait that has begun, what
+was forecast is kept; once the job starts, the logarithm of real over forecast wait is one more sample. A wait that
+goes on counts as a sample that is at least so long (the estimator of Kaplan and Meier), as otherwise only the short
+waits of a jam would be known while it lasts. Samples weigh by likeness (partition, size, forecast wait, how long
+ago). The range is the shortest that holds 8 of 10 samples, and is made longer, or shorter, until 8 of 10 starts fall
+inside (adaptive conformal inference, Gibbs and Candes 2021).
+
+Times are in seconds. Nothing here knows a clock, and nothing is random.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import exp, inf, log
+from typing import Any
+
+__all__ = ["SHORT_S", "Foretold", "StartRange", "StartTimes", "Wait"]
+
+SHORT_S = 60.0
+"""Waits up to this are short: they are not counted when it is asked how well forecasts hold."""
+_INSIDE = 0.8
+"""Share of starts that are to fall inside the range."""
+_FLOOR_S = 10.0
+"""Added to both waits before they are divided: seconds do not matter."""
+_MOST = 600
+"""Starts that are remembered."""
+_MOST_OPEN = 1_000
+"""Waits under way that are remembered: no more are taken in then, as it is the long ones that must not be lost."""
+_LIKE_WAIT = 0.7
+"""Logarithm of the ratio of two forecast waits at which one counts for the other 1/e."""
+_OTHER_PARTITION = 0.5
+_HALF_LIFE = 500
+"""A sample counts half after so many later ones."""
+_LEARN = 0.03
+"""How fast the length of ranges follows what came true."""
+_LEAST, _MOST_STRETCH = -0.5, 2.5
+"""Between which the logarithm of the factor stays by which ranges are made longer."""
+_BLUR = (-0.5, -0.25, 0.0, 0.25, 0.5)
+"""Each sample stands for its neighbourhood too: a few equal ones do not make a forecast certain."""
+_ENOUGH = 10
+_PRIOR = tuple(-1.8 + 0.3 * step for step in range(13))
+_PRIOR_LATER = tuple(0.2 * step for step in range(13))
+"""Before there are samples: logarithms of real over forecast, where a start is foreseen and where it is not."""
+_PRIOR_WEIGHT = 2.0
+_BUCKETS = 3
+"""Forecast waits are told apart in so many classes to a factor of e: ranges are worked out once for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartRange:
+    """Seconds from now until a start: in 8 of 10 cases between ``early_s`` and ``late_s``. ``likely_s``: where
+    planning ahead has it, or the median of the samples where that is outside the range."""
+
+    early_s: float
+    likely_s: float
+    late_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What is known of a wait when it is asked for. ``planned_s``: the start that planning ahead came to, seconds
+    from now, or how far the policy planned ahead where that ended without a start (``foreseen`` false)."""
+
+    partition: str
+    gpus: int
+    planned_s: float
+    foreseen: bool = True
+    profiling: bool = False
+    """Is it the wait for a profiling run?"""
+
+    @property
+    def kind(self) -> tuple[bool, bool]:
+        """Waits of different kinds say nothing of one another."""
+        return self.foreseen, self.profiling
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """One forecast, and what became of it. ``real_s``: how long the job waited from then on; ``None`` while it
+    waits."""
+
+    job_id: str
+    at_s: float
+    wait: Wait
+    said: StartRange
+    real_s: float | None = None
+
+    @property
+    def inside(self) -> bool:
+        """Did the job start inside the range?"""
+        return self.real_s is not None and self.said.early_s - 1.0 <= self.real_s <= self.said.late_s + 1.0
+
+
+class StartTimes:
+    """Remembers forecasts and what came true, and puts a range round a planned start."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Foretold] = {}
+        self._done: deque[Foretold] = deque(maxlen=_MOST)
+        self._stretch = 0.0
+        """Logarithm of the factor by which ranges are made longer, to either side."""
+        self._ranges: dict[object, tuple[float, float, float]] = {}
+        self._at_s = -inf
+
+    @property
+    def known(self) -> Iterable[Foretold]:
+        """Forecasts of jobs that have started, oldest first."""
+        return tuple(self._done)
+
+    @property
+    def open(self) -> Mapping[str, Foretold]:
+        """Forecasts of jobs that wait, by job."""
+        return self._open
+
+    def range_of(self, wait: Wait, now_s: float) -> StartRange:
+        """The range round a planned start, as of ``now_s``."""
+        if now_s != self._at_s:
+            self._at_s = now_s
+            self._ranges.clear()
+        bucket = round(_BUCKETS * _log(wait.planned_s))
+        key = (wait.kind, wait.partition, wait.gpus, bucket)
+        found = self._ranges.get(key)
+        if found is None:
+            found = self._ranges[key] = self._quantiles(wait, bucket / _BUCKETS, now_s)
+        early, middle, late = (max((wait.planned_s + _FLOOR_S) * exp(at) - _FLOOR_S, 0.0) for at in found)
+        planned = wait.foreseen and early <= wait.planned_s <= late
+        return StartRange(early, wait.planned_s if planned else middle, late)
+
+    def knows(self, wait: Wait) -> bool:
+        """Have enough waits of this kind ended for a range that rests on them?"""
+        return sum(one.wait.kind == wait.kind for one in self._done) >= _ENOUGH
+
+    def waits(self, job_id: str, wait: Wait, now_s: float) -> StartRange:
+        """Tell the range of a wait that begins now, and remember it."""
+        said = self.range_of(wait, now_s)
+        if job_id in self._open or len(self._open) < _MOST_OPEN:
+            self._open[job_id] = Foretold(job_id, now_s, wait, said)
+        return said
+
+    def started(self, job_id: str, at_s: float) -> Foretold | None:
+        """The wait is over; ``None`` where none was remembered."""
+        one = self._open.pop(job_id, None)
+        if one is None:
+            return None
+        one = Foretold(job_id, one.at_s, one.wait, one.said, at_s - one.at_s)
+        self._done.append(one)
+        if at_s - one.at_s > SHORT_S:
+            self._stretch = min(
+                max(self._stretch + _LEARN * ((not one.inside) - (1.0 - _INSIDE)), _LEAST), _MOST_STRETCH
+            )
+        self._at_s = -inf
+        return one
+
+    def left(self, job_id: str) -> None:
+        """A job that will not start: cancelled, or moved on."""
+        self._open.pop(job_id, None)
+
+    def _quantiles(self, wait: Wait, planned: float, now_s: float) -> tuple[float, float, float]:
+        samples = [(at, _PRIOR_WEIGHT / len(_PRIOR), 1) for at in (_PRIOR if wait.foreseen else _PRIOR_LATER)]
+        size = log(wait.gpus)
+        for age, one in enumerate(reversed(self._done)):
+            weight = _likeness(one.wait, wait, planned, size)
+            if weight and one.real_s is not None:
+                at = _log(one.real_s) - _log(one.wait.planned_s)
+                samples.append((at, weight * 0.5 ** (age / _HALF_LIFE), 1))
+        for one in self._open.values():
+            weight = _likeness(one.wait, wait, planned, size)
+            if weight:
+                samples.append((_log(now_s - one.at_s) - _log(one.wait.planned_s), weight, 0))
+        spread = [(at + by, weight / len(_BLUR), seen) for at, weight, seen in samples for by in _BLUR]
+        early, likely, late = _shortest(_survivors(spread), _INSIDE)
+        return min(early - self._stretch, likely), likely, max(late + self._stretch, likely)
+
+    # -- what a restart must not lose ------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {
+            "stretch": self._stretch,
+            "open": [_row(one) for one in self._open.values()],
+            "done": [_row(one) for one in self._done],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> StartTimes:
+        """The inverse of ``to_dict``.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is of another shape.
+        """
+        made = cls()
+        made._stretch = min(max(float(data["stretch"]), _LEAST), _MOST_STRETCH)
+        for row in data["open"]:
+            one = _of_row(row)
+            made._open[one.job_id] = one
+        made._done.extend(_of_row(row) for row in data["done"])
+        return made
+
+
+def _log(wait_s: float) -> float:
+    return log(max(wait_s, 0.0) + _FLOOR_S)
+
+
+def _likeness(one: Wait, other: Wait, planned: float, size: float) -> float:
+    if one.kind != other.kind:
+        return 0.0
+    apart = abs(_log(one.planned_s) - planned) / _LIKE_WAIT + abs(log(one.gpus) - size)
+    return exp(-apart) * (1.0 if one.partition == other.partition else _OTHER_PARTITION) if apart < 7.0 else 0.0
+
+
+def _survivors(samples: list[tuple[float, float, int]]) -> list[tuple[float, float]]:
+    """Values that were seen, in order, each with the share of all values up to it (Kaplan and Meier, weighted).
+    ``samples``: value, weight, and 1, or 0 where the true value is only known to be larger."""
+    samples.sort(key=lambda one: (one[0], -one[2]))
+    at_risk, above, found = sum(weight for _, weight, _ in samples), 1.0, list[tuple[float, float]]()
+    for value, weight, seen in samples:
+        if seen:
+            above *= max(1.0 - weight / at_risk, 0.0) if at_risk > 0 else 0.0
+            found.append((value, 1.0 - above))
+        at_risk -= weight
+    return found
+
+
+def _shortest(shares: list[tuple[float, float]], inside: float) -> tuple[float, float, float]:
+    """Start, median and end of the shortest range of waits (not of logarithms) that holds ``inside``."""
+    last = shares[-1][1]
+    best, found = inf, (0, len(shares) - 1)
+    before, end = 0.0, 0
+    for begin, (value, share) in enumerate(shares):
+        while end < len(shares) and shares[end][1] < min(before + inside, last) - 1e-9:
+            end += 1
+        if before + inside > last + 1e-9 and begin:
+            break
+        to = min(end, len(shares) - 1)
+        width = exp(shares[to][0]) - exp(value)
+        if width < best:
+            best, found = width, (begin, to)
+        before = share
+    middle = next((value for value, share in shares if share >= 0.5), shares[-1][0])
+    early, late = shares[found[0]][0], shares[found[1]][0]
+    return early, min(max(middle, early), late), late
+
+
+def _row(one: Foretold) -> list[Any]:
+    wait, said = one.wait, one.said
+    return [
+        one.job_id, one.at_s, wait.partition, wait.gpus, wait.planned_s, wait.foreseen, wait.profiling,
+        said.early_s, said.likely_s, said.late_s, one.real_s,
+    ]  # fmt: skip
+
+
+def _of_row(row: list[Any]) -> Foretold:
+    job_id, at_s, partition, gpus, planned_s, foreseen, profiling, early_s, likely_s, late_s, real_s = row
+    wait = Wait(str(partition), int(gpus), float(planned_s), bool(foreseen), bool(profiling))
+    said = StartRange(float(early_s), float(likely_s), float(late_s))
+    return Foretold(str(job_id), float(at_s), wait, said, None if real_s is None else float(real_s))

@@ -1,0 +1,148 @@
+"""Forecasts of starts in a replay, made as they would have been made then, against the starts that came true.
+
+Whenever a job begins to wait (it is submitted, or comes back from a profiling node or by preemption), the start that
+ends this wait is forecast: as ``lucidctl queue`` would then have shown it, by the policy itself, with ranges learned
+from the waits that were over by then. Jobs that the plan starts at once are forecast to start at once; that costs
+nothing, and each is counted. Of the waits that remain, every first, second, fourth, ... is planned ahead: as many as
+a budget allows for, so that the cost stays a share of the replay's own. Each stands for all those that were passed
+over with it, so no kind of job counts for more than its number. The schedule knows nothing of it all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from lucid.core.decision import Plan, Start
+from lucid.core.job import Pending
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.forecast import PairSpeed, around, forecast
+from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.start_times import SHORT_S, StartTimes, Wait
+
+__all__ = ["StartForecasts"]
+
+_NEAR_S = 600.0
+_LOOKS = 4_000
+"""Planning ahead ends after so many jobs were looked at: enough for most jobs of a VC."""
+_PER_CYCLE = 18.0
+"""Jobs looked at for forecasts, for each cycle of the replay so far: the budget."""
+_FREE_LOOKS = 100_000.0
+"""Before there is any budget, so that short traces are sampled whole."""
+
+
+@dataclass(slots=True)
+class _Counted:
+    """One forecast that came true: ``weight`` waits like it there were."""
+
+    weight: float
+    real_s: float
+    likely_s: float
+    width_s: float
+    inside: bool
+
+
+class StartForecasts:
+    """Looks on while a policy is replayed. ``policy``: another one like it, which plans ahead. ``linked``: a VC's
+    plan depends on other VCs, so all of them are planned ahead together."""
+
+    def __init__(self, policy: Policy, pair_speed: PairSpeed | None = None, *, linked: bool = False) -> None:
+        self._policy = policy
+        self._pair_speed = pair_speed
+        self._linked = linked
+        self._times = StartTimes()
+        self._seen: dict[str, Partition] = {}
+        self._waiting: dict[str, float] = {}
+        """Since when each job waits, by job."""
+        self._weights: dict[str, float] = {}
+        """Of the jobs that wait and were sampled."""
+        self._at_once = 0
+        self._stride, self._passed = 1, 0
+        self._looks = -_FREE_LOOKS
+        self._counted: list[_Counted] = []
+
+    def saw(self, snapshot: Snapshot, plan: Plan) -> None:
+        """One cycle: who begins to wait, and whose wait is over."""
+        now_s = snapshot.now_s
+        self._looks -= _PER_CYCLE
+        starting: set[str] = set()
+        for part in plan.partitions.values():
+            for action in part.actions:
+                if isinstance(action.decision, Start):
+                    starting.add(action.job_id)
+        for name, partition in snapshot.partitions.items():
+            if self._seen.get(name) is partition:
+                continue
+            self._seen[name] = partition
+            for entry in reversed(partition.pending):
+                if entry.since_s < now_s:
+                    break
+                if self._waiting.get(entry.job.id) != entry.since_s:
+                    self._waiting[entry.job.id] = entry.since_s
+                    if entry.job.id in starting:
+                        self._at_once += 1
+                    else:
+                        self._begins(snapshot, plan, partition, entry)
+        for job_id in starting:
+            self._starts(job_id, now_s)
+
+    def _begins(self, snapshot: Snapshot, plan: Plan, partition: Partition, entry: Pending) -> None:
+        self._passed += 1
+        if self._passed < self._stride:
+            return
+        weight, self._passed = float(self._passed), 0
+        if self._looks > 0:
+            self._stride *= 2
+        elif self._looks < -_FREE_LOOKS / 2 and self._stride > 1:
+            self._stride //= 2
+        job = entry.job
+        if not self._linked:
+            snapshot, plan = around(snapshot, plan, frozenset((partition.name, job.vc)))
+        ahead = forecast(snapshot, plan, self._policy, _LOOKS, pair_speed=self._pair_speed, until=job.id)
+        self._looks += ahead.looks
+        planned_s = ahead.starts_s.get(job.id)
+        foreseen = planned_s is not None
+        reach_s = ahead.ahead_s if planned_s is None else planned_s
+        wait = Wait(partition.name, job.gpus, reach_s, foreseen, partition.profiling)
+        self._weights[job.id] = weight
+        if reach_s < inf:  # otherwise the job would never start as things are, and nothing is said of it
+            self._times.waits(job.id, wait, snapshot.now_s)
+
+    def _starts(self, job_id: str, now_s: float) -> None:
+        since_s, weight = self._waiting.pop(job_id, None), self._weights.pop(job_id, None)
+        if since_s is None or weight is None:
+            return
+        one = self._times.started(job_id, now_s)
+        if one is None or one.real_s is None:
+            self._counted.append(_Counted(weight, now_s - since_s, inf, inf, False))
+            return
+        width_s = one.said.late_s - one.said.early_s
+        self._counted.append(_Counted(weight, one.real_s, one.said.likely_s, width_s, one.inside))
+
+    def figures(self) -> dict[str, Any]:
+        """``jobs``: waits that were sampled, those at once included. ``coverage_80`` and ``width_ratio`` (median of
+        the range's width over the real wait) are of those that really waited for more than a minute (``waited``);
+        ``within_10min``: share of all whose likely start was at most ten minutes off. ``None`` where there are no
+        such waits."""
+        long = [one for one in self._counted if one.real_s > SHORT_S]
+        near = sum(one.weight for one in self._counted if abs(one.likely_s - one.real_s) <= _NEAR_S)
+        every = self._at_once + sum(one.weight for one in self._counted)
+        weight = sum(one.weight for one in long)
+        return {
+            "coverage_80": sum(one.weight for one in long if one.inside) / weight if long else None,
+            "within_10min": (self._at_once + near) / every if every else None,
+            "width_ratio": _median([(one.width_s / one.real_s, one.weight) for one in long]),
+            "jobs": self._at_once + len(self._counted),
+            "waited": len(long),
+        }
+
+
+def _median(values: list[tuple[float, float]]) -> float | None:
+    """Weighted; ``None`` of nothing, and where it is not finite."""
+    half, so_far = sum(weight for _, weight in values) / 2, 0.0
+    for value, weight in sorted(values):
+        so_far += weight
+        if so_far >= half:
+            return value if value < inf else None
+    return None
