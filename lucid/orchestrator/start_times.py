@@ -26,9 +26,9 @@ _INSIDE = 0.8
 """Share of starts that are to fall inside the range."""
 _FLOOR_S = 10.0
 """Added to both waits before they are divided: seconds do not matter."""
-_MOST = 600
+_MOST = 400
 """Starts that are remembered."""
-_MOST_OPEN = 1_000
+_MOST_OPEN = 400
 """Waits under way that are remembered: no more are taken in then, as it is the long ones that must not be lost."""
 _LIKE_WAIT = 0.7
 """Logarithm of the ratio of two forecast waits at which one counts for the other 1/e."""
@@ -46,7 +46,7 @@ _PRIOR = tuple(-1.8 + 0.3 * step for step in range(13))
 _PRIOR_LATER = tuple(0.2 * step for step in range(13))
 """Before there are samples: logarithms of real over forecast, where a start is foreseen and where it is not."""
 _PRIOR_WEIGHT = 2.0
-_BUCKETS = 3
+_BUCKETS = 2
 """Forecast waits are told apart in so many classes to a factor of e: ranges are worked out once for each."""
 
 
