@@ -23,6 +23,7 @@ from benchmarks import (
     replay,
     restarts,
     sampler,
+    starts,
     systems,
     timeaware,
     tuner,
@@ -35,6 +36,7 @@ Part = Callable[[int], Iterator[Figure]]
 
 PARTS: dict[str, tuple[Part, str]] = {
     "plan": (plan.figures, "latency of one plan(), 1,000 to 50,000 pending, beside fifo's"),
+    "starts": (starts.figures, "one forecast of 2,000 waiting jobs: CPU time, beside one plan of them"),
     "p1": (replay.p1, "replaying P1 under lucid: wall and CPU, beside fifo's"),
     "philly": (replay.philly, "replaying the whole Philly log: wall and peak memory, beside fifo's"),
     "kept": (replay.kept, "what keeping the plans of unchanged partitions saves on P1"),

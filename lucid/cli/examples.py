@@ -37,6 +37,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl queue",
         "lucidctl queue --json",
     ),
+    "when": (
+        "lucidctl when --gpus 4 --time 6:00:00",
+        "lucidctl when --gpus 8 --partition vision --json",
+    ),
     "why-not": (
         "lucidctl why-not 17",
         "lucidctl why-not 17 --gpus 2 --share",

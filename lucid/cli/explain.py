@@ -13,7 +13,7 @@ import click
 
 from lucid.cli.console import say
 from lucid.cli.live import config_option, live_settings, seen_store
-from lucid.cli.live_story import live_story
+from lucid.cli.live_story import live_story, with_expected_start
 from lucid.cli.render import duration
 from lucid.cli.render_prediction import prediction_data, prediction_lines
 from lucid.cli.story import WIDTH, Story, row_to_dict
@@ -44,7 +44,9 @@ def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool
     """
     if run_dir is None:
         settings = live_settings(config)
-        story, data = live_story(seen_store(settings), job_id, settings.daemon.profiling_partition)
+        store = seen_store(settings)
+        story, data = live_story(store, job_id, settings.daemon.profiling_partition)
+        story = with_expected_start(story, data, store, settings, config)
         width = _UNBROKEN
     else:
         (story, data), width = run_story(_folder(run_dir, policy), job_id), WIDTH

@@ -18,10 +18,12 @@ from lucid.adapters.store.port import Lease, StoreUnreadable, holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.render import duration
+from lucid.cli.start_words import told_of, told_words
 from lucid.config import Mode, Settings, load_settings
 from lucid.errors import ConfigError
 from lucid.live.failover import standby_of
 from lucid.live.published import Published
+from lucid.live.start_log import START_TIMES, start_times_of
 from lucid.live.status import words_of_left_out
 from lucid.live.switches import words_of_switches
 from lucid.live.tuning import latest_report
@@ -171,6 +173,7 @@ def history(config: Path, days: float, limit: int, as_json: bool) -> None:
     store = live_store(live_settings(config))
     ended = store.ended(time.time() - days * 86400.0)
     rows: list[dict[str, Any]] = []
+    known = {one.job_id: one for one in start_times_of(store.view(START_TIMES)).known}
     for item in ended:
         decisions = store.decisions(item.job.id)
         began_s = item.end_s - item.ran_s
@@ -189,6 +192,7 @@ def history(config: Path, days: float, limit: int, as_json: bool) -> None:
                 "ran_s": round(item.ran_s, 1),
                 "packed_beside": guest.beside if guest else None,
                 "earlier_s": round(max(began_s - would.at_s, 0.0), 1) if would else 0.0 if observed else None,
+                "start_forecast": told_of(known, item.job.id),
             }
         )
     gains = [row["earlier_s"] for row in rows if row["earlier_s"] is not None]
@@ -202,14 +206,26 @@ def history(config: Path, days: float, limit: int, as_json: bool) -> None:
         say(json.dumps({"summary": summary, "jobs": rows[-limit:]}, indent=1))
         return
     table = Table()
-    for column in ("job", "user", "name", "VC", "GPUs", "state", "JCT", "ran", "beside", "Lucid: earlier by"):
+    for column in (
+        "job",
+        "user",
+        "name",
+        "VC",
+        "GPUs",
+        "state",
+        "JCT",
+        "ran",
+        "beside",
+        "Lucid: earlier by",
+        "start: forecast",
+    ):
         table.add_column(column, justify="right" if column in ("GPUs", "JCT", "ran") else "left")
     for row in rows[-limit:]:
         earlier = row["earlier_s"]
         table.add_row(
             str(row["job"]), str(row["user"]), str(row["name"]), str(row["vc"]), str(row["gpus"]), str(row["state"]),
             duration(row["jct_s"]), duration(row["ran_s"]), str(row["packed_beside"] or ""),
-            "" if earlier is None else duration(earlier),
+            "" if earlier is None else duration(earlier), told_words(row["start_forecast"]),
         )  # fmt: skip
     stdout_console().print(table)
     if rows:

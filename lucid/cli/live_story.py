@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from lucid.adapters.store.port import ProfileRow
@@ -9,13 +11,15 @@ from lucid.adapters.store.snapshot_json import snapshot_from_dict
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.render import reason_text
 from lucid.cli.render_prediction import prediction_data, prediction_lines
+from lucid.cli.start_words import starts_of
 from lucid.cli.story import Story, row_to_dict
+from lucid.config import Settings
 from lucid.core.decision import DecisionRow
 from lucid.errors import ConfigError
 from lucid.live.last_plan import last_plan
 from lucid.live.published import Published
 
-__all__ = ["check_waits_for_lucid", "live_story"]
+__all__ = ["check_waits_for_lucid", "live_story", "with_expected_start"]
 
 _TASKS_NAMED = 8
 
@@ -76,6 +80,22 @@ def _story(
         "prediction": None,
         "prediction_words": estimate or [],
     }
+
+
+def with_expected_start(
+    story: Story, data: dict[str, Any], store: SqliteStore | Published, settings: Settings, config: Path
+) -> Story:
+    """The same, and ``data`` too, with the expected start of a job that waits."""
+    if store.view("snapshot") is None:
+        return story
+    last = last_plan(store)
+    if not any(entry.job.id == data["job"] for part in last.snapshot.partitions.values() for entry in part.pending):
+        return story
+    found = starts_of(last, last.ahead(settings, config), data["job"])
+    if found is None:
+        return story
+    data.update(found[0])
+    return replace(story, estimate=[*story.estimate, f"starts in about: {found[1]}"])
 
 
 def _last_decision(store: Published, job_id: str) -> DecisionRow:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,10 @@ import click
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.live import config_option, live_settings, seen_store
 from lucid.cli.render import decision_text, duration, reason_text
+from lucid.cli.start_words import start_words
 from lucid.cli.story import row_to_dict
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Pending
-from lucid.live.expected import expected_start
 from lucid.live.last_plan import LastPlan, last_plan
 from lucid.orchestrator.forecast import Forecast
 from lucid.shown import shown
@@ -46,7 +45,7 @@ def queue_rows(last: LastPlan, ahead: Forecast) -> list[QueueRow]:
         positions = {} if part is None else part.positions
         for entry in sorted(partition.pending, key=lambda e: positions.get(e.job.id, 0)):
             job_id = entry.job.id
-            starts_in_s = expected_start(partition, entry, ahead, last.times, last.snapshot.now_s)
+            starts_in_s = last.expected(partition, entry, ahead)
             rows.append(QueueRow(name, positions.get(job_id), entry, last.row(job_id), starts_in_s))
     return rows
 
@@ -82,7 +81,7 @@ def queue(config: Path, as_json: bool) -> None:
             str(job.gpus),
             duration(snapshot.now_s - row.entry.since_s),
             duration(snapshot.predictions[job.id].duration_s),
-            _when(row, ahead.ahead_s),
+            start_words(row.starts_in_s, ahead.ahead_s, bool(row.entry.barred)),
             _why(row.decision),
         )
     stdout_console().print(table)
@@ -104,13 +103,6 @@ def _to_dict(row: QueueRow, last: LastPlan) -> dict[str, Any]:
         "starts_in_s": row.starts_in_s,
         "decision": None if row.decision is None else row_to_dict(row.decision),
     }
-
-
-def _when(row: QueueRow, ahead_s: float) -> str:
-    if row.starts_in_s is None:
-        return "-" if ahead_s == math.inf or row.entry.barred else f"more than {duration(ahead_s)}"
-    early_s, likely_s, late_s = row.starts_in_s
-    return f"{duration(likely_s)} ({duration(early_s)} to {duration(late_s)})" if likely_s else "now"
 
 
 def _why(decision: DecisionRow | None) -> str:

@@ -14,6 +14,7 @@ from lucid.cli.console import say
 from lucid.cli.live import config_option, live_settings, seen_store
 from lucid.cli.live_story import check_waits_for_lucid
 from lucid.cli.render import decision_line, duration
+from lucid.cli.start_words import starts_of
 from lucid.cli.story import row_to_dict
 from lucid.core.decision import Plan, Start, verb_of
 from lucid.core.job import Pending
@@ -50,12 +51,20 @@ def why_not(job_id: str, gpus: int | None, share: bool, config: Path, as_json: b
     rows = {"as it is": last.row(job_id)}
     for words, changed in _variants(entry, gpus, share).items() if agrees else ():
         rows[words] = row_in(policy.plan(_with(last.snapshot, name, entry, changed)), job_id, last.modes)
+    found = starts_of(last, last.ahead(settings, config), job_id)
     if as_json:
         made = {words: row and {**row_to_dict(row), "words": decision_line(row)} for words, row in rows.items()}
-        data: dict[str, Any] = {"job": job_id, "as_it_is": made.pop("as it is"), "if": made}
+        data: dict[str, Any] = {
+            "job": job_id,
+            "as_it_is": made.pop("as it is"),
+            **(found[0] if found else {}),
+            "if": made,
+        }
         say(json.dumps(data if agrees else {**data, "why_no_if": _OTHER_PLAN}, indent=1))
         return
     say(f"job {job_id}, by what lucidd saw {duration(time.time() - last.snapshot.now_s)} ago")
+    if found is not None:
+        say(f"starts in about: {found[1]}")
     for words, row in rows.items():
         say(f"{words}: {'not decided' if row is None else decision_line(row)}")
     if not agrees:

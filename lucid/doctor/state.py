@@ -21,12 +21,16 @@ from lucid.config import Mode, Settings, profiles_folder
 from lucid.doctor.failover import look_over_failover
 from lucid.errors import ClusterUnavailable, StoreError
 from lucid.live.finding import Finding, bad, warn
+from lucid.live.start_log import START_TIMES, start_times_of
 from lucid.live.status import words_of_left_out
 from lucid.live.switches import words_of_switches
+from lucid.orchestrator.start_times import StartTimes
 
 __all__ = ["look_over_state"]
 
 _STALE_S = 60.0
+_STARTS, _INSIDE_LEAST = 50, 0.65
+"""Starts from which on forecasts are judged, and the share inside their ranges below which that is told."""
 _LEAST_FREE_MIB = 512
 _TOKEN_WARN_S = 86400.0
 _DAY_S = 86400.0
@@ -55,6 +59,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
         store = SqliteStore(folder / "lucid.db", read_only=True)
         seen, lease, switches = store.view("status") or {}, store.lease(), store.settings()
         let_go = [*_let_go(store.actions(limit=_ACTIONS), now_s)]
+        told = [*_start_times(start_times_of(store.view(START_TIMES)))]
         failover = [*look_over_failover(settings, store, lease, now_s)]
     except StoreError as error:
         yield bad(str(error), "make room there, then restart lucidd" if free else _remedy(settings, now_s))
@@ -73,6 +78,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
         yield warn("lucidd is paused", "lucidctl resume")
     yield from failover
     yield from let_go
+    yield from told
     if seen.get("last_error"):
         yield bad(f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")
     for words in words_of_left_out(seen):
@@ -85,6 +91,19 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
                 f"the {kind} model in service cannot be used: {found['why']}",
                 f"lucidctl models rollback {kind}, or train anew",
             )
+
+
+def _start_times(times: StartTimes) -> Iterator[Finding]:
+    """Do jobs start when it was said?"""
+    share, count = times.coverage()
+    if count >= _STARTS and share < _INSIDE_LEAST:
+        yield warn(
+            f"of the last {count} starts after more than a minute's wait, {share:.0%} fell inside the range that was "
+            "forecast (80 % should)",
+            "lucidctl history shows forecast against start; are estimates far off? lucidctl models status",
+        )
+    elif count >= _STARTS:
+        yield Finding("ok", f"of the last {count} waits, {share:.0%} ended inside the range that was forecast")
 
 
 def _let_go(actions: Sequence[ActionRow], now_s: float) -> Iterator[Finding]:

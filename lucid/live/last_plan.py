@@ -13,9 +13,11 @@ from lucid.adapters.store.snapshot_json import plan_from_dict, snapshot_from_dic
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Mode, Settings
 from lucid.core.decision import DecisionRow, Plan, row_of
+from lucid.core.job import Pending
 from lucid.core.ports import Predictor
-from lucid.core.snapshot import Snapshot
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import StoreError
+from lucid.live.expected import expected_start
 from lucid.live.policies import LivePolicy, live_models, live_predictor
 from lucid.live.policy_memory import PolicyMemory
 from lucid.live.published import Published
@@ -46,15 +48,20 @@ class LastPlan:
     def policy_again(self, settings: Settings, config: Path) -> Policy:
         """The policy as lucidd made it, with lucidd's models and its memory of pairs as far as this user may read
         them. ``config``: lucidd's configuration file."""
-        return self.policy.make(self._predictor(settings, config))
+        return self.policy.make(self.predictor(settings, config))
 
     def ahead(self, settings: Settings, config: Path) -> Forecast:
         """When the jobs that wait are expected to start; ``config`` as above."""
-        predictor = self._predictor(settings, config)
+        predictor = self.predictor(settings, config)
         policy = self.policy.make(predictor)
         return forecast(self.snapshot, self.plan, policy, pair_speed=predictor.pair_speed)
 
-    def _predictor(self, settings: Settings, config: Path) -> Predictor:
+    def expected(self, partition: Partition, entry: Pending, ahead: Forecast) -> tuple[int, int, int] | None:
+        """Whole seconds until a waiting job's next start, as ``expected_start``."""
+        return expected_start(partition, entry, ahead, self.times, self.snapshot.now_s)
+
+    def predictor(self, settings: Settings, config: Path) -> Predictor:
+        """lucidd's predictor, as far as this user may read its models and its memory of pairs."""
         path = Path(settings.daemon.state_dir) / "pairs.json"
         memory = PairMemoryFile(path, read_only=True) if os.access(path, os.R_OK) else PairMemory()
         return live_predictor(settings, live_models(settings, config, memory), LeftOut())

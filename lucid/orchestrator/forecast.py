@@ -24,10 +24,13 @@ PairSpeed = Callable[[JobProfile, JobProfile], tuple[float, float] | None]
 
 _SETTLE_S = 1.0
 """After a job was moved the policy looks again this much later, as lucidd does."""
-_COARSER = 0.03
-"""The further ahead, the fewer plans. A start is then told too late by this share at most, far less than it is
+_FINEST, _COARSEST = 0.03, 0.3
+"""The further ahead, the fewer plans: what happens within such a share of the time planned so far is seen at once, a
+share that lets the looks there are reach ``_REACH``. A start is told too late by it at most, less than it is
 uncertain by."""
-_MOST_LOOKS = 100_000
+_REACH_S, _REACH = 10.0, 8640.0
+"""From so many seconds on, so many times as far: a day."""
+_MOST_LOOKS = 90_000
 """Planning ahead ends once so many jobs were looked at, all plans together: well below a second."""
 _SLOWEST = 0.1
 """No pair is expected to be slower than this: a speed of 0 would never let a job end."""
@@ -61,7 +64,7 @@ def forecast(
     *,
     pair_speed: PairSpeed | None = None,
     until: str | None = None,
-    coarser: float = _COARSER,
+    coarser: float | None = None,
 ) -> Forecast:
     """When the jobs that wait in ``snapshot`` are expected to start.
 
@@ -72,11 +75,15 @@ def forecast(
         most_looks: how many jobs to look at, all plans together.
         pair_speed: how fast a pair runs; without it as fast as its jobs do alone.
         until: planning ahead ends once this job starts.
-        coarser: what happens within this share of the time planned so far is seen at once.
+        coarser: what happens within this share of the time planned so far is seen at once; by default as the looks
+            suffice.
     """
     world = _World(snapshot, pair_speed)
     starts_s: dict[str, float] = {}
     left = most_looks
+    if coarser is None:
+        plans = max(most_looks / max(world.jobs, 1), 1.0)
+        coarser = min(max(_REACH ** (1.0 / plans) - 1.0, _FINEST), _COARSEST)
     while True:
         moved = False
         for action in plan.actions:
@@ -85,7 +92,7 @@ def forecast(
             moved |= not isinstance(action.decision, Start | Keep)
             world.act(action)
         left -= world.jobs
-        least_s = world.now_s + coarser * (world.now_s - snapshot.now_s)
+        least_s = world.now_s + coarser * max(world.now_s - snapshot.now_s, _REACH_S)
         next_s = max(world.now_s + _SETTLE_S if moved else world.next_s(plan.wake_s), least_s)
         if next_s == inf or not world.waiting:
             return Forecast(starts_s, inf, most_looks - left)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import exp, inf, log
 from typing import Any
 
-__all__ = ["SHORT_S", "Foretold", "StartRange", "StartTimes", "Wait"]
+__all__ = ["SHORT_S", "StartForecast", "StartRange", "StartTimes", "Wait"]
 
 SHORT_S = 60.0
 """Waits up to this are short: they are not counted when it is asked how well forecasts hold."""
@@ -26,9 +26,9 @@ _INSIDE = 0.8
 """Share of starts that are to fall inside the range."""
 _FLOOR_S = 10.0
 """Added to both waits before they are divided: seconds do not matter."""
-_MOST = 600
+_MOST = 400
 """Starts that are remembered."""
-_MOST_OPEN = 1_000
+_MOST_OPEN = 400
 """Waits under way that are remembered: no more are taken in then, as it is the long ones that must not be lost."""
 _LIKE_WAIT = 0.7
 """Logarithm of the ratio of two forecast waits at which one counts for the other 1/e."""
@@ -46,7 +46,7 @@ _PRIOR = tuple(-1.8 + 0.3 * step for step in range(13))
 _PRIOR_LATER = tuple(0.2 * step for step in range(13))
 """Before there are samples: logarithms of real over forecast, where a start is foreseen and where it is not."""
 _PRIOR_WEIGHT = 2.0
-_BUCKETS = 3
+_BUCKETS = 2
 """Forecast waits are told apart in so many classes to a factor of e: ranges are worked out once for each."""
 
 
@@ -79,7 +79,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
+class StartForecast:
     """One forecast, and what became of it. ``real_s``: how long the job waited from then on; ``None`` while it
     waits."""
 
@@ -99,20 +99,20 @@ class StartTimes:
     """Remembers forecasts and what came true, and puts a range round a planned start."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Foretold] = {}
-        self._done: deque[Foretold] = deque(maxlen=_MOST)
+        self._open: dict[str, StartForecast] = {}
+        self._done: deque[StartForecast] = deque(maxlen=_MOST)
         self._stretch = 0.0
         """Logarithm of the factor by which ranges are made longer, to either side."""
         self._ranges: dict[object, tuple[float, float, float]] = {}
         self._at_s = -inf
 
     @property
-    def known(self) -> Iterable[Foretold]:
+    def known(self) -> Iterable[StartForecast]:
         """Forecasts of jobs that have started, oldest first."""
         return tuple(self._done)
 
     @property
-    def open(self) -> Mapping[str, Foretold]:
+    def open(self) -> Mapping[str, StartForecast]:
         """Forecasts of jobs that wait, by job."""
         return self._open
 
@@ -134,19 +134,25 @@ class StartTimes:
         """Have enough waits of this kind ended for a range that rests on them?"""
         return sum(one.wait.kind == wait.kind for one in self._done) >= _ENOUGH
 
+    def coverage(self, latest: int = 200) -> tuple[float, int]:
+        """Of the latest starts after a wait that was not short: the share inside the range that was told, and how
+        many there were."""
+        long = [one.inside for one in self._done if one.real_s is not None and one.real_s > SHORT_S][-latest:]
+        return (sum(long) / len(long) if long else 1.0), len(long)
+
     def waits(self, job_id: str, wait: Wait, now_s: float) -> StartRange:
         """Tell the range of a wait that begins now, and remember it."""
         said = self.range_of(wait, now_s)
         if job_id in self._open or len(self._open) < _MOST_OPEN:
-            self._open[job_id] = Foretold(job_id, now_s, wait, said)
+            self._open[job_id] = StartForecast(job_id, now_s, wait, said)
         return said
 
-    def started(self, job_id: str, at_s: float) -> Foretold | None:
+    def started(self, job_id: str, at_s: float) -> StartForecast | None:
         """The wait is over; ``None`` where none was remembered."""
         one = self._open.pop(job_id, None)
         if one is None:
             return None
-        one = Foretold(job_id, one.at_s, one.wait, one.said, at_s - one.at_s)
+        one = StartForecast(job_id, one.at_s, one.wait, one.said, at_s - one.at_s)
         self._done.append(one)
         if at_s - one.at_s > SHORT_S:
             self._stretch = min(
@@ -245,7 +251,7 @@ def _shortest(shares: list[tuple[float, float]], inside: float) -> tuple[float, 
     return early, min(max(middle, early), late), late
 
 
-def _row(one: Foretold) -> list[Any]:
+def _row(one: StartForecast) -> list[Any]:
     wait, said = one.wait, one.said
     return [
         one.job_id, one.at_s, wait.partition, wait.gpus, wait.planned_s, wait.foreseen, wait.profiling,
@@ -253,8 +259,8 @@ def _row(one: Foretold) -> list[Any]:
     ]  # fmt: skip
 
 
-def _of_row(row: list[Any]) -> Foretold:
+def _of_row(row: list[Any]) -> StartForecast:
     job_id, at_s, partition, gpus, planned_s, foreseen, profiling, early_s, likely_s, late_s, real_s = row
     wait = Wait(str(partition), int(gpus), float(planned_s), bool(foreseen), bool(profiling))
     said = StartRange(float(early_s), float(likely_s), float(late_s))
-    return Foretold(str(job_id), float(at_s), wait, said, None if real_s is None else float(real_s))
+    return StartForecast(str(job_id), float(at_s), wait, said, None if real_s is None else float(real_s))

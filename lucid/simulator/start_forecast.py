@@ -44,13 +44,11 @@ class _Counted:
 
 
 class StartForecasts:
-    """Looks on while a policy is replayed. ``policy``: another one like it, which plans ahead. ``linked``: a VC's
-    plan depends on other VCs, so all of them are planned ahead together."""
+    """Looks on while a policy is replayed. ``policy``: another one like it, which plans ahead."""
 
-    def __init__(self, policy: Policy, pair_speed: PairSpeed | None = None, *, linked: bool = False) -> None:
+    def __init__(self, policy: Policy, pair_speed: PairSpeed | None = None) -> None:
         self._policy = policy
         self._pair_speed = pair_speed
-        self._linked = linked
         self._times = StartTimes()
         self._seen: dict[str, Partition] = {}
         self._waiting: dict[str, float] = {}
@@ -80,6 +78,8 @@ class StartForecasts:
                     break
                 if self._waiting.get(entry.job.id) != entry.since_s:
                     self._waiting[entry.job.id] = entry.since_s
+                    self._weights.pop(entry.job.id, None)
+                    self._times.left(entry.job.id)
                     if entry.job.id in starting:
                         self._at_once += 1
                     else:
@@ -97,8 +97,9 @@ class StartForecasts:
         elif self._looks < -_FREE_LOOKS / 2 and self._stride > 1:
             self._stride //= 2
         job = entry.job
-        if not self._linked:
-            snapshot, plan = around(snapshot, plan, frozenset((partition.name, job.vc)))
+        home = snapshot.home(job.vc)
+        names = {partition.name} if home is None else {partition.name, home.name}
+        snapshot, plan = around(snapshot, plan, frozenset(names))
         ahead = forecast(snapshot, plan, self._policy, _LOOKS, pair_speed=self._pair_speed, until=job.id)
         self._looks += ahead.looks
         planned_s = ahead.starts_s.get(job.id)

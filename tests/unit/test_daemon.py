@@ -17,6 +17,7 @@ from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.store.pair_memory import PairMemoryFile
 from lucid.adapters.store.sqlite import SqliteStore
+from lucid.cli import when as when_command
 from lucid.cli.main import lucidctl
 from lucid.config import Mode, Settings, settings_from
 from lucid.core.ports import Predictor
@@ -25,6 +26,7 @@ from lucid.errors import ClusterUnavailable, ConfigError, StoreError
 from lucid.live.models import LiveModels
 from lucid.live.modes import modes_from, policy_settings
 from lucid.live.policies import live_models
+from lucid.live.start_log import START_TIMES, start_times_of
 from lucid.models.history import HistoryPredictor
 
 
@@ -554,3 +556,55 @@ def test_what_slurm_makes_of_a_start_is_looked_at_soon(tmp_path: Path) -> None:
         site.slurm.advance(waits[-1])
     assert waits == [site.settings.slurm.poll_busy_s] * 3
     assert "QOSMaxJobsPerUserLimit" in site.ctl("explain", "1").partition("waits (vc)")[2]
+
+
+def _crowded(site: Site) -> None:
+    for n in range(3):
+        site.submit(f"{n}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0, name=f"j{n}")
+    site.turns(400.0)
+
+
+def test_when_answers_before_anybody_submits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a profiling node free it starts there now; one that is not profiled waits behind the third."""
+    _crowded(site)
+    jobs = len(site.slurm.records)
+    monkeypatch.setattr(when_command, "lives", lambda lease, now_s: lease is not None)
+    found = json.loads(site.ctl("when", "--gpus", "8", "--time", "0:30:00", "--json"))
+    answer = found["partitions"]["vc"]
+    early_s, likely_s, late_s = answer["starts_in_s"]
+    assert 0 < early_s <= likely_s <= late_s
+    assert answer["estimate_s"] <= 1800.0
+    assert "would start in about" in site.ctl("when", "--gpus", "8", "--partition", "vc")
+    assert "vc: would start now" in site.ctl("when", "--gpus", "1")
+    assert len(site.slurm.records) == jobs, "nothing is submitted"
+    with pytest.raises(ConfigError, match="fits nowhere"):
+        site.ctl("when", "--gpus", "99")
+    with pytest.raises(ConfigError, match="does not look after it"):
+        site.ctl("when", "--gpus", "1", "--partition", "elsewhere")
+    with pytest.raises(ConfigError, match="no time limit"):
+        site.ctl("when", "--gpus", "1", "--time", "soon")
+    monkeypatch.undo()  # by the wall clock this daemon is long gone
+    with pytest.raises(StoreError, match="systemctl start lucidd"):
+        site.ctl("when", "--gpus", "1")
+
+
+def test_every_command_tells_the_same_start_and_what_came_true_is_kept(site: Site) -> None:
+    _crowded(site)
+    (waiting,) = [r.id for r in site.slurm.records.values() if r.pending]
+    (row,) = json.loads(site.ctl("queue", "--json"))["queue"]
+    early_s, likely_s, late_s = row["starts_in_s"]
+    assert 0 < early_s <= likely_s <= late_s
+    assert json.loads(site.ctl("why-not", waiting, "--json"))["starts_in_s"] == row["starts_in_s"]
+    assert json.loads(site.ctl("explain", waiting, "--json"))["starts_in_s"] == row["starts_in_s"]
+    assert "starts in about: " in site.ctl("why-not", waiting)
+    assert "starts in about: " in site.ctl("explain", waiting)
+    assert waiting in start_times_of(site.store.view(START_TIMES)).open
+    site.start("two")  # a restart
+    site.turns(12_000.0)
+    assert site.slurm.records[waiting].state == "COMPLETED"
+    assert not start_times_of(site.store.view(START_TIMES)).open
+    rows = json.loads(site.ctl("history", "--json", "--days", "1e6"))["jobs"]
+    told = {row["job"]: row["start_forecast"] for row in rows}[waiting]
+    assert told["real_s"] > 0
+    assert told["early_s"] <= told["likely_s"] <= told["late_s"]
+    assert ", was " in site.ctl("history", "--days", "1e6")

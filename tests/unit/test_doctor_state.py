@@ -22,6 +22,8 @@ from lucid.doctor import state as doctor_state
 from lucid.doctor.files import look_over_files, root_of
 from lucid.doctor.state import look_over_state
 from lucid.live.finding import Finding
+from lucid.live.start_log import START_TIMES
+from lucid.orchestrator.start_times import StartTimes, Wait
 from lucid.slurmconf.install import install_files
 from lucid.slurmconf.nodes import parse_node
 from lucid.slurmconf.render import render
@@ -279,3 +281,14 @@ def test_a_slurm_that_does_not_answer_is_bad_and_ends_with_1(home: Home) -> None
         assert done.exit_code == 1
         assert "Slurm does not answer" in done.output
         assert words in done.output
+
+
+@pytest.mark.parametrize(("inside", "told"), [(20, True), (50, False)])
+def test_forecasts_that_do_not_hold_are_told(home: Home, inside: int, told: bool) -> None:
+    times, now_s = StartTimes(), 0.0
+    for number in range(60):
+        said = times.waits(f"{number}", Wait("vc", 1, 1000.0), now_s)
+        now_s += said.likely_s if number < inside else said.late_s + 1000.0
+        times.started(f"{number}", now_s)
+    home.store.put_view(START_TIMES, times.to_dict())
+    assert any("fell inside the range" in item.what for item in home.found()) is told

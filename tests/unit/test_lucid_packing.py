@@ -240,7 +240,7 @@ def growing(mib: float) -> Running:
     return runs("b", "n1:0", profile=replace(LIGHT, gpu_mem_mib=mib, mem_growing=True), partner="a")
 
 
-def test_a_job_whose_memory_is_foretold_to_leave_its_partner_no_room_leaves() -> None:
+def test_a_job_whose_memory_is_told_to_leave_its_partner_no_room_leaves() -> None:
     other = member("a", "b")
     assert other.profile is not None
     room = 24576 - other.profile.gpu_mem_mib

@@ -42,6 +42,7 @@ WALKED = {
 }  # fmt: skip
 NO_NAMES_OF_USERS = {
     "experiment": "policies and figures alone",
+    "when": "partitions of the configuration and figures, through say",
     "pause": "one sentence by Lucid",
     "resume": "one sentence by Lucid",
     "settings": "names and descriptions of settings",

@@ -1,0 +1,106 @@
+"""``lucidctl when``: when would a job start, if it were submitted now?"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lucid.cli.console import say
+from lucid.cli.live import config_option, live_settings, lives, seen_store
+from lucid.cli.render import duration
+from lucid.cli.start_words import start_words
+from lucid.core.job import Job, Pending
+from lucid.core.ports import Predictor
+from lucid.core.snapshot import Partition
+from lucid.errors import ConfigError, StoreError
+from lucid.live.last_plan import LastPlan, last_plan
+from lucid.orchestrator.forecast import forecast
+from lucid.slurmlog.text import limit_s
+
+__all__ = ["when"]
+
+_ID = "when"
+"""Of the job that nobody has submitted; Slurm's ids are numbers."""
+
+
+@click.command()
+@click.option("--gpus", type=click.IntRange(min=1), required=True, help="GPUs that the job would ask for.")
+@click.option("--time", "limit", metavar="TIME", help="Its time limit, as sbatch takes it. Default: none.")
+@click.option("--user", default="", help="Whose job. Default: nobody's.")
+@click.option("--partition", metavar="NAME", help="Its partition. Default: every one that could hold it.")
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def when(gpus: int, limit: str | None, user: str, partition: str | None, config: Path, as_json: bool) -> None:
+    """Say when a job would start if it were submitted now. Nothing is submitted.
+
+    lucidd's last snapshot is planned ahead with that job in it, by lucidd's policy. The range holds 8 starts in 10,
+    as far as lucidd's earlier forecasts came true.
+    """
+    allowed_s = None if limit is None else _seconds(limit)
+    settings = live_settings(config)
+    store = seen_store(settings)
+    if not lives(store.lease(), time.time()):
+        raise StoreError("lucidd does not run, so nobody knows the queue: systemctl start lucidd, or ask again later")
+    last = last_plan(store)
+    job = Job(_ID, "", gpus, last.snapshot.now_s, 2**31, user, time_limit_s=allowed_s)
+    predictor = last.predictor(settings, config)
+    found = {part.name: _answer(last, part, job, predictor) for part in _candidates(last, gpus, partition)}
+    if as_json:
+        say(json.dumps({"at_s": last.snapshot.now_s, "gpus": gpus, "time_limit_s": allowed_s, "partitions": found}))
+        return
+    for name, answer in found.items():
+        say(f"{name}: {answer['words'].replace('in about now', 'now')}, estimate {duration(answer['estimate_s'])}")
+    say(f"by what lucidd saw {duration(max(time.time() - last.snapshot.now_s, 0.0))} ago")
+
+
+def _seconds(limit: str) -> float:
+    found = limit_s(limit)
+    if found is None or found <= 0:
+        raise ConfigError(f"--time {limit}: is no time limit; write 6:00:00, 90 (minutes) or 2-12:00:00")
+    return found
+
+
+def _candidates(last: LastPlan, gpus: int, name: str | None) -> list[Partition]:
+    """The partitions to ask about: those that could hold the job, were they empty."""
+    known = {part.name: part for part in last.snapshot.partitions.values() if not part.profiling}
+    if name is not None and name not in known:
+        raise ConfigError(f"--partition {name}: lucidd does not look after it; it does after: {', '.join(known)}")
+    asked = list(known.values()) if name is None else [known[name]]
+    fitting = [part for part in asked if gpus <= part.gpus]
+    if not fitting:
+        most = max(known.values(), key=lambda part: part.gpus)
+        raise ConfigError(
+            f"--gpus {gpus}: fits nowhere in {name or 'any partition'}; the most are the {most.gpus} GPUs of "
+            f"partition {most.name}: ask for fewer, or for another --partition"
+        )
+    return fitting
+
+
+def _answer(last: LastPlan, home: Partition, asked: Job, predictor: Predictor) -> dict[str, Any]:
+    """Plan ahead with the job in this partition: where jobs are profiled first, it queues for that."""
+    snapshot, job = last.snapshot, replace(asked, vc=home.vcs[0])
+    policy = last.policy.make(predictor)
+    said = predictor.predict(job, None, snapshot.now_s).within(job.time_limit_s)
+    profiling = snapshot.profiling
+    room = profiling if profiling is not None and policy.profiled(job) else home
+    entry = Pending(job, snapshot.now_s)
+    inside = replace(room, pending=(*room.pending, entry))
+    asked_of = replace(
+        snapshot,
+        partitions={**snapshot.partitions, room.name: inside},
+        predictions={**snapshot.predictions, _ID: said},
+    )
+    ahead = forecast(asked_of, policy.plan(asked_of), policy, pair_speed=predictor.pair_speed, until=_ID)
+    starts_in_s = last.expected(inside, entry, ahead)
+    words = start_words(starts_in_s, ahead.ahead_s)
+    return {
+        "starts_in_s": starts_in_s,
+        "estimate_s": round(said.duration_s, 1),
+        "estimate_by": said.duration_source,
+        "words": "no start is foreseen as things are" if words == "-" else f"would start in about {words}",
+    }
