@@ -8,11 +8,22 @@ from typing import Any
 
 import numpy as np
 
+from lucid.simulator.gains import Gains
 from lucid.simulator.report.scales import time_unit
 from lucid.simulator.report.series import Floats, TimeLines
-from lucid.simulator.report.units import show_count, show_duration, show_share, unit_of
+from lucid.simulator.report.units import show_change, show_count, show_duration, show_share, unit_of
 
-__all__ = ["Cell", "Column", "Comparison", "Plain", "compare", "completion_table", "groups_table", "time_table"]
+__all__ = [
+    "Cell",
+    "Column",
+    "Comparison",
+    "Plain",
+    "compare",
+    "completion_table",
+    "gains_tables",
+    "groups_table",
+    "time_table",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +157,26 @@ def groups_table(
         rows.append([name, show_count(jobs), *delays])
     left = len(names) - len(rows)
     return Plain(caption, [first, "jobs", *policies], rows, f"and {show_count(left)} more" if left > 0 else "")
+
+
+def gains_tables(found: Gains, most_rows: int) -> list[tuple[str, list[tuple[str, list[str], bool]], int]]:
+    """By VC and by user, those that lose most first: a title, rows (name, cells, does it lose?), and how many rows
+    more there are."""
+    made = []
+    for title, parties in (("VC", found.vcs), ("user", found.users)):
+        rows = [
+            (
+                party.name or "(no name)",
+                [
+                    show_count(party.jobs),
+                    show_duration(party.baseline_s),
+                    show_duration(party.jct_s),
+                    show_change(party.jct_s, party.baseline_s) or "the same",
+                    show_count(party.later),
+                ],
+                show_change(party.jct_s, party.baseline_s).endswith("more"),
+            )
+            for party in parties[:most_rows]
+        ]
+        made.append((title, rows, max(len(parties) - most_rows, 0)))
+    return made
