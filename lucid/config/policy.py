@@ -48,9 +48,9 @@ class ProfilingSettings(Section):
     users_in_turn: bool = simulated(False)
     """Profile the users' jobs in turn, each user's smallest first, instead of the smallest of all: nobody's new
     programs wait for many of another's. lucidd always does."""
-    home_if_room: bool = simulated(False)
+    home_if_room: bool = True
     """A job goes home where its VC could start it at once, to be measured there: at once where GPUs of a
-    whole node stay idle, else if it cannot be profiled at once. lucidd always does."""
+    whole node stay idle, else if it cannot be profiled at once."""
     carry_on_share: float = Field(0.5, ge=0, le=1)
     """On this share of the profiling nodes (rounded down) profiled jobs may carry on in place."""
     overflow_most_s: float = Field(21600.0, ge=0)
@@ -269,9 +269,7 @@ class PolicySettings(Section):
     """What srtf assumes that one preemption costs."""
 
 
-LIVE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "profiling": {"restarts": "asked", "users_in_turn": True, "home_if_room": True}
-}
+LIVE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"profiling": {"restarts": "asked", "users_in_turn": True}}
 """What lucidd does where the file says nothing, and a replay as live with it; a plain replay does as published."""
 
 
