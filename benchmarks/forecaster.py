@@ -70,7 +70,7 @@ def _p1() -> _Scene:
         replace(item.job, submit_s=item.job.submit_s - begins_s) for item in log.jobs if item.job.submit_s < begins_s
     )
     dated = replace(trace.trace, epoch_s=_P1_BEGINS.timestamp())
-    return _Scene("P1", replace(trace, trace=dated, remember_pairs=True), before)
+    return _Scene("P1", replace(trace, trace=dated), before)
 
 
 def _month(seed: int) -> _Scene:
@@ -82,7 +82,7 @@ def _month(seed: int) -> _Scene:
         whole, jobs=tuple(i for i in moved if i.job.submit_s >= 0), epoch_s=(whole.epoch_s or 0.0) + begins_s
     )
     nodes = {vc.name: vc.nodes for vc in chosen.vcs}
-    scenario = Scenario(trace, nodes, NodeShape(chosen.gpus_per_node), remember_pairs=True)
+    scenario = Scenario(trace, nodes, NodeShape(chosen.gpus_per_node))
     return _Scene(f"synthetic month, seed {seed}", scenario, tuple(i.job for i in moved if i.job.submit_s < 0))
 
 

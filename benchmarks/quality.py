@@ -58,8 +58,8 @@ def best(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - deterministic
     """Lucid on P1 with what it has that is off by default, none of it set to suit P1: a starvation bound, time-aware
     profiling, a slower partner for who would wait, dynamic sharing; pairs remembered, as lucidd does. With the given
     learned estimates, and with Lucid's own models. Large jobs against fifo in the same process."""
-    given = replace(pack("P1", ESTIMATES), remember_pairs=True)
-    own = replace(pack("P1"), remember_pairs=True, predictor="learned")
+    given = pack("P1", ESTIMATES)
+    own = replace(pack("P1"), predictor="learned")
     fifo = run_metrics(simulate(given, "fifo"))
     variants: tuple[tuple[str, Scenario, dict[str, bool]], ...] = (
         ("given estimates", given, {}),

@@ -45,12 +45,12 @@ def synthetic(name: str, seed: int) -> Scenario:
     settings = preset(name)
     trace, _ = with_workloads(synthesise(settings, seed), seed)
     nodes = {vc.name: vc.nodes for vc in settings.vcs}
-    return Scenario(trace, nodes, NodeShape(settings.gpus_per_node), remember_pairs=True)
+    return Scenario(trace, nodes, NodeShape(settings.gpus_per_node))
 
 
 def _scenes() -> Iterator[tuple[str, Scenario]]:
     with suppress(Absent):
-        yield "P1", replace(pack("P1", (("lucid", "P1_est_ebm.csv"),)), remember_pairs=True)
+        yield "P1", pack("P1", (("lucid", "P1_est_ebm.csv"),))
     for name in ("month-small", "burst"):
         for seed in _SEEDS:
             yield f"synthetic {name}, seed {seed}", synthetic(name, seed)

@@ -92,9 +92,10 @@ _OPTIONS = (
         "a job that started in slots.",
     ),
     click.option(
-        "--remember-pairs",
-        is_flag=True,
-        help="Use measured speeds of earlier pairs of the same workloads, as lucidd does. Part of --as-live.",
+        "--remember-pairs/--no-remember-pairs",
+        default=True,
+        show_default=True,
+        help="See how fast each pair runs and judge later pairs by it, as lucidd does. --as-live always does.",
     ),
     click.option(
         "--lending",
@@ -142,7 +143,7 @@ def read_scenario(
     semantics: str | None,
     skip_bad: bool,
     as_live: bool = False,
-    remember_pairs: bool = False,
+    remember_pairs: bool = True,
     lending: str | None = None,
     muris_own: bool = True,
 ) -> tuple[Scenario, list[str]]:

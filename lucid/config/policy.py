@@ -144,6 +144,10 @@ class LendingSettings(Section):
     many as its own nodes have. ``borrow``: beyond its quota, too, a VC may start short jobs on idle GPUs."""
     longest_s: float = Field(14400.0, gt=0)
     """Jobs expected to take longer than this do not borrow."""
+    bound_s: float | None = Field(43200.0, gt=0)
+    """What a lender is promised: none of its jobs waits for more than this beyond when plain Slurm order would have
+    started it on GPUs of the VC's own. From ``policy.fairness.keep_from`` of it on, the job goes before all others of
+    the pool. Unset: only ``policy.fairness.beyond_plain_s`` is promised."""
 
 
 class BackfillSettings(Section):

@@ -53,18 +53,18 @@ class Ledger:
         self.host_limits = any(node.cpus or node.mem_mib for node in partition.nodes)
         self.free_cpus = [node.cpus_left for node in partition.nodes]
         self.free_mem_mib = [node.mem_left_mib for node in partition.nodes]
-        self.holders: dict[Placement, Running] = {}
-        """The first job on each set of GPUs in use."""
         self.pairs: set[Placement] = set()
-        free_mask, index, holders = self.free_mask, self.index, self.holders
+        """Sets of GPUs that two jobs hold."""
+        self._out: tuple[int, str] | None = None
+        free_mask, index = self.free_mask, self.index
         for running in partition.running:
             placement = running.placement
-            if placement in holders:
-                self.pairs.add(placement)
-            else:
-                holders[placement] = running
-                for name, mask in placement:
-                    free_mask[index[name]] &= ~mask
+            for name, mask in placement:
+                i = index[name]
+                left = free_mask[i] & ~mask
+                if left == free_mask[i] and self.nodes[i].available:
+                    self.pairs.add(placement)
+                free_mask[i] = left
             if self.host_limits:
                 self._host(running.job, placement, -1)
         self.free_count = [mask.bit_count() for mask in free_mask]
@@ -83,8 +83,10 @@ class Ledger:
 
     def out(self) -> tuple[int, str]:
         """GPUs of nodes that are not available, and why not, in words."""
-        away = [node for node in self.nodes if not node.available]
-        return sum(node.gpus for node in away), ", ".join(sorted({node.out for node in away if node.out}))
+        if self._out is None:  # asked for every job that waits
+            away = [node for node in self.nodes if not node.available]
+            self._out = sum(node.gpus for node in away), ", ".join(sorted({node.out for node in away if node.out}))
+        return self._out
 
     def tightest(self, gpus: int, allowed: Callable[[int], bool] | None = None) -> int | None:
         """Index of the node with the fewest free GPUs that still has ``gpus``; lowest index among equals.
@@ -141,7 +143,6 @@ class Ledger:
             if placement in self.pairs:
                 self.pairs.discard(placement)
                 continue
-            self.holders.pop(placement, None)
             for name, mask in placement:
                 i = self.index[name]
                 if self.nodes[i].available:

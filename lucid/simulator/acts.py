@@ -172,6 +172,26 @@ class ActingFloor(Floor):
         live.outcome.packed = partner.outcome.packed = True
         self._schedule_end(partner)
         self._show(partner, replace(shown, partner=running.job.id))
+        if self._memory is not None:
+            self._push(self._now_s + LEAST_TOGETHER_S, Event.PAIR_SEEN, live)
+
+    def _pair_seen(self, live: Live) -> None:
+        """A pair has been together for long enough for a sampler to judge it: both speeds show in the profiles."""
+        view = live.view
+        assert isinstance(view, Running)
+        partner = None if view.partner is None else self._live.get(view.partner)
+        shown = None if partner is None else partner.view
+        if not isinstance(shown, Running) or view.profile is None or shown.profile is None:
+            return
+        if self._now_s - shown.start_s < LEAST_TOGETHER_S:
+            return  # another partner
+        assert partner is not None
+        assert self._memory is not None
+        mine = replace(view, profile=replace(view.profile, seen_speed=live.speed, seen_beside=shown.job.id))
+        other = replace(shown, profile=replace(shown.profile, seen_speed=partner.speed, seen_beside=view.job.id))
+        self._show(live, mine)
+        self._show(partner, other)
+        self._memory.look(mine, other)
 
     def _place(self, live: Live, placement: Placement, delay_s: float) -> None:
         """Put an elastic job's training on GPUs."""
@@ -280,16 +300,7 @@ class ActingFloor(Floor):
         assert isinstance(shown, Running)
         if not self._mend_survivors and shown.start_s >= view.start_s:
             return  # a defect of the published simulator: the survivor stays slow, in a pair without partner
-        self._remember(live, view, partner, shown)
         self._catch_up(partner)
         partner.speed = 1.0
         self._schedule_end(partner)
         self._show(partner, replace(shown, partner=None))
-
-    def _remember(self, live: Live, view: Running, partner: Live, shown: Running) -> None:
-        if self._memory is None or view.profile is None or shown.profile is None:
-            return
-        together_s = self._now_s - max(view.start_s, shown.start_s)
-        workloads = (view.profile.workload, shown.profile.workload)
-        if together_s >= LEAST_TOGETHER_S and all(workloads):
-            self._memory.note(workloads, (live.speed, partner.speed), f"{view.job.id}+{shown.job.id}")

@@ -44,10 +44,10 @@ class SimulatedCluster(ActingFloor):
     the published simulator only: with ``measured_before`` every job brings its profile; with
     ``mend_survivors=False`` the survivor of a pair whose first-placed job ends first keeps its slowed speed
     and its place in the pair for ever. ``interleaving`` is the executor of interleaved groups, where there is one;
-    it reports the work done by each job. ``usage`` keeps the books of which fair-share factors are made. ``memory``
-    is told how fast pairs of labelled workloads ran, once they part, if they were together for long enough for a
-    sampler to judge them (``LEAST_TOGETHER_S``). With ``pooled`` the VCs have their nodes in common, and each a quota
-    of as many GPUs as its own nodes have.
+    it reports the work done by each job. ``usage`` keeps the books of which fair-share factors are made. With
+    ``memory`` the speeds of a pair show in its jobs' profiles once a sampler could have judged them
+    (``LEAST_TOGETHER_S``), and the memory takes them in. With ``pooled`` the VCs have their nodes in common, and each
+    a quota of as many GPUs as its own nodes have.
 
     Raises:
         ConfigError: a VC of the trace has no nodes, or a job of it asks for no GPU.
@@ -173,6 +173,8 @@ class SimulatedCluster(ActingFloor):
                 else:
                     live.work_s = live.training.left_s()
                     self._schedule_end(live)
+            elif event[1] == Event.PAIR_SEEN:
+                self._pair_seen(live)
             else:
                 self._measured(live)
         while self._to_come and self._to_come[-1].job.submit_s <= to_s:

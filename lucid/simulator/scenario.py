@@ -88,9 +88,9 @@ class Scenario:
     ``None`` takes 2 %. ``durations_s``: given estimates by policy name, "" standing for all others.
     ``predictor``: one of ``PREDICTORS``, for what no estimates are given. ``packing``: what share scores and pairs
     are judged by where estimates are given, or by ``learned``; without it, as ``history`` does. ``as_live``: as
-    lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are judged by what was seen of pairs
-    of the same workloads before, where there was one, as lucidd does. ``throughput``: the model that forecasts
-    submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
+    lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are seen after a minute, parted where
+    they are slow, and judged by what was seen of such pairs before, as lucidd does. ``throughput``: the model that
+    forecasts submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
     """
 
     trace: Trace
@@ -105,7 +105,7 @@ class Scenario:
     packing: PackingModels | None = None
     semantics: Semantics = Semantics.HONEST
     as_live: bool = False
-    remember_pairs: bool = False
+    remember_pairs: bool = True
     throughput: Throughput | None = None
 
     def layout(self) -> Layout:
@@ -265,7 +265,7 @@ def _published(scenario: Scenario, policy: str, recorder: Recorder | None, progr
         ticked = replace(scenario.trace, jobs=longer)
     else:
         ticked = scenario.trace
-    honest = replace(scenario, trace=ticked, semantics=Semantics.HONEST)
+    honest = replace(scenario, trace=ticked, semantics=Semantics.HONEST, remember_pairs=False)
     if policy != "lucid":
         return simulate(honest, policy, recorder, progress)
     return _published_lucid(scenario, honest, recorder, progress)

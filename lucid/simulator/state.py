@@ -21,6 +21,8 @@ class Event(IntEnum):
 
     END = 0
     MEASURED = 1
+    PAIR_SEEN = 2
+    """The sampler judges a pair."""
 
 
 @dataclass(slots=True)

@@ -125,23 +125,38 @@ def test_the_partner_of_a_parted_job_recovers_and_the_parted_one_starts_over() -
     assert cluster.outcomes["b"].end_s == pytest.approx(1300.0 + 400.0)
 
 
-@pytest.mark.parametrize(("together_s", "remembered"), [(59.0, None), (60.0, (0.5, 0.25))])
-@pytest.mark.parametrize("leaves", ["a", "b"])
-def test_a_pair_that_parts_is_remembered_if_a_sampler_could_have_judged_it(
-    together_s: float, remembered: tuple[float, float] | None, leaves: str
-) -> None:
+def test_a_pair_shows_its_speeds_after_a_minute_and_makes_a_memory() -> None:
     memory = PairMemory()
     cluster = pair(memory=memory)
-    cluster.advance(100.0 + together_s)
+    cluster.advance(159.0)
     assert len(memory) == 0  # nothing of the future
-    cluster.apply([Action(leaves, VC, Requeue(WHY, part=True))])
-    assert memory.speeds("a", "b") == remembered
-
-
-def test_an_end_makes_a_memory_as_well() -> None:
-    memory = PairMemory()
-    run_out(pair(memory=memory))
+    cluster.advance(160.0)
     assert memory.speeds("b", "a") == (0.25, 0.5)
+    shown = {entry.job.id: entry.profile for entry in cluster.observe().partitions[VC].running}
+    seen = {job: (found.seen_beside, found.seen_speed) for job, found in shown.items() if found is not None}
+    assert seen == {"a": ("b", 0.5), "b": ("a", 0.25)}
+
+
+@pytest.mark.parametrize("leaves", ["a", "b"])
+def test_a_pair_that_parts_before_a_sampler_could_judge_it_leaves_nothing(leaves: str) -> None:
+    memory = PairMemory()
+    cluster = pair(memory=memory)
+    cluster.advance(159.0)
+    cluster.apply([Action(leaves, VC, Requeue(WHY, part=True))])
+    cluster.advance(160.0)
+    assert len(memory) == 0
+
+
+def test_the_judgement_of_a_pair_says_nothing_of_the_next_partner() -> None:
+    memory = PairMemory()
+    cluster = pair(memory=memory)
+    cluster.advance(130.0)
+    cluster.apply([Action("a", VC, Requeue(WHY, part=True))])
+    start(cluster, "a", "vc-1:0", "b")
+    cluster.advance(160.0)
+    assert len(memory) == 0
+    cluster.advance(190.0)
+    assert len(memory) == 1
 
 
 @pytest.mark.parametrize(("gpus", "cost_s"), [(8, 40.0), (9, 60.0)])

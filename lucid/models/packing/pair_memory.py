@@ -44,10 +44,11 @@ class PairMemory:
         for entry in entries.values():
             partner = entries.get(entry.partner or "")
             if partner is not None and entry.job.id < partner.job.id:
-                changed = self._look(entry, partner) or changed
+                changed = self.look(entry, partner) or changed
         return changed
 
-    def _look(self, first: Running, second: Running) -> bool:
+    def look(self, first: Running, second: Running) -> bool:
+        """Note what is seen of one pair, if both its jobs were judged beside each other. Is it new?"""
         a, b = first.profile, second.profile
         if a is None or b is None or not a.workload or not b.workload:
             return False

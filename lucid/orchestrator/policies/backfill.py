@@ -72,9 +72,16 @@ class BackfillPolicy(PartitionPolicy):
         """Start jobs from the front; behind the first that does not fit, jobs that delay no other."""
         if not partition.pending:
             return PartitionPlan({})
-        return _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot)).make(
-            self._changes_s(partition, snapshot.now_s)
-        )
+        plan = _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot))
+        plan.start()
+        plan.hold()
+        return plan.made(self._changes_s(partition, snapshot.now_s))
+
+    def starts(self, partition: Partition, snapshot: Snapshot) -> Sequence[Action]:
+        """Whom ``plan_partition`` starts, in order, without the decisions on the others."""
+        plan = _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot))
+        plan.start()
+        return plan.actions
 
     def _changes_s(self, partition: Partition, now_s: float) -> float | None:
         """When priorities are computed next. If no job runs, waiting jobs wait for a node, in any order."""
@@ -129,11 +136,12 @@ class _Plan:
         self._settings = settings
         self._queue = queue
         self._ledger = Ledger(partition)
-        self._quotas = Quotas(partition, self._ledger) if partition.quotas else None
-        self._ends: list[End] = [
-            (_end_s(entry, self._limit(entry.job), self._now_s), entry.job, entry.placement)
-            for entry in partition.running
-        ]
+        self._quotas = Quotas(partition) if partition.quotas else None
+        self._feasible = Feasibility(partition)
+        self._ends: list[End] | None = None
+        self._started: list[tuple[Job, Placement]] = []
+        self._decided = 0
+        """So many jobs of the queue are decided."""
         self._timeline: Timeline | None = None
         self._owed: deque[tuple[Job, float]] = deque()
         self._ever: dict[_Shape, bool] = {}
@@ -147,34 +155,69 @@ class _Plan:
         self._taken = 0
         self._reserved = 0
         self._decisions: dict[str, Decision] = {}
-        self._actions: list[Action] = []
+        self.actions: list[Action] = []
 
     def _limit(self, job: Job) -> float:
         return limit_s(job, self._predictions.get(job.id), self._settings)
 
-    def make(self, changes_s: float | None) -> PartitionPlan:
-        """Decide every pending job. ``changes_s``: when time alone may change the order, s."""
-        feasible = Feasibility(self._partition)
+    def start(self) -> None:
+        """Decide jobs in order, up to the first behind which no job is small enough for what is free."""
         gpus = [entry.job.gpus for entry, _ in self._queue]
         least_behind = [*accumulate(reversed(gpus), min)][::-1]
-        # nothing that a plan does frees GPUs: once the smallest job behind finds none, no job does
+        per_node = self._ledger.gpus_per_node
         for at, (entry, order) in enumerate(self._queue):
-            job = entry.job
-            hopeless = feasible.bar(job)
-            quota = () if self._quotas is None else self._quotas.tests(job)
-            if hopeless is not None:
-                self._decisions[job.id] = Hold((hopeless,))
-            elif not all(quota):  # Slurm keeps no GPUs for a job that a limit of its association stops
-                self._decisions[job.id] = Hold((order, *quota))
-            elif min(least_behind[at], self._ledger.gpus_per_node) > self._ledger.largest:
-                self._decisions[job.id] = Hold((order, *no_place(self._ledger, entry)))
+            # nothing that a plan does frees GPUs: once the smallest job behind finds none, no job does
+            if min(least_behind[at], per_node) > self._ledger.largest:
+                return
+            self._decided += 1
+            barred = self._barred(entry.job, order)
+            if barred is not None:
+                self._decisions[entry.job.id] = barred
             elif self._timeline is None:
                 self._from_the_front(entry, order)
             else:
                 self._behind(self._timeline, entry, order)
+
+    def hold(self) -> None:
+        """Decide the jobs that are left: all wait, those of one shape for want of the same."""
+        places: dict[_Shape, tuple[Reason, ...]] = {}
+        decisions = self._decisions
+        for entry, order in self._queue[self._decided :]:
+            barred = self._barred(entry.job, order)
+            if barred is not None:
+                decisions[entry.job.id] = barred
+                continue
+            shape = _shape(entry.job)
+            place = places.get(shape)
+            if place is None:
+                place = places[shape] = no_place(self._ledger, entry)
+            decisions[entry.job.id] = Hold((order, *place))
+
+    def _barred(self, job: Job, order: Reason) -> Hold | None:
+        """What keeps the job from starting wherever there is room; no GPUs are kept for it."""
+        hopeless = self._feasible.bar(job)
+        if hopeless is not None:
+            return Hold((hopeless,))
+        quota = () if self._quotas is None else self._quotas.tests(job)
+        # Slurm keeps no GPUs for a job that a limit of its association stops
+        return None if all(quota) else Hold((order, *quota))
+
+    def made(self, changes_s: float | None) -> PartitionPlan:
+        """The plan. ``changes_s``: when time alone may change the order, s."""
         # a job that outlives its made-up limit changes what the others wait for
-        outlived_s = min((end_s for end_s, _, _ in self._ends), default=None)
-        return PartitionPlan(self._decisions, tuple(self._actions), earliest(changes_s, outlived_s))
+        outlived_s = min((end_s for end_s, _, _ in self._running_until()), default=None)
+        return PartitionPlan(self._decisions, tuple(self.actions), earliest(changes_s, outlived_s))
+
+    def _running_until(self) -> list[End]:
+        """When those that hold GPUs by now are to end."""
+        if self._ends is None:
+            self._ends = [
+                (_end_s(entry, self._limit(entry.job), self._now_s), entry.job, entry.placement)
+                for entry in self._partition.running
+            ]
+        now_s = self._now_s
+        started = [(now_s + max(self._limit(job), 1.0), job, placement) for job, placement in self._started]
+        return [*self._ends, *started]
 
     def _from_the_front(self, entry: Pending, order: Reason) -> None:
         placement = consolidated(self._ledger, entry.job)
@@ -182,7 +225,7 @@ class _Plan:
             self._start(entry, order, placement, ())
             return
         self._decisions[entry.job.id] = Hold((order, *no_place(self._ledger, entry)))
-        self._timeline = Timeline(self._ledger, self._now_s, self._ends)
+        self._timeline = Timeline(self._ledger, self._now_s, self._running_until())
         self._owe(self._timeline, entry.job, self._limit(entry.job))
 
     def _behind(self, timeline: Timeline, entry: Pending, order: Reason) -> None:
@@ -232,11 +275,11 @@ class _Plan:
         job = entry.job
         start = Start(placement, (order, *why, FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, True)))
         self._ledger.take(job, placement)
+        self._started.append((job, placement))
         if self._quotas is not None:
             self._quotas.take(job)
-        self._ends.append((self._now_s + max(self._limit(job), 1.0), job, placement))
         self._decisions[job.id] = start
-        self._actions.append(Action(job.id, self._partition.name, start))
+        self.actions.append(Action(job.id, self._partition.name, start))
 
 
 _Shape = tuple[int, int, int, int]

@@ -84,6 +84,13 @@ class Seen:
     absent: frozenset[str]
     ends: _Ends
 
+    def until_s(self, waiting: bool) -> float:
+        """Until when the shadow stays what it is as long as no job of the VC changes, s; ``waiting``: do any wait in
+        it? They look at when jobs are expected to end, which moves with the clock for those that have outlived it."""
+        if waiting and self.ends.moving:
+            return -math.inf
+        return min((*self.ends.fixed.values(), *self.ends.moves.values()), default=math.inf) - 2 * ROUNDING
+
 
 @dataclass(slots=True)
 class _Ends:
@@ -352,8 +359,7 @@ class _Advance:
             self._partition.name, self._partition.nodes, tuple(self._waiting.values()), tuple(self._running.values())
         )
         seen = Snapshot(at_s, {room.name: room}, predictions=self._guesses, fair_share=self._fair_share)
-        plan = self._plain.plan_partition(room, seen)
-        for action in plan.actions:
+        for action in self._plain.starts(room, seen):
             assert isinstance(action.decision, Start)
             entry = self._waiting.pop(action.job_id)
             self._running[action.job_id] = Running(entry.job, at_s, action.decision.placement)

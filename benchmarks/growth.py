@@ -1,0 +1,81 @@
+"""How the cost of a replay grows with one VC, and what plain order costs: CPU seconds of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.figure import Figure
+from benchmarks.packs import pack
+from lucid.config import settings_from
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.traces.record import Trace
+from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+
+__all__ = ["figures", "merged", "packs"]
+
+_TIMES = 3
+_AT_MOST = 3.6
+"""Three times the jobs and nodes may cost so many times the CPU."""
+_SHIFT_S = 97.0
+"""The copies of a job are submitted so long after each other."""
+_MONTH, _SEED = "month-small", 6
+_BOUNDS_H = (None, 12.0)
+
+
+def merged(scenario: Scenario, times: int) -> Scenario:
+    """The trace with so many copies of each job, on so many times the nodes, all in one VC."""
+    items = []
+    for item in scenario.trace.jobs:
+        for copy in range(times):
+            job = replace(
+                item.job, id=f"{item.job.id}.{copy}", vc="one", submit_s=item.job.submit_s + _SHIFT_S * copy
+            )
+            items.append(replace(item, job=job))
+    items.sort(key=lambda item: (item.job.submit_s, item.job.rank, item.job.id))
+    jobs = tuple(replace(item, job=replace(item.job, rank=rank)) for rank, item in enumerate(items))
+    nodes = sum(map(len, scenario.layout().values()))
+    given = {
+        policy: {f"{job_id}.{copy}": s for job_id, s in durations_s.items() for copy in range(times)}
+        for policy, durations_s in scenario.durations_s.items()
+    }
+    trace = Trace(f"{scenario.trace.name} x {times}", jobs)
+    return replace(scenario, trace=trace, vcs={"one": nodes * times}, durations_s=given)
+
+
+def figures(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - ratios within one run: one is enough
+    """A synthetic month in one VC, once and three times; with the starvation bound and without."""
+    month = Scenario(synthesise(preset(_MONTH), _SEED), vc_layout(_MONTH))
+    yield from _growth(f"{_MONTH} {_SEED}", month)
+
+
+def packs(runs: int) -> Iterator[Figure]:  # noqa: ARG001
+    """The same of P1; and plain order, and the starvation bound, on P1 as it is."""
+    scenario = pack("P1", (("lucid", "P1_est_ebm.csv"),))
+    yield from _growth("P1", scenario)
+    plain_s = _cpu_s(scenario, "fifo", None)
+    yield Figure("backfill on P1, CPU", _cpu_s(scenario, "backfill", None), "s", 1, plain_s, "fifo", at_most=20.0)
+    without_s = _cpu_s(scenario, "lucid", None)
+    yield Figure("lucid on P1, CPU", _cpu_s(scenario, "lucid", 12.0), "s", 1, without_s, "no starvation bound")
+
+
+def _growth(name: str, scenario: Scenario) -> Iterator[Figure]:
+    for bound_h in _BOUNDS_H:
+        once_s, more_s = (_cpu_s(merged(scenario, times), "lucid", bound_h) for times in (1, _TIMES))
+        yield Figure(
+            f"lucid on {name} in one VC, {_TIMES} times the jobs and nodes, CPU",
+            more_s,
+            "s",
+            1,
+            once_s,
+            "once",
+            at_most=_AT_MOST * once_s,
+            note="no starvation bound" if bound_h is None else f"starvation bound {bound_h:g} h",
+        )
+
+
+def _cpu_s(scenario: Scenario, policy: str, bound_h: float | None) -> float:
+    fairness: dict[str, Any] = {"beyond_plain_s": None if bound_h is None else bound_h * 3600.0}
+    chosen = replace(scenario, settings=settings_from({"policy": {"fairness": fairness}}, "growth"))
+    return simulate(chosen, policy).cpu_s
