@@ -14,6 +14,7 @@ import click
 
 from benchmarks import (
     contention,
+    fair,
     forecaster,
     frontier,
     growth,
@@ -47,6 +48,7 @@ PARTS: dict[str, tuple[Part, str]] = {
     "best": (quality.best, "schedules of P1 under lucid with everything it has, and a starvation bound"),
     "parity": (quality.parity, "parity mode beside the published simulator's figures, P0 and P1"),
     "frontier": (frontier.figures, "what each of lucid's settings is worth on P1"),
+    "fair": (fair.figures, "who loses under lucid against plain Slurm, on an idle cluster, P0 and synthetic months"),
     "timeaware": (
         timeaware.figures,
         "dynamic sharing and time-aware profiling on P1 and synthetic months and bursts",

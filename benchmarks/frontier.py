@@ -23,8 +23,6 @@ from lucid.simulator.truth import Interference
 
 __all__ = ["figures"]
 
-_NEVER_S = 1e12
-
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
@@ -37,17 +35,9 @@ class _Variant:
 _VARIANTS = (
     _Variant("as shipped", {}),
     _Variant("no reservation", {"reservation": {"enabled": False}}),
-    _Variant("reservation, never strict", {"reservation": {"strict_after_s": _NEVER_S}}),
-    _Variant("strict from the start", {"reservation": {"strict_after_s": 0}}),
-    _Variant("strict after 4 h", {"reservation": {"strict_after_s": 14400}}),
     _Variant("reservation after 30 min only", {"reservation": {"after_wait_s": 1800}}),
-    _Variant("held to twice the estimate", {"reservation": {"safety": 2.0}}),
     _Variant("large jobs never give way", {"reservation": {"most_share": 1.0}}),
     _Variant("no carry-on in place", {"profiling": {"carry_on_share": 0}}),
-    _Variant(
-        "no carry-on, strict after 4 h",
-        {"profiling": {"carry_on_share": 0}, "reservation": {"strict_after_s": 14400}},
-    ),
     _Variant("no carry-on, no reservation", {"profiling": {"carry_on_share": 0}, "reservation": {"enabled": False}}),
     _Variant("carry-on on every profiling node", {"profiling": {"carry_on_share": 1}}),
     _Variant("8-GPU jobs not measured first (N_prof 4)", {"profiling": {"n_prof": 4}}),

@@ -81,9 +81,9 @@ def _priority(r: why.Priority) -> str:
 
 def _reserved(r: why.Reserved) -> str:
     nodes = f"{r.nodes} node{'s' if r.nodes != 1 else ''} kept for job {r.holder}"
-    if r.strict:
-        return f"{nodes}, which has waited past its bound: no other job may start on these nodes"
-    meanwhile = f"only jobs expected to take at most {duration(r.room_s)} may start on these nodes"
+    if not r:
+        return f"{nodes}, which should have drained: no other job may start on these nodes"
+    meanwhile = f"only jobs with a time limit of at most {duration(r.room_s)} may start on these nodes"
     return f"{nodes} until about {when(r.until_s)}: {meanwhile}"
 
 

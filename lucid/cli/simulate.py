@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from lucid.cli.console import Console, Table, say, stdout_console
+from lucid.cli.gains import print_gains
 from lucid.cli.progress import progress
 from lucid.cli.realism import print_realism, read_against
 from lucid.cli.render import duration
@@ -17,6 +18,7 @@ from lucid.cli.scenario import read_scenario, scenario_options
 from lucid.errors import ConfigError
 from lucid.orchestrator.policy import find_policy
 from lucid.simulator.engine import Run
+from lucid.simulator.gains import Gains, gains_to_dict, gains_told
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.realism import realism
 from lucid.simulator.record import DecisionLog, write_decisions, write_jobs
@@ -55,13 +57,16 @@ def simulate(
     metrics, runs, logs = compare(scenario, chosen, keep_decisions=out is not None, foretell=True)
     if out is not None:
         write_run(out, scenario, runs, metrics, logs, notes)
+    told = gains_told(runs, logs)
     compared = [realism(run, real[run.policy]) for run in runs if run.policy in real]
     if as_json:
         errors = {"against": {one.policy: one.figures for one in compared}} if compared else {}
-        say(json.dumps({**_summary(scenario, metrics, notes), **errors}, indent=1))
+        say(json.dumps({**_summary(scenario, metrics, notes), **_told(told), **errors}, indent=1))
         return
     console = stdout_console()
     print_table(console, metrics)
+    for one in told:
+        print_gains(console, one)
     if compared:
         print_realism(console, compared)
     for note in notes:
@@ -100,6 +105,11 @@ def _summary(scenario: Scenario, metrics: Mapping[str, Any], notes: Sequence[str
     }
 
 
+def _told(told: Sequence[Gains]) -> dict[str, Any]:
+    """Who gains and who loses, by policy, for the summary."""
+    return {"gains": {one.policy: gains_to_dict(one) for one in told}} if told else {}
+
+
 def write_run(
     out: Path,
     scenario: Scenario,
@@ -123,9 +133,10 @@ def write_run(
             if run.policy in logs:
                 write_decisions(folder / "decisions.jsonl", logs[run.policy])
         stable = {name: {k: v for k, v in m.items() if k not in _MACHINE} for name, m in metrics.items()}
-        summary = {**_summary(scenario, stable, notes), **(extra or {})}
+        told = gains_told(runs, logs)
+        summary = {**_summary(scenario, stable, notes), **_told(told), **(extra or {})}
         (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-        write_report(out / "report.html", scenario.trace.name, runs, metrics, notes)
+        write_report(out / "report.html", scenario.trace.name, runs, metrics, notes, told)
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written ({error.strerror}); give --out another folder") from None
 

@@ -48,8 +48,9 @@ class ProfilingSettings(Section):
     users_in_turn: bool = simulated(False)
     """Profile the users' jobs in turn, each user's smallest first, instead of the smallest of all: nobody's new
     programs wait for many of another's. lucidd always does."""
-    home_if_room: bool = simulated(False)
-    """A job that cannot be profiled at once goes home where its VC could start it at once. lucidd always does."""
+    home_if_room: bool = True
+    """A job goes home where its VC could start it at once, to be measured there: at once where GPUs of a
+    whole node stay idle, else if it cannot be profiled at once."""
     carry_on_share: float = Field(0.5, ge=0, le=1)
     """On this share of the profiling nodes (rounded down) profiled jobs may carry on in place."""
     overflow_most_s: float = Field(21600.0, ge=0)
@@ -113,10 +114,6 @@ class ReservationSettings(Section):
     """Jobs above this many GPUs may hold a reservation; unset: those larger than one node."""
     after_wait_s: float = Field(0.0, ge=0)
     """A reservation is made once the job has waited this long."""
-    strict_after_s: float = Field(43200.0, ge=0)
-    """Once it has waited this long, no other job is started on the nodes kept for it."""
-    safety: float = Field(1.0, gt=0)
-    """Until then a job may start there if this many times its estimate ends before the nodes are needed."""
     most_share: float = Field(0.5, ge=0, le=1)
     """While jobs as large hold GPUs, and would with the holder have more than this share of the VC, nothing is kept
     for it if a smaller job has waited at least half as long. 1: that never matters."""
@@ -276,9 +273,7 @@ class PolicySettings(Section):
     """What srtf assumes that one preemption costs."""
 
 
-LIVE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "profiling": {"restarts": "asked", "users_in_turn": True, "home_if_room": True}
-}
+LIVE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"profiling": {"restarts": "asked", "users_in_turn": True}}
 """What lucidd does where the file says nothing, and a replay as live with it; a plain replay does as published."""
 
 

@@ -59,7 +59,7 @@ def plan_profiling(
     now_s: float,
     settings: ProfilingSettings,
     waiting_at_home: Mapping[str, int],
-    room_at_home: Callable[[Job], HomeHasRoom] | None = None,
+    room_at_home: Callable[[Job, bool], HomeHasRoom] | None = None,
     arrivals: ArrivalForecast | None = None,
 ) -> PartitionPlan:
     """Start profiling runs fewest GPUs first, and end those that have reached T_prof.
@@ -71,8 +71,9 @@ def plan_profiling(
     on one node. A job that no profiling node could ever hold, or that has waited too long behind smaller ones,
     is released unprofiled: it will be measured where it runs. In a burst (``profiling_scale``, which looks at
     ``arrivals`` too) T_prof and N_prof are lower, and a job that cannot start now goes home if ``room_at_home`` says
-    (and notes) that the job could start there (always where ``home_if_room``). Nor does a job wait for GPUs that jobs
-    of others than Lucid hold: a job that finds no other GPUs goes home.
+    (and notes) that the job could start there. With ``home_if_room`` that holds outside of bursts, too, and for a job
+    that could be profiled now, if home has GPUs to spare. Nor does a job wait for GPUs that jobs of others than Lucid
+    hold: a job that finds no other GPUs goes home.
     """
     decisions: dict[str, Decision] = {}
     actions: list[Action] = []
@@ -127,13 +128,10 @@ def plan_profiling(
             if (
                 not why
                 and room_at_home is not None
-                and (
-                    (settings.home_if_room and node is None)
-                    or (scale.borrow and (node is None or job.gpus > scale.n_prof))
-                )
+                and (settings.home_if_room or (scale.borrow and (node is None or job.gpus > scale.n_prof)))
             ):
                 # unmeasured it cannot share, so that it goes home only where it need not
-                home_room = room_at_home(job)
+                home_room = room_at_home(job, node is not None and not scale.borrow)
                 why = (scale.pressure, home_room) if home_room else ()
             if why:
                 release = Release(why)

@@ -38,8 +38,6 @@ SPACE: tuple[Dimension, ...] = (
     Dimension("policy.packing.dynamic", choices=(False, True)),
     Dimension("policy.profiling.time_aware", choices=(False, True)),
     Dimension("policy.reservation.after_wait_s", 0.0, 28800.0),
-    Dimension("policy.reservation.strict_after_s", 3600.0, 172800.0, log=True),
-    Dimension("policy.reservation.safety", 0.5, 4.0, log=True),
 )
 """What is searched unless told otherwise. Whether large jobs get reservations at all is not: without them they
 starve, and an average hides that."""

@@ -64,6 +64,8 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("golden")
     write_trace(TRACE, folder / "trace.csv")
     (folder / "vcs.csv").write_text(",num\nvision,3\n")
+    # every job is profiled first, so that there is a profiling run to explain
+    (folder / "lucid.toml").write_text("[policy.profiling]\nhome_if_room = false\n")
     command = [
         "simulate",
         str(folder / "trace.csv"),
@@ -73,6 +75,8 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "4",
         "--predictor",
         "oracle",
+        "--config",
+        str(folder / "lucid.toml"),
     ]
     for policy in sorted({policy for policy, _ in CASES.values()}):
         command += ["--policy", policy]

@@ -90,8 +90,6 @@ def test_a_kept_plan_is_the_plan_made_anew(name: str, rng: random.Random) -> Non
     snapshot = some_waiting_vc(rng)
     rules = {
         "reservation": {
-            "safety": rng.choice([1.0, 1.0, 1.5, 0.5]),
-            "strict_after_s": rng.choice([43200.0, 43200.0, 2000.0]),
             "after_wait_s": rng.choice([0.0, 0.0, 800.0]),
             "most_share": rng.choice([0.5, 0.5, 0.9]),
         },

@@ -57,7 +57,7 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "lucid, no reservations": ("lucid", {"reservation": {"enabled": False}}),
     "lucid, strict reservations": (
         "lucid",
-        {"reservation": {"above_gpus": 2, "after_wait_s": 50.0, "strict_after_s": 400.0, "safety": 1.5}},
+        {"reservation": {"above_gpus": 2, "after_wait_s": 50.0}},
     ),
     "lucid, no profiling": ("lucid", {"profiling": {"enabled": False}}),
     "lucid, restarts on request": ("lucid", {"profiling": {"restarts": "asked"}}),

@@ -59,16 +59,15 @@ def test_with_right_estimates_the_shadow_is_the_replay_of_plain_order(rng: rando
     assert starts == {job: outcomes[job].start_s for job in starts}
 
 
-def check_nobody_passes(tape: Tape) -> tuple[int, int]:
-    """Rules of the test's own, for every start of every cycle. How often were nodes kept, and how often strictly?"""
-    kept = strict = 0
+def check_nobody_passes(tape: Tape) -> int:
+    """Rules of the test's own, for every start of every cycle. How often were nodes kept?"""
+    kept = 0
     for snapshot, plan, _ in tape.cycles:
         before, after = shadow_of(snapshot.memory), shadow_of(plan.memory)
         if before is None or after is None:
             continue
         for holder, fence in after.fences.items():
-            closed = fence.until_s - plan.now_s <= after.kept.bound_s
-            kept, strict = kept + 1, strict + closed
+            kept += 1
             for action in plan.actions:
                 start = action.decision
                 if not isinstance(start, Start) or not {p.node for p in start.placement} & {*fence.names}:
@@ -76,10 +75,11 @@ def check_nobody_passes(tape: Tape) -> tuple[int, int]:
                 theirs_s = after.starts_s.get(action.job_id)
                 if theirs_s is not None and goes_before(snapshot, action.job_id, theirs_s, holder, after):
                     continue
-                assert not closed, f"{action.job_id} starts on nodes kept strictly for {holder}"
-                ends_s = plan.now_s + snapshot.predictions[action.job_id].duration_s
-                assert ends_s <= fence.until_s + 1e-6, f"{action.job_id} passes {holder}"
-    return kept, strict
+                jobs = {e.job.id: e.job for e in snapshot.partitions["vc"].pending}
+                limit_s = jobs[action.job_id].time_limit_s
+                assert limit_s is not None, f"{action.job_id} may run for ever on nodes kept for {holder}"
+                assert plan.now_s + limit_s <= fence.until_s + 1e-6, f"{action.job_id} passes {holder}"
+    return kept
 
 
 def goes_before(snapshot: Snapshot, job: str, plain_s: float, holder: str, shadow: Shadow) -> bool:
@@ -125,20 +125,18 @@ def test_with_right_estimates_a_job_starts_when_its_nodes_were_expected(rng: ran
 
 
 def test_the_streams_reach_what_they_are_for() -> None:
-    kept = strict = past = late = 0
+    kept = past = late = 0
     for seed in range(60):
         rng = random.Random(seed)
         trace, layout = some_stream(rng)
         guesses = wrong(rng, trace)
         _, tape = replay("lucid", trace, layout, predictor=guesses, fairness={"beyond_plain_s": 60.0}, **ALONE)
-        counts = check_nobody_passes(tape)
-        kept, strict = kept + counts[0], strict + counts[1]
+        kept += check_nobody_passes(tape)
         shadow = shadow_of(tape.cycles[-1][1].memory)
         assert shadow is not None
         past += shadow.kept.past
         late += shadow.kept.worst_s > 0
         assert shadow.kept.jobs == len(trace.jobs)
     assert kept > 100
-    assert strict > 30
     assert past > 10
     assert late > 5

@@ -107,8 +107,8 @@ SAID: list[tuple[Reason, str]] = [
     (why.BestPartner("p", 1.9, 1), "job p is the only partner that qualifies"),
     (why.BestPartner("p", 1.9, 1, "first"), "job p is the first partner found that qualifies"),
     (
-        why.Reserved("b", 60.0, 600.0, 1, False),
-        "1 node kept for job b until about day 0 00:01:00: only jobs expected to",
+        why.Reserved("b", 60.0, 600.0, 1),
+        "1 node kept for job b until about day 0 00:01:00: only jobs with a time limit of",
     ),
     (why.Allotted("speedup", 4, 8, 2.5), "the round gives it 4 GPUs of at most 8 (speedup 2.5)"),
     (why.Allotted("speedup", 0, 8, 0.0), "the round gives all GPUs to other jobs"),
@@ -119,8 +119,8 @@ SAID: list[tuple[Reason, str]] = [
         "takes turns in a group of 2 (a b): a round takes 0.25 s, one after the other 0.4 s",
     ),
     (
-        why.Reserved("b", 60.0, 0.0, 2, True),
-        "2 nodes kept for job b, which has waited past its bound: no other job may start",
+        why.Reserved("b", 60.0, 0.0, 2),
+        "2 nodes kept for job b, which should have drained: no other job may start",
     ),
     (
         why.LargeShare(32, 32, 72, 0.5, "s", 7200.0, 7200.0),
@@ -236,7 +236,7 @@ JOB = {
 
 @pytest.mark.parametrize("width", [60, 80, 140])
 def test_long_lines_go_on_under_their_own_beginning(width: int) -> None:
-    hold = DecisionRow(0.0, "j", "v", "hold", (why.Reserved("big", 60.0, 600.0, 1, False), why.TooLarge(9, 8)))
+    hold = DecisionRow(0.0, "j", "v", "hold", (why.Reserved("big", 60.0, 600.0, 1), why.TooLarge(9, 8)))
     lines = replayed(JOB, "lucid", [hold]).text(width).splitlines()
     assert max(map(len, lines)) <= width
     assert all(re.match(r"(day \d|job |in all: it never ran| {16}(- |  )\S)", line) for line in lines)

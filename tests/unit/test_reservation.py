@@ -16,7 +16,7 @@ from lucid.core.node import Node
 from lucid.core.prediction import Prediction
 from lucid.core.reason import LargeShare, Reserved
 from lucid.orchestrator.fences import keep
-from lucid.orchestrator.reservation import LOOK_AGAIN_S, large_share, next_holder
+from lucid.orchestrator.reservation import large_share, next_holder
 from lucid.orchestrator.timeline import expected_ends
 
 MACHINES = nodes(3, 4)
@@ -38,7 +38,7 @@ def plan(
 
 def test_the_holder_gets_the_nodes_that_drain_soonest() -> None:
     room = reason(plan(waits("big", 8)).decisions["big"], Reserved)
-    assert room == Reserved("big", 700.0, 700.0, 2, False)
+    assert room == Reserved("big", 700.0, 700.0, 2)
 
 
 def test_kept_nodes_are_looked_at_again_after_five_minutes() -> None:
@@ -55,19 +55,14 @@ def test_the_nodes_are_those_of_the_right_size_that_are_up() -> None:
     assert found.names == ("n3", "n5")
 
 
-@pytest.mark.parametrize(("estimate_s", "starts"), [(700.0, True), (701.0, False)])
-def test_a_job_may_start_there_if_it_is_expected_to_end_in_time(estimate_s: float, starts: bool) -> None:
-    made = plan(waits("big", 8), waits("small"), estimates={"small": guess(estimate_s)})
+@pytest.mark.parametrize(("limit_s", "starts"), [(700.0, True), (701.0, False), (None, False)])
+def test_a_job_may_start_there_if_its_time_limit_ends_in_time(limit_s: float | None, starts: bool) -> None:
+    """However short its estimate is."""
+    made = plan(waits("big", 8), waits("small", time_limit_s=limit_s), estimates={"small": guess(1.0)})
     decision = made.decisions["small"]
     assert isinstance(decision, Start) == starts
     if not starts:
         assert reason(decision, Reserved).holder == "big"
-
-
-def test_safety_lengthens_the_estimate() -> None:
-    for estimate_s, starts in ((350.0, True), (351.0, False)):
-        made = plan(waits("big", 8), waits("small"), estimates={"small": guess(estimate_s)}, safety=2.0)
-        assert isinstance(made.decisions["small"], Start) == starts
 
 
 def test_a_long_job_starts_on_nodes_that_are_not_kept() -> None:
@@ -79,23 +74,11 @@ def test_a_long_job_starts_on_nodes_that_are_not_kept() -> None:
 
 def test_a_long_job_does_not_join_a_job_on_nodes_that_are_kept() -> None:
     held = [runs("r1", "n1:0-3", profile=LIGHT), runs("r2", "n2:0-3"), runs("r3", "n3:0-3")]
-    for estimate_s, starts in ((600.0, True), (9e9, False)):
-        estimates = {"guest": guess(estimate_s, 0), "r1": guess(500.0, 0)}
-        made = plan(waits("big", 8), waits("guest", 4, profile=LIGHT), held=held, estimates=estimates)
+    for limit_s, starts in ((600.0, True), (9e9, False)):
+        estimates = {"guest": guess(600.0, 0), "r1": guess(500.0, 0)}
+        guest = waits("guest", 4, profile=LIGHT, time_limit_s=limit_s)
+        made = plan(waits("big", 8), guest, held=held, estimates=estimates)
         assert isinstance(made.decisions["guest"], Start) == starts
-
-
-@pytest.mark.parametrize(("now_s", "starts"), [(99.0, True), (100.0, False)])
-def test_past_the_bound_nothing_starts_there(now_s: float, starts: bool) -> None:
-    made = plan(
-        waits("big", 8),
-        waits("small", submit_s=1.0),
-        now_s=now_s,
-        estimates={"small": guess(1.0)},
-        strict_after_s=100.0,
-    )
-    assert isinstance(made.decisions["small"], Start) == starts
-    assert made.wake_s == (100.0 if starts else 100.0 + LOOK_AGAIN_S)
 
 
 def test_the_holder_starts_before_anybody_else() -> None:

@@ -312,7 +312,7 @@ def test_who_cannot_be_profiled_at_once_goes_home_where_there_is_room(home_if_ro
         nodes(1, 8), [waits("j", 2), waits("k", 2)], [profiling_run("x", "n1:0-7")], name=PROFILING, profiling=True
     )
     rules = settings(profiling={"home_if_room": home_if_room}).profiling
-    plan = plan_profiling(room, 0.0, rules, {}, lambda job: HomeHasRoom("vc", 2, job.id == "j"))
+    plan = plan_profiling(room, 0.0, rules, {}, lambda job, _spare: HomeHasRoom("vc", 2, job.id == "j"))
     assert isinstance(plan.decisions["j"], Release if home_if_room else Hold)
     assert isinstance(plan.decisions["k"], Hold)
 

@@ -203,15 +203,14 @@ class Rescaled(Reason):
 class Reserved(Reason):
     """Nodes are kept for a job that has waited long. May other jobs start on these nodes meanwhile?
 
-    Jobs may that are expected to end by ``until_s``, when the nodes are expected to have drained; with ``strict``
-    no other job may. ``room_s``: the longest time that such a job may take; 0 when strict.
+    Jobs may whose time limit ends by ``until_s``, when the nodes are expected to have drained. ``room_s``: the
+    longest limit that such a job may have; jobs without a limit may not start there.
     """
 
     holder: str
     until_s: float
     room_s: float
     nodes: int
-    strict: bool
 
     def __bool__(self) -> bool:
         return self.room_s > 0

@@ -199,8 +199,9 @@ class _RoomAtHome:
         self._ledgers: dict[str, Ledger] = {}
         self._quotas: dict[str, Quotas] = {}
 
-    def __call__(self, job: Job) -> HomeHasRoom:
-        """A job for which there is room is counted in from then on."""
+    def __call__(self, job: Job, to_spare: bool) -> HomeHasRoom:
+        """A job for which there is room is counted in from then on. ``to_spare``: GPUs of a whole node must stay
+        idle."""
         home = self._snapshot.home(job.vc)
         if home is None or home.pending:
             return HomeHasRoom(job.vc, 0, False)
@@ -208,6 +209,8 @@ class _RoomAtHome:
         if ledger is None:
             ledger = self._ledgers[home.name] = Ledger(home)
         free = ledger.free
+        if to_spare and free - job.gpus < ledger.gpus_per_node:
+            return HomeHasRoom(job.vc, free, False)
         quotas = None
         if home.quotas:
             quotas = self._quotas.setdefault(home.name, Quotas(home, self._settings.lending))

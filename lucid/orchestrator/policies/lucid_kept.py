@@ -56,10 +56,8 @@ def serve_turns(starts: Starts, shadow: Shadow) -> ServedTurns:
         why: tuple[Reason, ...] = (turn.why,)
         if nodes is not None:
             fences[job.id] = nodes
-            changes_s = earliest(changes_s, nodes.until_s)
-            # estimates are too poor to let other jobs in, unless the nodes are not expected within another bound
-            strict = nodes.until_s - starts.now_s <= turn.why.bound_s - turn.why.plain_s
-            why = (*why, _close(starts, job, nodes, strict))
+            changes_s = earliest(changes_s, starts.now_s + LOOK_AGAIN_S)
+            why = (*why, _close(starts, job, nodes))
         starts.decisions[job.id] = Hold((*why, *_no_room(starts, turn.entry, 0.0)))
     return ServedTurns({turn.entry.job.id for turn in found}, fences, changes_s)
 
@@ -67,7 +65,7 @@ def serve_turns(starts: Starts, shadow: Shadow) -> ServedTurns:
 def _start_in_turn(starts: Starts, turn: Turn) -> bool:
     """Start the job outside the nodes kept for those before it, if there is room, alone or beside another."""
     queued = _queued(starts, turn.entry)
-    level = starts.fences.level(queued.prediction.duration_s)
+    level = starts.level(queued)
     if starts.alone(queued, level, (turn.why,), in_turn=True):
         return True
     beside, why = starts.partner_to_wait_no_more(queued, level)
@@ -77,20 +75,17 @@ def _start_in_turn(starts: Starts, turn: Turn) -> bool:
 
 
 def _nodes_for(starts: Starts, job: Job, before: KeptNodes | None, closed: set[int]) -> KeptNodes | None:
-    """Nodes to keep for a job: those that were, until they should have had room and have not (jobs there outlived
-    their estimates); then whichever are expected to have it first. One GPU needs none: the first that comes
-    free is its."""
+    """Nodes to keep for a job: those that are expected to have room for it first. As no job that may overstay starts
+    on them, they drain, and a node that has drained stays the first. One GPU needs none: the first that comes free is
+    its."""
     ledger = starts.ledger
-    index, nodes = ledger.index, ledger.nodes
     if before is not None:
-        if starts.now_s < before.until_s and all(nodes[index[name]].available for name in before.names):
-            return before
-        closed.difference_update(index[name] for name in before.names)
+        closed.difference_update(ledger.index[name] for name in before.names)
     if job.gpus == 1 and not (ledger.host_limits and (job.cpus or job.mem_mib)):
         return None
     found = keep(job, ledger, starts.now_s, starts.ends(), closed)
     if found is not None:
-        closed.update(index[name] for name in found.names)
+        closed.update(ledger.index[name] for name in found.names)
     return found
 
 
@@ -118,34 +113,33 @@ def _serve_large(starts: Starts, partition: Partition, served: Set[str]) -> Serv
     share, fails_s = large_share(holder, partition, per_node, now_s, settings)
     if share is not None and not share:
         return ServedLarge(gave_way=((job.id, share),))
-    strict_s = job.submit_s + settings.strict_after_s
-    changes_s = earliest(strict_s if strict_s > now_s else None, fails_s)
+    changes_s = fails_s
     queued = _queued(starts, holder)
-    if starts.alone(queued, starts.fences.level(queued.prediction.duration_s), ()):
+    if starts.alone(queued, starts.level(queued), ()):
         return ServedLarge(frozenset({job.id}), changes_s=changes_s)
     why: Sequence[Reason] = ()
-    ends, strict = starts.ends(), now_s >= strict_s
+    ends = starts.ends()
     quota_s = None if starts.quotas is None else starts.quotas.opens_s(job, ends)
     nodes = keep(job, starts.ledger, now_s, ends, starts.fences.nodes[-1])
     if nodes is not None:
         if quota_s is not None:  # until its quota has room for it, other jobs may have its nodes
             nodes = replace(nodes, until_s=max(nodes.until_s, quota_s))
-        why = (_close(starts, job, nodes, strict and quota_s is None),)
+        why = (_close(starts, job, nodes),)
         changes_s = earliest(changes_s, now_s + LOOK_AGAIN_S)
-    room_s = 0.0 if strict or nodes is None else max(nodes.until_s - now_s, 0.0) / settings.safety
+    room_s = 0.0 if nodes is None else max(nodes.until_s - now_s, 0.0)
     starts.decisions[job.id] = Hold((*why, *_no_room(starts, holder, room_s)))
     return ServedLarge(frozenset({job.id}), changes_s=changes_s)
 
 
-def _close(starts: Starts, job: Job, nodes: KeptNodes, strict: bool) -> Reason:
-    fence = nodes.fence(job, starts.ledger, starts.now_s, starts.settings.reservation.safety, strict)
+def _close(starts: Starts, job: Job, nodes: KeptNodes) -> Reason:
+    fence = nodes.fence(job, starts.ledger, starts.now_s)
     starts.close(fence)
     return fence.room
 
 
 def _no_room(starts: Starts, entry: Pending, room_s: float) -> tuple[Reason, ...]:
     """Why a job that goes before others does not start; in a pool its GPUs of its VC's quota are kept for it, but
-    from jobs expected to take at most ``room_s``."""
+    from jobs that take at most ``room_s``."""
     why = starts.no_room(_queued(starts, entry))
     if starts.quotas is not None:
         starts.quotas.keep(entry.job, room_s)

@@ -105,7 +105,7 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
     stopped: list[dict[Shape, tuple[float, Hold]]] = [{} for _ in fences.nodes]
     for queued in queue:
         # most jobs of a long queue are decided here, by what stopped a job of the same shape
-        level = fences.level(queued.prediction.duration_s)
+        level = starts.level(queued)
         shape = queued.shape
         if starts.quotas is not None and not starts.quotas.open_to(queued.entry.job, queued.prediction.duration_s):
             shape = (*shape, queued.entry.job.vc)

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from lucid.shown import for_html
 from lucid.simulator.engine import Run
+from lucid.simulator.gains import Gains, gains_headline, loss_text
 from lucid.simulator.metrics import LARGE_GPUS, SIZES
 from lucid.simulator.report import charts, policies, summary, tables
 from lucid.simulator.report.bars import bar_chart
@@ -34,11 +35,13 @@ def write_report(
     runs: Sequence[Run],
     metrics: Mapping[str, dict[str, Any]],
     notes: Sequence[str] = (),
+    told: Sequence[Gains] = (),
 ) -> None:
     """Write one HTML page that needs nothing beside itself, the same bytes for the same runs.
 
     ``metrics``: what ``run_metrics`` says of each run, by policy. ``notes`` stand near the top; where one says
     that the trace is synthetic, so does the page's title. The first run is what the others are measured against.
+    ``told``: who gains and who loses; the page shows lucid, or the last policy where lucid was not replayed.
 
     Raises:
         ValueError: there are no runs.
@@ -46,7 +49,11 @@ def write_report(
     """
     if not runs:
         raise ValueError("a report needs at least one run")
-    page = _environment().get_template("report.html.j2").render(**_context(trace_name, runs, metrics, notes))
+    page = (
+        _environment()
+        .get_template("report.html.j2")
+        .render(**_context(trace_name, runs, metrics, notes), gains=_gains(told))
+    )
     path.write_text(page, encoding="utf-8", errors="replace", newline="\n")
 
 
@@ -113,6 +120,24 @@ def _context(
         "script": _asset("report.js"),
         **sections,
     }
+
+
+def _gains(told: Sequence[Gains]) -> dict[str, Any] | None:
+    """Who gains and who loses, in words."""
+    if not told:
+        return None
+    found = next((one for one in told if one.policy == "lucid"), told[-1])
+    return {
+        "policy": found.policy,
+        "baseline": found.baseline,
+        "headline": gains_headline(found),
+        "tables": tables.gains_tables(found, _MOST_ROWS),
+        "losing": [
+            {"job": one.job, "user": one.user, "vc": one.vc, "gpus": show_count(one.gpus),
+             "later": show_duration(one.lost_s), "why": loss_text(one, show_duration)}
+            for one in found.losing
+        ],
+    }  # fmt: skip
 
 
 def _charts(

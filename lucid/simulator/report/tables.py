@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from lucid.simulator.gains import Gains
 from lucid.simulator.report.scales import time_unit
 from lucid.simulator.report.series import Floats, TimeLines
-from lucid.simulator.report.units import show_count, show_duration, show_share, unit_of
+from lucid.simulator.report.units import show_change, show_count, show_duration, show_share, unit_of
 
 __all__ = [
     "Cell",
@@ -19,6 +20,7 @@ __all__ = [
     "Plain",
     "compare",
     "completion_table",
+    "gains_tables",
     "groups_table",
     "lending_table",
     "time_table",
@@ -182,3 +184,26 @@ def lending_table(policies: Sequence[str], by_vc: Sequence[Mapping[str, Mapping[
             ]
         rows.append(row)
     return Plain("Lending between VCs", columns, rows, "A VC borrows what it holds beyond its quota.")
+
+
+def gains_tables(found: Gains, most_rows: int) -> list[tuple[str, list[tuple[str, list[str], bool]], int]]:
+    """By VC and by user, those that lose most first: a title, rows (name, cells, does it lose?), and how many rows
+    more there are."""
+    made = []
+    for title, parties in (("VC", found.vcs), ("user", found.users)):
+        rows = [
+            (
+                party.name or "(no name)",
+                [
+                    show_count(party.jobs),
+                    show_duration(party.baseline_s),
+                    show_duration(party.jct_s),
+                    show_change(party.jct_s, party.baseline_s) or "the same",
+                    show_count(party.later),
+                ],
+                show_change(party.jct_s, party.baseline_s).endswith("more"),
+            )
+            for party in parties[:most_rows]
+        ]
+        made.append((title, rows, max(len(parties) - most_rows, 0)))
+    return made

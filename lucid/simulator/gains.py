@@ -1,0 +1,225 @@
+"""Who gains and who loses under a policy against another one: users, VCs, and the jobs that lose most, with reasons.
+
+A job loses the difference of its two JCTs. This module divides it into what differs: time spent waiting, time of a
+profiling run whose work was not kept, and time that the job took longer to run beside another job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from lucid.core.decision import DecisionRow
+from lucid.core.reason import BehindHead, LargeShare, PlainOrder, Reserved
+from lucid.simulator.engine import Run
+from lucid.simulator.record import DecisionLog
+from lucid.simulator.state import JobOutcome
+
+__all__ = [
+    "BASELINE",
+    "LOSES_FROM",
+    "Gains",
+    "Losing",
+    "Party",
+    "baseline_of",
+    "gains",
+    "gains_headline",
+    "gains_to_dict",
+    "gains_told",
+    "loss_text",
+]
+
+BASELINE = "backfill"
+"""What a cluster does without Lucid. Where this policy is not replayed, the first one is the baseline."""
+LOSES_FROM = 1.05
+"""A user or a VC loses if its mean JCT is more than this many times that of the baseline."""
+_SAME = 1e-4
+"""A mean JCT within this share of the baseline's is the same."""
+_LISTED = 10
+_LEAST_S = 60.0
+"""A part of a loss that is shorter is not told."""
+
+_OTHERS = "behind jobs with less work (estimate x GPUs)"
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """A user, a VC, or everybody. ``jct_s``, ``baseline_s``: mean JCT of its jobs under the policy and under the
+    baseline. ``later``: how many of its jobs end over a minute later."""
+
+    name: str
+    jobs: int
+    jct_s: float
+    baseline_s: float
+    later: int
+
+    @property
+    def ratio(self) -> float:
+        """Mean JCT over that of the baseline; above 1 the party loses."""
+        return self.jct_s / self.baseline_s if self.baseline_s else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Losing:
+    """A job that ends later than under the baseline, by ``lost_s``. ``wait_s``: so much longer it waited, of it
+    ``waits``: seconds by what it waited for, as the decisions say. ``profiled_s``: profiling run that had to be done
+    again. ``slower_s``: so much longer it ran beside other jobs, and ``speed``: how fast it ran there."""
+
+    job: str
+    user: str
+    vc: str
+    gpus: int
+    lost_s: float
+    wait_s: float
+    profiled_s: float
+    slower_s: float
+    speed: float | None
+    waits: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gains:
+    """``users``, ``vcs``: all of them, those that lose most first. ``latest_s``: by how much longer the unluckiest
+    job waited than under the baseline. ``losing``: the jobs that lose most."""
+
+    policy: str
+    baseline: str
+    everybody: Party
+    vcs: tuple[Party, ...]
+    users: tuple[Party, ...]
+    latest_s: float
+    losing: tuple[Losing, ...]
+
+    @property
+    def users_losing(self) -> int:
+        """Users whose mean JCT is over 5 % above the baseline's."""
+        return sum(party.ratio > LOSES_FROM for party in self.users)
+
+    @property
+    def vcs_losing(self) -> int:
+        """VCs whose mean JCT is above the baseline's."""
+        return sum(party.ratio > 1 + _SAME for party in self.vcs)
+
+
+def baseline_of(runs: Sequence[Run]) -> Run | None:
+    """The run that the others are measured against: plain Slurm, else the first; ``None`` for a single run."""
+    if len(runs) < 2:
+        return None
+    return next((run for run in runs if run.policy == BASELINE), runs[0])
+
+
+def gains(run: Run, baseline: Run, log: DecisionLog | None = None) -> Gains | None:
+    """Compare two runs of the same trace; ``None`` where they have no ended job in common.
+
+    ``log``: the decisions of ``run``; without it a loss does not say what the job waited for.
+    """
+    before = {o.job.id: o for o in baseline.outcomes if o.end_s >= 0}
+    both = [(o, before[o.job.id]) for o in run.outcomes if o.end_s >= 0 and o.job.id in before]
+    if not both:
+        return None
+    worst = sorted(both, key=lambda pair: (pair[1].jct_s - pair[0].jct_s, pair[0].job.rank))[:_LISTED]
+    losing = [_losing(o, was, log) for o, was in worst if o.jct_s - was.jct_s >= _LEAST_S]
+    return Gains(
+        run.policy,
+        baseline.policy,
+        _party("all jobs", both),
+        _parties((o.job.vc, (o, was)) for o, was in both),
+        _parties((o.job.user, (o, was)) for o, was in both),
+        max(o.queue_s - was.queue_s for o, was in both),
+        tuple(losing),
+    )
+
+
+def gains_told(runs: Sequence[Run], logs: Mapping[str, DecisionLog]) -> list[Gains]:
+    """Every run against the baseline, in their order; the ``logs`` are by policy, as far as there are any."""
+    baseline = baseline_of(runs)
+    if baseline is None:
+        return []
+    found = (gains(run, baseline, logs.get(run.policy)) for run in runs if run is not baseline)
+    return [one for one in found if one is not None]
+
+
+def gains_headline(found: Gains) -> str:
+    """Who loses, in one sentence."""
+    most = f"{LOSES_FROM - 1:.0%}"
+    return (
+        f"Mean JCT under {found.policy} is {found.everybody.ratio:.3f} times that under {found.baseline}. "
+        f"{found.users_losing} of {len(found.users)} users lose more than {most} of their mean JCT, "
+        f"and {found.vcs_losing} of {len(found.vcs)} VCs lose."
+    )
+
+
+def gains_to_dict(found: Gains) -> dict[str, Any]:
+    """JSON form, with the counts."""
+    return {**asdict(found), "users_losing": found.users_losing, "vcs_losing": found.vcs_losing}
+
+
+_Pair = tuple[JobOutcome, JobOutcome]
+
+
+def _party(name: str, pairs: Sequence[_Pair]) -> Party:
+    jct_s, baseline_s = (sum(pair[i].jct_s for pair in pairs) / len(pairs) for i in (0, 1))
+    later = sum(o.jct_s - was.jct_s > _LEAST_S for o, was in pairs)
+    return Party(name, len(pairs), jct_s, baseline_s, later)
+
+
+def _parties(named: Iterable[tuple[str, _Pair]]) -> tuple[Party, ...]:
+    groups: dict[str, list[_Pair]] = {}
+    for name, pair in named:
+        groups.setdefault(name, []).append(pair)
+    found = [_party(name, pairs) for name, pairs in groups.items()]
+    return tuple(sorted(found, key=lambda party: (-party.ratio, party.name)))
+
+
+def _losing(outcome: JobOutcome, was: JobOutcome, log: DecisionLog | None) -> Losing:
+    job = outcome.job
+    run_s, was_run_s = outcome.jct_s - outcome.queue_s, was.jct_s - was.queue_s
+    again_s = outcome.profiled_s if outcome.preemptions == 0 and not outcome.ended_in_profiling else 0.0
+    slower_s = max(run_s - was_run_s - again_s, 0.0)
+    shared_s = outcome.packed_s
+    speed = 1 - slower_s / shared_s if shared_s > slower_s > 0 else None
+    waits = () if log is None else _waits(log.of(job.id))
+    wait_s = outcome.queue_s - was.queue_s
+    lost_s = outcome.jct_s - was.jct_s
+    return Losing(job.id, job.user, job.vc, job.gpus, lost_s, wait_s, again_s, slower_s, speed, waits)
+
+
+def _waits(rows: Sequence[DecisionRow]) -> tuple[tuple[str, float], ...]:
+    """Seconds by what a job waited for, longest first. A hold counts until the next decision on the job."""
+    spent: dict[str, float] = {}
+    for row, after in pairwise(rows):
+        if row.verb == "hold":
+            what = _what(row, rows[-1].partition)
+            spent[what] = spent.get(what, 0.0) + after.at_s - row.at_s
+    found = [(what, s) for what, s in spent.items() if s >= _LEAST_S]
+    return tuple(sorted(found, key=lambda item: (-item[1], item[0])))
+
+
+def _what(row: DecisionRow, home: str) -> str:
+    for reason in row.reasons:
+        if isinstance(reason, PlainOrder) and reason:
+            return "first in line, for nodes that drain"
+        if isinstance(reason, Reserved):
+            own = reason.holder == row.job_id
+            return "for nodes that drain" if own else f"nodes are kept for job {reason.holder}"
+        if isinstance(reason, LargeShare):
+            return "large jobs give way to smaller ones"
+    if row.partition != home or any(isinstance(reason, BehindHead) for reason in row.reasons):
+        return "for a profiling node"
+    return _OTHERS
+
+
+def loss_text(found: Losing, show: Callable[[float], str]) -> str:
+    """One loss in words; ``show`` writes a duration."""
+    parts: list[str] = []
+    if found.wait_s >= _LEAST_S:
+        waits = "; ".join(f"{show(s)} {what}" for what, s in found.waits[:3])
+        parts.append(f"waited {show(found.wait_s)} longer" + (f" ({waits})" if waits else ""))
+    if found.profiled_s > 0:
+        parts.append(f"started over after a profiling run of {show(found.profiled_s)}")
+    if found.slower_s >= _LEAST_S:
+        speed = "" if found.speed is None else f" at {found.speed:.0%} of its speed"
+        parts.append(f"ran {show(found.slower_s)} longer beside another job{speed}")
+    return "; ".join(parts) or "ended later"
