@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import resource
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +16,7 @@ from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import preset, synthesise, vc_layout
 
-__all__ = ["figures", "merged", "packs"]
+__all__ = ["figures", "merged", "million", "packs"]
 
 _TIMES = 3
 _AT_MOST = 3.6
@@ -58,6 +61,36 @@ def packs(runs: int) -> Iterator[Figure]:  # noqa: ARG001
     yield Figure("backfill on P1, CPU", _cpu_s(scenario, "backfill", None), "s", 1, plain_s, "fifo", at_most=20.0)
     without_s = _cpu_s(scenario, "lucid", None)
     yield Figure("lucid on P1, CPU", _cpu_s(scenario, "lucid", 12.0), "s", 1, without_s, "no starvation bound")
+
+
+def million(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - a quarter of an hour: once is enough
+    """A million jobs on 9,600 nodes: the VCs of a synthetic month, again and again beside themselves. In a process
+    of its own, so that the peak of memory is its own."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        cpu_s, peak_mib, jobs, nodes = pool.submit(_beside, _MILLION, _MILLION_NODES).result()
+    what = f"lucid on {jobs:,} jobs and {nodes:,} nodes"
+    yield Figure(f"{what}, CPU", cpu_s / 60, "min", 1, at_most=12.0)
+    yield Figure(f"{what}, peak memory", peak_mib, "MiB", 1, at_most=1536.0)
+
+
+_MILLION, _MILLION_NODES = 1_000_000, 9_600
+
+
+def _beside(jobs: int, nodes: int) -> tuple[float, float, int, int]:
+    """CPU s of the replay, peak MiB, and how many jobs and nodes there were."""
+    month = synthesise(preset(_MONTH).resized(jobs * sum(vc_layout(_MONTH).values()) // nodes, None), _SEED)
+    vcs: dict[str, int] = {}
+    items = []
+    for copy in range(-(-jobs // len(month.jobs))):
+        vcs |= {f"{name}.{copy}": count for name, count in vc_layout(_MONTH).items()}
+        for item in month.jobs:
+            job = item.job
+            at_s = job.submit_s + _SHIFT_S * copy
+            items.append(replace(item, job=replace(job, id=f"{job.id}.{copy}", vc=f"{job.vc}.{copy}", submit_s=at_s)))
+    items.sort(key=lambda item: (item.job.submit_s, item.job.rank, item.job.id))
+    run = simulate(Scenario(Trace("beside", tuple(items[:jobs])), vcs), "lucid")
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return run.cpu_s, peak_mib, len(run.outcomes), sum(vcs.values())
 
 
 def _growth(name: str, scenario: Scenario) -> Iterator[Figure]:

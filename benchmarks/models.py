@@ -85,7 +85,7 @@ def _train() -> None:
 
 
 def _predicting(runs: int) -> Iterator[Figure]:
-    from lucid.models.duration.features import DurationHistory
+    from lucid.models.duration.history import DurationHistory
     from lucid.models.duration.model import DurationModel
 
     jobs = many_jobs(12_000)

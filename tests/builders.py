@@ -219,6 +219,7 @@ def a_cluster(
     interleaving: Interleaving | None = None,
     agents: bool = False,
     memory: PairMemory | None = None,
+    pooled: bool = False,
 ) -> SimulatedCluster:
     """The simulated cluster; one VC of one 8-GPU node unless told."""
     return SimulatedCluster(
@@ -233,6 +234,7 @@ def a_cluster(
         interleaving=interleaving,
         agents=agents,
         memory=memory,
+        pooled=pooled,
     )
 
 
@@ -272,6 +274,7 @@ def replay(
         interference=interference,
         overheads=overheads,
         profiling=settings(**sections).profiling,
+        pooled=settings(**sections).lending.mode != "off",
     )
     tape = Tape()
     result = run(cluster, chosen, predictor, tape)

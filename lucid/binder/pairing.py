@@ -108,9 +108,17 @@ class Binder:
         self._open: dict[tuple[int, str], dict[str, _Candidate]] = defaultdict(dict)
         """Jobs that may be joined, by GPU count (and user, where only jobs of one user share), then by id in order of
         start."""
-        if settings.gss:
-            for entry in partition.running:
+        self._unasked: list[Running] = [*partition.running] if settings.gss else []
+        """Jobs not yet looked at: in most plans nobody looks for a partner."""
+
+    def _offered(self) -> dict[tuple[int, str], dict[str, _Candidate]]:
+        """The jobs that may be joined, as ``_open``."""
+        if self._unasked:
+            unasked, self._unasked = self._unasked, []
+            # most of a large VC's jobs have a partner already: the others are picked out in one go
+            for entry in [e for e in unasked if e.partner is None and e.profile is not None]:
                 self.offer(entry)
+        return self._open
 
     def offer(self, entry: Running) -> None:
         """Let others join this job, if every rule that concerns it alone holds: measured, stable, alone on
@@ -187,7 +195,7 @@ class Binder:
         """
         wish = _Wish(entry, value, score, gss, self._settings.least_pair_speed if floor is None else floor)
         job, room, limit = entry.job, gss - score, _SCAN_LIMIT
-        candidates = self._open[self._kind(job)]
+        candidates = self._offered()[self._kind(job)]
         too_much: _Candidate | None = None
         furthest: _Pair | None = None
         best: _Pair | None = None
@@ -222,7 +230,7 @@ class Binder:
             return None, (same, ShareScores(score, too_much.score, gss))
         others = 0
         if self._settings.same_user_only and not candidates:
-            others = sum(len(jobs) for (gpus, _), jobs in self._open.items() if gpus == job.gpus)
+            others = sum(len(jobs) for (gpus, _), jobs in self._offered().items() if gpus == job.gpus)
         none = SameGpus(job.gpus, 0)
         return None, (none, SameUser(job.user, others)) if others else (none,)
 
@@ -288,13 +296,17 @@ class Binder:
 
     def joined(self, entry: Pending, other: Running) -> None:
         """Note a pair."""
-        self._open[self._kind(entry.job)].pop(other.job.id, None)
+        self._offered()[self._kind(entry.job)].pop(other.job.id, None)
         self._ledger.join(entry.job, other.placement)
 
     def started(self, entry: Pending, placement: Placement) -> None:
         """Note a job that started alone: it may be joined in the same plan."""
         self._ledger.take(entry.job, placement)
-        self.offer(Running(entry.job, self._now_s, placement, profile=entry.profile, alone=entry.alone))
+        fresh = Running(entry.job, self._now_s, placement, profile=entry.profile, alone=entry.alone)
+        if self._unasked:
+            self._unasked.append(fresh)
+        else:
+            self.offer(fresh)
 
 
 _LIMIT_FACTOR = 2.0

@@ -101,6 +101,8 @@ def duration(jobs_file: Path, test_from: int, refits: int, as_json: bool) -> Non
 
     JOBS are sacct lines (26 fields separated by '|', no header), or a CSV with submit_time and duration, or with
     submit_time, start_time, end_time and run_time. The first line decides which.
+
+    Exit status: 1 if the estimates are worse than the running median by more than 1 %.
     """
     from lucid.models.duration.evaluate import evaluate_duration
 
@@ -108,20 +110,12 @@ def duration(jobs_file: Path, test_from: int, refits: int, as_json: bool) -> Non
         figures = evaluate_duration(jobs_file, test_from, refits=refits, progress=report)
     if as_json:
         say(json.dumps(figures))
-        return
-    median = figures["running_median"]
-    _table(
-        f"durations of {figures['jobs']:,} jobs",
-        ("", "model", "median of the user's jobs so far"),
-        [
-            ("mean absolute error", f"{figures['mae_s']:,.1f} s", f"{median['mae_s']:,.1f} s"),
-            ("within a factor of 2", f"{figures['within_2x']:.1%}", f"{median['within_2x']:.1%}"),
-            ("Spearman's rank correlation", f"{figures['spearman']:.3f}", f"{median['spearman']:.3f}"),
-            ("inside the 80 % interval", f"{figures['coverage_80']:.1%}", ""),
-        ],
-    )
-    say("chosen at the refits: " + ", ".join(_counted(figures["choices"])))
-    say("estimates by: " + ", ".join(f"{name} {count:,}" for name, count in figures["sources"].items()))
+    else:
+        _print_durations(figures)
+    if figures["worse"]:
+        for words in figures["worse"]:
+            say(f"worse than the running median by more than 1 %: {words}", err=True)
+        click.get_current_context().exit(1)
 
 
 @evaluate.command()
@@ -212,6 +206,33 @@ def packing(
     )
     if curve is not None:
         say(f"written: {curve}")
+
+
+def _print_durations(figures: Mapping[str, Any]) -> None:
+    median = figures["running_median"]
+    users, days = figures["users_tested"], figures["days_tested"]
+    _table(
+        f"durations of {figures['jobs']:,} jobs of {users:,} users, submitted on {days:,} days",
+        ("", "model", "median of the user's jobs so far"),
+        [
+            ("mean absolute error", f"{figures['mae_s']:,.1f} s", f"{median['mae_s']:,.1f} s"),
+            ("within a factor of 2", f"{figures['within_2x']:.1%}", f"{median['within_2x']:.1%}"),
+            ("Spearman's rank correlation", f"{figures['spearman']:.3f}", f"{median['spearman']:.3f}"),
+            (
+                "mean over users: absolute error",
+                f"{figures['per_user']['mae_s']:,.1f} s",
+                f"{median['per_user']['mae_s']:,.1f} s",
+            ),
+            (
+                "mean over users: within a factor of 2",
+                f"{figures['per_user']['within_2x']:.1%}",
+                f"{median['per_user']['within_2x']:.1%}",
+            ),
+            ("inside the 80 % interval", f"{figures['coverage_80']:.1%}", ""),
+        ],
+    )
+    say("tables trained at the refits: " + ", ".join(_counted(figures["choices"])))
+    say("estimates by: " + ", ".join(f"{name} {count:,}" for name, count in figures["sources"].items()))
 
 
 def _share(value: float | None) -> str:

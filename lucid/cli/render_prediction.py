@@ -27,6 +27,11 @@ _BESIDE = {
     "same_request_last": "the user's last job with the same request",
     "same_name": "the user's jobs with such a name",
     "limit_ratio": "the requested time limit",
+    "best user_median11": "the user's last 11 jobs",
+    "best request_median": "the user's jobs with the same request",
+    "best request_median11": "the user's last 11 jobs with the same request",
+    "best name_median": "the user's jobs with such a name",
+    "best name_median3": "the user's last 3 jobs with such a name",
 }
 """Features that are logarithms of a factor beside the anchor."""
 _NAMED = {
@@ -131,8 +136,8 @@ def _term_lines(terms: DurationTerms, user: str) -> list[str]:
 def _anchor_words(term: Term, user: str) -> str:
     if term.name == "user median":
         return f"user {user}, median of {term.value}"
-    if term.name == "request median":
-        return f"user {user}, median of {term.value} with the same request"
+    if term.name == "near limit":
+        return f"a user without a finished job; median of {term.value} who had jobs with such a time limit"
     if term.name == "demand mean":
         return f"a user without a finished job; mean of all jobs with {term.value}"
     return "nothing has finished yet; taken for granted"

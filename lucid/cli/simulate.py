@@ -183,6 +183,26 @@ def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> N
                 ]
                 split.add_row(group, f"{first['jobs']:,}", *cells)
         console.print(split)
+    _lending_table(console, metrics)
+
+
+def _lending_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> None:
+    """Of each VC of a pool, under each policy that lends."""
+    lenders = {name: m["by_vc"] for name, m in metrics.items() if any("quota_gpus" in g for g in m["by_vc"].values())}
+    if not lenders:
+        return
+    table = Table(title="GPU-hours lent / borrowed, jobs past their bound, by VC")
+    table.add_column("VC")
+    table.add_column("quota", justify="right")
+    for name in lenders:
+        table.add_column(name, justify="right")
+    for vc, first in next(iter(lenders.values())).items():
+        cells = [
+            f"{g[vc]['lent_gpu_h']:,.0f} / {g[vc]['borrowed_gpu_h']:,.0f}, {g[vc].get('jobs_past_bound', '-')}"
+            for g in lenders.values()
+        ]
+        table.add_row(vc, f"{first['quota_gpus']:,}", *cells)
+    console.print(table)
 
 
 def _past_bound(found: Mapping[str, Any]) -> str:

@@ -140,13 +140,17 @@ class FairnessSettings(Section):
 
 
 class LendingSettings(Section):
-    """What VCs may have of each other's GPUs."""
+    """What VCs may have of each other's GPUs. In replays only: lucidd refuses these settings so far."""
 
     mode: Literal["off", "quota", "borrow"] = "off"
     """``off``: each VC has its own nodes. ``quota``: the VCs have their nodes in common, and each a quota of GPUs: as
     many as its own nodes have. ``borrow``: beyond its quota, too, a VC may start short jobs on idle GPUs."""
     longest_s: float = Field(14400.0, gt=0)
     """Jobs expected to take longer than this do not borrow."""
+    bound_s: float | None = Field(43200.0, gt=0)
+    """What a lender is promised: none of its jobs waits for more than this beyond when plain Slurm order would have
+    started it on GPUs of the VC's own. From ``policy.fairness.keep_from`` of it on, the job goes before all others of
+    the pool. Unset: only ``policy.fairness.beyond_plain_s`` is promised."""
 
 
 class BackfillSettings(Section):
@@ -262,7 +266,7 @@ class PolicySettings(Section):
     """Where a job of more than one node leaves a remainder, put it on the emptiest node (as the published
     simulator does) instead of the tightest that fits."""
     fairness: FairnessSettings = FairnessSettings()
-    lending: LendingSettings = LendingSettings()
+    lending: LendingSettings = simulated(LendingSettings())
     backfill: BackfillSettings = BackfillSettings()
     tiresias: TiresiasSettings = simulated(TiresiasSettings(), policy="tiresias")
     muri: MuriSettings = simulated(MuriSettings(), policy="muri")

@@ -53,19 +53,18 @@ class Ledger:
         self.host_limits = any(node.cpus or node.mem_mib for node in partition.nodes)
         self.free_cpus = [node.cpus_left for node in partition.nodes]
         self.free_mem_mib = [node.mem_left_mib for node in partition.nodes]
-        self.holders: dict[Placement, Running] = {}
-        """The first job on each set of GPUs in use."""
         self.pairs: set[Placement] = set()
+        """Sets of GPUs that two jobs hold."""
         self._out: tuple[int, str] | None = None
-        free_mask, index, holders = self.free_mask, self.index, self.holders
+        free_mask, index = self.free_mask, self.index
         for running in partition.running:
             placement = running.placement
-            if placement in holders:
-                self.pairs.add(placement)
-            else:
-                holders[placement] = running
-                for name, mask in placement:
-                    free_mask[index[name]] &= ~mask
+            for name, mask in placement:
+                i = index[name]
+                left = free_mask[i] & ~mask
+                if left == free_mask[i] and self.nodes[i].available:
+                    self.pairs.add(placement)
+                free_mask[i] = left
             if self.host_limits:
                 self._host(running.job, placement, -1)
         self.free_count = [mask.bit_count() for mask in free_mask]
@@ -144,7 +143,6 @@ class Ledger:
             if placement in self.pairs:
                 self.pairs.discard(placement)
                 continue
-            self.holders.pop(placement, None)
             for name, mask in placement:
                 i = self.index[name]
                 if self.nodes[i].available:

@@ -17,7 +17,7 @@ from lucid.calibrate.tables import shipped
 from lucid.core.job import Ended, Job
 from lucid.core.ports import Forecaster, Predictor
 from lucid.live.guarded import GuardedForecaster
-from lucid.models.duration.features import DurationHistory
+from lucid.models.duration.history import DurationHistory
 from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.models.packing.share_score import ShareTree

@@ -13,7 +13,8 @@ from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Predictor
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term
 from lucid.errors import ModelError
-from lucid.models.duration.features import LOG_OFFSET_S, DurationHistory
+from lucid.models.duration.features import LOG_OFFSET_S
+from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, JobTable
 from lucid.models.duration.kind import DURATION
 from lucid.models.duration.model import DurationModel
@@ -51,8 +52,10 @@ class LearnedPredictor:
     ) -> None:
         self._sources = {"duration": self.name, "share": "share tree", **(sources or {})}
         self._profiled_s = profiled_s
-        self.duration = duration
         self.history = history
+        self.duration: DurationModel | None = None
+        if duration is not None:
+            self.take(duration)
         self._otherwise = otherwise
         self._share = share
         self._pairs = None if pairs is None else RowScorer(pairs.model)
@@ -84,6 +87,11 @@ class LearnedPredictor:
             profiled_s=profiled_s,
             sources={"duration": f"{cls.name} {served.version(DURATION)}", "share": source},
         )
+
+    def take(self, duration: DurationModel) -> None:
+        """Estimate durations by this model from now on; the history judges the model's tables as jobs end."""
+        self.duration = duration
+        duration.serve(self.history)
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
         """Duration with its terms; the share score, with the path through the tree, once there is a profile."""

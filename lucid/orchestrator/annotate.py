@@ -14,6 +14,9 @@ from lucid.core.snapshot import Partition, Snapshot
 
 __all__ = ["Annotator"]
 
+_Places = tuple[tuple[Pending | Running, ...], dict[int, int]]
+_NOTHING: _Places = ((), {})
+
 
 class Annotator:
     """Fills in ``Snapshot.predictions``, and ``arrivals`` where there is a forecaster. A job is predicted when first
@@ -29,8 +32,9 @@ class Annotator:
         self._seen_with: dict[str, JobProfile | None] = {}
         self._limits: dict[str, float | None] = {}
         self._partitions: dict[str, Partition] = {}
-        self._entries: dict[str, dict[int, Pending | Running]] = {}
-        """By partition, the entries already looked at, under their ``id``: most are the same as the last time."""
+        self._entries: dict[str, _Places] = {}
+        """By partition, the entries already looked at, and the place of each by its ``id``: most are the same as the
+        last time. (While the entries are kept no other has the ``id`` of one.)"""
         self._handed_out: weakref.ref[Snapshot] | None = None
 
     def __call__(self, snapshot: Snapshot, memory: Mapping[str, object] | None = None) -> Snapshot:
@@ -48,11 +52,11 @@ class Annotator:
             if self._partitions.get(name) is not partition:
                 self._partitions[name] = partition
                 both = partition.pending + partition.running
-                entries = dict(zip(map(id, both), both, strict=True))
-                fresh = entries.keys() - self._entries.get(name, {}).keys()
-                if fresh:
-                    self._predict([entries[i] for i in entries if i in fresh], snapshot.now_s)
-                self._entries[name] = entries
+                places = dict(zip(map(id, both), range(len(both)), strict=True))
+                _, before = self._entries.get(name, _NOTHING)
+                fresh = places.keys() - before.keys()
+                self._predict([both[at] for at in sorted(places[i] for i in fresh)], snapshot.now_s)
+                self._entries[name] = both, places
         arrivals = snapshot.arrivals if self._forecaster is None else self._forecaster.forecast(snapshot.now_s)
         annotated = replace(
             snapshot, predictions=MappingProxyType(self._predictions), arrivals=arrivals, memory=memory or {}

@@ -44,9 +44,7 @@ class SafetyCheck:
     def __init__(
         self, group_limit: int = 1, restarts: Restarts | None = None, lending: LendingSettings | None = None
     ) -> None:
-        self._group_limit = group_limit
-        self._lending = lending
-        self._restarts = restarts
+        self._group_limit, self._restarts, self._lending = group_limit, restarts, lending
         self._passed: dict[str, tuple[Partition, PartitionPlan]] = {}
 
     def __call__(self, snapshot: Snapshot, plan: Plan) -> None:
@@ -171,7 +169,9 @@ def check_partition(
     if not plan.actions:
         return
     pending = {entry.job.id: entry for entry in partition.pending}
-    running = {entry.job.id: entry for entry in partition.running}
+    # nothing is asked about a running job where the plan only starts jobs
+    only_starts = all(isinstance(action.decision, Start) for action in plan.actions)
+    running = {} if only_starts else {entry.job.id: entry for entry in partition.running}
     if elsewhere is not None and any(a.job_id not in pending and isinstance(a.decision, Start) for a in plan.actions):
         pending = {**elsewhere.waiting(), **pending}
     touched = {
@@ -262,10 +262,9 @@ class _Book:
         if not touched:
             return
         for entry in partition.running:
-            for part in entry.placement:
-                if part.node in touched:
-                    self._put(entry.job, entry.profile, entry.placement)
-                    break
+            parts = entry.placement
+            if parts and (parts[0].node in touched or any(part.node in touched for part in parts[1:])):
+                self._put(entry.job, entry.profile, parts)
 
     def _put(self, job: Job, profile: JobProfile | None, placement: tuple[tuple[str, int], ...]) -> None:
         self.jobs[job.id] = (job, profile, len(placement))
@@ -303,9 +302,8 @@ class _Book:
         if elastic is None and gpus != job.gpus:
             raise UnsafePlan(f"job {job.id}: it asked for {job.gpus} GPUs, and would get {gpus}")
         if elastic is not None and not elastic.min_gpus <= gpus <= elastic.max_gpus:
-            raise UnsafePlan(
-                f"job {job.id}: it takes {elastic.min_gpus} to {elastic.max_gpus} GPUs, and would get {gpus}"
-            )
+            limits = f"{elastic.min_gpus} to {elastic.max_gpus}"
+            raise UnsafePlan(f"job {job.id}: it takes {limits} GPUs, and would get {gpus}")
         if elastic is None and len(placement) < min(job.min_nodes, job.gpus):
             raise UnsafePlan(f"job {job.id}: it asked for {job.min_nodes} nodes, and would get {len(placement)}")
         if len({part.node for part in placement}) != len(placement):
@@ -321,9 +319,8 @@ class _Book:
                 bits ^= bit
                 others.update(self.on_gpu.get((name, bit), ()))
         if beside is None and not others <= set(group):
-            raise UnsafePlan(
-                f"job {job.id}: its GPUs are held by {sorted(others)}, and the plan does not let them share"
-            )
+            held = f"its GPUs are held by {sorted(others)}"
+            raise UnsafePlan(f"job {job.id}: {held}, and the plan does not let them share")
         if beside is not None:
             self._pair(job, profile, placement, beside, others)
         self._put(job, profile, placement)
@@ -350,7 +347,5 @@ class _Book:
             raise UnsafePlan(f"job {unknown}: it would share GPUs, but its GPU memory has not been measured")
         for name, _ in placement:
             if profile.gpu_mem_mib + other.gpu_mem_mib > self.nodes[name].gpu_mem_mib:
-                raise UnsafePlan(
-                    f"jobs {job.id} and {partner.id}: {profile.gpu_mem_mib:g} + {other.gpu_mem_mib:g} MiB do "
-                    f"not fit on a GPU of {name!r} with {self.nodes[name].gpu_mem_mib} MiB"
-                )
+                peaks = f"{profile.gpu_mem_mib:g} + {other.gpu_mem_mib:g} MiB do not fit on a GPU of {name!r}"
+                raise UnsafePlan(f"jobs {job.id} and {partner.id}: {peaks} with {self.nodes[name].gpu_mem_mib} MiB")

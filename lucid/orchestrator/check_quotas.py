@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from lucid.config import LendingSettings
 from lucid.core.decision import PartitionPlan, Regroup, Release, Requeue, Resize, Start
-from lucid.core.ledger import Ledger
 from lucid.core.placement import placement_gpus
 from lucid.core.prediction import Prediction
 from lucid.core.reason import PlainOrder
 from lucid.core.rounding import past
 from lucid.core.snapshot import Partition
 from lucid.errors import UnsafeAction
+from lucid.orchestrator.quotas import holders
 
 __all__ = ["check_quotas"]
 
@@ -38,10 +38,7 @@ def check_quotas(
         return
     leaving = {a.job_id for a in plan.actions if isinstance(a.decision, Requeue | Release | Resize | Regroup)}
     held: dict[str, int] = {}
-    staying = Partition(
-        partition.name, partition.nodes, running=tuple(e for e in partition.running if e.job.id not in leaving)
-    )
-    for placement, entry in Ledger(staying).holders.items():
+    for placement, entry in holders(e for e in partition.running if e.job.id not in leaving).items():
         held[entry.job.vc] = held.get(entry.job.vc, 0) + placement_gpus(placement)
     longest_s = lending.longest_s if lending is not None and lending.mode == "borrow" else -1.0
     jobs = {entry.job.id: entry.job for entry in partition.running}

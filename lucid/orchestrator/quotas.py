@@ -7,13 +7,20 @@ from dataclasses import dataclass
 
 from lucid.config import LendingSettings
 from lucid.core.job import Job, Running
-from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.reason import Borrows, Quota, Reason
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.timeline import End
 
-__all__ = ["Quotas"]
+__all__ = ["Quotas", "holders"]
+
+
+def holders(running: Iterable[Running]) -> dict[Placement, Running]:
+    """The first job on each set of GPUs in use. ``running``: in order of start."""
+    found: dict[Placement, Running] = {}
+    for entry in running:
+        found.setdefault(entry.placement, entry)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +39,13 @@ class Quotas:
     it outlasts its partner, the GPUs are its VC's from then on.
     """
 
-    def __init__(self, partition: Partition, ledger: Ledger, lending: LendingSettings | None = None) -> None:
+    def __init__(self, partition: Partition, lending: LendingSettings | None = None) -> None:
         self.of: Mapping[str, int] = partition.quotas
         self.held = dict.fromkeys(self.of, 0)
-        for placement, entry in ledger.holders.items():
-            self._add(entry.job.vc, placement_gpus(placement))
+        held = self.held
+        for entry in holders(partition.running).values():
+            vc = entry.job.vc
+            held[vc] = held.get(vc, 0) + entry.gpus
         self._longest_s = lending.longest_s if lending is not None and lending.mode == "borrow" else -1.0
         self._kept: dict[str, list[_Kept]] = {}
 
@@ -46,11 +55,6 @@ class Quotas:
     def take(self, job: Job) -> None:
         """The job starts alone."""
         self._add(job.vc, job.gpus)
-
-    def give_back(self, entries: Iterable[Running]) -> None:
-        """These jobs, none with a partner, are gone."""
-        for entry in entries:
-            self._add(entry.job.vc, -entry.gpus)
 
     def keep(self, job: Job, room_s: float) -> None:
         """Keep GPUs of the quota of the job's VC for it; jobs expected to take at most ``room_s`` may have them

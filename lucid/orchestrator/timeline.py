@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
-from lucid.core.rounding import ROUNDING
+from lucid.core.rounding import ROUNDING, reached
 
 __all__ = ["End", "Slot", "Timeline", "expected_ends"]
 
@@ -36,11 +37,12 @@ def expected_ends(running: Iterable[Running], predictions: Mapping[str, Predicti
     """When running jobs are expected to end. A job that has outlived its estimate is expected to run for as long
     again as it has run (``Prediction.remaining_s``)."""
     ends: list[End] = []
-    for entry in running:
-        found, start_s = predictions[entry.job.id], entry.start_s
+    for entry in running:  # hundreds in a plan
+        job, start_s = entry.job, entry.start_s
+        duration_s = predictions[job.id].duration_s
         # not now + what remains: that moves by a rounding error, and nodes that are equal would change places
-        end_s = 2 * now_s - start_s if found.outlived(now_s - start_s) else start_s + found.duration_s
-        ends.append((end_s, entry.job, entry.placement))
+        end_s = 2 * now_s - start_s if reached(now_s - start_s, duration_s) else start_s + duration_s
+        ends.append((end_s, job, entry.placement))
     return ends
 
 
@@ -66,29 +68,31 @@ class Timeline:
 
     def __init__(self, ledger: Ledger, now_s: float, ends: Iterable[End]) -> None:
         self._ledger = ledger
-        held = list(ends)
+        held = sorted(ends, key=_END_S)
         instants = sorted({end_s for end_s, _, _ in held})
         if len(instants) > _MOST_STEPS:
             stride = -(-len(instants) // _MOST_STEPS)
             instants = sorted({*instants[stride - 1 :: stride], instants[-1]})
         self._times = [now_s, *instants]
-        last: dict[Placement, float] = {}
-        for end_s, _, placement in held:
-            last[placement] = max(last.get(placement, end_s), end_s)  # of a pair the later one frees the GPUs
-        self._free = self._gained(last)
+        self._free = self._gained(held)
         self._host = _HostRoom(self, ledger, held, len(self._times)) if ledger.host_limits else None
 
-    def _gained(self, last: Mapping[Placement, float]) -> list[list[int]]:
-        """By step, and by number of GPUs from 0: the nodes that have at least so many free."""
+    def _gained(self, held: Sequence[End]) -> list[list[int]]:
+        """By step, and by number of GPUs from 0: the nodes that have at least so many free. ``held``: the first end
+        first."""
         ledger, per_node = self._ledger, self._ledger.gpus_per_node
         index, nodes, counts = ledger.index, ledger.nodes, list(ledger.free_count)
         gains: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        for placement, end_s in last.items():
-            here = gains[self.step_of(end_s)]
+        freed = [0] * len(counts)
+        step, at_s = len(self._times), math.inf
+        for end_s, _, placement in reversed(held):
+            if end_s != at_s:
+                step, at_s = self.step_of(end_s), end_s
             for name, mask in placement:
                 i = index[name]
-                if nodes[i].available:
-                    here.append((i, mask.bit_count()))
+                if not freed[i] & mask and nodes[i].available:  # of a pair the later one frees the GPUs
+                    freed[i] |= mask
+                    gains[step].append((i, mask.bit_count()))
         row = [0] * (per_node + 1)
         for count in range(per_node, -1, -1):
             row[count] = _set_of(ledger.buckets[count], len(counts)) | (row[count + 1] if count < per_node else 0)
@@ -307,5 +311,6 @@ def _longest_first(nodes: int, rooms: Sequence[int]) -> Iterator[int]:
         before = members
 
 
+_END_S = itemgetter(0)
 _NO_LIMIT = 1 << 40
 """CPUs or MiB of a node without a limit."""

@@ -146,7 +146,7 @@ class ActingFloor(Floor):
             job, now_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside,
             not start.slots, group=start.group,
         )  # fmt: skip
-        self._hold(start.placement)
+        self._hold(live, start.placement)
         self._charge(job, running.gpus)
         if start.beside is not None:
             self._pair(live, running, self._live[start.beside])
@@ -209,8 +209,8 @@ class ActingFloor(Floor):
         training.leave()
         self._place(live, resize.placement, self._overheads.rescale_s)
         shown = replace(view, placement=resize.placement, restarts=view.restarts + 1, progress=training.progress())
-        self._give_up(view.placement)
-        self._hold(resize.placement)
+        self._give_up(live, view.placement)
+        self._hold(live, resize.placement)
         self._charge(view.job, shown.gpus - view.gpus)
         live.outcome.resizes += 1
         live.outcome.placement = resize.placement
@@ -291,7 +291,7 @@ class ActingFloor(Floor):
             outcome.profiled_s += elapsed_s
         live.epoch += 1
         live.run += 1
-        self._give_up(view.placement)
+        self._give_up(live, view.placement)
         self._ungroup(view)
         partner = None if view.partner is None else self._live.get(view.partner)
         if partner is None:

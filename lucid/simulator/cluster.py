@@ -19,6 +19,7 @@ from lucid.errors import ConfigError
 from lucid.models.packing.pair_memory import PairMemory
 from lucid.simulator.acts import ActingFloor
 from lucid.simulator.interleaving import Interleaving
+from lucid.simulator.lent import LentByVc
 from lucid.simulator.state import Event, JobOutcome, Live, Room
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.truth import Interference
@@ -131,6 +132,10 @@ class SimulatedCluster(ActingFloor):
         """GPUs of all nodes."""
         return sum(node.gpus for room in self._rooms.values() for node in room.nodes)
 
+    def lent(self) -> dict[str, LentByVc]:
+        """What the VCs of a pool have lent and borrowed so far; empty without a pool."""
+        return {} if self._lent is None else self._lent.by_vc()
+
     def pending_by_vc(self) -> dict[str, int]:
         """How many jobs wait, by partition."""
         return {name: len(room.pending) for name, room in self._rooms.items()}
@@ -159,6 +164,8 @@ class SimulatedCluster(ActingFloor):
 
     def advance(self, to_s: float) -> None:
         """Let everything up to and including ``to_s`` happen: ends first, then readings, then arrivals."""
+        if self._lent is not None:
+            self._lent.wait(to_s - self._now_s)
         self._now_s = to_s
         events = self._events
         while events and events[0][0] <= to_s:

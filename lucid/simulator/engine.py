@@ -10,10 +10,11 @@ from typing import Any
 
 from lucid.core.ports import Forecaster, Predictor, Recorder
 from lucid.orchestrator.cycle import Cycle
-from lucid.orchestrator.policies.lucid_plan import promise_kept
+from lucid.orchestrator.policies.lucid_plan import promise_kept, promises_by_vc
 from lucid.orchestrator.policies.plain import Kept
 from lucid.orchestrator.policy import Policy
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
+from lucid.simulator.lent import LentByVc
 from lucid.simulator.start_forecast import StartForecasts
 
 __all__ = ["Progress", "Run", "Series", "run"]
@@ -70,6 +71,10 @@ class Run:
     cpu_s: float
     kept: Kept | None = None
     """How the starvation bound was kept, where there was one."""
+    kept_by_vc: Mapping[str, Kept] = field(default_factory=dict)
+    """The same for each VC."""
+    lent: Mapping[str, LentByVc] = field(default_factory=dict)
+    """What the VCs of a pool lent and borrowed."""
     start_forecast: Mapping[str, Any] | None = None
     """``StartForecasts.figures``, where starts were forecast."""
 
@@ -127,5 +132,7 @@ def run(
         time.perf_counter() - began_s,
         time.process_time() - began_cpu_s,
         promise_kept(memory),
+        promises_by_vc(memory),
+        cluster.lent(),
         None if starts is None else starts.figures(),
     )

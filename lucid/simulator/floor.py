@@ -11,6 +11,7 @@ from lucid.core.job import Job, Pending, Running, Work
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.rounding import past
 from lucid.simulator.interleaving import Interleaving
+from lucid.simulator.lent import LentBook
 from lucid.simulator.state import Event, Live, Room
 
 __all__ = ["Floor"]
@@ -23,6 +24,8 @@ class Floor:
         self._now_s = 0.0
         self._rooms = rooms
         self._interleaving = interleaving
+        quotas = next((room.quotas for room in rooms.values() if room.quotas), {})
+        self._lent = LentBook(quotas) if quotas else None
         self._live: dict[str, Live] = {}
         self._holders: dict[Placement, int] = {}
         """How many jobs stand on each set of GPUs in use."""
@@ -63,14 +66,18 @@ class Floor:
         room.running[view.job.id] = view
         room.shown = None
 
-    def _hold(self, placement: Placement) -> None:
+    def _hold(self, live: Live, placement: Placement) -> None:
         """One job more on these GPUs."""
+        if self._lent is not None and self._rooms[live.partition].quotas:
+            self._lent.hold(placement, live.item.job.vc)
         count = self._holders[placement] = self._holders.get(placement, 0) + 1
         self.busy_gpus += placement_gpus(placement) if count == 1 else 0
         self.shared_gpus += placement_gpus(placement) if count == 2 else 0
 
-    def _give_up(self, placement: Placement) -> None:
+    def _give_up(self, live: Live, placement: Placement) -> None:
         """One job less on them."""
+        if self._lent is not None and self._rooms[live.partition].quotas:
+            self._lent.give_up(placement, live.item.job.vc)
         count = self._holders[placement] = self._holders[placement] - 1
         self.busy_gpus -= placement_gpus(placement) if count == 0 else 0
         self.shared_gpus -= placement_gpus(placement) if count == 1 else 0
@@ -151,7 +158,7 @@ class Floor:
         view = live.view
         assert isinstance(view, Running)
         live.outcome.placement = decision.placement
-        self._hold(decision.placement)
+        self._hold(live, decision.placement)
         self._show(live, replace(view, placement=decision.placement, group=decision.group))
         self._begin(live, decision.group)
 
@@ -161,6 +168,6 @@ class Floor:
         assert isinstance(view, Running)
         self._catch_up(live)
         live.epoch += 1
-        self._give_up(view.placement)
+        self._give_up(live, view.placement)
         self._ungroup(view)
         live.view = replace(view, group=())

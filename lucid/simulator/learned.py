@@ -16,7 +16,7 @@ from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
 from lucid.models.duration.estimate import FitSettings
-from lucid.models.duration.features import DurationHistory
+from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.model import DurationModel
 from lucid.models.history import HistoryPredictor
 from lucid.models.packing.kind import labelled
@@ -98,7 +98,7 @@ class WalkForward:
         """By the model of the latest refit; refits first if that is due."""
         if now_s >= self._due_s and len(self._ended) >= _FIRST_JOBS:
             self._due_s = now_s + self._refit_s
-            self._model.duration = DurationModel.fit(ended_table(self._ended, self._epoch_s), self._settings)
+            self._model.take(DurationModel.fit(ended_table(self._ended, self._epoch_s), self._settings))
         return self._model.predict(job, profile, now_s)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:

@@ -45,7 +45,8 @@ def run_metrics(run: Run) -> dict[str, Any]:
     ``gpu_use``: GPU-seconds held over GPU-seconds there were until the last end; ``packed_share``: share of
     jobs that ever stood beside another. Jobs that could never run are left out and counted as ``impossible_jobs``.
     Where there was a starvation bound: ``starvation_bound_s``, ``jobs_past_bound`` and ``worst_past_bound_s``, the
-    tally of the policy itself.
+    tally of the policy itself. With lending, ``by_vc`` says for each VC its quota, the GPU-hours that it lent and
+    borrowed, and its jobs past their bound.
     """
     done = [o for o in run.outcomes if o.end_s >= 0]
     found = group_metrics(done)
@@ -68,7 +69,7 @@ def run_metrics(run: Run) -> dict[str, Any]:
         "cycles": run.cycles,
         "wall_s": run.wall_s,
         "cpu_s": run.cpu_s,
-        "by_vc": {vc: group_metrics(members) for vc, members in _grouped(done).items()},
+        "by_vc": {vc: group_metrics(members) | _lending(run, vc) for vc, members in _grouped(done).items()},
         "by_size": {label: group_metrics([o for o in done if inside(o.job.gpus)]) for label, inside in SIZES},
     }
     if run.start_forecast is not None:
@@ -79,6 +80,21 @@ def run_metrics(run: Run) -> dict[str, Any]:
             "jobs_past_bound": run.kept.past,
             "worst_past_bound_s": run.kept.worst_s,
         }
+    return found
+
+
+def _lending(run: Run, vc: str) -> dict[str, Any]:
+    """Of one VC of a pool: its quota, the GPU-hours that it lent and borrowed, and its jobs past their bound."""
+    lent, kept = run.lent.get(vc), run.kept_by_vc.get(vc)
+    if lent is None:
+        return {}
+    found: dict[str, Any] = {
+        "quota_gpus": lent.quota,
+        "lent_gpu_h": lent.lent_gpu_s / 3600.0,
+        "borrowed_gpu_h": lent.borrowed_gpu_s / 3600.0,
+    }
+    if kept is not None:
+        found |= {"jobs_past_bound": kept.past, "worst_past_bound_s": kept.worst_s}
     return found
 
 

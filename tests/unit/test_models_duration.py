@@ -23,8 +23,8 @@ from examples import examples
 from lucid.errors import ModelError, TraceError
 from lucid.models.duration.estimate import FitSettings
 from lucid.models.duration.evaluate import evaluate_duration, metrics, walk_forward
-from lucid.models.duration.features import DurationHistory, from_log, replay, to_log
-from lucid.models.duration.fit import _choose_anchor
+from lucid.models.duration.features import from_log, to_log
+from lucid.models.duration.history import DurationHistory, replay
 from lucid.models.duration.intervals import IntervalTracker, residual, scale_of
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
@@ -68,8 +68,10 @@ def model(jobs: JobTable) -> DurationModel:
 
 
 @pytest.fixture(scope="module")
-def history(jobs: JobTable) -> DurationHistory:
-    return DurationHistory.of(jobs.take(np.arange(600)))
+def history(model: DurationModel, jobs: JobTable) -> DurationHistory:
+    history = model.serve(DurationHistory())
+    history.add(jobs.take(np.arange(600)))
+    return history
 
 
 def profiled(rows: int = 900, seed: int = 5, told: bool = True) -> JobTable:
@@ -137,7 +139,7 @@ def test_beats_the_running_median_where_requests_tell(jobs: JobTable) -> None:
     assert 0.72 <= inside.mean() <= 0.93
 
 
-def test_falls_back_to_the_median_and_says_so_where_nothing_helps() -> None:
+def test_is_as_good_as_the_median_where_nothing_helps() -> None:
     rng = np.random.default_rng(0)
     size = 1200
     # What looked like the next duration until now turns into its opposite, again and again.
@@ -147,12 +149,9 @@ def test_falls_back_to_the_median_and_says_so_where_nothing_helps() -> None:
     table = JobTable.of(
         user=["ann"] * size, submit_s=submit, duration_s=flip, end_s=submit + flip, limit_s=[9e5] * size
     )
-    model = DurationModel.fit(table)
-    estimates = model.predict(table.take([0]), DurationHistory.of(table))
-    assert estimates.source[0] == model.choice.name
     result = walk_forward(table, 800, refits=2)
     ours = metrics(result.point_s, table.duration_s[800:])["mae_s"]
-    assert ours <= 1.02 * metrics(result.median_s, table.duration_s[800:])["mae_s"]
+    assert ours <= 1.01 * metrics(result.median_s, table.duration_s[800:])["mae_s"]
 
 
 def test_new_user_is_given_the_mean_of_the_same_gpu_demand() -> None:
@@ -185,7 +184,6 @@ def test_new_name_falls_back_on_the_users_history(
     )
     median = DurationModel.untrained().predict(renamed, history).point_s[0]
     estimate = model.predict(renamed, history)
-    assert estimate.source[0] == model.choice.name
     assert median / 3 <= estimate.point_s[0] <= median * 3
 
 
@@ -197,27 +195,16 @@ def test_a_newcomer_with_a_little_history_is_given_the_own_median_and_told_so(mo
         duration_s=[40.0, 50.0, 80.0],
     )
     history = DurationHistory.of(table)
-    assert model.choice.anchor == "request"  # every other request runs four times as long
-    for cpus, source in ((np.nan, "request median"), (4.0, "user median")):
+    for cpus in (np.nan, 4.0):
         job = JobTable.of(user=["newcomer"], cpus=[cpus], submit_s=[3.0])
         estimate = model.predict(job, history)
         assert estimate.point_s[0] == pytest.approx(50.0)
-        assert estimate.source[0] == source
-        assert [term.term for term in model.explain_facts(job, history.facts(job)).terms] == [source]
-
-
-def test_the_anchor_is_the_users_unless_requests_tell_more() -> None:
-    table = cluster(400)
-    table = dataclasses.replace(table, cpus=np.where(np.arange(400) % 2 == 0, 4.0, 16.0))  # now they tell nothing
-    facts = replay(table)
-    truth = to_log(table.duration_s)
-    assert _choose_anchor(facts, truth, table.limit_s, 7.0) == "user"
-    telling = cluster(400)
-    assert _choose_anchor(replay(telling), to_log(telling.duration_s), telling.limit_s, 7.0) == "request"
+        assert estimate.source[0] == "user median"
+        assert [term.term for term in model.explain_facts(job, history.facts(job)).terms] == ["user median"]
 
 
 def test_too_few_jobs_train_nothing(jobs: JobTable) -> None:
-    assert DurationModel.fit(jobs.take(np.arange(50))).choice.name == "user median"
+    assert DurationModel.fit(jobs.take(np.arange(50))).choice.name == "no model"
 
 
 @settings(max_examples=examples(30), deadline=None)
@@ -239,7 +226,7 @@ def test_terms_and_intercept_sum_to_the_score(
 
 def test_a_new_user_is_explained_too(model: DurationModel, history: DurationHistory) -> None:
     told = model.explain_facts(someone_new(), history.facts(someone_new()))
-    assert told.terms[0].term == "demand mean"
+    assert told.terms[0][:2] == ("near limit", "12 users")
     assert told.intercept + sum(term.score for term in told.terms) == pytest.approx(told.score, abs=1e-9)
 
 
@@ -260,7 +247,9 @@ def test_json_comes_back_equal(model: DurationModel, history: DurationHistory, j
         (("choice",), []),
         (("default_log",), None),
         (("names",), [1]),
-        (("users",), [1]),
+        (("records",), [1]),
+        (("records", "user00"), [1.0]),
+        (("learned_until_s",), "x"),
         (("interval", "low"), 0.9),
         (("interval", "residuals"), ["a"]),
         (("interval", "longest_s"), math.nan),
@@ -433,7 +422,7 @@ def test_loading_and_predicting_import_no_library_of_learning(model: DurationMod
     code = (
         "import json, sys\n"
         "from lucid.models.duration.model import DurationModel\n"
-        "from lucid.models.duration.features import DurationHistory\n"
+        "from lucid.models.duration.history import DurationHistory\n"
         "from lucid.models.duration.jobtable import JobTable\n"
         "model = DurationModel.from_json(json.load(open(sys.argv[1])))\n"
         "model.predict(JobTable.of(user=['a'], submit_s=[0.0]), DurationHistory())\n"
@@ -452,9 +441,9 @@ needs_logs = pytest.mark.skipif(not SACCT.is_dir(), reason="needs the job logs o
 @pytest.mark.slow
 def test_figures_on_a_real_log() -> None:
     found = evaluate_duration(SACCT / "pozidriv.log", 3512)
-    assert found["mae_s"] <= 880
+    assert found["mae_s"] <= 850
     assert found["within_2x"] >= 0.57
-    assert found["spearman"] >= 0.42
+    assert found["spearman"] >= 0.43
     assert found["jobs"] == 8192
 
 
@@ -462,9 +451,8 @@ def test_figures_on_a_real_log() -> None:
 @pytest.mark.parity
 @pytest.mark.slow
 @pytest.mark.parametrize(("log", "row"), [("eagle_sample.csv", 300), ("ubhpc_week_first70.csv", 9594)])
-def test_never_worse_than_the_running_median_by_two_percent(log: str, row: int) -> None:
-    found = evaluate_duration(SACCT / log, row)
-    assert found["mae_s"] <= 1.02 * found["running_median"]["mae_s"]
+def test_never_worse_than_the_running_median_by_one_percent(log: str, row: int) -> None:
+    assert evaluate_duration(SACCT / log, row)["worse"] == []
 
 
 def test_replay_continues_a_history(jobs: JobTable) -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from examples import examples
 from lucid.errors import ModelError
 from lucid.models.duration import names
-from lucid.models.duration.features import FACT_NAMES, DurationHistory, from_log, name_stem, replay, to_log
+from lucid.models.duration.features import FACT_NAMES, from_log, name_stem, to_log
+from lucid.models.duration.history import DurationHistory, replay
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.names import NameBuckets
 

@@ -101,7 +101,8 @@ def test_drift_of_error_and_inputs_is_measured_on_what_is_new(
     DURATION.train(library, by_end(jobs, 300))
     calm = DURATION.evidence(library, jobs, NOW)
     assert calm.new_jobs == 360
-    assert calm.drift.ratio == pytest.approx(1.0)  # the running median answered, and is what it is held against
+    assert calm.drift.ratio is not None
+    assert 0.3 < calm.drift.ratio < 0.8  # requests tell, which needs no training; held against the running median
     assert calm.drift.inputs["cpus"] < 0.1
     late = jobs.end_s > float(library.show("duration").facts["learned_until"])
     moved = replace(jobs, cpus=np.where(late, 64.0, jobs.cpus))
@@ -303,7 +304,7 @@ def test_train_list_show_promote_rollback(tmp_path: Path, log: Path, quick: list
     shown = json.loads(invoke("show", "duration", "--json", *library))
     assert (shown["version"], shown["in_service"]) == (1, True)
     assert shown["trail"][-1]["why"] == "a test; was v2"
-    assert "user median" in invoke("show", "duration", "--version", 2, *library)
+    assert "the best statistic" in invoke("show", "duration", "--version", 2, *library)
 
 
 def test_due_from_a_configuration_file(tmp_path: Path, log: Path, quick: list[JobTable]) -> None:
@@ -314,7 +315,7 @@ def test_due_from_a_configuration_file(tmp_path: Path, log: Path, quick: list[Jo
     assert "nothing calls for training" in invoke("train", "--due", "--config", config)
     found, _ = json.loads(invoke("status", "--json", "--config", config))
     assert (found["action"], found["new"], found["suspended"]) == ("nothing", 120, None)
-    assert found["drift"]["error_ratio"] == pytest.approx(1.0)
+    assert 0.3 < found["drift"]["error_ratio"] < 0.8
     assert "duration" in invoke("status", "--config", config)
 
 

@@ -34,7 +34,7 @@ from lucid.core.prediction import (
 )
 from lucid.models.additive import AdditiveModel
 from lucid.models.duration.estimate import Choice
-from lucid.models.duration.features import DurationHistory
+from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
 from lucid.models.history import HistoryPredictor
@@ -220,7 +220,7 @@ def test_loading_and_predicting_import_no_library_of_learning(tmp_path: Path, mo
     code = (
         "import sys; from pathlib import Path\n"
         "from lucid.core.job import Job, JobProfile\n"
-        "from lucid.models.duration.features import DurationHistory\n"
+        "from lucid.models.duration.history import DurationHistory\n"
         "from lucid.models.history import HistoryPredictor\n"
         "from lucid.models.upkeep.library import Library\n"
         "from lucid.models.upkeep.serving import Served\n"
@@ -375,7 +375,7 @@ def test_an_explanation_as_json() -> None:
     ("term", "words"),
     [
         (Term("demand mean", "4 GPUs", 5.0), "mean of all jobs with 4 GPUs"),
-        (Term("request median", "3 jobs", 5.0), "user alice, median of 3 jobs with the same request"),
+        (Term("near limit", "9 users", 5.0), "median of 9 users who had jobs with such a time limit"),
         (Term("default", "1 GPUs", 5.0), "nothing has finished yet"),
     ],
 )

@@ -13,7 +13,7 @@ from examples import examples
 from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.node import Node
-from lucid.orchestrator.timeline import End, Timeline
+from lucid.orchestrator.timeline import End, Slot, Timeline
 
 NOW_S = 1000.0
 Parts = tuple[tuple[int, int], ...]
@@ -117,6 +117,15 @@ def a_world(rng: random.Random) -> World:
     return World(machines, held)
 
 
+def check_short_answers(timeline: Timeline, job: Job, limit_s: float, slot: Slot | None) -> None:
+    """What is asked without a search says what the search says."""
+    assert timeline.ever(job) is (slot is not None)
+    assert (timeline.room_s(job) >= NOW_S + limit_s > NOW_S) is (slot is not None and slot.step == 0 and limit_s > 0)
+    if slot is not None:
+        assert timeline.find(job, limit_s, from_s=slot.start_s) == slot
+        assert timeline.find(job, limit_s, from_s=slot.start_s - 3.0) == slot
+
+
 @settings(max_examples=examples(1000), deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_the_timeline_agrees_with_looking_at_every_instant(rng: random.Random) -> None:
@@ -140,6 +149,8 @@ def test_the_timeline_agrees_with_looking_at_every_instant(rng: random.Random) -
         earliest = rng.random() < 0.3
         slot, wanted = timeline.find(job, limit_s, closed, earliest), world.find(job, limit_s, closed, earliest)
         assert (slot and (slot.start_s, slot.parts)) == wanted
+        if not closed and not earliest:
+            check_short_answers(timeline, job, limit_s, slot)
         if slot is not None and limit_s:
             timeline.take(job, slot, limit_s)
             world.kept.append((slot.start_s, slot.start_s + limit_s, job, slot.parts))

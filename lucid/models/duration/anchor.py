@@ -1,4 +1,4 @@
-"""The anchor of an estimate: the median of the user's finished jobs, or its replacement."""
+"""The anchor of an estimate: the median of the user's finished jobs, or what there is for a user without any."""
 
 from __future__ import annotations
 
@@ -11,47 +11,40 @@ from lucid.models.duration.features import FACT_NAMES, profile_columns
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable
 
 __all__ = [
-    "ANCHORS",
     "COUNT",
     "DECILES",
     "DEMAND",
-    "FEWEST_OF_REQUEST",
-    "REQUEST_COUNT",
+    "NEAR",
+    "NEAR_USERS",
     "anchor_log",
     "measured",
-    "of_request",
+    "running_median_log",
 ]
 
 BoolArray = npt.NDArray[np.bool_]
 
-ANCHORS: Final = ("user", "request")
-"""Anchors that a history may choose from."""
-FEWEST_OF_REQUEST: Final = 2
-"""A request must have come this often before its own median is taken."""
 COUNT: Final = FACT_NAMES.index("user_count")
-REQUEST_COUNT: Final = FACT_NAMES.index("request_count")
 DECILES: Final = (FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile"))
 DEMAND: Final = FACT_NAMES.index("demand_mean")
+NEAR: Final = FACT_NAMES.index("near_median")
+NEAR_USERS: Final = FACT_NAMES.index("near_users")
 _MEDIAN: Final = FACT_NAMES.index("user_median")
-_REQUEST_MEDIAN: Final = FACT_NAMES.index("request_median")
 
 
-def anchor_log(facts: FloatArray, default_log: float, anchor: str = "user") -> FloatArray:
-    """Median of the user's jobs, else mean of the same GPU demand, else `default_log`; logs, shape (n,). With
-    `anchor` "request" the user's jobs with the same request go before all the user's jobs."""
+def anchor_log(facts: FloatArray, default_log: float) -> FloatArray:
+    """Median of the user's jobs; of a user without any the users' median near the time limit, else the mean of the
+    same GPU demand, else `default_log`; logs, shape (n,)."""
+    near = facts[:, NEAR]
+    return np.where((facts[:, COUNT] > 0) | np.isnan(near), running_median_log(facts, default_log), near)
+
+
+def running_median_log(facts: FloatArray, default_log: float) -> FloatArray:
+    """The yardstick: median of the user's jobs, else mean of the same GPU demand, else `default_log`; logs, (n,)."""
     demand = np.where(np.isnan(facts[:, DEMAND]), default_log, facts[:, DEMAND])
-    own = facts[:, _MEDIAN]
-    if anchor == "request":
-        own = np.where(of_request(facts), facts[:, _REQUEST_MEDIAN], own)
-    return np.where(facts[:, COUNT] > 0, own, demand)
+    return np.where(facts[:, COUNT] > 0, facts[:, _MEDIAN], demand)
 
 
 def measured(jobs: JobTable) -> BoolArray:
     """Which jobs have a profile, shape (n,)."""
     columns = profile_columns(jobs)
     return np.asarray(np.isfinite([columns[name] for name in PROFILE_COLUMNS]).any(axis=0), dtype=np.bool_)
-
-
-def of_request(facts: FloatArray) -> BoolArray:
-    """Which jobs have a median of their own request, shape (n,)."""
-    return np.asarray(facts[:, REQUEST_COUNT] >= FEWEST_OF_REQUEST, dtype=np.bool_)

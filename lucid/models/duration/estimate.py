@@ -25,18 +25,15 @@ class FitSettings:
 
 @dataclass(frozen=True)
 class Choice:
-    """What stands behind the estimates of users with a history, and how every candidate did in validation.
+    """Which additive model there is for users on whose jobs it has proved better, and how every candidate did.
 
-    `weight` is that of the additive model (0: the anchor alone). `anchor` is "user", the median of the user's
-    jobs, or "request": the median of the user's jobs with the same request, where there are at least two.
-    `scores` maps each candidate to its validation score relative to the running median: the mean of the
-    ratios of log error and absolute error; below 1 is better.
+    `weight` is that of the additive model (0: there is none). `scores` maps each candidate to its validation score
+    relative to the running median: the mean of the ratios of log error and absolute error; below 1 is better.
     """
 
-    name: str
+    name: str = "no model"
     weight: float = 0.0
     scores: Mapping[str, float] = field(default_factory=dict)
-    anchor: str = "user"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,9 @@
 Every test job is estimated from jobs that had ended when it was submitted, by a model trained on such jobs
 only; the model is refitted several times over the test part. Intervals adapt as test jobs end.
 
+The running median, to compare with, is the median of the user's jobs so far; for a user without any, the mean of
+the same GPU demand.
+
 Metrics: mean absolute error in seconds; the share of estimates within a factor of two, 10 s being added to
 both sides, so that a job that ended at once has a ratio at all; Spearman's rank correlation; the share of
 durations inside their 80 % interval. Jobs without a duration are not scored.
@@ -10,7 +13,7 @@ durations inside their 80 % interval. Jobs without a duration are not scored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,17 +21,22 @@ from typing import Any, Final
 import numpy as np
 
 from lucid.errors import TraceError
-from lucid.models.duration.anchor import anchor_log
+from lucid.models.duration.anchor import BoolArray, running_median_log
 from lucid.models.duration.estimate import FitSettings
-from lucid.models.duration.features import FACT_NAMES, LOG_OFFSET_S, from_log, replay, to_log
+from lucid.models.duration.features import FACT_NAMES, LOG_OFFSET_S, from_log, to_log
 from lucid.models.duration.fit import rank_correlation
+from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.intervals import IntervalTracker, residual, scale_of
 from lucid.models.duration.jobtable import FloatArray, JobTable, TextArray, read_jobs
 from lucid.models.duration.model import DurationModel
+from lucid.models.duration.tables import IntArray
 
-__all__ = ["REFITS", "WalkForward", "evaluate_duration", "metrics", "walk_forward"]
+__all__ = ["REFITS", "WalkForward", "evaluate_duration", "metrics", "per_user", "walk_forward", "worse_than_median"]
 
 REFITS: Final = 12
+MOST_WORSE: Final = 0.01
+"""Worse than the running median by more than this the model fails: relative of errors, absolute of shares."""
+_DAY_S: Final = 86_400.0
 _DECILES: Final = [FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile")]
 
 
@@ -52,8 +60,11 @@ def evaluate_duration(
     `progress` is called after each refit with (refits done, refits in all).
 
     Returns:
-        ``mae_s``, ``within_2x``, ``spearman``, ``coverage_80``; the same of the running median of the user's
-        jobs under ``running_median``; ``jobs`` scored; ``choices`` made at the refits; ``sources`` counted.
+        ``mae_s``, ``within_2x``, ``spearman``, ``coverage_80``; the same of the running median of the user's jobs
+        under ``running_median``; both once more as means over users (``per_user``: ``mae_s``, ``within_2x``);
+        ``users_tested``; ``days_tested``, days of submission with a job scored; ``jobs`` scored; ``worse`` than the
+        running median, and by what, as sentences (`worse_than_median`); ``choices`` made at the refits; ``sources``
+        counted.
 
     Raises:
         TraceError: the log cannot be read, or `test_from` leaves no jobs before or after it.
@@ -67,24 +78,58 @@ def evaluate_duration(
     truth = truth[scored]
     inside = (result.low_s[scored] <= truth) & (truth <= result.high_s[scored])
     sources, counts = np.unique(result.source[scored].astype(str), return_counts=True)
-    return {
-        **metrics(result.point_s[scored], truth),
+    point, median = result.point_s[scored], result.median_s[scored]
+    _, user = np.unique([str(name) for name in jobs.user[test_from:][scored]], return_inverse=True)
+    days = np.floor(jobs.submit_s[test_from:][scored] / _DAY_S)
+    figures = {
+        **metrics(point, truth),
         "coverage_80": float(inside.mean()),
-        "running_median": metrics(result.median_s[scored], truth),
+        "per_user": per_user(point, truth, user),
+        "running_median": {**metrics(median, truth), "per_user": per_user(median, truth, user)},
+        "users_tested": int(user.max()) + 1,
+        "days_tested": len(set(days.tolist())),
         "jobs": int(scored.sum()),
         "choices": list(result.choices),
         "sources": dict(zip(sources.tolist(), counts.tolist(), strict=True)),
     }
+    return {**figures, "worse": worse_than_median(figures)}
+
+
+def worse_than_median(figures: Mapping[str, Any]) -> list[str]:
+    """In what the model is worse than the running median by more than 1 %, as sentences with both figures."""
+    median = figures["running_median"]
+    found = []
+    if figures["mae_s"] > (1.0 + MOST_WORSE) * median["mae_s"]:
+        found.append(f"mean absolute error {figures['mae_s']:,.1f} s, the running median's {median['mae_s']:,.1f} s")
+    if figures["within_2x"] < median["within_2x"] - MOST_WORSE:
+        found.append(f"within a factor of 2 {figures['within_2x']:.1%}, the running median {median['within_2x']:.1%}")
+    own, other = figures["per_user"]["mae_s"], median["per_user"]["mae_s"]
+    if own > (1.0 + MOST_WORSE) * other:
+        found.append(f"mean over users of the absolute error {own:,.1f} s, the running median's {other:,.1f} s")
+    return found
+
+
+def per_user(point_s: FloatArray, truth_s: FloatArray, user: IntArray) -> dict[str, float]:
+    """Means over users of each user's mean absolute error and share within a factor of two; `user`, shape (n,),
+    numbers the users from 0."""
+    jobs = np.bincount(user)
+    error = np.bincount(user, weights=np.abs(point_s - truth_s)) / jobs
+    within = np.bincount(user, weights=_within(point_s, truth_s)) / jobs
+    return {"mae_s": float(error.mean()), "within_2x": float(within.mean())}
 
 
 def metrics(point_s: FloatArray, truth_s: FloatArray) -> dict[str, float]:
     """Mean absolute error, share within a factor of two, Spearman's rank correlation."""
-    ratio = np.abs(np.log((point_s + LOG_OFFSET_S) / (truth_s + LOG_OFFSET_S)))
     return {
         "mae_s": float(np.abs(point_s - truth_s).mean()),
-        "within_2x": float((ratio <= np.log(2.0) + 1e-12).mean()),
+        "within_2x": float(_within(point_s, truth_s).mean()),
         "spearman": rank_correlation(point_s, truth_s),
     }
+
+
+def _within(point_s: FloatArray, truth_s: FloatArray) -> BoolArray:
+    ratio = np.abs(np.log((point_s + LOG_OFFSET_S) / (truth_s + LOG_OFFSET_S)))
+    return np.asarray(ratio <= np.log(2.0) + 1e-12, dtype=np.bool_)
 
 
 def walk_forward(
@@ -96,7 +141,8 @@ def walk_forward(
     progress: Callable[[int, int], None] | None = None,
 ) -> WalkForward:
     """Estimate the rows of `jobs` (ordered by submission) from `test_from`, refitting before each block."""
-    facts = replay(jobs)
+    history = DurationHistory()
+    facts = history.replay(jobs)
     starts = np.unique(np.linspace(test_from, len(jobs), refits + 1).astype(int)[:-1])
     rows = np.arange(test_from, len(jobs))
     point, default = np.empty(len(rows)), np.empty(len(rows))
@@ -109,6 +155,8 @@ def walk_forward(
         model = DurationModel.fit(jobs.take(past), settings)
         choices.append(model.choice.name)
         block = np.arange(start, end)
+        # What ended since the training is judged job by job; no job is seen before it had ended.
+        facts[:end] = model.serve(history).rejudge(jobs.take(np.arange(end)), facts[:end])
         part = jobs.take(block)
         here = block - test_from
         point[here] = model.point_log(part, facts[block])
@@ -123,7 +171,8 @@ def walk_forward(
     scale = scale_of(point, deciles[:, 0], deciles[:, 1])
     low, high = _intervals(jobs, test_from, point, scale, tracker)
     point_s = np.fmin(from_log(point), jobs.limit_s[rows])
-    median = np.where(np.isnan(anchor_log(facts[rows], np.nan)), default, anchor_log(facts[rows], np.nan))
+    median = running_median_log(facts[rows], np.nan)
+    median = np.where(np.isnan(median), default, median)
     median_s = np.fmin(from_log(median), jobs.limit_s[rows])
     return WalkForward(point_s, np.minimum(low, point_s), np.maximum(high, point_s), median_s, source, tuple(choices))
 

@@ -1,8 +1,4 @@
-"""What is known of a job when it is submitted: its request, and running statistics of jobs that had ended.
-
-`DurationHistory` is fed finished jobs one by one, in order of their ends, and answers for any job what that
-history says at this moment. `replay` runs a log through it in the order of events, so that every row of
-training data sees exactly what a live daemon would have seen: a job counts only once it has ended.
+"""What is known of a job when it is submitted, as columns for models: its request, and facts of jobs that had ended.
 
 Durations are compared as ``log(seconds + 10)``: heavy tails need a logarithm, and below about ten seconds
 differences mean nothing to a scheduler (many jobs fail within the first second).
@@ -10,47 +6,33 @@ differences mean nothing to a scheduler (many jobs fail within the first second)
 
 from __future__ import annotations
 
-import math
 import re
-from bisect import bisect_left, insort
-from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable
+from lucid.models.duration.running import STAT_NAMES
 
 __all__ = [
     "FACT_NAMES",
     "HABIT_FEATURES",
+    "LEVELS",
     "LOG_OFFSET_S",
     "REQUEST_FEATURES",
-    "DurationHistory",
     "feature_columns",
     "feature_types",
     "from_log",
     "name_stem",
     "profile_columns",
-    "replay",
     "to_log",
 ]
 
 LOG_OFFSET_S: Final = 10.0
 
-# Oldest durations beyond this many per key are forgotten: bounds memory and insertion on years of history.
-_WINDOW: Final = 20_000
-_RECENT: Final = 11
-# Weight of the newest duration in the two running means of log durations: some 50 and some 10 jobs of memory.
-_SLOW: Final = 0.02
-_FAST: Final = 0.1
-_STAT_NAMES: Final = (
-    *("count", "median", "upper", "spread", "last", "median3", "median11", "slow_mean", "fast_mean"),
-    *("low_decile", "high_decile", "last_end_s"),
-)
-_LEVELS: Final = ("user", "request", "name")
-_EMPTY: Final = (0.0, *([math.nan] * (len(_STAT_NAMES) - 1)))
+LEVELS: Final = ("user", "request", "name")
 _DIGITS: Final = re.compile(r"\d+", re.ASCII)
 _DAY_S: Final = 86_400.0
 _EPOCH_WEEKDAY: Final = 3  # 1 January 1970 was a Thursday, Monday counting 0
@@ -70,146 +52,6 @@ def from_log(value: npt.ArrayLike) -> FloatArray:
 def name_stem(name: str | None) -> str | None:
     """A job name without what differs from run to run, case and numbers: ``Train-12`` -> ``train-#``."""
     return None if name is None else _DIGITS.sub("#", name.lower())
-
-
-class _Running:
-    """Statistics of one key's log durations; `stats` is recomputed only after an addition."""
-
-    __slots__ = ("_fast", "_last_end_s", "_order", "_recent", "_slow", "_sorted", "_stats")
-
-    def __init__(self) -> None:
-        self._order: deque[float] = deque()
-        self._sorted: list[float] = []
-        self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._slow = self._fast = math.nan
-        self._last_end_s = math.nan
-        self._stats: tuple[float, ...] | None = None
-
-    def add(self, value: float, end_s: float) -> None:
-        self._order.append(value)
-        insort(self._sorted, value)
-        self._recent.append(value)
-        first = len(self._order) == 1
-        self._slow = value if first else self._slow + _SLOW * (value - self._slow)
-        self._fast = value if first else self._fast + _FAST * (value - self._fast)
-        self._last_end_s = end_s
-        self._stats = None
-        if len(self._order) > _WINDOW:
-            del self._sorted[bisect_left(self._sorted, self._order.popleft())]
-
-    @property
-    def stats(self) -> tuple[float, ...]:
-        if self._stats is None:
-            recent = list(self._recent)
-            ordered = self._sorted
-            upper = _quantile(ordered, 0.75)
-            self._stats = (
-                float(len(ordered)),
-                _median(ordered),
-                upper,
-                upper - _quantile(ordered, 0.25),
-                recent[-1],
-                _median(sorted(recent[-3:])),
-                _median(sorted(recent)),
-                self._slow,
-                self._fast,
-                _quantile(ordered, 0.1),
-                _quantile(ordered, 0.9),
-                self._last_end_s,
-            )
-        return self._stats
-
-
-def _median(ordered: Sequence[float]) -> float:
-    # The mean of the middle two is taken in seconds, as the running-median baseline takes it.
-    size = len(ordered)
-    low, high = ordered[(size - 1) // 2], ordered[size // 2]
-    return low if low == high else math.log(0.5 * (math.exp(low) + math.exp(high)))
-
-
-def _quantile(ordered: Sequence[float], level: float) -> float:
-    return ordered[min(int(level * len(ordered)), len(ordered) - 1)]
-
-
-class DurationHistory:
-    """Running statistics of finished jobs: by user, by user and request, by user and name, by GPU demand."""
-
-    def __init__(self) -> None:
-        self._running: dict[Hashable, _Running] = {}
-        self._demand: dict[float, tuple[int, float]] = {}
-        self._all = (0, 0.0)
-
-    @classmethod
-    def of(cls, jobs: JobTable) -> DurationHistory:
-        """The history after all of `jobs` have ended."""
-        history = cls()
-        history.add(jobs)
-        return history
-
-    def __len__(self) -> int:
-        """How many finished jobs were added."""
-        return self._all[0]
-
-    def add(self, finished: JobTable) -> None:
-        """Add jobs that have ended, in order of their ends; those without a duration are left out."""
-        keys, gpus, values = _keys(finished), finished.gpus.tolist(), to_log(finished.duration_s).tolist()
-        ends = finished.end_s.tolist()
-        for index in _by_end(finished):
-            self.add_one(keys[index], gpus[index], values[index], ends[index])
-
-    def facts(self, jobs: JobTable) -> FloatArray:
-        """What the history says of every row at this moment, shape (n, len(FACT_NAMES)); logs of s + 10."""
-        seen: dict[Hashable, int] = {}
-        rows: list[tuple[float, ...]] = []
-        where = np.empty(len(jobs), dtype=np.intp)
-        for index, key in enumerate(zip(_keys(jobs), jobs.gpus.tolist(), strict=True)):
-            found = seen.get(key)
-            if found is None:
-                found = seen[key] = len(rows)
-                rows.append(self.facts_one(*key))
-            where[index] = found
-        return np.array(rows, dtype=np.float64).reshape(len(rows), len(FACT_NAMES))[where]
-
-    def add_one(self, keys: _Keys, gpus: float, value: float, end_s: float) -> None:
-        """Add one log duration under its keys (see `add`, which makes them)."""
-        for key in keys:
-            running = self._running.get(key)
-            if running is None:
-                running = self._running[key] = _Running()
-            running.add(value, end_s)
-        count, total = self._demand.get(gpus, (0, 0.0))
-        self._demand[gpus] = (count + 1, total + value)
-        self._all = (self._all[0] + 1, self._all[1] + value)
-
-    def facts_one(self, keys: _Keys, gpus: float) -> tuple[float, ...]:
-        """The statistics of each level, then the mean log duration of the same GPU demand (else of all)."""
-        row: tuple[float, ...] = ()
-        for key in keys:
-            running = self._running.get(key)
-            row += _EMPTY if running is None else running.stats
-        count, total = self._demand.get(gpus) or self._all
-        return (*row, total / count if count else math.nan)
-
-
-def replay(jobs: JobTable, history: DurationHistory | None = None) -> FloatArray:
-    """Facts for every row as they stood when it was submitted, shape (n, len(FACT_NAMES)).
-
-    A job is added to the (given or fresh) history once its end is before the submission looked at: strictly,
-    so that a job which ended in its first second does not see itself.
-    """
-    history = DurationHistory() if history is None else history
-    keys, gpus, values = _keys(jobs), jobs.gpus.tolist(), to_log(jobs.duration_s).tolist()
-    submits, ends = jobs.submit_s.tolist(), jobs.end_s.tolist()
-    finishing = _by_end(jobs)
-    facts = np.empty((len(jobs), len(FACT_NAMES)), dtype=np.float64)
-    done = 0
-    for index in np.argsort(jobs.submit_s, kind="stable").tolist():
-        while done < len(finishing) and ends[finishing[done]] < submits[index]:
-            ended = finishing[done]
-            history.add_one(keys[ended], gpus[ended], values[ended], ends[ended])
-            done += 1
-        facts[index] = history.facts_one(keys[index], gpus[index])
-    return facts
 
 
 def feature_types() -> dict[str, str]:
@@ -270,8 +112,13 @@ def feature_columns(
     }
 
 
-_Keys = tuple[Hashable, ...]
-FACT_NAMES: Final = (*(f"{level}_{name}" for level in _LEVELS for name in _STAT_NAMES), "demand_mean")
+FACT_NAMES: Final = (
+    *(f"{level}_{name}" for level in LEVELS for name in STAT_NAMES),
+    *("demand_mean", "near_median", "near_users"),
+    *("champion", "champion_number", "option", "option_ratio", "judged"),
+)
+"""Of each level its statistics; for a user without a job the mean of the GPU demand, and the median near the time
+limit; what serves the user (`lucid.models.duration.gate`)."""
 # How the user's jobs ran of late and how the most similar ones ran, each relative to the anchor.
 HABIT_FEATURES: Final = (
     *("user_last_11", "user_trend", "user_upper", "same_request", "same_request_recent", "same_name"),
@@ -284,26 +131,3 @@ _HISTORY: Final = (
     *("user_jobs", "user_spread", "user_idle_s", "user_last", "user_last_3"),
     *("same_request_jobs", "same_request_last", "same_name_jobs", "limit_ratio"),
 )
-
-
-def _by_end(jobs: JobTable) -> list[int]:
-    order = np.argsort(jobs.end_s, kind="stable")
-    known = np.isfinite(jobs.end_s[order]) & np.isfinite(jobs.duration_s[order])
-    return [int(index) for index in order[known]]
-
-
-def _keys(jobs: JobTable) -> list[_Keys]:
-    """One key per level for every row; NaN becomes -1, since NaN is no equal of itself."""
-    numbers = (jobs.nodes, jobs.gpus, jobs.cpus, jobs.memory_mib, jobs.limit_s)
-    requests = zip(
-        jobs.user,
-        jobs.partition,
-        jobs.qos,
-        *(np.nan_to_num(n, nan=-1.0).tolist() for n in numbers),
-        strict=True,
-    )
-    stems = {name: name_stem(name) for name in set(jobs.name.tolist())}
-    return [
-        (user, request, (user, stems[name]))
-        for user, request, name in zip(jobs.user.tolist(), requests, jobs.name.tolist(), strict=True)
-    ]

@@ -1,15 +1,14 @@
-"""Training of the duration model: absolute-error additive tables, and what of them may be used.
+"""Training of the duration model: absolute-error additive tables, and the record of every estimate per user.
 
 Two additive models are candidates. "Habit" sees only how the user's latest and most similar jobs compare with
-the anchor; "wide" sees everything known at submission. They are validated prequentially on finished jobs in
-order of their ends: trained on the first half and checked on the next quarter, then trained on three quarters
-and checked on the last. No job is judged by a model that learned from it, nor seen other than it stood at its
-submission.
+the median; "wide" sees everything known at submission. They are validated prequentially: trained on the first quarter
+of the finished jobs in order of their ends and checked on jobs submitted later, then trained on the first half,
+and so on. No job is judged by a model that learned from it, nor seen other than it stood at its submission.
 
-The habit model at full weight is what is used unless the evidence speaks for another candidate (half the
-weight, none at all, or the wide model at half): its loss must be lower over the checked stretches by three
-standard errors of the paired differences. Choosing the lowest loss outright follows each passing regime of a
-cluster and did worse than any fixed choice, since the regime had usually changed by the time it was chosen.
+Habit is trained for use unless wide is evidently better: its loss must be lower over the checked stretches by three
+standard errors of the paired differences. That either is used for a user's jobs must be proved on this user's
+jobs: what the tables said in validation goes into the user's record, beside the median and the other
+statistics (`lucid.models.duration.gate`).
 
 Jobs that were profiled are a choice of their own: they lived long enough to be. What was measured of them corrects
 the estimates that they had at submission, in tables trained on such jobs alone, if later ones evidently gain by it.
@@ -17,26 +16,26 @@ the estimates that they had at submission, in tables trained on such jobs alone,
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel
-from lucid.models.duration.anchor import ANCHORS, COUNT, DECILES, DEMAND, anchor_log, measured
+from lucid.models.duration.anchor import COUNT, DECILES, anchor_log, measured
 from lucid.models.duration.estimate import Choice, FitSettings
 from lucid.models.duration.features import (
-    REQUEST_FEATURES,
+    FACT_NAMES,
     feature_columns,
     feature_types,
     from_log,
     profile_columns,
-    replay,
     to_log,
 )
+from lucid.models.duration.gate import OPTIONS, option_weights
+from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.intervals import IntervalTracker, residual, scale_of
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable
 from lucid.models.duration.model import MOST_LOG, DurationModel
@@ -46,16 +45,13 @@ from lucid.models.duration.tables import IntArray, TableTrainer
 __all__ = ["fit", "rank_correlation", "relative_loss"]
 
 FEWEST_JOBS: Final = 100
-FEWEST_OF_USER: Final = 20
-# Shares of the finished jobs: trained on up to the first, checked up to the second.
-FOLDS: Final = ((0.5, 0.75), (0.75, 1.0))
+_CHAMPION, _OPTION = FACT_NAMES.index("champion"), FACT_NAMES.index("option")
+# Shares of the finished jobs: trained on up to the first, checked on jobs submitted from then to the second.
+FOLDS: Final = ((0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
 _STRETCHES: Final = 10
 _FEWEST_IN_STRETCH: Final = 5
 _STANDARD_ERRORS: Final = 3.0
-_CANDIDATES: Final = (("habit", 1.0), ("habit", 0.5), ("", 0.0), ("wide", 0.5))
-_NEW_USER_WEIGHT: Final = 0.5
-_NEW_USER_FOLDS: Final = 3
-_NEW_USER_JOBS: Final = 200
+_CANDIDATES: Final = (("habit", 1.0), ("wide", 0.5))
 
 
 def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
@@ -68,45 +64,43 @@ def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
     ended = np.isfinite(jobs.duration_s) & np.isfinite(jobs.end_s)
     if int(ended.sum()) < FEWEST_JOBS:
         return DurationModel.untrained()
-    facts = replay(jobs)[ended]
     jobs = jobs.take(ended)
-    by_end = np.argsort(jobs.end_s, kind="stable")[-settings.most_jobs :]
-    jobs, facts = jobs.take(by_end), facts[by_end]
+    jobs = jobs.take(np.sort(np.argsort(jobs.end_s, kind="stable")[-settings.most_jobs :]))
+    history = DurationHistory()
+    facts = history.replay(jobs)
+    order = np.argsort(jobs.end_s, kind="stable")
     truth = to_log(jobs.duration_s)
     default = float(truth.mean())
-    which = _choose_anchor(facts, truth, jobs.limit_s, default)
-    anchor = anchor_log(facts, default, which)
+    anchor = anchor_log(facts, default)
     names = NameBuckets.fit(jobs.name.tolist())
     columns = {**feature_columns(jobs, facts, anchor, names(jobs.name.tolist())), **profile_columns(jobs)}
     train = TableTrainer(columns, feature_types(), truth - anchor, settings)
 
-    known = np.flatnonzero(facts[:, COUNT] > 0)
-    choice, tables = Choice("user median", anchor=which), None
-    checked, point = np.empty(0, dtype=np.intp), anchor
+    known = order[facts[order, COUNT] > 0]
+    choice, tables = Choice(), None
+    said = np.full(len(jobs), np.nan)
     if len(known) >= FEWEST_JOBS:
-        choice, checked, corrections = _choose(train, known, anchor, truth, jobs)
-        choice = replace(choice, anchor=which)
-        point = anchor.copy()
-        point[checked] += corrections
-        if choice.weight:
-            tables = train(known, train.features[choice.name.split()[0]])
-    new_user_tables, new_user_weight = _new_users(
-        train, jobs, truth - np.where(np.isnan(facts[:, DEMAND]), default, facts[:, DEMAND])
-    )
+        choice, correction = _choose(train, known, anchor, truth, jobs)
+        said = anchor + correction
+        tables = train(known, train.features[choice.name.split()[0]])
+    history.judge(None, {}, -math.inf)
+    facts = history.rejudge(jobs, facts, said)
+    point = _issued(facts, anchor, said)
+    checked = known[len(known) // 2 :]
     profiled_tables, profiled_weight = _profiled(train, checked[measured(jobs)[checked]], point, truth, jobs.limit_s)
     deciles = facts[checked][:, list(DECILES)]
     scale = scale_of(point[checked], deciles[:, 0], deciles[:, 1])
     residuals = residual(truth[checked], point[checked], scale)
+    history.finish(jobs, said)
     return DurationModel(
         choice=choice,
         tables=tables,
-        new_user_tables=new_user_tables,
-        new_user_weight=new_user_weight,
         names=names,
         interval=IntervalTracker(residuals.tolist(), float(jobs.duration_s.max())),
         default_log=default,
         trained_jobs=len(jobs),
-        users=_well_known(jobs, known),
+        records=history.records,
+        learned_until_s=float(jobs.end_s.max()),
         profiled_tables=profiled_tables,
         profiled_weight=profiled_weight,
     )
@@ -121,22 +115,23 @@ def rank_correlation(left: FloatArray, right: FloatArray) -> float:
 
 def _choose(
     train: TableTrainer, known: IntArray, anchor: FloatArray, truth: FloatArray, jobs: JobTable
-) -> tuple[Choice, IntArray, FloatArray]:
-    """What to use, the rows it was checked on, and its corrections there."""
-    losses: dict[str, list[float]] = {_label(*candidate): [] for candidate in _CANDIDATES}
-    corrections: dict[str, list[FloatArray]] = {label: [] for label in losses}
+) -> tuple[Choice, FloatArray]:
+    """Which tables to train, and what they said of every job, shape (n,): beside the anchor, NaN of jobs before the
+    first fold."""
+    labels = {_label(*candidate): candidate for candidate in _CANDIDATES}
+    losses: dict[str, list[float]] = {label: [] for label in labels}
+    corrections = {label: np.full(len(jobs), np.nan) for label in labels}
+    ends = jobs.end_s[known]
     for trained_to, checked_to in FOLDS:
-        cut, end = int(len(known) * trained_to), int(len(known) * checked_to)
-        learn, check = known[:cut], known[cut:end]
-        scores = {"": np.zeros(len(check))}
-        trusted = _well_known(jobs, learn)
-        for name, features in train.features.items():
-            scores[name] = train.score(train(learn, features), check)
-            scores[name][[user not in trusted for user in jobs.user[check].tolist()]] = 0.0
-        for name, weight in _CANDIDATES:
-            shift = np.clip(weight * scores[name], -MOST_LOG, MOST_LOG)
-            corrections[_label(name, weight)].append(shift)
-            losses[_label(name, weight)] += [
+        cut = int(len(known) * trained_to)
+        from_s, to_s = ends[cut - 1], ends[int(len(known) * checked_to) - 1]
+        submits = jobs.submit_s[known]
+        check = known[(submits > from_s) & ((submits <= to_s) | (checked_to == 1.0))]
+        for label, (name, weight) in labels.items():
+            score = train.score(train(known[:cut], train.features[name]), check)
+            shift = np.clip(weight * score, -MOST_LOG, MOST_LOG)
+            corrections[label][check] = shift
+            losses[label] += [
                 relative_loss(anchor[rows], shift[part], truth[rows], jobs.limit_s[rows])
                 for part in np.array_split(np.arange(len(check)), _STRETCHES)
                 if len(part) >= _FEWEST_IN_STRETCH
@@ -144,33 +139,16 @@ def _choose(
             ]
     table = {label: np.array(values) for label, values in losses.items()}
     chosen = _evident(table)
-    weights = {_label(name, weight): weight for name, weight in _CANDIDATES}
-    choice = Choice(
-        chosen, weights[chosen], {label: round(float(v.mean()), 6) for label, v in table.items() if len(v)}
-    )
-    rows = np.concatenate([known[int(len(known) * low) : int(len(known) * high)] for low, high in FOLDS])
-    return choice, rows, np.concatenate(corrections[chosen])
+    scores = {label: round(float(values.mean()), 6) for label, values in table.items() if len(values)}
+    return Choice(chosen, labels[chosen][1], scores), corrections[chosen]
 
 
-def _choose_anchor(facts: FloatArray, truth: FloatArray, limit_s: FloatArray, default: float) -> str:
-    """Which median to start from, over the later half of the known users' jobs; nothing is trained for it, so
-    each job is judged by what was known when it was submitted. The user's unless the other is evidently better."""
-    known = np.flatnonzero(facts[:, COUNT] > 0)
-    later = known[len(known) // 2 :]
-    user, request = (anchor_log(facts[later], default, anchor) for anchor in ANCHORS)
-    parts = [
-        part for part in np.array_split(np.arange(len(later)), 2 * _STRETCHES) if len(part) >= _FEWEST_IN_STRETCH
-    ]
-    losses = [
-        relative_loss(user[part], (request - user)[part], truth[later[part]], limit_s[later[part]]) for part in parts
-    ]
-    return _evident({"user": np.ones(len(losses)), "request": np.array(losses)})
-
-
-def _well_known(jobs: JobTable, rows: IntArray) -> frozenset[str]:
-    """Users with enough jobs among `rows` for tables trained on these to be used on them."""
-    counts = Counter(jobs.user[rows].tolist())
-    return frozenset(user for user, count in counts.items() if user is not None and count >= FEWEST_OF_USER)
+def _issued(facts: FloatArray, anchor: FloatArray, said: FloatArray) -> FloatArray:
+    """What would have been issued for every job at its submission, logs, shape (n,)."""
+    shares = np.array([option_weights(option) for option in range(len(OPTIONS))])[facts[:, _OPTION].astype(int)]
+    point = anchor + shares[:, 1] * np.nan_to_num(facts[:, _CHAMPION] - anchor)
+    issued = point + shares[:, 2] * np.nan_to_num(said - anchor)
+    return np.where(facts[:, COUNT] > 0, issued, anchor)
 
 
 def _evident(table: Mapping[str, FloatArray]) -> str:
@@ -188,7 +166,7 @@ def _evident(table: Mapping[str, FloatArray]) -> str:
 
 
 def _label(name: str, weight: float) -> str:
-    return f"{name} model × {weight:g}" if name else "user median"
+    return f"{name} model × {weight:g}"
 
 
 def relative_loss(anchor: FloatArray, shift: FloatArray, truth: FloatArray, limit_s: FloatArray) -> float:
@@ -200,32 +178,6 @@ def relative_loss(anchor: FloatArray, shift: FloatArray, truth: FloatArray, limi
         log_error.append(float(np.abs(to_log(point_s) - truth).mean()))
         error_s.append(float(np.abs(point_s - truth_s).mean()))
     return 0.5 * (log_error[0] / max(log_error[1], 1e-9) + error_s[0] / max(error_s[1], 1e-9))
-
-
-def _new_users(train: TableTrainer, jobs: JobTable, ratio: FloatArray) -> tuple[AdditiveModel | None, float]:
-    """Tables by request of `ratio`, log(duration / demand mean), if they help users left out of training.
-
-    Every user counts equally, regardless of the number of jobs: the next new user is one more user, not one more
-    job of a busy one.
-    """
-    target = np.clip(ratio, -MOST_LOG, MOST_LOG)
-    users, user = np.unique(np.array([str(name) for name in jobs.user]), return_inverse=True)
-    if len(users) < 3 * _NEW_USER_FOLDS:
-        return None, 0.0
-    rows = np.concatenate([np.flatnonzero(user == number)[-_NEW_USER_JOBS:] for number in range(len(users))])
-    weight = 1.0 / np.maximum(np.bincount(user[rows], minlength=len(users)), 1)[user]
-    gains = np.zeros(len(users))
-    for fold in range(_NEW_USER_FOLDS):
-        out = user[rows] % _NEW_USER_FOLDS == fold
-        tables = train(rows[~out], REQUEST_FEATURES, target, weight) if (~out).sum() >= FEWEST_JOBS // 2 else None
-        if tables is None:
-            return None, 0.0
-        score = train.score(tables, rows[out])
-        gain = np.abs(target[rows[out]]) - np.abs(target[rows[out]] - _NEW_USER_WEIGHT * score)
-        gains += np.bincount(user[rows[out]], weights=gain * weight[rows[out]], minlength=len(users))
-    if gains.mean() <= 0:
-        return None, 0.0
-    return train(rows, REQUEST_FEATURES, target, weight), _NEW_USER_WEIGHT
 
 
 def _profiled(

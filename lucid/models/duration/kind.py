@@ -9,10 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from lucid.models.duration.anchor import anchor_log
+from lucid.models.duration.anchor import running_median_log
 from lucid.models.duration.estimate import FitSettings
-from lucid.models.duration.features import from_log, replay, to_log
+from lucid.models.duration.features import from_log, to_log
 from lucid.models.duration.fit import relative_loss
+from lucid.models.duration.gate import OPTIONS, Record
+from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
 from lucid.models.upkeep.kind import SAMPLE, Kind, Tables, Task, split
@@ -21,11 +23,18 @@ from lucid.models.upkeep.update import Drift, Evidence, category_psi, error_rati
 
 __all__ = ["DURATION", "DurationKind"]
 
-MOST_LOSS: Final = 1.02
+MOST_LOSS: Final = 1.01
 """A model is promoted only if its loss is at most this times the running median's."""
 _RECENT: Final = 2000
 _NUMBERS: Final = ("gpus", "cpus", "nodes", "memory_mib", "limit_s")
 _NAMES: Final = ("user", "partition")
+_WORDS: Final = {
+    "median": "the median",
+    "half": "the mean of median and best statistic",
+    "statistic": "the best statistic",
+    "tables": "the tables",
+    "three": "the mean of all three",
+}
 
 
 class DurationKind(Kind[DurationModel, JobTable]):
@@ -53,13 +62,18 @@ class DurationKind(Kind[DurationModel, JobTable]):
             f"    validation, {name}: {score:.3f} of the running median's loss"
             for name, score in choice.scores.items()
         ]
-        return [f"  trained on {model.trained_jobs:,} jobs; estimates of users it knows: {choice.name}", *scores]
+        serving = [Record(sums).choice.served for sums in model.records.values()]
+        counts = [f"{_WORDS[option]} {serving.count(number)}" for number, option in enumerate(OPTIONS)]
+        return [
+            f"  trained on {model.trained_jobs:,} jobs; tables: {model.choice.name}",
+            f"    what had the best record on the jobs of {len(serving)} users: {', '.join(counts)}",
+            *scores,
+        ]
 
     def tables(self, model: DurationModel) -> list[Tables]:
-        """Those for known users, for new users and for profiled jobs, as far as they are used."""
+        """Those of jobs whose users' records speak for them, and of profiled jobs, as far as there are any."""
         titles = (
             (f"Duration: {model.choice.name}, beside the user's median", model.tables),
-            ("Duration of new users' jobs, beside the mean of the same GPU demand", model.new_user_tables),
             ("Duration of profiled jobs, beside the estimate at submission", model.profiled_tables),
         )
         return [Tables(title, "log of the factor", tables) for title, tables in titles if tables is not None]
@@ -71,12 +85,12 @@ class DurationKind(Kind[DurationModel, JobTable]):
         learned_until = None if version is None else float(version.facts.get("learned_until", -math.inf))
         until_s = split(np.sort(jobs.end_s), learned_until, "jobs")
         past, later = jobs.take(jobs.end_s <= until_s), np.flatnonzero(jobs.end_s > until_s)
-        facts = replay(jobs)[later]
         judged = jobs.take(later)
         truth = to_log(judged.duration_s)
 
         def loss(model: DurationModel) -> float:
-            anchor = anchor_log(facts, model.default_log)
+            facts = model.serve(DurationHistory()).replay(jobs)[later]
+            anchor = running_median_log(facts, model.default_log)
             return relative_loss(anchor, model.point_log(judged, facts) - anchor, truth, judged.limit_s)
 
         known = {
@@ -97,8 +111,8 @@ class DurationKind(Kind[DurationModel, JobTable]):
         model = self.read(version)
         new = np.flatnonzero(jobs.end_s > float(version.facts.get("learned_until", -math.inf)))
         recent = new[np.argsort(jobs.end_s[new], kind="stable")][-_RECENT:]
-        part, facts = jobs.take(recent), replay(jobs)[recent]
-        median = np.fmin(from_log(anchor_log(facts, model.default_log)), part.limit_s)
+        part, facts = jobs.take(recent), model.serve(DurationHistory()).replay(jobs)[recent]
+        median = np.fmin(from_log(running_median_log(facts, model.default_log)), part.limit_s)
         point = model.predict_facts(part, facts).point_s
         inputs = _moved(version.facts.get("inputs", {}), part)
         drift = Drift(error_ratio(part.duration_s, point, median), len(part), inputs)

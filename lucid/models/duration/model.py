@@ -1,15 +1,16 @@
-"""The duration model: what a job's user tends to need, corrected by a small additive model (GA²M).
+"""The duration model: the running median of a job's user, or what has proved better on this user's jobs.
 
 The estimate of a job, on the scale ``log(seconds + 10)``, is a sum that can be read:
 
-    anchor + weight × (intercept + f_1(x_1) + f_2(x_2) + ...)
+    median + share × (champion - median) + share × weight × (intercept + f_1(x_1) + f_2(x_2) + ...)
 
-The anchor is the median of the user's finished jobs (or, on clusters where finished jobs show this to be clearly
-better, of those with the same request); for a user without any, the mean (of logs, so a geometric mean) of jobs
-with the same GPU demand. What the additive model learns is only the log-ratio to that
-anchor, with an absolute-error loss, and with how much weight, if any, is decided on finished jobs that it was
-not trained on (`lucid.models.duration.fit`). Where it does not help there, and for users it was not trained
-on, the estimate IS the anchor, and says so.
+The anchor is the median of the user's finished jobs. The champion is that statistic of the user's jobs (the latest,
+those with the same request, those with such a name) which has said best of this user's jobs so far. The sum at the
+end is a small additive model (GA²M) of the log-ratio to the median, trained with an absolute-error loss. Which of
+them serves, with which shares, is decided per user and job by job, by what each has said of this user's jobs at
+their submissions (`lucid.models.duration.gate`). The median serves wherever nothing has proved better, and the
+estimate says so. A user without any job gets the median of the users who had jobs near the requested time limit,
+else the mean (of logs, so a geometric mean) of jobs with the same GPU demand.
 
 This module imports neither sklearn nor interpret; loading and predicting are numpy and JSON.
 """
@@ -17,72 +18,78 @@ This module imports neither sklearn nor interpret; loading and predicting are nu
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, TermScore
-from lucid.models.duration.anchor import (
-    ANCHORS,
-    COUNT,
-    DECILES,
-    DEMAND,
-    REQUEST_COUNT,
-    anchor_log,
-    measured,
-    of_request,
-)
+from lucid.models.duration.anchor import COUNT, DECILES, DEMAND, NEAR, NEAR_USERS, anchor_log, measured
 from lucid.models.duration.estimate import Choice, Estimates, Explanation, FitSettings
 from lucid.models.duration.features import (
+    FACT_NAMES,
     LOG_OFFSET_S,
-    DurationHistory,
     feature_columns,
     from_log,
     profile_columns,
     to_log,
 )
+from lucid.models.duration.gate import OPTIONS, STATISTICS, Record, option_weights
+from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.intervals import IntervalTracker, scale_of
 from lucid.models.duration.jobtable import FloatArray, JobTable, TextArray
 from lucid.models.duration.names import NameBuckets
 
 __all__ = ["DurationModel"]
 
-FORMAT: Final = "lucid-duration/2"
+FORMAT: Final = "lucid-duration/3"
+_EARLIER: Final = "lucid-duration/2"
 MOST_LOG: Final = 3.0
 """A correction multiplies or divides an anchor by at most e to this (some twenty-fold)."""
 _REMEDY: Final = "train the model again or restore an earlier version"
+
+
+_CHAMPION, _BEST, _OPTION, _RATIO, _JUDGED = (
+    FACT_NAMES.index(name) for name in ("champion", "champion_number", "option", "option_ratio", "judged")
+)
+_WEIGHTS: Final = np.array([option_weights(option) for option in range(len(OPTIONS))])
+_WORDS: Final = {
+    "user_median": "user median",
+    "user_median11": "median of the user's last 11",
+    "request_median": "request median",
+    "request_median11": "median of the request's last 11",
+    "name_median": "name median",
+    "name_median3": "median of the name's last 3",
+}
 
 
 @dataclass(frozen=True)
 class DurationModel:
     """A fitted model; `default_log` is the estimate while no job has finished.
 
-    `users` are those whom the tables know well enough: what was learned from others' habits made estimates of
-    a newcomer's jobs worse than the newcomer's own median, so anybody else is estimated by that alone.
+    `records` say per user how each estimate has done on jobs that ended until `learned_until_s`, the tables on jobs
+    they had not learned from; a history that is to serve this model goes on from them (`history`).
 
     `profiled_tables` correct the estimates of profiled jobs further, by what was measured of them.
     """
 
     choice: Choice
     tables: AdditiveModel | None
-    new_user_tables: AdditiveModel | None
-    new_user_weight: float
     names: NameBuckets
     interval: IntervalTracker
     default_log: float
     trained_jobs: int
-    users: frozenset[str] = frozenset()
+    records: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    learned_until_s: float = -math.inf
     profiled_tables: AdditiveModel | None = None
     profiled_weight: float = 0.0
 
     @classmethod
     def untrained(cls) -> DurationModel:
-        """The fallback alone: running medians and demand means, an hour where nothing has finished yet."""
-        choice = Choice("user median")
-        return cls(choice, None, None, 0.0, NameBuckets(), IntervalTracker(), float(to_log(3600.0)), 0)
+        """No tables; an hour where nothing has finished yet."""
+        return cls(Choice(), None, NameBuckets(), IntervalTracker(), float(to_log(3600.0)), 0)
 
     @classmethod
     def fit(cls, jobs: JobTable, settings: FitSettings | None = None) -> DurationModel:
@@ -94,6 +101,20 @@ class DurationModel:
         from lucid.models.duration.fit import fit
 
         return fit(jobs, settings or FitSettings())
+
+    def serve(self, history: DurationHistory) -> DurationHistory:
+        """Let `history` judge this model's tables too, beginning with the records of training; returns `history`."""
+        history.judge(self.said if self.tables is not None else None, self.records, self.learned_until_s)
+        return history
+
+    def said(self, jobs: JobTable, facts: FloatArray) -> FloatArray:
+        """What the tables alone say of jobs of users with a history, logs, shape (n,)."""
+        anchor = anchor_log(facts, self.default_log)
+        if self.tables is None:
+            return anchor
+        columns = feature_columns(jobs, facts, anchor, self.names(jobs.name.tolist()))
+        score = self.choice.weight * self.tables.score({name: columns[name] for name in self.tables.features})
+        return np.asarray(anchor + np.clip(score, -MOST_LOG, MOST_LOG), dtype=np.float64)
 
     def predict(self, jobs: JobTable, history: DurationHistory) -> Estimates:
         """Estimate every job from what `history` says now."""
@@ -109,15 +130,29 @@ class DurationModel:
             point_s,
             np.minimum(low, point_s),
             np.maximum(high, point_s),
-            self._source(jobs, facts),
+            self._source(facts),
             scale,
             jobs.limit_s,
         )
 
     def point_log(self, jobs: JobTable, facts: FloatArray) -> FloatArray:
         """log(estimate + 10) before the limit caps it, shape (n,)."""
-        anchor = self._anchor(facts)
-        return np.asarray(anchor + self._correction(jobs, facts, anchor), dtype=np.float64)
+        point = anchor_log(facts, self.default_log)
+        known = np.flatnonzero(facts[:, COUNT] > 0)
+        if not len(known):
+            return point
+        shares = _WEIGHTS[facts[known, _OPTION].astype(int)]
+        median = point[known]
+        point[known] = median + shares[:, 1] * (facts[known, _CHAMPION] - median)
+        rows = shares[:, 2] > 0
+        if self.tables is not None and rows.any():
+            there = known[rows]
+            point[there] += shares[rows, 2] * (self.said(jobs.take(there), facts[there]) - median[rows])
+        there = known[measured(jobs)[known]]
+        if self.profiled_tables is not None and self.profiled_weight and len(there):
+            score = self.profiled_weight * self.profiled_tables.score(profile_columns(jobs.take(there)))
+            point[there] += np.clip(score, -MOST_LOG, MOST_LOG)
+        return point
 
     def remaining_s(self, estimates: Estimates, ran_s: FloatArray) -> FloatArray:
         """Expected (median) time left of jobs that have run `ran_s` seconds, shape (n,), seconds."""
@@ -130,28 +165,29 @@ class DurationModel:
         Of a job known to have run `ran_s` seconds without ending the estimate is that time and what is left of
         such jobs (`IntervalTracker.remaining_s`); a last term carries the difference.
         """
-        anchors = self._anchor(facts)
+        anchors = anchor_log(facts, self.default_log)
         anchor, known = float(anchors[0]), bool(facts[0, COUNT] > 0)
-        trained = bool(self._trained(job)[0])
-        source = str(self._source(job, facts)[0])
-        terms = [TermScore(*self._anchor_words(job, facts, source), anchor)]
-        tables, weight = self._parts(known) if trained or not known else (None, 0.0)
-        intercept = 0.0
-        if tables is not None and weight:
+        source = str(self._source(facts)[0])
+        terms = [TermScore(*self._anchor_words(job, facts), anchor)]
+        intercept, total = 0.0, float(self.point_log(job, facts)[0])
+        _, champion_share, share = option_weights(int(facts[0, _OPTION])) if known else (1.0, 0.0, 0.0)
+        if champion_share and (best := int(facts[0, _BEST])):
+            beside = float(facts[0, _CHAMPION]) - anchor
+            terms.append(TermScore(f"best {STATISTICS[best]}", f"{math.exp(beside):.3g}", champion_share * beside))
+        if self.tables is not None and share:
+            share *= self.choice.weight
             columns = feature_columns(job, facts, anchors, self.names(job.name.tolist()))
-            intercept = weight * tables.intercept
-            row = {name: columns[name][0] for name in tables.features}
-            terms += [TermScore(t.term, t.value, weight * t.score) for t in tables.explain_one(row)]
+            intercept = share * self.tables.intercept
+            row = {name: columns[name][0] for name in self.tables.features}
+            terms += [TermScore(t.term, t.value, share * t.score) for t in self.tables.explain_one(row)]
         if (tables := self.profiled_tables) is not None and self.profiled_weight and known and measured(job)[0]:
             columns = profile_columns(job)
             intercept += self.profiled_weight * tables.intercept
             seen = tables.explain_one({name: columns[name][0] for name in tables.features})
             terms += [TermScore(f"measured {t.term}", t.value, self.profiled_weight * t.score) for t in seen]
-        correction = intercept + math.fsum(term.score for term in terms[1:])
-        bounded = min(max(correction, -MOST_LOG), MOST_LOG)
-        if bounded != correction:
-            terms.append(TermScore("bound on corrections", f"×{math.exp(MOST_LOG):.0f}", bounded - correction))
-        total = anchor + bounded
+        beyond = total - anchor - intercept - math.fsum(term.score for term in terms[1:])
+        if abs(beyond) > 1e-9:
+            terms.append(TermScore("bound on corrections", f"×{math.exp(MOST_LOG):.0f}", beyond))
         free = float(from_log(total))
         estimate = float(np.fmin(free, job.limit_s[0]))
         score = float(to_log(estimate)) if estimate < free else total
@@ -165,7 +201,15 @@ class DurationModel:
             estimate, low = ran_s + float(left[0]), max(low, ran_s)
             terms.append(TermScore("time run so far", f"{ran_s:.0f} s", float(to_log(estimate)) - score))
             score = float(to_log(estimate))
-        return Explanation(score, intercept, tuple(terms), estimate, source, min(low, estimate), max(high, estimate))
+        return Explanation(
+            score,
+            intercept,
+            tuple(terms),
+            estimate,
+            source + self._why(facts),
+            min(low, estimate),
+            max(high, estimate),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The model as JSON-ready data; `from_json` gives an equal model back."""
@@ -174,16 +218,10 @@ class DurationModel:
             "log_offset_s": LOG_OFFSET_S,
             "trained_jobs": self.trained_jobs,
             "default_log": self.default_log,
-            "users": sorted(self.users),
-            "choice": {
-                "name": self.choice.name,
-                "weight": self.choice.weight,
-                "scores": dict(self.choice.scores),
-                "anchor": self.choice.anchor,
-            },
+            "learned_until_s": self.learned_until_s if math.isfinite(self.learned_until_s) else None,
+            "records": {user: list(sums) for user, sums in sorted(self.records.items())},
+            "choice": {"name": self.choice.name, "weight": self.choice.weight, "scores": dict(self.choice.scores)},
             "tables": self.tables and self.tables.to_json(),
-            "new_user_weight": self.new_user_weight,
-            "new_user_tables": self.new_user_tables and self.new_user_tables.to_json(),
             "profiled_weight": self.profiled_weight,
             "profiled_tables": self.profiled_tables and self.profiled_tables.to_json(),
             "names": self.names.to_json(),
@@ -197,85 +235,89 @@ class DurationModel:
         Raises:
             ModelError: anything that does not make a consistent model.
         """
+        if isinstance(data, dict) and data.get("format") == _EARLIER:
+            return cls._earlier(data, source)
         if not isinstance(data, dict) or set(data) != set(cls.untrained().to_json()):
             raise ModelError(f"{source}: is not a duration model with exactly its keys; {_REMEDY}")
         if data["format"] != FORMAT or data["log_offset_s"] != LOG_OFFSET_S:
             raise ModelError(f"{source}: format is {data['format']!r}, this version reads {FORMAT!r}; {_REMEDY}")
-        if not isinstance(data["users"], list) or not all(isinstance(name, str) for name in data["users"]):
-            raise ModelError(f"{source}: users is not a list of names; {_REMEDY}")
-        choice = data["choice"]
-        if not isinstance(choice, dict) or set(choice) != {"name", "weight", "scores", "anchor"}:
-            raise ModelError(f"{source}: choice must have name, weight, scores and anchor; {_REMEDY}")
+        choice, records = data["choice"], data["records"]
+        if not isinstance(choice, dict) or set(choice) != {"name", "weight", "scores"}:
+            raise ModelError(f"{source}: choice must have name, weight and scores; {_REMEDY}")
         if not isinstance(choice["name"], str) or not isinstance(choice["scores"], dict):
             raise ModelError(f"{source}: choice.name must be text and choice.scores an object; {_REMEDY}")
-        if choice["anchor"] not in ANCHORS:
-            raise ModelError(f"{source}: choice.anchor is {choice['anchor']!r}, not of {ANCHORS}; {_REMEDY}")
+        if not isinstance(records, dict):
+            raise ModelError(f"{source}: records is not an object of user to sums; {_REMEDY}")
+        until = -math.inf if data["learned_until_s"] is None else data["learned_until_s"]
         for where, value in (
             ("choice.weight", choice["weight"]),
-            *((name, data[name]) for name in ("new_user_weight", "profiled_weight", "default_log")),
+            *((name, data[name]) for name in ("profiled_weight", "default_log")),
             *((f"choice.scores[{name!r}]", score) for name, score in choice["scores"].items()),
             ("trained_jobs", data["trained_jobs"]),
+            ("learned_until_s", 0.0 if until == -math.inf else until),
         ):
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise ModelError(f"{source}: {where} is {value!r}, not a finite number; {_REMEDY}")
         return cls(
-            Choice(choice["name"], choice["weight"], dict(choice["scores"]), choice["anchor"]),
+            Choice(choice["name"], choice["weight"], dict(choice["scores"])),
             _tables(data["tables"], f"{source}: tables"),
-            _tables(data["new_user_tables"], f"{source}: new_user_tables"),
-            float(data["new_user_weight"]),
             NameBuckets.from_json(data["names"], source=source),
             IntervalTracker.from_json(data["interval"], source=source),
             float(data["default_log"]),
             int(data["trained_jobs"]),
-            frozenset(data["users"]),
+            {
+                user: Record.from_json(sums, source=f"{source}: records[{user!r}]").to_json()
+                for user, sums in records.items()
+            },
+            float(until),
             _tables(data["profiled_tables"], f"{source}: profiled_tables"),
             float(data["profiled_weight"]),
         )
 
-    def _anchor_words(self, job: JobTable, facts: FloatArray, source: str) -> tuple[str, str]:
+    @classmethod
+    def _earlier(cls, data: Mapping[str, Any], source: str) -> DurationModel:
+        """A model of the format before: without records its tables have proved nothing, so they are left out."""
+        try:
+            interval, default_log, jobs = data["interval"], float(data["default_log"]), int(data["trained_jobs"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ModelError(f"{source}: is not a duration model of {_EARLIER} ({error}); {_REMEDY}") from None
+        if not math.isfinite(default_log):
+            raise ModelError(f"{source}: default_log is {default_log!r}, not a finite number; {_REMEDY}")
+        return cls(
+            Choice(), None, NameBuckets(), IntervalTracker.from_json(interval, source=source), default_log, jobs
+        )
+
+    def _anchor_words(self, job: JobTable, facts: FloatArray) -> tuple[str, str]:
+        source = str(self._source(facts)[0])
+        if source == "near limit":
+            return source, f"{facts[0, NEAR_USERS]:.0f} users"
         if facts[0, COUNT] <= 0:
-            return source.split(",")[0], f"{job.gpus[0]:.0f} GPUs"
-        if self.choice.anchor == "request" and of_request(facts)[0]:
-            return "request median", f"{facts[0, REQUEST_COUNT]:.0f} jobs"
+            return source, f"{job.gpus[0]:.0f} GPUs"
         return "user median", f"{facts[0, COUNT]:.0f} jobs"
 
-    def _parts(self, known: bool) -> tuple[AdditiveModel | None, float]:
-        if known:
-            return self.tables, self.choice.weight
-        return self.new_user_tables, self.new_user_weight
+    def _source(self, facts: FloatArray) -> TextArray:
+        """What serves each job: statistics, the model, or what there is for a new user; shape (n,)."""
+        known, near = facts[:, COUNT] > 0, ~np.isnan(facts[:, NEAR])
+        sources = np.where(np.isnan(facts[:, DEMAND]), "default", "demand mean").astype(object)
+        sources[near] = "near limit"
+        kinds = np.where(known, facts[:, _OPTION] * len(STATISTICS) + facts[:, _BEST], -1)
+        for kind in np.unique(kinds[known]).astype(int).tolist():
+            option, best = divmod(kind, len(STATISTICS))
+            _, champion, tables = option_weights(option)
+            names = [_WORDS["user_median"]] if champion + tables < 1.0 else []
+            shares = ((_WORDS[STATISTICS[best]], champion), (self.choice.name, tables))
+            names += [name for name, share in shares if share > 0]
+            sources[kinds == kind] = " and ".join(dict.fromkeys(names))
+        return sources
 
-    def _anchor(self, facts: FloatArray) -> FloatArray:
-        return anchor_log(facts, self.default_log, self.choice.anchor)
-
-    def _correction(self, jobs: JobTable, facts: FloatArray, anchor: FloatArray) -> FloatArray:
-        correction = np.zeros(len(jobs))
-        bucket = self.names(jobs.name.tolist())
-        columns = feature_columns(jobs, facts, anchor, bucket)
-        known = facts[:, COUNT] > 0
-        for which, rows in ((True, known & self._trained(jobs)), (False, ~known)):
-            tables, weight = self._parts(which)
-            if tables is not None and weight and rows.any():
-                some = {name: columns[name][rows] for name in tables.features}
-                correction[rows] = weight * tables.score(some)
-        rows = known & measured(jobs)
-        if self.profiled_tables is not None and self.profiled_weight and rows.any():
-            taken = profile_columns(jobs.take(rows))
-            correction[rows] += self.profiled_weight * self.profiled_tables.score(taken)
-        return np.clip(correction, -MOST_LOG, MOST_LOG)
-
-    def _source(self, jobs: JobTable, facts: FloatArray) -> TextArray:
-        known = facts[:, COUNT] > 0
-        anchored = np.where(np.isnan(facts[:, DEMAND]), "default", "demand mean").astype(object)
-        if self.new_user_weight and self.new_user_tables is not None:
-            anchored = anchored + ", corrected by request"
-        alone = np.full(len(jobs), "user median", dtype=object)
-        if self.choice.anchor == "request":
-            alone[of_request(facts)] = "request median"
-        own = np.where(self._trained(jobs), self.choice.name, alone)
-        return np.where(known, own, anchored).astype(object)
-
-    def _trained(self, jobs: JobTable) -> npt.NDArray[np.bool_]:
-        return np.array([user in self.users for user in jobs.user.tolist()], dtype=np.bool_)
+    def _why(self, facts: FloatArray) -> str:
+        """Why this serves the user of the one job, as a comparison."""
+        if not facts[0, COUNT] > 0:
+            return ""
+        jobs = f"{facts[0, _JUDGED]:.0f} of the user's jobs"
+        if int(facts[0, _OPTION]):
+            return f" (its error was {facts[0, _RATIO]:.2f} of the user median's on {jobs})"
+        return f" (nothing has proved better on {jobs})" if facts[0, _JUDGED] else ""
 
 
 def _tables(data: object, source: str) -> AdditiveModel | None:

@@ -79,7 +79,7 @@ class BackfillPolicy(PartitionPolicy):
 
     def starts(self, partition: Partition, snapshot: Snapshot) -> Sequence[Action]:
         """Whom ``plan_partition`` starts, in order, without the decisions on the others."""
-        plan = _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot))
+        plan = _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot), tells=False)
         plan.start()
         return plan.actions
 
@@ -129,14 +129,17 @@ class _Plan:
         snapshot: Snapshot,
         settings: BackfillSettings,
         queue: Sequence[tuple[Pending, Reason]],
+        tells: bool = True,
     ) -> None:
+        """``tells``: say why the jobs wait that do."""
+        self._tells = tells
         self._partition = partition
         self._now_s = snapshot.now_s
         self._predictions = snapshot.predictions
         self._settings = settings
         self._queue = queue
         self._ledger = Ledger(partition)
-        self._quotas = Quotas(partition, self._ledger) if partition.quotas else None
+        self._quotas = Quotas(partition) if partition.quotas else None
         self._feasible = Feasibility(partition)
         self._ends: list[End] | None = None
         self._started: list[tuple[Job, Placement]] = []
@@ -179,7 +182,7 @@ class _Plan:
                 self._behind(self._timeline, entry, order)
 
     def hold(self) -> None:
-        """Decide the jobs that are left: all wait, those of one shape for want of the same."""
+        """Decide the jobs that are left: all wait; those of one shape lack the same."""
         places: dict[_Shape, tuple[Reason, ...]] = {}
         decisions = self._decisions
         for entry, order in self._queue[self._decided :]:
@@ -226,33 +229,33 @@ class _Plan:
             return
         self._decisions[entry.job.id] = Hold((order, *no_place(self._ledger, entry)))
         self._timeline = Timeline(self._ledger, self._now_s, self._running_until())
-        self._owe(self._timeline, entry.job, self._limit(entry.job))
+        self._owe(self._timeline, entry.job, _shape(entry.job), self._limit(entry.job))
 
     def _behind(self, timeline: Timeline, entry: Pending, order: Reason) -> None:
-        job, limit = entry.job, self._limit(entry.job)
-        while (fits := self._fits_now(timeline, job, limit)) and self._owed:
+        job, limit, shape = entry.job, self._limit(entry.job), _shape(entry.job)
+        while (fits := self._fits_now(timeline, job, shape, limit)) and self._owed:
             self._keep(timeline, *self._owed.popleft())
-        test = Backfill(self._reserved, limit, fits)
-        if not test:
-            self._decisions[job.id] = Hold((order, test))
+        if not fits:
+            if self._tells:
+                self._decisions[job.id] = Hold((order, Backfill(self._reserved, limit, False)))
             if self._reserved < self._settings.depth:
-                self._owe(timeline, job, limit)
+                self._owe(timeline, job, shape, limit)
             return
+        test = Backfill(self._reserved, limit, True)
         slot = self._keep(timeline, job, limit)
         self._start(entry, order, tuple(self._ledger.lowest(i, here) for i, here in slot.parts), (test,))
 
-    def _fits_now(self, timeline: Timeline, job: Job, limit: float) -> bool:
+    def _fits_now(self, timeline: Timeline, job: Job, shape: _Shape, limit: float) -> bool:
         """Is there room for the job from now on, as far as GPUs are kept for others by now?"""
-        shape, end_s = _shape(job), self._now_s + limit - ROUNDING
-        taken, until_s = self._until_s.get(shape, (-1, math.inf))
+        end_s = self._now_s + limit - ROUNDING
+        taken, until_s = self._until_s.get(shape, _NEVER_ASKED)
         if end_s <= until_s and taken != self._taken:
             until_s = timeline.room_s(job)
             self._until_s[shape] = (self._taken, until_s)
         return end_s <= until_s
 
-    def _owe(self, timeline: Timeline, job: Job, limit: float) -> None:
+    def _owe(self, timeline: Timeline, job: Job, shape: _Shape, limit: float) -> None:
         """GPUs are to be kept for the job, if it does not wait for a node that is down."""
-        shape = _shape(job)
         ever = self._ever.get(shape)
         if ever is None:
             ever = self._ever[shape] = timeline.ever(job)
@@ -288,3 +291,6 @@ _Shape = tuple[int, int, int, int]
 
 def _shape(job: Job) -> _Shape:
     return job.gpus, job.min_nodes, job.cpus, job.mem_mib
+
+
+_NEVER_ASKED = (-1, math.inf)

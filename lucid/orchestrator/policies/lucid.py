@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from lucid.binder.unpack import partings
 from lucid.config import PolicySettings
-from lucid.core.decision import PartitionPlan, Plan
+from lucid.core.decision import PartitionPlan, Plan, earliest
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.ports import Capability, Predictor
@@ -19,6 +19,7 @@ from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid_plan import LucidMemory, plan_vc
 from lucid.orchestrator.policies.overflow import with_overflow
 from lucid.orchestrator.policies.plain import Seen, Shadow, advance
+from lucid.orchestrator.policies.plain_pool import PoolShadows, joined
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.quotas import Quotas
 from lucid.profiler.stage import goes_through_profiling, plan_profiling
@@ -48,8 +49,13 @@ class LucidPolicy(PartitionPolicy):
             )
         )
         bound_s = settings.fairness.beyond_plain_s
+        if settings.lending.mode != "off":  # a lender's bound holds where VCs lend
+            bound_s = earliest(bound_s, settings.lending.bound_s)
+        fairness = settings.fairness.model_copy(update={"beyond_plain_s": bound_s})
+        self._pool_settings = settings.model_copy(update={"fairness": fairness})
         self._plain = None if bound_s is None else BackfillPolicy(settings.backfill)
         self._seen: dict[str, Seen] = {}
+        self._pools: dict[str, PoolShadows] = {}
         self._profiling = settings.profiling
         if bound_s is not None:  # no job's bound passes while the job waits for a profiling node
             most_s = min(settings.profiling.max_wait_s, bound_s)
@@ -105,7 +111,7 @@ class LucidPolicy(PartitionPolicy):
     def _looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         if self._plain is not None and not partition.profiling:
             forecast = snapshot.arrivals.of(*partition.vcs) if self._settings.packing.dynamic else None
-            return (self._in_profiling(partition.name, snapshot), forecast)
+            return (*(self._in_profiling(vc, snapshot) for vc in partition.vcs), forecast)
         if not partition.pending:
             return ()
         if not partition.profiling:
@@ -128,14 +134,27 @@ class LucidPolicy(PartitionPolicy):
             self._newcomers = (profiling, {name: tuple(entries) for name, entries in found.items()})
         return self._newcomers[1].get(vc, ())
 
-    def _shadow(self, partition: Partition, snapshot: Snapshot) -> Shadow | None:
-        """Plain order as it stands now, where there is a bound to it."""
-        bound_s = self._settings.fairness.beyond_plain_s
-        if self._plain is None or bound_s is None or partition.quotas:
-            return None
+    def _shadow(
+        self, partition: Partition, snapshot: Snapshot, settings: PolicySettings
+    ) -> tuple[Shadow | None, Mapping[str, Shadow]]:
+        """Plain order as it stands now, where there is a bound to it; and in a pool that of each VC by itself."""
+        bound_s = settings.fairness.beyond_plain_s
+        if self._plain is None or bound_s is None:
+            return None, {}
         before = snapshot.memory.get(partition.name)
-        return advance(
-            before.shadow if isinstance(before, LucidMemory) else None,
+        known = before if isinstance(before, LucidMemory) else None
+        if partition.quotas:
+            pool = self._pools.setdefault(partition.name, PoolShadows(self._plain))
+            by_vc = pool.advance(
+                {} if known is None else known.by_vc,
+                partition,
+                lambda vc: self._in_profiling(vc, snapshot),
+                snapshot,
+                bound_s,
+            )
+            return joined(by_vc), by_vc
+        shadow = advance(
+            None if known is None else known.shadow,
             partition,
             self._in_profiling(partition.name, snapshot),
             snapshot,
@@ -143,6 +162,7 @@ class LucidPolicy(PartitionPolicy):
             bound_s,
             self._seen,
         )
+        return shadow, {}
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Profile, or order and place."""
@@ -164,9 +184,10 @@ class LucidPolicy(PartitionPolicy):
             and not partings(partition.running, partition.nodes, packing.part_below_speed, self.restarts)
         ):
             return PartitionPlan({})
-        shadow = self._shadow(partition, snapshot)
+        settings = self._pool_settings if partition.quotas else self._settings
+        shadow, by_vc = self._shadow(partition, snapshot, settings)
         order = self._orders[partition.name]
-        return plan_vc(partition, snapshot, self._settings, self._predictor, order, shadow)
+        return plan_vc(partition, snapshot, settings, self._predictor, order, shadow, by_vc)
 
 
 class _RoomAtHome:
@@ -189,7 +210,7 @@ class _RoomAtHome:
         free = ledger.free
         quotas = None
         if home.quotas:
-            quotas = self._quotas.setdefault(home.name, Quotas(home, ledger, self._settings.lending))
+            quotas = self._quotas.setdefault(home.name, Quotas(home, self._settings.lending))
             if not quotas.within(job, 0.0):
                 return HomeHasRoom(job.vc, free, False)
         placement = consolidated(ledger, job, None, self._settings.remainder_on_emptiest)

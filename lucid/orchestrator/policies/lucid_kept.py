@@ -68,7 +68,7 @@ def _start_in_turn(starts: Starts, turn: Turn) -> bool:
     """Start the job outside the nodes kept for those before it, if there is room, alone or beside another."""
     queued = _queued(starts, turn.entry)
     level = starts.fences.level(queued.prediction.duration_s)
-    if starts.alone(queued, level, (turn.why,)):
+    if starts.alone(queued, level, (turn.why,), in_turn=True):
         return True
     beside, why = starts.partner_to_wait_no_more(queued, level)
     if beside is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lucid.binder.dynamic import SharingMode
 from lucid.binder.unpack import partings
@@ -16,18 +16,20 @@ from lucid.orchestrator.placement import Feasibility
 from lucid.orchestrator.policies.lucid_kept import ServedLarge, ServedTurns, serve_large, serve_turns
 from lucid.orchestrator.policies.lucid_starts import Starts
 from lucid.orchestrator.policies.plain import Kept, Shadow
+from lucid.orchestrator.policies.plain_pool import split
 from lucid.orchestrator.policies.queue import SETTLE_S
 
-__all__ = ["LucidMemory", "plan_vc", "promise_kept"]
+__all__ = ["LucidMemory", "plan_vc", "promise_kept", "promises_by_vc"]
 
 
 @dataclass(frozen=True, slots=True)
 class LucidMemory:
     """What a VC's plan leaves for the next where there is a starvation bound: plain order's shadow, and the mode of
-    sharing, where that is dynamic."""
+    sharing, where that is dynamic. ``by_vc``: of a pool, the shadow of each VC; ``shadow`` then joins them."""
 
     shadow: Shadow
     mode: SharingMode | None = None
+    by_vc: Mapping[str, Shadow] = field(default_factory=dict)
 
 
 def promise_kept(memory: Mapping[str, object]) -> Kept | None:
@@ -39,6 +41,15 @@ def promise_kept(memory: Mapping[str, object]) -> Kept | None:
     return Kept(found[0].bound_s, sum(kept.jobs for kept in found), sum(kept.past for kept in found), worst_s)
 
 
+def promises_by_vc(memory: Mapping[str, object]) -> dict[str, Kept]:
+    """The same for each VC by itself."""
+    found: dict[str, Kept] = {}
+    for name, item in memory.items():
+        if isinstance(item, LucidMemory):
+            found |= {vc: shadow.kept for vc, shadow in (item.by_vc or {name: item.shadow}).items()}
+    return found
+
+
 def plan_vc(
     partition: Partition,
     snapshot: Snapshot,
@@ -46,18 +57,20 @@ def plan_vc(
     predictor: Predictor,
     order: QueueOrder,
     shadow: Shadow | None = None,
+    by_vc: Mapping[str, Shadow] | None = None,
 ) -> PartitionPlan:
     """Part unstable pairs; serve those whose turn it is by the starvation bound; then the large job that has waited
     longest; then all others by estimate x GPUs.
 
-    ``shadow``: plain order at this time, where there is a starvation bound.
+    ``shadow``: plain order at this time, where there is a starvation bound. ``by_vc``: in a pool, the shadows that it
+    joins.
     """
     before = snapshot.memory.get(partition.name)
     mode = before.mode if isinstance(before, LucidMemory) else before
     starts = Starts(partition, snapshot, settings, predictor, mode if isinstance(mode, SharingMode) else None)
     parted = _part_pairs(starts)
     if not partition.pending:
-        return _made(starts, shadow, starts.now_s + SETTLE_S if parted else None)
+        return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else None)
     turns = ServedTurns() if shadow is None else serve_turns(starts, shadow)
     if shadow is not None:
         shadow = replace(shadow, fences=turns.fences)
@@ -67,7 +80,7 @@ def plan_vc(
     _serve_queue(starts, [queued for queued in queue if queued.id not in served] if served else queue)
     _tell_who_gave_way(starts, large)
     due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s)
-    return _made(starts, shadow, due_s)
+    return _made(starts, shadow, by_vc or {}, due_s)
 
 
 def _part_pairs(starts: Starts) -> bool:
@@ -118,10 +131,11 @@ def _tell_who_gave_way(starts: Starts, large: ServedLarge) -> None:
             starts.decisions[job_id] = Hold((share, *decision.reasons))
 
 
-def _made(starts: Starts, shadow: Shadow | None, wake_s: float | None) -> PartitionPlan:
+def _made(starts: Starts, shadow: Shadow | None, by_vc: Mapping[str, Shadow], wake_s: float | None) -> PartitionPlan:
     wake_s = earliest(wake_s, starts.binder.changes_s, starts.sharing.changes_s)
     memory: LucidMemory | SharingMode | None = starts.sharing.mode
     if shadow is not None:
         told_s = {a.job_id: starts.now_s for a in starts.actions if isinstance(a.decision, Start)}
-        memory = LucidMemory(replace(shadow, told_s=told_s), starts.sharing.mode)
+        shadow = replace(shadow, told_s=told_s)
+        memory = LucidMemory(shadow, starts.sharing.mode, split(by_vc, shadow, starts.partition))
     return PartitionPlan(starts.decisions, tuple(starts.actions), wake_s, memory)

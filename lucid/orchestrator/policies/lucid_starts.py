@@ -67,7 +67,7 @@ class Starts:
         self.predictions = snapshot.predictions
         self.settings = settings
         self.ledger = Ledger(partition)
-        self.quotas = Quotas(partition, self.ledger, settings.lending) if partition.quotas else None
+        self.quotas = Quotas(partition, settings.lending) if partition.quotas else None
         self.sharing = sharing_now(partition, self.ledger.free, snapshot, settings.packing, mode)
         self.binder = Binder(
             partition,
@@ -126,12 +126,15 @@ class Starts:
 
     # -- ways to start -------------------------------------------------------------------------------------
 
-    def alone(self, queued: QueuedJob, level: int, why: tuple[Reason, ...]) -> bool:
-        """Start the job on free GPUs outside the fences that a job of this level must keep off, if there are any."""
+    def alone(self, queued: QueuedJob, level: int, why: tuple[Reason, ...], in_turn: bool = False) -> bool:
+        """Start the job on free GPUs outside the fences that a job of this level must keep off, if there are any.
+        ``in_turn``: its turn has come, so that its VC's quota does not stop it."""
         entry, job, nodes = queued.entry, queued.entry.job, self.fences.nodes[level]
         quota = self.quota(queued)
         if quota and not quota[-1]:
-            return False
+            if not in_turn:
+                return False
+            quota = ()
         allowed = (lambda i: i not in nodes) if level else None
         placement = consolidated(self.ledger, job, allowed, self.settings.remainder_on_emptiest)
         if placement is None:

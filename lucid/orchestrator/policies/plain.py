@@ -84,6 +84,13 @@ class Seen:
     absent: frozenset[str]
     ends: _Ends
 
+    def until_s(self, waiting: bool) -> float:
+        """Until when the shadow stays what it is as long as no job of the VC changes, s; ``waiting``: do any wait in
+        it? They look at when jobs are expected to end, which moves with the clock for those that have outlived it."""
+        if waiting and self.ends.moving:
+            return -math.inf
+        return min((*self.ends.fixed.values(), *self.ends.moves.values()), default=math.inf) - 2 * ROUNDING
+
 
 @dataclass(slots=True)
 class _Ends:

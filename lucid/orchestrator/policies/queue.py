@@ -89,7 +89,7 @@ class QueuePolicy(PartitionPolicy):
             return PartitionPlan(decisions)
         now_s, predictions = snapshot.now_s, snapshot.predictions
         ledger, feasible = Ledger(partition), Feasibility(partition)
-        quotas = Quotas(partition, ledger) if partition.quotas else None
+        quotas = Quotas(partition) if partition.quotas else None
         queue = self._sorted(partition.pending, now_s, predictions)
         behind: dict[str, Hold] = {}
         for value, entry in queue:

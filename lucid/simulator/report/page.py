@@ -163,6 +163,7 @@ def _charts(
                 [("shared, until the last end", [show_share(found.get("shared_gpu_use")) for found in figures])],
             ),
             "vc": tables.groups_table("Average queueing delay by VC", "VC", vcs, names, by_vc, _MOST_ROWS),
+            "lending": tables.lending_table(names, by_vc),
             "size": tables.groups_table(
                 "Average queueing delay by size of job", "size", sizes, names, by_size, _MOST_ROWS
             ),

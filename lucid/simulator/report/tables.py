@@ -12,7 +12,17 @@ from lucid.simulator.report.scales import time_unit
 from lucid.simulator.report.series import Floats, TimeLines
 from lucid.simulator.report.units import show_count, show_duration, show_share, unit_of
 
-__all__ = ["Cell", "Column", "Comparison", "Plain", "compare", "completion_table", "groups_table", "time_table"]
+__all__ = [
+    "Cell",
+    "Column",
+    "Comparison",
+    "Plain",
+    "compare",
+    "completion_table",
+    "groups_table",
+    "lending_table",
+    "time_table",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +156,29 @@ def groups_table(
         rows.append([name, show_count(jobs), *delays])
     left = len(names) - len(rows)
     return Plain(caption, [first, "jobs", *policies], rows, f"and {show_count(left)} more" if left > 0 else "")
+
+
+def lending_table(policies: Sequence[str], by_vc: Sequence[Mapping[str, Mapping[str, Any]]]) -> Plain | None:
+    """What the VCs of a pool lent and borrowed under each policy; ``None`` without a pool."""
+    pooled = [
+        (name, g) for name, g in zip(policies, by_vc, strict=True) if any("quota_gpus" in f for f in g.values())
+    ]
+    if not pooled:
+        return None
+    columns = ["VC", "quota"]
+    for name, _ in pooled:
+        columns += [f"{name}: average JCT", "GPU-hours lent", "borrowed", "jobs past the bound"]
+    rows = []
+    for vc, first in pooled[0][1].items():
+        row = [vc, show_count(first["quota_gpus"])]
+        for _, groups in pooled:
+            found = groups[vc]
+            past = found.get("jobs_past_bound")
+            row += [
+                show_duration(found.get("avg_jct_s")),
+                show_count(round(found["lent_gpu_h"])),
+                show_count(round(found["borrowed_gpu_h"])),
+                "-" if past is None else show_count(past),
+            ]
+        rows.append(row)
+    return Plain("Lending between VCs", columns, rows, "A VC borrows what it holds beyond its quota.")

@@ -1,0 +1,137 @@
+"""Quotas in random pools: only short jobs and jobs whose turn has come go beyond them; what is lent is borrowed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import HEAVY, LIGHT, FixedPredictor, Tape, a_job, a_trace, nodes, replay
+from examples import examples
+from lucid.core.decision import Requeue, Start
+from lucid.core.node import Node
+from lucid.core.placement import placement_gpus
+from lucid.core.reason import PlainOrder
+from lucid.orchestrator.policies.lucid_plan import promises_by_vc
+from lucid.simulator.traces import Trace, TraceJob
+
+EXAMPLES = examples(25)
+LONGEST_S = 100.0
+
+
+def some_pool(rng: random.Random) -> tuple[Trace, dict[str, tuple[Node, ...]]]:
+    """Two or three VCs of one to three nodes, more work than they can do for a while."""
+    size = rng.choice([1, 2, 4])
+    layout = {vc: nodes(rng.randint(1, 3), size, vc) for vc in ("a", "b", "c")[: rng.randint(2, 3)]}
+    items, submit_s = [], 0.0
+    for number in range(rng.randint(5, 30)):
+        submit_s += rng.choice([0, 0, 5, 20, 60])
+        vc = rng.choice([*layout, "a"])
+        gpus = min(rng.choice([1, 1, 2, size, size * 2]), size * len(layout[vc]))
+        profile = rng.choice([None, LIGHT, LIGHT, HEAVY])
+        length_s = float(rng.choice([10, 50, 100, 300, 900]))
+        items.append(TraceJob(a_job(f"j{number}", gpus, submit_s, vc, rank=number), length_s, profile=profile))
+    return a_trace(*items), layout
+
+
+def wrong(rng: random.Random, trace: Trace) -> FixedPredictor:
+    return FixedPredictor(
+        {item.job.id: item.duration_s * rng.choice([0.1, 0.5, 1, 2, 10]) for item in trace.jobs},
+        speed=lambda a, b: (0.95, 0.95),
+    )
+
+
+def check_quotas_kept(tape: Tape, borrows: bool) -> Counter[str]:
+    """The test's own books: how did jobs start that took GPUs of the pool?"""
+    seen: Counter[str] = Counter()
+    for snapshot, plan, _ in tape.cycles:
+        pool = snapshot.partitions["pool"]
+        leaving = {a.job_id for a in plan.actions if isinstance(a.decision, Requeue)}
+        held: Counter[str] = Counter()
+        there = set()
+        for entry in pool.running:
+            if entry.job.id not in leaving and entry.placement not in there:
+                there.add(entry.placement)
+                held[entry.job.vc] += placement_gpus(entry.placement)
+        jobs = {entry.job.id: entry.job for entry in pool.pending}
+        for action in plan.partitions["pool"].actions:
+            start = action.decision
+            if not isinstance(start, Start) or start.beside is not None:
+                continue
+            job = jobs[action.job_id]
+            held[job.vc] += job.gpus
+            if held[job.vc] <= pool.quotas[job.vc]:
+                seen["within"] += 1
+            elif any(isinstance(item, PlainOrder) and item for item in start.reasons):
+                seen["in turn"] += 1
+            else:
+                assert borrows, job
+                assert snapshot.predictions[job.id].duration_s <= LONGEST_S, job
+                assert job.gpus <= pool.quotas[job.vc]
+                seen["borrows"] += 1
+    return seen
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(rng=st.randoms(use_true_random=False))
+def test_only_short_jobs_and_jobs_in_turn_go_beyond_a_quota(rng: random.Random) -> None:
+    trace, layout = some_pool(rng)
+    mode = rng.choice(["quota", "borrow"])
+    lending: Mapping[str, Any] = {"mode": mode, "longest_s": LONGEST_S, "bound_s": rng.choice([None, 100.0, 400.0])}
+    profiling = {"enabled": rng.random() < 0.5}
+    machines = nodes(1, 4, "p") if profiling["enabled"] else ()
+    outcomes, tape = replay(
+        "lucid", trace, layout, predictor=wrong(rng, trace), lending=lending, profiling=profiling,
+        profiling_nodes=machines,
+    )  # fmt: skip
+    check_quotas_kept(tape, mode == "borrow")
+    assert all(outcome.end_s > 0 for outcome in outcomes.values())
+
+
+@pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "backfill", "srtf", "tiresias"])
+@settings(max_examples=examples(8), deadline=None)
+@given(rng=st.randoms(use_true_random=False))
+def test_other_policies_never_go_beyond_a_quota(name: str, rng: random.Random) -> None:
+    trace, layout = some_pool(rng)
+    outcomes, tape = replay(name, trace, layout, predictor=wrong(rng, trace), lending={"mode": "borrow"})
+    assert set(check_quotas_kept(tape, borrows=False)) <= {"within"}
+    assert all(outcome.end_s > 0 for outcome in outcomes.values())
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(rng=st.randoms(use_true_random=False))
+def test_with_right_estimates_and_one_gpu_each_nobody_is_past_a_lenders_bound(rng: random.Random) -> None:
+    """A job of one GPU in its turn has the first GPU that comes free: what runs on loan ends within ``longest_s``."""
+    trace, layout = some_pool(rng)
+    small = [
+        TraceJob(a_job(i.job.id, 1, i.job.submit_s, i.job.vc, rank=i.job.rank), i.duration_s) for i in trace.jobs
+    ]
+    bound_s = 2000.0
+    _, tape = replay(
+        "lucid", a_trace(*small), layout, profiling={"enabled": False}, packing={"gss": 0},
+        lending={"mode": "borrow", "longest_s": LONGEST_S, "bound_s": bound_s},
+    )  # fmt: skip
+    kept = promises_by_vc(tape.cycles[-1][1].memory)
+    assert set(kept) == set(layout)
+    assert sum(item.jobs for item in kept.values()) == len(trace.jobs)
+    assert all(item.past == 0 for item in kept.values())
+
+
+def test_the_pools_reach_what_they_are_for() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(60):
+        rng = random.Random(seed)
+        trace, layout = some_pool(rng)
+        lending = {"mode": "borrow", "longest_s": LONGEST_S, "bound_s": 60.0}
+        _, tape = replay(
+            "lucid", trace, layout, predictor=wrong(rng, trace), lending=lending, profiling={"enabled": False}
+        )
+        seen += check_quotas_kept(tape, borrows=True)
+    assert seen["within"] > 300
+    assert seen["borrows"] > 50
+    assert seen["in turn"] > 10

@@ -1,0 +1,193 @@
+"""Pools: VCs as quotas of GPUs over common nodes, borrowing beyond them, and what lenders are promised."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from builders import (
+    LIGHT,
+    FixedPredictor,
+    a_trace,
+    at,
+    by,
+    guess,
+    nodes,
+    part,
+    policy,
+    reason,
+    replay,
+    runs,
+    settings,
+    snap,
+    waits,
+)
+from lucid.config import LendingSettings
+from lucid.core.decision import Action, Hold, PartitionPlan, Start
+from lucid.core.placement import NodeGpus
+from lucid.core.reason import BehindHead, Borrows, FreeGpus, PlainOrder, Quota, TooLarge
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.errors import ConfigError, UnsafeAction
+from lucid.orchestrator.check_quotas import check_quotas
+from lucid.orchestrator.policies.lucid_kept import serve_turns
+from lucid.orchestrator.policies.lucid_plan import promises_by_vc
+from lucid.orchestrator.policies.lucid_starts import Starts
+from lucid.orchestrator.policies.plain import Kept, Shadow
+from lucid.orchestrator.policy import make_policy
+from lucid.simulator.lent import LentBook
+from lucid.simulator.scenario import Scenario, simulate
+
+ALONE: dict[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
+BORROW = {"lending": {"mode": "borrow", "longest_s": 1000.0}}
+
+
+def pool(machines: Any, pending: Any = (), running: Any = (), **quotas: int) -> Partition:
+    return replace(part(machines, pending, running, name="pool"), quotas=quotas)
+
+
+def plan_of(name: str, snapshot: Snapshot, **sections: Any) -> PartitionPlan:
+    return policy(name, FixedPredictor(), **sections).plan(snapshot).partitions["pool"]
+
+
+def two_vcs(seconds: float = 500.0) -> Snapshot:
+    """VC a holds its whole quota and wants more; VC b has nothing to do."""
+    running = [runs("r", "n1:0-7", job={"vc": "a"})]
+    return snap(0.0, pool(nodes(2), [waits("j", 4, vc="a")], running, a=8, b=8), predictions={"j": guess(seconds)})
+
+
+def test_a_short_job_borrows_idle_gpus_and_says_whose() -> None:
+    made = plan_of("lucid", two_vcs(), **ALONE, **BORROW).decisions["j"]
+    assert isinstance(made, Start)
+    assert not reason(made, Quota)
+    assert reason(made, Borrows) == Borrows(500.0, 1000.0, ("b",))
+
+
+def test_a_long_job_waits_for_its_own_quota_and_says_why_it_may_not_borrow() -> None:
+    made = plan_of("lucid", two_vcs(1001.0), **ALONE, **BORROW).decisions["j"]
+    assert isinstance(made, Hold)
+    assert reason(made, Quota) == Quota("a", 4, 8, 8)
+    assert not reason(made, Borrows)
+    assert not any(isinstance(item, FreeGpus) for item in made.reasons)  # there are free GPUs
+
+
+def test_with_quotas_alone_nobody_borrows() -> None:
+    made = plan_of("lucid", two_vcs(), **ALONE, lending={"mode": "quota"}).decisions["j"]
+    assert isinstance(made, Hold)
+    assert not any(isinstance(item, Borrows) for item in made.reasons)
+
+
+def test_a_job_larger_than_its_quota_never_runs_not_even_on_loan() -> None:
+    seen = snap(0.0, pool(nodes(2), [waits("j", 8, vc="a")], a=4, b=12), predictions={"j": guess(10.0)})
+    for name in ("lucid", "fifo", "backfill"):
+        made = plan_of(name, seen, **ALONE, **BORROW).decisions["j"]
+        assert isinstance(made, Hold)
+        assert reason(made, TooLarge).partition_gpus == 4
+
+
+def test_a_guest_takes_no_quota_and_the_survivor_of_a_pair_holds_its_gpus() -> None:
+    host = runs("h", "n1:0-3", job={"vc": "b"}, profile=LIGHT)
+    guest = waits("g", 4, vc="a", profile=LIGHT)
+    full = runs("r", "n2:0-7", job={"vc": "a"})
+    seen = snap(0.0, pool(nodes(2), [guest], [host, full], a=8, b=8), predictions={"g": guess(9999.0, 0)})
+    made = plan_of("lucid", seen, profiling={"enabled": False}, **BORROW).decisions["g"]
+    assert isinstance(made, Start)
+    assert made.beside == "h"
+    alone = snap(0.0, pool(nodes(2), [waits("x", 1, vc="a")], [replace(host, job=replace(host.job, vc="a")), full]))
+    alone = replace(alone, partitions={"pool": replace(alone.partitions["pool"], quotas={"a": 12, "b": 4})})
+    assert isinstance(plan_of("fifo", alone).decisions["x"], Hold)
+
+
+def test_in_a_pool_a_job_that_can_run_alone_does() -> None:
+    host = runs("h", "n1:0-3", job={"vc": "a"}, profile=LIGHT)
+    seen = snap(0.0, pool(nodes(1), [waits("g", 4, vc="a", profile=LIGHT)], [host], a=8))
+    made = plan_of("lucid", seen, profiling={"enabled": False}, **BORROW).decisions["g"]
+    assert isinstance(made, Start)
+    assert made.beside is None
+
+
+@pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "backfill", "srtf", "srsf", "tiresias"])
+def test_policies_that_do_not_borrow_keep_to_the_same_quotas(name: str) -> None:
+    pending = [waits("a1", 8, vc="a"), waits("a2", 8, vc="a"), waits("b1", 8, vc="b")]
+    made = plan_of(name, snap(0.0, pool(nodes(3), pending, a=8, b=16)))
+    started = {action.job_id for action in made.actions}
+    assert started in ({"a1", "b1"}, {"a2", "b1"})
+
+
+def test_each_vc_of_a_pool_has_a_line_of_its_own() -> None:
+    running = [runs("r", "n1:0-7", job={"vc": "a"})]
+    pending = [waits("a1", 8, 1.0, vc="a"), waits("b1", 8, 2.0, vc="b"), waits("a2", 1, 3.0, vc="a")]
+    made = plan_of("fifo", snap(5.0, pool(nodes(2), pending, running, a=8, b=8))).decisions
+    assert not reason(made["a1"], Quota)
+    assert isinstance(made["b1"], Start)
+    assert reason(made["a2"], BehindHead).head == "a1"
+
+
+def test_other_policies_refuse_a_pool() -> None:
+    scenario = Scenario(a_trace(by("j", label=1)))
+    lending = scenario.settings.policy.model_copy(update={"lending": LendingSettings(mode="quota")})
+    scenario = replace(scenario, settings=scenario.settings.model_copy(update={"policy": lending}))
+    with pytest.raises(ConfigError, match="knows no quotas"):
+        simulate(scenario, "pollux")
+    assert not getattr(make_policy("pollux", lending, FixedPredictor()), "keeps_quotas", False)
+
+
+def check(
+    start_reasons: tuple[Any, ...] = (), seconds: float = 500.0, lending: LendingSettings | None = None
+) -> None:
+    seen = two_vcs(seconds)
+    start = Start((NodeGpus("n2", 15),), start_reasons)
+    check_quotas(
+        seen.partitions["pool"],
+        PartitionPlan({"j": start}, (Action("j", "pool", start),)),
+        lending,
+        seen.predictions,
+    )
+
+
+def test_the_safety_check_knows_quotas() -> None:
+    borrow = LendingSettings(mode="borrow", longest_s=1000.0)
+    check(lending=borrow)
+    check((PlainOrder(0.0, 10.0, 5.0, 20.0),), 5000.0, borrow)  # its turn has come
+    for seconds, lending in ((1001.0, borrow), (500.0, LendingSettings(mode="quota")), (500.0, None)):
+        with pytest.raises(UnsafeAction, match="VC a would hold 12 GPUs of pool 'pool', its quota is 8"):
+            check((PlainOrder(0.0, 1.0, 5.0, 20.0),), seconds, lending)
+
+
+def test_a_lender_gets_its_gpus_back_within_the_bound_without_preemption() -> None:
+    """VC a borrows all that b leaves idle, over and over, with short jobs; b's large job goes first in its turn."""
+    items = [by(f"a{i}", 8, 400.0, 10.0 * i, vc="a", rank=i) for i in range(40)]
+    trace = a_trace(*items, by("b", 16, 100.0, 500.0, vc="b", rank=99))
+    layout = {"a": nodes(1, prefix="a"), "b": nodes(2, prefix="b")}
+    sections: dict[str, Any] = {**ALONE, "reservation": {"enabled": False}}
+    lending = {"mode": "borrow", "longest_s": 1000.0, "bound_s": 800.0}
+    outcomes, tape = replay("lucid", trace, layout, **sections, lending=lending)
+    assert 0 < outcomes["b"].queue_s <= 800.0
+    kept = promises_by_vc(tape.cycles[-1][1].memory)["b"]
+    assert (kept.bound_s, kept.past) == (800.0, 0)
+    unbound, _ = replay("lucid", trace, layout, **sections, lending={**lending, "bound_s": None})
+    assert unbound["b"].queue_s > 1500.0
+
+
+def test_the_books_of_what_was_lent() -> None:
+    book = LentBook({"a": 4, "b": 8, "c": 2})
+    book.hold(at("n1:0-5"), "a")
+    book.wait(10.0)
+    book.hold(at("n1:0-5"), "b")  # a guest
+    book.give_up(at("n1:0-5"), "a")  # the guest outlasts its host
+    book.wait(100.0)
+    found = book.by_vc()
+    assert (found["a"].borrowed_gpu_s, found["b"].borrowed_gpu_s) == (20.0, 0.0)
+    assert (found["b"].lent_gpu_s, found["c"].lent_gpu_s) == (16.0, 4.0)
+
+
+def test_a_job_in_its_turn_goes_beyond_its_quota_and_others_do_not() -> None:
+    rules = settings(**ALONE, **BORROW, fairness={"beyond_plain_s": 100.0})
+    shadow = Shadow(0.0, (), Kept(100.0), starts_s={"j": -1000.0})
+    starts = Starts(two_vcs(5000.0).partitions["pool"], two_vcs(5000.0), rules, FixedPredictor(), None)
+    assert serve_turns(starts, replace(shadow, starts_s={})).ids == set()
+    assert not starts.decisions
+    serve_turns(starts, shadow)
+    assert isinstance(starts.decisions["j"], Start)
+    assert reason(starts.decisions["j"], PlainOrder)

@@ -1,0 +1,214 @@
+"""Never worse than the user's running median: records of every estimate, per user and job by job."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lucid.cli.main import lucidctl
+from lucid.errors import ModelError
+from lucid.models.duration import evaluate
+from lucid.models.duration.evaluate import worse_than_median
+from lucid.models.duration.features import FACT_NAMES, to_log
+from lucid.models.duration.gate import FEWEST_BY_TABLES, FEWEST_JUDGED, OPTIONS, STATISTICS, Record, option_weights
+from lucid.models.duration.history import DurationHistory, replay
+from lucid.models.duration.jobtable import FloatArray, JobTable
+from lucid.models.duration.model import DurationModel
+from lucid.models.duration.running import FEWEST_NEAR, Near, Running
+
+OPTION, BEST = FACT_NAMES.index("option"), FACT_NAMES.index("champion_number")
+OTHER = STATISTICS.index("request_median")
+
+
+def judge(record: Record, jobs: int, *, median: float, other: float, tables: float, truth: float = 5.0) -> None:
+    """`jobs` alike, one after the other; `other` is what the request's median says."""
+    for _ in range(jobs):
+        at = float(len(record._times))
+        said = [median] * len(STATISTICS)
+        said[OTHER] = other
+        record.add(said, tables, truth, math.inf, at, at)
+
+
+def test_weights_of_every_option_sum_to_one() -> None:
+    assert all(sum(option_weights(option)) == pytest.approx(1.0) for option in range(len(OPTIONS)))
+
+
+def test_the_median_serves_until_another_has_proved_better() -> None:
+    record = Record()
+    judge(record, FEWEST_JUDGED - 1, median=6.0, other=5.0, tables=math.nan)
+    assert record.choice.served == 0
+    judge(record, 1, median=6.0, other=5.0, tables=math.nan)
+    assert OPTIONS[record.choice.served] == "statistic"
+    assert STATISTICS[record.choice.best] == "request_median"
+    assert record.choice.ratio < 1.0
+    worse = Record()
+    judge(worse, 50, median=5.1, other=6.0, tables=6.0)
+    assert (worse.choice.served, worse.choice.ratio) == (0, 1.0)
+
+
+def test_tables_serve_only_a_user_on_whose_jobs_they_were_judged_often_enough() -> None:
+    record = Record()
+    judge(record, 50, median=6.0, other=6.0, tables=math.nan)
+    judge(record, FEWEST_BY_TABLES - 1, median=6.0, other=6.0, tables=5.0)
+    assert record.choice.served == 0
+    judge(record, 1, median=6.0, other=6.0, tables=5.0)
+    assert OPTIONS[record.choice.served] == "tables"
+
+
+def test_what_was_issued_and_lost_gives_way_to_the_median_though_an_option_looks_better() -> None:
+    record = Record()
+    judge(record, 50, median=6.0, other=5.2, tables=math.nan)
+    assert record.choice.served == record.choice.option != 0
+    sums = record.to_json()
+    sums[-6] *= 20.0  # of what was issued, over the longer memory
+    lost = Record(sums).choice
+    assert (lost.option, lost.served) == (record.choice.option, 0)
+
+
+def test_a_job_is_judged_by_what_was_known_at_its_submission() -> None:
+    """A burst: fifty jobs submitted at once. Their own ends tell nothing of them when they were submitted."""
+    size = 50
+    first = JobTable.of(user=["ann"] * 5, submit_s=np.arange(5) * 10.0, end_s=np.arange(5) * 10.0 + 1.0,
+                        duration_s=[100.0] * 5, cpus=[1.0] * 5)  # fmt: skip
+    burst = JobTable.of(user=["ann"] * size, submit_s=[100.0] * size, end_s=2000.0 + np.arange(size),
+                        duration_s=[1900.0] * size, cpus=[4.0] * size)  # fmt: skip
+    history = DurationHistory.of(first)
+    before = history.records["ann"]
+    history.add(burst)
+    sums, statistics = history.records["ann"], len(STATISTICS)
+    assert sums[:statistics] == pytest.approx([sums[0]] * statistics), "every statistic said 100 s of every one"
+    assert sums[0] > before[0] + 10.0
+
+
+def test_states_of_before_are_found_by_time() -> None:
+    running = Running()
+    for end_s, value in ((10.0, 1.0), (20.0, 3.0), (20.0, 5.0)):
+        running.add(value, end_s)
+    assert [running.at(time_s)[0] for time_s in (5.0, 10.0, 10.1, 20.0, 21.0)] == [0.0, 0.0, 1.0, 1.0, 3.0]
+    assert running.at(math.inf) == running.stats
+
+
+def test_a_user_whose_requests_tell_is_served_by_them_and_another_by_the_median() -> None:
+    rng = np.random.default_rng(1)
+    size = 400
+    cpus = rng.choice([1.0, 64.0], size)
+    user = np.where(np.arange(size) % 2 == 0, "tells", "same")
+    durations = np.where(user == "tells", np.where(cpus > 1, 9000.0, 60.0), 500.0)
+    submit = np.arange(size) * 20_000.0
+    jobs = JobTable.of(user=user, cpus=cpus, submit_s=submit, duration_s=durations, end_s=submit + durations)
+    late = replay(jobs)[-2:]
+    served = dict(zip(user[-2:], late[:, OPTION].astype(int), strict=True))
+    assert served == {"tells": OPTIONS.index("statistic"), "same": 0}
+    model, history = DurationModel.untrained(), DurationHistory.of(jobs)
+    job = JobTable.of(user=["tells"], cpus=[64.0], submit_s=[9e9])
+    told = model.explain_facts(job, history.facts(job))
+    assert told.estimate_s == pytest.approx(9000.0, rel=0.1)
+    assert told.source.startswith("request median (its error was 0.")
+    assert [term.term for term in told.terms] == ["user median", "best request_median"]
+
+
+def judging(off: float) -> DurationHistory:
+    """A history that serves tables which had learned until 500,000 s and are wrong by a factor of exp(`off`)."""
+    history = DurationHistory()
+    history.judge(lambda jobs, _: to_log(jobs.duration_s) + off, {}, 5e5)
+    return history
+
+
+def drifting(size: int = 200) -> JobTable:
+    """One user; every job takes 2 % longer than the one before."""
+    durations = 100.0 * 1.02 ** np.arange(size)
+    submit = np.arange(size) * 20_000.0
+    return JobTable.of(user=["ann"] * size, submit_s=submit, duration_s=durations, end_s=submit + durations)
+
+
+@pytest.mark.parametrize(("off", "option"), [(0.0, "tables"), (-0.7, "statistic")])
+def test_tables_are_judged_on_jobs_that_ended_after_they_had_learned(off: float, option: str) -> None:
+    jobs = drifting()
+    facts = judging(off).replay(jobs)
+    early = jobs.submit_s <= 5e5
+    assert (facts[early, OPTION] == 0).all()
+    assert OPTIONS[int(facts[100, OPTION])] == option
+
+
+def test_after_a_restart_the_records_are_the_same() -> None:
+    jobs, running = drifting(), judging(0.7)
+    for row in range(len(jobs)):
+        running.add(jobs.take([row]))
+    late = JobTable.of(user=["ann"], submit_s=[1e9])
+    again = judging(0.7)
+    again.add(jobs)
+    np.testing.assert_array_equal(running.facts(late), again.facts(late))
+    assert running.records == again.records
+
+
+def test_records_survive_the_library_and_wrong_ones_are_refused() -> None:
+    history = DurationHistory.of(drifting())
+    model = dataclasses.replace(DurationModel.untrained(), records=history.records, learned_until_s=5e5)
+    back = DurationModel.from_json(json.loads(json.dumps(model.to_json())))
+    assert back.records == model.records
+    assert Record(back.records["ann"]).choice[:3] == Record(model.records["ann"]).choice[:3]
+    with pytest.raises(ModelError, match=r"here: a record is not \d+ numbers"):
+        Record.from_json([-1.0] * len(model.records["ann"]), source="here")
+
+
+def test_a_model_of_the_format_before_is_read_as_medians_and_statistics() -> None:
+    data = {"format": "lucid-duration/2", "default_log": 7.0, "trained_jobs": 300, "users": ["ann"],
+            "interval": DurationModel.untrained().interval.to_json(), "tables": {"format": "?"}}  # fmt: skip
+    model = DurationModel.from_json(data, source="m.json")
+    assert (model.trained_jobs, model.default_log, model.tables) == (300, 7.0, None)
+    with pytest.raises(ModelError, match=r"m\.json.*train the model again"):
+        DurationModel.from_json({"format": "lucid-duration/2"}, source="m.json")
+
+
+def test_every_user_has_one_voice_near_a_time_limit() -> None:
+    near = Near()
+    for _ in range(500):
+        near.add("busy", 3600.0, float(to_log(10.0)))
+    for number in range(FEWEST_NEAR - 2):
+        near.add(f"u{number}", 3600.0, float(to_log(3000.0)))
+    assert near.median(3600.0) == (pytest.approx(math.nan, nan_ok=True), FEWEST_NEAR - 1)
+    near.add("last", 3700.0, float(to_log(3000.0)))
+    assert near.median(3600.0) == (pytest.approx(float(to_log(3000.0))), FEWEST_NEAR)
+    assert math.isnan(near.median(40 * 3600.0)[0])
+    assert math.isnan(near.median(math.nan)[0])
+
+
+def figures(ours: float, within: float, per_user: float) -> dict[str, object]:
+    own = {"mae_s": ours, "within_2x": within, "spearman": 0.5, "per_user": {"mae_s": per_user, "within_2x": 0.5}}
+    median = {"mae_s": 100.0, "within_2x": 0.6, "spearman": 0.5, "per_user": {"mae_s": 100.0, "within_2x": 0.5}}
+    return {**own, "running_median": median, "coverage_80": 0.8, "users_tested": 3, "days_tested": 2, "jobs": 9,
+            "choices": [], "sources": {}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "sentences"),
+    [((100.9, 0.595, 100.9), 0), ((101.1, 0.6, 100.0), 1), ((100.0, 0.58, 100.0), 1), ((100.0, 0.6, 102.0), 1)],
+)
+def test_worse_by_more_than_one_percent_is_said(found: tuple[float, float, float], sentences: int) -> None:
+    assert len(worse_than_median(figures(*found))) == sentences
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+@pytest.mark.parametrize(("mae", "status"), [(102.0, 1), (99.0, 0)])
+def test_an_evaluation_that_is_worse_fails(
+    monkeypatch: pytest.MonkeyPatch, flags: list[str], mae: float, status: int
+) -> None:
+    told = figures(mae, 0.6, 99.0)
+    monkeypatch.setattr(evaluate, "evaluate_duration", lambda *_, **__: {**told, "worse": worse_than_median(told)})
+    result = CliRunner().invoke(lucidctl, ["models", "evaluate", "duration", "x.csv", "--test-from", "1", *flags])
+    assert result.exit_code == status, result.output
+    assert ("worse than the running median by more than 1 %" in result.stderr) == bool(status)
+    if flags:
+        assert json.loads(result.stdout)["users_tested"] == 3
+
+
+def test_macro_means_count_every_user_once() -> None:
+    point: FloatArray = np.array([10.0, 10.0, 10.0, 1000.0])
+    truth = np.array([20.0, 20.0, 20.0, 9000.0])
+    found = evaluate.per_user(point, truth, np.array([0, 0, 0, 1]))
+    assert found == {"mae_s": 4005.0, "within_2x": 0.5}
