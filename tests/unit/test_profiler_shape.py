@@ -110,12 +110,12 @@ class TestMemory:
         trend = memory_trend([4000.0] * 100, 1.0)
         assert (trend.growing, trend.peak_mib, trend.after(3600)) == (False, 4000.0, 4000.0)
 
-    def test_a_leak_is_told(self) -> None:
+    def test_a_leak_is_foretold(self) -> None:
         trend = memory_trend([4000.0 + 5.0 * i for i in range(240)], 1.0)
         assert trend.mib_per_s == pytest.approx(5.0, rel=0.05)
         assert trend.after(600) == pytest.approx(5195 + 3000, rel=0.06)
 
-    def test_a_leak_in_steps_under_noise_is_told(self) -> None:
+    def test_a_leak_in_steps_under_noise_is_foretold(self) -> None:
         chance = random.Random(3)
         series = [4000.0 + 200.0 * (i // 20) + chance.uniform(0, 40) for i in range(480)]
         trend = memory_trend(series, 1.0)
@@ -135,7 +135,7 @@ class TestMemory:
 
 
 @pytest.mark.parametrize(("falling", "grows"), [(12, True), (13, False)])
-def test_growth_is_told_where_the_bins_rise_by_the_mann_kendall_test(falling: int, grows: bool) -> None:
+def test_growth_is_foretold_where_the_bins_rise_by_the_mann_kendall_test(falling: int, grows: bool) -> None:
     """24 readings are 24 bins, the first ones falling, the others rising above them. Of 276 pairs, rises less falls
     is 144 with 12 that fall and 120 with 13; a z above 3 needs 122."""
     bins = [4000.0 - 10.0 * i for i in range(falling)] + [5000.0 + 100.0 * i for i in range(24 - falling)]

@@ -75,7 +75,7 @@ def test_the_profile_carries_what_was_seen_beside_the_partner() -> None:
     assert gone.seen_speed is None
 
 
-def test_a_guest_keeps_the_profile_of_its_earlier_run_and_its_leak_is_told() -> None:
+def test_a_guest_keeps_the_profile_of_its_earlier_run_and_its_leak_is_foretold() -> None:
     summary = pair([40.0] * 240, [3000.0 + 2 * i for i in range(240)], 0)
     assert summary.profile is None
     assert watched(summary, None, B).profile is None
