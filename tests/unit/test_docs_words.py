@@ -38,7 +38,7 @@ GIVEN_UP = (
     "to whom it saves",
     "what stands in for",
     "groups that stand",
-    "told",
+    "foretold",
     "who waits waits",
     "is anybody's",
     "drawn by lot",
