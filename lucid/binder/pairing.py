@@ -20,7 +20,6 @@ from lucid.core.reason import (
     HostFits,
     InSlots,
     NotMeasured,
-    PairGain,
     PairHarm,
     PairSpeed,
     PartnerLeaves,
@@ -38,8 +37,6 @@ from lucid.core.snapshot import Partition
 
 __all__ = ["Binder"]
 
-_LEAST_SUM: Final = 1.1
-"""What two jobs get done together, against one alone, from which on a pair is worth its trouble."""
 _SPEED_ERROR: Final = 0.15
 """A pair may turn out slower than expected by this: the worst plausible error of a measured pair model."""
 
@@ -62,15 +59,13 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """A job that looks for a partner, under which capacity, and at what least speed of either; or, with ``wait_s``,
-    for how long it would wait otherwise."""
+    """A job that looks for a partner, under which capacity and at what least speed of either."""
 
     entry: Pending
     value: float
     score: int
     gss: int
     floor: float
-    wait_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,17 +178,14 @@ class Binder:
         gss: int,
         fenced: Container[str] = (),
         floor: float | None = None,
-        wait_s: float | None = None,
     ) -> tuple[Running | None, tuple[Reason, ...]]:
         """The job to start beside, with the comparisons that chose it; or ``None`` with the count of candidates
         and the comparison that the one which came furthest failed.
 
         ``value`` is the priority value, ``gss`` the sharing capacity in force, ``fenced`` names nodes that this
-        job must keep off, ``floor`` is the least speed of either if not ``least_pair_speed``. With
-        ``wait_s``, the seconds that the job would wait otherwise, its gain is compared instead (``PairGain``).
+        job must keep off, ``floor`` is the least speed of either if not ``least_pair_speed``.
         """
-        least = self._settings.least_pair_speed if floor is None else floor
-        wish = _Wish(entry, value, score, gss, least, wait_s)
+        wish = _Wish(entry, value, score, gss, self._settings.least_pair_speed if floor is None else floor)
         job, room, limit = entry.job, gss - score, _SCAN_LIMIT
         candidates = self._open[self._kind(job)]
         too_much: _Candidate | None = None
@@ -240,7 +232,7 @@ class Binder:
         speed = 0.0
         for reason in self._comparisons(wish, other):
             reasons.append(reason)
-            if isinstance(reason, PairSpeed | PairGain):
+            if isinstance(reason, PairSpeed):
                 speed = reason.own + reason.other
             if not reason:
                 if isinstance(reason, PartnerOutlasts) and not other.noted:
@@ -262,13 +254,7 @@ class Binder:
         if settings.priority_ratio is not None:
             yield PartnerLeaves(other_id, wish.value, other.value, settings.priority_ratio)
         speeds = self._speeds(wish, other)
-        if wish.wait_s is None or settings.waiting_gain is None:
-            yield PairSpeed(other_id, *speeds, wish.floor, self._predictor.name)
-        else:
-            own_s = max(self._predictions[job.id].duration_s, 1.0) / speeds[0]
-            together_s = min(own_s, max(other.remaining_s, 1.0) / speeds[1])
-            times = settings.waiting_gain
-            yield PairGain(other_id, *speeds, wish.wait_s, together_s, times, _LEAST_SUM, self._predictor.name)
+        yield PairSpeed(other_id, *speeds, wish.floor, self._predictor.name)
         if not (other.may_restart or may_restart(job, self._restarts)):
             yield self._harm(wish.entry, other, speeds)
 

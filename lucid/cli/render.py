@@ -246,21 +246,6 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         f"beside job {r.partner} expected at {r.own:.0%} and {r.other:.0%} of full speed"
         + ("" if r else f", below {r.floor:.0%}")
     ),
-    "PairGain": lambda r: (
-        f"beside job {r.partner} expected at {r.own:.0%} and {r.other:.0%} of full speed for "
-        f"{duration(r.together_s)}: both lose {duration(r.lost_s)}, its wait is {duration(r.wait_s)} or longer"
-        + (
-            ""
-            if r
-            else f", not {r.times:g} times as long"
-            if r.own + r.other >= r.least_sum
-            else ", too slow together"
-        )
-    ),
-    "GpuDemand": lambda r: (
-        f"jobs ask for {r.asked} of {r.gpus} GPUs: "
-        + ("jobs share" if r else f"below {r.least:.0%} no job shares that can start alone")
-    ),
     "BestPartner": _best,
     "Rescaled": lambda r: (
         f"from {r.before} to {_gpus(r.after)}: "

@@ -74,13 +74,7 @@ class PackingSettings(Section):
     counts a pair as free of interference from 0.85."""
     waiting_pair_speed: float | None = Field(None, ge=0, le=1)
     """The same, lower, for a job that would otherwise wait: it takes a slower partner rather than none. Unset:
-    ``waiting_gain`` decides."""
-    waiting_gain: float | None = Field(3.0, gt=0)
-    """A job that would otherwise wait starts beside another, whatever their speeds, if its expected wait is more than
-    this many times what both lose. Unset: ``least_pair_speed`` holds for it, too."""
-    share_from: float = Field(0.6, ge=0)
-    """Jobs that could start alone share only while the jobs that run and wait ask for at least this share of the VC's
-    GPUs: below it nobody would gain. 0: at all times."""
+    ``least_pair_speed`` holds for it, too."""
     part_below_speed: float = Field(0.5, ge=0, le=1)
     """Part a pair in which a job was measured to run slower than this: below 0.5 each, two jobs would both be done
     sooner one after the other. Parting costs the leaver its progress, so it lies well below least_pair_speed."""

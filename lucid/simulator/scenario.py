@@ -287,12 +287,7 @@ def _published_lucid(
     policy_settings = PolicySettings(
         profiling=settings.policy.profiling.model_copy(update={"enabled": False}),
         packing=PackingSettings(
-            partner="first",
-            least_pair_speed=0.0,
-            least_partner_remaining_s=0.0,
-            priority_ratio=2.0,
-            waiting_gain=None,
-            share_from=0.0,
+            partner="first", least_pair_speed=0.0, least_partner_remaining_s=0.0, priority_ratio=2.0
         ),
         reservation=ReservationSettings(enabled=False),
         remainder_on_emptiest=True,

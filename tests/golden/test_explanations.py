@@ -64,12 +64,8 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("golden")
     write_trace(TRACE, folder / "trace.csv")
     (folder / "vcs.csv").write_text(",num\nvision,3\n")
-    # so few jobs would not share: there is room for all of them
-    (folder / "lucid.toml").write_text("[policy.packing]\nshare_from = 0.0\nwaiting_gain = 1000.0\n")
     command = [
         "simulate",
-        "--config",
-        str(folder / "lucid.toml"),
         str(folder / "trace.csv"),
         "--vcs",
         str(folder / "vcs.csv"),

@@ -31,11 +31,9 @@ from lucid.core.reason import (
     BestPartner,
     DistributedAlone,
     EverFits,
-    GpuDemand,
     GpuMemory,
     HostFits,
     NotMeasured,
-    PairGain,
     PairSpeed,
     PartnerLeaves,
     PartnerOutlasts,
@@ -416,31 +414,9 @@ def test_L19_the_best_partner_is_best_of_all_that_qualify() -> None:
 @pytest.mark.parametrize(("own", "other", "packs"), [(0.85, 0.85, True), (0.84, 1.0, False), (1.0, 0.84, False)])
 def test_a_pair_in_which_either_is_slowed_too_much_is_refused(own: float, other: float, packs: bool) -> None:
     predictor = FixedPredictor(speed=lambda a, b: (own, other))
-    guest, host = waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT)
-    decision = beside(guest, host, predictor=predictor, waiting_gain=None)
+    decision = beside(waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT), predictor=predictor)
     assert isinstance(decision, Start) == packs
     assert reason(decision, PairSpeed).floor == 0.85
-
-
-@pytest.mark.parametrize(("speed", "packs"), [(0.9, True), (0.84, False), (0.5, False)])
-def test_who_would_wait_shares_where_its_wait_is_thrice_what_both_lose(speed: float, packs: bool) -> None:
-    predictor = FixedPredictor(speed=lambda a, b: (speed, speed))
-    guest, host = waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT)
-    decision = beside(guest, host, predictor=predictor)
-    assert isinstance(decision, Start) == packs
-    if not packs:
-        found = reason(decision, PairGain)
-        assert found.lost_s == pytest.approx(found.together_s * (2.0 - 2.0 * speed))
-        assert found.together_s == pytest.approx(found.wait_s / speed)
-
-
-@pytest.mark.parametrize(("free", "packs"), [(0, True), (1, False)])
-def test_who_could_start_alone_shares_only_where_jobs_ask_for_enough(free: int, packs: bool) -> None:
-    guest, host = waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT)
-    decision = beside(guest, host, machines=nodes(1, 3 + free), share_from=0.6)
-    assert isinstance(decision, Start)
-    assert (decision.beside == "host") == packs
-    assert any(isinstance(found, GpuDemand) for found in decision.reasons) != packs
 
 
 @pytest.mark.parametrize(
@@ -451,9 +427,7 @@ def test_who_would_wait_takes_a_slower_partner_where_that_is_allowed(
 ) -> None:
     predictor = FixedPredictor(speed=lambda a, b: (0.74, 0.8))
     guest, host = waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT)
-    decision = beside(
-        guest, host, machines=nodes(1, 1 + free), predictor=predictor, waiting_pair_speed=lower, waiting_gain=None
-    )
+    decision = beside(guest, host, machines=nodes(1, 1 + free), predictor=predictor, waiting_pair_speed=lower)
     assert isinstance(decision, Start) == (packs or bool(free))
     assert (isinstance(decision, Start) and decision.beside == "host") == packs
     if not free:  # the comparison that counted, the lower one where there is one

@@ -59,9 +59,6 @@ class Watched(Site):
         )  # fmt: skip
 
     def start(self, holder: str = "one") -> Daemon:
-        packing = self.settings.policy.packing.model_copy(update={"share_from": 0.0})  # there is room for all
-        policy = self.settings.policy.model_copy(update={"packing": packing})
-        self.settings = self.settings.model_copy(update={"policy": policy})
         self.store = SqliteStore(self.folder / "lucid.db")
         self.memory = PairMemoryFile(self.memory_path)
         self.predictor = WithMemory(WithContention(HistoryPredictor(2000.0)), self.memory)

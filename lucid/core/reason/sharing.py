@@ -10,12 +10,10 @@ from lucid.core.rounding import past, reached
 __all__ = [
     "BestPartner",
     "DistributedAlone",
-    "GpuDemand",
     "GpuMemory",
     "InSlots",
     "Interleaved",
     "NotMeasured",
-    "PairGain",
     "PairHarm",
     "PairSpeed",
     "PartnerLeaves",
@@ -216,47 +214,6 @@ class PairSpeed(Reason):
 
     def __bool__(self) -> bool:
         return min(self.own, self.other) >= self.floor
-
-
-@dataclass(frozen=True, slots=True)
-class PairGain(Reason):
-    """Does a job that would otherwise wait gain more by this pair than both lose?
-
-    ``wait_s``: until GPUs for it are expected to come free. ``together_s``: how long the two are expected to stand
-    together, at the speeds ``own`` and ``other``; both lose what they do not get done in that time, ``lost_s``. The
-    gain has to be ``times`` as much, because estimates of run times are poor, and together the two have to get
-    ``least_sum`` times as much done as one alone.
-    """
-
-    partner: str
-    own: float
-    other: float
-    wait_s: float
-    together_s: float
-    times: float
-    least_sum: float
-    source: str
-
-    @property
-    def lost_s(self) -> float:
-        """What both lose, s."""
-        return self.together_s * max(2.0 - self.own - self.other, 0.0)
-
-    def __bool__(self) -> bool:
-        return reached(self.own + self.other, self.least_sum) and past(self.wait_s, self.times * self.lost_s)
-
-
-@dataclass(frozen=True, slots=True)
-class GpuDemand(Reason):
-    """Do the jobs that run and wait ask for so many of the VC's GPUs that jobs share which could start alone?
-    ``asked`` counts a shared GPU for both its jobs."""
-
-    asked: int
-    gpus: int
-    least: float
-
-    def __bool__(self) -> bool:
-        return reached(self.asked, self.least * self.gpus)
 
 
 @dataclass(frozen=True, slots=True)

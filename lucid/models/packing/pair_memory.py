@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from lucid.core.job import Ended, Job, JobProfile, Running
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
-from lucid.models.packing.pair_belief import PairBelief
 
 __all__ = ["PairMemory", "WithMemory"]
-
-Guess = Callable[[JobProfile, JobProfile], tuple[float, float] | None]
-"""Speeds expected of two jobs by their profiles alone."""
 
 _PAIRS_KEPT: Final = 8
 _WORKLOADS_KEPT: Final = 10_000
@@ -26,8 +22,6 @@ class PairMemory:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
-        self._belief = PairBelief()
-        self._guess: Guess = _no_guess
 
     def __len__(self) -> int:
         """How many pairs of workloads are known."""
@@ -63,33 +57,7 @@ class PairMemory:
         if a.seen_speed is None or b.seen_speed is None:
             return False
         jobs = f"{first.job.id}+{second.job.id}"
-        new = self.note((a.workload, b.workload), (a.seen_speed, b.seen_speed), jobs)
-        if new:
-            self._compare(a, b)
-        return new
-
-    def correct(self, guess: Guess) -> None:
-        """From now on these guesses are corrected."""
-        self._guess, self._belief = guess, PairBelief()
-
-    def _compare(self, a: JobProfile, b: JobProfile) -> None:
-        """Learn by how much the guess of a pair missed what was seen of it."""
-        seen, guess = self.speeds(a.workload, b.workload), self._guess(a, b)
-        if seen is not None and guess is not None:
-            self._belief.note(a.workload, b.workload, seen[0] - guess[0])
-            self._belief.note(b.workload, a.workload, seen[1] - guess[1])
-
-    def expected(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
-        """As seen of such pairs; else the guess, corrected by what the pairs that were seen say of it."""
-        if not (a.workload and b.workload):
-            return self._guess(a, b)
-        seen = self.speeds(a.workload, b.workload)
-        if seen is not None:
-            if not self._belief.knows(a.workload, b.workload):  # it was read from a file
-                self._compare(a, b)
-            return seen
-        guess = self._guess(a, b)
-        return None if guess is None else self._belief.corrected(a.workload, b.workload, guess)
+        return self.note((a.workload, b.workload), (a.seen_speed, b.seen_speed), jobs)
 
     def note(self, workloads: tuple[str, str], speeds: tuple[float, float], jobs: str) -> bool:
         """Note the speeds of two jobs of these workloads; ``jobs`` names the pair, of which only the latest speeds
@@ -111,27 +79,25 @@ class PairMemory:
 
 
 class WithMemory:
-    """Another predictor, whose guess of a pair's speed gives way to what was seen of such pairs, and is corrected by
-    what was seen of others."""
+    """Another predictor, whose guess of a pair's speed gives way to what was seen of such pairs."""
 
     def __init__(self, otherwise: Predictor, memory: PairMemory) -> None:
         self.name = otherwise.name
         self._otherwise = otherwise
         self._memory = memory
-        memory.correct(otherwise.pair_speed)
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
         """The other's."""
         return self._otherwise.predict(job, profile, now_s)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
-        """As seen, else the other's guess, corrected."""
-        return self._memory.expected(a, b)
+        """As seen, else the other's."""
+        if a.workload and b.workload:
+            seen = self._memory.speeds(a.workload, b.workload)
+            if seen is not None:
+                return seen
+        return self._otherwise.pair_speed(a, b)
 
     def learn(self, ended: Sequence[Ended]) -> None:
         """The other learns."""
         self._otherwise.learn(ended)
-
-
-def _no_guess(a: JobProfile, b: JobProfile) -> tuple[float, float] | None:  # noqa: ARG001
-    return None

@@ -8,11 +8,10 @@ from lucid.binder.dynamic import SharingMode, sharing_mode
 from lucid.binder.pairing import Binder
 from lucid.config import PackingSettings, PolicySettings
 from lucid.core.decision import Action, Decision, Hold, Requeue, Start
-from lucid.core.job import Job, Running
+from lucid.core.job import Running
 from lucid.core.ledger import Ledger
-from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
-from lucid.core.reason import FreeGpus, GpuDemand, Priority, Reason, SharedBy, SharingLevel
+from lucid.core.reason import FreeGpus, Priority, Reason, SharedBy, SharingLevel
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.fences import Fence, Fences
 from lucid.orchestrator.order import QueuedJob
@@ -77,10 +76,6 @@ class Starts:
             self.now_s,
             settings.profiling.restarts,
         )
-        asked = sum(e.gpus for e in partition.running) + sum(e.job.gpus for e in partition.pending)
-        gpus = sum(node.gpus for node in partition.nodes if node.available)
-        self.demand = GpuDemand(asked, gpus, settings.packing.share_from)
-        self._free_s: dict[int, float] | None = None
         self.fences = Fences()
         self.decisions: dict[str, Decision] = {}
         self.actions: list[Action] = []
@@ -129,7 +124,7 @@ class Starts:
         self.act(job.id, Start(found.placement, (_priority(queued), *why, *by), found.job.id, slots=True))
 
     def partner(
-        self, queued: QueuedJob, level: int, gss: int, floor: float | None = None, wait_s: float | None = None
+        self, queued: QueuedJob, level: int, gss: int, floor: float | None = None
     ) -> tuple[Running | None, tuple[Reason, ...]]:
         """The running job to start beside, with the comparisons that chose it, or those that ruled all out."""
         score = queued.prediction.share_score
@@ -137,64 +132,37 @@ class Starts:
         if bar is not None:
             return None, (bar,)
         assert score is not None
-        return self.binder.partner(queued.entry, queued.value, score, gss, self.fences.names[level], floor, wait_s)
+        return self.binder.partner(queued.entry, queued.value, score, gss, self.fences.names[level], floor)
 
     def partner_to_wait_no_more(self, queued: QueuedJob, level: int) -> tuple[Running | None, tuple[Reason, ...]]:
         """A partner under the full capacity, for a job that would wait otherwise, and at the lower speed where there
         is one for such jobs."""
         packing = self.settings.packing
-        floor, wait_s = packing.waiting_pair_speed if self.yields else None, None
-        if packing.waiting_pair_speed is None and packing.waiting_gain is not None:
-            wait_s = self.wait_s(queued.entry.job)
-        return self.partner(queued, level, packing.gss, floor, wait_s)
-
-    def wait_s(self, job: Job) -> float:
-        """For how long a job of one node would wait at the least, by when GPUs are expected to come free."""
-        if self._free_s is None:
-            self._free_s = self._when_free()
-        return max(self._free_s.get(job.gpus, self.now_s) - self.now_s, 0.0)
-
-    def _when_free(self) -> dict[int, float]:
-        """By number of GPUs, when a node will have so many free; those that one has now are left out."""
-        ledger, found = self.ledger, dict[int, float]()
-        last: dict[Placement, float] = {}
-        for end_s, _, placement in self.ends():
-            last[placement] = max(last.get(placement, end_s), end_s)  # of a pair the later one frees the GPUs
-        free, most = list(ledger.free_count), ledger.largest
-        for placement, end_s in sorted(last.items(), key=lambda item: item[1]):
-            for name, mask in placement:
-                i = ledger.index[name]
-                free[i] += mask.bit_count()
-                while most < free[i]:
-                    most += 1
-                    found[most] = end_s
-        return found
+        return self.partner(queued, level, packing.gss, packing.waiting_pair_speed if self.yields else None)
 
     @property
     def yields(self) -> bool:
         """Does a job that would otherwise wait take a slower partner?"""
-        packing = self.settings.packing
-        lower = packing.waiting_pair_speed
-        return packing.waiting_gain is not None if lower is None else lower < packing.least_pair_speed
+        lower = self.settings.packing.waiting_pair_speed
+        return lower is not None and lower < self.settings.packing.least_pair_speed
 
     def in_order(self, queued: QueuedJob, level: int) -> Hold | None:
         """Start a job of the queue, or say why it waits. It starts beside another, else alone, else beside another
         on the terms of the jobs that would wait."""
         fair: tuple[Reason, ...] = () if queued.fair is None else (queued.fair,)
         less, packing = self.sharing.less, self.settings.packing
-        busy = bool(self.demand)
-        found, why = self.partner(queued, level, self.sharing.gss) if busy else (None, (self.demand,))
+        found, why = self.partner(queued, level, self.sharing.gss)
         if found is not None:
             self.beside(queued, found, (*fair, *less, *why))
             return None
-        if less and busy:  # a pair that slows no job keeps GPUs free for jobs that the forecast missed
+        if less:  # a pair that slows no job keeps GPUs free for jobs that the forecast missed
             found, harmless = self.partner(queued, level, packing.gss, packing.harmless_pair_speed)
             if found is not None:
                 self.beside(queued, found, (*fair, *harmless))
                 return None
         if self.alone(queued, level, (*fair, *less, *why)):
             return None
-        if less or self.yields or not busy:  # less sharing, or only fast pairs: not for a job that would wait for it
+        if less or self.yields:  # less sharing, or only fast pairs: not for a job that would wait for it
             found, why = self.partner_to_wait_no_more(queued, level)
             if found is not None:
                 self.beside(queued, found, (*fair, *why))
