@@ -83,7 +83,11 @@ def _reserved(r: why.Reserved) -> str:
     nodes = f"{r.nodes} node{'s' if r.nodes != 1 else ''} kept for job {r.holder}"
     if not r:
         return f"{nodes}, which should have drained: no other job may start on these nodes"
-    meanwhile = f"only jobs with a time limit of at most {duration(r.room_s)} may start on these nodes"
+    meanwhile = f"only jobs expected to take at most {duration(r.room_s)} may start on these nodes"
+    if r.times > 1:
+        meanwhile += (
+            f"; job {r.holder} has waited so long that they must have time for {r.times:.1f} x their estimate"
+        )
     return f"{nodes} until about {when(r.until_s)}: {meanwhile}"
 
 

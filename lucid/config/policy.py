@@ -114,6 +114,9 @@ class ReservationSettings(Section):
     """Jobs above this many GPUs may hold a reservation; unset: those larger than one node."""
     after_wait_s: float = Field(0.0, ge=0)
     """A reservation is made once the job has waited this long."""
+    patience_s: float = Field(43200.0, gt=0)
+    """Another job may start on kept nodes if its estimate ends before they are needed; once the job that they are
+    kept for has waited for n times this long, if n times its estimate does."""
     most_share: float = Field(0.5, ge=0, le=1)
     """While jobs as large hold GPUs, and would with the holder have more than this share of the VC, nothing is kept
     for it if a smaller job has waited at least half as long. 1: that never matters."""

@@ -20,8 +20,8 @@ _LEAST_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Nodes, by index and by name, and the comparison that others must pass to start there: to have a time limit of
-    at most ``room.room_s``."""
+    """Nodes, by index and by name, and the comparison that others must pass to start there: to be expected to take at
+    most ``room.room_s``."""
 
     room: Reserved
     nodes: frozenset[int]
@@ -35,14 +35,20 @@ class KeptNodes:
     names: tuple[str, ...]
     until_s: float
 
-    def fence(self, holder: Job, ledger: Ledger, now_s: float) -> Fence:
-        """Close these nodes to other jobs, but for those whose time limit ends by ``until_s``."""
-        room = Reserved(holder.id, self.until_s, max(self.until_s - now_s, 0.0), len(self.names))
+    def fence(self, holder: Job, ledger: Ledger, now_s: float, patience_s: float) -> Fence:
+        """Close these nodes to other jobs, but for those that should end by ``until_s``.
+
+        Estimates of single jobs are poor, and each guest that overstays makes the holder wait for longer. So the
+        longer the holder has waited, the surer a guest must be to end in time: once the holder has waited for
+        twice ``patience_s`` a guest must end in time even if it takes twice its estimate, and so on.
+        """
+        times = max((now_s - holder.submit_s) / patience_s, 1.0)
+        room = Reserved(holder.id, self.until_s, max(self.until_s - now_s, 0.0) / times, len(self.names), times)
         return Fence(room, frozenset(ledger.index[name] for name in self.names), frozenset(self.names))
 
 
 class Fences:
-    """All nodes that are kept in one plan. The longer a job may run, the more of them are closed
+    """All nodes that are kept in one plan. The longer a job is expected to take, the more of them are closed
     to it: its ``level`` is the number of fences, from the tightest, that the job may not use."""
 
     def __init__(self, fences: Sequence[Fence] = ()) -> None:
@@ -59,7 +65,7 @@ class Fences:
             self.names.append(frozenset(names))
 
     def level(self, duration_s: float) -> int:
-        """The level of a job that may run for so long at the most."""
+        """The level of a job of this estimate."""
         return bisect_left(self.rooms_s, duration_s)
 
     def why(self, level: int) -> Reserved:

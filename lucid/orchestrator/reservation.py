@@ -1,9 +1,9 @@
 """For which large job nodes are kept, because it would starve behind small ones.
 
 The rule is that of EASY backfilling. Nodes are kept for one job at a time, the large job that has waited longest.
-They are the nodes expected to drain soonest. Another job may start on them only if its time limit ends by then.
-Estimates of single jobs are too poor for that, and a job without a limit may not. The holder's wait is thus bounded
-by what already runs there.
+They are the nodes expected to drain soonest. Another job may start on them only if it is expected to end by then.
+Estimates of single jobs are poor: the longer the holder has waited, the more times its estimate such a job must be
+able to take (``KeptNodes.fence``). The holder's wait is thus bounded in the end by what already runs there.
 Large jobs that come one after the other would have the VC to themselves; ``large_share`` prevents that.
 """
 

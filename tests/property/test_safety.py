@@ -55,9 +55,9 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "lucid, first partner": ("lucid", {"packing": {"partner": "first", "priority_ratio": 2.0}}),
     "lucid, no reservations": ("lucid", {"reservation": {"enabled": False}}),
-    "lucid, strict reservations": (
+    "lucid, short patience of large jobs": (
         "lucid",
-        {"reservation": {"above_gpus": 2, "after_wait_s": 50.0}},
+        {"reservation": {"above_gpus": 2, "after_wait_s": 50.0, "patience_s": 100.0}},
     ),
     "lucid, no profiling": ("lucid", {"profiling": {"enabled": False}}),
     "lucid, restarts on request": ("lucid", {"profiling": {"restarts": "asked"}}),

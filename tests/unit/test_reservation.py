@@ -55,14 +55,30 @@ def test_the_nodes_are_those_of_the_right_size_that_are_up() -> None:
     assert found.names == ("n3", "n5")
 
 
-@pytest.mark.parametrize(("limit_s", "starts"), [(700.0, True), (701.0, False), (None, False)])
-def test_a_job_may_start_there_if_its_time_limit_ends_in_time(limit_s: float | None, starts: bool) -> None:
-    """However short its estimate is."""
-    made = plan(waits("big", 8), waits("small", time_limit_s=limit_s), estimates={"small": guess(1.0)})
+@pytest.mark.parametrize(
+    ("waited_s", "estimate_s", "starts"),
+    [
+        (0.0, 700.0, True),
+        (0.0, 701.0, False),
+        (100.0, 600.0, True),
+        (200.0, 250.0, True),
+        (200.0, 251.0, False),
+        (400.0, 75.0, True),
+        (400.0, 76.0, False),
+    ],
+)
+def test_the_longer_the_holder_has_waited_the_surer_a_job_must_be_to_end_in_time(
+    waited_s: float, estimate_s: float, starts: bool
+) -> None:
+    """Needed at 700 s, patience 100 s: after 400 s a job must end in time even if it takes four times as long."""
+    made = plan(
+        waits("big", 8), waits("small"), now_s=waited_s, estimates={"small": guess(estimate_s)}, patience_s=100.0
+    )
     decision = made.decisions["small"]
     assert isinstance(decision, Start) == starts
     if not starts:
-        assert reason(decision, Reserved).holder == "big"
+        found = reason(decision, Reserved)
+        assert (found.holder, found.times) == ("big", max(waited_s / 100.0, 1.0))
 
 
 def test_a_long_job_starts_on_nodes_that_are_not_kept() -> None:
@@ -74,9 +90,9 @@ def test_a_long_job_starts_on_nodes_that_are_not_kept() -> None:
 
 def test_a_long_job_does_not_join_a_job_on_nodes_that_are_kept() -> None:
     held = [runs("r1", "n1:0-3", profile=LIGHT), runs("r2", "n2:0-3"), runs("r3", "n3:0-3")]
-    for limit_s, starts in ((600.0, True), (9e9, False)):
-        estimates = {"guest": guess(600.0, 0), "r1": guess(500.0, 0)}
-        guest = waits("guest", 4, profile=LIGHT, time_limit_s=limit_s)
+    for estimate_s, starts in ((600.0, True), (9e9, False)):
+        estimates = {"guest": guess(estimate_s, 0), "r1": guess(500.0, 0)}
+        guest = waits("guest", 4, profile=LIGHT)
         made = plan(waits("big", 8), guest, held=held, estimates=estimates)
         assert isinstance(made.decisions["guest"], Start) == starts
 

@@ -65,10 +65,10 @@ def test_the_earlier_bound_goes_first() -> None:
 
 
 def test_nodes_are_kept_for_it_and_said_so() -> None:
-    """Half of n2 is free: nobody gets it who may stay longer, however short the estimate."""
+    """Half of n2 is free: no job starts there that is expected to stay longer."""
     running = [runs("x", "n1:0-3", job={"time_limit_s": 9 * HOUR}), runs("y", "n2:0-1")]
     room = part(nodes(2, 4), [waits("wide", 4, 0.0), waits("tiny", 1, 1.0)], running)
-    plan = planned(2 * HOUR, room, {"wide": 0.0}, {"x": 9 * HOUR, "y": 2.5 * HOUR, "tiny": 1.0})
+    plan = planned(2 * HOUR, room, {"wide": 0.0}, {"x": 9 * HOUR, "y": 2.5 * HOUR, "tiny": 0.6 * HOUR})
     assert kinds(plan.decisions["wide"]) == ["PlainOrder", "Reserved", "FreeGpus"]
     kept = reason(plan.decisions["tiny"], Reserved)
     assert (kept.holder, kept.nodes, bool(kept)) == ("wide", 1, True)
@@ -76,11 +76,10 @@ def test_nodes_are_kept_for_it_and_said_so() -> None:
     assert plan.wake_s == 2 * HOUR + LOOK_AGAIN_S, "time alone moves what is expected of nodes"
 
 
-def test_a_guest_may_start_there_whose_time_limit_ends_in_time() -> None:
-    for limit_s, starts in ((6 * HOUR, True), (7.5 * HOUR, False), (None, False)):
-        tiny = waits("tiny", 1, 1.0, time_limit_s=limit_s)
-        room = part(nodes(1, 4), [waits("wide", 4, 0.0), tiny], [runs("y", "n1:0-1")])
-        plan = planned(2 * HOUR, room, {"wide": 0.0}, {"y": 9 * HOUR, "tiny": 1.0})
+def test_a_guest_may_start_there_that_is_expected_to_end_in_time() -> None:
+    for estimate_s, starts in ((6 * HOUR, True), (7.5 * HOUR, False)):
+        room = part(nodes(1, 4), [waits("wide", 4, 0.0), waits("tiny", 1, 1.0)], [runs("y", "n1:0-1")])
+        plan = planned(2 * HOUR, room, {"wide": 0.0}, {"y": 9 * HOUR, "tiny": estimate_s})
         assert isinstance(plan.decisions["tiny"], Start) == starts
 
 

@@ -203,14 +203,15 @@ class Rescaled(Reason):
 class Reserved(Reason):
     """Nodes are kept for a job that has waited long. May other jobs start on these nodes meanwhile?
 
-    Jobs may whose time limit ends by ``until_s``, when the nodes are expected to have drained. ``room_s``: the
-    longest limit that such a job may have; jobs without a limit may not start there.
+    Jobs may that are expected to end by ``until_s``, when the nodes are expected to have drained, even if they take
+    ``times`` as long as estimated. ``room_s``: the longest estimate that such a job may have.
     """
 
     holder: str
     until_s: float
     room_s: float
     nodes: int
+    times: float = 1.0
 
     def __bool__(self) -> bool:
         return self.room_s > 0

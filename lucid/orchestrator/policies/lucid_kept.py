@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from lucid.core.decision import Hold, earliest
 from lucid.core.job import Job, Pending
-from lucid.core.reason import LargeShare, Reason
+from lucid.core.reason import LargeShare, Reason, Reserved
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.fences import KeptNodes, keep
 from lucid.orchestrator.order import QueuedJob
@@ -75,9 +75,8 @@ def _start_in_turn(starts: Starts, turn: Turn) -> bool:
 
 
 def _nodes_for(starts: Starts, job: Job, before: KeptNodes | None, closed: set[int]) -> KeptNodes | None:
-    """Nodes to keep for a job: those that are expected to have room for it first. As no job that may overstay starts
-    on them, they drain, and a node that has drained stays the first. One GPU needs none: the first that comes free is
-    its."""
+    """Nodes to keep for a job: those that are expected to have room for it first, by now. One GPU needs none: the
+    first that comes free is its."""
     ledger = starts.ledger
     if before is not None:
         closed.difference_update(ledger.index[name] for name in before.names)
@@ -117,7 +116,7 @@ def _serve_large(starts: Starts, partition: Partition, served: Set[str]) -> Serv
     queued = _queued(starts, holder)
     if starts.alone(queued, starts.level(queued), ()):
         return ServedLarge(frozenset({job.id}), changes_s=changes_s)
-    why: Sequence[Reason] = ()
+    why: tuple[Reserved, ...] = ()
     ends = starts.ends()
     quota_s = None if starts.quotas is None else starts.quotas.opens_s(job, ends)
     nodes = keep(job, starts.ledger, now_s, ends, starts.fences.nodes[-1])
@@ -126,13 +125,13 @@ def _serve_large(starts: Starts, partition: Partition, served: Set[str]) -> Serv
             nodes = replace(nodes, until_s=max(nodes.until_s, quota_s))
         why = (_close(starts, job, nodes),)
         changes_s = earliest(changes_s, now_s + LOOK_AGAIN_S)
-    room_s = 0.0 if nodes is None else max(nodes.until_s - now_s, 0.0)
+    room_s = why[0].room_s if why else 0.0
     starts.decisions[job.id] = Hold((*why, *_no_room(starts, holder, room_s)))
     return ServedLarge(frozenset({job.id}), changes_s=changes_s)
 
 
-def _close(starts: Starts, job: Job, nodes: KeptNodes) -> Reason:
-    fence = nodes.fence(job, starts.ledger, starts.now_s)
+def _close(starts: Starts, job: Job, nodes: KeptNodes) -> Reserved:
+    fence = nodes.fence(job, starts.ledger, starts.now_s, starts.settings.reservation.patience_s)
     starts.close(fence)
     return fence.room
 

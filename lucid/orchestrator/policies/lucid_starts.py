@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf
 
 from lucid.binder.dynamic import SharingMode, sharing_mode
 from lucid.binder.pairing import Binder
@@ -126,10 +125,8 @@ class Starts:
         ]
 
     def level(self, queued: QueuedJob) -> int:
-        """Which fences a job must keep off: those of nodes that are needed before its time limit ends it. Estimates
-        of single jobs are too poor for that; a job without a limit keeps off all."""
-        limit_s = queued.entry.job.time_limit_s
-        return self.fences.level(inf if limit_s is None else limit_s)
+        """Which fences a job must keep off."""
+        return self.fences.level(queued.prediction.duration_s)
 
     # -- ways to start -------------------------------------------------------------------------------------
 
