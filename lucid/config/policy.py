@@ -49,8 +49,8 @@ class ProfilingSettings(Section):
     """Profile the users' jobs in turn, each user's smallest first, instead of the smallest of all: nobody's new
     programs wait for many of another's. lucidd always does."""
     home_if_room: bool = True
-    """A job goes home where its VC could start it at once, to be measured there: at once where GPUs of a
-    whole node stay idle, else if it cannot be profiled at once."""
+    """A job goes home where its VC could start it at once, to be measured there: at once where a quarter
+    of the VC's GPUs stay idle, else if it cannot be profiled at once."""
     carry_on_share: float = Field(0.5, ge=0, le=1)
     """On this share of the profiling nodes (rounded down) profiled jobs may carry on in place."""
     overflow_most_s: float = Field(21600.0, ge=0)

@@ -28,6 +28,9 @@ __all__ = ["LucidPolicy"]
 
 
 _Entries = tuple[Pending | Running, ...]
+_TO_SPARE = 0.25
+"""A VC has GPUs to spare while this share of them is idle: a job that is measured there, alone, is in no other's
+way (docs/decisions/0022)."""
 
 
 class LucidPolicy(PartitionPolicy):
@@ -200,8 +203,8 @@ class _RoomAtHome:
         self._quotas: dict[str, Quotas] = {}
 
     def __call__(self, job: Job, to_spare: bool) -> HomeHasRoom:
-        """A job for which there is room is counted in from then on. ``to_spare``: GPUs of a whole node must stay
-        idle."""
+        """A job for which there is room is counted in from then on. ``to_spare``: a quarter of the GPUs must stay
+        idle, and as many as a node has."""
         home = self._snapshot.home(job.vc)
         if home is None or home.pending:
             return HomeHasRoom(job.vc, 0, False)
@@ -209,7 +212,7 @@ class _RoomAtHome:
         if ledger is None:
             ledger = self._ledgers[home.name] = Ledger(home)
         free = ledger.free
-        if to_spare and free - job.gpus < ledger.gpus_per_node:
+        if to_spare and free - job.gpus < max(ledger.gpus_per_node, _TO_SPARE * home.gpus):
             return HomeHasRoom(job.vc, free, False)
         quotas = None
         if home.quotas:
