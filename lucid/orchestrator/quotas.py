@@ -85,9 +85,13 @@ class Quotas:
         return None
 
     def tests(self, job: Job, estimate_s: float = 0.0) -> tuple[Reason, ...]:
-        """The comparisons that say whether the job may start alone: the last one holds, or it may not."""
+        """The comparisons that say whether the job may start alone: the last one holds, or it may not.
+
+        A VC does not borrow while GPUs of its quota are kept for one of its jobs: what it borrows counts as held,
+        and would keep that job waiting.
+        """
         within = self.within(job, estimate_s)
-        if within or self._longest_s < 0 or job.gpus > within.quota:
+        if within or within.kept or self._longest_s < 0 or job.gpus > within.quota:
             return (within,)
         return (within, Borrows(estimate_s, self._longest_s, self._lenders()))
 
