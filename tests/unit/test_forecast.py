@@ -78,10 +78,13 @@ def test_a_job_parted_from_its_partner_is_not_expected_beside_it_again() -> None
     assert found.starts_s == {"two": 1300.0, "other": 2800.0}
 
 
+PROFILED_FIRST = {"carry_on_share": 0.0, "t_prof_s": 60.0, "home_if_room": False}
+
+
 def test_a_job_released_from_profiling_starts_in_its_vc() -> None:
     running = [runs("now", "p1:0-1", 10.0, stage=Stage.PROFILE, job={"vc": VC})]
     prof = part(nodes(1, 2, prefix="p"), [waits("next", 2)], running, name="prof", profiling=True)
-    found = foreseen(snap(30.0, part(nodes(1, 4)), prof), profiling={"carry_on_share": 0.0, "t_prof_s": 60.0})
+    found = foreseen(snap(30.0, part(nodes(1, 4)), prof), profiling=PROFILED_FIRST)
     assert found.starts_s["now"] == 41.0, "lucidd looks again a second after it was moved"
 
 
@@ -90,8 +93,7 @@ def test_a_job_that_was_not_started_in_slots_may_share_after_its_next_start() ->
     prof = part(nodes(1, 1, prefix="p"), [waits("next")], running, name="prof", profiling=True)
     room = part(nodes(1, 1), (), [runs("host", "n1:0", profile=LIGHT)])
     known = {"now": guess(500.0, 0), "host": guess(9000.0, 0), "next": guess(100.0)}
-    rules = {"carry_on_share": 0.0, "t_prof_s": 60.0}
-    found = foreseen(snap(30.0, room, prof, predictions=known), profiling=rules)
+    found = foreseen(snap(30.0, room, prof, predictions=known), profiling=PROFILED_FIRST)
     assert found.starts_s["now"] == 41.0
 
 
@@ -107,7 +109,7 @@ def test_a_job_waits_for_its_profiling_run_and_those_before_it() -> None:
     running = [runs("now", "p1:0-1", 10.0, stage=Stage.PROFILE, job={"vc": VC})]
     prof = part(nodes(1, 2, prefix="p"), entries, running, name="prof", profiling=True)
     snapshot = snap(30.0, part(nodes(1, 4)), prof)
-    found = foreseen(snapshot, profiling={"carry_on_share": 0.0, "t_prof_s": 60.0})
+    found = foreseen(snapshot, profiling=PROFILED_FIRST)
     assert found.starts_s["one"] == 40.0, "60 s after the job before it"
     assert 100.0 <= found.starts_s["two"] <= 102.0, "and as long again"
 

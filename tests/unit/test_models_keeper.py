@@ -90,7 +90,7 @@ def test_a_model_worse_than_the_median_is_kept_but_never_promoted(
     monkeypatch.setattr(DurationModel, "point_log", lambda self, jobs, facts: np.full(len(jobs), 2.0))
     trained = DURATION.train(Library(tmp_path), jobs)
     assert not trained.promoted
-    assert "at most 1.02 is promoted" in trained.reason
+    assert "at most 1.01 is promoted" in trained.reason
     assert Library(tmp_path).serving("duration") is None
 
 
