@@ -456,9 +456,7 @@ def test_figures_on_a_real_log() -> None:
         pytest.param(
             "eagle_sample.csv",
             300,
-            marks=pytest.mark.xfail(
-                strict=True, reason="within 2x 15.4 %, the median 16.6 % (8 of 700 jobs): missed"
-            ),
+            marks=pytest.mark.xfail(strict=True, reason="within 2x 15.4 %, the median 16.6 %: missed"),
         ),
         ("ubhpc_week_first70.csv", 9594),
     ],
