@@ -52,6 +52,8 @@ class Lucidd:
         (folder / "lucid.toml").write_text(
             f"[policy.profiling]\nt_prof_s = {t_prof_s}\ncarry_on_share = 0.0\n"
             + (f'restarts = "{restarts}"\n' if restarts else "")
+            # who may be started over is profiled first here, although home has room
+            + ("home_if_room = false\n" if restarts == "allowed" else "")
             +
             # Slurm still remembers the other tests' jobs, of a second each: by that history every job is nearly done
             "[policy.packing]\nleast_partner_remaining_s = 0\n"
