@@ -36,7 +36,7 @@ def figures(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - deterministic
         yield Figure(f"{name}: users who lose more than 5 %", share, "%", 1, at_most=2.0)
         yield Figure(f"{name}: longest wait beyond backfill's", found.latest_s / 3600, "h", 1, at_most=_LATEST_H)
     with suppress(Absent):
-        metrics = run_metrics(simulate(replace(pack("P1", ESTIMATES), remember_pairs=True), "lucid"))
+        metrics = run_metrics(simulate(pack("P1", ESTIMATES), "lucid"))
         yield Figure("P1: avg JCT", metrics["avg_jct_s"] / 3600, "h", 1, at_most=_P1_H)
         yield Figure("P1: JCT of jobs > 8 GPUs", metrics["avg_jct_large_s"] / 3600, "h", 1, at_most=_P1_LARGE_H)
 
@@ -46,6 +46,6 @@ def _scenes() -> Iterator[tuple[str, Scenario]]:
     few = replace(month.trace, jobs=month.trace.jobs[:_FEW])
     yield f"the first {_FEW} jobs of month 1", replace(month, trace=few)
     with suppress(Absent):
-        yield "P0", replace(pack("P0"), remember_pairs=True)
+        yield "P0", pack("P0")
     for seed in _SEEDS:
         yield f"synthetic month {seed}", synthetic(_MONTH, seed)

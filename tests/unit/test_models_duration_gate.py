@@ -15,7 +15,7 @@ from lucid.errors import ModelError
 from lucid.models.duration import evaluate
 from lucid.models.duration.evaluate import worse_than_median
 from lucid.models.duration.features import FACT_NAMES, to_log
-from lucid.models.duration.gate import FEWEST_BY_TABLES, FEWEST_JUDGED, OPTIONS, STATISTICS, Record, option_weights
+from lucid.models.duration.gate import FEWEST_BY_TABLES, FEWEST_JUDGED, OPTION_WEIGHTS, OPTIONS, STATISTICS, Record
 from lucid.models.duration.history import DurationHistory, replay
 from lucid.models.duration.jobtable import FloatArray, JobTable
 from lucid.models.duration.model import DurationModel
@@ -35,7 +35,7 @@ def judge(record: Record, jobs: int, *, median: float, other: float, tables: flo
 
 
 def test_weights_of_every_option_sum_to_one() -> None:
-    assert all(sum(option_weights(option)) == pytest.approx(1.0) for option in range(len(OPTIONS)))
+    assert all(sum(OPTION_WEIGHTS[option]) == pytest.approx(1.0) for option in range(len(OPTIONS)))
 
 
 def test_the_median_serves_until_another_has_proved_better() -> None:

@@ -34,7 +34,7 @@ from lucid.models.duration.features import (
     profile_columns,
     to_log,
 )
-from lucid.models.duration.gate import OPTIONS, option_weights
+from lucid.models.duration.gate import OPTION_WEIGHTS
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.intervals import IntervalTracker, residual, scale_of
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable
@@ -145,7 +145,7 @@ def _choose(
 
 def _issued(facts: FloatArray, anchor: FloatArray, said: FloatArray) -> FloatArray:
     """What would have been issued for every job at its submission, logs, shape (n,)."""
-    shares = np.array([option_weights(option) for option in range(len(OPTIONS))])[facts[:, _OPTION].astype(int)]
+    shares = np.array(OPTION_WEIGHTS)[facts[:, _OPTION].astype(int)]
     point = anchor + shares[:, 1] * np.nan_to_num(facts[:, _CHAMPION] - anchor)
     issued = point + shares[:, 2] * np.nan_to_num(said - anchor)
     return np.where(facts[:, COUNT] > 0, issued, anchor)

@@ -22,13 +22,18 @@ from typing import Final, NamedTuple
 
 from lucid.errors import ModelError
 
-__all__ = ["NOBODY", "OPTIONS", "STATISTICS", "Record", "Serving", "option_weights", "statistics_of"]
+__all__ = ["NOBODY", "OPTIONS", "OPTION_WEIGHTS", "STATISTICS", "Record", "Serving", "statistics_of"]
 
 STATISTICS: Final = (
     *("user_median", "user_median11", "request_median", "request_median11", "name_median", "name_median3"),
 )
 """Names of facts. Recent means were tried too: they lie between the modes of users who have two, and hit neither."""
 OPTIONS: Final = ("median", "half", "statistic", "tables", "three")
+_THIRD: Final = 1.0 / 3.0
+OPTION_WEIGHTS: Final = (
+    *((1.0, 0.0, 0.0), (0.5, 0.5, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (_THIRD, _THIRD, _THIRD)),
+)
+"""Weights of the user's median, of the champion and of the tables in each option; they sum to 1."""
 FEWEST_JUDGED: Final = 3
 """Jobs of a user that must have been judged before anything but the median serves."""
 FEWEST_BY_TABLES: Final = 20
@@ -55,12 +60,6 @@ def statistics_of(median: float, values: Sequence[float], counts: Sequence[float
         else (count * value + _SHRINK * median) / (count + _SHRINK)
         for value, count in zip(values, counts, strict=True)
     ]
-
-
-def option_weights(option: int) -> tuple[float, float, float]:
-    """Weights of the user's median, of the champion and of the tables in an option; they sum to 1."""
-    third = 1.0 / 3.0
-    return ((1.0, 0.0, 0.0), (0.5, 0.5, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (third, third, third))[option]
 
 
 class Serving(NamedTuple):
@@ -105,9 +104,7 @@ class Record:
         best, option, *_ = self.choice_at(submit_s)
         median, champion = statistics[0], statistics[best]
         said = median if tables != tables else tables
-        options = [
-            own * median + other * champion + third * said for own, other, third in map(option_weights, range(_O))
-        ]
+        options = [own * median + other * champion + third * said for own, other, third in OPTION_WEIGHTS]
         sums, seconds = self._sums, math.exp(truth)
         at = 0
         for values, keep in ((statistics, _KEEP_STATISTICS), (options, _KEEP_OPTIONS)):

@@ -36,7 +36,7 @@ from lucid.models.duration.features import (
     profile_columns,
     to_log,
 )
-from lucid.models.duration.gate import OPTIONS, STATISTICS, Record, option_weights
+from lucid.models.duration.gate import OPTION_WEIGHTS, STATISTICS, Record
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.intervals import IntervalTracker, scale_of
 from lucid.models.duration.jobtable import FloatArray, JobTable, TextArray
@@ -54,7 +54,7 @@ _REMEDY: Final = "train the model again or restore an earlier version"
 _CHAMPION, _BEST, _OPTION, _RATIO, _JUDGED = (
     FACT_NAMES.index(name) for name in ("champion", "champion_number", "option", "option_ratio", "judged")
 )
-_WEIGHTS: Final = np.array([option_weights(option) for option in range(len(OPTIONS))])
+_WEIGHTS: Final = np.array(OPTION_WEIGHTS)
 _WORDS: Final = {
     "user_median": "user median",
     "user_median11": "median of the user's last 11",
@@ -170,7 +170,7 @@ class DurationModel:
         source = str(self._source(facts)[0])
         terms = [TermScore(*self._anchor_words(job, facts), anchor)]
         intercept, total = 0.0, float(self.point_log(job, facts)[0])
-        _, champion_share, share = option_weights(int(facts[0, _OPTION])) if known else (1.0, 0.0, 0.0)
+        _, champion_share, share = OPTION_WEIGHTS[int(facts[0, _OPTION])] if known else (1.0, 0.0, 0.0)
         if champion_share and (best := int(facts[0, _BEST])):
             beside = float(facts[0, _CHAMPION]) - anchor
             terms.append(TermScore(f"best {STATISTICS[best]}", f"{math.exp(beside):.3g}", champion_share * beside))
@@ -303,7 +303,7 @@ class DurationModel:
         kinds = np.where(known, facts[:, _OPTION] * len(STATISTICS) + facts[:, _BEST], -1)
         for kind in np.unique(kinds[known]).astype(int).tolist():
             option, best = divmod(kind, len(STATISTICS))
-            _, champion, tables = option_weights(option)
+            _, champion, tables = OPTION_WEIGHTS[option]
             names = [_WORDS["user_median"]] if champion + tables < 1.0 else []
             shares = ((_WORDS[STATISTICS[best]], champion), (self.choice.name, tables))
             names += [name for name, share in shares if share > 0]
