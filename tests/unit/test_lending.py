@@ -99,6 +99,25 @@ def test_a_guest_takes_no_quota_and_the_survivor_of_a_pair_holds_its_gpus() -> N
     assert isinstance(plan_of("fifo", alone).decisions["x"], Hold)
 
 
+@pytest.mark.parametrize(("seconds", "starts"), [(400.0, True), (900.0, False)])
+@pytest.mark.parametrize("by", ["borrowing", "joining"])
+def test_while_its_quota_is_kept_for_a_large_job_a_vc_takes_nothing_more(
+    by: str, seconds: float, starts: bool
+) -> None:
+    """What VC a borrows, or what outlasts its host, counts as held: the large job would wait for that, too."""
+    host = runs("h", "n4:0-3", job={"vc": "b"}, profile=LIGHT)
+    running = [runs("r", "n1:0-7", job={"vc": "a"}), host]
+    job = waits("s", 4, 1.0, vc="a", profile=LIGHT if by == "joining" else None)
+    machines = nodes(4) if by == "joining" else nodes(5)
+    guesses = {"r": guess(500.0), "h": guess(9999.0, 0), "big": guess(5000.0), "s": guess(seconds, 0)}
+    lends = BORROW if by == "borrowing" else {"lending": {"mode": "quota"}}
+    seen = snap(1.0, pool(machines, [waits("big", 16, 0.0, vc="a"), job], running, a=16, b=16), predictions=guesses)
+    made = plan_of("lucid", seen, profiling={"enabled": False}, **lends).decisions["s"]
+    assert isinstance(made, Start) == starts
+    if not starts:
+        assert reason(made, Quota).keeper == "big"
+
+
 def test_in_a_pool_a_job_that_can_run_alone_does() -> None:
     host = runs("h", "n1:0-3", job={"vc": "a"}, profile=LIGHT)
     seen = snap(0.0, pool(nodes(1), [waits("g", 4, vc="a", profile=LIGHT)], [host], a=8))

@@ -8,6 +8,7 @@ import pytest
 
 from builders import (
     LIGHT,
+    FixedPredictor,
     a_job,
     a_trace,
     at,
@@ -327,3 +328,12 @@ def test_a_programs_wait_for_profiling_is_bounded_by_room_at_home_under_a_flood(
         _, tape = replay("lucid", a_trace(*flood, one), LAYOUT, profiling_nodes=nodes(1, 8, "p"), profiling=rules)
         waited[fair] = tape.actions("bob")[0][0] - 1.0
     assert waited[True] <= 160.0 < waited[False]
+
+
+@pytest.mark.parametrize(("held", "home"), [("n6:0-2", True), ("n6:0-3", False)])
+def test_a_job_is_measured_at_home_where_a_quarter_of_the_vc_stays_idle(held: str, home: bool) -> None:
+    """A VC of 32 GPUs, of which 9 or 8 are idle: 8 or 7 would be left."""
+    running = [*(runs(f"r{i}", f"n{i}:0-3") for i in range(1, 6)), runs("r6", held)]
+    prof = part(nodes(1, 4, prefix="p"), [waits("j", 1)], name="prof", profiling=True)
+    plan = policy("lucid", FixedPredictor()).plan(snap(0.0, part(nodes(8, 4), (), running), prof))
+    assert isinstance(plan.partitions["prof"].decisions["j"], Release if home else Start)
