@@ -51,7 +51,7 @@ class SimulatedCluster(ActingFloor):
     a quota of as many GPUs as its own nodes have.
 
     Raises:
-        ConfigError: a VC of the trace has no nodes, or a job of it asks for no GPU.
+        ConfigError: a VC has no nodes, or is called like the profiling partition; or a job asks for no GPU.
     """
 
     def __init__(
@@ -83,6 +83,11 @@ class SimulatedCluster(ActingFloor):
             raise ConfigError(
                 f"trace {trace.name!r}: {len(without)} jobs ask for no GPU (the first is {without[0]!r}); Lucid "
                 "schedules GPU jobs only; read the trace without keep_cpu_jobs"
+            )
+        if profiling_nodes and PROFILING in layout:
+            raise ConfigError(
+                f"trace {trace.name!r} has a VC {PROFILING!r}, as the simulated profiling partition is called; give "
+                "the VC another name in the trace and the --vcs file, or set policy.profiling.enabled = false"
             )
         if pooled:
             everything = tuple(node for nodes in layout.values() for node in nodes)

@@ -282,6 +282,14 @@ def test_without_profiling_nodes_the_cluster_cannot_profile() -> None:
     assert Capability.PROFILE in a_cluster(trace, profiling_nodes=nodes(1, prefix="p")).capabilities
 
 
+def test_a_vc_named_like_the_profiling_partition_is_an_error_that_says_what_to_do() -> None:
+    """Its nodes and its jobs would be the profiling partition's: the replay never ended."""
+    trace, layout = a_trace(by("j", vc=PROFILING)), {PROFILING: nodes(2)}
+    with pytest.raises(ConfigError, match=r"VC 'profiling'.*another name.*policy\.profiling\.enabled"):
+        a_cluster(trace, layout, profiling_nodes=nodes(1, prefix="p"))
+    assert a_cluster(trace, layout).observe().profiling is None
+
+
 def test_a_vc_without_nodes_is_an_error_that_names_it() -> None:
     with pytest.raises(ConfigError, match=r"jobs of VC lost.*nodes are given for: vc"):
         a_cluster(a_trace(by("a"), by("b", vc="lost")), {VC: nodes(1)})
