@@ -25,6 +25,7 @@ from lucid.config.policy import (
     with_defaults,
 )
 from lucid.config.reference import settings_reference
+from lucid.config.web import Anonymous, Others, WebSettings
 from lucid.config.whole import (
     OF_SIMULATIONS,
     Settings,
@@ -39,6 +40,7 @@ from lucid.config.whole import (
 __all__ = [
     "LIVE_DEFAULTS",
     "OF_SIMULATIONS",
+    "Anonymous",
     "BackfillSettings",
     "DaemonSettings",
     "FairnessSettings",
@@ -47,6 +49,7 @@ __all__ = [
     "ModelSettings",
     "MuriSettings",
     "OptimusSettings",
+    "Others",
     "OverheadSettings",
     "PackingSettings",
     "PolicySettings",
@@ -58,6 +61,7 @@ __all__ = [
     "SlurmSettings",
     "TiresiasSettings",
     "TunerSettings",
+    "WebSettings",
     "library_folder",
     "load_settings",
     "own_job_log",
