@@ -79,7 +79,7 @@ def _step(rng: random.Random, running: list[Running], n: int, odd: bool) -> list
 
 
 def test_a_ledger_carried_from_plan_to_plan_is_the_one_made_anew() -> None:
-    """Whatever came and went, pairs and sets of GPUs that overlap in part included; what a plan writes stays its own."""
+    """Whatever came and went, sets of GPUs that overlap in part included. What a plan writes stays its own."""
     pairs = overlaps = 0
     for seed in range(examples(60)):
         rng = random.Random(seed)
