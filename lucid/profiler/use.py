@@ -22,8 +22,10 @@ LEAST_IDLE_S: Final = 300.0
 """A stretch is kept from this length on: start-up, loading of data, checkpoints and short evaluations are shorter."""
 _MOST_STRETCHES: Final = 16
 """Of a GPU; more than that, the shortest goes. What is left out is never called idle."""
-_BLIP_S: Final = 5.0
-"""Work for no longer than this does not end a stretch: a loop that touches the GPU to keep its job alive is idle."""
+_BLIP_S, _BLIP_SHARE = 5.0, 0.005
+"""Work of a few seconds does not end a stretch, nor one that goes on at less than half a percent of the time: a loop
+that touches the GPU now and then to keep its job alive is idle. A job that works for a second in every twenty is
+not: its seconds add up within two minutes."""
 _MOST_GAP_S: Final = 60.0
 """Over more seconds without a reading nothing is known; a driver that is slow, or a sampler that is restarted, takes
 less."""
@@ -118,7 +120,7 @@ class UseMeter:
             if one.blip_s > _BLIP_S:
                 _close(one)
             return
-        one.blip_s = 0.0
+        one.blip_s = max(one.blip_s - _BLIP_SHARE * step_s, 0.0)
         if one.since_s is None:
             _open(one, at_s - step_s)
         one.idle_until_s = at_s
