@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from lucid.config import Settings
@@ -50,10 +51,14 @@ def check_lending(settings: Settings, where: str) -> None:
 
 
 def lending_of(part: Partition) -> Mapping[str, Mapping[str, int]]:
-    """Of each VC of a pool, in GPUs: its quota, what it holds, and what it has beyond its quota. A pair holds its
-    GPUs once, for the VC of the job that was there first."""
+    """Of each VC of a pool: its quota, what it holds and what it has borrowed, in GPUs, and how many jobs wait.
+    A pair holds its GPUs once, for the VC of the job that was there first."""
+    waiting = Counter(entry.job.vc for entry in part.pending)
     held = dict.fromkeys(part.quotas, 0)
     for entry in holders(part.running).values():
         if entry.job.vc in held:
             held[entry.job.vc] += entry.gpus
-    return {vc: {"quota": q, "held": held[vc], "borrowed": max(held[vc] - q, 0)} for vc, q in part.quotas.items()}
+    return {
+        vc: {"quota": quota, "held": held[vc], "borrowed": max(held[vc] - quota, 0), "pending": waiting[vc]}
+        for vc, quota in part.quotas.items()
+    }
