@@ -12,9 +12,9 @@ from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.policy import known_policies, make_policy
 from lucid.orchestrator.quotas import holders
 
-__all__ = ["check_lending", "lending_of"]
+__all__ = ["POOL_EXAMPLE", "check_lending", "lending_of"]
 
-_EXAMPLE = '[daemon.pool]\npartition = "overflow"\nquotas = { vc-a = 8, vc-b = 4 }'
+POOL_EXAMPLE = '[daemon.pool]\npartition = "overflow"\nquotas = { vc-a = 8, vc-b = 4 }'
 
 
 def check_lending(settings: Settings, where: str) -> None:
@@ -29,7 +29,7 @@ def check_lending(settings: Settings, where: str) -> None:
     if not (pool.partition and pool.quotas):
         raise ConfigError(
             f"{where}: policy.lending needs both daemon.pool.partition (over all nodes of the VCs that lend) and "
-            f"daemon.pool.quotas (GPUs of each VC), as in\n{_EXAMPLE}"
+            f"daemon.pool.quotas (GPUs of each VC), as in\n{POOL_EXAMPLE}"
         )
     if pool.partition in daemon.partitions or pool.partition == daemon.profiling_partition:
         raise ConfigError(
