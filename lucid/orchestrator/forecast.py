@@ -63,7 +63,7 @@ def forecast(
     most_looks: int = _MOST_LOOKS,
     *,
     pair_speed: PairSpeed | None = None,
-    until: str | None = None,
+    until: frozenset[str] = frozenset(),
     coarser: float | None = None,
 ) -> Forecast:
     """When the jobs that wait in ``snapshot`` are expected to start.
@@ -74,7 +74,7 @@ def forecast(
         policy: as the one that made it.
         most_looks: how many jobs to look at, all plans together.
         pair_speed: how fast a pair runs; without it as fast as its jobs do alone.
-        until: planning ahead ends once this job starts.
+        until: planning ahead ends once all of these jobs start.
         coarser: what happens within this share of the time planned so far is seen at once; by default as the looks
             suffice.
     """
@@ -96,7 +96,7 @@ def forecast(
         next_s = max(world.now_s + _SETTLE_S if moved else world.next_s(plan.wake_s), least_s)
         if next_s == inf or not world.waiting:
             return Forecast(starts_s, inf, most_looks - left)
-        if left <= 0 or until in starts_s:
+        if left <= 0 or (until and until <= starts_s.keys()):
             return Forecast(starts_s, next_s - snapshot.now_s, most_looks - left)
         plan = policy.plan(world.advance(next_s, plan.memory))
 
