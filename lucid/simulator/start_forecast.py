@@ -19,6 +19,7 @@ from lucid.core.job import Pending
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.forecast import PairSpeed, around, forecast
 from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.run_times import RunTimes
 from lucid.orchestrator.start_times import SHORT_S, StartTimes, Wait
 
 __all__ = ["StartForecasts"]
@@ -54,6 +55,8 @@ class StartForecasts:
         self._pair_speed = pair_speed
         self._times = StartTimes()
         self._seen: dict[str, Partition] = {}
+        self._run_times = RunTimes()
+        self._estimates: dict[str, float] = {}
         self._waiting: dict[str, float] = {}
         """Since when each job waits, by job."""
         self._weights: dict[str, float] = {}
@@ -70,6 +73,8 @@ class StartForecasts:
         when to look, and nothing that is forecast."""
         now_s = snapshot.now_s
         self._looks -= _PER_CYCLE
+        for ended in snapshot.ended:
+            self._run_times.ended(ended, self._estimates.pop(ended.job.id, ended.ran_s))
         starting: set[str] = set()
         for part in plan.partitions.values():
             for action in part.actions:
@@ -84,6 +89,7 @@ class StartForecasts:
                     break
                 if self._waiting.get(entry.job.id) != entry.since_s:
                     self._waiting[entry.job.id] = entry.since_s
+                    self._estimates.setdefault(entry.job.id, snapshot.predictions[entry.job.id].duration_s)
                     self._weights.pop(entry.job.id, None)
                     self._times.left(entry.job.id)
                     if entry.job.id in starting:
@@ -116,7 +122,7 @@ class StartForecasts:
             self._stride //= 2
         until = frozenset(entry.job.id for entry in waiting)
         kept = around(snapshot, plan, frozenset((partition.name,)))
-        ahead = forecast(*kept, self._policy, _LOOKS, pair_speed=self._pair_speed, until=until)
+        ahead = forecast(*kept, self._policy, _LOOKS, pair_speed=self._pair_speed, until=until, times=self._run_times)
         self._looks += ahead.looks
         for entry in waiting:
             job = entry.job
