@@ -127,6 +127,8 @@ def test_a_short_job_borrows_in_the_pools_partition_and_the_lender_gets_its_gpus
     site.turns(350.0)
     assert site.where()["3"][0] in ("b", "over")
     assert not [words for words in site.slurm.writes if "requeue" in words[1]]
+    replayed = CliRunner().invoke(lucidctl, ["replay", "--config", str(tmp_path / "lucid.toml")])
+    assert replayed.exit_code == 0, replayed.output[:300]
 
 
 def test_a_long_job_does_not_borrow_and_says_so(tmp_path: Path) -> None:
