@@ -182,6 +182,17 @@ def test_a_borrowing_job_that_is_let_go_goes_back_to_its_vc(tmp_path: Path) -> N
     assert site.where()["2"] == ("a", "n1")
 
 
+def test_a_job_larger_than_its_quota_does_not_wait_for_ever(tmp_path: Path) -> None:
+    site = Lenders(tmp_path, common_nodes())
+    site.submit("1", "a", 5)
+    site.turns(5.0)
+    assert site.slurm.records["1"].state == "RUNNING"
+    assert "it asks for 5 GPUs, and the quota of a is 4" in site.ctl("explain", "1")
+    site.submit("2", "a", 4)
+    site.turns(5.0)
+    assert site.slurm.records["2"].held, "one that fits queues"
+
+
 def test_where_the_pools_partition_lacks_nodes_vcs_keep_to_their_own(tmp_path: Path) -> None:
     machines = own_nodes()
     machines[1] = replace(machines[1], partitions=frozenset({"b"}))
