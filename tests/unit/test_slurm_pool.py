@@ -127,6 +127,8 @@ def test_a_short_job_borrows_in_the_pools_partition_and_the_lender_gets_its_gpus
     site.turns(350.0)
     assert site.where()["3"][0] in ("b", "over")
     assert not [words for words in site.slurm.writes if "requeue" in words[1]]
+    replayed = CliRunner().invoke(lucidctl, ["replay", "--config", str(tmp_path / "lucid.toml")])
+    assert replayed.exit_code == 0, replayed.output[:300]
 
 
 def test_a_long_job_does_not_borrow_and_says_so(tmp_path: Path) -> None:
@@ -178,6 +180,17 @@ def test_a_borrowing_job_that_is_let_go_goes_back_to_its_vc(tmp_path: Path) -> N
     assert (record.partition, record.held, record.request.req_nodes) == ("a", False, "")
     site.turns(400.0)
     assert site.where()["2"] == ("a", "n1")
+
+
+def test_a_job_larger_than_its_quota_does_not_wait_for_ever(tmp_path: Path) -> None:
+    site = Lenders(tmp_path, common_nodes())
+    site.submit("1", "a", 5)
+    site.turns(5.0)
+    assert site.slurm.records["1"].state == "RUNNING"
+    assert "it asks for 5 GPUs, and the quota of a is 4" in site.ctl("explain", "1")
+    site.submit("2", "a", 4)
+    site.turns(5.0)
+    assert site.slurm.records["2"].held, "one that fits queues"
 
 
 def test_where_the_pools_partition_lacks_nodes_vcs_keep_to_their_own(tmp_path: Path) -> None:
