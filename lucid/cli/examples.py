@@ -120,6 +120,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "slurm render": (
         "lucidctl slurm render --nodes 'n[1-4]:gpus=4' --partition 'main=n[1-3]' --profiling 'prof=n4' --out conf",
     ),
+    "slurm lending": (
+        "lucidctl slurm lending",
+        "lucidctl slurm lending --accounts    # accounts have the quotas",
+    ),
     "slurm install": (
         "lucidctl slurm install --check",
         "lucidctl slurm install --units    # for observe and order mode",

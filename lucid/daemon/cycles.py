@@ -8,6 +8,7 @@ from dataclasses import asdict
 from functools import partial
 
 from lucid.adapters.slurm.cluster import SlurmCluster
+from lucid.adapters.slurm.pool import modes_with_pool
 from lucid.adapters.slurm.shares import FairShares
 from lucid.adapters.store.recorder import StoreRecorder
 from lucid.config import Mode
@@ -61,9 +62,10 @@ class Cycles:
             token,
             self.shares,
             slurm_knows_all,
+            settings.policy.lending.mode != "off",
         )
         self._parts = parts
-        self._modes = modes
+        self._seen_modes = modes
         self._policy_memory = policy_memory
         self._publisher = publisher
         self._tally = tally
@@ -76,6 +78,10 @@ class Cycles:
         if parts.accounting is not None:
             self._catch_up = CatchUp(parts.store, parts.accounting, parts.clock, settings.daemon)
             self._catch_up.begin()
+
+    def _modes(self) -> dict[str, Mode]:
+        """By partition as plans have them."""
+        return modes_with_pool(self._parts.settings.daemon.pool, self._seen_modes())
 
     @property
     def memory(self) -> Mapping[str, object] | None:

@@ -40,6 +40,7 @@ def beat(parts: Parts, modes: Mapping[str, Mode], cycles: Cycles, standby: Stand
             socket.gethostname(),
             "" if standby is None else standby.host,
             daemon.optout,
+            daemon.pool.partition,
         ),
     )
 

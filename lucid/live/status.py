@@ -11,6 +11,7 @@ from lucid.adapters.gpu.profiles import ProfileSource
 from lucid.adapters.slurm.client import Breaker
 from lucid.core.job import Running
 from lucid.core.snapshot import Snapshot
+from lucid.live.lending import lending_of
 from lucid.live.models import LiveModels
 
 __all__ = ["partitions_of", "running_of", "status_of", "words_of_left_out"]
@@ -40,14 +41,15 @@ def status_of(
     }
 
 
-def partitions_of(snapshot: Snapshot) -> dict[str, dict[str, int]]:
-    """GPUs and jobs of each partition."""
+def partitions_of(snapshot: Snapshot) -> dict[str, dict[str, Any]]:
+    """GPUs and jobs of each partition, and of a pool what each VC may have, holds and has borrowed."""
     return {
         name: {
             "gpus": part.gpus,
             "pending": len(part.pending),
             "running": len(part.running),
             "packed": sum(entry.partner is not None for entry in part.running),
+            **({"vcs": lending_of(part)} if part.quotas else {}),
         }
         for name, part in snapshot.partitions.items()
     }

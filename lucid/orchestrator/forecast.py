@@ -16,6 +16,7 @@ from lucid.core.job import Ended, JobProfile, Pending, Running, Stage
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.run_times import Draws, RunTimes
 
 __all__ = ["Forecast", "PairSpeed", "around", "forecast"]
 
@@ -63,8 +64,9 @@ def forecast(
     most_looks: int = _MOST_LOOKS,
     *,
     pair_speed: PairSpeed | None = None,
-    until: str | None = None,
+    until: frozenset[str] = frozenset(),
     coarser: float | None = None,
+    times: RunTimes | None = None,
 ) -> Forecast:
     """When the jobs that wait in ``snapshot`` are expected to start.
 
@@ -74,11 +76,11 @@ def forecast(
         policy: as the one that made it.
         most_looks: how many jobs to look at, all plans together.
         pair_speed: how fast a pair runs; without it as fast as its jobs do alone.
-        until: planning ahead ends once this job starts.
+        until: planning ahead ends once all of these jobs start.
         coarser: what happens within this share of the time planned so far is seen at once; by default as the looks
             suffice.
     """
-    world = _World(snapshot, pair_speed)
+    world = _World(snapshot, pair_speed, times or RunTimes())
     starts_s: dict[str, float] = {}
     left = most_looks
     if coarser is None:
@@ -96,7 +98,7 @@ def forecast(
         next_s = max(world.now_s + _SETTLE_S if moved else world.next_s(plan.wake_s), least_s)
         if next_s == inf or not world.waiting:
             return Forecast(starts_s, inf, most_looks - left)
-        if left <= 0 or until in starts_s:
+        if left <= 0 or (until and until <= starts_s.keys()):
             return Forecast(starts_s, next_s - snapshot.now_s, most_looks - left)
         plan = policy.plan(world.advance(next_s, plan.memory))
 
@@ -104,7 +106,8 @@ def forecast(
 class _World:
     """The cluster as it is expected to be at ``now_s``."""
 
-    def __init__(self, snapshot: Snapshot, pair_speed: PairSpeed | None) -> None:
+    def __init__(self, snapshot: Snapshot, pair_speed: PairSpeed | None, times: RunTimes) -> None:
+        draws = self._draws = Draws(times, snapshot.predictions)
         self.now_s = snapshot.now_s
         self._pair_speed = pair_speed
         self._speeds: dict[str, float] = {}
@@ -117,7 +120,7 @@ class _World:
         self._parted = {job_id for pending in self._pending.values() for job_id, e in pending.items() if e.alone}
         """Jobs that run alone for good. A running job may also be alone because it was not started in slots."""
         self._ends_s = {
-            job_id: self.now_s + snapshot.predictions[job_id].remaining_s(entry.elapsed_s(self.now_s))
+            job_id: self.now_s + draws.remaining_s(entry.job, entry.elapsed_s(self.now_s))
             for running in self._running.values()
             for job_id, entry in running.items()
         }
@@ -183,7 +186,7 @@ class _World:
             )  # fmt: skip
             if start.beside in running:
                 running[start.beside] = replace(running[start.beside], partner=job_id)
-            self._ends_s[job_id] = self.now_s + self._seen.predictions[job_id].duration_s
+            self._ends_s[job_id] = self.now_s + self._draws.remaining_s(entry.job, 0.0)
             if start.beside in running:
                 self._pace(name, job_id)
                 self._pace(name, start.beside)
