@@ -75,7 +75,7 @@ def queue(config: Path, as_json: bool) -> None:
     for row in rows:
         job = row.entry.job
         table.add_row(
-            f"{row.partition} {row.position or '-'}",
+            f"{_line(row, last)} {row.position or '-'}",
             job.id,
             job.user,
             str(job.gpus),
@@ -93,6 +93,7 @@ def _to_dict(row: QueueRow, last: LastPlan) -> dict[str, Any]:
     job, prediction = row.entry.job, last.snapshot.predictions[row.entry.job.id]
     return {
         "partition": row.partition,
+        "vc": job.vc,
         "position": row.position,
         "job": job.id,
         "user": job.user,
@@ -103,6 +104,11 @@ def _to_dict(row: QueueRow, last: LastPlan) -> dict[str, Any]:
         "starts_in_s": row.starts_in_s,
         "decision": None if row.decision is None else row_to_dict(row.decision),
     }
+
+
+def _line(row: QueueRow, last: LastPlan) -> str:
+    """The queue in which the job stands; in a pool that is one for all VCs, and the VC is told."""
+    return row.entry.job.vc if last.snapshot.partitions[row.partition].quotas else row.partition
 
 
 def _why(decision: DecisionRow | None) -> str:

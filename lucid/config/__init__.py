@@ -1,9 +1,11 @@
 """Settings: frozen, typed, from TOML. An unknown key is an error that lists the known ones."""
 
+from lucid.config.efficiency import EfficiencySettings
 from lucid.config.live import (
     DaemonSettings,
     Mode,
     ModelSettings,
+    PoolSettings,
     Publish,
     SlurmSettings,
     TunerSettings,
@@ -41,6 +43,7 @@ __all__ = [
     "OF_SIMULATIONS",
     "BackfillSettings",
     "DaemonSettings",
+    "EfficiencySettings",
     "FairnessSettings",
     "LendingSettings",
     "Mode",
@@ -51,6 +54,7 @@ __all__ = [
     "PackingSettings",
     "PolicySettings",
     "PolluxSettings",
+    "PoolSettings",
     "ProfilingSettings",
     "Publish",
     "ReservationSettings",

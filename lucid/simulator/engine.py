@@ -7,6 +7,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from lucid.core.ports import Forecaster, Predictor, Recorder
@@ -134,9 +135,10 @@ def run(
             cycles += 1
             wake_s = result.plan.wake_s
             memory = result.plan.memory
-            if starts is not None:
-                starts.saw(result.snapshot, result.plan)
             done = not (result.applied and cluster.moved)
+            if starts is not None:
+                coming = [t for t in (cluster.next_event_s(), wake_s) if t is not None] if done else [at_s]
+                starts.saw(result.snapshot, result.plan, min(coming, default=inf))
             del result  # a snapshot without another reference can be changed into the next one
             if done:
                 break

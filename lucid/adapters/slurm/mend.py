@@ -221,6 +221,8 @@ class Mender:
         hands = self._hands
         if not packs:
             changes = back_to(record, note)
+            if hands.away(record):
+                changes = replace(changes or Changes(), partition=hands.ownership.home(record, note))
             if changes is not None:
                 hands.do(record.id, "restore", "", lambda: hands.client.update(record.id, changes))
             hands.put(replace(note, where="", shards=False, released=True))
