@@ -47,6 +47,16 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl why-not 17 --vc vision",
     ),
     "history": ("lucidctl history --days 1 --limit 20",),
+    "efficiency": (
+        "lucidctl efficiency",
+        "lucidctl efficiency --user ada --days 30",
+        "lucidctl efficiency --job 17",
+        "lucidctl efficiency --week > week.txt    # to be mailed",
+    ),
+    "metrics": (
+        "lucidctl metrics",
+        "lucidctl metrics --out /var/lib/prometheus/node-exporter/lucid.prom",
+    ),
     "pause": ("lucidctl pause",),
     "resume": ("lucidctl resume",),
     "mode": (
@@ -110,6 +120,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "slurm": ("lucidctl slurm install --check",),
     "slurm render": (
         "lucidctl slurm render --nodes 'n[1-4]:gpus=4' --partition 'main=n[1-3]' --profiling 'prof=n4' --out conf",
+    ),
+    "slurm lending": (
+        "lucidctl slurm lending",
+        "lucidctl slurm lending --accounts    # accounts have the quotas",
     ),
     "slurm install": (
         "lucidctl slurm install --check",

@@ -10,11 +10,11 @@ import click
 
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.live import config_option, live_settings, seen_store
-from lucid.cli.queue_rows import queue_row_to_dict, queue_rows
+from lucid.cli.queue_rows import QueueRow, queue_row_to_dict, queue_rows
 from lucid.cli.render import decision_text, duration, reason_text
 from lucid.cli.start_words import start_words
 from lucid.core.decision import DecisionRow
-from lucid.live.last_plan import last_plan
+from lucid.live.last_plan import LastPlan, last_plan
 from lucid.shown import shown
 
 __all__ = ["queue"]
@@ -45,7 +45,7 @@ def queue(config: Path, as_json: bool) -> None:
     for row in rows:
         job = row.entry.job
         table.add_row(
-            f"{row.partition} {row.position or '-'}",
+            f"{_line(row, last)} {row.position or '-'}",
             job.id,
             job.user,
             str(job.gpus),
@@ -57,6 +57,11 @@ def queue(config: Path, as_json: bool) -> None:
     stdout_console().print(table)
     for job_id, words in aside.items():
         say(shown(f"job {job_id} waits, but not for Lucid: {words}"))
+
+
+def _line(row: QueueRow, last: LastPlan) -> str:
+    """The queue in which the job stands; in a pool that is one for all VCs, and the VC is told."""
+    return row.entry.job.vc if last.snapshot.partitions[row.partition].quotas else row.partition
 
 
 def _why(decision: DecisionRow | None) -> str:

@@ -45,6 +45,7 @@ def queue_row_to_dict(row: QueueRow, last: SeenPlan) -> dict[str, Any]:
     job, prediction = row.entry.job, last.snapshot.predictions[row.entry.job.id]
     return {
         "partition": row.partition,
+        "vc": job.vc,
         "position": row.position,
         "job": job.id,
         "user": job.user,

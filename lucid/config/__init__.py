@@ -1,9 +1,11 @@
 """Settings: frozen, typed, from TOML. An unknown key is an error that lists the known ones."""
 
+from lucid.config.efficiency import EfficiencySettings
 from lucid.config.live import (
     DaemonSettings,
     Mode,
     ModelSettings,
+    PoolSettings,
     Publish,
     SlurmSettings,
     TunerSettings,
@@ -43,6 +45,7 @@ __all__ = [
     "Anonymous",
     "BackfillSettings",
     "DaemonSettings",
+    "EfficiencySettings",
     "FairnessSettings",
     "LendingSettings",
     "Mode",
@@ -54,6 +57,7 @@ __all__ = [
     "PackingSettings",
     "PolicySettings",
     "PolluxSettings",
+    "PoolSettings",
     "ProfilingSettings",
     "Publish",
     "ReservationSettings",

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from lucid.config.base import Section, of_simulations, simulated
+from lucid.config.efficiency import EfficiencySettings
 from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings, TunerSettings
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.config.web import WebSettings
@@ -44,6 +45,7 @@ class Settings(Section):
     slurm: SlurmSettings = SlurmSettings()
     daemon: DaemonSettings = DaemonSettings()
     web: WebSettings = WebSettings()
+    efficiency: EfficiencySettings = EfficiencySettings()
 
 
 def library_folder(settings: Settings, base: Path) -> Path | None:

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import JobDefaults
-from lucid.adapters.slurm.site import Partition
+from lucid.adapters.slurm.site import GroupLimit, Partition
 from lucid.errors import ActionRefused, ClusterUnavailable
 
 __all__ = ["Breaker", "Calls", "Changes", "Inspector", "SlurmClient", "checked_id", "guarded"]
@@ -140,6 +140,10 @@ class Inspector(SlurmClient, Protocol):
 
     def gpu_limits(self) -> Sequence[str]:
         """QOS and accounts that limit GPUs and not slots, in words; empty where this way of asking does not tell."""
+        ...
+
+    def group_limits(self) -> Mapping[str, GroupLimit] | None:
+        """GrpTRES on GPUs, by ``QOS name`` and ``account name``; ``None`` where this way of asking does not tell."""
         ...
 
     def close(self) -> None:
