@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import lru_cache
 from importlib.resources import files
+from importlib.util import find_spec
 from typing import Any
 
 from starlette.applications import Starlette
@@ -44,14 +45,13 @@ _HEADERS = {
 }
 
 
-def build_app(source: Source, planning: Planning, root_path: str = "", more: Collection[Route] = ()) -> ASGIApp:
+def build_app(source: Source, planning: Planning, root_path: str = "") -> ASGIApp:
     """The application over a source of pictures.
 
     Args:
         source: lucidd's store as the pages see it.
         planning: what plans ahead and again.
         root_path: the path under which a proxy shows the pages; requests may have it or not.
-        more: routes beside the pages'.
     """
     root = "/" + root_path.strip("/") if root_path.strip("/") else ""
     site = Site(source, planning, root, templates())
@@ -73,6 +73,7 @@ def build_app(source: Source, planning: Planning, root_path: str = "", more: Col
         return answer
 
     listeners = _Listeners(source)
+    scraped = _metrics(source)
     routes = [Route(f"{page.path if page.path != '/' else '/cluster'}.json", as_json(page)) for page in PAGES]
     routes += [Route(page.path, as_html(page)) for page in PAGES]
     routes += [
@@ -80,7 +81,7 @@ def build_app(source: Source, planning: Planning, root_path: str = "", more: Col
         Route("/job", lambda request: _to_job(root, request)),
         Route("/events", lambda request: listeners.stream(viewer(request))),
         Route("/static/{name}", _static),
-        *more,
+        *([] if scraped is None else [Route("/metrics", scraped)]),
     ]
     app = Starlette(routes=routes, exception_handlers={404: lambda request, _: _not_found(site, viewer(request))})
     return _Shell(app, root)
@@ -183,6 +184,17 @@ def _asset(name: str) -> str:
     if name != "lucid.css":
         return text
     return folder.joinpath("simulator", "report", "report.css").read_text(encoding="utf-8") + text
+
+
+def _metrics(source: Source) -> Callable[[Request], Response] | None:
+    """What Prometheus scrapes: no user is named there. ``None`` where prometheus-client is not installed."""
+    if find_spec("prometheus_client") is None:
+        return None
+    from lucid.metrics.exposition import CONTENT_TYPE, render
+    from lucid.metrics.source import MetricsSource
+
+    metrics = MetricsSource(source.settings, now_s=source.now_s, uses=source.uses)
+    return lambda _: Response(render(metrics), headers={"content-type": CONTENT_TYPE})
 
 
 class _Listeners:

@@ -21,7 +21,7 @@ from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
 from lucid.adapters.store.port import ProfileRow
 from lucid.adapters.store.recorder import StoreRecorder
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Mode, Settings, load_settings
+from lucid.config import Mode, Settings, load_settings, profiles_folder
 from lucid.core.decision import Plan, row_of
 from lucid.core.job import Ended, JobProfile
 from lucid.core.ports import Applied
@@ -29,6 +29,7 @@ from lucid.core.snapshot import Snapshot
 from lucid.live.policies import LivePolicy
 from lucid.live.start_log import StartLog
 from lucid.live.status import partitions_of, status_of
+from lucid.live.tally import Tally, TimedPolicy
 from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.orchestrator.cycle import Cycle, CycleResult
@@ -39,6 +40,7 @@ from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.synth import preset, synthesise
 from lucid.simulator.truth import ContentionTruth
 from lucid.web.demo_settings import VCS
+from lucid.web.demo_uses import DemoUses
 
 __all__ = ["SPEED", "Demo", "main"]
 
@@ -50,6 +52,10 @@ _KNOWN_DAYS, _PAST_DAYS = 8.0, 2.75
 _LATELY_S = 1800.0
 """Of the past, the last seconds of which pictures are drawn."""
 _REPEATS = 3
+_FORETOLD_S = 6 * 3600.0
+"""Of the past, the last seconds in which starts are forecast: half of all the time, were it all."""
+_USES_EVERY_S = 900.0
+"""How often samplers say how the running jobs use their GPUs, in the demonstration's time."""
 _FIRST_JOB = 48_000
 _DRAINED = 3
 """Which node, counted from the first VC's first, is out."""
@@ -99,9 +105,13 @@ class Demo:
         self._modes = dict.fromkeys(settings.daemon.partitions, Mode.PACK)
         self._recorder = StoreRecorder(self._store, self._token, lambda: self._modes, policy=live.to_dict())
         self._starts = StartLog(self._store, live.make(predictor), predictor.pair_speed)
+        self._tally = Tally()
+        policy = TimedPolicy(policy, self._tally.planned)
+        self._uses = DemoUses(profiles_folder(settings))
         self._cycle = Cycle(self._cluster, predictor, policy, _Told(self._recorder, self._store, self._token))
         self._wake_s: float | None = None
         self._cycles, self._status_s = 0, float("-inf")
+        self._began_s, self._used_s = 0.0, float("-inf")
         self._measured: dict[str, JobProfile] = {}
 
     def run_past(self) -> None:
@@ -120,6 +130,7 @@ class Demo:
                 return
             self._cluster.advance(min(times))
             while True:
+                self._began_s = time.perf_counter()
                 result = self._cycle.run()
                 self._took(result)
                 if not (result.applied and self._cluster.moved):
@@ -129,12 +140,21 @@ class Demo:
         """Go on up to ``clock_s``, and tell of it as lucidd does after a turn."""
         self.run_to(clock_s)
         self._tell(clock_s)
+        if clock_s - self._used_s >= _USES_EVERY_S:
+            self._used_s = clock_s
+            for part in self._last.partitions.values():
+                for entry in part.running:
+                    self._uses.write(entry.job, entry.start_s, clock_s)
 
     def _took(self, result: CycleResult) -> None:
         self._cycles += 1
+        self._tally.cycle(result, self._cycle.memory, self._modes, time.perf_counter() - self._began_s)
+        for ended in result.snapshot.ended:
+            self._uses.write(ended.job, ended.end_s - ended.ran_s, ended.end_s)
         self._wake_s = result.plan.wake_s
         self._last = result.snapshot
-        self._starts.take(result.snapshot, result.plan)
+        if result.snapshot.now_s > self.begun_s - _FORETOLD_S:
+            self._starts.take(result.snapshot, result.plan)
         for part in result.snapshot.partitions.values():
             for entry in part.running:
                 profile = entry.profile
@@ -159,6 +179,7 @@ class Demo:
             "partitions": partitions_of(self._last),
             "aside": {},
             "private_data": [],
+            "counts": self._tally.to_dict(),
         }
         self._store.put_view("demo", {"at_s": now_s, "real_s": time.time(), "speed": SPEED})
         self._store.put_view("status", status)

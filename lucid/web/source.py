@@ -14,9 +14,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from lucid.adapters.gpu.use_files import UseFolder
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Settings
+from lucid.config import Settings, profiles_folder
+from lucid.efficiency.judge import JobAccount
 from lucid.errors import LucidError, StoreError
+from lucid.live.job_uses import job_accounts
 from lucid.live.seen_plan import seen_picture, seen_plan
 from lucid.web.history import History
 from lucid.web.picture import Picture
@@ -26,6 +29,8 @@ __all__ = ["DEMO", "Source"]
 _LOG = logging.getLogger("lucid.web")
 _LOOK_EVERY_S = 1.0
 _SHARE = 10.0
+_ACCOUNTS_S, _ACCOUNTS_SHARE = 60.0, 30.0
+"""Between two accounts of all jobs: seconds, and so many times as long as one takes."""
 DEMO = "demo"
 """Name of the view in which the demonstration says how fast its clock runs."""
 
@@ -44,6 +49,10 @@ class Source:
         self.status: dict[str, Any] = {}
         """As lucidd wrote it last: newer than the picture's, which is drawn only when something has changed."""
         self.history = History()
+        self.uses = UseFolder(profiles_folder(settings))
+        self.accounts: list[JobAccount] = []
+        """Of every job of the last efficiency.days, and of those that run: what it held and what it wasted."""
+        self.account_of: dict[str, JobAccount] = {}
         self.promised: dict[tuple[str, str], tuple[float, float] | None] = {}
         """Of pairs, guest and host: the speeds of host and guest that were expected."""
         self._clock_s = clock_s
@@ -54,6 +63,7 @@ class Source:
         self._seen_version = -1
         self._version = 0
         self._next_s = 0.0
+        self._accounts_due_s = 0.0
         self._demo: dict[str, float] | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -77,6 +87,7 @@ class Source:
     def start(self) -> None:
         """Look now, and go on in a thread."""
         self.look()
+        self.account()
         self._thread = threading.Thread(target=self._run, name="lucid-web source", daemon=True)
         self._thread.start()
 
@@ -91,6 +102,7 @@ class Source:
     def _run(self) -> None:
         while not self._stop.wait(_LOOK_EVERY_S):
             self.look()
+            self.account()
 
     def look(self) -> None:
         """Take in what is new. Trouble is told on the pages, and tried again."""
@@ -100,6 +112,20 @@ class Source:
             self._tell(str(error))
         except Exception as error:  # of another version, or damaged: the pages say so, and go on with what they have
             self._tell(f"{self.path}: cannot be shown ({error!r})")
+
+    def account(self) -> None:
+        """Work out who wasted how much, if that is due."""
+        began_s = time.monotonic()
+        if began_s < self._accounts_due_s:
+            return
+        try:
+            with self.store() as store:
+                self.accounts = job_accounts(store, self.uses, self.settings, self.now_s())
+            self.account_of = {one.job.job_id: one for one in self.accounts}
+        except LucidError as error:
+            self._tell(str(error))
+        took_s = time.monotonic() - began_s
+        self._accounts_due_s = began_s + max(_ACCOUNTS_S / (self.demo_speed or 1.0), _ACCOUNTS_SHARE * took_s, 5.0)
 
     def _tell(self, words: str) -> None:
         if words != self.trouble:

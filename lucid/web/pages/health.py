@@ -12,6 +12,8 @@ from lucid.cli.render import duration
 from lucid.cli.start_words import told_of
 from lucid.doctor.state import look_over_state
 from lucid.live.finding import Finding
+from lucid.live.tally import BUCKETS_S
+from lucid.live.upkeep import UPKEEP
 from lucid.orchestrator.start_times import SHORT_S
 from lucid.web.site import Site
 from lucid.web.viewer import Viewer
@@ -31,7 +33,8 @@ def health(site: Site, viewer: Viewer, _path: Mapping[str, str], _asked: Mapping
     alive, holder = site.alive()
     beat = read_heartbeat(Path(site.source.settings.daemon.heartbeat))
     with site.source.store() as store:
-        asked = store.view(DOCTOR)
+        asked, drift = store.view(DOCTOR), store.view(UPKEEP)
+    counts = status.get("counts") or {}
     findings = sorted(_findings(site), key=lambda found: _LEVELS.index(found.level))
     shown = findings if viewer.admin or viewer.jobs == "all" else [f for f in findings if f.level != "ok"]
     return {
@@ -51,6 +54,10 @@ def health(site: Site, viewer: Viewer, _path: Mapping[str, str], _asked: Mapping
         "last_error": status.get("last_error", ""),
         "failed_turns": status.get("failed_turns", 0),
         "models": status.get("models", {}),
+        "drift": drift if isinstance(drift, list) else [],
+        "latency": {key: _latency(counts.get(name)) for key, name in (("cycle", "cycle_s"), ("plan", "plan_s"))},
+        "refused": counts.get("refused", {}),
+        "restarts": counts.get("restarts", {}),
         "starts": _starts(site),
         "planning_trouble": site.planning.trouble,
     }
@@ -62,6 +69,21 @@ def _findings(site: Site) -> list[Finding]:
         known = site.now_s(), list(look_over_state(site.source.settings, site.now_s()))
         site.findings["found"] = known
     found: list[Finding] = known[1]
+    return found
+
+
+def _latency(times: Mapping[str, Any] | None) -> dict[str, float] | None:
+    """Of a histogram of lucidd's: how many, the mean, and below which bound half and 99 in 100 stay, seconds."""
+    counts = [] if times is None else times.get("counts", [])
+    total = sum(counts)
+    if times is None or not total or len(counts) != len(BUCKETS_S) + 1:
+        return None
+    found, passed = {"count": total, "mean_s": times["sum_s"] / total}, 0
+    for bound_s, count in zip((*BUCKETS_S, BUCKETS_S[-1]), counts, strict=True):
+        passed += count
+        for name, share in (("half_below_s", 0.5), ("most_below_s", 0.99)):
+            if name not in found and passed >= share * total:
+                found[name] = bound_s
     return found
 
 

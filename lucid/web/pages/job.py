@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from lucid.adapters.store.sqlite import SqliteStore
+from lucid.cli.efficiency import account_to_dict
 from lucid.cli.live_story import live_story
 from lucid.cli.render import when
 from lucid.cli.start_words import told_of, told_words
@@ -51,6 +52,7 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
     shown = None if known is None else site.job_of(known, viewer)
     waits = None if entry is None or not isinstance(entry[1], Pending) else (entry[0], entry[1])
     runs = entry[1] if entry is not None and isinstance(entry[1], Running) else None
+    account = site.source.account_of.get(job_id) if sight is Sight.ALL else None
     profile = entry[1].profile if entry is not None else ended.profile if ended is not None else None
     return {
         **data,
@@ -58,6 +60,8 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
         "state": "waits" if waits else "runs" if runs else "ended" if ended else "unknown",
         "asks": None if shown is None else to_json(shown),
         "profile": None if profile is None else _profile(profile, sight),
+        "use": None if account is None or shown is None else account_to_dict(account),
+        "gpus_used": [] if account is None else [to_json(use) for use in account.job.use],
         "partner": None if runs is None or runs.partner is None else pair_of(site, viewer, runs),
         "start": None if waits is None else _start(site, viewer, *waits),
         "start_forecasts": _forecasts(site, job_id),

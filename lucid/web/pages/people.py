@@ -1,136 +1,103 @@
-"""Who uses how much: GPU-hours asked for and used, by user and by account. Nothing is cancelled here."""
+"""Who used and who wasted how many GPU-hours, and what to do about it. Nothing is cancelled here.
+
+The figures are those of ``lucidctl efficiency``, worked out once a minute.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from lucid.core.job import Ended
-from lucid.web.pages.asked import NotShown, number, text
+from lucid.cli.efficiency import account_to_dict, total_to_dict
+from lucid.core.job import Pending, Running
+from lucid.efficiency.judge import JobAccount
+from lucid.efficiency.kinds import ADVICE, TITLES, WasteKind
+from lucid.efficiency.totals import totals
+from lucid.web.pages.asked import NotShown, text
 from lucid.web.site import Site
 from lucid.web.viewer import Sight, Viewer
 
 __all__ = ["people", "person"]
 
-_DAYS = (1, 7, 30)
 _JOBS = 200
-_MOST = 20_000
-"""Ended jobs that are looked through."""
-
-
-def _usage(entry_gpus: int, ran_s: float) -> float:
-    return entry_gpus * ran_s / 3600.0
-
-
-def _ended(site: Site, days: int) -> list[Ended]:
-    with site.source.store() as store:
-        return store.ended(site.picture.now_s - 86400.0 * days, limit=_MOST)
-
-
-def _blank(name: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "accounts": [],
-        "running": 0,
-        "running_gpus": 0,
-        "waiting": 0,
-        "waiting_gpus": 0,
-        "ended": 0,
-        "failed": 0,
-        "used_gpu_h": 0.0,
-        "asked_gpu_h": 0.0,
-    }
+_MOST_WASTED = 8
 
 
 def people(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
-    """``days`` in the address: how far back; ``text``: part of a user's or an account's name."""
-    days, wanted = number(asked, "days", 7, 1, 90), text(asked, "text").lower()
-    rows: dict[str, dict[str, Any]] = {}
-    accounts: dict[str, dict[str, Any]] = {}
-
-    def of(user: str, account: str) -> list[dict[str, Any]]:
-        row = rows.setdefault(user, _blank(user))
-        if account and account not in row["accounts"]:
-            row["accounts"].append(account)
-        return [row, accounts.setdefault(account or "(no account)", _blank(account or "(no account)"))]
-
-    def may(user: str) -> bool:
-        return viewer.sees_usage(user) is Sight.ALL
-
-    since_s = site.picture.now_s - 86400.0 * days
-    for item in _ended(site, days):
-        if may(item.job.user):
-            for row in of(item.job.user, item.job.account):
-                row["ended"] += 1
-                row["failed"] += item.state not in ("COMPLETED", "")
-                row["used_gpu_h"] += _usage(item.job.gpus, min(item.ran_s, max(item.end_s - since_s, 0.0)))
-                row["asked_gpu_h"] += _usage(item.job.gpus, item.job.time_limit_s or item.ran_s)
-    for _, entry in site.picture.running.values():
-        if may(entry.job.user):
-            ran_s = entry.elapsed_s(site.picture.now_s)
-            for row in of(entry.job.user, entry.job.account):
-                row["running"] += 1
-                row["running_gpus"] += entry.gpus
-                row["used_gpu_h"] += _usage(entry.gpus, min(ran_s, 86400.0 * days))
-                row["asked_gpu_h"] += _usage(entry.gpus, entry.job.time_limit_s or ran_s)
-    for _, waits in site.picture.waiting.values():
-        if may(waits.job.user):
-            for row in of(waits.job.user, waits.job.account):
-                row["waiting"] += 1
-                row["waiting_gpus"] += waits.job.gpus
-    found = [row for row in rows.values() if _matches(row, wanted)]
+    """``text`` in the address: part of a user's or an account's name."""
+    wanted = text(asked, "text").lower()
+    accounts = [one for one in site.source.accounts if viewer.sees_usage(one.job.user) is Sight.ALL]
+    if wanted:
+        accounts = [one for one in accounts if wanted in f"{one.job.user}\n{one.job.account}".lower()]
+    now = _present(site, viewer)
     return {
         "at_s": site.picture.now_s,
-        "days": days,
+        "days": site.source.settings.efficiency.days,
         "text": wanted,
         "own_only": viewer.usage is not Sight.ALL,
-        "people": sorted(found, key=lambda row: (-row["used_gpu_h"], row["name"])),
-        "accounts": sorted(accounts.values(), key=lambda row: (-row["used_gpu_h"], row["name"])),
-        "_days": _DAYS,
+        "users": [
+            {**total_to_dict(one), "wasted": round(one.all_wasted_gpu_h, 3), **now.get(one.name, _NOTHING)}
+            for one in totals(accounts, lambda account: account.job.user)
+        ],
+        "accounts": [
+            {**total_to_dict(one), "wasted": round(one.all_wasted_gpu_h, 3)}
+            for one in totals(accounts, lambda account: account.job.account or "(none)")
+        ],
+        "most": [account_to_dict(one) for one in _most_wasted(accounts)],
+        "_kinds": [(str(kind), TITLES[kind]) for kind in WasteKind],
     }
 
 
-def _matches(row: Mapping[str, Any], wanted: str) -> bool:
-    return not wanted or wanted in row["name"].lower() or any(wanted in name.lower() for name in row["accounts"])
+def _most_wasted(accounts: list[JobAccount]) -> list[JobAccount]:
+    found = sorted((one for one in accounts if one.wasted_gpu_h > 0), key=lambda one: -one.wasted_gpu_h)
+    return found[:_MOST_WASTED]
 
 
-def person(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
-    """One user's jobs: those that run, wait, and have ended in the last ``days``."""
-    user, days = path["user"], number(asked, "days", 7, 1, 90)
+_NOTHING = {"running": 0, "running_gpus": 0, "waiting": 0}
+
+
+def _present(site: Site, viewer: Viewer) -> dict[str, dict[str, int]]:
+    """What each user's jobs hold and how many wait, now."""
+    found: dict[str, dict[str, int]] = {}
+    entries: list[Running | Pending] = [entry for _, entry in site.picture.running.values()]
+    entries += [entry for _, entry in site.picture.waiting.values()]
+    for entry in entries:
+        row = found.setdefault(entry.job.user, dict(_NOTHING))
+        if isinstance(entry, Running):
+            row["running"] += 1
+            row["running_gpus"] += entry.gpus
+        else:
+            row["waiting"] += 1
+    return {user: row for user, row in found.items() if viewer.sees_usage(user) is Sight.ALL}
+
+
+def person(site: Site, viewer: Viewer, path: Mapping[str, str], _asked: Mapping[str, str]) -> dict[str, Any]:
+    """One user's jobs: those that wait, and the account of those that run or have ended in the last days."""
+    user, picture = path["user"], site.picture
     if viewer.sees_usage(user) is not Sight.ALL:
         raise NotShown(f"nothing is known of {user} here")
-    picture = site.picture
-    running = [
-        {
-            "job": e.job.id, "name": e.job.name, "vc": e.job.vc, "gpus": e.gpus,
-            "ran_s": round(e.elapsed_s(picture.now_s), 1),
-            "gpu_util": None if e.profile is None else e.profile.gpu_util, "partner": e.partner,
-        }
-        for _, e in picture.running.values()
-        if e.job.user == user
-    ]  # fmt: skip
     waiting = [
         {"job": e.job.id, "name": e.job.name, "vc": e.job.vc, "gpus": e.job.gpus,
          "waited_s": round(picture.now_s - e.since_s, 1)}
         for _, e in picture.waiting.values()
         if e.job.user == user
     ]  # fmt: skip
-    ended = [
-        {"job": i.job.id, "name": i.job.name, "vc": i.job.vc, "gpus": i.job.gpus, "state": i.state,
-         "ran_s": round(i.ran_s, 1), "end_s": i.end_s, "gpu_h": round(_usage(i.job.gpus, i.ran_s), 2),
-         "gpu_util": None if i.profile is None else i.profile.gpu_util, "time_limit_s": i.job.time_limit_s}
-        for i in _ended(site, days)
-        if i.job.user == user
-    ]  # fmt: skip
-    if not (running or waiting or ended):
+    accounts = [one for one in site.source.accounts if one.job.user == user]
+    if not (waiting or accounts):
         raise NotShown(f"nothing is known of {user} here")
+    accounts.sort(key=lambda one: (-one.wasted_gpu_h, -one.job.end_s))
+    total = next(iter(totals(accounts, lambda _: user)), None)
     return {
         "at_s": picture.now_s,
         "user": user,
-        "days": days,
-        "running": running,
+        "days": site.source.settings.efficiency.days,
+        "total": None if total is None else total_to_dict(total),
         "waiting": waiting,
-        "ended": ended[::-1][:_JOBS],
-        "of_ended": len(ended),
-        "_days": _DAYS,
+        "jobs": [account_to_dict(one) for one in accounts[:_JOBS]],
+        "of_jobs": len(accounts),
+        "_wasted": 0.0 if total is None else total.all_wasted_gpu_h,
+        "_kinds": [
+            (TITLES[kind], total.wasted_gpu_h[kind], ADVICE[kind])
+            for kind in (total.wasted_gpu_h if total is not None else ())
+        ],
     }
