@@ -44,7 +44,7 @@ def people(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[
             for one in totals(accounts, lambda account: account.job.account or "(none)")
         ],
         "most": [account_to_dict(one) for one in _most_wasted(accounts)],
-        "_kinds": [(str(kind), TITLES[kind]) for kind in WasteKind],
+        "_kinds": {str(kind): TITLES[kind] for kind in WasteKind},
     }
 
 
@@ -97,7 +97,7 @@ def person(site: Site, viewer: Viewer, path: Mapping[str, str], _asked: Mapping[
         "of_jobs": len(accounts),
         "_wasted": 0.0 if total is None else total.all_wasted_gpu_h,
         "_kinds": [
-            (TITLES[kind], total.wasted_gpu_h[kind], ADVICE[kind])
-            for kind in (total.wasted_gpu_h if total is not None else ())
+            (TITLES[kind], gpu_h, ADVICE[kind])
+            for kind, gpu_h in ({} if total is None else total.wasted_gpu_h).items()
         ],
     }
