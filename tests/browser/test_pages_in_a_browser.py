@@ -1,4 +1,4 @@
-"""The pages in a real browser, over the demonstration: no errors, filters, zoom, a story, accessibility, three widths.
+"""The pages in a real browser, over the demonstration: no errors, filters, zoom, a story, axe, three widths.
 
 Pictures of every page go to out/web, for people to look at.
 """
