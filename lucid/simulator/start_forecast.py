@@ -25,14 +25,14 @@ from lucid.orchestrator.start_times import SHORT_S, StartTimes, Wait
 __all__ = ["StartForecasts"]
 
 _NEAR_S = 600.0
-_TOGETHER_S = 20.0
+_TOGETHER_S = 30.0
 """Jobs that begin to wait within so many seconds share one planning ahead, when the first of them has waited so long:
 a job that starts before is not counted."""
-_LOOKS = 4_000
+_LOOKS = 8_000
 """Planning ahead ends after so many jobs were looked at: enough for most jobs of a VC."""
-_PER_CYCLE = 18.0
+_PER_CYCLE = 40.0
 """Jobs looked at for forecasts, for each cycle of the replay so far: the budget."""
-_FREE_LOOKS = 100_000.0
+_FREE_LOOKS = 300_000.0
 """Before there is any budget, so that short traces are sampled whole."""
 
 
@@ -74,7 +74,7 @@ class StartForecasts:
         now_s = snapshot.now_s
         self._looks -= _PER_CYCLE
         for ended in snapshot.ended:
-            self._run_times.ended(ended, self._estimates.pop(ended.job.id, ended.ran_s))
+            self._run_times.ended(ended.job.user, ended.ran_s, self._estimates.pop(ended.job.id, ended.ran_s))
         starting: set[str] = set()
         for part in plan.partitions.values():
             for action in part.actions:
@@ -122,13 +122,22 @@ class StartForecasts:
             self._stride //= 2
         until = frozenset(entry.job.id for entry in waiting)
         kept = around(snapshot, plan, frozenset((partition.name,)))
-        ahead = forecast(*kept, self._policy, _LOOKS, pair_speed=self._pair_speed, until=until, times=self._run_times)
+        ahead = forecast(
+            *kept,
+            self._policy,
+            _LOOKS,
+            pair_speed=self._pair_speed,
+            until=until,
+            run_times=self._run_times,
+            most_paths=1 if partition.profiling else 3,
+        )
         self._looks += ahead.looks
         for entry in waiting:
             job = entry.job
             planned_s = ahead.starts_s.get(job.id)
             reach_s = ahead.ahead_s if planned_s is None else planned_s
-            wait = Wait(partition.name, job.gpus, reach_s, planned_s is not None, partition.profiling)
+            spread = ahead.spreads.get(job.id)
+            wait = Wait(partition.name, job.gpus, reach_s, planned_s is not None, partition.profiling, spread)
             self._weights[job.id] = weight
             if reach_s < inf:  # otherwise the job would never start as things are, and nothing is said of it
                 self._times.waits(job.id, wait, snapshot.now_s)
