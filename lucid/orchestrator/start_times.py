@@ -6,8 +6,8 @@ for less, as a sample that is at least so long (the estimator of Kaplan and Meie
 of a jam would be known while it lasts. Samples weigh by likeness (partition, size, forecast wait, how far the planned
 paths differed, how long ago). The range is the shortest that holds 8 of 10 samples. Its ends are moved away from its
 middle, or towards it, by a factor that follows what came true: each start outside makes it larger, each inside
-smaller, so that 8 of 10 fall inside (adaptive conformal inference, Gibbs and Candes 2021; one factor for each kind of wait). A
-job that still waits past the end of its range is a miss from then on, and not only once it starts.
+smaller, so that 8 of 10 fall inside (adaptive conformal inference, Gibbs and Candes 2021; one factor for each kind of
+wait). A job that still waits past the end of its range is a miss from then on, and not only once it starts.
 
 Times are in seconds. Nothing here knows a clock, and nothing is random.
 """
