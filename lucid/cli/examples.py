@@ -46,6 +46,16 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl why-not 17 --gpus 2 --share",
     ),
     "history": ("lucidctl history --days 1 --limit 20",),
+    "efficiency": (
+        "lucidctl efficiency",
+        "lucidctl efficiency --user ada --days 30",
+        "lucidctl efficiency --job 17",
+        "lucidctl efficiency --week > week.txt    # to be mailed",
+    ),
+    "metrics": (
+        "lucidctl metrics",
+        "lucidctl metrics --out /var/lib/prometheus/node-exporter/lucid.prom",
+    ),
     "pause": ("lucidctl pause",),
     "resume": ("lucidctl resume",),
     "mode": (

@@ -23,6 +23,8 @@ _COMMANDS = {
     "when": "lucid.cli.when:when",
     "why-not": "lucid.cli.why_not:why_not",
     "history": "lucid.cli.live:history",
+    "efficiency": "lucid.cli.efficiency:efficiency",
+    "metrics": "lucid.cli.metrics:metrics",
     "pause": "lucid.cli.live_switches:pause",
     "resume": "lucid.cli.live_switches:resume",
     "mode": "lucid.cli.live_switches:mode",

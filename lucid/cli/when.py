@@ -97,7 +97,9 @@ def _answer(last: LastPlan, home: Partition, job: Job, predictor: Predictor) -> 
         partitions={**snapshot.partitions, room.name: inside},
         predictions={**snapshot.predictions, _ID: said},
     )
-    ahead = forecast(asked_of, policy.plan(asked_of), policy, pair_speed=predictor.pair_speed, until=_ID)
+    ahead = forecast(
+        asked_of, policy.plan(asked_of), policy, pair_speed=predictor.pair_speed, until=frozenset((_ID,))
+    )
     starts_in_s = last.expected(inside, entry, ahead)
     words = start_words(starts_in_s, ahead.ahead_s)
     return {

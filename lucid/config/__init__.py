@@ -1,5 +1,6 @@
 """Settings: frozen, typed, from TOML. An unknown key is an error that lists the known ones."""
 
+from lucid.config.efficiency import EfficiencySettings
 from lucid.config.live import (
     DaemonSettings,
     Mode,
@@ -42,6 +43,7 @@ __all__ = [
     "OF_SIMULATIONS",
     "BackfillSettings",
     "DaemonSettings",
+    "EfficiencySettings",
     "FairnessSettings",
     "LendingSettings",
     "Mode",

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from lucid.config.base import Section, of_simulations, simulated
+from lucid.config.efficiency import EfficiencySettings
 from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings, TunerSettings
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.errors import ConfigError
@@ -42,6 +43,7 @@ class Settings(Section):
     tuner: TunerSettings = TunerSettings()
     slurm: SlurmSettings = SlurmSettings()
     daemon: DaemonSettings = DaemonSettings()
+    efficiency: EfficiencySettings = EfficiencySettings()
 
 
 def library_folder(settings: Settings, base: Path) -> Path | None:

@@ -23,6 +23,7 @@ from lucid.live.policy_memory import PolicyMemory
 from lucid.live.published import Publisher
 from lucid.live.records import with_records
 from lucid.live.start_log import StartLog
+from lucid.live.tally import Tally, TimedPolicy
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.site_factor import site_factors
 from lucid.profiler.stage import goes_through_profiling
@@ -43,6 +44,7 @@ class Cycles:
         policy_memory: PolicyMemory,
         publisher: Publisher,
         slurm_knows_all: Callable[[], bool],
+        tally: Tally,
     ) -> None:
         """``modes``: in force now, by partition; ``token``: of the lease; ``slurm_knows_all``: see ``Leader``."""
         settings = parts.settings
@@ -66,6 +68,7 @@ class Cycles:
         self._seen_modes = modes
         self._policy_memory = policy_memory
         self._publisher = publisher
+        self._tally = tally
         self._predictor: Predictor | None = None
         self._forecaster: Forecaster | None = None
         self._cycle: Cycle | None = None
@@ -91,7 +94,7 @@ class Cycles:
         Raises:
             LucidError: Slurm or the store does not answer, or the lease is lost.
         """
-        parts, cluster = self._parts, self.cluster
+        parts, cluster, began_s = self._parts, self.cluster, self._parts.monotonic_s()
         if self._cycle is None or (parts.models is not None and parts.models.changed()):
             self._cycle = self._make_cycle()
         result = self._cycle.run()
@@ -106,6 +109,7 @@ class Cycles:
             _LOG.info(done)
         self._mended = bool(mended)
         cluster.order(self._site_factors(result))
+        self._tally.cycle(result, self._cycle.memory, self._modes(), parts.monotonic_s() - began_s)
         self._log(result)
         return result
 
@@ -141,7 +145,8 @@ class Cycles:
         policy, recorder = with_records(parts.settings, live, predictor, store)
         self._start_log = StartLog(parts.store, live.make(predictor), predictor.pair_speed)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
-        return Cycle(self.cluster, predictor, policy, recorder, forecaster, before, tolerant=True)
+        timed = TimedPolicy(policy, self._tally.planned)
+        return Cycle(self.cluster, predictor, timed, recorder, forecaster, before, tolerant=True)
 
     def _tell_models(self, models: LiveModels) -> None:
         for kind, serving in models.serving.items():

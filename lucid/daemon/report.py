@@ -16,6 +16,7 @@ from lucid.live.failover import Standby
 from lucid.live.modes import live_profiling
 from lucid.live.published import Publisher
 from lucid.live.status import partitions_of, status_of
+from lucid.live.tally import Tally
 from lucid.live.turns import Turns
 
 __all__ = ["beat", "tell_status"]
@@ -54,9 +55,11 @@ def tell_status(
     snapshot: Snapshot | None,
     publisher: Publisher,
     lasts_s: float,
+    tally: Tally | None,
 ) -> None:
     """Put the picture into the store, and publish of it what names nobody. ``count``: cycles so far; ``cycles``:
-    while this daemon has the lease; ``snapshot``: of this turn, if it went well; ``lasts_s``: how long a lease lasts.
+    while this daemon has the lease; ``snapshot``: of this turn, if it went well; ``lasts_s``: how long a lease lasts;
+    ``tally``: what this process has counted.
 
     Raises:
         StoreError: it cannot be written.
@@ -73,6 +76,8 @@ def tell_status(
         "failed_turns": turns.failed,
         "left_out": parts.left_out.told(),
     }
+    if tally is not None:
+        status["counts"] = tally.to_dict()
     if snapshot is not None:
         status["partitions"] = partitions_of(snapshot)
     if cycles is not None:

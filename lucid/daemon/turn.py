@@ -26,6 +26,7 @@ from lucid.live.policy_memory import PolicyMemory
 from lucid.live.published import Publisher
 from lucid.live.records import records_folder
 from lucid.live.switches import settle_switches
+from lucid.live.tally import Tally
 from lucid.live.turns import Turns, behind_barrier
 from lucid.orchestrator.cycle import CycleResult
 
@@ -53,11 +54,20 @@ class Daemon:
         self._carried = Carried()
         self._policy_memory = PolicyMemory(parts.store, self._settings.daemon.policy)
         self._publisher = Publisher(self._settings)
+        self._tally: Tally | None = None
 
     @property
     def modes(self) -> dict[str, Mode]:
         """As they are now."""
         return modes_from(self._settings, self._switches)
+
+    @property
+    def tally(self) -> Tally:
+        """What this process has counted."""
+        if self._tally is None:
+            seen = self.parts.store.view("status")
+            self._tally = Tally(seen.get("counts") if isinstance(seen, dict) else None)
+        return self._tally
 
     @property
     def cluster(self) -> SlurmCluster | None:
@@ -145,6 +155,7 @@ class Daemon:
                 self._policy_memory,
                 self._publisher,
                 self._leader.slurm_knows_all,
+                self.tally,
             )
         if not self._file_read:
             for told in settle_switches(self._settings, store, self.parts.clock.now_s()):
@@ -153,6 +164,8 @@ class Daemon:
         return self._cycles
 
     def _failed(self, error: Exception) -> float:
+        if self._tally is not None:
+            self._tally.failed()
         what = "plan refused by the safety check: nothing was applied"
         if not isinstance(error, UnsafePlan):
             what = "cycle not finished" if isinstance(error, ClusterError | StoreError) else "cycle failed"
@@ -192,8 +205,9 @@ class Daemon:
     def _status(self, snapshot: Snapshot | None) -> None:
         paused, lasts_s = self._switches.get("paused") == "1", self._leader.lasts_s
         tell_status(
-            self.parts, self.modes, paused, self._turns, self._count, self._cycles, snapshot, self._publisher, lasts_s
-        )
+            self.parts, self.modes, paused, self._turns, self._count, self._cycles, snapshot, self._publisher,
+            lasts_s, self._tally,
+        )  # fmt: skip
 
     def _wait_s(self, cycles: Cycles, result: CycleResult) -> float:
         slurm, wake_s = self._settings.slurm, result.plan.wake_s

@@ -71,6 +71,8 @@ class Wait:
     foreseen: bool = True
     profiling: bool = False
     """Is it the wait for a profiling run?"""
+    spread: float | None = None
+    """How far the planned paths differ, as ``Forecast.spreads``; ``None`` where there was one."""
 
     @property
     def kind(self) -> tuple[bool, bool]:

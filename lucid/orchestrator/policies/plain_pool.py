@@ -16,7 +16,8 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.fences import KeptNodes
 from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.plain import Kept, Seen, Shadow, advance
+from lucid.orchestrator.policies.plain import Kept, Shadow
+from lucid.orchestrator.policies.plain_step import Seen, advance
 
 __all__ = ["PoolShadows", "joined", "split"]
 
