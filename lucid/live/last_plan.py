@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lucid.adapters.left_out import LeftOut
@@ -15,9 +15,11 @@ from lucid.live.policies import LivePolicy, live_models, live_predictor
 from lucid.live.policy_memory import PolicyMemory
 from lucid.live.published import Published
 from lucid.live.seen_plan import SeenPlan, seen_picture, seen_plan
+from lucid.live.start_log import START_TIMES, run_times_of
 from lucid.models.packing.pair_memory import PairMemory
 from lucid.orchestrator.forecast import Forecast, forecast
 from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.run_times import RunTimes
 
 __all__ = ["LastPlan", "last_plan"]
 
@@ -27,6 +29,8 @@ class LastPlan(SeenPlan):
     """What was seen and decided, and the ``policy`` that decided."""
 
     policy: LivePolicy
+    run_times: RunTimes = field(default_factory=RunTimes)
+    """What came true of estimates of run times."""
 
     def policy_again(self, settings: Settings, config: Path) -> Policy:
         """The policy as lucidd made it, with lucidd's models and its memory of pairs as far as this user may read
@@ -37,7 +41,7 @@ class LastPlan(SeenPlan):
         """When the jobs that wait are expected to start; ``config`` as above."""
         predictor = self.predictor(settings, config)
         policy = self.policy.make(predictor)
-        return forecast(self.snapshot, self.plan, policy, pair_speed=predictor.pair_speed)
+        return forecast(self.snapshot, self.plan, policy, pair_speed=predictor.pair_speed, run_times=self.run_times)
 
     def predictor(self, settings: Settings, config: Path) -> Predictor:
         """lucidd's predictor, as far as this user may read its models and its memory of pairs."""
@@ -57,4 +61,5 @@ def last_plan(store: SqliteStore | Published) -> LastPlan:
     policy, seen = LivePolicy.from_dict(data["policy"]), seen_plan(store, data)
     memory = {} if isinstance(store, Published) else PolicyMemory(store, policy.name).load()
     snapshot = replace(seen.snapshot, memory=memory)
-    return LastPlan(snapshot, seen.plan, seen.modes, seen.times, policy=policy)
+    run_times = run_times_of(store.view(START_TIMES))
+    return LastPlan(snapshot, seen.plan, seen.modes, seen.times, policy=policy, run_times=run_times)
