@@ -18,7 +18,6 @@ from lucid.core.reason import PairSpeed
 from lucid.core.snapshot import Snapshot
 from lucid.live.status import running_of
 from lucid.orchestrator.cycle import CycleResult
-from lucid.orchestrator.policies.lucid_plan import LucidMemory
 from lucid.orchestrator.policy import Policy
 
 __all__ = [
@@ -207,6 +206,8 @@ class Tally:
 def _margins(memory: Mapping[str, object], now_s: float) -> Mapping[str, dict[str, float]]:
     """By VC with a starvation bound: the bound, how its promises were kept so far, and the least time that a waiting
     job has left until its own (the whole bound where plain order would have started none of them yet)."""
+    from lucid.orchestrator.policies.lucid_plan import LucidMemory  # with all policies: names and sums need none
+
     found: dict[str, dict[str, float]] = {}
     for name, item in memory.items():
         if not isinstance(item, LucidMemory):

@@ -22,6 +22,8 @@ _LOG = logging.getLogger("lucid.web")
 _IDLE_S = 120.0
 """The process ends once nobody has asked for so long."""
 _ANSWERS = 64
+_FRESH_S = 30.0
+"""For so long an answer stands; a page that is asked for again then plans anew."""
 _POINTS = 24
 """Forecasts of one job's start that are remembered."""
 _MOVED = 0.1
@@ -65,7 +67,7 @@ class Planning:
         self._ahead_due_s = 0.0
         self._ahead_of = -1
         self._questions: deque[tuple[Any, ...]] = deque()
-        self._answers: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
+        self._answers: OrderedDict[tuple[Any, ...], tuple[float, dict[str, Any]]] = OrderedDict()
         self._process: subprocess.Popen[str] | None = None
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="lucid-web planning", daemon=True)
@@ -91,10 +93,11 @@ class Planning:
 
     def why_not(self, job_id: str, gpus: int | None, share: bool, vc: str | None) -> dict[str, Any] | None:
         """What ``lucidctl why-not --json`` says; ``None`` while it is being planned."""
-        picture = self._source.picture
-        key = (job_id, gpus, share, vc, 0 if picture is None else picture.version)
+        key = (job_id, gpus, share, vc)
         with self._wanted:
-            found = self._answers.get(key)
+            at_s, found = self._answers.get(key, (0.0, None))
+            if found is not None and time.monotonic() - at_s > _FRESH_S:
+                found = None
             if found is None and key not in self._questions:
                 if len(self._questions) >= _ANSWERS:
                     return {"error": "too many questions at once: ask again later"}
@@ -134,11 +137,11 @@ class Planning:
         return now_s >= self._ahead_due_s
 
     def _answer(self, key: tuple[Any, ...]) -> None:
-        job_id, gpus, share, vc, _ = key
+        job_id, gpus, share, vc = key
         found = self._ask({"do": "why-not", "job": job_id, "gpus": gpus, "share": share, "vc": vc})
         with self._wanted:
             self._questions.popleft()
-            self._answers[key] = found
+            self._answers[key] = time.monotonic(), found
             while len(self._answers) > _ANSWERS:
                 self._answers.popitem(last=False)
 
