@@ -17,7 +17,9 @@ import pytest
 from test_daemon import Site as SlurmSite
 
 from builders import LIGHT
+from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
 from lucid.config import Anonymous, Others, Settings, WebSettings
+from lucid.errors import ConfigError
 from lucid.live.private_data import PrivateData
 from lucid.web.app import build_app
 from lucid.web.pages import PAGES
@@ -400,3 +402,22 @@ def test_metrics_are_there_without_users(pages: Pages) -> None:
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "lucid_up 1.0" in answer.text
     assert not re.search(r"\b(ada|bob)\b", answer.text)
+
+
+def test_a_picture_read_piece_by_piece_says_the_same(pages: Pages) -> None:
+    store = pages.slurm.store
+    whole, lean = store.view("snapshot"), store.picture()
+    assert snapshot_to_dict(snapshot_from_dict(lean)) == snapshot_to_dict(snapshot_from_dict(whole))
+    now_s = whole["now_s"]
+    assert plan_to_dict(plan_from_dict(lean["plan"], now_s)) == plan_to_dict(plan_from_dict(whole["plan"], now_s))
+    assert plan_to_dict(plan_from_dict(whole["plan"], now_s)) == whole["plan"]
+
+
+def test_what_if_it_had_been_submitted_to_another_vc(pages: Pages) -> None:
+    assert pages.source.picture is not None
+    waiting = next(iter(pages.source.picture.waiting))
+    answer = json.loads(pages.slurm.ctl("why-not", waiting, "--vc", "vc", "--json"))
+    assert list(answer["if"]) == ["in VC vc"]
+    assert answer["if"]["in VC vc"]["verb"] == answer["as_it_is"]["verb"], "it is there already"
+    with pytest.raises(ConfigError, match="no such VC"):
+        pages.slurm.ctl("why-not", waiting, "--vc", "nowhere")
