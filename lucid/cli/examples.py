@@ -37,6 +37,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl queue",
         "lucidctl queue --json",
     ),
+    "top": (
+        "lucidctl top",
+        "lucidctl top --user ada --every 2",
+    ),
     "when": (
         "lucidctl when --gpus 4 --time 6:00:00",
         "lucidctl when --gpus 8 --partition vision --json",

@@ -20,6 +20,7 @@ _COMMANDS = {
     "explain": "lucid.cli.explain:explain",
     "status": "lucid.cli.live:status",
     "queue": "lucid.cli.queue:queue",
+    "top": "lucid.cli.top:top",
     "when": "lucid.cli.when:when",
     "why-not": "lucid.cli.why_not:why_not",
     "history": "lucid.cli.live:history",
