@@ -8,14 +8,15 @@ such a forecast is off is learned from starts that came true (``orchestrator.sta
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import dataclass, field, replace
+from math import inf, log
 
 from lucid.core.decision import Action, Keep, Plan, Release, Requeue, Start
 from lucid.core.job import Ended, JobProfile, Pending, Running, Stage
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.run_times import Draws, RunTimes
 
 __all__ = ["Forecast", "PairSpeed", "around", "forecast"]
 
@@ -24,7 +25,7 @@ PairSpeed = Callable[[JobProfile, JobProfile], tuple[float, float] | None]
 
 _SETTLE_S = 1.0
 """After a job was moved the policy looks again this much later, as lucidd does."""
-_FINEST, _COARSEST = 0.03, 0.3
+_FINEST, _COARSEST = 0.06, 0.3
 """The further ahead, the fewer plans: what happens within such a share of the time planned so far is seen at once, a
 share that lets the looks there are reach ``_REACH``. A start is told too late by it at most, less than it is
 uncertain by."""
@@ -32,6 +33,11 @@ _REACH_S, _REACH = 10.0, 8640.0
 """From so many seconds on, so many times as far: a day."""
 _MOST_LOOKS = 90_000
 """Planning ahead ends once so many jobs were looked at, all plans together: well below a second."""
+_FIRSTS = (0.5, 1 / 6, 5 / 6)
+"""Quantiles of the first job's run time in the paths."""
+_PLANS = 20
+"""There are several paths only where each may make so many plans."""
+_FAR_S = 30 * 86400.0
 _SLOWEST = 0.1
 """No pair is expected to be slower than this: a speed of 0 would never let a job end."""
 
@@ -46,6 +52,8 @@ class Forecast:
     ahead_s: float
     looks: int = 0
     """How many jobs were looked at, all plans together: what the forecast cost."""
+    spreads: Mapping[str, float] = field(default_factory=dict)
+    """How far the planned paths differ, where there were several: logarithm of the latest over the earliest start."""
 
 
 def around(snapshot: Snapshot, plan: Plan, names: frozenset[str]) -> tuple[Snapshot, Plan]:
@@ -63,10 +71,12 @@ def forecast(
     most_looks: int = _MOST_LOOKS,
     *,
     pair_speed: PairSpeed | None = None,
-    until: str | None = None,
+    until: frozenset[str] = frozenset(),
     coarser: float | None = None,
+    run_times: RunTimes | None = None,
+    most_paths: int = 3,
 ) -> Forecast:
-    """When the jobs that wait in ``snapshot`` are expected to start.
+    """When the jobs that wait in ``snapshot`` are expected to start: the median of a few planned paths.
 
     Args:
         snapshot: what ``plan`` was made from, with a prediction for every job.
@@ -74,16 +84,31 @@ def forecast(
         policy: as the one that made it.
         most_looks: how many jobs to look at, all plans together.
         pair_speed: how fast a pair runs; without it as fast as its jobs do alone.
-        until: planning ahead ends once this job starts.
+        until: planning ahead ends once all of these jobs start.
         coarser: what happens within this share of the time planned so far is seen at once; by default as the looks
             suffice.
+        run_times: how estimates came true; without it jobs run for their estimates, and there is one path.
+        most_paths: 1, or as many as the looks suffice for.
     """
-    world = _World(snapshot, pair_speed)
-    starts_s: dict[str, float] = {}
-    left = most_looks
+    jobs = max(sum(len(part.pending) + len(part.running) for part in snapshot.partitions.values()), 1)
+    several = run_times is not None and most_paths > 1 and jobs * _PLANS * len(_FIRSTS) <= most_looks
+    firsts = _FIRSTS if several else _FIRSTS[:1]
+    looks = most_looks // len(firsts)
     if coarser is None:
-        plans = max(most_looks / max(world.jobs, 1), 1.0)
-        coarser = min(max(_REACH ** (1.0 / plans) - 1.0, _FINEST), _COARSEST)
+        coarser = min(max(_REACH ** (1.0 / max(looks / jobs, 1.0)) - 1.0, _FINEST), _COARSEST)
+    paths = []
+    for first in firsts:
+        world = _World(snapshot, pair_speed, Draws(run_times or RunTimes(), snapshot.predictions, first))
+        paths.append(_planned(world, snapshot, plan, policy, looks, until, coarser))
+    return paths[0] if len(paths) == 1 else _median(paths)
+
+
+def _planned(
+    world: _World, snapshot: Snapshot, plan: Plan, policy: Policy, looks: int, until: frozenset[str], coarser: float
+) -> Forecast:
+    """One path."""
+    starts_s: dict[str, float] = {}
+    left = looks
     while True:
         moved = False
         for action in plan.actions:
@@ -95,16 +120,30 @@ def forecast(
         least_s = world.now_s + coarser * max(world.now_s - snapshot.now_s, _REACH_S)
         next_s = max(world.now_s + _SETTLE_S if moved else world.next_s(plan.wake_s), least_s)
         if next_s == inf or not world.waiting:
-            return Forecast(starts_s, inf, most_looks - left)
-        if left <= 0 or until in starts_s:
-            return Forecast(starts_s, next_s - snapshot.now_s, most_looks - left)
+            return Forecast(starts_s, inf, looks - left)
+        if left <= 0 or (until and until <= starts_s.keys()):
+            return Forecast(starts_s, next_s - snapshot.now_s, looks - left)
         plan = policy.plan(world.advance(next_s, plan.memory))
+
+
+def _median(paths: list[Forecast]) -> Forecast:
+    starts_s, spreads = dict[str, float](), dict[str, float]()
+    for job_id in {job_id: None for path in paths for job_id in path.starts_s}:
+        found = sorted(path.starts_s.get(job_id, inf) for path in paths)
+        if found[len(found) // 2] < inf:
+            starts_s[job_id] = found[len(found) // 2]
+    ahead_s = sorted(path.ahead_s for path in paths)
+    for job_id in starts_s:
+        told = [path.starts_s.get(job_id, min(path.ahead_s, _FAR_S)) for path in paths]
+        spreads[job_id] = log((max(told) + _REACH_S) / (min(told) + _REACH_S))
+    return Forecast(starts_s, ahead_s[len(paths) // 2], sum(path.looks for path in paths), spreads)
 
 
 class _World:
     """The cluster as it is expected to be at ``now_s``."""
 
-    def __init__(self, snapshot: Snapshot, pair_speed: PairSpeed | None) -> None:
+    def __init__(self, snapshot: Snapshot, pair_speed: PairSpeed | None, draws: Draws) -> None:
+        self._draws = draws
         self.now_s = snapshot.now_s
         self._pair_speed = pair_speed
         self._speeds: dict[str, float] = {}
@@ -117,7 +156,7 @@ class _World:
         self._parted = {job_id for pending in self._pending.values() for job_id, e in pending.items() if e.alone}
         """Jobs that run alone for good. A running job may also be alone because it was not started in slots."""
         self._ends_s = {
-            job_id: self.now_s + snapshot.predictions[job_id].remaining_s(entry.elapsed_s(self.now_s))
+            job_id: self.now_s + draws.remaining_s(entry.job, entry.elapsed_s(self.now_s))
             for running in self._running.values()
             for job_id, entry in running.items()
         }
@@ -183,7 +222,7 @@ class _World:
             )  # fmt: skip
             if start.beside in running:
                 running[start.beside] = replace(running[start.beside], partner=job_id)
-            self._ends_s[job_id] = self.now_s + self._seen.predictions[job_id].duration_s
+            self._ends_s[job_id] = self.now_s + self._draws.remaining_s(entry.job, 0.0)
             if start.beside in running:
                 self._pace(name, job_id)
                 self._pace(name, start.beside)

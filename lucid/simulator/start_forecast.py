@@ -19,16 +19,20 @@ from lucid.core.job import Pending
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.forecast import PairSpeed, around, forecast
 from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.run_times import RunTimes
 from lucid.orchestrator.start_times import SHORT_S, StartTimes, Wait
 
 __all__ = ["StartForecasts"]
 
 _NEAR_S = 600.0
-_LOOKS = 4_000
+_TOGETHER_S = 30.0
+"""Jobs that begin to wait within so many seconds share one planning ahead, when the first of them has waited so long:
+a job that starts before is not counted."""
+_LOOKS = 8_000
 """Planning ahead ends after so many jobs were looked at: enough for most jobs of a VC."""
-_PER_CYCLE = 18.0
+_PER_CYCLE = 40.0
 """Jobs looked at for forecasts, for each cycle of the replay so far: the budget."""
-_FREE_LOOKS = 100_000.0
+_FREE_LOOKS = 300_000.0
 """Before there is any budget, so that short traces are sampled whole."""
 
 
@@ -51,19 +55,26 @@ class StartForecasts:
         self._pair_speed = pair_speed
         self._times = StartTimes()
         self._seen: dict[str, Partition] = {}
+        self._run_times = RunTimes()
+        self._estimates: dict[str, float] = {}
         self._waiting: dict[str, float] = {}
         """Since when each job waits, by job."""
         self._weights: dict[str, float] = {}
         """Of the jobs that wait and were sampled."""
         self._at_once = 0
-        self._stride, self._passed = 1, 0
+        self._new: dict[str, dict[str, float]] = {}
+        """Jobs that have begun to wait and of which nothing is forecast yet: since when, by partition."""
+        self._stride, self._skipped, self._passed = 1, 0, 0
         self._looks = -_FREE_LOOKS
         self._counted: list[_Counted] = []
 
-    def saw(self, snapshot: Snapshot, plan: Plan) -> None:
-        """One cycle: who begins to wait, and whose wait is over."""
+    def saw(self, snapshot: Snapshot, plan: Plan, next_s: float) -> None:
+        """One cycle: who begins to wait, and whose wait is over. ``next_s``: when the next cycle comes; it decides
+        when to look, and nothing that is forecast."""
         now_s = snapshot.now_s
         self._looks -= _PER_CYCLE
+        for ended in snapshot.ended:
+            self._run_times.ended(ended.job.user, ended.ran_s, self._estimates.pop(ended.job.id, ended.ran_s))
         starting: set[str] = set()
         for part in plan.partitions.values():
             for action in part.actions:
@@ -78,37 +89,58 @@ class StartForecasts:
                     break
                 if self._waiting.get(entry.job.id) != entry.since_s:
                     self._waiting[entry.job.id] = entry.since_s
+                    self._estimates.setdefault(entry.job.id, snapshot.predictions[entry.job.id].duration_s)
                     self._weights.pop(entry.job.id, None)
                     self._times.left(entry.job.id)
                     if entry.job.id in starting:
                         self._at_once += 1
                     else:
-                        self._begins(snapshot, plan, partition, entry)
+                        self._new.setdefault(name, {})[entry.job.id] = entry.since_s
         for job_id in starting:
             self._starts(job_id, now_s)
+        for name in [name for name, new in self._new.items() if next_s > min(new.values()) + _TOGETHER_S]:
+            new = self._new.pop(name)
+            partition = snapshot.partitions[name]
+            waiting = [
+                entry
+                for entry in partition.pending
+                if new.get(entry.job.id) == entry.since_s and entry.job.id not in starting
+            ]
+            if waiting:
+                self._begin(snapshot, plan, partition, waiting)
 
-    def _begins(self, snapshot: Snapshot, plan: Plan, partition: Partition, entry: Pending) -> None:
-        self._passed += 1
-        if self._passed < self._stride:
+    def _begin(self, snapshot: Snapshot, plan: Plan, partition: Partition, waiting: list[Pending]) -> None:
+        """One planning ahead for all that have begun to wait in one partition."""
+        self._passed += len(waiting)
+        self._skipped += 1
+        if self._skipped < self._stride:
             return
-        weight, self._passed = float(self._passed), 0
+        weight, self._passed, self._skipped = self._passed / len(waiting), 0, 0
         if self._looks > 0:
             self._stride *= 2
         elif self._looks < -_FREE_LOOKS / 2 and self._stride > 1:
             self._stride //= 2
-        job = entry.job
-        home = snapshot.home(job.vc)
-        names = {partition.name} if home is None else {partition.name, home.name}
-        snapshot, plan = around(snapshot, plan, frozenset(names))
-        ahead = forecast(snapshot, plan, self._policy, _LOOKS, pair_speed=self._pair_speed, until=job.id)
+        until = frozenset(entry.job.id for entry in waiting)
+        kept = around(snapshot, plan, frozenset((partition.name,)))
+        ahead = forecast(
+            *kept,
+            self._policy,
+            _LOOKS,
+            pair_speed=self._pair_speed,
+            until=until,
+            run_times=self._run_times,
+            most_paths=1 if partition.profiling else 3,
+        )
         self._looks += ahead.looks
-        planned_s = ahead.starts_s.get(job.id)
-        foreseen = planned_s is not None
-        reach_s = ahead.ahead_s if planned_s is None else planned_s
-        wait = Wait(partition.name, job.gpus, reach_s, foreseen, partition.profiling)
-        self._weights[job.id] = weight
-        if reach_s < inf:  # otherwise the job would never start as things are, and nothing is said of it
-            self._times.waits(job.id, wait, snapshot.now_s)
+        for entry in waiting:
+            job = entry.job
+            planned_s = ahead.starts_s.get(job.id)
+            reach_s = ahead.ahead_s if planned_s is None else planned_s
+            spread = ahead.spreads.get(job.id)
+            wait = Wait(partition.name, job.gpus, reach_s, planned_s is not None, partition.profiling, spread)
+            self._weights[job.id] = weight
+            if reach_s < inf:  # otherwise the job would never start as things are, and nothing is said of it
+                self._times.waits(job.id, wait, snapshot.now_s)
 
     def _starts(self, job_id: str, now_s: float) -> None:
         since_s, weight = self._waiting.pop(job_id, None), self._weights.pop(job_id, None)

@@ -45,7 +45,7 @@ class PoolShadows:
         for vc, (pending, running) in _by_vc(partition).items():
             known, last, fresh = before.get(vc), self._last.get(vc), newcomers(vc)
             if known is not None and last is not None and last.holds(known, pending, running, fresh, snapshot):
-                found[vc] = known
+                found[vc] = replace(known, at_s=snapshot.now_s)
                 continue
             nodes = _nodes(vc, partition)
             part = Partition(vc, nodes, tuple(pending), tuple(running))
