@@ -36,6 +36,8 @@ local SAYS = {
   extra = "Lucid: items in --extra that begin with lucid- are reserved for Lucid. Leave them out.",
   profiling = "Lucid: this partition is for Lucid's measuring runs. Submit to your own partition; Lucid sends new "
     .. "programs here by itself.",
+  pool = "Lucid: this partition is for jobs that borrow GPUs of other VCs. Submit to your own partition; Lucid moves "
+    .. "jobs here by itself.",
   cron = "Lucid: a job of scrontab cannot queue with the others. Let scrontab run a job without GPUs that calls sbatch.",
   immediate = "Lucid: jobs that want GPUs queue here, so --immediate cannot be met. Leave it out.",
   release = "Lucid: this job is not on hold; Lucid starts it at its turn (lucidctl explain JOB). To stop it, use "
@@ -120,6 +122,7 @@ local function heartbeat(known, now)
     return nil
   end
   local beat = { modes = {}, most = {}, profiling = text:match("\nprofiling ([%w_.-]+)\n") }
+  beat.pool = text:match("\npool ([%w_.-]+)\n")
   beat.n_prof = tonumber(text:match("\nn_prof (%d+)\n")) or 0
   beat.optout = text:match("\noptout (%l+)\n") or "free"
   for name, gpus in text:gmatch("most ([%w_.-]+) (%d+)\n") do
@@ -363,14 +366,25 @@ local function packed(names, beat)
   return nil
 end
 
--- Is one of them the profiling partition, and nobody's own?
-local function for_profiling(names, beat)
+-- What a user reads who names a partition into which only Lucid moves jobs, unless it is a VC, too; nil otherwise.
+local function for_lucid(names, beat)
   for _, name in ipairs(names) do
     if name == beat.profiling and not beat.modes[name] then
-      return true
+      return SAYS.profiling
+    elseif name == beat.pool and not beat.modes[name] then
+      return SAYS.pool
     end
   end
-  return false
+  return nil
+end
+
+-- Where a waiting job queues: its partitions, or its VC while it stands in the pool's partition.
+local function queues_in(record, tag, beat)
+  local names = partitions_of(record.partition)
+  if beat and #names == 1 and names[1] == beat.pool and not beat.modes[names[1]] then
+    names[1] = tag:match("vc=([%w_.-]+)") or names[1]
+  end
+  return names
 end
 
 -- The tag: what the daemon, the release script and an administrator need to know. Its values are names and numbers
@@ -491,8 +505,8 @@ local function decide(job, part_list, uid, now)
     return {}, "refused", refusal
   elseif not beat then
     return edits, "no fresh heartbeat"
-  elseif policed and for_profiling(names, beat) then
-    return {}, "refused", SAYS.profiling
+  elseif policed and for_lucid(names, beat) then
+    return {}, "refused", for_lucid(names, beat)
   end
   local name = packed(names, beat)
   local whole = job.shared == 0 -- Slurm gives it all GPUs of its nodes, whether or not it asks for any
@@ -582,7 +596,7 @@ local function released(job, record, tag, beat, owner, now)
   local comment = job.comment or record.comment or ""
   local was_held = says(comment, "held") or says(comment, "admin")
   local ours = has(tag, "held=1") or has(tag, "routed=1")
-  local name = beat and packed(partitions_of(record.partition), beat)
+  local name = beat and packed(queues_in(record, tag, beat), beat)
   local edits = {}
   if owner and says(record.comment, "admin") then
     return nil, SAYS.admin
@@ -629,12 +643,12 @@ end
 -- Why a user may not change a waiting job so, or nil: no change takes a job past the queue.
 local function forbidden(job, record, tag, beat)
   local moves = given(job.partition) and job.partition ~= record.partition
-  local names = partitions_of(moves and job.partition or record.partition)
+  local names = moves and partitions_of(job.partition) or queues_in(record, tag, beat)
   local ours = has(tag, "held=1")
   local queues = ours and (record.priority == 0 or given(record.curr_dependency))
   local begin = tonumber(job.begin_time)
-  if moves and for_profiling(names, beat) then
-    return SAYS.profiling
+  if moves and for_lucid(names, beat) then
+    return for_lucid(names, beat)
   elseif not packed(names, beat) then
     return nil
   elseif moves and #names > 1 then

@@ -11,7 +11,7 @@ from lucid.core.node import Node
 from lucid.core.reason import GpuMemory, Reason, SeenSpeed, Stable
 from lucid.core.restart import Restarts, may_restart
 
-__all__ = ["Parting", "partings"]
+__all__ = ["Parting", "Partings", "partings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,53 @@ def partings(
     The job that leaves runs alone from then on. If it may not be started over, its partner leaves instead. A pair of
     two such jobs stays: no job is killed for the speed of another.
     """
-    found: list[Parting] = []
-    # there are hundreds of pairs at every plan: most have nothing that a rule looks at
-    paired = [
-        entry
-        for entry in running
-        if entry.partner is not None
-        and (seen := entry.profile) is not None
+    return _partings([e for e in running if _telling(e)], running, nodes, part_below_speed, restarts)
+
+
+class Partings:
+    """The same at one plan after the other: a pair that stays is looked at again only when something new was
+    measured of one of its jobs. Hundreds of pairs run, and few change between two plans."""
+
+    def __init__(self, part_below_speed: float, restarts: Restarts) -> None:
+        self._part_below_speed = part_below_speed
+        self._restarts: Restarts = restarts
+        self._nodes: Sequence[Node] = ()
+        self._stay: dict[int, Running] = {}
+        """By the ``id`` of their entries, the jobs that no rule takes off their GPUs. (While an entry is kept no
+        other has its ``id``.)"""
+
+    def __call__(self, running: Sequence[Running], nodes: Sequence[Node]) -> list[Parting]:
+        """As ``partings``."""
+        if nodes is not self._nodes:
+            self._nodes, self._stay = nodes, {}
+        entries = dict(zip(map(id, running), running, strict=True))
+        fresh = entries.keys() - self._stay.keys()
+        found: list[Parting] = []
+        if partners := {entries[i].partner for i in fresh} - {None}:
+            changed = [e for e in running if (id(e) in fresh or e.job.id in partners) and _telling(e)]
+            found = _partings(changed, running, nodes, self._part_below_speed, self._restarts)
+        self._stay = entries if not found else {}
+        return found
+
+
+def _telling(entry: Running) -> bool:
+    """Is there anything for a rule to look at? Of most pairs there is not."""
+    seen = entry.profile
+    return (
+        entry.partner is not None
+        and seen is not None
         and (seen.unstable or seen.mem_growing or seen.seen_speed is not None)
-    ]
+    )
+
+
+def _partings(
+    paired: Sequence[Running],
+    running: Sequence[Running],
+    nodes: Sequence[Node],
+    part_below_speed: float,
+    restarts: Restarts,
+) -> list[Parting]:
+    found: list[Parting] = []
     if not paired:
         return found
     by_id = {entry.job.id: entry for entry in running}

@@ -44,8 +44,19 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "why-not": (
         "lucidctl why-not 17",
         "lucidctl why-not 17 --gpus 2 --share",
+        "lucidctl why-not 17 --vc vision",
     ),
     "history": ("lucidctl history --days 1 --limit 20",),
+    "efficiency": (
+        "lucidctl efficiency",
+        "lucidctl efficiency --user ada --days 30",
+        "lucidctl efficiency --job 17",
+        "lucidctl efficiency --week > week.txt    # to be mailed",
+    ),
+    "metrics": (
+        "lucidctl metrics",
+        "lucidctl metrics --out /var/lib/prometheus/node-exporter/lucid.prom",
+    ),
     "pause": ("lucidctl pause",),
     "resume": ("lucidctl resume",),
     "mode": (
@@ -110,6 +121,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "slurm render": (
         "lucidctl slurm render --nodes 'n[1-4]:gpus=4' --partition 'main=n[1-3]' --profiling 'prof=n4' --out conf",
     ),
+    "slurm lending": (
+        "lucidctl slurm lending",
+        "lucidctl slurm lending --accounts    # accounts have the quotas",
+    ),
     "slurm install": (
         "lucidctl slurm install --check",
         "lucidctl slurm install --units    # for observe and order mode",
@@ -123,6 +138,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "bench": ("lucidctl bench plan --size 1000:512",),
     "bench plan": ("lucidctl bench plan --policy lucid --size 1000:512",),
     "demo": ("lucidctl demo --out out/demo --seed 1",),
+    "web": (
+        "lucidctl web --demo                       # a simulated cluster, without Slurm",
+        "lucidctl web --config /etc/lucid/lucid.toml --port 8765    # what lucidd sees, as its user",
+    ),
     "tune search": (
         "lucidctl tune search --history sacct.txt --vcs vcs.csv --out tune",
         "lucidctl tune search --history 30d --config lucid.toml --only packing --out tune",

@@ -18,6 +18,7 @@ from lucid.adapters.store.port import Lease, StoreUnreadable, holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.render import duration
+from lucid.cli.render_lending import vc_words
 from lucid.cli.start_words import told_of, told_words
 from lucid.config import Mode, Settings, load_settings
 from lucid.errors import ConfigError
@@ -152,9 +153,12 @@ def status(config: Path, as_json: bool) -> None:
     for name in ("partition", "mode", "GPUs", "waiting", "running", "packed"):
         table.add_column(name, justify="left" if name in ("partition", "mode") else "right")
     for name, part in seen.get("partitions", {}).items():
-        mode_ = seen["modes"].get(name, "profiling")
+        mode_ = "pool" if "vcs" in part else seen["modes"].get(name, "profiling")
         table.add_row(name, mode_, *(str(part[key]) for key in ("gpus", "pending", "running", "packed")))
     stdout_console().print(table)
+    for part in seen.get("partitions", {}).values():
+        for vc, found in part.get("vcs", {}).items():
+            say(vc_words(vc, found))
     calls = seen.get("calls")
     if calls:
         say(

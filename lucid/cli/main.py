@@ -23,6 +23,8 @@ _COMMANDS = {
     "when": "lucid.cli.when:when",
     "why-not": "lucid.cli.why_not:why_not",
     "history": "lucid.cli.live:history",
+    "efficiency": "lucid.cli.efficiency:efficiency",
+    "metrics": "lucid.cli.metrics:metrics",
     "pause": "lucid.cli.live_switches:pause",
     "resume": "lucid.cli.live_switches:resume",
     "mode": "lucid.cli.live_switches:mode",
@@ -39,6 +41,7 @@ _COMMANDS = {
     "calibrate": "lucid.cli.calibrate:calibrate",
     "bench": "lucid.cli.bench:bench",
     "demo": "lucid.cli.demo:demo",
+    "web": "lucid.web.command:web",
 }
 """In the order of the help. A command is imported when it is called: plotting and models are slow to load."""
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from lucid.adapters.slurm.choose import make_client
+from lucid.adapters.slurm.client import Breaker
 from lucid.cli.console import say
+from lucid.cli.live import config_option, live_settings
 from lucid.errors import ConfigError
+from lucid.live.lending import POOL_EXAMPLE
 from lucid.slurmconf.check import check_installation
 from lucid.slurmconf.install import install_files
+from lucid.slurmconf.lending import lending_text
 from lucid.slurmconf.nodes import parse_node, parse_partition
 from lucid.slurmconf.render import render
 
@@ -74,6 +80,40 @@ def render_command(
         say(f"wrote {', '.join(texts)} to {out}")
     else:
         say("\n".join(f"### {name}\n{text}" for name, text in texts.items()), nl=False)
+
+
+@slurm.command("lending")
+@config_option
+@click.option("--accounts", is_flag=True, help="Accounts keep VCs to their quotas, not a QOS of their partition.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def lending_command(config: Path, accounts: bool, as_json: bool) -> None:
+    """Print what to type so that the VCs of daemon.pool lend GPUs to each other. Changes nothing.
+
+    Slurm is asked for the nodes of each VC.
+    """
+    settings = live_settings(config)
+    rules = settings.daemon.pool
+    if not (rules.partition and rules.quotas):
+        raise ConfigError(f"{config}: daemon.pool is not set: say which VCs lend, as in\n{POOL_EXAMPLE}")
+    client = make_client(settings.slurm, Breaker(time.monotonic))
+    try:
+        nodes = [node for node in client.nodes() if node.gpu_types]
+    finally:
+        client.close()
+    own = {vc: [node for node in nodes if vc in node.partitions] for vc in rules.quotas}
+    without = [vc for vc, mine in own.items() if not mine]
+    if without:
+        raise ConfigError(f"{config}: daemon.pool.quotas.{without[0]}: that partition has no node with GPUs")
+    sizes = {vc: sum(len(node.gpu_types) for node in mine) for vc, mine in own.items()}
+    text = lending_text(
+        rules.partition,
+        rules.quotas,
+        {vc: [node.name for node in mine] for vc, mine in own.items()},
+        frozenset(vc for vc, gpus in sizes.items() if gpus > rules.quotas[vc]),
+        sum({node.name: len(node.gpu_types) for mine in own.values() for node in mine}.values()),
+        accounts,
+    )
+    say(json.dumps({"text": text}, indent=1) if as_json else text, nl=as_json)
 
 
 def _extra(given: tuple[str, ...], groups: list[str]) -> dict[str, str]:

@@ -50,7 +50,8 @@ def when(gpus: int, limit: str | None, user: str, partition: str | None, config:
     last = last_plan(store)
     job = Job(_ID, "", gpus, last.snapshot.now_s, 2**31, user, time_limit_s=allowed_s)
     predictor = last.predictor(settings, config)
-    found = {part.name: _answer(last, part, job, predictor) for part in _candidates(last, gpus, partition)}
+    asked = _candidates(last, gpus, partition)
+    found = {vc: _answer(last, home, replace(job, vc=vc), predictor) for vc, home in asked.items()}
     if as_json:
         say(json.dumps({"at_s": last.snapshot.now_s, "gpus": gpus, "time_limit_s": allowed_s, "partitions": found}))
         return
@@ -66,25 +67,26 @@ def _seconds(limit: str) -> float:
     return found
 
 
-def _candidates(last: LastPlan, gpus: int, name: str | None) -> list[Partition]:
-    """The partitions to ask about: those that could hold the job, were they empty."""
-    known = {part.name: part for part in last.snapshot.partitions.values() if not part.profiling}
+def _candidates(last: LastPlan, gpus: int, name: str | None) -> dict[str, Partition]:
+    """The VCs to ask about, each with where its jobs run: those that could hold the job, were they empty."""
+    known = {vc: part for part in last.snapshot.partitions.values() if not part.profiling for vc in part.vcs}
     if name is not None and name not in known:
         raise ConfigError(f"--partition {name}: lucidd does not look after it; it does after: {', '.join(known)}")
-    asked = list(known.values()) if name is None else [known[name]]
-    fitting = [part for part in asked if gpus <= part.gpus]
+    asked = known if name is None else {name: known[name]}
+    most = {vc: part.quotas.get(vc, part.gpus) for vc, part in known.items()}
+    fitting = {vc: part for vc, part in asked.items() if gpus <= most[vc]}
     if not fitting:
-        most = max(known.values(), key=lambda part: part.gpus)
+        largest = max(most, key=lambda vc: most[vc])
         raise ConfigError(
-            f"--gpus {gpus}: fits nowhere in {name or 'any partition'}; the most are the {most.gpus} GPUs of "
-            f"partition {most.name}: ask for fewer, or for another --partition"
+            f"--gpus {gpus}: fits nowhere in {name or 'any partition'}; the most are the {most[largest]} GPUs of "
+            f"partition {largest}: ask for fewer, or for another --partition"
         )
     return fitting
 
 
-def _answer(last: LastPlan, home: Partition, asked: Job, predictor: Predictor) -> dict[str, Any]:
+def _answer(last: LastPlan, home: Partition, job: Job, predictor: Predictor) -> dict[str, Any]:
     """Plan ahead with the job in this partition: where jobs are profiled first, it queues for that."""
-    snapshot, job = last.snapshot, replace(asked, vc=home.vcs[0])
+    snapshot = last.snapshot
     policy = last.policy.make(predictor)
     said = predictor.predict(job, None, snapshot.now_s).within(job.time_limit_s)
     profiling = snapshot.profiling

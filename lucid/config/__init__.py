@@ -1,9 +1,11 @@
 """Settings: frozen, typed, from TOML. An unknown key is an error that lists the known ones."""
 
+from lucid.config.efficiency import EfficiencySettings
 from lucid.config.live import (
     DaemonSettings,
     Mode,
     ModelSettings,
+    PoolSettings,
     Publish,
     SlurmSettings,
     TunerSettings,
@@ -25,6 +27,7 @@ from lucid.config.policy import (
     with_defaults,
 )
 from lucid.config.reference import settings_reference
+from lucid.config.web import Anonymous, Others, WebSettings
 from lucid.config.whole import (
     OF_SIMULATIONS,
     Settings,
@@ -39,18 +42,22 @@ from lucid.config.whole import (
 __all__ = [
     "LIVE_DEFAULTS",
     "OF_SIMULATIONS",
+    "Anonymous",
     "BackfillSettings",
     "DaemonSettings",
+    "EfficiencySettings",
     "FairnessSettings",
     "LendingSettings",
     "Mode",
     "ModelSettings",
     "MuriSettings",
     "OptimusSettings",
+    "Others",
     "OverheadSettings",
     "PackingSettings",
     "PolicySettings",
     "PolluxSettings",
+    "PoolSettings",
     "ProfilingSettings",
     "Publish",
     "ReservationSettings",
@@ -58,6 +65,7 @@ __all__ = [
     "SlurmSettings",
     "TiresiasSettings",
     "TunerSettings",
+    "WebSettings",
     "library_folder",
     "load_settings",
     "own_job_log",

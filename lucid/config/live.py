@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,7 @@ __all__ = [
     "DaemonSettings",
     "Mode",
     "ModelSettings",
+    "PoolSettings",
     "Publish",
     "SlurmSettings",
     "TunerSettings",
@@ -122,6 +123,16 @@ class SlurmSettings(Section):
         return self.client == "command" or self.rest_commands
 
 
+class PoolSettings(Section):
+    """The VCs that lend GPUs to each other on Slurm. ``policy.lending`` says what they lend."""
+
+    partition: str = ""
+    """A partition over all nodes of these VCs, in which only lucidd starts jobs: what no VC's own partition allows.
+    Its name is the pool's name, too."""
+    quotas: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    """GPUs to which each VC is entitled: { vc-a = 8, vc-b = 4 }. Only VCs named here lend and borrow."""
+
+
 class DaemonSettings(Section):
     """What lucidd looks after, and where it keeps its state."""
 
@@ -129,6 +140,7 @@ class DaemonSettings(Section):
     """Mode by partition (VC). lucidd leaves all other partitions alone."""
     profiling_partition: str = ""
     """Where new jobs are profiled; empty: nowhere, and profiles come from earlier runs and samplers in place."""
+    pool: PoolSettings = PoolSettings()
     policy: str = "lucid"
     """What decides in pack mode: a policy that can run live (docs/policies.md)."""
     state_dir: str = "/var/lib/lucid"
@@ -173,3 +185,8 @@ class DaemonSettings(Section):
     """Most that all records may take, MiB: the oldest go first. 0: none are written."""
     first_guess_s: float = Field(3600.0, gt=0)
     """Estimate of a job's run time before any job has ended."""
+
+    @property
+    def rooms(self) -> tuple[str, ...]:
+        """Partitions into which only lucidd moves jobs: a job there is of another VC."""
+        return tuple(name for name in (self.profiling_partition, self.pool.partition) if name)

@@ -140,11 +140,12 @@ class FairnessSettings(Section):
 
 
 class LendingSettings(Section):
-    """What VCs may have of each other's GPUs. In replays only: lucidd refuses these settings so far."""
+    """What VCs may have of each other's GPUs. lucidd also needs ``daemon.pool``."""
 
     mode: Literal["off", "quota", "borrow"] = "off"
     """``off``: each VC has its own nodes. ``quota``: the VCs have their nodes in common, and each a quota of GPUs: as
-    many as its own nodes have. ``borrow``: beyond its quota, too, a VC may start short jobs on idle GPUs."""
+    many as its own nodes have, or on Slurm as ``daemon.pool`` says. ``borrow``: beyond its quota, too, a VC may start
+    short jobs on idle GPUs."""
     longest_s: float = Field(14400.0, gt=0)
     """Jobs expected to take longer than this do not borrow."""
     bound_s: float | None = Field(43200.0, gt=0)
@@ -266,7 +267,7 @@ class PolicySettings(Section):
     """Where a job of more than one node leaves a remainder, put it on the emptiest node (as the published
     simulator does) instead of the tightest that fits."""
     fairness: FairnessSettings = FairnessSettings()
-    lending: LendingSettings = simulated(LendingSettings())
+    lending: LendingSettings = LendingSettings()
     backfill: BackfillSettings = BackfillSettings()
     tiresias: TiresiasSettings = simulated(TiresiasSettings(), policy="tiresias")
     muri: MuriSettings = simulated(MuriSettings(), policy="muri")

@@ -12,8 +12,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from lucid.config.base import Section, of_simulations, simulated
+from lucid.config.efficiency import EfficiencySettings
 from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings, TunerSettings
 from lucid.config.policy import OverheadSettings, PolicySettings
+from lucid.config.web import WebSettings
 from lucid.errors import ConfigError
 
 __all__ = [
@@ -42,6 +44,8 @@ class Settings(Section):
     tuner: TunerSettings = TunerSettings()
     slurm: SlurmSettings = SlurmSettings()
     daemon: DaemonSettings = DaemonSettings()
+    web: WebSettings = WebSettings()
+    efficiency: EfficiencySettings = EfficiencySettings()
 
 
 def library_folder(settings: Settings, base: Path) -> Path | None:

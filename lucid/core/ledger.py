@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from lucid.core.job import Job, Running
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.snapshot import Partition
 
-__all__ = ["Ledger", "gpus_by_node", "host_share"]
+__all__ = ["Ledger", "Ledgers", "gpus_by_node", "host_share"]
 
 
 def host_share(total: int, gpus_here: int, gpus_all: int) -> int:
@@ -73,6 +75,16 @@ class Ledger:
         for i, count in enumerate(self.free_count):
             self.buckets[count].append(i)
 
+    def copy(self) -> Ledger:
+        """The same book, to be written in by itself."""
+        made = object.__new__(Ledger)
+        made.nodes, made.index = self.nodes, self.index
+        made.gpus_per_node, made.host_limits = self.gpus_per_node, self.host_limits
+        made.free_mask, made.free_count, made.free = self.free_mask.copy(), self.free_count.copy(), self.free
+        made.free_cpus, made.free_mem_mib = self.free_cpus.copy(), self.free_mem_mib.copy()
+        made.pairs, made.buckets, made._out = self.pairs.copy(), [*map(list.copy, self.buckets)], self._out
+        return made
+
     @property
     def largest(self) -> int:
         """Most free GPUs on any one node."""
@@ -120,6 +132,11 @@ class Ledger:
             free ^= bit
         return NodeGpus(self.nodes[i].name, mask)
 
+    def has_free(self, name: str, mask: int) -> bool:
+        """Are these GPUs of that node free, or is the node not available?"""
+        i = self.index[name]
+        return self.free_mask[i] & mask == mask or not self.nodes[i].available
+
     def take(self, job: Job, placement: Placement) -> None:
         """Note that free GPUs, CPUs and memory are now the job's."""
         for name, mask in placement:
@@ -166,3 +183,76 @@ class Ledger:
             here = mask.bit_count()
             self.free_cpus[i] += sign * host_share(job.cpus, here, job.gpus)
             self.free_mem_mib[i] += sign * host_share(job.mem_mib, here, job.gpus)
+
+
+@dataclass(slots=True)
+class _Base:
+    """The ledger of a partition as it was handed out last, and its running jobs by the ``id`` of their entries.
+    (While an entry is kept no other has its ``id``.)"""
+
+    partition: Partition
+    ledger: Ledger
+    entries: dict[int, Running]
+    holders: Counter[Placement]
+    """How many jobs hold each set of GPUs."""
+
+    def apart(self) -> bool:
+        """Do sets of GPUs have none in common? Only then does a set come free when its last job goes."""
+        ledger = self.ledger
+        up = {node.name: node.gpus for node in ledger.nodes if node.available}
+        held = sum(mask.bit_count() for placement in self.holders for name, mask in placement if name in up)
+        return held == sum(up.values()) - ledger.free
+
+
+class Ledgers:
+    """Makes the ledger of a partition from the one before it of the same name, by the jobs that came and went: few
+    do between two plans, and hundreds run. The result is that of ``Ledger(partition)``."""
+
+    def __init__(self) -> None:
+        self._bases: dict[str, _Base] = {}
+
+    def of(self, partition: Partition) -> Ledger:
+        """A ledger of the partition, which the caller may write in."""
+        base = self._bases.get(partition.name)
+        if base is not None and base.partition.nodes is partition.nodes and self._follow(base, partition):
+            return base.ledger.copy()
+        base = self._anew(partition)
+        if not base.apart():
+            self._bases.pop(partition.name, None)
+            return base.ledger
+        self._bases[partition.name] = base
+        return base.ledger.copy()
+
+    def _anew(self, partition: Partition) -> _Base:
+        entries = dict(zip(map(id, partition.running), partition.running, strict=True))
+        return _Base(partition, Ledger(partition), entries, Counter(entry.placement for entry in partition.running))
+
+    def _follow(self, base: _Base, partition: Partition) -> bool:
+        """Bring the base up to date. Not possible where sets of GPUs overlap without being the same."""
+        if base.partition is partition:
+            return True
+        entries = dict(zip(map(id, partition.running), partition.running, strict=True))
+        before, base.partition, base.entries = base.entries, partition, entries
+        ledger, holders = base.ledger, base.holders
+        for gone in before.keys() - entries.keys():
+            entry = before[gone]
+            holders[entry.placement] -= 1
+            if holders[entry.placement] > 1:
+                return False  # of three, two are left, who are a pair still
+            if not holders[entry.placement]:
+                del holders[entry.placement]
+            ledger.give_back((entry,))
+        for came in entries.keys() - before.keys():
+            entry = entries[came]
+            placement = entry.placement
+            holders[placement] += 1
+            if holders[placement] > 1:
+                if any(ledger.nodes[ledger.index[name]].available for name, _ in placement):
+                    ledger.pairs.add(placement)
+                if ledger.host_limits:
+                    ledger._host(entry.job, placement, -1)
+            elif all(ledger.has_free(name, mask) for name, mask in placement):
+                ledger.take(entry.job, placement)
+            else:
+                return False
+        return True

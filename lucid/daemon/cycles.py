@@ -8,6 +8,7 @@ from dataclasses import asdict
 from functools import partial
 
 from lucid.adapters.slurm.cluster import SlurmCluster
+from lucid.adapters.slurm.pool import modes_with_pool
 from lucid.adapters.slurm.shares import FairShares
 from lucid.adapters.store.recorder import StoreRecorder
 from lucid.config import Mode
@@ -22,6 +23,7 @@ from lucid.live.policy_memory import PolicyMemory
 from lucid.live.published import Publisher
 from lucid.live.records import with_records
 from lucid.live.start_log import StartLog
+from lucid.live.tally import Tally, TimedPolicy
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.site_factor import site_factors
 from lucid.profiler.stage import goes_through_profiling
@@ -42,6 +44,7 @@ class Cycles:
         policy_memory: PolicyMemory,
         publisher: Publisher,
         slurm_knows_all: Callable[[], bool],
+        tally: Tally,
     ) -> None:
         """``modes``: in force now, by partition; ``token``: of the lease; ``slurm_knows_all``: see ``Leader``."""
         settings = parts.settings
@@ -59,11 +62,13 @@ class Cycles:
             token,
             self.shares,
             slurm_knows_all,
+            settings.policy.lending.mode != "off",
         )
         self._parts = parts
-        self._modes = modes
+        self._seen_modes = modes
         self._policy_memory = policy_memory
         self._publisher = publisher
+        self._tally = tally
         self._predictor: Predictor | None = None
         self._forecaster: Forecaster | None = None
         self._cycle: Cycle | None = None
@@ -73,6 +78,10 @@ class Cycles:
         if parts.accounting is not None:
             self._catch_up = CatchUp(parts.store, parts.accounting, parts.clock, settings.daemon)
             self._catch_up.begin()
+
+    def _modes(self) -> dict[str, Mode]:
+        """By partition as plans have them."""
+        return modes_with_pool(self._parts.settings.daemon.pool, self._seen_modes())
 
     @property
     def memory(self) -> Mapping[str, object] | None:
@@ -85,7 +94,7 @@ class Cycles:
         Raises:
             LucidError: Slurm or the store does not answer, or the lease is lost.
         """
-        parts, cluster = self._parts, self.cluster
+        parts, cluster, began_s = self._parts, self.cluster, self._parts.monotonic_s()
         if self._cycle is None or (parts.models is not None and parts.models.changed()):
             self._cycle = self._make_cycle()
         result = self._cycle.run()
@@ -101,6 +110,7 @@ class Cycles:
             _LOG.info(done)
         self._mended = bool(mended)
         cluster.order(self._site_factors(result))
+        self._tally.cycle(result, self._cycle.memory, self._modes(), parts.monotonic_s() - began_s)
         self._log(result)
         return result
 
@@ -136,7 +146,8 @@ class Cycles:
         policy, recorder = with_records(parts.settings, live, predictor, store)
         self._start_log = StartLog(parts.store, live.make(predictor), predictor.pair_speed)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
-        return Cycle(self.cluster, predictor, policy, recorder, forecaster, before, tolerant=True)
+        timed = TimedPolicy(policy, self._tally.planned)
+        return Cycle(self.cluster, predictor, timed, recorder, forecaster, before, tolerant=True)
 
     def _tell_models(self, models: LiveModels) -> None:
         for kind, serving in models.serving.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from lucid.live.failover import Standby
 from lucid.live.modes import live_profiling
 from lucid.live.published import Publisher
 from lucid.live.status import partitions_of, status_of
+from lucid.live.tally import Tally
 from lucid.live.turns import Turns
 
 __all__ = ["beat", "tell_status"]
@@ -39,6 +40,7 @@ def beat(parts: Parts, modes: Mapping[str, Mode], cycles: Cycles, standby: Stand
             socket.gethostname(),
             "" if standby is None else standby.host,
             daemon.optout,
+            daemon.pool.partition,
         ),
     )
 
@@ -53,9 +55,12 @@ def tell_status(
     snapshot: Snapshot | None,
     publisher: Publisher,
     lasts_s: float,
+    tally: Tally | None,
+    private_data: Sequence[str] | None,
 ) -> None:
     """Put the picture into the store, and publish of it what names nobody. ``count``: cycles so far; ``cycles``:
-    while this daemon has the lease; ``snapshot``: of this turn, if it went well; ``lasts_s``: how long a lease lasts.
+    while this daemon has the lease; ``snapshot``: of this turn, if it went well; ``lasts_s``: how long a lease lasts;
+    ``tally``: what this process has counted; ``private_data``: as ``PrivateData.words``.
 
     Raises:
         StoreError: it cannot be written.
@@ -71,7 +76,10 @@ def tell_status(
         "last_error": turns.last_error,
         "failed_turns": turns.failed,
         "left_out": parts.left_out.told(),
+        "private_data": private_data,
     }
+    if tally is not None:
+        status["counts"] = tally.to_dict()
     if snapshot is not None:
         status["partitions"] = partitions_of(snapshot)
     if cycles is not None:

@@ -23,9 +23,11 @@ from lucid.errors import ClusterError, ClusterUnavailable, StoreError, UnsafePla
 from lucid.live.anew import Carried, carried_from
 from lucid.live.modes import modes_from
 from lucid.live.policy_memory import PolicyMemory
+from lucid.live.private_data import PrivateData
 from lucid.live.published import Publisher
 from lucid.live.records import records_folder
 from lucid.live.switches import settle_switches
+from lucid.live.tally import Tally
 from lucid.live.turns import Turns, behind_barrier
 from lucid.orchestrator.cycle import CycleResult
 
@@ -53,11 +55,21 @@ class Daemon:
         self._carried = Carried()
         self._policy_memory = PolicyMemory(parts.store, self._settings.daemon.policy)
         self._publisher = Publisher(self._settings)
+        self._private = PrivateData(parts.client.config)
+        self._tally: Tally | None = None
 
     @property
     def modes(self) -> dict[str, Mode]:
         """As they are now."""
         return modes_from(self._settings, self._switches)
+
+    @property
+    def tally(self) -> Tally:
+        """What this process has counted."""
+        if self._tally is None:
+            seen = self.parts.store.view("status")
+            self._tally = Tally(seen.get("counts") if isinstance(seen, dict) else None)
+        return self._tally
 
     @property
     def cluster(self) -> SlurmCluster | None:
@@ -117,6 +129,7 @@ class Daemon:
             self._switches = self.parts.store.settings()
             result = cycles.run()
             self._count += 1
+            self._private.look(self.parts.clock.now_s())
             self._turns.last_error = ""
             beat(self.parts, self.modes, cycles, self._leader.standby())
             self._status(result.snapshot)
@@ -145,6 +158,7 @@ class Daemon:
                 self._policy_memory,
                 self._publisher,
                 self._leader.slurm_knows_all,
+                self.tally,
             )
         if not self._file_read:
             for told in settle_switches(self._settings, store, self.parts.clock.now_s()):
@@ -153,6 +167,8 @@ class Daemon:
         return self._cycles
 
     def _failed(self, error: Exception) -> float:
+        if self._tally is not None:
+            self._tally.failed()
         what = "plan refused by the safety check: nothing was applied"
         if not isinstance(error, UnsafePlan):
             what = "cycle not finished" if isinstance(error, ClusterError | StoreError) else "cycle failed"
@@ -191,9 +207,11 @@ class Daemon:
 
     def _status(self, snapshot: Snapshot | None) -> None:
         paused, lasts_s = self._switches.get("paused") == "1", self._leader.lasts_s
+        publisher, private = self._publisher, self._private.words
         tell_status(
-            self.parts, self.modes, paused, self._turns, self._count, self._cycles, snapshot, self._publisher, lasts_s
-        )
+            self.parts, self.modes, paused, self._turns, self._count, self._cycles, snapshot, publisher, lasts_s,
+            self._tally, private,
+        )  # fmt: skip
 
     def _wait_s(self, cycles: Cycles, result: CycleResult) -> float:
         slurm, wake_s = self._settings.slurm, result.plan.wake_s

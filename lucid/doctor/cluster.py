@@ -10,10 +10,11 @@ from lucid.adapters.slurm.client import Inspector
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import JobDefaults
-from lucid.adapters.slurm.site import Partition
+from lucid.adapters.slurm.site import GroupLimit, Partition
 from lucid.adapters.slurm.text import parse_mark
-from lucid.config import Mode, Settings
+from lucid.config import Mode, PoolSettings, Settings
 from lucid.doctor.config import look_over_config
+from lucid.doctor.lending import look_over_lending
 from lucid.errors import ClusterError
 from lucid.live.finding import Finding, bad, warn
 
@@ -43,6 +44,8 @@ class Site:
     """Slurm's words where slurmdbd is silent."""
     defaults: Mapping[str, JobDefaults] | None = field(default_factory=dict)
     gpu_limits: Sequence[str] = ()
+    group_limits: Mapping[str, GroupLimit] | None = field(default_factory=dict)
+    """GrpTRES of QOS and accounts."""
     unsealed: str = ""
     """Why munge makes no seal for the prologs; empty: it does."""
 
@@ -63,6 +66,10 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
         gpu_limits = client.gpu_limits()
     except ClusterError:
         gpu_limits = ()
+    try:
+        group_limits = client.group_limits()
+    except ClusterError:
+        group_limits = None
     unsealed = ""
     try:
         client.seal("lucid doctor")
@@ -80,6 +87,7 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
         client.accounting,
         client.job_defaults(),
         gpu_limits,
+        group_limits,
         unsealed,
     )
 
@@ -143,6 +151,9 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
     yield from _rights(modes, site)
     yield from _partitions(settings, modes, site)
     yield from _nodes(settings, modes, site.nodes)
+    yield from look_over_lending(
+        settings, modes, site.partitions, site.nodes, site.group_limits, site.config, site.defaults
+    )
     yield from _held(settings, site)
 
 
@@ -183,10 +194,13 @@ def _rights(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
 
 def _partitions(settings: Settings, modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
     room = settings.daemon.profiling_partition
+    pool = settings.daemon.pool if settings.policy.lending.mode != "off" else PoolSettings()
     packs = [name for name, mode in modes.items() if mode is Mode.PACK]
     known = {partition.name: partition for partition in site.partitions}
-    for name in [*modes, *([room] if room else [])]:
+    for name in [*modes, *filter(None, (room, pool.partition))]:
         found = known.get(name)
+        if found is None and name == pool.partition:
+            continue  # told with the other limits of lending
         if found is None:
             yield bad(
                 f"partition {name!r} does not exist (there are: {', '.join(sorted(known))})",
@@ -202,21 +216,21 @@ def _partitions(settings: Settings, modes: Mapping[str, Mode], site: Site) -> It
                 f"partition {name!r} is RootOnly: users' jobs never get there",
                 "RootOnly=NO in its line of slurm.conf",
             )
-        if name in packs or (name == room and packs):
+        if name in packs or (name in (room, pool.partition) and packs):
             yield from _packed(name, found, site.config)
     if packs and not room:
         yield warn(
             "no profiling partition: jobs are measured only while they run alone", "daemon.profiling_partition"
         )
-    if room in known:
-        for name in packs:
-            if name in known:
-                yield from _way_there(known[name], known[room])
-        if room in modes:
-            yield bad(
-                f"partition {room!r} is a VC and the profiling partition at once: nothing leaves profiling",
-                "a partition of its own for profiling, not named in daemon.partitions",
-            )
+    ways = [(name, room) for name in packs] + [(name, pool.partition) for name in packs if name in pool.quotas]
+    for name, there in ways:
+        if name in known and there in known:
+            yield from _way_there(known[name], known[there])
+    if room in known and room in modes:
+        yield bad(
+            f"partition {room!r} is a VC and the profiling partition at once: nothing leaves profiling",
+            "a partition of its own for profiling, not named in daemon.partitions",
+        )
 
 
 def _packed(name: str, found: Partition, config: Mapping[str, str] | None) -> Iterator[Finding]:
@@ -243,26 +257,27 @@ def _packed(name: str, found: Partition, config: Mapping[str, str] | None) -> It
 
 
 def _way_there(home: Partition, room: Partition) -> Iterator[Finding]:
-    """Between a VC and the profiling partition: jobs are moved to and fro."""
+    """Between a VC and a partition to which Lucid moves its jobs, and from which they come back."""
     mine, there = dict(home.allowed), dict(room.allowed)
     for key, names in there.items():
         if mine.get(key) != names:
             yield bad(
-                f"profiling partition {room.name!r} allows {key} {names}, and {home.name!r} "
+                f"partition {room.name!r}, to which Lucid moves jobs, allows {key} {names}, and {home.name!r} "
                 f"{mine.get(key) or 'does not say so'}: jobs of others are not let in",
                 f"the same Allow… and Deny… in the lines of {room.name} and {home.name}",
             )
     longest, most = room.max_time_s, home.max_time_s
     if longest is not None and (most is None or longest < most):
         yield bad(
-            f"profiling partition {room.name!r} has MaxTime {longest / 60:.0f} min, less than {home.name!r}: a "
-            "job with a longer limit waits there for ever (PartitionTimeLimit)",
-            f"MaxTime of {room.name} as long as that of {home.name}: T_prof ends the run, not MaxTime",
+            f"partition {room.name!r}, to which Lucid moves jobs, has MaxTime {longest / 60:.0f} min, less than "
+            f"{home.name!r}: a job with a longer limit waits there for ever (PartitionTimeLimit)",
+            f"MaxTime of {room.name} as long as that of {home.name}",
         )
 
 
 def _nodes(settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmNode]) -> Iterator[Finding]:
-    room = settings.daemon.profiling_partition
+    room, pool = settings.daemon.profiling_partition, settings.daemon.pool
+    lends = settings.policy.lending.mode != "off"
     wanted = [*modes, *([room] if room and room not in modes else [])]
     for name in wanted:
         mine = [node for node in nodes if name in node.partitions]
@@ -287,12 +302,12 @@ def _nodes(settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmN
             yield warn(f"{name}: {len(out)} nodes are not available: {', '.join(out[:5])}", "scontrol show node NAME")
     for node in nodes:
         here = [name for name in wanted if name in node.partitions]
-        if len(here) > 1:
+        if len(here) > 1 and not (lends and set(here) <= pool.quotas.keys()):
             yield warn(
                 f"node {node.name} stands in {' and '.join(here)}; for Lucid it is in {here[0]}",
                 "put each node into one partition of daemon.partitions",
             )
-        others = sorted(node.partitions - set(here))
+        others = sorted(node.partitions - set(here) - {pool.partition if lends else ""})
         if here and others and modes.get(here[0]) is Mode.PACK:
             yield warn(
                 f"node {node.name} stands in {', '.join(others)} too: jobs from there come onto GPUs that Lucid "
@@ -310,7 +325,7 @@ def _held(settings: Settings, site: Site) -> Iterator[Finding]:
             f"{len(held)} jobs are held for a daemon that does not decide",
             "start lucidd, or let them go: lucidctl uninstall (or slurm/lucid-release --all)",
         )
-    unknown = {job.partition for job in held} - {*daemon.partitions, daemon.profiling_partition}
+    unknown = {job.partition for job in held} - {*daemon.partitions, *daemon.rooms}
     if unknown:
         yield warn(
             f"held jobs stand in {', '.join(sorted(unknown))}, which is not in daemon.partitions",

@@ -88,7 +88,7 @@ def ended_from(job: Accounted, note: JobNote | None, settings: DaemonSettings) -
     Its VC is the one noted or tagged, where it is: it may have ended while it was profiled.
     """
     mark = parse_mark(job.tag) or {}
-    home = home_of(job.partition, job.tag, note, settings.partitions, settings.profiling_partition)
+    home = home_of(job.partition, job.tag, note, settings.partitions, settings.rooms)
     if not job.gpus or home not in settings.partitions:
         return None
     made = Job(

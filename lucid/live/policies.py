@@ -16,6 +16,7 @@ from lucid.config import PolicySettings, Settings, library_folder, settings_from
 from lucid.core.ports import Capability, Predictor
 from lucid.errors import ConfigError
 from lucid.live.guarded import Guarded
+from lucid.live.lending import check_lending
 from lucid.live.models import LiveModels
 from lucid.live.modes import live_profiling, policy_settings
 from lucid.models.history import HistoryPredictor
@@ -82,8 +83,10 @@ def check_policy(settings: Settings, where: str) -> None:
     """``where``: the file that names the policy.
 
     Raises:
-        ConfigError: there is no policy of that name, or it needs what no Slurm cluster with these settings offers.
+        ConfigError: there is no policy of that name, it needs what no Slurm cluster with these settings offers, or
+            what VCs lend is not said in full.
     """
+    check_lending(settings, where)
     name, able = settings.daemon.policy, _most(settings)
     if name not in known_policies():
         near = difflib.get_close_matches(name, _runnable(settings, able), n=1)

@@ -16,7 +16,10 @@ from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.store.port import Lease
 from lucid.atomic import write_public
 from lucid.config import Publish, Settings
+from lucid.core.as_json import from_json
+from lucid.core.snapshot import Partition
 from lucid.errors import StoreError
+from lucid.live.lending import lending_of
 from lucid.live.start_log import START_TIMES
 
 __all__ = ["Published", "Publisher", "published_file", "without_names"]
@@ -139,13 +142,14 @@ class Publisher:
             self._trouble = str(error)
 
 
-def _counted(picture: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+def _counted(picture: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "gpus": sum(node["gpus"] for node in part["nodes"]),
             "pending": len(part["pending"]),
             "running": len(part["running"]),
             "packed": sum(entry["partner"] is not None for entry in part["running"]),
+            **({"vcs": lending_of(from_json(Partition, {**part, "name": name}))} if part.get("quotas") else {}),
         }
         for name, part in picture["partitions"].items()
     }

@@ -9,10 +9,12 @@ from typing import Any
 
 from lucid.adapters.gpu.profiles import ProfileSource
 from lucid.adapters.slurm.client import Breaker
+from lucid.core.job import Running
 from lucid.core.snapshot import Snapshot
+from lucid.live.lending import lending_of
 from lucid.live.models import LiveModels
 
-__all__ = ["partitions_of", "status_of", "words_of_left_out"]
+__all__ = ["partitions_of", "running_of", "status_of", "words_of_left_out"]
 
 
 def status_of(
@@ -39,17 +41,23 @@ def status_of(
     }
 
 
-def partitions_of(snapshot: Snapshot) -> dict[str, dict[str, int]]:
-    """GPUs and jobs of each partition."""
+def partitions_of(snapshot: Snapshot) -> dict[str, dict[str, Any]]:
+    """GPUs and jobs of each partition, and of a pool what each VC may have, holds and has borrowed."""
     return {
         name: {
             "gpus": part.gpus,
             "pending": len(part.pending),
             "running": len(part.running),
             "packed": sum(entry.partner is not None for entry in part.running),
+            **({"vcs": lending_of(part)} if part.quotas else {}),
         }
         for name, part in snapshot.partitions.items()
     }
+
+
+def running_of(snapshot: Snapshot) -> dict[str, Running]:
+    """The jobs that run, by id."""
+    return {entry.job.id: entry for part in snapshot.partitions.values() for entry in part.running}
 
 
 def words_of_left_out(seen: Mapping[str, Any]) -> list[str]:

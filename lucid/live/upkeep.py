@@ -16,8 +16,10 @@ from lucid.live.job_log import write_job_log
 from lucid.live.model_timer import ChildTick, ModelTimer
 from lucid.models.upkeep.update import Rules
 
-__all__ = ["Upkeep", "model_timer"]
+__all__ = ["UPKEEP", "Upkeep", "model_timer"]
 
+UPKEEP = "upkeep"
+"""Name of the view with what the last look at the models came to, an object for each kind: drift and action."""
 _LOG = logging.getLogger("lucidd")
 
 
@@ -44,7 +46,12 @@ class Upkeep:
             ended = []
         if len(ended) < Rules.least_jobs and not (models.jobs or models.profiles or models.bins):
             return []  # a child costs seconds of CPU to find that out
-        return self._train()
+        found = self._train()
+        try:
+            self._store.put_view(UPKEEP, list(found))
+        except StoreError as error:
+            _LOG.error("what training found is not kept", extra={"facts": {"why": str(error)}})
+        return found
 
 
 def model_timer(

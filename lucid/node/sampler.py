@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from lucid.node.owners import Owners
 from lucid.profiler.samples import GpuSample
 from lucid.profiler.series import Series, point_of
 from lucid.profiler.summary import Summary, summarise
+from lucid.profiler.use import UseMeter
 from lucid.profiler.watch import watched as with_partner
 
 __all__ = ["Sampler"]
@@ -48,6 +49,7 @@ class _Watched:
     writer: SampleWriter
     series: Series
     begun_s: float
+    meter: UseMeter
     gpus: tuple[str, ...] = ()
     due_s: float = 0.0
     partner: str | None = None
@@ -134,9 +136,14 @@ class Sampler:
         except (MetricsError, OSError) as error:
             self._log(f"job {spec.job} is not sampled: {error}")
             return
-        watched = _Watched(spec, writer, Series(), now_s, alone=self._earlier(spec))
+        earlier = self._earlier(spec)
+        alone = next((found.profile for found in earlier if found.profile is not None), None)
+        # samples that still lie there are of this run; without any, an earlier summary is of the run before
+        used = next((found.use for found in earlier if found.node == self._node), ()) if writer.recovered else ()
+        watched = _Watched(spec, writer, Series(), now_s, UseMeter(self._interval_s, used), alone=alone)
         for gpus, sample in writer.recovered:
             watched.gpus, watched.begun_s = gpus, min(watched.begun_s, sample.at_s)
+            watched.meter.add(gpus, sample)
             point = point_of(sample, self._interval_s)
             if point is not None:
                 watched.series.add(point)
@@ -145,13 +152,13 @@ class Sampler:
             writer.recovered = []
         self._watched[spec.job] = watched
 
-    def _earlier(self, spec: JobSpec) -> JobProfile | None:
-        """The profile that an earlier run of the job left (its profiling run, on whatever node)."""
+    def _earlier(self, spec: JobSpec) -> list[Summary]:
+        """What an earlier run of the job left (its profiling run, on whatever node), or this one, sampled before."""
         found = []
         for name in (f"{spec.job}.json", f"{spec.job}@{self._node}.json"):
             with contextlib.suppress(MetricsError, FileNotFoundError):
-                found.append(read_summary(self._profiles / name).profile)
-        return next((profile for profile in found if profile is not None), None)
+                found.append(read_summary(self._profiles / name))
+        return found
 
     def _sample(self, now_s: float) -> None:
         wanted = self._wanted()
@@ -185,6 +192,7 @@ class Sampler:
                 watched.note("samples were lost, because they could not be written to disk")
                 self._log(str(error))
                 continue
+            watched.meter.add(watched.gpus, sample)
             point = point_of(sample, self._interval_s)
             if point is not None:
                 watched.series.add(point)
@@ -287,7 +295,8 @@ class Sampler:
         )
         watched.alone = found.profile or watched.alone
         beside = self._watched.get(watched.partner or "")
-        return with_partner(found, watched.alone, None if beside is None else beside.alone)
+        found = with_partner(found, watched.alone, None if beside is None else beside.alone)
+        return replace(found, use=watched.meter.uses)
 
     def _shares(self, spec: JobSpec) -> str:
         """How a job that may share does it, and why it is not under MPS, as slurm/mps/start found; empty where nobody

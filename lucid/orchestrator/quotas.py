@@ -93,7 +93,8 @@ class Quotas:
         within = self.within(job, estimate_s)
         if within or within.kept or self._longest_s < 0 or job.gpus > within.quota:
             return (within,)
-        return (within, Borrows(estimate_s, self._longest_s, self._lenders()))
+        beyond = min(within.held + within.gpus - within.quota, within.gpus)
+        return (within, Borrows(estimate_s, self._longest_s, self._lenders(), beyond))
 
     def open_to(self, job: Job, estimate_s: float) -> bool:
         """The same, without the comparisons."""

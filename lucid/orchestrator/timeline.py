@@ -84,10 +84,10 @@ class Timeline:
         index, nodes, counts = ledger.index, ledger.nodes, list(ledger.free_count)
         gains: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         freed = [0] * len(counts)
-        step, at_s = len(self._times), math.inf
+        times, step = self._times, len(self._times) - 1
         for end_s, _, placement in reversed(held):
-            if end_s != at_s:
-                step, at_s = self.step_of(end_s), end_s
+            while step and times[step - 1] >= end_s - ROUNDING:  # as step_of, but ends come in order
+                step -= 1
             for name, mask in placement:
                 i = index[name]
                 if not freed[i] & mask and nodes[i].available:  # of a pair the later one frees the GPUs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from lucid.config import LendingSettings
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Capability, Predictor
@@ -64,6 +65,7 @@ class WatchedPolicy:
         self._inner = make(self._heard)
         self.group_limit: int = getattr(self._inner, "group_limit", 1)
         self.restarts: Restarts | None = getattr(self._inner, "restarts", None)
+        self.lending: LendingSettings | None = getattr(self._inner, "lending", None)
         self._made: dict[str, tuple[PartitionPlan, Context]] = {}
 
     @property

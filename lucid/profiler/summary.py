@@ -23,6 +23,7 @@ from lucid.profiler.shape import (
     steadiness,
     warm_up,
 )
+from lucid.profiler.use import GpuUse
 
 __all__ = ["FORETELL_S", "LEAST_WORK_S", "Phase", "Spell", "Summary", "merged_profile", "summarise"]
 
@@ -91,6 +92,8 @@ class Summary:
     """How ``profile.seen_speed`` was found (lucid.profiler.watch)."""
     notes: tuple[str, ...] = field(default=())
     """What went wrong on the way, in words: a lost GPU, an Xid, samples dropped."""
+    use: tuple[GpuUse, ...] = ()
+    """How long each of its GPUs worked, and when they stood idle."""
 
 
 def summarise(

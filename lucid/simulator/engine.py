@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from array import array
 from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ Progress = Callable[[int, int], None]
 """Called now and then with (jobs ended, jobs in all)."""
 
 _SAMPLE_S = 600.0
+_MOST_SAMPLES = 52_560
+"""A year of samples. A longer replay keeps fewer of them: its series does not grow with time."""
 _PROGRESS_CYCLES = 500
 
 
@@ -44,6 +47,8 @@ class Series:
         """Note that the state was what it is from ``from_s`` up to ``to_s``."""
         self.busy_gpu_s += cluster.busy_gpus * (to_s - from_s)
         self.shared_gpu_s += cluster.shared_gpus * (to_s - from_s)
+        while to_s > _MOST_SAMPLES * self.step_s:
+            self._thin()
         due = len(self.busy_gpus)
         times = int(-(-to_s // self.step_s)) - due
         if times <= 0:
@@ -55,6 +60,21 @@ class Series:
             if name not in self.pending_jobs:
                 self.pending_jobs[name] = array("l", [0] * due)
             self.pending_jobs[name].extend([count] * times)
+
+    def _thin(self) -> None:
+        """Keep every second sample."""
+        self.step_s *= 2.0
+        self.busy_gpus = self.busy_gpus[::2]
+        self.shared_gpus = self.shared_gpus[::2]
+        self.pending_gpus = self.pending_gpus[::2]
+        self.pending_jobs = {name: counts[::2] for name, counts in self.pending_jobs.items()}
+
+    def at_step(self, step_s: float) -> Series:
+        """The same with samples ``step_s`` apart: the own distance, doubled some times."""
+        found = copy.copy(self)
+        while found.step_s < step_s:
+            found._thin()
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,8 @@ def _shown(value: str) -> str:
 
 
 def load(path: Path) -> Source:
-    """Read a file whole; a UTF-8 byte order mark is dropped.
+    """Read a file whole; a UTF-8 byte order mark is dropped, and lines that end in a carriage return alone are taken
+    as lines (as old Macintosh programs write them).
 
     Raises:
         TraceError: it cannot be read, or is empty.
@@ -107,6 +108,8 @@ def load(path: Path) -> Source:
         raise TraceError(f"{path}: the file is compressed; unpack it first")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise TraceError(f"{path}: the file is UTF-16; convert it first: iconv -f UTF-16 -t UTF-8")
+    if b"\n" not in data:
+        data = data.replace(b"\r", b"\n")
     try:
         return Source(path, data.decode("utf-8-sig"), True)
     except UnicodeDecodeError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ENDED", "NOT_ENDED", "state_of"]
+__all__ = ["ENDED", "NOT_ENDED", "is_state", "state_of"]
 
 ENDED = frozenset(
     [
@@ -49,3 +49,12 @@ NOT_ENDED = frozenset(
 def state_of(text: str) -> str:
     """The state in a cell: ``CANCELLED by 1000`` names who cancelled, and a narrow column leaves ``CANCELLED+``."""
     return (text.split() or [""])[0].rstrip("+")
+
+
+def is_state(state: str) -> bool:
+    """Is this a state (`state_of`), or the beginning of one that a narrow column cut off?"""
+    return len(state) >= _SHORTEST and any(known.startswith(state) for known in (*ENDED, *NOT_ENDED))
+
+
+_SHORTEST = 6
+"""Letters: sacct's narrowest column that still tells states apart."""

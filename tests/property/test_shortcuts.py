@@ -32,7 +32,7 @@ from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies import backfill
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid import LucidPolicy
-from lucid.orchestrator.policies.lucid_plan import plan_vc
+from lucid.orchestrator.policies.lucid_plan import VcBooks, plan_vc
 from lucid.orchestrator.timeline import Timeline
 from safety_rules import outline
 
@@ -309,7 +309,7 @@ def test_a_vc_that_is_not_planned_because_nobody_waits_there_would_decide_nothin
         room = replace(room, running=tuple(running))
         known = {**snapshot.predictions, "guest": guess(900.0, 0)}
         empty = replace(snapshot, partitions={VC: room}, predictions=known)
-        made = plan_vc(room, empty, rules, FixedPredictor(), QueueOrder())
+        made = plan_vc(room, empty, rules, FixedPredictor(), VcBooks(rules))
         parted += bool(made.actions)
         assert outline(LucidPolicy(rules, FixedPredictor()).plan(empty)) == outline(Plan(1000.0, {VC: made}))
     assert parted > 5

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lucid.core.job import Job, JobProfile
 from lucid.simulator.traces import Trace, TraceJob, read_trace, write_trace
+from lucid.slurmlog.states import ENDED, NOT_ENDED
 
 NASTY = st.sampled_from(
     ['"', ",", "\r", "\n", "\r\n", "#", "|", "\x00", " ", "\ufeff", "\u2028", "\x85", "'", "=1", "é"]
@@ -18,12 +19,14 @@ TEXT = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12), st.lists(NASTY, max_size=6).map("".join)
 )
 AMOUNT = st.floats(0, 1e15, allow_nan=False)
+SECONDS = st.floats(0, 3e8, allow_nan=False)
+PER_CENT = st.floats(0, 100, allow_nan=False)
 COUNT = st.integers(0, 10**12)
 MAYBE = st.none() | st.booleans()
 PROFILES = st.builds(
     JobProfile,
-    gpu_util=AMOUNT,
-    mem_util=AMOUNT,
+    gpu_util=PER_CENT,
+    mem_util=PER_CENT,
     gpu_mem_mib=AMOUNT,
     amp=MAYBE,
     unstable=st.booleans(),
@@ -34,7 +37,7 @@ JOBS = st.builds(
     id=TEXT.filter(str.strip),
     vc=TEXT,
     gpus=st.integers(0, 4096),
-    submit_s=AMOUNT,
+    submit_s=SECONDS,
     rank=COUNT,
     user=TEXT,
     account=TEXT,
@@ -50,8 +53,8 @@ JOBS = st.builds(
 ITEMS = st.builds(
     TraceJob,
     job=JOBS,
-    duration_s=AMOUNT,
-    state=TEXT,
+    duration_s=SECONDS,
+    state=st.sampled_from(["", *sorted(ENDED | NOT_ENDED)]),
     profile=st.none() | PROFILES,
     share_label=st.none() | st.integers(0, 9),
     waited_s=st.none() | AMOUNT,

@@ -301,6 +301,9 @@ class Asked(FakeSlurm):
     def gpu_limits(self) -> list[str]:
         return ["QOS a"]
 
+    def group_limits(self) -> None:
+        return None
+
 
 def test_without_slurmdbd_all_else_is_still_looked_at() -> None:
     seen = see_site(Asked([]), iter([4.0, 8.0]).__next__)

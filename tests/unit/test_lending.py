@@ -61,7 +61,7 @@ def test_a_short_job_borrows_idle_gpus_and_says_whose() -> None:
     made = plan_of("lucid", two_vcs(), **ALONE, **BORROW).decisions["j"]
     assert isinstance(made, Start)
     assert not reason(made, Quota)
-    assert reason(made, Borrows) == Borrows(500.0, 1000.0, ("b",))
+    assert reason(made, Borrows) == Borrows(500.0, 1000.0, ("b",), 4)
 
 
 def test_a_long_job_waits_for_its_own_quota_and_says_why_it_may_not_borrow() -> None:

@@ -453,11 +453,7 @@ def test_figures_on_a_real_log() -> None:
 @pytest.mark.parametrize(
     ("log", "row"),
     [
-        pytest.param(
-            "eagle_sample.csv",
-            300,
-            marks=pytest.mark.xfail(strict=True, reason="within 2x 15.4 %, the median 16.6 %: missed"),
-        ),
+        ("eagle_sample.csv", 300),
         ("ubhpc_week_first70.csv", 9594),
     ],
 )

@@ -51,6 +51,33 @@ def test_the_median_serves_until_another_has_proved_better() -> None:
     assert (worse.choice.served, worse.choice.ratio) == (0, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("truths", "other", "worse"),
+    [
+        ([9.0] + [6.0] * 7, [9.0] + [5.5] * 7, "logs"),  # one long job makes up for many short ones in seconds
+        ([5.0, 5.0, 6.0], [5.0, 5.0, 7.0], "seconds"),
+        ([5.35] + [5.8] * 6, [4.6] + [5.8] * 6, "misses"),
+    ],
+)
+def test_what_is_worse_in_one_of_three_figures_does_not_replace_the_median(
+    truths: list[float], other: list[float], worse: str
+) -> None:
+    """The median says 6.0 of every job. The mean of the two ratios is below 1 in every case."""
+    record = Record()
+    for at, (truth, value) in enumerate(zip(truths, other, strict=True)):
+        said = [6.0] * len(STATISTICS)
+        said[OTHER] = value
+        record.add(said, math.nan, truth, math.inf, float(at), float(at))
+    sums = np.array(record.to_json()[: 3 * len(STATISTICS)]).reshape(3, len(STATISTICS))
+    ratios = sums[:2, OTHER] / sums[:2, 0]
+    assert ratios.mean() < 1.0
+    figures = ("logs", "seconds", "misses")
+    assert [name for name, own, median in zip(figures, sums[:, OTHER], sums[:, 0], strict=True) if own > median] == [
+        worse
+    ]
+    assert (record.choice.best, record.choice.option, record.choice.served) == (0, 0, 0)
+
+
 def test_tables_serve_only_a_user_on_whose_jobs_they_were_judged_often_enough() -> None:
     record = Record()
     judge(record, 50, median=6.0, other=6.0, tables=math.nan)
@@ -68,6 +95,14 @@ def test_what_was_issued_and_lost_gives_way_to_the_median_though_an_option_looks
     sums[-6] *= 20.0  # of what was issued, over the longer memory
     lost = Record(sums).choice
     assert (lost.option, lost.served) == (record.choice.option, 0)
+
+
+def test_a_win_in_seconds_does_not_hide_that_what_was_issued_lost_in_logs() -> None:
+    record = Record()
+    judge(record, 50, median=6.0, other=5.2, tables=math.nan)
+    sums = record.to_json()
+    sums[-6], sums[-5] = 1.1 * sums[-4], 0.1 * sums[-3]
+    assert Record(sums).choice.served == 0
 
 
 def test_a_job_is_judged_by_what_was_known_at_its_submission() -> None:
@@ -157,7 +192,7 @@ def test_records_survive_the_library_and_wrong_ones_are_refused() -> None:
 
 
 def test_a_model_of_the_format_before_is_read_as_medians_and_statistics() -> None:
-    data = {"format": "lucid-duration/2", "default_log": 7.0, "trained_jobs": 300, "users": ["ann"],
+    data = {"format": "lucid-duration/3", "default_log": 7.0, "trained_jobs": 300, "users": ["ann"],
             "interval": DurationModel.untrained().interval.to_json(), "tables": {"format": "?"}}  # fmt: skip
     model = DurationModel.from_json(data, source="m.json")
     assert (model.trained_jobs, model.default_log, model.tables) == (300, 7.0, None)

@@ -39,10 +39,12 @@ HOSTILE = (
 NAMES = tuple(dict.fromkeys(HOSTILE))
 WALKED = {
     "simulate", "compare", "explain", "status", "queue", "why-not", "history", "mode", "doctor", "trace", "report",
+    "efficiency",
 }  # fmt: skip
 NO_NAMES_OF_USERS = {
     "experiment": "policies and figures alone",
     "when": "partitions of the configuration and figures, through say",
+    "metrics": "VCs, partitions and job numbers, through shown; no user's name",
     "pause": "one sentence by Lucid",
     "resume": "one sentence by Lucid",
     "settings": "names and descriptions of settings",
@@ -55,6 +57,7 @@ NO_NAMES_OF_USERS = {
     "calibrate": "figures of this machine",
     "bench": "figures of this machine",
     "demo": "a synthetic month",
+    "web": "an address, through say; hostile names on the pages are in test_web.py",
 }
 
 
@@ -162,9 +165,12 @@ def test_what_the_daemon_has_seen(live: Site, as_json: bool, monkeypatch: pytest
     queue = run("queue", *config, *flag)
     story = run("explain", "1", *config, *flag)
     waiting = [e["job"]["id"] for e in live.store.view("snapshot")["partitions"]["vc"]["pending"]]
+    efficiency = run("efficiency", *config, *flag)
+    run("efficiency", "--week", *config)
+    run("metrics", *config)
     others = [run("why-not", waiting[-1], *config, *flag), run("mode", *config, *flag), run("doctor", *config, *flag)]
     if as_json:
-        for text in (history, status, queue, story, *others):
+        for text in (history, status, queue, story, efficiency, *others):
             json.loads(text)
         assert [row["name"] for row in json.loads(history)["jobs"]] == list(NAMES)
         return

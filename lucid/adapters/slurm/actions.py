@@ -129,10 +129,12 @@ class Actions:
         items = self._items(record, start) if shards and self._daemon.mps else None
         number = own_number(record)
         extra, unsealed = sealed(self._hands.client, record, number, items) if items and number else ("", "")
-        defaults = (self._facts.defaults or {}).get(action.partition, NO_DEFAULTS)
-        changes = start_changes(
-            record, note, start.placement, shards, action.partition, self._facts.nodes, extra, defaults
-        )
+        pool, home, room = self._facts.pool, self._hands.ownership.home(record, note), action.partition
+        if pool is not None and room == pool.name:
+            room = pool.start_in(home, start)
+        given = home if shards else room  # in slots it is told to have what its own partition gives
+        defaults = (self._facts.defaults or {}).get(given, NO_DEFAULTS)
+        changes = start_changes(record, note, start.placement, shards, room, self._facts.nodes, extra, defaults)
         place = show_placement(start.placement)
         now_s = self._hands.clock.now_s()
         self._hands.put(
@@ -153,7 +155,7 @@ class Actions:
                 lambda: self._hands.client.release(job_id),
             )
         except ActionRefused as error:
-            in_room = replace(record, partition=action.partition)
+            in_room = replace(record, partition=room)
             raise ActionRefused(self._hands.not_started(in_room, str(error).partition(": ")[2])) from None
         self._hands.put(replace(self._hands.notes[job_id], released=True))
         self._note_start(job_id, start.placement, shards)

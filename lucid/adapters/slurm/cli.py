@@ -24,10 +24,12 @@ from lucid.adapters.slurm.shares import fair_shares_from
 from lucid.adapters.slurm.site import (
     ASSOC_LIMITS,
     QOS_LIMITS,
+    GroupLimit,
     Partition,
     clock_from,
     config_from_text,
     gpu_limits_from,
+    group_limits_from,
     partitions_from,
 )
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
@@ -140,11 +142,19 @@ class CommandClient:
 
     def gpu_limits(self) -> list[str]:
         """From ``sacctmgr``."""
+        return gpu_limits_from(*self._limits())
+
+    def group_limits(self) -> dict[str, GroupLimit]:
+        """From ``sacctmgr``."""
+        return group_limits_from(*self._limits())
+
+    def _limits(self) -> tuple[str, str]:
+        """Of QOS, and of associations."""
         shown = []
         for what, fields in (("qos", QOS_LIMITS), ("assoc", ASSOC_LIMITS)):
             self._breaker.calls.reads += 1
             shown.append(self._run(["sacctmgr", "-nP", "show", what, f"format={','.join(fields)}"]))
-        return gpu_limits_from(*shown)
+        return shown[0], shown[1]
 
     def close(self) -> None:
         """Nothing is kept open."""

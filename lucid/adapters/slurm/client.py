@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import JobDefaults
-from lucid.adapters.slurm.site import Partition
+from lucid.adapters.slurm.site import GroupLimit, Partition
 from lucid.errors import ActionRefused, ClusterUnavailable
 
 __all__ = ["Breaker", "Calls", "Changes", "Inspector", "SlurmClient", "checked_id", "guarded"]
@@ -86,6 +86,11 @@ class SlurmClient(Protocol):
         """Slurm's fair-share factors (0 to 1) by account and user. Raises ``ClusterError`` where it has none."""
         ...
 
+    def config(self) -> Mapping[str, str] | None:
+        """slurmctld's configuration in force, by key as ``scontrol show config`` has it; ``None`` where this way of
+        asking does not tell."""
+        ...
+
     def update(self, job_id: str, changes: Changes) -> None:
         """Change a pending job (or only the site factor of any)."""
         ...
@@ -120,11 +125,6 @@ class Inspector(SlurmClient, Protocol):
         """Slurm's words where its last answer of partitions said that slurmdbd is silent; otherwise empty."""
         ...
 
-    def config(self) -> Mapping[str, str] | None:
-        """slurmctld's configuration in force, by key as ``scontrol show config`` has it; ``None`` where this way of
-        asking does not tell."""
-        ...
-
     def partitions(self) -> Sequence[Partition]:
         """All partitions."""
         ...
@@ -140,6 +140,10 @@ class Inspector(SlurmClient, Protocol):
 
     def gpu_limits(self) -> Sequence[str]:
         """QOS and accounts that limit GPUs and not slots, in words; empty where this way of asking does not tell."""
+        ...
+
+    def group_limits(self) -> Mapping[str, GroupLimit] | None:
+        """GrpTRES on GPUs, by ``QOS name`` and ``account name``; ``None`` where this way of asking does not tell."""
         ...
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.mend import Mender
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.pool import pool_of
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.shares import FairShares
@@ -58,8 +59,10 @@ class SlurmCluster:
         token: int,
         shares: FairShares | None = None,
         slurm_knows_all: Callable[[], bool] = lambda: True,
+        lends: bool = False,
     ) -> None:
-        """``slurm_knows_all``: does slurmctld know by now which jobs have ended, as far as can be told?"""
+        """``slurm_knows_all``: does slurmctld know by now which jobs have ended, as far as can be told? ``lends``:
+        have the VCs of ``daemon.pool`` their nodes in common?"""
         self._client = client
         self._store = store
         self._clock = clock
@@ -67,6 +70,7 @@ class SlurmCluster:
         self._daemon = daemon
         self._modes = modes
         self._shares = shares
+        self._lends = lends
         self.token = token
         self.known = KnownProfiles(store, profiles, clock, daemon.reuse_profiles_days)
         """Profiles, by job."""
@@ -132,7 +136,9 @@ class SlurmCluster:
         if any(job.pending and job.gpus for job in jobs):
             self._read_defaults(now_s)
         nodes = without_unread(self._nodes, jobs)
-        self._facts = Facts(jobs, nodes, self._notes, dict(self._modes()), now_s, self._defaults)
+        modes = dict(self._modes())
+        pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
+        self._facts = Facts(jobs, nodes, self._notes, modes, now_s, self._defaults, pool)
         self.known.take(self._jobs, jobs, now_s, self.token)
         self._ownership.not_yet = frozenset()
         if self._daemon.optout != "free":

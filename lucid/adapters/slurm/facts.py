@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.pool import Pool
 from lucid.adapters.slurm.request import JobDefaults, Request, from_mark
 from lucid.adapters.slurm.text import gpu_mask, parse_mark
 from lucid.adapters.store.port import JobNote
@@ -26,6 +27,8 @@ class Facts:
     now_s: float
     defaults: Mapping[str, JobDefaults] | None = field(default_factory=dict)
     """JobDefaults by partition; ``None`` where they are not known."""
+    pool: Pool | None = None
+    """The VCs that lend to each other, where there are any."""
 
 
 def parse_placement(text: str) -> Placement:
@@ -41,14 +44,14 @@ def parse_placement(text: str) -> Placement:
 
 
 def home_of(
-    partition: str, admin_comment: str, note: JobNote | None, vcs: Collection[str], profiling: str = ""
+    partition: str, admin_comment: str, note: JobNote | None, vcs: Collection[str], rooms: Collection[str] = ()
 ) -> str:
     """The VC of a job that stands, or ended, in ``partition``: that partition, which its user may have changed (of
-    several the first that is a VC); of a job in the profiling partition the VC that is noted, or tagged as one of
-    ``vcs``."""
+    several the first that is a VC); of a job in one of ``rooms``, into which only lucidd moves jobs, the VC that is
+    noted, or tagged as one of ``vcs``."""
     if "," in partition:
         partition = next((name for name in partition.split(",") if name in vcs), partition)
-    if partition != profiling:
+    if partition not in rooms:
         return partition
     if note is not None and note.home:
         return note.home

@@ -53,6 +53,7 @@ class Hands:
         self.obstacles = Obstacles()
         self.ownership = Ownership(daemon, self.barred)
         self._profiling = daemon.profiling_partition
+        self._rooms = daemon.rooms
         self._writes = 0
         self.touched: set[str] = set()
         """Jobs that were changed since the last look: what it showed of them is not so any more."""
@@ -138,6 +139,11 @@ class Hands:
         note = self.notes.get(record.id)
         return record.partition == self._profiling and self.ownership.home(record, note) != record.partition
 
+    def away(self, record: SlurmJob) -> bool:
+        """Is it where only lucidd moves jobs, and not at home there?"""
+        note = self.notes.get(record.id)
+        return record.partition in self._rooms and self.ownership.home(record, note) != record.partition
+
     def park(self, record: SlurmJob) -> None:
         """Leave a waiting job to its dependency, which Slurm ends by its own rules (``waits``).
 
@@ -179,7 +185,7 @@ class Hands:
         home = self.ownership.home(record, note)
         known = not record.unread or (note is not None and bool(note.as_written))  # else what to give back is unknown
         changes = back_to(record, note) if known and not never_changed(record) else None
-        if self.at_profiling(record):
+        if self.away(record):
             changes = replace(changes or Changes(), partition=home)
         target = whole_array(record)
         now_s = self.clock.now_s()

@@ -31,7 +31,7 @@ class Ownership:
     def home(self, job: SlurmJob, note: JobNote | None) -> str:
         """The job's VC (`home_of`)."""
         settings = self._settings
-        return home_of(job.partition, job.admin_comment, note, settings.partitions, settings.profiling_partition)
+        return home_of(job.partition, job.admin_comment, note, settings.partitions, settings.rooms)
 
     def ours(self, job: SlurmJob) -> bool:
         """Does it bear our mark, on a job that Lucid may hold?"""

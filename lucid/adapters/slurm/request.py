@@ -17,6 +17,7 @@ from lucid.adapters.slurm.text import gpu_count, is_shards
 __all__ = [
     "EXCLUSIVE",
     "GPU_FIELDS",
+    "NOT_TO_SHARE",
     "NO_DEFAULTS",
     "PER_GPU",
     "UNREAD",
@@ -41,6 +42,7 @@ _MARKED = {"node": "tres_per_node", "job": "tres_per_job", "socket": "tres_per_s
 EXCLUSIVE = "it asks for whole nodes (--exclusive)"
 UNREAD = "its record cannot be read"
 
+_ASKED = "its user asked not to share"
 _WHY = {
     "asked": "its comment says lucid:exclusive",
     "gres": "it asks for other generic resources as well",
@@ -53,6 +55,8 @@ _WHY = {
     "long": "its script is too long to be checked",
 }
 """job_submit.lua's words (``why=``)."""
+NOT_TO_SHARE = frozenset([_ASKED, _WHY["asked"], EXCLUSIVE])
+"""The reasons that are a wish of the job's user, and nothing that its work needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,7 @@ def whole_because(
         defaults: JobDefaults of its VC; ``None`` where they are not known.
     """
     if mark.get("share") == "0":
-        return _WHY.get(mark.get("why", ""), "its user asked not to share")
+        return _WHY.get(mark.get("why", ""), _ASKED)
     if not batch:
         return "it is not a batch job"
     if request.others:

@@ -22,7 +22,7 @@ from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records import jobs_from, nodes_from
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.shares import fair_shares_from
-from lucid.adapters.slurm.site import Partition, clock_from, config_from_json, partitions_from
+from lucid.adapters.slurm.site import GroupLimit, Partition, clock_from, config_from_json, partitions_from
 from lucid.adapters.slurm.slurmrestd import REQUEUES, Slurmrestd
 from lucid.errors import ActionRefused, ClusterError
 
@@ -130,6 +130,10 @@ class RestClient:
     def gpu_limits(self) -> list[str]:
         """By ``sacctmgr``, where commands are given."""
         return self._commands.gpu_limits() if self._commands else []
+
+    def group_limits(self) -> dict[str, GroupLimit] | None:
+        """By ``sacctmgr``, where commands are given."""
+        return self._commands.group_limits() if self._commands else None
 
     # -- act -------------------------------------------------------------------------------------------------
 

@@ -7,18 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lucid.adapters.bounded import moment
+from lucid.adapters.bounded import digits, moment
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.answers import checked_list, number_of
 
 __all__ = [
     "ASSOC_LIMITS",
     "QOS_LIMITS",
+    "GroupLimit",
     "Partition",
     "clock_from",
     "config_from_json",
     "config_from_text",
     "gpu_limits_from",
+    "group_limits_from",
     "partitions_from",
 ]
 
@@ -40,6 +42,17 @@ class Partition:
     def_mem_mib: int
     max_time_s: float | None
     root_only: bool
+    qos: str = ""
+    """The QOS whose limits hold for all its jobs; empty where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimit:
+    """What all jobs of a QOS or an account may have together (GrpTRES): GPUs, and slots of GPUs; ``None`` without
+    limit."""
+
+    gpus: int | None = None
+    shards: int | None = None
 
 
 def partitions_from(document: Any, left_out: LeftOut | None = None) -> list[Partition]:
@@ -80,6 +93,7 @@ def _partition(raw: Mapping[str, Any]) -> Partition:
         def_mem_mib=max(int(number_of(item)) for item in memory),
         max_time_s=number_of(limit) * 60 if limit.get("set") and not limit.get("infinite") else None,
         root_only="ROOT_ONLY" in (raw.get("flags") or []),
+        qos=str((raw.get("qos") or {}).get("assigned") or ""),
     )
 
 
@@ -91,6 +105,21 @@ def gpu_limits_from(qos: str, assocs: str) -> list[str]:
         if _lacks_slots(limits):
             found.append(f"account {account}" + (f" for {user}" if user else ""))
     return found
+
+
+def group_limits_from(qos: str, assocs: str) -> dict[str, GroupLimit]:
+    """GrpTRES of each QOS (``QOS a``) and of each account as a whole (``account a``) that has one, of the same."""
+    found = {f"QOS {name}": _group_limit(limit) for name, limit, *_ in _rows(qos)}
+    for account, user, limit, *_ in _rows(assocs):
+        if not user:
+            found[f"account {account}"] = _group_limit(limit)
+    return {name: limit for name, limit in found.items() if limit != GroupLimit()}
+
+
+def _group_limit(tres: str) -> GroupLimit:
+    counts = dict(item.partition("=")[::2] for item in tres.split(","))
+    gpus, shards = (digits(counts.get(f"gres/{kind}", "")) for kind in ("gpu", "shard"))
+    return GroupLimit(gpus, shards)
 
 
 def _rows(text: str) -> list[list[str]]:

@@ -47,35 +47,44 @@ class Viewer:
         self._common: dict[str, frozenset[str] | None] = {}
 
     def partitions(self, facts: Facts) -> dict[str, Partition]:
-        """One partition for each VC with GPU nodes, and the profiling one; the same object as last time where
-        nothing changed."""
+        """One partition for each VC with GPU nodes, one for the pool of those that lend, and the profiling one; the
+        same object as last time where nothing changed."""
         self._common = {}
-        names = [*self._settings.partitions]
-        profiling = self._settings.profiling_partition
+        pool, profiling = facts.pool, self._settings.profiling_partition
+        quotas = {} if pool is None else pool.quotas
+        names = [name for name in self._settings.partitions if name not in quotas]
         if profiling and profiling not in names:
             names.append(profiling)
         owner: dict[str, str] = {}
         for node in facts.nodes:
-            if node.gpu_types:
-                first = next((name for name in names if name in node.partitions), None)
-                if first is not None:
-                    owner[node.name] = first
+            if not node.gpu_types:
+                continue
+            first = next((name for name in names if name in node.partitions), None)
+            if pool is not None and quotas.keys() & node.partitions:
+                first = pool.name
+            if first is not None:
+                owner[node.name] = first
+        if pool is not None:
+            names.insert(0, pool.name)
         running = self._running(facts, owner)
         pending = self._pending(facts)
         shown: dict[str, Partition] = {}
         for name in names:
+            pooled = pool is not None and name == pool.name
+            vcs = quotas if pooled else (name,)
             made = Partition(
                 name,
                 tuple(self._node(node, facts) for node in facts.nodes if owner.get(node.name) == name),
                 tuple(sorted(pending.get(name, ()), key=lambda e: (e.since_s, e.job.submit_s, e.job.rank))),
                 tuple(sorted(running.get(name, ()), key=lambda e: (e.start_s, e.job.rank))),
                 name == profiling,
-                name == profiling or facts.modes.get(name) is Mode.PACK,
+                name == profiling or any(facts.modes.get(vc) is Mode.PACK for vc in vcs),
+                quotas if pooled else {},
             )
             before = self._shown.get(name)
             same = before is not None and (
-                (before.nodes, before.pending, before.running, before.acting)
-                == (made.nodes, made.pending, made.running, made.acting)
+                (before.nodes, before.pending, before.running, before.acting, before.quotas)
+                == (made.nodes, made.pending, made.running, made.acting, made.quotas)
             )
             shown[name] = before if same and before is not None else made
         self._shown = shown
@@ -150,7 +159,8 @@ class Viewer:
     def _features_of(self, home: str, facts: Facts) -> frozenset[str] | None:
         """Features that all GPU nodes of a VC have; ``None`` where not all of its GPUs can be asked for by name."""
         if home not in self._common:
-            nodes = [node for node in facts.nodes if home in node.partitions and node.gpu_types]
+            vcs = facts.pool.quotas if facts.pool is not None and home in facts.pool.quotas else (home,)
+            nodes = [n for n in facts.nodes if n.gpu_types and not n.partitions.isdisjoint(vcs)]
             able = bool(nodes) and all(node.addressable for node in nodes)
             self._common[home] = frozenset.intersection(*(n.features for n in nodes)) if able else None
         return self._common[home]
@@ -179,7 +189,8 @@ class Viewer:
             job = self.job(record, note, facts)
             new = profile is None and not note.to_home and not record.restarts and record.simple
             packs = facts.modes[home] is Mode.PACK
-            where = profiling if profiling and packs and new and self._profiled(job) else home
+            main = home if facts.pool is None or home not in facts.pool.quotas else facts.pool.name
+            where = profiling if profiling and packs and new and self._profiled(job) else main
             found.setdefault(where, []).append(
                 Pending(
                     job,

@@ -143,6 +143,7 @@ def _partition_json(part: Partition) -> dict[str, Any]:
         "name": part.name,
         "profiling": part.profiling,
         "acting": part.acting,
+        **({"quotas": dict(part.quotas)} if part.quotas else {}),
         "nodes": noun_to_json(part.nodes),
         "pending": noun_to_json(part.pending),
         "running": noun_to_json(part.running),
@@ -212,7 +213,8 @@ def _partition(data: Mapping[str, Any]) -> Partition:
     pending: tuple[Pending, ...] = noun_from_json(data["pending"])
     running: tuple[Running, ...] = noun_from_json(data["running"])
     acting = data.get("acting", True)
-    return Partition(data["name"], noun_from_json(data["nodes"]), pending, running, data["profiling"], acting)
+    nodes, quotas = noun_from_json(data["nodes"]), data.get("quotas", {})
+    return Partition(data["name"], nodes, pending, running, data["profiling"], acting, quotas)
 
 
 def _context(data: Mapping[str, Any], partitions: Sequence[Partition], predictions: Sequence[Prediction]) -> Context:

@@ -254,11 +254,13 @@ class Quota(Reason):
 @dataclass(frozen=True, slots=True)
 class Borrows(Reason):
     """May the job start on GPUs beyond its VC's quota? It may if it is expected to take at most ``longest_s``.
-    ``lenders``: the VCs that hold less than their quota, those with the most idle GPUs first."""
+    ``lenders``: the VCs that hold less than their quota, those with the most idle GPUs first. ``gpus``: how many are
+    beyond the quota."""
 
     estimate_s: float
     longest_s: float
     lenders: tuple[str, ...] = ()
+    gpus: int = 0
 
     def __bool__(self) -> bool:
         return reached(self.longest_s, self.estimate_s)

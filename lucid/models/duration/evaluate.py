@@ -35,7 +35,8 @@ __all__ = ["REFITS", "WalkForward", "evaluate_duration", "metrics", "per_user", 
 
 REFITS: Final = 12
 MOST_WORSE: Final = 0.01
-"""Worse than the running median by more than this the model fails: relative of errors, absolute of shares."""
+"""Worse than the running median by more than this the model fails: relative of errors, absolute of shares and of
+rank correlations."""
 _DAY_S: Final = 86_400.0
 _DECILES: Final = [FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile")]
 
@@ -103,6 +104,8 @@ def worse_than_median(figures: Mapping[str, Any]) -> list[str]:
         found.append(f"mean absolute error {figures['mae_s']:,.1f} s, the running median's {median['mae_s']:,.1f} s")
     if figures["within_2x"] < median["within_2x"] - MOST_WORSE:
         found.append(f"within a factor of 2 {figures['within_2x']:.1%}, the running median {median['within_2x']:.1%}")
+    if figures["spearman"] < median["spearman"] - MOST_WORSE:
+        found.append(f"rank correlation {figures['spearman']:.3f}, the running median's {median['spearman']:.3f}")
     own, other = figures["per_user"]["mae_s"], median["per_user"]["mae_s"]
     if own > (1.0 + MOST_WORSE) * other:
         found.append(f"mean over users of the absolute error {own:,.1f} s, the running median's {other:,.1f} s")

@@ -1,7 +1,7 @@
 """Which estimate serves a user: the running median, unless another one has proved better on this user's jobs.
 
-Every finished job is judged by what could have been said of it at its submission. Per user, decayed sums of absolute
-errors, of log durations and of seconds, are kept for
+Every finished job is judged by what could have been said of it at its submission. Per user, decayed sums of the
+absolute error of the log, of that in seconds, and of misses (jobs not within a factor of two) are kept for
 
 * the *statistics* (`STATISTICS`): the best of them so far is the user's champion;
 * the *options* (`OPTIONS`): the user's median, which is the default; the log-mean of median and champion; the
@@ -9,7 +9,10 @@ errors, of log durations and of seconds, are kept for
   would have said then, with the champion of then, so being the best of many by chance earns nothing;
 * what was *issued*, over a longer memory: while that has been worse than the median, the median serves.
 
-A loss is the mean of two ratios to the median's: error of the log, and error in seconds.
+A statistic or an option may leave the median only if none of its three sums is above the median's. Of those that
+may, the one with the least loss is taken. A loss is the mean of two ratios to the median's: error of the log, and
+error in seconds. What was issued has been worse if its loss is above 1, or its error of the log above the median's:
+one long burst makes an error in seconds large enough to hide many others.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ _KEEP_OPTIONS: Final = 0.99
 _KEEP_ISSUED: Final = 0.998
 _FLOOR: Final = 1e-6
 _S, _O = len(STATISTICS), len(OPTIONS)
-_SUMS: Final = 2 * _S + 2 * _O + 4 + 2
+_SUMS: Final = 3 * _S + 3 * _O + 4 + 2
+_TWICE: Final = math.log(2.0) + 1e-12
 _BY_TABLES: Final = frozenset(map(OPTIONS.index, ("tables", "three")))
 _ORDER: Final = range(_O)
 
@@ -109,12 +113,11 @@ class Record:
         at = 0
         for values, keep in ((statistics, _KEEP_STATISTICS), (options, _KEEP_OPTIONS)):
             size = len(values)
-            for number, value in enumerate(values):
-                log, error_s = _errors(value, truth, seconds, limit)
-                sums[at + number] = sums[at + number] * keep + log
-                sums[at + size + number] = sums[at + size + number] * keep + error_s
-            at += 2 * size
-        issued = (*_errors(options[option], truth, seconds, limit), *_errors(median, truth, seconds, limit))
+            for number, value in enumerate(values, at):
+                for kind, error in enumerate(_errors(value, truth, seconds, limit)):
+                    sums[number + kind * size] = sums[number + kind * size] * keep + error
+            at += 3 * size
+        issued = (*_errors(options[option], truth, seconds, limit)[:2], *_errors(median, truth, seconds, limit)[:2])
         for number, error in enumerate(issued):
             sums[at + number] = sums[at + number] * _KEEP_ISSUED + error
         sums[-2] += 1.0
@@ -141,25 +144,33 @@ class Record:
             raise ModelError(f"{source}: a record is not {_SUMS} numbers from zero up; train the model again")
         return cls([float(x) for x in data])
 
-    def _ratios(self, at: int, size: int) -> list[float]:
-        """Mean of the two ratios to the first of `size` estimates whose sums begin at `at`."""
-        logs, seconds = self._sums[at : at + size], self._sums[at + size : at + 2 * size]
+    def _losses(self, at: int, size: int) -> list[float]:
+        """Losses of the `size` estimates whose sums begin at `at`, the median first; infinite where any of the three
+        sums is above the median's."""
+        logs, seconds, misses = (self._sums[at + kind * size : at + (kind + 1) * size] for kind in range(3))
         log, second = max(logs[0], _FLOOR), max(seconds[0], _FLOOR)
-        return [0.5 * (a / log + b / second) for a, b in zip(logs, seconds, strict=True)]
+        return [
+            0.5 * (a / log + b / second)
+            if number == 0 or (a <= logs[0] and b <= seconds[0] and c <= misses[0])
+            else math.inf
+            for number, (a, b, c) in enumerate(zip(logs, seconds, misses, strict=True))
+        ]
 
     def _now(self) -> Serving:
-        ratios = self._ratios(0, _S)
-        best = ratios.index(min(ratios))
-        ratios = self._ratios(2 * _S, _O)
+        losses = self._losses(0, _S)
+        best = losses.index(min(losses))
+        losses = self._losses(3 * _S, _O)
         order = [number for number in _ORDER if number not in _BY_TABLES or self._sums[-1] >= FEWEST_BY_TABLES]
-        option = min(order, key=ratios.__getitem__) if self._sums[-2] >= FEWEST_JUDGED else 0
+        option = min(order, key=losses.__getitem__) if self._sums[-2] >= FEWEST_JUDGED else 0
         log, error_s, median_log, median_s = self._sums[-6:-2]
         # Both options and their choice are judged: the best of five by chance is no better than the median.
-        lost = 0.5 * (log / max(median_log, _FLOOR) + error_s / max(median_s, _FLOOR)) > 1.0
-        served = 0 if lost else option
-        return Serving(best, option, served, ratios[served] if served else 1.0, self._sums[-2])
+        loss = 0.5 * (log / max(median_log, _FLOOR) + error_s / max(median_s, _FLOOR))
+        served = 0 if loss > 1.0 or log > median_log else option
+        return Serving(best, option, served, losses[served] if served else 1.0, self._sums[-2])
 
 
-def _errors(value: float, truth: float, truth_s: float, limit: float) -> tuple[float, float]:
+def _errors(value: float, truth: float, truth_s: float, limit: float) -> tuple[float, float, float]:
+    """Error of the log, error in seconds, and whether it missed a factor of two."""
     value = min(value, limit)
-    return abs(value - truth), abs(math.exp(value) - truth_s)
+    error = abs(value - truth)
+    return error, abs(math.exp(value) - truth_s), float(error > _TWICE)

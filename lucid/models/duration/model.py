@@ -44,8 +44,8 @@ from lucid.models.duration.names import NameBuckets
 
 __all__ = ["DurationModel"]
 
-FORMAT: Final = "lucid-duration/3"
-_EARLIER: Final = "lucid-duration/2"
+FORMAT: Final = "lucid-duration/4"
+_EARLIER: Final = ("lucid-duration/2", "lucid-duration/3")
 MOST_LOG: Final = 3.0
 """A correction multiplies or divides an anchor by at most e to this (some twenty-fold)."""
 _REMEDY: Final = "train the model again or restore an earlier version"
@@ -235,7 +235,7 @@ class DurationModel:
         Raises:
             ModelError: anything that does not make a consistent model.
         """
-        if isinstance(data, dict) and data.get("format") == _EARLIER:
+        if isinstance(data, dict) and data.get("format") in _EARLIER:
             return cls._earlier(data, source)
         if not isinstance(data, dict) or set(data) != set(cls.untrained().to_json()):
             raise ModelError(f"{source}: is not a duration model with exactly its keys; {_REMEDY}")
@@ -276,11 +276,11 @@ class DurationModel:
 
     @classmethod
     def _earlier(cls, data: Mapping[str, Any], source: str) -> DurationModel:
-        """A model of the format before: without records its tables have proved nothing, so they are left out."""
+        """A model of a format before: its records lack what tables have to prove now, so its tables are left out."""
         try:
             interval, default_log, jobs = data["interval"], float(data["default_log"]), int(data["trained_jobs"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ModelError(f"{source}: is not a duration model of {_EARLIER} ({error}); {_REMEDY}") from None
+            raise ModelError(f"{source}: is not a duration model of {data['format']} ({error}); {_REMEDY}") from None
         if not math.isfinite(default_log):
             raise ModelError(f"{source}: default_log is {default_log!r}, not a finite number; {_REMEDY}")
         return cls(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from lucid.binder.unpack import partings
 from lucid.config import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan, earliest
 from lucid.core.job import Job, Pending, Running
@@ -13,13 +12,13 @@ from lucid.core.ledger import Ledger
 from lucid.core.ports import Capability, Predictor
 from lucid.core.reason import HomeHasRoom
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.order import QueueOrder
 from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.lucid_plan import LucidMemory, plan_vc
+from lucid.orchestrator.policies.lucid_plan import LucidMemory, VcBooks, plan_vc
 from lucid.orchestrator.policies.overflow import with_overflow
-from lucid.orchestrator.policies.plain import Seen, Shadow, advance
+from lucid.orchestrator.policies.plain import Shadow
 from lucid.orchestrator.policies.plain_pool import PoolShadows, joined
+from lucid.orchestrator.policies.plain_step import Seen, advance
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.quotas import Quotas
 from lucid.profiler.stage import goes_through_profiling, plan_profiling
@@ -46,11 +45,7 @@ class LucidPolicy(PartitionPolicy):
         super().__init__()
         self._settings = settings
         self._predictor = predictor
-        self._orders: defaultdict[str, QueueOrder] = defaultdict(
-            lambda: QueueOrder(
-                settings.packing.same_user_only, settings.fairness.share_bound, settings.profiling.restarts
-            )
-        )
+        self._books: defaultdict[str, VcBooks] = defaultdict(lambda: VcBooks(settings))
         bound_s = settings.fairness.beyond_plain_s
         if settings.lending.mode != "off":  # a lender's bound holds where VCs lend
             bound_s = earliest(bound_s, settings.lending.bound_s)
@@ -175,28 +170,31 @@ class LucidPolicy(PartitionPolicy):
                 snapshot.now_s,
                 self._profiling,
                 self._waiting_at_home(snapshot),
-                _RoomAtHome(snapshot, self._settings),
+                _RoomAtHome(snapshot, self._settings, lambda home: self._books[home.name].ledgers.of(home)),
                 snapshot.arrivals,
             )
         packing = self._settings.packing
+        books = self._books[partition.name]
         dynamic = packing.dynamic  # then even an empty queue goes to measure how long it has been calm
         if (
             not partition.pending
             and not dynamic
             and self._plain is None
-            and not partings(partition.running, partition.nodes, packing.part_below_speed, self.restarts)
+            and not books.partings(partition.running, partition.nodes)
         ):
             return PartitionPlan({})
         settings = self._pool_settings if partition.quotas else self._settings
         shadow, by_vc = self._shadow(partition, snapshot, settings)
-        order = self._orders[partition.name]
-        return plan_vc(partition, snapshot, settings, self._predictor, order, shadow, by_vc)
+        return plan_vc(partition, snapshot, settings, self._predictor, books, shadow, by_vc)
 
 
 class _RoomAtHome:
     """Which jobs their own VC could start at once, asked one after the other within one plan."""
 
-    def __init__(self, snapshot: Snapshot, settings: PolicySettings) -> None:
+    def __init__(
+        self, snapshot: Snapshot, settings: PolicySettings, ledger_of: Callable[[Partition], Ledger]
+    ) -> None:
+        self._ledger_of = ledger_of
         self._snapshot = snapshot
         self._settings = settings
         self._ledgers: dict[str, Ledger] = {}
@@ -210,7 +208,7 @@ class _RoomAtHome:
             return HomeHasRoom(job.vc, 0, False)
         ledger = self._ledgers.get(home.name)
         if ledger is None:
-            ledger = self._ledgers[home.name] = Ledger(home)
+            ledger = self._ledgers[home.name] = self._ledger_of(home)
         free = ledger.free
         if to_spare and free - job.gpus < max(ledger.gpus_per_node, _TO_SPARE * home.gpus):
             return HomeHasRoom(job.vc, free, False)

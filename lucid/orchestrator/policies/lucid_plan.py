@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lucid.binder.dynamic import SharingMode
-from lucid.binder.unpack import partings
+from lucid.binder.unpack import Partings
 from lucid.config import PolicySettings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
+from lucid.core.ledger import Ledgers
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.order import QueuedJob, QueueOrder, Shape
@@ -19,7 +20,7 @@ from lucid.orchestrator.policies.plain import Kept, Shadow
 from lucid.orchestrator.policies.plain_pool import split
 from lucid.orchestrator.policies.queue import SETTLE_S
 
-__all__ = ["LucidMemory", "plan_vc", "promise_kept", "promises_by_vc"]
+__all__ = ["LucidMemory", "VcBooks", "plan_vc", "promise_kept", "promises_by_vc"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,23 @@ def promises_by_vc(memory: Mapping[str, object]) -> dict[str, Kept]:
     return found
 
 
+class VcBooks:
+    """What the plans of one VC take over from each other. It saves work, and decides nothing: all of it follows from
+    the snapshot. ``order``: the queue's order; ``ledgers``: who holds what; ``partings``: the pairs to part."""
+
+    def __init__(self, settings: PolicySettings) -> None:
+        packing, restarts = settings.packing, settings.profiling.restarts
+        self.order = QueueOrder(packing.same_user_only, settings.fairness.share_bound, restarts)
+        self.ledgers = Ledgers()
+        self.partings = Partings(packing.part_below_speed, restarts)
+
+
 def plan_vc(
     partition: Partition,
     snapshot: Snapshot,
     settings: PolicySettings,
     predictor: Predictor,
-    order: QueueOrder,
+    books: VcBooks,
     shadow: Shadow | None = None,
     by_vc: Mapping[str, Shadow] | None = None,
 ) -> PartitionPlan:
@@ -67,8 +79,11 @@ def plan_vc(
     """
     before = snapshot.memory.get(partition.name)
     mode = before.mode if isinstance(before, LucidMemory) else before
-    starts = Starts(partition, snapshot, settings, predictor, mode if isinstance(mode, SharingMode) else None)
-    parted = _part_pairs(starts)
+    ledger = books.ledgers.of(partition)
+    starts = Starts(partition, snapshot, settings, predictor, mode if isinstance(mode, SharingMode) else None, ledger)
+    parted = books.partings(partition.running, partition.nodes)
+    for parting in parted:
+        starts.act(parting.entry.job.id, parting.requeue)
     if not partition.pending:
         return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else None)
     turns = ServedTurns() if shadow is None else serve_turns(starts, shadow)
@@ -76,20 +91,11 @@ def plan_vc(
         shadow = replace(shadow, fences=turns.fences)
     large = serve_large(starts, turns.ids)
     served = {*turns.ids, *large.holders}
-    queue = order(partition.pending, starts.predictions, snapshot.fair_share)
+    queue = books.order(partition.pending, starts.predictions, snapshot.fair_share)
     _serve_queue(starts, [queued for queued in queue if queued.id not in served] if served else queue)
     _tell_who_gave_way(starts, large)
     due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s)
     return _made(starts, shadow, by_vc or {}, due_s)
-
-
-def _part_pairs(starts: Starts) -> bool:
-    partition, settings = starts.partition, starts.settings
-    bound, restarts = settings.packing.part_below_speed, settings.profiling.restarts
-    found = partings(partition.running, partition.nodes, bound, restarts)
-    for parting in found:
-        starts.act(parting.entry.job.id, parting.requeue)
-    return bool(found)
 
 
 def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:

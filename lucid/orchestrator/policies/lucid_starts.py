@@ -61,12 +61,13 @@ class Starts:
         settings: PolicySettings,
         predictor: Predictor,
         mode: SharingMode | None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.partition = partition
         self.now_s = snapshot.now_s
         self.predictions = snapshot.predictions
         self.settings = settings
-        self.ledger = Ledger(partition)
+        self.ledger = Ledger(partition) if ledger is None else ledger
         self.quotas = Quotas(partition, settings.lending) if partition.quotas else None
         self.sharing = sharing_now(partition, self.ledger.free, snapshot, settings.packing, mode)
         self.binder = Binder(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lucid.simulator.engine import Run
+from lucid.simulator.engine import Run, Series
 
 __all__ = ["MOST_POINTS", "TimeLines", "completion_grid", "jct_of", "time_lines"]
 
@@ -53,25 +53,26 @@ def completion_grid(jcts: Sequence[Floats]) -> Floats:
 
 def time_lines(runs: Sequence[Run]) -> TimeLines:
     """Bring the series of all runs onto one grid of time."""
-    longest = max((len(run.series.busy_gpus) for run in runs), default=0)
-    width = max(1, -(-longest // MOST_POINTS))
     step_s = max((run.series.step_s for run in runs), default=1.0)
-    pending = [_pending(run) for run in runs]
+    every = [run.series.at_step(step_s) for run in runs]  # a very long replay keeps fewer samples
+    longest = max((len(series.busy_gpus) for series in every), default=0)
+    width = max(1, -(-longest // MOST_POINTS))
+    pending = [_pending(series) for series in every]
     return TimeLines(
         step_s=step_s,
         bucket_s=width * step_s,
         at_s=[(i * width + (width - 1) / 2) * step_s for i in range(-(-longest // width))],
         pending=[_means(values, width) for values in pending],
         peak_pending=[int(values.max(initial=0)) for values in pending],
-        busy=[_means(np.asarray(run.series.busy_gpus, dtype=np.float64), width) for run in runs],
-        shared=[_means(np.asarray(run.series.shared_gpus, dtype=np.float64), width) for run in runs],
+        busy=[_means(np.asarray(series.busy_gpus, dtype=np.float64), width) for series in every],
+        shared=[_means(np.asarray(series.shared_gpus, dtype=np.float64), width) for series in every],
     )
 
 
-def _pending(run: Run) -> Floats:
+def _pending(series: Series) -> Floats:
     """Jobs waiting, all partitions together."""
-    total = np.zeros(len(run.series.busy_gpus))
-    for counts in run.series.pending_jobs.values():
+    total = np.zeros(len(series.busy_gpus))
+    for counts in series.pending_jobs.values():
         total += np.asarray(counts, dtype=np.float64)
     return total
 

@@ -12,10 +12,18 @@ from lucid.errors import TraceError
 from lucid.simulator.elastic.training import Learning
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.slurmlog.rows import BadCell, Drop, ReadOptions, Row, Source
+from lucid.slurmlog.states import is_state, state_of
 
 __all__ = ["NO_GPU", "Draft", "collect", "show_skipped"]
 
 NO_GPU = "asked for no GPU"
+_YEAR_S = 365 * 86_400.0
+_MOST_DURATION_S = 10 * _YEAR_S
+"""No job runs longer. A replay of one absurd duration would not end."""
+_MOST_SPAN_S = 20 * _YEAR_S
+"""No job is submitted later after the first one."""
+_MOST_GPUS = 100_000
+"""No job asks for more GPUs. The largest machine has fewer."""
 _PROGRESS_EVERY = 5000
 _REMEDY = "correct the row, or leave bad rows out with --skip-bad"
 
@@ -85,6 +93,7 @@ def collect(
             if shape is not None:
                 raise shape
             draft = parse(row)
+            _check(draft)
             if draft.id in ids:
                 problem = f"is a job id that line {ids[draft.id]} has already"
                 raise BadCell(draft.id_column, draft.id, problem)
@@ -107,6 +116,14 @@ def collect(
         raise TraceError(f"{source.path}: has no job that can be replayed ({show_skipped(skipped)})")
     drafts.sort(key=lambda item: item[:2])
     first_s = drafts[0][0] if rebase else 0.0
+    last_s, _, last = drafts[-1]
+    if last_s - first_s > _MOST_SPAN_S:
+        years, first = (last_s - first_s) / _YEAR_S, f"line {ids[drafts[0][2].id]}" if rebase else "the trace's start"
+        raise source.fail(
+            ids[last.id],
+            BadCell("", last.id, f"is a job submitted {years:,.0f} years after {first}; 20 are the most"),
+            "correct the submission time of one of the two",
+        )
     jobs = tuple(_finish(draft, submit_s - first_s, rank) for submit_s, rank, draft in drafts)
     return Trace(source.path.stem, jobs, epoch(first_s), skipped)
 
@@ -114,6 +131,19 @@ def collect(
 def show_skipped(skipped: tuple[tuple[str, int], ...]) -> str:
     """As ``3 asked for no GPU, 1 short row``."""
     return ", ".join(f"{count} {reason}" for reason, count in skipped) or "it has no rows"
+
+
+def _check(draft: Draft) -> None:
+    """Is it a job that some cluster could have run?"""
+    if draft.duration_s > _MOST_DURATION_S:
+        problem = f"is a run time above 10 years ({_MOST_DURATION_S:,.0f} s)"
+        raise BadCell("", f"{draft.duration_s:g} s", problem, reason="run time above 10 years")
+    if draft.gpus > _MOST_GPUS:
+        problem = f"for one job is above {_MOST_GPUS:,}"
+        raise BadCell("", f"{draft.gpus:g} GPUs", problem, reason=f"more than {_MOST_GPUS:,} GPUs")
+    if draft.state and not is_state(state_of(draft.state)):
+        remedy = "write COMPLETED, FAILED, CANCELLED, TIMEOUT or another of Slurm's states, or leave it empty"
+        raise BadCell("state", draft.state, "is not a state of a Slurm job", remedy)
 
 
 def _finish(draft: Draft, submit_s: float, rank: int) -> TraceJob:

@@ -237,8 +237,8 @@ def _profile(row: Row) -> JobProfile | None:
     if not row.text("gpu_util"):
         return None
     return JobProfile(
-        row.real("gpu_util"),
-        row.real("mem_util"),
+        row.real("gpu_util", most=100.0),
+        row.real("mem_util", most=100.0),
         row.real("gpu_mem_mib"),
         row.flag_or_none("profile_amp"),
         _sure(row, "unstable"),

@@ -1,0 +1,1 @@
+"""What Slurm cannot export, for Prometheus: from lucidd's own state alone, without a request to slurmctld."""

@@ -1,0 +1,160 @@
+"""How long a job's GPUs worked and stood idle, GPU by GPU, from its samples: what the report of waste is made of.
+
+Readings of idle time are kept as stretches, not as one sum: a pause between two epochs and an hour after the end of
+training come to the same mean. Short stretches are pauses of ordinary work and are left out as they close, so the
+account of a job of a month stays small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lucid.profiler.samples import GpuSample, Sample
+
+__all__ = ["LEAST_IDLE_S", "WORKING_UTIL", "GpuUse", "IdleStretch", "UseMeter"]
+
+WORKING_UTIL: Final = 1.0
+"""A GPU above this works, percent of the time (NVML). An idle card reads 0; what looks after cards (health checks,
+persistence) shows as up to 1 for a moment."""
+LEAST_IDLE_S: Final = 300.0
+"""A stretch is kept from this length on: start-up, loading of data, checkpoints and short evaluations are shorter."""
+_MOST_STRETCHES: Final = 16
+"""Of a GPU; more than that, the shortest goes. What is left out is never called idle."""
+_BLIP_S, _BLIP_SHARE = 5.0, 0.005
+"""Work of a few seconds does not end a stretch, nor one that goes on at less than half a percent of the time: a loop
+that touches the GPU now and then to keep its job alive is idle. A job that works for a second in every twenty is
+not: its seconds add up within two minutes."""
+_MOST_GAP_S: Final = 60.0
+"""Over more seconds without a reading nothing is known; a driver that is slow, or a sampler that is restarted, takes
+less."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleStretch:
+    """A time in which a GPU did nothing for its job, Unix seconds. ``empty_s``: so long of it no process of the job
+    was on the GPU; 0 where the source lists no processes."""
+
+    begin_s: float
+    end_s: float
+    empty_s: float = 0.0
+
+    @property
+    def length_s(self) -> float:
+        """Seconds."""
+        return self.end_s - self.begin_s
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """One GPU of one job over one run. ``begin_s``, ``end_s``: of the first and after the last reading, Unix seconds.
+    ``measured_s``: how long readings told what the job did there; ``worked_s``: how long of that the GPU worked.
+    ``idle``: stretches of at least `LEAST_IDLE_S`, in order."""
+
+    gpu: str
+    begin_s: float
+    end_s: float
+    measured_s: float = 0.0
+    worked_s: float = 0.0
+    idle: tuple[IdleStretch, ...] = ()
+
+
+@dataclass(slots=True)
+class _Meter:
+    gpu: str
+    begin_s: float
+    last_s: float
+    """Of the last reading that told anything."""
+    measured_s: float = 0.0
+    worked_s: float = 0.0
+    idle: tuple[IdleStretch, ...] = ()
+    since_s: float | None = None
+    """When the stretch that goes on began."""
+    idle_until_s: float = 0.0
+    empty_s: float = 0.0
+    blip_s: float = 0.0
+
+
+class UseMeter:
+    """Takes a run's samples as they come. ``interval_s``: between two samples."""
+
+    def __init__(self, interval_s: float = 1.0, earlier: Sequence[GpuUse] = ()) -> None:
+        """``earlier``: what a sampler before this one found of the same run."""
+        self._interval_s = interval_s
+        self._meters = {
+            use.gpu: _Meter(use.gpu, use.begin_s, use.end_s, use.measured_s, use.worked_s, use.idle)
+            for use in earlier
+        }
+
+    def add(self, gpus: Sequence[str], sample: Sample) -> None:
+        """One sample of the job; ``gpus`` names those it is of. One that is older than the last is passed over."""
+        for gpu, part in zip(gpus, sample.gpus, strict=False):
+            self._add(gpu, part, sample.at_s)
+
+    @property
+    def uses(self) -> tuple[GpuUse, ...]:
+        """Of each GPU so far; a stretch that goes on is in it."""
+        return tuple(
+            GpuUse(one.gpu, one.begin_s, one.last_s, one.measured_s, one.worked_s, _kept(one))
+            for one in self._meters.values()
+        )
+
+    def _add(self, gpu: str, part: GpuSample, at_s: float) -> None:
+        util = _own(part)
+        one = self._meters.get(gpu)
+        if one is None:
+            begin_s = at_s - self._interval_s
+            one = self._meters[gpu] = _Meter(gpu, begin_s, begin_s)
+        step_s = at_s - one.last_s
+        if util is None or step_s <= 0.0:
+            return
+        if step_s > _MOST_GAP_S:
+            _close(one)
+            step_s = self._interval_s
+        one.last_s = at_s
+        one.measured_s += step_s
+        if util > WORKING_UTIL:
+            one.worked_s += step_s
+            one.blip_s += step_s
+            if one.blip_s > _BLIP_S:
+                _close(one)
+            return
+        one.blip_s = max(one.blip_s - _BLIP_SHARE * step_s, 0.0)
+        if one.since_s is None:
+            _open(one, at_s - step_s)
+        one.idle_until_s = at_s
+        one.empty_s += step_s * (part.own_mib == 0.0)
+
+
+def _own(part: GpuSample) -> float | None:
+    """What the GPU does for this job, percent; ``None`` where it cannot be told. A card that does nothing does
+    nothing for any of its jobs."""
+    if part.lost:
+        return None
+    return part.own_util if part.shared and part.gpu_util else part.gpu_util
+
+
+def _open(one: _Meter, begin_s: float) -> None:
+    last = one.idle[-1] if one.idle else None
+    if last is not None and last.end_s == begin_s:  # the sampler was restarted within it
+        one.idle = one.idle[:-1]
+        one.since_s, one.empty_s = last.begin_s, last.empty_s
+    else:
+        one.since_s, one.empty_s = begin_s, 0.0
+
+
+def _close(one: _Meter) -> None:
+    one.idle = _kept(one)
+    one.since_s, one.blip_s = None, 0.0
+
+
+def _kept(one: _Meter) -> tuple[IdleStretch, ...]:
+    """The stretches, with the one that goes on where it is long enough by now."""
+    if one.since_s is None or one.idle_until_s - one.since_s < LEAST_IDLE_S:
+        return one.idle
+    found = (*one.idle, IdleStretch(one.since_s, one.idle_until_s, one.empty_s))
+    if len(found) <= _MOST_STRETCHES:
+        return found
+    shortest = min(found, key=lambda stretch: stretch.length_s)
+    return tuple(stretch for stretch in found if stretch is not shortest)

@@ -1,0 +1,118 @@
+"""Ledgers and partings that are carried from plan to plan, against those made anew."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from lucid.binder.unpack import Partings, partings
+from lucid.core.job import Job, JobProfile, Running
+from lucid.core.ledger import Ledger, Ledgers
+from lucid.core.node import Node
+from lucid.core.placement import NodeGpus
+from lucid.core.snapshot import Partition
+from tests.examples import examples
+
+_STEPS = 60
+_NODES = tuple(
+    [Node(f"n{i}", 4, 24576, cpus=32, mem_mib=64000) for i in range(4)] + [Node("down", 4, available=False)]
+)
+
+
+def _contents(ledger: Ledger) -> tuple[object, ...]:
+    return (
+        ledger.free_mask,
+        ledger.free_count,
+        ledger.free,
+        ledger.free_cpus,
+        ledger.free_mem_mib,
+        ledger.buckets,
+        ledger.pairs,
+        ledger.out(),
+        ledger.largest,
+    )
+
+
+def _job(rng: random.Random, n: int, gpus: int) -> Job:
+    return Job(
+        f"j{n}", "vc", gpus, 0.0, cpus=rng.choice((0, gpus)), mem_mib=gpus * 500, restart_asked=rng.random() < 0.5
+    )
+
+
+def _profile(rng: random.Random, beside: str) -> JobProfile:
+    speed = rng.choice((None, 0.2, 0.9))
+    return JobProfile(
+        30.0,
+        20.0,
+        rng.choice((3000.0, 20000.0)),
+        unstable=rng.random() < 0.2,
+        mem_growing=rng.random() < 0.2,
+        seen_speed=speed,
+        seen_beside=None if speed is None else beside,
+    )
+
+
+def _step(rng: random.Random, running: list[Running], n: int, odd: bool) -> list[Running]:
+    """Some jobs end, one is seen anew, one starts: alone, beside another, or (``odd``) over part of another."""
+    kept = [entry for entry in running if rng.random() < 0.8]
+    ids = {entry.job.id for entry in kept}
+    kept = [e if e.partner is None or e.partner in ids else replace(e, partner=None) for e in kept]
+    if kept and rng.random() < 0.5:
+        at = rng.randrange(len(kept))
+        kept[at] = replace(kept[at], profile=_profile(rng, kept[at].partner or ""))
+    single = [entry for entry in kept if entry.partner is None]
+    if single and rng.random() < 0.5:
+        host = rng.choice(single)
+        guest = Running(_job(rng, n, host.job.gpus), float(n), host.placement, _profile(rng, host.job.id))
+        kept[kept.index(host)] = replace(host, partner=guest.job.id)
+        kept.append(replace(guest, partner=host.job.id))
+    ledger = Ledger(Partition("vc", _NODES, running=tuple(kept)))
+    gpus = rng.randint(1, 4)
+    node = ledger.tightest(gpus)
+    if node is not None:
+        kept.append(Running(_job(rng, n + 1000, gpus), float(n), (ledger.lowest(node, gpus),)))
+    if rng.random() < 0.1:
+        kept.append(Running(_job(rng, n + 2000, 1), float(n), (NodeGpus("down", 1 << rng.randrange(4)),)))
+    if odd and rng.random() < 0.2:
+        kept.append(Running(_job(rng, n + 3000, 2), float(n), (NodeGpus("n0", 0b11 << rng.randrange(3)),)))
+    return kept
+
+
+def test_a_ledger_carried_from_plan_to_plan_is_the_one_made_anew() -> None:
+    """Whatever came and went, sets of GPUs that overlap in part included. What a plan writes stays its own."""
+    pairs = overlaps = 0
+    for seed in range(examples(60)):
+        rng = random.Random(seed)
+        ledgers, running, nodes = Ledgers(), [], _NODES
+        for n in range(_STEPS):
+            running = _step(rng, running, n, odd=seed % 3 == 0)
+            if rng.random() < 0.05:
+                nodes = (replace(nodes[0], available=not nodes[0].available), *nodes[1:])
+            partition = Partition("vc", nodes, running=tuple(running))
+            found, anew = ledgers.of(partition), Ledger(partition)
+            assert _contents(found) == _contents(anew)
+            pairs += len(anew.pairs)
+            overlaps += seed % 3 == 0
+            if running and rng.random() < 0.5:  # what a plan writes stays its own
+                found.give_back(running[:2])
+                assert _contents(ledgers.of(partition)) == _contents(anew)
+    assert pairs
+    assert overlaps
+
+
+def test_partings_carried_from_plan_to_plan_are_those_made_anew() -> None:
+    """Also where the first call of a plan is made twice, as for an empty queue."""
+    parted = 0
+    for seed in range(examples(60)):
+        rng = random.Random(seed)
+        watch, running, nodes = Partings(0.5, "asked"), [], _NODES
+        for n in range(_STEPS):
+            if n % 5:  # else the jobs are the same, and GPUs are seen to have other memory
+                running = _step(rng, running, n, odd=False)
+            else:
+                nodes = tuple(replace(node, gpu_mem_mib=rng.choice((24576, 49152))) for node in nodes)
+            found = watch(tuple(running), nodes)
+            assert found == partings(running, nodes, 0.5, "asked")
+            assert found == watch(tuple(running), nodes)
+            parted += len(found)
+    assert parted > 5

@@ -1,0 +1,179 @@
+"""Readings of jobs made up here: ordinary ones, and ones with waste planted in them.
+
+A job is a list of phases (seconds, percent of GPU time, is there a process?) for each of its GPUs; ``samples`` makes
+of it what the sampler reads every ``STEP_S``. The generator of ordinary jobs is stated in ``ordinary``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from lucid.core.job import JobProfile
+from lucid.efficiency.judge import JobUse
+from lucid.profiler.samples import GpuSample, Sample
+from lucid.profiler.use import UseMeter
+
+STEP_S = 10.0
+H = 3600.0
+GPU_MIB = 24576.0
+
+
+@dataclass(frozen=True)
+class Phase:
+    seconds: float
+    util: float
+    process: bool = True
+    known: bool = True
+
+
+@dataclass
+class MadeJob:
+    job_id: str
+    phases: list[list[Phase]]
+    """Of each GPU."""
+    time_limit_s: float | None = None
+    wants_alone: bool = False
+    mem_mib: float = 18000.0
+    name: str = "train"
+    user: str = "ada"
+    state: str = "COMPLETED"
+    unstable: bool = False
+
+    @property
+    def ran_s(self) -> float:
+        return sum(phase.seconds for phase in self.phases[0])
+
+    def job_use(self, begin_s: float = 1_000_000.0, step_s: float = STEP_S) -> JobUse:
+        meter = UseMeter(step_s)
+        gpus = [f"GPU-{number}" for number in range(len(self.phases))]
+        work: list[float] = []
+        for at, sample in enumerate(samples(self, begin_s, step_s)):
+            meter.add(gpus, sample)
+            work += [part.gpu_util or 0.0 for part in sample.gpus if at % 10 == 0 and (part.gpu_util or 0) > 1]
+        profile = None
+        if work:
+            profile = JobProfile(sum(work) / len(work), 10.0, self.mem_mib, unstable=self.unstable)
+        return JobUse(
+            self.job_id, self.user, "lab", "vc", self.name, len(self.phases), begin_s, begin_s + self.ran_s,
+            state=self.state, time_limit_s=self.time_limit_s, wants_alone=self.wants_alone, gpu_mem_mib=GPU_MIB,
+            profile=profile, use=meter.uses,
+        )  # fmt: skip
+
+
+def samples(job: MadeJob, begin_s: float, step_s: float = STEP_S) -> Iterator[Sample]:
+    """What the sampler reads; noise of a few percent goes over work."""
+    noise = random.Random(job.job_id)
+    clocks = [_at(phases) for phases in job.phases]
+    for number in range(int(job.ran_s / step_s)):
+        seconds = (number + 0.5) * step_s
+        parts = []
+        for clock in clocks:
+            phase = clock(seconds)
+            util = min(max(phase.util * noise.uniform(0.7, 1.3), 0.0), 100.0)
+            mib = 4000.0 if phase.process else 0.0
+            parts.append(GpuSample(util, util / 2, mib, own_mib=mib) if phase.known else GpuSample(lost=True))
+        yield Sample(number, begin_s + (number + 1) * step_s, tuple(parts))
+
+
+def _at(phases: list[Phase]):  # type: ignore[no-untyped-def]
+    ends, total = [], 0.0
+    for phase in phases:
+        total += phase.seconds
+        ends.append(total)
+    here = 0
+
+    def clock(seconds: float) -> Phase:
+        nonlocal here
+        while here < len(phases) - 1 and ends[here] <= seconds:
+            here += 1
+        return phases[here]
+
+    return clock
+
+
+def ordinary(number: int, seed: int) -> MadeJob:
+    """An ordinary job, nothing of which is waste.
+
+    1, 2, 4 or 8 GPUs, 0.5 to 12 h (log-uniform). Start-up (1 to 20 min at 0 %, without a process for its first
+    part), warm-up (1 to 10 min, 5 to 30 %), then epochs of 10 to 60 min at a level of the job's own: one in five
+    jobs works at 3 to 10 %, the others at 10 to 98 %. Between epochs a pause at 0 %: loading of data (5 to 180 s),
+    a checkpoint (10 to 600 s), or an evaluation on the CPU (1 to 25 min). At the end 0 to 15 min of writing. One job
+    in ten loses readings for 10 s to 10 min now and then. All GPUs of a job pause together; each GPU's level differs
+    by up to a third. A time limit of 1.1 to 8 times the run time; jobs that are light or do not fit beside others
+    may share, the others ask not to in one case of four.
+    """
+    rng = random.Random(f"{seed}/{number}")
+    gpus = rng.choice((1, 1, 1, 2, 4, 8))
+    level = rng.uniform(3.0, 10.0) if rng.random() < 0.2 else rng.uniform(10.0, 98.0)
+    left_s = H * 0.5 * 24.0 ** rng.random()
+    first_s = rng.uniform(60.0, 1200.0)
+    shape = [Phase(first_s * 0.4, 0.0, process=False), Phase(first_s * 0.6, 0.0)]
+    shape.append(Phase(rng.uniform(60.0, 600.0), rng.uniform(5.0, 30.0)))
+    lossy = rng.random() < 0.1
+    while left_s > 0:
+        epoch_s = rng.uniform(600.0, 3600.0)
+        shape.append(Phase(epoch_s, level))
+        kind = rng.random()
+        pause_s = (
+            rng.uniform(5, 180) if kind < 0.6 else rng.uniform(10, 600) if kind < 0.85 else rng.uniform(60, 1500)
+        )
+        shape.append(Phase(pause_s, 0.0))
+        if lossy and rng.random() < 0.5:
+            shape.append(Phase(rng.uniform(10.0, 600.0), level, known=False))
+        left_s -= epoch_s + pause_s
+    shape.append(Phase(60.0, level))
+    shape.append(Phase(rng.uniform(0.0, 900.0), 0.0))
+    levels = [rng.uniform(0.67, 1.0) for _ in range(gpus)]
+    phases = [[replace(phase, util=phase.util * factor) for phase in shape] for factor in levels]
+    heavy = level * min(levels) > 40.0
+    job = MadeJob(
+        f"o{number}", phases, wants_alone=heavy and rng.random() < 0.25, mem_mib=rng.uniform(2000.0, 22000.0),
+        name=f"train-{number % 40}", user=f"user-{number % 25}",
+        state=rng.choice(("COMPLETED",) * 8 + ("FAILED",) * 2),
+    )  # fmt: skip
+    job.time_limit_s = job.ran_s * rng.uniform(1.1, 8.0)
+    return job
+
+
+def at_work(seconds: float, level: float = 80.0) -> list[Phase]:
+    """Start-up of five minutes, then work with a pause every half hour."""
+    shape = [Phase(300.0, 0.0)]
+    while seconds > 0:
+        shape += [Phase(min(seconds, 1800.0), level), Phase(60.0, 0.0)]
+        seconds -= 1860.0
+    return shape
+
+
+def planted(kind: str, number: int) -> tuple[list[MadeJob], float]:
+    """Jobs with this kind of waste, and how many GPU-hours of it are in each."""
+    rng = random.Random(f"{kind}/{number}")
+    gpus, hours = rng.choice((1, 2, 4)), rng.uniform(1.5, 6.0)
+    name = f"{kind}-{number}"
+    if kind == "idle_from_start":
+        # half of these never work, the others after hours; a loop touches the GPU for a moment now and then
+        then = [] if number % 2 else at_work(2 * H)[1:]
+        return [MadeJob(name, [[Phase(hours * H, 0.0), *then] for _ in range(gpus)])], hours * gpus
+    if kind == "idle_after_activity":
+        tail = [Phase(hours * H, 0.0)] if number % 2 else [Phase(hours * H, 0.0), *at_work(H)[1:]]
+        return [MadeJob(name, [[*at_work(2 * H), *tail] for _ in range(gpus)])], hours * gpus
+    if kind == "no_process":
+        tail = [Phase(hours * H, 0.0, process=False)]
+        shape = tail if number % 2 else [*at_work(2 * H), *tail]
+        return [MadeJob(name, [shape for _ in range(gpus)])], hours * gpus
+    if kind == "larger_than_needed":
+        busy = at_work(hours * H)
+        idle = [replace(phase, util=0.0, process=False) for phase in busy]
+        some = rng.randint(1, 3)
+        return [MadeJob(name, [busy] + [idle] * some)], sum(p.seconds for p in busy) * some / H
+    if kind == "could_have_shared":
+        shape = at_work(hours * H, rng.uniform(5.0, 20.0))
+        job = MadeJob(name, [shape for _ in range(gpus)], wants_alone=True, mem_mib=rng.uniform(1000.0, 8000.0))
+        return [job], job.ran_s * gpus / H / 2
+    assert kind == "time_limit_too_long"
+    jobs = []
+    for copy in range(3):
+        shape = at_work(rng.uniform(0.2, 1.0) * H)
+        jobs.append(MadeJob(f"{name}-{copy}", [shape], time_limit_s=48 * H, name=name, user="limits"))
+    return jobs, 0.0
