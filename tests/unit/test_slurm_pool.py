@@ -182,6 +182,18 @@ def test_a_borrowing_job_that_is_let_go_goes_back_to_its_vc(tmp_path: Path) -> N
     assert site.where()["2"] == ("a", "n1")
 
 
+def test_a_start_under_way_goes_back_to_its_vc_when_that_is_no_longer_packed(tmp_path: Path) -> None:
+    site = Lenders(tmp_path, own_nodes())
+    site.slurm.limits = lambda job: "Resources" if job.partition == "over" else ""
+    site.submit("1", "a", 4)
+    site.submit("2", "a", 2)
+    assert site.slurm.records["2"].partition == "over"
+    site.ctl("mode", "a", "observe")
+    site.turns(5.0)
+    record = site.slurm.records["2"]
+    assert (record.partition, record.held, record.request.req_nodes) == ("a", False, "")
+
+
 def test_a_job_larger_than_its_quota_does_not_wait_for_ever(tmp_path: Path) -> None:
     site = Lenders(tmp_path, common_nodes())
     site.submit("1", "a", 5)
