@@ -237,6 +237,29 @@ def test_an_empty_store_and_one_of_another_version_are_no_trouble(tmp_path: Path
     assert value(samples(render(MetricsSource(settings))), "lucid_up") == 1.0
 
 
+def test_only_jobs_that_lucid_holds_are_held_and_names_end_no_line(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "lucid.db")
+    jobs = {"1": ("start", 100.0), "2": ("hold", 300.0), "3": ("hold", 200.0)}
+    pending = [
+        {"job": {"id": n, "vc": "v", "gpus": 1, "submit_s": 1.0}, "since_s": at_s} for n, (_, at_s) in jobs.items()
+    ]
+    name = 'v"\nlucid_up 0\n\x1b\\'
+    part = {"nodes": [{"name": "n1", "gpus": 8}], "pending": pending, "running": []}
+    plan = {n: {"verb": verb, "reasons": []} for n, (verb, _) in jobs.items()}
+    for acting in (True, False):
+        one = {**part, "acting": acting}
+        store.put_view("snapshot", {"now_s": 1000.0, "partitions": {name: one}, "plan": {name: plan}})
+        settings = settings_from({"daemon": {"partitions": {"v": "pack"}, "state_dir": str(tmp_path)}}, "test")
+        text = render(MetricsSource(settings))
+        found = samples(text)
+        (said,) = [dict(labels)["partition"] for key, labels in found if key == "lucid_pending_jobs"]
+        assert text.count(b"\nlucid_up ") == 1
+        assert "\x1b" not in said
+        assert value(found, "lucid_held_jobs", partition=said) == (2.0 if acting else 0.0)
+        oldest_s = value(found, "lucid_oldest_hold_seconds", partition=said)
+        assert oldest_s == (800.0 if acting else None), "a job that starts is not held, nor one that is only observed"
+
+
 def big_store(folder: Path, vcs: int, pending: int, running: int) -> MetricsSource:
     """A store as lucidd leaves it: this many VCs, jobs that wait and jobs that run in pairs."""
     store = SqliteStore(folder / "lucid.db")
