@@ -21,10 +21,11 @@ from lucid.live.expected import expected_start
 from lucid.live.policies import LivePolicy, live_models, live_predictor
 from lucid.live.policy_memory import PolicyMemory
 from lucid.live.published import Published
-from lucid.live.start_log import START_TIMES, start_times_of
+from lucid.live.start_log import START_TIMES, run_times_of, start_times_of
 from lucid.models.packing.pair_memory import PairMemory
 from lucid.orchestrator.forecast import Forecast, forecast
 from lucid.orchestrator.policy import Policy, import_policy
+from lucid.orchestrator.run_times import RunTimes
 from lucid.orchestrator.start_times import StartTimes
 
 __all__ = ["LastPlan", "last_plan", "row_in"]
@@ -40,6 +41,8 @@ class LastPlan:
     modes: Mapping[str, str]
     times: StartTimes = field(default_factory=StartTimes)
     """What came true of lucidd's forecasts of starts."""
+    run_times: RunTimes = field(default_factory=RunTimes)
+    """What came true of estimates of run times."""
 
     def row(self, job_id: str) -> DecisionRow | None:
         """The decision on one job; ``None`` where there is none."""
@@ -54,7 +57,7 @@ class LastPlan:
         """When the jobs that wait are expected to start; ``config`` as above."""
         predictor = self.predictor(settings, config)
         policy = self.policy.make(predictor)
-        return forecast(self.snapshot, self.plan, policy, pair_speed=predictor.pair_speed)
+        return forecast(self.snapshot, self.plan, policy, pair_speed=predictor.pair_speed, run_times=self.run_times)
 
     def expected(self, partition: Partition, entry: Pending, ahead: Forecast) -> tuple[int, int, int] | None:
         """Whole seconds until a waiting job's next start, as ``expected_start``."""
@@ -94,4 +97,5 @@ def last_plan(store: SqliteStore | Published) -> LastPlan:
     snapshot = replace(snapshot_from_dict(data), memory=memory)
     plan = plan_from_dict(data["plan"], snapshot.now_s, data["wake_s"])
     modes = (store.view("status") or {}).get("modes", {})
-    return LastPlan(snapshot, plan, policy, modes, start_times_of(store.view(START_TIMES)))
+    kept = store.view(START_TIMES)
+    return LastPlan(snapshot, plan, policy, modes, start_times_of(kept), run_times_of(kept))
