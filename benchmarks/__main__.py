@@ -14,6 +14,7 @@ import click
 
 from benchmarks import (
     contention,
+    durations,
     exposition,
     fair,
     forecaster,
@@ -62,6 +63,8 @@ PARTS: dict[str, tuple[Part, str]] = {
     "systems": (systems.figures, "Muri, Pollux, Optimus, elastic: times of decisions, and the elastic experiment"),
     "tuner": (tuner.search, "200 trials of a synthetic 10,000-job month on two processes, beside bare replays"),
     "clusters": (tuner.clusters, "the tuner on 20 synthetic clusters: how many of its proposals lose afterwards"),
+    "durations": (durations.figures, "estimates of durations beside the running median, on every log at hand"),
+    "light": (durations.light, "what lucidctl --help and status cost, beside an empty Python"),
     "models": (models.figures, "a synthetic month by policy and predictor; what training and predicting cost"),
 }
 
