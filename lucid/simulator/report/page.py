@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-from lucid.shown import for_html
+from lucid.pages.page import write_page
 from lucid.simulator.engine import Run
 from lucid.simulator.gains import Gains, gains_headline, loss_text
 from lucid.simulator.metrics import LARGE_GPUS, SIZES
 from lucid.simulator.report import charts, policies, summary, tables
 from lucid.simulator.report.bars import bar_chart
 from lucid.simulator.report.series import TimeLines, completion_grid, jct_of, time_lines
-from lucid.simulator.report.units import show_count, show_duration, show_share
+from lucid.pages.units import show_count, show_duration, show_share
 
 __all__ = ["write_report"]
 
@@ -49,38 +42,8 @@ def write_report(
     """
     if not runs:
         raise ValueError("a report needs at least one run")
-    page = (
-        _environment()
-        .get_template("report.html.j2")
-        .render(**_context(trace_name, runs, metrics, notes), gains=_gains(told))
-    )
-    path.write_text(page, encoding="utf-8", errors="replace", newline="\n")
-
-
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("lucid.simulator.report", "."),
-        autoescape=True,
-        finalize=for_html,  # whatever the file is called: names of traces and VCs are anybody's text
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Asset:
-    """Text of ours that goes into the page as it stands, and the hash under which the page admits it."""
-
-    text: Markup
-    digest: str
-
-
-def _asset(name: str) -> _Asset:
-    text = files("lucid.simulator.report").joinpath(name).read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return _Asset(Markup(text), f"sha256-{digest}")
+    context = {**_context(trace_name, runs, metrics, notes), "gains": _gains(told)}
+    write_page(path, "lucid.simulator.report", "report.html.j2", context)
 
 
 def _context(
@@ -116,8 +79,6 @@ def _context(
         "large_gpus": LARGE_GPUS,
         "large_jobs": show_count(max(found.get("large_jobs", 0) for found in figures)),
         "readouts": readouts,
-        "style": _asset("report.css"),
-        "script": _asset("report.js"),
         **sections,
     }
 
