@@ -129,9 +129,9 @@ def _table(title: str, found: Regret, groups: list[Group]) -> Table:
     table.add_column("")
     table.add_column("jobs", justify="right")
     for order in found.orders:
-        table.add_column(f"{order}\nJCT (waits)", justify="right", no_wrap=True)
-    table.add_column("Lucid against\nplain order, a job", justify="right")
-    table.add_column("wait over\n1 min longer", justify="right")
+        table.add_column(f"{order}: JCT (waits)", justify="right")
+    table.add_column("against plain order, a job", justify="right")
+    table.add_column("wait over 1 min longer", justify="right")
     for g in groups:
         cells = [f"{duration(g.by[o].avg_jct_s)} ({duration(g.by[o].avg_wait_s)})" for o in found.orders]
         mean_s = g.lost_s / g.jobs

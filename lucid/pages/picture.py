@@ -87,7 +87,9 @@ class Picture:
             anchor = {"transform": turn, "text-anchor": "middle"}
             self.marks.append(Mark("text", "name", anchor, "", label))
 
-    def axis_x(self, ticks: Sequence[Tick], bottom: float, label: str, middle: float, top: float | None = None) -> None:
+    def axis_x(
+        self, ticks: Sequence[Tick], bottom: float, label: str, middle: float, top: float | None = None
+    ) -> None:
         """Marks below at the (placed) ticks, or lines up to ``top``, and what they measure."""
         for tick in ticks:
             self.line("tick" if top is None else "rule", tick.at, bottom if top is None else top, tick.at, bottom + 4)

@@ -62,10 +62,10 @@ def _changes(evidence: Evidence) -> Plain:
 
 
 def _losers(evidence: Evidence) -> Plain:
-    rows = [
-        [u.user or "(unnamed)", f"{u.jobs:,}", hours(u.before_s), hours(u.after_s), hours(u.jobs * (u.after_s - u.before_s))]
-        for u in evidence.losers
-    ]  # fmt: skip
+    rows = []
+    for u in evidence.losers:
+        later = hours(u.jobs * (u.after_s - u.before_s))
+        rows.append([u.user or "(unnamed)", f"{u.jobs:,}", hours(u.before_s), hours(u.after_s), later])
     head = ["user", "jobs", "average JCT now", "proposed", "all jobs, later by"]
     return Plain("Of each user's jobs together, most first", head, rows)
 
@@ -93,7 +93,7 @@ def _days(evidence: Evidence) -> Drawing:
     picture = columns(
         "The later data day by day",
         "Change of the average JCT of each day's jobs in percent; below zero the proposal was better that day.",
-        [(str(d), c, f"day {d}: {hours(after)} instead of {hours(before)}, {c:+.1f} %") for d, before, after, c in days],
+        [(str(d), c, f"day {d}: {hours(now)} instead of {hours(was)}, {c:+.1f} %") for d, was, now, c in days],
         "average JCT, change in %",
         "day of submission",
     )

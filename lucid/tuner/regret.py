@@ -17,7 +17,19 @@ from lucid.simulator.scenario import Scenario, Semantics
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.tuner.space import with_values
 
-__all__ = ["LOSES_LEAST_S", "PLAIN", "REALLY", "RULES", "WARM_UP_S", "Figures", "Group", "Loss", "Regret", "regret", "week_of"]
+__all__ = [
+    "LOSES_LEAST_S",
+    "PLAIN",
+    "REALLY",
+    "RULES",
+    "WARM_UP_S",
+    "Figures",
+    "Group",
+    "Loss",
+    "Regret",
+    "regret",
+    "week_of",
+]
 
 REALLY = "really"
 """The column of what the log itself says."""

@@ -115,7 +115,8 @@ def _groups(caption: str, first: str, found: Regret, groups: Sequence[Group]) ->
     head.append("jobs that wait over 1 min longer")
     rows = []
     for g in groups:
-        row = [g.name or "(unnamed)", f"{g.jobs:,}", _signed(g.lost_s), _signed(g.lost_s / g.jobs), f"{g.change:+.1%}"]
+        lost = (_signed(g.lost_s), _signed(g.lost_s / g.jobs), f"{g.change:+.1%}")
+        row = [g.name or "(unnamed)", f"{g.jobs:,}", *lost]
         row += [_times(g.by[order]) for order in found.orders]
         rows.append([*row, f"{g.longer:,}"])
     return Plain(caption, head, rows)
@@ -132,10 +133,10 @@ def _signed(seconds: float) -> str:
 def _worst(found: Regret) -> Plain | None:
     if not found.worst:
         return None
-    rows = [
-        [loss.job, loss.user, loss.vc, str(loss.gpus), hours(loss.lost_s), hours(loss.wait_s["lucid"]), hours(loss.wait_s[PLAIN])]
-        for loss in found.worst
-    ]  # fmt: skip
+    rows = []
+    for loss in found.worst:
+        waits = (hours(loss.wait_s["lucid"]), hours(loss.wait_s[PLAIN]))
+        rows.append([loss.job, loss.user, loss.vc, str(loss.gpus), hours(loss.lost_s), *waits])
     head = ["job", "user", "VC", "GPUs", "JCT later by", "waits under Lucid", "in plain order"]
     return Plain("The jobs that would have come out later, most first", head, rows)
 

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from lucid.pages.page import write_page
+from lucid.pages.units import show_count, show_duration, show_share
 from lucid.simulator.engine import Run
 from lucid.simulator.gains import Gains, gains_headline, loss_text
 from lucid.simulator.metrics import LARGE_GPUS, SIZES
+from lucid.simulator.record import DecisionLog
 from lucid.simulator.report import charts, policies, summary, tables
 from lucid.simulator.report.bars import bar_chart
+from lucid.simulator.report.jobs import TellStory, pack_jobs
 from lucid.simulator.report.series import TimeLines, completion_grid, jct_of, time_lines
-from lucid.pages.units import show_count, show_duration, show_share
 
 __all__ = ["write_report"]
 
@@ -29,12 +31,15 @@ def write_report(
     metrics: Mapping[str, dict[str, Any]],
     notes: Sequence[str] = (),
     told: Sequence[Gains] = (),
+    logs: Mapping[str, DecisionLog] | None = None,
+    tell: TellStory | None = None,
 ) -> None:
     """Write one HTML page that needs nothing beside itself, the same bytes for the same runs.
 
     ``metrics``: what ``run_metrics`` says of each run, by policy. ``notes`` stand near the top; where one says
     that the trace is synthetic, so does the page's title. The first run is what the others are measured against.
     ``told``: who gains and who loses; the page shows lucid, or the last policy where lucid was not replayed.
+    ``logs``: the decisions by policy, for the timeline of nodes; ``tell`` makes the story of a job of them.
 
     Raises:
         ValueError: there are no runs.
@@ -43,7 +48,18 @@ def write_report(
     if not runs:
         raise ValueError("a report needs at least one run")
     context = {**_context(trace_name, runs, metrics, notes), "gains": _gains(told)}
-    write_page(path, "lucid.simulator.report", "report.html.j2", context)
+    styles = [style for _, style in context["keys"]]
+    context["pack"] = pack_jobs(runs, styles, logs or {}, tell, _looked_at(runs)) if runs[0].outcomes else None
+    context["looked_at"] = _looked_at(runs)
+    write_page(path, "lucid.simulator.report", "report.html.j2", context, _SCRIPTS)
+
+
+_SCRIPTS = ("simulator/report/jobs.js", "simulator/report/timeline.js")
+
+
+def _looked_at(runs: Sequence[Run]) -> str:
+    """The policy whose jobs are shown first."""
+    return next((run.policy for run in runs if run.policy == "lucid"), runs[-1].policy)
 
 
 def _context(

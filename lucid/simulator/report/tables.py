@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from lucid.simulator.gains import Gains
 from lucid.pages.picture import Plain
 from lucid.pages.scales import time_unit
-from lucid.simulator.report.series import Floats, TimeLines
 from lucid.pages.units import show_change, show_count, show_duration, show_share, unit_of
+from lucid.simulator.gains import Gains
+from lucid.simulator.report.series import Floats, TimeLines
 
 __all__ = [
     "Cell",
