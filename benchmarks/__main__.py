@@ -14,6 +14,7 @@ import click
 
 from benchmarks import (
     contention,
+    exposition,
     fair,
     forecaster,
     frontier,
@@ -57,6 +58,7 @@ PARTS: dict[str, tuple[Part, str]] = {
     "restarts": (restarts.figures, "what it costs that nobody is started over who did not ask for it"),
     "contention": (contention.figures, "error of the contention model on measured pairs"),
     "sampler": (sampler.figures, "what the sampler costs a node: CPU, memory, disk"),
+    "metrics": (exposition.figures, "one scrape of /metrics at 10,000 waiting jobs: series, CPU time"),
     "systems": (systems.figures, "Muri, Pollux, Optimus, elastic: times of decisions, and the elastic experiment"),
     "tuner": (tuner.search, "200 trials of a synthetic 10,000-job month on two processes, beside bare replays"),
     "clusters": (tuner.clusters, "the tuner on 20 synthetic clusters: how many of its proposals lose afterwards"),

@@ -41,6 +41,7 @@ _COMMANDS = {
     "calibrate": "lucid.cli.calibrate:calibrate",
     "bench": "lucid.cli.bench:bench",
     "demo": "lucid.cli.demo:demo",
+    "web": "lucid.web.command:web",
 }
 """In the order of the help. A command is imported when it is called: plotting and models are slow to load."""
 
