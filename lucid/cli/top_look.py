@@ -10,11 +10,10 @@ from pathlib import Path
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.cli.live import live_settings, lives, seen_store
 from lucid.cli.live_story import live_story, with_expected_start
-from lucid.cli.queue import QueueRow, queue_rows
-from lucid.cli.render import decision_text, duration, reason_text
+from lucid.cli.queue_rows import QueueRow, line_of, queue_rows, why_words
+from lucid.cli.render import duration
 from lucid.cli.start_words import start_words
 from lucid.config import Settings
-from lucid.core.decision import DecisionRow
 from lucid.core.job import Running
 from lucid.core.node import Node
 from lucid.errors import LucidError
@@ -142,20 +141,12 @@ def _run(entry: Running, running: dict[str, Running], last: LastPlan) -> Row:
 def _wait(row: QueueRow, last: LastPlan, ahead: Forecast) -> Row:
     job, now_s = row.entry.job, last.snapshot.now_s
     waits_s, estimate_s = now_s - row.entry.since_s, last.snapshot.predictions[job.id].duration_s
-    why = _why(row.decision)
+    why = why_words(row.decision)
     cells = (
-        row.partition, str(row.position or "-"), job.id, job.user, str(job.gpus), duration(waits_s),
+        line_of(row, last), str(row.position or "-"), job.id, job.user, str(job.gpus), duration(waits_s),
         duration(estimate_s), start_words(row.starts_in_s, ahead.ahead_s, bool(row.entry.barred)), why,
     )  # fmt: skip
     starts_s = float("inf") if row.starts_in_s is None else float(row.starts_in_s[1])
     position = float(row.position or 0)
-    order = (row.partition, position, job.id, job.user, float(job.gpus), waits_s, estimate_s, starts_s, why)
+    order = (line_of(row, last), position, job.id, job.user, float(job.gpus), waits_s, estimate_s, starts_s, why)
     return Row(job.id, tuple(map(shown, cells)), order, job.user, job.id)
-
-
-def _why(decision: DecisionRow | None) -> str:
-    if decision is None:
-        return "not decided yet"
-    if decision.verb != "hold":
-        return decision_text(decision)
-    return "; ".join(reason_text(reason) for reason in decision.reasons)

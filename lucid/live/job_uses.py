@@ -21,21 +21,31 @@ _DAY_S = 86400.0
 
 
 def job_accounts(
-    store: SqliteStore, uses: UseFolder, settings: Settings, now_s: float, days: float | None = None
+    store: SqliteStore,
+    uses: UseFolder,
+    settings: Settings,
+    now_s: float,
+    days: float | None = None,
+    running: Iterable[tuple[Running, float]] | None = None,
 ) -> list[JobAccount]:
     """The account of every job that ended in the last ``days`` (``efficiency.days`` if not given) before ``now_s``
     (Unix seconds) or that runs, over its whole run, by end.
+    ``running``: the jobs that run, with the time, where they are known already.
 
     Raises:
         StoreError: the store cannot be read.
     """
     rules: EfficiencySettings = settings.efficiency
     since_s = now_s - (rules.days if days is None else days) * _DAY_S
-    return judged(job_uses(store, uses.uses(), settings, since_s), rules)
+    return judged(job_uses(store, uses.uses(), settings, since_s, running), rules)
 
 
 def job_uses(
-    store: SqliteStore, uses: Mapping[str, tuple[GpuUse, ...]], settings: Settings, since_s: float
+    store: SqliteStore,
+    uses: Mapping[str, tuple[GpuUse, ...]],
+    settings: Settings,
+    since_s: float,
+    running: Iterable[tuple[Running, float]] | None = None,
 ) -> list[JobUse]:
     """The jobs that ended since then, and those that run, by end.
 
@@ -73,22 +83,22 @@ def job_uses(
         if one.job.gpus and one.ran_s > 0
     ]
     gone = {one.job_id for one in ended}
-    running = [
+    now = [
         made(entry.job, entry.start_s, now_s, entry.profile, running=True, state="RUNNING")
-        for entry, now_s in _running(store)
+        for entry, now_s in (_running(store) if running is None else running)
         if entry.job.gpus and entry.job.id not in gone
     ]
-    return [*ended, *running]
+    return [*ended, *now]
 
 
 def _running(store: SqliteStore) -> Iterable[tuple[Running, float]]:
-    """Jobs that run, as of lucidd's last picture, each with the time of that picture."""
-    picture = store.view("snapshot")
+    """Jobs that run, as of lucidd's last picture, each with the time of lucidd's last look: nothing has changed
+    since the picture."""
+    picture, status = store.view("snapshot"), store.view("status")
     try:
+        now_s = max(float(picture["now_s"]), float((status or {}).get("at_s", 0.0)))
         return [
-            (from_json(Running, entry), float(picture["now_s"]))
-            for part in picture["partitions"].values()
-            for entry in part["running"]
+            (from_json(Running, entry), now_s) for part in picture["partitions"].values() for entry in part["running"]
         ]
     except (KeyError, TypeError, ValueError, AttributeError):
         return []  # none yet, or another version of Lucid drew it

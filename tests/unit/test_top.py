@@ -14,7 +14,7 @@ from test_daemon import Site
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 
-from lucid.cli.queue import queue_rows
+from lucid.cli.queue_rows import queue_rows
 from lucid.cli.top_app import TopApp
 from lucid.cli.top_look import COLUMNS, look
 from lucid.live.last_plan import last_plan
@@ -34,7 +34,7 @@ def busy(tmp_path: Path) -> Site:
     site.submit("8", 4, user="eve")
     site.submit("7", 4, user="ada")
     site.turns(200.0)
-    site.submit("9", 2, user="ada", shareable=False)
+    site.submit("9", 3, user="ada")
     site.turns(200.0)
     return site
 
