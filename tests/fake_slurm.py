@@ -55,10 +55,17 @@ class FakeSlurm:
 
     defaults: dict[str, JobDefaults] = field(default_factory=dict)
     shares: dict[tuple[str, str], float] = field(default_factory=dict)
+    private: str = "none"
+    """PrivateData."""
     no_munge: str = ""
     """Why nothing can be sealed; empty: it can."""
     limits: Callable[[SlurmJob], str] = lambda job: ""
     """The reason for which slurmctld does not start a released job that would fit; empty: none."""
+
+    def config(self) -> dict[str, str]:
+        if self.down:
+            raise ClusterUnavailable("down")
+        return {"PrivateData": self.private}
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         return dict(self.shares)

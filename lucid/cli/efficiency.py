@@ -21,7 +21,7 @@ from lucid.errors import ConfigError
 from lucid.live.job_uses import job_accounts
 from lucid.shown import shown
 
-__all__ = ["efficiency"]
+__all__ = ["account_to_dict", "efficiency", "total_to_dict"]
 
 _JOBS_SHOWN = 20
 
@@ -81,14 +81,15 @@ def efficiency(
 def _data(accounts: list[JobAccount], days: float) -> dict[str, Any]:
     return {
         "days": days,
-        "total": _total(total_of("", accounts)),
-        "users": [_total(one) for one in totals(accounts, lambda account: account.job.user)],
-        "accounts": [_total(one) for one in totals(accounts, lambda account: account.job.account)],
-        "jobs": [_job(one) for one in accounts],
+        "total": total_to_dict(total_of("", accounts)),
+        "users": [total_to_dict(one) for one in totals(accounts, lambda account: account.job.user)],
+        "accounts": [total_to_dict(one) for one in totals(accounts, lambda account: account.job.account)],
+        "jobs": [account_to_dict(one) for one in accounts],
     }
 
 
-def _total(one: Total) -> dict[str, Any]:
+def total_to_dict(one: Total) -> dict[str, Any]:
+    """JSON form."""
     share = one.wasted_share
     return {
         "name": one.name,
@@ -103,7 +104,8 @@ def _total(one: Total) -> dict[str, Any]:
     }
 
 
-def _job(one: JobAccount) -> dict[str, Any]:
+def account_to_dict(one: JobAccount) -> dict[str, Any]:
+    """JSON form, with what to do about each kind of waste."""
     job = one.job
     return {
         "job": job.job_id,

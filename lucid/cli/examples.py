@@ -44,6 +44,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "why-not": (
         "lucidctl why-not 17",
         "lucidctl why-not 17 --gpus 2 --share",
+        "lucidctl why-not 17 --vc vision",
     ),
     "history": ("lucidctl history --days 1 --limit 20",),
     "efficiency": (
@@ -137,6 +138,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "bench": ("lucidctl bench plan --size 1000:512",),
     "bench plan": ("lucidctl bench plan --policy lucid --size 1000:512",),
     "demo": ("lucidctl demo --out out/demo --seed 1",),
+    "web": (
+        "lucidctl web --demo                       # a simulated cluster, without Slurm",
+        "lucidctl web --config /etc/lucid/lucid.toml --port 8765    # what lucidd sees, as its user",
+    ),
     "tune search": (
         "lucidctl tune search --history sacct.txt --vcs vcs.csv --out tune",
         "lucidctl tune search --history 30d --config lucid.toml --only packing --out tune",

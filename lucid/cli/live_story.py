@@ -16,8 +16,8 @@ from lucid.cli.story import Story, row_to_dict
 from lucid.config import Settings
 from lucid.core.decision import DecisionRow
 from lucid.errors import ConfigError
-from lucid.live.last_plan import last_plan
 from lucid.live.published import Published
+from lucid.live.seen_plan import seen_picture, seen_plan
 
 __all__ = ["check_waits_for_lucid", "live_story", "with_expected_start"]
 
@@ -35,10 +35,10 @@ def live_story(store: SqliteStore | Published, job_id: str, profiling: str = "")
         words = "this is the last decision; only lucidd's user and root can read the earlier ones"
         return _story(job_id, [_last_decision(store, job_id)], profiling, estimate=[words])
     rows, actions = store.decisions(job_id), store.actions(job_id)
-    measured, said = store.profiles().get(job_id), store.prediction(job_id)
+    measured, said = store.profile(job_id), store.prediction(job_id)
     if not rows and not actions:
         raise ConfigError(_why_nothing(store, job_id))
-    joined = [(d.job_id, d.at_s) for d in store.decisions(limit=50_000) if d.beside == job_id and d.mode == "pack"]
+    joined = store.joined(job_id, rows[0].at_s if rows else 0.0)
     story, data = _story(
         job_id,
         rows,
@@ -88,6 +88,8 @@ def with_expected_start(
     """The same, and ``data`` too, with the expected start of a job that waits."""
     if store.view("snapshot") is None:
         return story
+    from lucid.live.last_plan import last_plan  # with all policies: the story itself needs none
+
     last = last_plan(store)
     if not any(entry.job.id == data["job"] for part in last.snapshot.partitions.values() for entry in part.pending):
         return story
@@ -99,7 +101,7 @@ def with_expected_start(
 
 
 def _last_decision(store: Published, job_id: str) -> DecisionRow:
-    row = last_plan(store).row(job_id)
+    row = seen_plan(store, seen_picture(store)).row(job_id)
     if row is not None:
         return row
     check_waits_for_lucid(store, job_id)
@@ -139,4 +141,4 @@ def _ran_at_once(store: SqliteStore, job_id: str) -> bool:
     seen = store.view("snapshot")
     partitions = {} if seen is None else snapshot_from_dict(seen).partitions
     running = {entry.job.id for part in partitions.values() for entry in part.running}
-    return job_id in running or any(ended.job.id == job_id for ended in store.ended())
+    return job_id in running or store.ended_job(job_id) is not None

@@ -86,6 +86,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "bench": ("lucid.cli.bench:bench", "Measure the speed of Lucid on this machine."),
     "demo": ("lucid.cli.demo:demo", "Simulate a SYNTHETIC month of a small cluster."),
+    "web": ("lucid.web.command:web", "Serve read-only pages: cluster, queue, jobs, people, health."),
 }
 """In the order of the help: what to import when the command is called, and the first sentence of its help. The help
 of ``lucidctl`` is made of these alone, since plotting and models are slow to load."""
@@ -97,6 +98,7 @@ _EXTRAS: Mapping[str, str] = {
     "torch": "calibrate",
     "httpx": "rest",
     "pynvml": "node",
+    **dict.fromkeys(("prometheus_client", "starlette", "uvicorn"), "web"),
 }
 """Libraries that a plain installation lacks, and the extra that brings each."""
 _INTERRUPTED = 130  # 128 + SIGINT

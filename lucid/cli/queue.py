@@ -4,50 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.live import config_option, live_settings, seen_store
+from lucid.cli.queue_rows import QueueRow, queue_row_to_dict, queue_rows
 from lucid.cli.render import decision_text, duration, reason_text
 from lucid.cli.start_words import start_words
-from lucid.cli.story import row_to_dict
 from lucid.core.decision import DecisionRow
-from lucid.core.job import Pending
 from lucid.live.last_plan import LastPlan, last_plan
-from lucid.orchestrator.forecast import Forecast
 from lucid.shown import shown
 
-__all__ = ["QueueRow", "queue", "queue_rows"]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRow:
-    """One waiting job. ``position``: its place in the order in which the policy served the partition's jobs, from 1;
-    ``None`` where it starts, or moves on, elsewhere. ``starts_in_s``: seconds until its next start: early, likely and
-    late (``expected_start``); ``None`` where no start is foreseen."""
-
-    partition: str
-    position: int | None
-    entry: Pending
-    decision: DecisionRow | None
-    starts_in_s: tuple[int, int, int] | None
-
-
-def queue_rows(last: LastPlan, ahead: Forecast) -> list[QueueRow]:
-    """All waiting jobs, by partition, each in the plan's order; jobs that leave the partition's queue come first."""
-    rows: list[QueueRow] = []
-    for name, partition in last.snapshot.partitions.items():
-        part = last.plan.partitions.get(name)
-        positions = {} if part is None else part.positions
-        for entry in sorted(partition.pending, key=lambda e: positions.get(e.job.id, 0)):
-            job_id = entry.job.id
-            starts_in_s = last.expected(partition, entry, ahead)
-            rows.append(QueueRow(name, positions.get(job_id), entry, last.row(job_id), starts_in_s))
-    return rows
+__all__ = ["queue"]
 
 
 @click.command()
@@ -66,7 +36,7 @@ def queue(config: Path, as_json: bool) -> None:
     rows = queue_rows(last, ahead)
     aside: dict[str, str] = (store.view("status") or {}).get("aside") or {}
     if as_json:
-        found = [_to_dict(row, last) for row in rows]
+        found = [queue_row_to_dict(row, last) for row in rows]
         say(json.dumps({"at_s": snapshot.now_s, "queue": found, "aside": aside}, indent=1))
         return
     table = Table(caption=f"as of {time.strftime('%F %T', time.localtime(snapshot.now_s))}")
@@ -87,23 +57,6 @@ def queue(config: Path, as_json: bool) -> None:
     stdout_console().print(table)
     for job_id, words in aside.items():
         say(shown(f"job {job_id} waits, but not for Lucid: {words}"))
-
-
-def _to_dict(row: QueueRow, last: LastPlan) -> dict[str, Any]:
-    job, prediction = row.entry.job, last.snapshot.predictions[row.entry.job.id]
-    return {
-        "partition": row.partition,
-        "vc": job.vc,
-        "position": row.position,
-        "job": job.id,
-        "user": job.user,
-        "gpus": job.gpus,
-        "waited_s": round(last.snapshot.now_s - row.entry.since_s, 1),
-        "estimate_s": round(prediction.duration_s, 1),
-        "estimate_by": prediction.duration_source,
-        "starts_in_s": row.starts_in_s,
-        "decision": None if row.decision is None else row_to_dict(row.decision),
-    }
 
 
 def _line(row: QueueRow, last: LastPlan) -> str:

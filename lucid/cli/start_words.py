@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lucid.cli.render import duration
 
 if TYPE_CHECKING:  # planning loads every policy, and `status` plans nothing
-    from lucid.live.last_plan import LastPlan
+    from lucid.live.seen_plan import SeenPlan
     from lucid.orchestrator.forecast import Forecast
     from lucid.orchestrator.start_times import StartForecast
 
@@ -25,7 +25,7 @@ def start_words(starts_in_s: tuple[int, int, int] | None, ahead_s: float, barred
     return f"{duration(likely_s)} ({duration(early_s)} to {duration(late_s)})" if likely_s else "now"
 
 
-def starts_of(last: LastPlan, ahead: Forecast, job_id: str) -> tuple[dict[str, Any], str] | None:
+def starts_of(last: SeenPlan, ahead: Forecast, job_id: str) -> tuple[dict[str, Any], str] | None:
     """When a waiting job is expected to start, as JSON and in words; ``None`` where it does not wait."""
     for partition in last.snapshot.partitions.values():
         for entry in partition.pending:

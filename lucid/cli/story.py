@@ -36,18 +36,22 @@ class Story:
     estimate: Sequence[str] = ()
     profiling: str = ""
 
-    def text(self, width: int = WIDTH) -> str:
-        """In words, lines of at most ``width`` columns; a longer one goes on under its own beginning."""
-        lines = [shown(self.head)]
-        if self.submit_s is not None:
-            lines.append(f"{when(self.submit_s)}  submitted")
+    def told(self) -> list[tuple[float, list[str]]]:
+        """What was decided and what happened, oldest first: the time, a headline, and the comparisons."""
         told = [
             (row.at_s, [decision_text(row, row.partition == self.profiling), *map(reason_text, row.reasons)])
             for row in self.rows
         ]
         told += [(at_s, [f"job {other} starts beside it, on the same GPUs"]) for other, at_s in self.joined]
         told += [(at_s, [words]) for at_s, words in self.events]
-        for at_s, (headline, *reasons) in sorted(told, key=lambda item: item[0]):
+        return sorted(told, key=lambda item: item[0])
+
+    def text(self, width: int = WIDTH) -> str:
+        """In words, lines of at most ``width`` columns; a longer one goes on under its own beginning."""
+        lines = [shown(self.head)]
+        if self.submit_s is not None:
+            lines.append(f"{when(self.submit_s)}  submitted")
+        for at_s, (headline, *reasons) in self.told():
             time = f"{when(at_s)}  "
             lines += _wrapped(time, headline, width)
             for reason in reasons:

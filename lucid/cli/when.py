@@ -98,7 +98,12 @@ def _answer(last: LastPlan, home: Partition, job: Job, predictor: Predictor) -> 
         predictions={**snapshot.predictions, _ID: said},
     )
     ahead = forecast(
-        asked_of, policy.plan(asked_of), policy, pair_speed=predictor.pair_speed, until=frozenset((_ID,))
+        asked_of,
+        policy.plan(asked_of),
+        policy,
+        pair_speed=predictor.pair_speed,
+        until=frozenset((_ID,)),
+        run_times=last.run_times,
     )
     starts_in_s = last.expected(inside, entry, ahead)
     words = start_words(starts_in_s, ahead.ahead_s)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,18 @@ from lucid.cli.live_story import check_waits_for_lucid
 from lucid.cli.render import decision_line, duration
 from lucid.cli.start_words import starts_of
 from lucid.cli.story import row_to_dict
-from lucid.core.decision import Plan, Start, verb_of
+from lucid.config import Settings
+from lucid.core.decision import DecisionRow, Plan, Start, verb_of
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
-from lucid.live.last_plan import last_plan, row_in
+from lucid.live.last_plan import LastPlan, last_plan
+from lucid.live.seen_plan import row_in
+from lucid.orchestrator.forecast import Forecast
 
-__all__ = ["why_not"]
+__all__ = ["Changes", "WhyNot", "asked_again", "why_not"]
+
+_AS_IT_IS = "as it is"
 
 _OTHER_PLAN = (
     "what would change that cannot be told: planning again here comes to another plan than lucidd's, because its "
@@ -30,44 +36,82 @@ _OTHER_PLAN = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the job would have asked for; with nothing set, half its GPUs, and to share them."""
+
+    gpus: int | None = None
+    share: bool = False
+    vc: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WhyNot:
+    """``rows``: the decision as it is, and as it would be, each with its words; ``None`` where nothing is decided.
+    ``agrees``: does planning again come to lucidd's own plan? Else nothing can be told of what would be. ``starts``:
+    when the job is expected to start, as JSON and in words."""
+
+    job_id: str
+    at_s: float
+    rows: Mapping[str, DecisionRow | None]
+    agrees: bool
+    starts: tuple[dict[str, Any], str] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        made = {words: row and {**row_to_dict(row), "words": decision_line(row)} for words, row in self.rows.items()}
+        data: dict[str, Any] = {
+            "job": self.job_id,
+            "as_it_is": made.pop(_AS_IT_IS),
+            **(self.starts[0] if self.starts else {}),
+            "if": made,
+        }
+        return data if self.agrees else {**data, "why_no_if": _OTHER_PLAN}
+
+
+def asked_again(
+    last: LastPlan, settings: Settings, config: Path, job_id: str, changes: Changes, ahead: Forecast | None = None
+) -> WhyNot:
+    """Plan lucidd's last snapshot again with only this job changed. ``ahead``: where it is known already.
+
+    Raises:
+        ConfigError: the job does not wait, or there is no such VC.
+    """
+    name, entry = _waiting(last.snapshot, job_id)
+    policy = last.policy_again(settings, config)
+    agrees = _agree(last.plan, policy.plan(last.snapshot), job_id)
+    rows = {_AS_IT_IS: last.row(job_id)}
+    for words, (home, changed) in _variants(last.snapshot, name, entry, changes).items() if agrees else ():
+        rows[words] = row_in(policy.plan(_with(last.snapshot, name, entry, home, changed)), job_id, last.modes)
+    found = starts_of(last, ahead or last.ahead(settings, config), job_id)
+    return WhyNot(job_id, last.snapshot.now_s, rows, agrees, found)
+
+
 @click.command("why-not")
 @click.argument("job_id", metavar="JOB")
 @click.option("--gpus", type=click.IntRange(min=1), help="What if it asked for so many GPUs?")
 @click.option("--share", is_flag=True, help="What if it were willing to share its GPUs?")
+@click.option("--vc", help="What if it had been submitted to this VC?")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def why_not(job_id: str, gpus: int | None, share: bool, config: Path, as_json: bool) -> None:
+def why_not(job_id: str, gpus: int | None, share: bool, vc: str | None, config: Path, as_json: bool) -> None:
     """Say why JOB waits, and whether it would start now if it had asked for something else.
 
-    With --gpus or --share, the command plans lucidd's last snapshot again with only this job changed.
+    With --gpus, --share or --vc, the command plans lucidd's last snapshot again with only this job changed.
     """
     settings = live_settings(config)
     store = seen_store(settings)
     check_waits_for_lucid(store, job_id)
-    last = last_plan(store)
-    name, entry = _waiting(last.snapshot, job_id)
-    policy = last.policy_again(settings, config)
-    agrees = _agree(last.plan, policy.plan(last.snapshot), job_id)
-    rows = {"as it is": last.row(job_id)}
-    for words, changed in _variants(entry, gpus, share).items() if agrees else ():
-        rows[words] = row_in(policy.plan(_with(last.snapshot, name, entry, changed)), job_id, last.modes)
-    found = starts_of(last, last.ahead(settings, config), job_id)
+    found = asked_again(last_plan(store), settings, config, job_id, Changes(gpus, share, vc))
     if as_json:
-        made = {words: row and {**row_to_dict(row), "words": decision_line(row)} for words, row in rows.items()}
-        data: dict[str, Any] = {
-            "job": job_id,
-            "as_it_is": made.pop("as it is"),
-            **(found[0] if found else {}),
-            "if": made,
-        }
-        say(json.dumps(data if agrees else {**data, "why_no_if": _OTHER_PLAN}, indent=1))
+        say(json.dumps(found.to_dict(), indent=1))
         return
-    say(f"job {job_id}, by what lucidd saw {duration(time.time() - last.snapshot.now_s)} ago")
-    if found is not None:
-        say(f"starts in about: {found[1]}")
-    for words, row in rows.items():
+    say(f"job {job_id}, by what lucidd saw {duration(time.time() - found.at_s)} ago")
+    if found.starts is not None:
+        say(f"starts in about: {found.starts[1]}")
+    for words, row in found.rows.items():
         say(f"{words}: {'not decided' if row is None else decision_line(row)}")
-    if not agrees:
+    if not found.agrees:
         say(f"{_OTHER_PLAN}; ask an operator for sudo -u lucid lucidctl why-not {job_id}")
 
 
@@ -92,14 +136,23 @@ def _agree(plan: Plan, again: Plan, job_id: str) -> bool:
     return outline(plan) == outline(again)
 
 
-def _variants(entry: Pending, gpus: int | None, share: bool) -> dict[str, Pending]:
-    if gpus is None and not share:
+def _variants(snapshot: Snapshot, name: str, entry: Pending, changes: Changes) -> dict[str, tuple[str, Pending]]:
+    """The job as it would be, with the partition in which it would wait, by what is changed."""
+    gpus, share = changes.gpus, changes.share
+    if gpus is None and not share and changes.vc is None:
         gpus, share = entry.job.gpus // 2 or None, True
-    found: dict[str, Pending] = {}
+    found: dict[str, tuple[str, Pending]] = {}
     if gpus is not None:
-        found[f"with {gpus} GPU{'s' if gpus != 1 else ''}"] = _with_gpus(entry, gpus)
+        found[f"with {gpus} GPU{'s' if gpus != 1 else ''}"] = name, _with_gpus(entry, gpus)
     if share:
-        found["willing to share"] = replace(entry, job=replace(entry.job, shareable=True), alone=False)
+        found["willing to share"] = name, replace(entry, job=replace(entry.job, shareable=True), alone=False)
+    if changes.vc is not None:
+        home = snapshot.home(changes.vc)
+        if home is None or home.profiling:
+            known = (vc for part in snapshot.partitions.values() if not part.profiling for vc in part.vcs)
+            raise ConfigError(f"--vc {changes.vc}: lucidd looks after no such VC; it does after: {', '.join(known)}")
+        room = name if snapshot.partitions[name].profiling else home.name
+        found[f"in VC {changes.vc}"] = room, replace(entry, job=replace(entry.job, vc=changes.vc))
     return found
 
 
@@ -111,7 +164,14 @@ def _with_gpus(entry: Pending, gpus: int) -> Pending:
     return replace(entry, job=replace(job, gpus=gpus, min_nodes=nodes, cpus=cpus, mem_mib=mem_mib))
 
 
-def _with(snapshot: Snapshot, name: str, entry: Pending, changed: Pending) -> Snapshot:
-    partition = snapshot.partitions[name]
-    pending = tuple(changed if e is entry else e for e in partition.pending)
-    return replace(snapshot, partitions={**snapshot.partitions, name: replace(partition, pending=pending)})
+def _with(snapshot: Snapshot, name: str, entry: Pending, home: str, changed: Pending) -> Snapshot:
+    """The job as it would be, in its place in the queue; in another partition at the end."""
+    own, other = snapshot.partitions[name], snapshot.partitions[home]
+    if home == name:
+        parts = {name: replace(own, pending=tuple(changed if e is entry else e for e in own.pending))}
+    else:
+        parts = {
+            name: replace(own, pending=tuple(e for e in own.pending if e is not entry)),
+            home: replace(other, pending=(*other.pending, changed)),
+        }
+    return replace(snapshot, partitions={**snapshot.partitions, **parts})

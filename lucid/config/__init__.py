@@ -27,6 +27,7 @@ from lucid.config.policy import (
     with_defaults,
 )
 from lucid.config.reference import settings_reference
+from lucid.config.web import Anonymous, Others, WebSettings
 from lucid.config.whole import (
     OF_SIMULATIONS,
     Settings,
@@ -41,6 +42,7 @@ from lucid.config.whole import (
 __all__ = [
     "LIVE_DEFAULTS",
     "OF_SIMULATIONS",
+    "Anonymous",
     "BackfillSettings",
     "DaemonSettings",
     "EfficiencySettings",
@@ -50,6 +52,7 @@ __all__ = [
     "ModelSettings",
     "MuriSettings",
     "OptimusSettings",
+    "Others",
     "OverheadSettings",
     "PackingSettings",
     "PolicySettings",
@@ -62,6 +65,7 @@ __all__ = [
     "SlurmSettings",
     "TiresiasSettings",
     "TunerSettings",
+    "WebSettings",
     "library_folder",
     "load_settings",
     "own_job_log",

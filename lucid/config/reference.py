@@ -33,7 +33,7 @@ _SIMULATIONS: Final = """
 They stand in a file for `lucidctl simulate --config`. lucidd does not start with a file that sets one of them; it
 takes those of the policy that `daemon.policy` names.
 """
-_ORDER: Final = ("daemon", "slurm", "policy", "models", "tuner", "efficiency", "overheads")
+_ORDER: Final = ("daemon", "slurm", "policy", "models", "tuner", "efficiency", "web", "overheads")
 _BOUNDS: Final = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
 
 

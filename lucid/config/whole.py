@@ -15,6 +15,7 @@ from lucid.config.base import Section, of_simulations, simulated
 from lucid.config.efficiency import EfficiencySettings
 from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings, TunerSettings
 from lucid.config.policy import OverheadSettings, PolicySettings
+from lucid.config.web import WebSettings
 from lucid.errors import ConfigError
 
 __all__ = [
@@ -43,6 +44,7 @@ class Settings(Section):
     tuner: TunerSettings = TunerSettings()
     slurm: SlurmSettings = SlurmSettings()
     daemon: DaemonSettings = DaemonSettings()
+    web: WebSettings = WebSettings()
     efficiency: EfficiencySettings = EfficiencySettings()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,11 @@ def tell_status(
     publisher: Publisher,
     lasts_s: float,
     tally: Tally | None,
+    private_data: Sequence[str] | None,
 ) -> None:
     """Put the picture into the store, and publish of it what names nobody. ``count``: cycles so far; ``cycles``:
     while this daemon has the lease; ``snapshot``: of this turn, if it went well; ``lasts_s``: how long a lease lasts;
-    ``tally``: what this process has counted.
+    ``tally``: what this process has counted; ``private_data``: as ``PrivateData.words``.
 
     Raises:
         StoreError: it cannot be written.
@@ -75,6 +76,7 @@ def tell_status(
         "last_error": turns.last_error,
         "failed_turns": turns.failed,
         "left_out": parts.left_out.told(),
+        "private_data": private_data,
     }
     if tally is not None:
         status["counts"] = tally.to_dict()

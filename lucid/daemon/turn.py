@@ -23,6 +23,7 @@ from lucid.errors import ClusterError, ClusterUnavailable, StoreError, UnsafePla
 from lucid.live.anew import Carried, carried_from
 from lucid.live.modes import modes_from
 from lucid.live.policy_memory import PolicyMemory
+from lucid.live.private_data import PrivateData
 from lucid.live.published import Publisher
 from lucid.live.records import records_folder
 from lucid.live.switches import settle_switches
@@ -54,6 +55,7 @@ class Daemon:
         self._carried = Carried()
         self._policy_memory = PolicyMemory(parts.store, self._settings.daemon.policy)
         self._publisher = Publisher(self._settings)
+        self._private = PrivateData(parts.client.config)
         self._tally: Tally | None = None
 
     @property
@@ -127,6 +129,7 @@ class Daemon:
             self._switches = self.parts.store.settings()
             result = cycles.run()
             self._count += 1
+            self._private.look(self.parts.clock.now_s())
             self._turns.last_error = ""
             beat(self.parts, self.modes, cycles, self._leader.standby())
             self._status(result.snapshot)
@@ -204,9 +207,10 @@ class Daemon:
 
     def _status(self, snapshot: Snapshot | None) -> None:
         paused, lasts_s = self._switches.get("paused") == "1", self._leader.lasts_s
+        publisher, private = self._publisher, self._private.words
         tell_status(
-            self.parts, self.modes, paused, self._turns, self._count, self._cycles, snapshot, self._publisher,
-            lasts_s, self._tally,
+            self.parts, self.modes, paused, self._turns, self._count, self._cycles, snapshot, publisher, lasts_s,
+            self._tally, private,
         )  # fmt: skip
 
     def _wait_s(self, cycles: Cycles, result: CycleResult) -> float:

@@ -257,7 +257,7 @@ def _packed(name: str, found: Partition, config: Mapping[str, str] | None) -> It
 
 
 def _way_there(home: Partition, room: Partition) -> Iterator[Finding]:
-    """Between a VC and a partition of Lucid's: jobs are moved to and fro."""
+    """Between a VC and a partition to which Lucid moves its jobs, and from which they come back."""
     mine, there = dict(home.allowed), dict(room.allowed)
     for key, names in there.items():
         if mine.get(key) != names:

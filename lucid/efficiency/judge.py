@@ -20,8 +20,8 @@ from lucid.profiler.use import GpuUse
 __all__ = ["JobAccount", "JobUse", "Waste", "judge", "judged"]
 
 _H: Final = 3600.0
-_START_SLACK_S: Final = 60.0
-"""The sampler's first reading may show the end of what ran on the GPU before."""
+_START_SLACK_S: Final = 5.0
+"""The first readings may show the end of what ran on the GPU before."""
 _UNUSED_SHARE: Final = 0.95
 """A GPU that stood idle for at least this share of its time was not used: making a context shows as work, too."""
 

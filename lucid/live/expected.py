@@ -18,7 +18,8 @@ def wait_of(partition: Partition, entry: Pending, ahead: Forecast) -> Wait | Non
     if planned_s is None and (entry.barred or ahead.ahead_s == math.inf):
         return None
     reach_s = ahead.ahead_s if planned_s is None else planned_s
-    return Wait(partition.name, entry.job.gpus, reach_s, planned_s is not None, partition.profiling)
+    spread = ahead.spreads.get(entry.job.id)
+    return Wait(partition.name, entry.job.gpus, reach_s, planned_s is not None, partition.profiling, spread)
 
 
 def expected_start(

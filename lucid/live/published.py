@@ -20,6 +20,7 @@ from lucid.core.as_json import from_json
 from lucid.core.snapshot import Partition
 from lucid.errors import StoreError
 from lucid.live.lending import lending_of
+from lucid.live.start_log import START_TIMES
 
 __all__ = ["Published", "Publisher", "published_file", "without_names"]
 
@@ -32,10 +33,12 @@ def published_file(settings: Settings) -> Path:
     return Path(settings.daemon.heartbeat).with_name("public.json")
 
 
-def without_names(picture: Mapping[str, Any]) -> dict[str, Any]:
+def without_names(picture: Mapping[str, Any], users: dict[str, str] | None = None) -> dict[str, Any]:
     """A picture of the cluster (``snapshot_to_dict``, with its plan) in which users are numbered, and accounts, names
-    and workloads are empty. What Lucid compares stays: sizes, times, places, measured loads, the reasons."""
-    users: dict[str, str] = {"": ""}
+    and workloads are empty. What Lucid compares stays: sizes, times, places, measured loads, the reasons.
+    ``users``: filled in with what each user is called there."""
+    users = {} if users is None else users
+    users[""] = ""
 
     def alias(user: str) -> str:
         return users.setdefault(user, f"user {len(users)}")
@@ -87,6 +90,13 @@ def _without_shares(policy: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {**policy, "settings": {**settings, "fairness": {**settings["fairness"], "shares": {}}}}
 
 
+def _times_without_names(times: Mapping[str, Any], users: Mapping[str, str]) -> dict[str, Any]:
+    """What came true of forecasts, by the numbers of those users who are in the picture."""
+    run_times = times["run_times"]
+    known = {users[user]: errors for user, errors in run_times["users"].items() if user in users}
+    return {**times, "run_times": {**run_times, "users": known}}
+
+
 class Publisher:
     """Writes the file when something in it has changed, at most once in a few seconds; deletes it where nothing is to
     be published."""
@@ -95,12 +105,17 @@ class Publisher:
         self.path = published_file(settings)
         self._on = settings.daemon.publish is Publish.JOBS
         self._picture: Mapping[str, Any] | None = None
+        self._times: Mapping[str, Any] | None = None
         self._written: tuple[object, ...] = ()
         self._next_s, self._trouble = float("-inf"), ""
 
     def take(self, picture: Mapping[str, Any]) -> None:
         """The picture of this cycle."""
         self._picture = picture
+
+    def take_times(self, times: Mapping[str, Any] | None) -> None:
+        """What came true of forecasts of starts, as the store keeps it."""
+        self._times = times
 
     def write(self, now_s: float, status: Mapping[str, Any]) -> None:
         """At the end of a cycle, with a *status* that names nobody. Where the file cannot be written, that is told,
@@ -114,8 +129,11 @@ class Publisher:
                 self.path.unlink(missing_ok=True)
             elif news != self._written or not self.path.exists():
                 whole = {**status, "partitions": _counted(self._picture)}
-                data = json.dumps({"snapshot": without_names(self._picture), "status": whole})
-                write_public(self.path, data.encode())
+                users: dict[str, str] = {}
+                told = {"snapshot": without_names(self._picture, users), "status": whole}
+                if self._times is not None:
+                    told[START_TIMES] = _times_without_names(self._times, users)
+                write_public(self.path, json.dumps(told).encode())
                 self._written = news
             self._trouble = ""
         except OSError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
 
@@ -19,13 +19,12 @@ from lucid.core.decision import (
     Resize,
     Start,
 )
-from lucid.core.job import Job, JobProfile, Pending, Running, Stage
-from lucid.core.ledger import host_share
-from lucid.core.placement import Placement, placement_gpus
+from lucid.core.job import Job, Pending, Running, Stage
 from lucid.core.reason import Unsafe
 from lucid.core.restart import Restarts, may_restart
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafeAction, UnsafePlan
+from lucid.orchestrator.check_book import Book
 from lucid.orchestrator.check_groups import check_groups
 from lucid.orchestrator.check_quotas import check_quotas
 
@@ -180,7 +179,7 @@ def check_partition(
         if isinstance(action.decision, Start | Resize | Regroup)
         for part in action.decision.placement
     }
-    book = _Book(partition, touched)
+    book = Book(partition, touched)
     for action in plan.actions:  # what leaves makes room first, as the cluster will apply it
         try:
             _known(action, partition, decisions.get(action.job_id), pending, running)
@@ -198,7 +197,7 @@ def check_partition(
     check_groups(partition, plan, group_limit)
 
 
-def _enter(book: _Book, action: Action, pending: Mapping[str, Pending], running: Mapping[str, Running]) -> None:
+def _enter(book: Book, action: Action, pending: Mapping[str, Pending], running: Mapping[str, Running]) -> None:
     decision = action.decision
     if isinstance(decision, Start):
         entry = pending[action.job_id]
@@ -246,106 +245,3 @@ def _known(
             f"job {job_id}: the plan cannot {type(wanted).__name__.lower()} it in partition {partition.name!r}, "
             "because the job is not in the state for that"
         )
-
-
-class _Book:
-    """Who holds which GPU, and what hosts have left. ``touched`` names the nodes that the plan starts something
-    on; jobs elsewhere are of no concern."""
-
-    def __init__(self, partition: Partition, touched: set[str]) -> None:
-        self.nodes = {node.name: node for node in partition.nodes if node.name in touched}
-        self.on_gpu: dict[tuple[str, int], list[str]] = {}
-        self.jobs: dict[str, tuple[Job, JobProfile | None, int]] = {}
-        self.masks: dict[str, tuple[tuple[str, int], ...]] = {}
-        self.cpus = {node.name: node.cpus_left for node in partition.nodes}
-        self.mem = {node.name: node.mem_left_mib for node in partition.nodes}
-        if not touched:
-            return
-        for entry in partition.running:
-            parts = entry.placement
-            if parts and (parts[0].node in touched or any(part.node in touched for part in parts[1:])):
-                self._put(entry.job, entry.profile, parts)
-
-    def _put(self, job: Job, profile: JobProfile | None, placement: tuple[tuple[str, int], ...]) -> None:
-        self.jobs[job.id] = (job, profile, len(placement))
-        self.masks[job.id] = tuple(sorted(placement))
-        for name, mask in placement:
-            here = mask.bit_count()
-            self.cpus[name] -= host_share(job.cpus, here, job.gpus)
-            self.mem[name] -= host_share(job.mem_mib, here, job.gpus)
-            while mask:
-                bit = mask & -mask
-                mask ^= bit
-                self.on_gpu.setdefault((name, bit), []).append(job.id)
-
-    def remove(self, entry: Running) -> None:
-        if entry.job.id not in self.jobs:
-            return
-        for name, mask in entry.placement:
-            here = mask.bit_count()
-            self.cpus[name] += host_share(entry.job.cpus, here, entry.job.gpus)
-            self.mem[name] += host_share(entry.job.mem_mib, here, entry.job.gpus)
-            while mask:
-                bit = mask & -mask
-                mask ^= bit
-                self.on_gpu[name, bit].remove(entry.job.id)
-
-    def add(
-        self,
-        job: Job,
-        profile: JobProfile | None,
-        placement: Placement,
-        beside: str | None,
-        group: Sequence[str] = (),
-    ) -> None:
-        gpus, elastic = placement_gpus(placement), job.elastic
-        if elastic is None and gpus != job.gpus:
-            raise UnsafePlan(f"job {job.id}: it asked for {job.gpus} GPUs, and would get {gpus}")
-        if elastic is not None and not elastic.min_gpus <= gpus <= elastic.max_gpus:
-            limits = f"{elastic.min_gpus} to {elastic.max_gpus}"
-            raise UnsafePlan(f"job {job.id}: it takes {limits} GPUs, and would get {gpus}")
-        if elastic is None and len(placement) < min(job.min_nodes, job.gpus):
-            raise UnsafePlan(f"job {job.id}: it asked for {job.min_nodes} nodes, and would get {len(placement)}")
-        if len({part.node for part in placement}) != len(placement):
-            raise UnsafePlan(f"job {job.id}: its placement names one node twice")
-        others: set[str] = set()
-        for name, mask in placement:
-            node = self.nodes.get(name)
-            if node is None or not node.available or mask >> node.gpus or not mask:
-                raise UnsafePlan(f"job {job.id}: GPUs {mask:#b} of node {name!r} are not available")
-            bits = mask
-            while bits:
-                bit = bits & -bits
-                bits ^= bit
-                others.update(self.on_gpu.get((name, bit), ()))
-        if beside is None and not others <= set(group):
-            held = f"its GPUs are held by {sorted(others)}"
-            raise UnsafePlan(f"job {job.id}: {held}, and the plan does not let them share")
-        if beside is not None:
-            self._pair(job, profile, placement, beside, others)
-        self._put(job, profile, placement)
-        for name, _ in placement:
-            node = self.nodes[name]
-            if (node.cpus and self.cpus[name] < 0 and job.cpus) or (
-                node.mem_mib and self.mem[name] < 0 and job.mem_mib
-            ):
-                raise UnsafePlan(f"job {job.id}: node {name!r} has too few CPUs or too little host memory for it")
-
-    def _pair(
-        self, job: Job, profile: JobProfile | None, placement: Placement, beside: str, others: set[str]
-    ) -> None:
-        if others != {beside}:
-            raise UnsafePlan(
-                f"job {job.id}: it would share its GPUs with {sorted(others)}, and the plan names {beside!r}; "
-                "at most two jobs share a GPU, both on exactly the same GPUs"
-            )
-        partner, other, _ = self.jobs[next(iter(others))]
-        if self.masks[partner.id] != tuple(sorted(placement)) or partner.gpus != job.gpus:
-            raise UnsafePlan(f"job {job.id}: it and its partner {partner.id} would hold different GPUs")
-        if profile is None or other is None:
-            unknown = job.id if profile is None else partner.id
-            raise UnsafePlan(f"job {unknown}: it would share GPUs, but its GPU memory has not been measured")
-        for name, _ in placement:
-            if profile.gpu_mem_mib + other.gpu_mem_mib > self.nodes[name].gpu_mem_mib:
-                peaks = f"{profile.gpu_mem_mib:g} + {other.gpu_mem_mib:g} MiB do not fit on a GPU of {name!r}"
-                raise UnsafePlan(f"jobs {job.id} and {partner.id}: {peaks} with {self.nodes[name].gpu_mem_mib} MiB")

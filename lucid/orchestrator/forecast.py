@@ -91,11 +91,8 @@ def forecast(
         most_paths: 1, or as many as the looks suffice for.
     """
     jobs = max(sum(len(part.pending) + len(part.running) for part in snapshot.partitions.values()), 1)
-    firsts = (
-        _FIRSTS
-        if run_times is not None and most_paths > 1 and jobs * _PLANS * len(_FIRSTS) <= most_looks
-        else _FIRSTS[:1]
-    )
+    several = run_times is not None and most_paths > 1 and jobs * _PLANS * len(_FIRSTS) <= most_looks
+    firsts = _FIRSTS if several else _FIRSTS[:1]
     looks = most_looks // len(firsts)
     if coarser is None:
         coarser = min(max(_REACH ** (1.0 / max(looks / jobs, 1.0)) - 1.0, _FINEST), _COARSEST)

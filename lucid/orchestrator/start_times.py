@@ -1,11 +1,13 @@
 """How sure a forecast of a start is: quantiles of forecasts that came true before, of waits like this one.
 
-The policy's planning ahead gives one time per job; here a range is put round it. Of every wait that has begun, what
-was forecast is kept; once the job starts, the logarithm of real over forecast wait is one more sample. A wait that
-goes on counts as a sample that is at least so long (the estimator of Kaplan and Meier), as otherwise only the short
-waits of a jam would be known while it lasts. Samples weigh by likeness (partition, size, forecast wait, how long
-ago). The range is the shortest that holds 8 of 10 samples, and is made longer, or shorter, until 8 of 10 starts fall
-inside (adaptive conformal inference, Gibbs and Candes 2021).
+Planning ahead gives one time per job; here a range is put round it. Of every wait that has begun, what was forecast
+is kept; once the job starts, the logarithm of real over forecast wait is one more sample. A wait that goes on counts,
+for less, as a sample that is at least so long (the estimator of Kaplan and Meier), as otherwise only the short waits
+of a jam would be known while it lasts. Samples weigh by likeness (partition, size, forecast wait, how far the planned
+paths differed, how long ago). The range is the shortest that holds 8 of 10 samples. Its ends are moved away from its
+middle, or towards it, by a factor that follows what came true: each start outside makes it larger, each inside
+smaller, so that 8 of 10 fall inside (adaptive conformal inference, Gibbs and Candes 2021; one factor for each kind of
+wait). A job that still waits past the end of its range is a miss from then on, and not only once it starts.
 
 Times are in seconds. Nothing here knows a clock, and nothing is random.
 """
@@ -30,19 +32,25 @@ _MOST = 400
 """Starts that are remembered."""
 _MOST_OPEN = 400
 """Waits under way that are remembered: no more are taken in then, as it is the long ones that must not be lost."""
-_LIKE_WAIT = 0.7
-"""Logarithm of the ratio of two forecast waits at which one counts for the other 1/e."""
+_LIKE_WAIT, _LIKE_SPREAD = 3.0, 3.0
+"""Logarithms of the ratio of two forecast waits, and of two spreads, at which one counts for the other 1/e."""
+_NO_SPREAD = 1.0
+"""Taken for the spread where one path was planned."""
 _OTHER_PARTITION = 0.5
+_GOES_ON = 0.3
+"""Weight of a wait that goes on."""
 _HALF_LIFE = 500
 """A sample counts half after so many later ones."""
 _LEARN = 0.03
 """How fast the length of ranges follows what came true."""
-_LEAST, _MOST_STRETCH = -0.5, 2.5
+_LEAST, _MOST_STRETCH = -1.2, 1.4
 """Between which the logarithm of the factor stays by which ranges are made longer."""
-_BLUR = (-0.5, -0.25, 0.0, 0.25, 0.5)
-"""Each sample stands for its neighbourhood too: a few equal ones do not make a forecast certain."""
+_BLUR = (-2.0, -1.0, 0.0, 1.0, 2.0)
+_WIDEST_BLUR, _LEAST_BLUR, _BLUR_BY = 0.25, 0.02, 0.8
+"""Each sample stands for its neighbourhood too: so many times the interquartile range of n samples, by n**(1/5)
+(Silverman 1986), within these bounds. A few equal ones do not make a forecast certain, many do."""
 _ENOUGH = 10
-_PRIOR = tuple(-1.8 + 0.3 * step for step in range(13))
+_PRIOR = tuple(-0.9 + 0.15 * step for step in range(13))
 _PRIOR_LATER = tuple(0.2 * step for step in range(13))
 """Before there are samples: logarithms of real over forecast, where a start is foreseen and where it is not."""
 _PRIOR_WEIGHT = 2.0
@@ -103,8 +111,12 @@ class StartTimes:
     def __init__(self) -> None:
         self._open: dict[str, StartForecast] = {}
         self._done: deque[StartForecast] = deque(maxlen=_MOST)
-        self._stretch = 0.0
-        """Logarithm of the factor by which ranges are made longer, to either side."""
+        self._stretch: dict[tuple[bool, bool], float] = {}
+        """Logarithm of the factor by which ranges are made longer to either side, by kind of wait."""
+        self._missed: set[str] = set()
+        """Jobs that wait, past the end of their range."""
+        self._due_s = inf
+        """When the first range that has not ended yet ends, at the earliest."""
         self._ranges: dict[object, tuple[float, float, float]] = {}
         self._at_s = -inf
 
@@ -124,7 +136,7 @@ class StartTimes:
             self._at_s = now_s
             self._ranges.clear()
         bucket = round(_BUCKETS * _log(wait.planned_s))
-        key = (wait.kind, wait.partition, wait.gpus, bucket)
+        key = (wait.kind, wait.partition, wait.gpus, bucket, round(_BUCKETS * _apart(wait)))
         found = self._ranges.get(key)
         if found is None:
             found = self._ranges[key] = self._quantiles(wait, bucket / _BUCKETS, now_s)
@@ -144,51 +156,78 @@ class StartTimes:
 
     def waits(self, job_id: str, wait: Wait, now_s: float) -> StartRange:
         """Tell the range of a wait that begins now, and remember it."""
+        self._overdue(now_s)
         said = self.range_of(wait, now_s)
         if job_id in self._open or len(self._open) < _MOST_OPEN:
-            self._open[job_id] = StartForecast(job_id, now_s, wait, said)
+            self._open[job_id] = one = StartForecast(job_id, now_s, wait, said)
+            self._due_s = min(self._due_s, _end_s(one))
+            self._missed.discard(job_id)
         return said
 
     def started(self, job_id: str, at_s: float) -> StartForecast | None:
         """The wait is over; ``None`` where none was remembered."""
+        self._overdue(at_s)
         one = self._open.pop(job_id, None)
         if one is None:
             return None
         one = StartForecast(job_id, one.at_s, one.wait, one.said, at_s - one.at_s)
         self._done.append(one)
-        if at_s - one.at_s > SHORT_S:
-            self._stretch = min(
-                max(self._stretch + _LEARN * ((not one.inside) - (1.0 - _INSIDE)), _LEAST), _MOST_STRETCH
-            )
+        if job_id in self._missed:
+            self._missed.discard(job_id)
+        elif at_s - one.at_s > SHORT_S:
+            self._learn(one.wait.kind, not one.inside)
         self._at_s = -inf
         return one
 
     def left(self, job_id: str) -> None:
         """A job that will not start: cancelled, or moved on."""
         self._open.pop(job_id, None)
+        self._missed.discard(job_id)
+
+    def _overdue(self, now_s: float) -> None:
+        """Learn of the waits that have gone on past the end of their range."""
+        if now_s <= self._due_s:
+            return
+        self._due_s = inf
+        for job_id, one in self._open.items():
+            if job_id in self._missed:
+                continue
+            if now_s > max(_end_s(one), one.at_s + SHORT_S):
+                self._missed.add(job_id)
+                self._learn(one.wait.kind, missed=True)
+            else:
+                self._due_s = min(self._due_s, max(_end_s(one), one.at_s + SHORT_S))
+
+    def _learn(self, kind: tuple[bool, bool], missed: bool) -> None:
+        moved = self._stretch.get(kind, 0.0) + _LEARN * (missed - (1.0 - _INSIDE))
+        self._stretch[kind] = min(max(moved, _LEAST), _MOST_STRETCH)
 
     def _quantiles(self, wait: Wait, planned: float, now_s: float) -> tuple[float, float, float]:
-        samples = [(at, _PRIOR_WEIGHT / len(_PRIOR), 1) for at in (_PRIOR if wait.foreseen else _PRIOR_LATER)]
-        size = log(wait.gpus)
+        size, apart = log(wait.gpus), _apart(wait)
+        found: list[tuple[float, float, int]] = []
         for age, one in enumerate(reversed(self._done)):
-            weight = _likeness(one.wait, wait, planned, size)
+            weight = _likeness(one.wait, wait, planned, size, apart)
             if weight and one.real_s is not None:
                 at = _log(one.real_s) - _log(one.wait.planned_s)
-                samples.append((at, weight * 0.5 ** (age / _HALF_LIFE), 1))
+                found.append((at, weight * 0.5 ** (age / _HALF_LIFE), 1))
         for one in self._open.values():
-            weight = _likeness(one.wait, wait, planned, size)
+            weight = _likeness(one.wait, wait, planned, size, apart)
             if weight:
-                samples.append((_log(now_s - one.at_s) - _log(one.wait.planned_s), weight, 0))
-        spread = [(at + by, weight / len(_BLUR), seen) for at, weight, seen in samples for by in _BLUR]
-        early, likely, late = _shortest(_survivors(spread), _INSIDE)
-        return min(early - self._stretch, likely), likely, max(late + self._stretch, likely)
+                found.append((_log(now_s - one.at_s) - _log(one.wait.planned_s), weight * _GOES_ON, 0))
+        blur = _blur(found)
+        samples = [(at + by * blur, weight / len(_BLUR), seen) for at, weight, seen in found for by in _BLUR]
+        samples += [(at, _PRIOR_WEIGHT / len(_PRIOR), 1) for at in (_PRIOR if wait.foreseen else _PRIOR_LATER)]
+        early, likely, late = _shortest(_survivors(samples), _INSIDE)
+        factor = exp(self._stretch.get(wait.kind, 0.0))
+        return likely - (likely - early) * factor, likely, likely + (late - likely) * factor
 
     # -- what a restart must not lose ------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
         return {
-            "stretch": self._stretch,
+            "stretches": [[*kind, stretch] for kind, stretch in self._stretch.items()],
+            "missed": sorted(self._missed),
             "open": [_row(one) for one in self._open.values()],
             "done": [_row(one) for one in self._done],
         }
@@ -201,7 +240,10 @@ class StartTimes:
             KeyError, TypeError, ValueError: it is of another shape.
         """
         made = cls()
-        made._stretch = min(max(float(data["stretch"]), _LEAST), _MOST_STRETCH)
+        for foreseen, profiling, stretch in data["stretches"]:
+            made._stretch[bool(foreseen), bool(profiling)] = min(max(float(stretch), _LEAST), _MOST_STRETCH)
+        made._missed.update(map(str, data["missed"]))
+        made._due_s = -inf
         for row in data["open"]:
             one = _of_row(row)
             made._open[one.job_id] = one
@@ -213,11 +255,35 @@ def _log(wait_s: float) -> float:
     return log(max(wait_s, 0.0) + _FLOOR_S)
 
 
-def _likeness(one: Wait, other: Wait, planned: float, size: float) -> float:
+def _apart(wait: Wait) -> float:
+    """How far the planned paths differ, as a logarithm."""
+    return log((_NO_SPREAD if wait.spread is None else max(wait.spread, 0.0)) + 0.1)
+
+
+def _end_s(one: StartForecast) -> float:
+    return one.at_s + one.said.late_s + 1.0
+
+
+def _likeness(one: Wait, other: Wait, planned: float, size: float, spread: float) -> float:
     if one.kind != other.kind:
         return 0.0
     apart = abs(_log(one.planned_s) - planned) / _LIKE_WAIT + abs(log(one.gpus) - size)
+    apart += abs(_apart(one) - spread) / _LIKE_SPREAD
     return exp(-apart) * (1.0 if one.partition == other.partition else _OTHER_PARTITION) if apart < 7.0 else 0.0
+
+
+def _blur(samples: list[tuple[float, float, int]]) -> float:
+    """Half the width over which each sample is spread."""
+    weights = sum(weight for _, weight, _ in samples)
+    if len(samples) <= 3 or weights <= 0.0:
+        return _WIDEST_BLUR
+    so_far, quarters = 0.0, list[float]()
+    for value, weight, _ in sorted(samples):
+        so_far += weight
+        while len(quarters) < 2 and so_far >= weights * (0.25, 0.75)[len(quarters)] - 1e-12:
+            quarters.append(value)
+    count: float = weights**2 / sum(weight * weight for _, weight, _ in samples)
+    return min(max(_BLUR_BY * (quarters[-1] - quarters[0]) / exp(0.2 * log(count)), _LEAST_BLUR), _WIDEST_BLUR)
 
 
 def _survivors(samples: list[tuple[float, float, int]]) -> list[tuple[float, float]]:
@@ -256,13 +322,14 @@ def _shortest(shares: list[tuple[float, float]], inside: float) -> tuple[float, 
 def _row(one: StartForecast) -> list[Any]:
     wait, said = one.wait, one.said
     return [
-        one.job_id, one.at_s, wait.partition, wait.gpus, wait.planned_s, wait.foreseen, wait.profiling,
+        one.job_id, one.at_s, wait.partition, wait.gpus, wait.planned_s, wait.foreseen, wait.profiling, wait.spread,
         said.early_s, said.likely_s, said.late_s, one.real_s,
     ]  # fmt: skip
 
 
 def _of_row(row: list[Any]) -> StartForecast:
-    job_id, at_s, partition, gpus, planned_s, foreseen, profiling, early_s, likely_s, late_s, real_s = row
-    wait = Wait(str(partition), int(gpus), float(planned_s), bool(foreseen), bool(profiling))
+    job_id, at_s, partition, gpus, planned_s, foreseen, profiling, spread, early_s, likely_s, late_s, real_s = row
+    differ = None if spread is None else float(spread)
+    wait = Wait(str(partition), int(gpus), float(planned_s), bool(foreseen), bool(profiling), differ)
     said = StartRange(float(early_s), float(likely_s), float(late_s))
     return StartForecast(str(job_id), float(at_s), wait, said, None if real_s is None else float(real_s))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from box import Box
 from daemon_box import Lucidd
+from test_fail_open import release
 
 ALONE = "--comment=lucid:exclusive"
 POOL = 'pool = { partition = "overflow", quotas = { vc-a = %d, vc-b = %d } }'
@@ -167,6 +168,37 @@ def test_users_do_not_submit_to_the_pools_partition(overflow: Box) -> None:
     overflow.scontrol("update", f"job={number}", "partition=overflow")
     freed = overflow.run("scontrol", "release", number, user="alice", check=False)
     assert "Lucid starts it at its turn" in freed.stderr, "held there, it queues as in its VC"
+    overflow.beat({"vc-a": "pack"}, age_s=400, extra="profiling prof\npool overflow\n")
+    assert release(overflow).returncode == 0
+    overflow.wait_ended(number)
+    assert where(overflow, number)[0] == "vc-a", "without lucidd it runs where its user sent it"
+
+
+def test_quotas_of_accounts_are_gone_beyond_by_the_qos_of_the_pools_partition(overflow: Box, tmp_path: Path) -> None:
+    """alice's account may have 4 GPUs. Without a QOS that goes before it, her job waits, and is not lost."""
+    box = overflow
+    box.run("scontrol", "update", "PartitionName=vc-a", "Nodes=n[1-3]")
+    box.run("sacctmgr", "-i", "modify", "account", "research", "set", "GrpTRES=gres/gpu=4,gres/shard=8")
+    quota(box, "lucid-borrow", 12)
+    one = lends(box, tmp_path / "lucidd", 4, 4)
+    one.start()
+    try:
+        first = sleeps(box, "vc-a", 4, 20)
+        box.wait("it runs", lambda: runs(box, first))
+        second = sleeps(box, "vc-a", 4, 1)
+        box.wait("Slurm's word", lambda: "AssocGrpGRES" in one.ctl("explain", second))
+        told = "\n".join(found["what"] for found in one.json("doctor")["findings"])
+        assert "accounts keep VCs to their quotas, and partition 'overflow' has no QOS with GrpTRES" in told
+        box.run("scontrol", "update", "PartitionName=overflow", "QOS=lucid-borrow")
+        third = sleeps(box, "vc-a", 2, 1, "other")
+        box.wait_ended(third, second, first)
+        assert {box.state(number) for number in (first, second, third)} == {"COMPLETED"}
+        told = "\n".join(found["what"] for found in one.json("doctor")["findings"])
+        assert "has no QOS with GrpTRES" not in told
+        assert "these do not hold for jobs that borrow" in told
+    finally:
+        one.close()
+        box.run("sacctmgr", "-i", "modify", "account", "research", "set", "GrpTRES=gres/gpu=-1,gres/shard=-1")
 
 
 def test_doctor_finds_each_limit_that_is_missing_or_wrong(common: Box, tmp_path: Path) -> None:
@@ -178,6 +210,9 @@ def test_doctor_finds_each_limit_that_is_missing_or_wrong(common: Box, tmp_path:
         return [f["what"] for f in found if f["level"] != "ok" and any(word in f["what"] for word in words)]
 
     assert told() == []
+    typed = one.ctl("slurm", "lending")
+    assert "sacctmgr -i add qos vc-a-quota set GrpTRES=gres/gpu=4,gres/shard=8" in typed
+    assert "PartitionName=overflow Nodes=n1,n2,n3 MaxTime=UNLIMITED State=UP" in typed
     quota(box, "vc-a-quota", 3)
     assert "QOS vc-a-quota of partition 'vc-a' has GrpTRES gres/gpu=3, gres/shard=6" in "\n".join(told())
     quota(box, "vc-a-quota", 4)

@@ -18,7 +18,7 @@ from lucid.core.job import Job, Pending
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.policies import backfill, lucid
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.plain import advance
+from lucid.orchestrator.policies.plain_step import advance
 from lucid.orchestrator.timeline import Timeline
 
 NOW_S = 1000.0

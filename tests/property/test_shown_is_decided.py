@@ -17,7 +17,7 @@ from builders import VC, FixedPredictor, a_job, a_trace, by, guess, nodes, polic
 from builders import settings as rules_of
 from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
 from lucid.binder.contention import contention_speeds
-from lucid.cli.queue import QueueRow, queue_rows
+from lucid.cli.queue_rows import QueueRow, queue_rows
 from lucid.core.decision import Plan, Start
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
@@ -56,8 +56,8 @@ def as_shown(snapshot: Snapshot, plan: Plan, name: str, rules: dict[str, object]
     last = LastPlan(
         seen,
         plan_from_dict(picture["plan"], seen.now_s, picture["wake_s"]),
-        LivePolicy(name, rules_of(**rules)),
         {VC: "pack"},
+        policy=LivePolicy(name, rules_of(**rules)),
     )
     predictor = FixedPredictor(speed=contention_speeds)
     return queue_rows(last, forecast(last.snapshot, last.plan, last.policy.make(predictor), 2_000))

@@ -57,6 +57,7 @@ NO_NAMES_OF_USERS = {
     "calibrate": "figures of this machine",
     "bench": "figures of this machine",
     "demo": "a synthetic month",
+    "web": "an address, through say; hostile names on the pages are in test_web.py",
 }
 
 

@@ -81,6 +81,33 @@ def test_it_can_be_planned_from(tmp_path: Path) -> None:
     assert {a.job_id for a in again.actions} == {a.job_id for a in last.plan.actions}
 
 
+def test_ranges_of_starts_are_the_same_for_everybody(tmp_path: Path) -> None:
+    site = busy_site(tmp_path)
+    site.turns(12_000.0)
+    for number in range(21, 33):
+        site.submit(str(number), 4, run_s=3000.0, user="ada-lovelace", name="secret-train", account="acct-x")
+    site.turns(120.0)
+    own, told = last_plan(site.store), last_plan(Published(site.settings))
+    assert tuple(own.times.known), "some waits are over"
+    assert own.run_times.to_dict()["users"].keys() == {"ada-lovelace"}
+    assert told.run_times.to_dict()["users"].keys() == {"user 1"}
+    config = tmp_path / "lucid.toml"
+    ranges = []
+    for last in (own, told):
+        ahead = last.ahead(site.settings, config)
+        ranges.append(
+            {
+                entry.job.id: last.expected(part, entry, ahead)
+                for part in last.snapshot.partitions.values()
+                for entry in part.pending
+            }
+        )
+    assert any(ranges[0].values())
+    assert ranges[0] == ranges[1]
+    text = (tmp_path / "run/public.json").read_text()
+    assert not [name for name in NAMES if name in text]
+
+
 def test_a_site_may_publish_nothing(tmp_path: Path) -> None:
     busy_site(tmp_path)
     assert (tmp_path / "run/public.json").exists()

@@ -127,6 +127,8 @@ def test_a_short_job_borrows_in_the_pools_partition_and_the_lender_gets_its_gpus
     site.turns(350.0)
     assert site.where()["3"][0] in ("b", "over")
     assert not [words for words in site.slurm.writes if "requeue" in words[1]]
+    replayed = CliRunner().invoke(lucidctl, ["replay", "--config", str(tmp_path / "lucid.toml")])
+    assert replayed.exit_code == 0, replayed.output[:300]
 
 
 def test_a_long_job_does_not_borrow_and_says_so(tmp_path: Path) -> None:
@@ -180,6 +182,17 @@ def test_a_borrowing_job_that_is_let_go_goes_back_to_its_vc(tmp_path: Path) -> N
     assert site.where()["2"] == ("a", "n1")
 
 
+def test_a_job_larger_than_its_quota_does_not_wait_for_ever(tmp_path: Path) -> None:
+    site = Lenders(tmp_path, common_nodes())
+    site.submit("1", "a", 5)
+    site.turns(5.0)
+    assert site.slurm.records["1"].state == "RUNNING"
+    assert "it asks for 5 GPUs, and the quota of a is 4" in site.ctl("explain", "1")
+    site.submit("2", "a", 4)
+    site.turns(5.0)
+    assert site.slurm.records["2"].held, "one that fits queues"
+
+
 def test_where_the_pools_partition_lacks_nodes_vcs_keep_to_their_own(tmp_path: Path) -> None:
     machines = own_nodes()
     machines[1] = replace(machines[1], partitions=frozenset({"b"}))
@@ -196,6 +209,49 @@ def test_a_vc_that_only_observes_is_left_out_of_the_pool(tmp_path: Path) -> None
     site.submit("2", "a", 2)
     site.turns(50.0)
     assert site.where() == {"1": ("a", "n1")}, "b's GPUs are not Lucid's to lend"
+
+
+@pytest.mark.parametrize("machines", [own_nodes, common_nodes])
+@pytest.mark.parametrize("every", [1, 3])
+def test_killed_again_and_again_it_loses_no_job_and_stays_within_what_may_be_lent(
+    tmp_path: Path, machines: Any, every: int
+) -> None:
+    """Half the time the store is lost, too. VC a wants more than its quota, and some of its jobs may not borrow."""
+    site = Lenders(tmp_path, machines())
+    if machines is common_nodes:
+        quota_of_slurm(site.slurm)
+    for n in range(10):
+        vc, gpus, long = "aab"[n % 3], 1 + n % 3, n % 4 == 0
+        mark = f"lucid:vc={vc};held=1;v=2"
+        site.slurm.submit(f"{n}", vc, gpus, run_s=1e5, time_limit_s=4000.0 if long else 400.0, mark=mark)
+    site.predictor = HistoryPredictor(2000.0)
+    for life in range(16):
+        if life % 2:
+            for path in tmp_path.glob("lucid.db*"):
+                path.unlink()
+        fatal = len(site.slurm.writes) + every
+        site.slurm.fails_at_write = lambda n, fatal=fatal: KeyboardInterrupt() if n == fatal else None  # type: ignore[misc,return-value]
+        (tmp_path / "run/heartbeat").unlink(missing_ok=True)
+        site.start()
+        site.slurm.advance(16.0)
+        try:
+            site.turns(20.0)
+        except KeyboardInterrupt:
+            site.store.close()
+        running = [r for r in site.slurm.records.values() if r.state == "RUNNING"]
+        for vc in "ab":
+            mine = sorted((r for r in running if f"vc={vc};" in r.admin_comment), key=lambda r: r.start_s)
+            long_s = [sum(r.gpus for r in mine[: i + 1]) for i, r in enumerate(mine) if r.time_limit_s == 4000.0]
+            assert all(gpus <= 4 for gpus in long_s), "a long job started beyond the quota"
+    site.slurm.fails_at_write = lambda n: None
+    (tmp_path / "run/heartbeat").unlink(missing_ok=True)
+    site.slurm.advance(16.0)
+    since = {r.id: site.slurm.now - r.start_s if r.start_s else 0.0 for r in site.slurm.records.values()}
+    site.slurm.run_s = {job_id: ran_s + 50.0 for job_id, ran_s in since.items()}
+    site.start()
+    site.turns(400.0)
+    assert {r.state for r in site.slurm.records.values()} == {"COMPLETED"}
+    assert len(site.slurm.starts) == 10
 
 
 def test_the_heartbeat_names_the_pools_partition(tmp_path: Path) -> None:

@@ -86,6 +86,11 @@ class SlurmClient(Protocol):
         """Slurm's fair-share factors (0 to 1) by account and user. Raises ``ClusterError`` where it has none."""
         ...
 
+    def config(self) -> Mapping[str, str] | None:
+        """slurmctld's configuration in force, by key as ``scontrol show config`` has it; ``None`` where this way of
+        asking does not tell."""
+        ...
+
     def update(self, job_id: str, changes: Changes) -> None:
         """Change a pending job (or only the site factor of any)."""
         ...
@@ -118,11 +123,6 @@ class Inspector(SlurmClient, Protocol):
     @property
     def accounting(self) -> str:
         """Slurm's words where its last answer of partitions said that slurmdbd is silent; otherwise empty."""
-        ...
-
-    def config(self) -> Mapping[str, str] | None:
-        """slurmctld's configuration in force, by key as ``scontrol show config`` has it; ``None`` where this way of
-        asking does not tell."""
         ...
 
     def partitions(self) -> Sequence[Partition]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from lucid.adapters.slurm.behind import Behind
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.crowd import CROWDED, Crowd
-from lucid.adapters.slurm.facts import Facts
+from lucid.adapters.slurm.facts import Facts, gpus_taken
 from lucid.adapters.slurm.hands import GIVEN_UP, Hands
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.obstacles import NOT_IN_TIME, Outlook, outlook, whose_limit
@@ -136,7 +136,10 @@ class Mender:
             hands.let_go(record, why)
             return f"job {record.id}: let go as its user wrote it, {why}"
         return (
-            self._queued(record, note, facts) or self._kept_out(record, note, facts) or self._restored(record, note)
+            self._queued(record, note, facts)
+            or self._kept_out(record, note, facts)
+            or self._too_large(record, note, facts)
+            or self._restored(record, note)
         )
 
     def _parked(self, record: SlurmJob, note: JobNote | None, now_s: float) -> str:
@@ -202,6 +205,21 @@ class Mender:
         hands.let_go(record, CROWDED)
         self._crowd.went(hands.ownership.home(record, note), record.id, facts.now_s)
         return f"job {record.id}: let go as its user wrote it: {CROWDED}"
+
+    def _too_large(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
+        """A job that no quota allows for would wait here for ever: whether it runs is Slurm's to say."""
+        hands, pool = self._hands, facts.pool
+        home = hands.ownership.home(record, note)
+        quota = None if pool is None else pool.quotas.get(home)
+        if quota is None or not hands.ownership.decides(record, note, facts):
+            return ""
+        gpus = gpus_taken(record, home, facts)
+        if gpus <= quota:
+            return ""
+        why = f"it asks for {gpus} GPUs, and the quota of {home} is {quota} (daemon.pool.quotas)"
+        hands.put(replace(note or JobNote(record.id, submit_s=record.submit_s), given_up=why))
+        hands.let_go(record, why)
+        return f"job {record.id}: let go as its user wrote it: {why}"
 
     def _restored(self, record: SlurmJob, note: JobNote | None) -> str:
         """Give a held job the request that its user wrote."""

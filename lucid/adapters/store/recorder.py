@@ -33,6 +33,8 @@ class StoreRecorder:
         policy: Mapping[str, Any] | None = None,
     ) -> None:
         """``publish`` is handed every picture that is drawn; ``policy`` says in each what made the plan."""
+        self.picture_every_s = _PICTURE_EVERY_S
+        """Seconds between two pictures, at least."""
         self._policy = policy
         self._publish = publish
         self._store = store
@@ -87,7 +89,7 @@ class StoreRecorder:
         seen: list[object] = [*snapshot.partitions.values(), *plan.partitions.values()]
         changed = len(seen) != len(self._drawn) or any(map(is_not, seen, self._drawn))
         since_s = snapshot.now_s - self._drawn_at_s  # below 0 where the clock was set back
-        if not changed or 0 <= since_s < _PICTURE_EVERY_S:
+        if not changed or 0 <= since_s < self.picture_every_s:
             return
         self._drawn, self._drawn_at_s = seen, snapshot.now_s
         picture = {

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from lucid.adapters.bounded import finite
 from lucid.adapters.checked import checked
 from lucid.adapters.store.leased import LeasedFile
 from lucid.adapters.store.port import (
@@ -89,6 +90,12 @@ class SqliteStore(LeasedFile):
         with self.left_out.look("profiles") as look:
             return {row.job_id: row for row in look.each(rows, profile_row, of_job)}
 
+    def profile(self, job_id: str) -> ProfileRow | None:
+        """Of one job."""
+        with self.reading() as db:
+            row = db.execute("SELECT * FROM profiles WHERE job_id = ?", (job_id,)).fetchone()
+        return None if row is None else self._one("profiles", row, profile_row)
+
     # -- what was decided and done ---------------------------------------------------------------------------
 
     def put_decisions(self, rows: Sequence[DecisionRow], token: int) -> None:
@@ -123,6 +130,15 @@ class SqliteStore(LeasedFile):
             ).fetchall()
         with self.left_out.look("decisions") as look:
             return look.each(reversed(rows), decision_row, lambda row: f"a decision about job {row[1]}")
+
+    def joined(self, job_id: str, since_s: float = 0.0) -> list[tuple[str, float]]:
+        """The jobs that came to stand beside this one since then, each with the time, oldest first."""
+        with self.reading() as db:
+            rows = db.execute(
+                "SELECT job_id, at_s FROM decisions WHERE at_s >= ? AND beside = ? AND mode = 'pack' ORDER BY id",
+                (since_s, job_id),
+            ).fetchall()
+        return [(str(other), finite(at_s)) for other, at_s in rows]
 
     def put_predictions(self, rows: Sequence[PredictionRow], token: int) -> None:
         """Insert or replace."""
@@ -183,6 +199,14 @@ class SqliteStore(LeasedFile):
             ).fetchall()
         with self.left_out.look("ended jobs") as look:
             return look.each(reversed(rows), lambda row: ended_of(*row), lambda row: f"a job that ended at {row[1]}")
+
+    def ended_job(self, job_id: str) -> Ended | None:
+        """One job that ended."""
+        with self.reading() as db:
+            row = db.execute(
+                "SELECT job, end_s, ran_s, state, profile FROM ended WHERE job_id = ?", (job_id,)
+            ).fetchone()
+        return None if row is None else self._one("ended jobs", row, lambda found: ended_of(*found))
 
     # -- models, switches, pictures --------------------------------------------------------------------------
 

@@ -16,8 +16,9 @@ from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid_plan import LucidMemory, VcBooks, plan_vc
 from lucid.orchestrator.policies.overflow import with_overflow
-from lucid.orchestrator.policies.plain import Seen, Shadow, advance
+from lucid.orchestrator.policies.plain import Shadow
 from lucid.orchestrator.policies.plain_pool import PoolShadows, joined
+from lucid.orchestrator.policies.plain_step import Seen, advance
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.quotas import Quotas
 from lucid.profiler.stage import goes_through_profiling, plan_profiling

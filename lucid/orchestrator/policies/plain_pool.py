@@ -16,7 +16,8 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.fences import KeptNodes
 from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.plain import Kept, Seen, Shadow, advance
+from lucid.orchestrator.policies.plain import Kept, Shadow
+from lucid.orchestrator.policies.plain_step import Seen, advance
 
 __all__ = ["PoolShadows", "joined", "split"]
 
@@ -45,7 +46,7 @@ class PoolShadows:
         for vc, (pending, running) in _by_vc(partition).items():
             known, last, fresh = before.get(vc), self._last.get(vc), newcomers(vc)
             if known is not None and last is not None and last.holds(known, pending, running, fresh, snapshot):
-                found[vc] = known
+                found[vc] = replace(known, at_s=snapshot.now_s)
                 continue
             nodes = _nodes(vc, partition)
             part = Partition(vc, nodes, tuple(pending), tuple(running))

@@ -1,0 +1,58 @@
+"""The waiting jobs as rows: the same for ``lucidctl queue`` and for the pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lucid.cli.story import row_to_dict
+from lucid.core.decision import DecisionRow
+from lucid.core.job import Pending
+from lucid.live.seen_plan import SeenPlan
+from lucid.orchestrator.forecast import Forecast
+
+__all__ = ["QueueRow", "queue_row_to_dict", "queue_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One waiting job. ``position``: its place in the order in which the policy served the partition's jobs, from 1;
+    ``None`` where it starts, or moves on, elsewhere. ``starts_in_s``: seconds until its next start: early, likely and
+    late (``expected_start``); ``None`` where no start is foreseen."""
+
+    partition: str
+    position: int | None
+    entry: Pending
+    decision: DecisionRow | None
+    starts_in_s: tuple[int, int, int] | None
+
+
+def queue_rows(last: SeenPlan, ahead: Forecast) -> list[QueueRow]:
+    """All waiting jobs, by partition, each in the plan's order; jobs that leave the partition's queue come first."""
+    rows: list[QueueRow] = []
+    for name, partition in last.snapshot.partitions.items():
+        part = last.plan.partitions.get(name)
+        positions = {} if part is None else part.positions
+        for entry in sorted(partition.pending, key=lambda e: positions.get(e.job.id, 0)):
+            job_id = entry.job.id
+            starts_in_s = last.expected(partition, entry, ahead)
+            rows.append(QueueRow(name, positions.get(job_id), entry, last.row(job_id), starts_in_s))
+    return rows
+
+
+def queue_row_to_dict(row: QueueRow, last: SeenPlan) -> dict[str, Any]:
+    """JSON form."""
+    job, prediction = row.entry.job, last.snapshot.predictions[row.entry.job.id]
+    return {
+        "partition": row.partition,
+        "vc": job.vc,
+        "position": row.position,
+        "job": job.id,
+        "user": job.user,
+        "gpus": job.gpus,
+        "waited_s": round(last.snapshot.now_s - row.entry.since_s, 1),
+        "estimate_s": round(prediction.duration_s, 1),
+        "estimate_by": prediction.duration_source,
+        "starts_in_s": row.starts_in_s,
+        "decision": None if row.decision is None else row_to_dict(row.decision),
+    }

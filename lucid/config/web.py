@@ -1,0 +1,60 @@
+"""Settings of ``lucid-web``: where it listens, who may see what, and which proxies are believed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from lucid.config.base import Section
+
+__all__ = ["Anonymous", "Others", "WebSettings"]
+
+
+class Anonymous(StrEnum):
+    """What the pages show to a reader whose name nobody vouches for."""
+
+    NOTHING = "nothing"
+    """An error page that says how to sign in."""
+    NO_NAMES = "no-names"
+    """What public.json has: jobs with their numbers, sizes and decisions, users numbered, no accounts, no names."""
+    EVERYTHING = "everything"
+    """All of it, names too: for a page that only administrators can reach."""
+
+
+class Others(StrEnum):
+    """What a reader with a name sees of other people's jobs."""
+
+    AS_SLURM = "as-slurm"
+    """What Slurm's PrivateData lets squeue and sreport show him."""
+    NOTHING = "nothing"
+    """His own jobs alone; administrators see all."""
+
+
+class WebSettings(Section):
+    """The read-only pages beside lucidd (docs/web.md)."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(8765, ge=0, le=65535)
+    """Port to listen on; 0: any that is free."""
+    socket: str = ""
+    """A Unix socket to listen on instead: the reader is then the user at the other end of it."""
+    root_path: str = ""
+    """The path under which a proxy shows the pages, such as /lucid."""
+    user_header: str = "X-Remote-User"
+    """The header in which a trusted proxy names the reader."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Who is believed about that header: addresses and networks (127.0.0.1, 10.0.0.0/8), and users at the other end
+    of the socket (unix:www-data). Without an entry the header is passed over."""
+    admins: tuple[str, ...] = ()
+    """Users who see everything; root and lucidd's own user are, where the socket tells."""
+    others: Others = Others.AS_SLURM
+    """What a reader sees of other people's jobs."""
+    anonymous: Anonymous = Anonymous.NO_NAMES
+    """What a reader without a name sees, on loopback too: everybody with an account on that host can reach it. Where
+    PrivateData has jobs, no job is shown to such a reader either way, unless this is everything."""
+    rows: int = Field(200, ge=10, le=2000)
+    """Rows of one page of the queue."""
+    plan_every_s: float = Field(30.0, ge=1)
+    """While somebody looks, expected starts are planned ahead at most this often, by a process of low priority."""

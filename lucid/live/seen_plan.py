@@ -1,0 +1,79 @@
+"""What lucidd saw and decided last, read back. Nothing here plans: none of the policies' libraries is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lucid.adapters.store.snapshot_json import plan_from_dict, snapshot_from_dict
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.config import Mode
+from lucid.core.decision import DecisionRow, Plan, row_of
+from lucid.core.job import Pending
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.errors import StoreError
+from lucid.live.expected import expected_start
+from lucid.live.published import Published
+from lucid.live.start_log import START_TIMES, start_times_of
+from lucid.orchestrator.forecast import Forecast
+from lucid.orchestrator.policy import import_policy
+from lucid.orchestrator.start_times import StartTimes
+
+__all__ = ["SeenPlan", "row_in", "seen_picture", "seen_plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPlan:
+    """``plan`` was made from ``snapshot``. ``modes``: of each partition, as lucidd's status has it."""
+
+    snapshot: Snapshot
+    plan: Plan
+    modes: Mapping[str, str]
+    times: StartTimes = field(default_factory=StartTimes)
+    """What came true of lucidd's forecasts of starts."""
+
+    def row(self, job_id: str) -> DecisionRow | None:
+        """The decision on one job; ``None`` where there is none."""
+        return row_in(self.plan, job_id, self.modes)
+
+    def expected(self, partition: Partition, entry: Pending, ahead: Forecast) -> tuple[int, int, int] | None:
+        """Whole seconds until a waiting job's next start, as ``expected_start``."""
+        return expected_start(partition, entry, ahead, self.times, self.snapshot.now_s)
+
+
+def row_in(plan: Plan, job_id: str, modes: Mapping[str, str]) -> DecisionRow | None:
+    """The decision of ``plan`` on one job; ``None`` where there is none."""
+    for name, part in plan.partitions.items():
+        decision = part.decisions.get(job_id)
+        if decision is not None:
+            return row_of(plan.now_s, job_id, name, decision, modes.get(name, Mode.PACK))
+    return None
+
+
+def seen_picture(store: SqliteStore | Published) -> dict[str, Any]:
+    """The picture that lucidd drew last, as JSON.
+
+    Raises:
+        StoreError: lucidd has not finished a cycle yet, or another version of Lucid wrote it.
+    """
+    data = store.view("snapshot")
+    if data is None:
+        raise StoreError(f"{store.path}: lucidd has not finished a cycle yet; look at: lucidctl doctor")
+    if not isinstance(data, dict) or not data.get("policy"):
+        raise StoreError(f"{store.path}: another version of lucidd wrote the last plan; restart lucidd")
+    return data
+
+
+def seen_plan(store: SqliteStore | Published, data: Mapping[str, Any]) -> SeenPlan:
+    """The plan of a picture; ``data`` as ``seen_picture``.
+
+    Raises:
+        ConfigError: its policy's package cannot be imported.
+        StoreError: another version of Lucid wrote it.
+    """
+    import_policy(data["policy"]["name"])  # a third party's policy may have reasons of its own
+    snapshot = snapshot_from_dict(data)
+    plan = plan_from_dict(data["plan"], snapshot.now_s, data["wake_s"])
+    modes = (store.view("status") or {}).get("modes", {})
+    return SeenPlan(snapshot, plan, modes, start_times_of(store.view(START_TIMES)))

@@ -1,0 +1,239 @@
+"""The pages as an ASGI application. It answers GET and HEAD, and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import lru_cache
+from importlib.resources import files
+from importlib.util import find_spec
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lucid.config import WebSettings
+from lucid.core.as_json import to_json
+from lucid.errors import LucidError
+from lucid.web.html import page_response, templates
+from lucid.web.pages import PAGES, NotShown, Page
+from lucid.web.planning import Planning
+from lucid.web.site import Site
+from lucid.web.source import Source
+from lucid.web.viewer import Viewer, viewer_of
+
+__all__ = ["build_app"]
+
+_STATIC = {"lucid.js": "text/javascript", "lucid.css": "text/css", "icon.svg": "image/svg+xml"}
+_EVENT_EVERY_S = 2.0
+_BEAT_EVERY_S = 15.0
+_MOST_LISTENERS = 256
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+def build_app(source: Source, planning: Planning, root_path: str = "") -> ASGIApp:
+    """The application over a source of pictures.
+
+    Args:
+        source: lucidd's store as the pages see it.
+        planning: what plans ahead and again.
+        root_path: the path under which a proxy shows the pages; requests may have it or not.
+    """
+    root = "/" + root_path.strip("/") if root_path.strip("/") else ""
+    site = Site(source, planning, root, templates())
+    own_uid = os.geteuid()
+
+    def viewer(request: Request) -> Viewer:
+        return _viewer(request, source, own_uid)
+
+    def as_html(page: Page) -> Callable[[Request], Response]:
+        def answer(request: Request) -> Response:
+            return _answer(site, page, request, viewer(request), as_json=False)
+
+        return answer
+
+    def as_json(page: Page) -> Callable[[Request], Response]:
+        def answer(request: Request) -> Response:
+            return _answer(site, page, request, viewer(request), as_json=True)
+
+        return answer
+
+    listeners = _Listeners(source)
+    scraped = _metrics(source)
+    routes = [Route(f"{page.path if page.path != '/' else '/cluster'}.json", as_json(page)) for page in PAGES]
+    routes += [Route(page.path, as_html(page)) for page in PAGES]
+    routes += [
+        Route("/cluster", lambda _: RedirectResponse(f"{root}/", 308)),
+        Route("/job", lambda request: _to_job(root, request)),
+        Route("/events", lambda request: listeners.stream(viewer(request))),
+        Route("/static/{name}", _static),
+        *([] if scraped is None else [Route("/metrics", scraped)]),
+    ]
+    app = Starlette(routes=routes, exception_handlers={404: lambda request, _: _not_found(site, viewer(request))})
+    return _Shell(app, root)
+
+
+class _Shell:
+    """Round the application: methods, the path of the proxy, headers."""
+
+    def __init__(self, app: ASGIApp, root: str) -> None:
+        self._app, self._root = app, root
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                known = {name for name, _ in message["headers"]}
+                own = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                if b"cache-control" not in known:
+                    own.append((b"cache-control", b"no-store"))
+                message = {**message, "headers": [*message["headers"], *own]}
+            await send(message)
+
+        if scope["method"] not in ("GET", "HEAD"):
+            words = "These pages change nothing: GET and HEAD alone are answered.\n"
+            await PlainTextResponse(words, 405, {"allow": "GET, HEAD"})(scope, receive, with_headers)
+            return
+        path = scope["path"]
+        if self._root and (path == self._root or path.startswith(self._root + "/")):
+            path = path[len(self._root) :] or "/"
+        inner = {**scope, "path": path, "raw_path": path.encode("utf-8", "surrogateescape"), "root_path": ""}
+        await self._app(inner, receive, with_headers)
+
+
+def _viewer(request: Request, source: Source, own_uid: int) -> Viewer:
+    client = request.scope.get("client")
+    headers = dict(request.headers.items())
+    private = source.status.get("private_data")
+    settings: WebSettings = source.settings.web
+    return viewer_of(settings, None if client is None else (client[0], client[1]), headers, private, own_uid)
+
+
+def _answer(site: Site, page: Page, request: Request, viewer: Viewer, *, as_json: bool) -> Response:
+    asked = dict(request.query_params)
+    if viewer.refused:
+        words = (
+            f"Say who you are: this site shows its pages to those whom its proxy names ({site.settings.user_header})."
+        )
+        return _refusal(site, viewer, 403, words, as_json)
+    if site.source.picture is None:
+        words = f"Nothing to show yet. {site.source.trouble or 'lucidd has not finished a cycle yet.'}"
+        return _refusal(site, viewer, 503, words, as_json)
+    try:
+        data = page.data(site, viewer, dict(request.path_params), asked)
+    except NotShown as error:
+        return _refusal(site, viewer, error.status, str(error), as_json)
+    except LucidError as error:  # the store is gone, or busy, at this moment
+        return _refusal(site, viewer, 503, str(error), as_json)
+    if as_json:
+        return _json(data)
+    return page_response(site, viewer, page, data, request.scope["path"])
+
+
+def _refusal(site: Site, viewer: Viewer, status: int, words: str, as_json: bool) -> Response:
+    if as_json:
+        return JSONResponse({"error": words}, status)
+    return page_response(site, viewer, None, {"status": status, "words": words}, "/", status)
+
+
+def _not_found(site: Site, viewer: Viewer) -> Response:
+    return _refusal(site, viewer, 404, "There is no such page.", as_json=False)
+
+
+def _json(data: Mapping[str, Any]) -> Response:
+    public = {key: value for key, value in data.items() if not key.startswith("_")}
+    return Response(json.dumps(to_json(public), allow_nan=False, default=str), media_type="application/json")
+
+
+def _to_job(root: str, request: Request) -> Response:
+    """From the box that asks for a job's number."""
+    job_id = request.query_params.get("id", "").strip()
+    safe = "".join(char for char in job_id if char.isalnum() or char in "_-.+")
+    return RedirectResponse(f"{root}/job/{safe}" if safe else f"{root}/queue", 303)
+
+
+def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _STATIC:
+        return PlainTextResponse("There is no such file.\n", 404)
+    return Response(_asset(name), media_type=_STATIC[name], headers={"cache-control": "no-cache"})
+
+
+@lru_cache(maxsize=8)
+def _asset(name: str) -> str:
+    """The style begins with that of the simulation's report: one family of pages."""
+    folder = files("lucid")  # not the simulator's package, which would be imported with all that it needs
+    text = folder.joinpath("web", "static", name).read_text(encoding="utf-8")
+    if name != "lucid.css":
+        return text
+    return folder.joinpath("simulator", "report", "report.css").read_text(encoding="utf-8") + text
+
+
+def _metrics(source: Source) -> Callable[[Request], Response] | None:
+    """What Prometheus scrapes: no user is named there. ``None`` where prometheus-client is not installed."""
+    if find_spec("prometheus_client") is None:
+        return None
+    from lucid.metrics.exposition import CONTENT_TYPE, render
+    from lucid.metrics.source import MetricsSource
+
+    metrics = MetricsSource(source.settings, now_s=source.now_s, uses=source.uses)
+    return lambda _: Response(render(metrics), headers={"content-type": CONTENT_TYPE})
+
+
+class _Listeners:
+    """Those who wait for news."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._count = 0
+
+    def stream(self, viewer: Viewer) -> Response:
+        """One reader's stream: an event whenever there is another picture."""
+        if viewer.refused:
+            return PlainTextResponse("Say who you are.\n", 403)
+        if self._count >= _MOST_LISTENERS:
+            return PlainTextResponse("Too many listen: load the page again from time to time.\n", 503)
+        return StreamingResponse(self._events(), media_type="text/event-stream")
+
+    async def _events(self) -> AsyncIterator[str]:
+        self._count += 1
+        try:
+            known, quiet_s = "", 0.0
+            yield "retry: 5000\n\n"
+            while True:
+                now = self._news()
+                if now != known:
+                    known, quiet_s = now, 0.0
+                    yield f"event: news\ndata: {now}\n\n"
+                elif quiet_s >= _BEAT_EVERY_S:
+                    quiet_s = 0.0
+                    yield ": still here\n\n"
+                await asyncio.sleep(_EVENT_EVERY_S)
+                quiet_s += _EVENT_EVERY_S
+        finally:
+            self._count -= 1
+
+    def _news(self) -> str:
+        picture = self._source.picture
+        if picture is None:
+            return json.dumps({"version": 0})
+        parts = picture.seen.snapshot.partitions.values()
+        counts = {"pending": sum(len(p.pending) for p in parts), "running": sum(len(p.running) for p in parts)}
+        return json.dumps({"version": picture.version, "at_s": round(picture.now_s, 1), **counts})

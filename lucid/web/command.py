@@ -1,0 +1,109 @@
+"""``lucid-web`` and ``lucidctl web``: serve the read-only pages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lucid.cli.console import say, warn_on_stderr
+from lucid.cli.live import config_option
+from lucid.config import Settings, load_settings
+from lucid.errors import ConfigError, LucidError
+
+__all__ = ["main", "web"]
+
+
+@click.command()
+@config_option
+@click.option("--demo", is_flag=True, help="Show a simulated cluster that lives; needs no Slurm and no lucidd.")
+@click.option("--host", help="Address to listen on.  [default: web.host]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on.  [default: web.port]")
+@click.option("--root-path", help="Path under which a proxy shows the pages, such as /lucid.")
+@click.option("--store", type=click.Path(path_type=Path), help="lucid.db, where it is not in daemon.state_dir.")
+def web(
+    config: Path, demo: bool, host: str | None, port: int | None, root_path: str | None, store: Path | None
+) -> None:
+    """Serve read-only pages: cluster, queue, jobs, people, health.
+
+    The pages read lucidd's store, so this runs as lucidd's user. Slurm is never asked.
+    """
+    lacking = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if lacking:
+        raise ConfigError(f"{', '.join(lacking)} not installed: pip install 'lucid-scheduler[web]'")
+    from lucid.web.server import serve
+    from lucid.web.source import Source
+
+    given: dict[str, Any] = {"host": host, "port": port, "root_path": root_path}
+    if demo:
+        with _demonstration() as path:
+            settings = _with(load_settings(path), given)
+            _say(settings, demo=True)
+            serve(Source(settings, path), settings.web)
+        return
+    settings = _with(_settings(config, store), given)
+    _say(settings, demo=False)
+    serve(Source(settings, config), settings.web)
+
+
+def _settings(config: Path, store: Path | None) -> Settings:
+    settings = Settings() if store is not None and not config.exists() else load_settings(config)
+    if store is None:
+        return settings
+    folder = store.parent if store.name.endswith(".db") else store
+    daemon = settings.daemon.model_copy(update={"state_dir": str(folder.absolute())})
+    return settings.model_copy(update={"daemon": daemon})
+
+
+def _with(settings: Settings, given: dict[str, Any]) -> Settings:
+    update = {key: value for key, value in given.items() if value is not None}
+    return settings.model_copy(update={"web": settings.web.model_copy(update=update)})
+
+
+def _say(settings: Settings, *, demo: bool) -> None:
+    web = settings.web
+    host = f"[{web.host}]" if ":" in web.host else web.host
+    where = f"unix:{web.socket}" if web.socket else f"http://{host}:{web.port}{web.root_path}/"
+    what = "a SYNTHETIC cluster" if demo else str(Path(settings.daemon.state_dir) / "lucid.db")
+    say(f"lucid-web: {what} at {where} (Ctrl-C ends it)", err=True)
+
+
+@contextmanager
+def _demonstration() -> Iterator[Path]:
+    """A simulated cluster with its store; the configuration of it."""
+    from lucid.web.demo_settings import write_settings
+
+    with tempfile.TemporaryDirectory(prefix="lucid-demo-") as name:
+        path = write_settings(Path(name))
+        say("lucid-web: replaying the first days of a SYNTHETIC month …", err=True)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "lucid.web.demo", name],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert child.stdout is not None
+            if child.stdout.readline().strip() != "ready":
+                raise ConfigError("the demonstration could not be begun; its words stand above")
+            yield path
+        finally:
+            child.terminate()
+            child.wait(10)
+
+
+def main() -> None:
+    """``lucid-web``: what ``lucidctl web`` is."""
+    warn_on_stderr()
+    try:
+        web(standalone_mode=True, prog_name="lucid-web")
+    except LucidError as error:
+        say(f"lucid-web: {error}", err=True)
+        sys.exit(error.exit_code)

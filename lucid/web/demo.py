@@ -1,0 +1,252 @@
+"""The demonstration: a simulated cluster that lives, written into a store by the parts that lucidd writes with.
+
+A SYNTHETIC month is replayed under Lucid's policy. Its first days are replayed at once, so that there is a past to
+look at; then the replay goes on in step with a clock that runs ``SPEED`` times as fast as the real one. A process of
+its own, so that the pages have the same memory and the same store as over a real cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lucid.adapters.slurm.client import Breaker
+from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
+from lucid.adapters.store.port import ProfileRow
+from lucid.adapters.store.recorder import StoreRecorder
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.config import Mode, Settings, load_settings, profiles_folder
+from lucid.core.decision import Plan, row_of
+from lucid.core.job import Ended, JobProfile
+from lucid.core.ports import Applied
+from lucid.core.snapshot import Snapshot
+from lucid.live.policies import LivePolicy
+from lucid.live.start_log import StartLog
+from lucid.live.status import partitions_of, status_of
+from lucid.live.tally import Tally, TimedPolicy
+from lucid.models.history import HistoryPredictor
+from lucid.models.packing.pair_memory import PairMemory, WithMemory
+from lucid.orchestrator.cycle import Cycle, CycleResult
+from lucid.simulator.cluster import Layout, SimulatedCluster
+from lucid.simulator.estimates import GivenPredictor
+from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes
+from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.simulator.traces.synth import preset, synthesise
+from lucid.simulator.truth import ContentionTruth
+from lucid.web.demo_settings import VCS
+from lucid.web.demo_uses import DemoUses
+
+__all__ = ["SPEED", "Demo", "main"]
+
+SPEED = 60.0
+_PRESET, _SEED = "month-small", 4
+_DAY_S = 86400.0
+_KNOWN_DAYS, _PAST_DAYS = 8.0, 2.75
+"""Days whose jobs only teach the predictor, and days that are replayed at once."""
+_LATELY_S = 1800.0
+"""Of the past, the last seconds of which pictures are drawn."""
+_REPEATS = 3
+_FORETOLD_S = 6 * 3600.0
+"""Of the past, the last seconds in which starts are forecast: half of all the time, were it all."""
+_USES_EVERY_S = 900.0
+"""How often samplers say how the running jobs use their GPUs, in the demonstration's time."""
+_FIRST_JOB = 48_000
+_DRAINED = 3
+"""Which node, counted from the first VC's first, is out."""
+
+
+class _Quiet:
+    """No sampler's folder: what was measured comes with the simulated jobs."""
+
+    bad: dict[str, str] = {}  # noqa: RUF012 - as ProfileFolder has it
+
+    def new(self) -> tuple[()]:
+        """Nothing."""
+        return ()
+
+
+class Demo:
+    """The simulated cluster and its lucidd. ``begun_s``: Unix time at which the past ends and the clock begins."""
+
+    def __init__(self, folder: Path, settings: Settings, begun_s: float) -> None:
+        self._settings = settings
+        self._store = SqliteStore(folder / "lucid.db")
+        self._holder = f"{socket.gethostname()}:{os.getpid()}:demo"
+        self.begun_s = begun_s
+        self._heartbeat = Path(settings.daemon.heartbeat)
+        trace = _trace(begun_s)
+        zero_s = begun_s - _PAST_DAYS * _DAY_S
+        known = [item for item in trace.jobs if item.job.submit_s < zero_s]
+        to_come = replace(trace, jobs=tuple(item for item in trace.jobs if item.job.submit_s >= zero_s))
+        memory = PairMemory()
+        history = GivenPredictor("history", {}, to_come, HistoryPredictor())
+        predictor = WithMemory(history, memory)
+        predictor.learn([Ended(i.job, i.job.submit_s + i.duration_s, i.duration_s, "COMPLETED") for i in known])
+        live = LivePolicy("lucid", settings.policy)
+        policy = live.make(predictor)
+        layout, lent = lend_profiling_nodes(_layout(), to_come, 2)
+        self._cluster = SimulatedCluster(
+            to_come,
+            layout,
+            ContentionTruth(),
+            settings.overheads,
+            settings.policy.profiling,
+            policy.profiled,
+            profiling_nodes=lent,
+            memory=memory,
+        )
+        self._token = self._lease(zero_s)
+        self._modes = dict.fromkeys(settings.daemon.partitions, Mode.PACK)
+        self._recorder = StoreRecorder(self._store, self._token, lambda: self._modes, policy=live.to_dict())
+        self._starts = StartLog(self._store, live.make(predictor), predictor.pair_speed)
+        self._tally = Tally()
+        policy = TimedPolicy(policy, self._tally.planned)
+        self._uses = DemoUses(profiles_folder(settings))
+        self._cycle = Cycle(self._cluster, predictor, policy, _Told(self._recorder, self._store, self._token))
+        self._wake_s: float | None = None
+        self._cycles, self._status_s = 0, float("-inf")
+        self._began_s, self._used_s = 0.0, float("-inf")
+        self._measured: dict[str, JobProfile] = {}
+
+    def run_past(self) -> None:
+        """Replay the days before."""
+        often_s, self._recorder.picture_every_s = self._recorder.picture_every_s, float("inf")
+        self.run_to(self.begun_s - _LATELY_S)
+        self._recorder.picture_every_s = often_s
+        self.run_to(self.begun_s)
+        self._tell(self.begun_s)
+
+    def run_to(self, to_s: float) -> None:
+        """Let everything up to ``to_s`` happen."""
+        while True:
+            times = [t for t in (self._cluster.next_event_s(), self._wake_s) if t is not None]
+            if not times or min(times) > to_s:
+                return
+            self._cluster.advance(min(times))
+            while True:
+                self._began_s = time.perf_counter()
+                result = self._cycle.run()
+                self._took(result)
+                if not (result.applied and self._cluster.moved):
+                    break
+
+    def follow(self, clock_s: float) -> None:
+        """Go on up to ``clock_s``, and tell of it as lucidd does after a turn."""
+        self.run_to(clock_s)
+        self._tell(clock_s)
+        if clock_s - self._used_s >= _USES_EVERY_S:
+            self._used_s = clock_s
+            for part in self._last.partitions.values():
+                for entry in part.running:
+                    self._uses.write(entry.job, entry.start_s, clock_s)
+
+    def _took(self, result: CycleResult) -> None:
+        self._cycles += 1
+        self._tally.cycle(result, self._cycle.memory, self._modes, time.perf_counter() - self._began_s)
+        for ended in result.snapshot.ended:
+            self._uses.write(ended.job, ended.end_s - ended.ran_s, ended.end_s)
+        self._wake_s = result.plan.wake_s
+        self._last = result.snapshot
+        if result.snapshot.now_s > self.begun_s - _FORETOLD_S:
+            self._starts.take(result.snapshot, result.plan)
+        for part in result.snapshot.partitions.values():
+            for entry in part.running:
+                profile = entry.profile
+                if profile is not None and self._measured.get(entry.job.id) is not profile:
+                    self._measured[entry.job.id] = profile
+                    job, now_s = entry.job, result.snapshot.now_s
+                    row = ProfileRow(job.id, job.user, job.name, job.gpus, profile, now_s)
+                    self._store.put_profile(row, f"demo {job.id} {now_s}", self._token)
+
+    def _tell(self, now_s: float) -> None:
+        self._lease(now_s)
+        modes = {name: str(mode) for name, mode in self._modes.items()}
+        status: dict[str, Any] = {
+            **status_of(now_s, "a simulation", Breaker(time.monotonic), None, _Quiet()),
+            "cycles": self._cycles,
+            "paused": False,
+            "modes": modes,
+            "configured": modes,
+            "last_error": "",
+            "failed_turns": 0,
+            "left_out": {},
+            "partitions": partitions_of(self._last),
+            "aside": {},
+            "private_data": [],
+            "counts": self._tally.to_dict(),
+        }
+        self._store.put_view("demo", {"at_s": now_s, "real_s": time.time(), "speed": SPEED})
+        self._store.put_view("status", status)
+        write_heartbeat(self._heartbeat, Heartbeat(now_s, self._modes))
+
+    def _lease(self, now_s: float) -> int:
+        lease = self._store.take_lease(self._holder, now_s, 60.0 * SPEED)
+        assert lease is not None
+        return lease.token
+
+    def close(self) -> None:
+        """Release the store."""
+        self._store.close()
+
+
+class _Told:
+    """The store's recorder, and with it what Slurm would have been told."""
+
+    def __init__(self, recorder: StoreRecorder, store: SqliteStore, token: int) -> None:
+        self._recorder, self._store, self._token = recorder, store, token
+
+    def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
+        """Take in one cycle."""
+        for item in applied:
+            row = row_of(plan.now_s, item.action.job_id, item.action.partition, item.action.decision)
+            number = self._store.begin_action(plan.now_s, row.job_id, row.verb, row.placement, self._token)
+            self._store.end_action(number, "done", self._token)
+        self._recorder.record(snapshot, plan, applied)
+
+
+def _trace(begun_s: float) -> Trace:
+    """The month, again and again, with times such that the past ends at ``begun_s``."""
+    month = synthesise(preset(_PRESET), _SEED)
+    span_s = preset(_PRESET).days * _DAY_S
+    zero_s = begun_s - (_KNOWN_DAYS + _PAST_DAYS) * _DAY_S
+    jobs: list[TraceJob] = []
+    for again in range(_REPEATS):
+        for item in month.jobs:
+            number = _FIRST_JOB + len(jobs)
+            submit_s = zero_s + again * span_s + item.job.submit_s
+            jobs.append(replace(item, job=replace(item.job, id=str(number), rank=number, submit_s=submit_s)))
+    return replace(month, jobs=tuple(jobs), epoch_s=0.0)
+
+
+def _layout() -> Layout:
+    layout = build_layout(VCS, NodeShape())
+    first = next(iter(layout))
+    nodes = list(layout[first])
+    nodes[_DRAINED] = replace(nodes[_DRAINED], available=False, out="drained")
+    return {**layout, first: nodes}
+
+
+def main() -> None:
+    """``python -m lucid.web.demo FOLDER``: says ``ready`` once there is something to see, and lives until stdin
+    closes."""
+    folder = Path(sys.argv[1])
+    settings = load_settings(folder / "lucid.toml")
+    demo = Demo(folder, settings, time.time())
+    demo.run_past()
+    print("ready", flush=True)
+    began_s = time.time()
+    parent = os.getppid()
+    while os.getppid() == parent:
+        demo.follow(demo.begun_s + SPEED * (time.time() - began_s))
+        time.sleep(0.5)
+    demo.close()
+
+
+if __name__ == "__main__":
+    main()

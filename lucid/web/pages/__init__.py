@@ -1,0 +1,43 @@
+"""The pages, each with its own address, and what stands on it as plain values: the same for HTML and for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lucid.web.pages.asked import NotShown
+from lucid.web.pages.cluster import cluster
+from lucid.web.pages.health import health
+from lucid.web.pages.job import job
+from lucid.web.pages.people import people, person
+from lucid.web.pages.queue import changes, queue
+from lucid.web.site import Site
+from lucid.web.viewer import Viewer
+
+__all__ = ["PAGES", "NotShown", "Page"]
+
+Data = Callable[[Site, Viewer, Mapping[str, str], Mapping[str, str]], dict[str, Any]]
+"""From the site, who looks, the parameters of the path and of the query; members that begin with ``_`` are for the
+template alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """``path``: as Starlette writes it; ``section``: the entry of the navigation that it belongs to."""
+
+    path: str
+    section: str
+    template: str
+    data: Data
+
+
+PAGES = (
+    Page("/", "cluster", "cluster.html.j2", cluster),
+    Page("/queue/changes", "queue", "changes.html.j2", changes),
+    Page("/queue", "queue", "queue.html.j2", queue),
+    Page("/job/{job_id}", "queue", "job.html.j2", job),
+    Page("/people/{user}", "people", "person.html.j2", person),
+    Page("/people", "people", "people.html.j2", people),
+    Page("/health", "health", "health.html.j2", health),
+)

@@ -1,0 +1,191 @@
+"""The cluster: who stands where, what was measured of each job, which pairs hold what was promised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lucid.cli.render import duration
+from lucid.core.job import Running, Stage
+from lucid.core.node import Node
+from lucid.core.snapshot import Partition
+from lucid.web.gantt import gantt
+from lucid.web.pages.asked import number, text
+from lucid.web.pages.pairs import pairs_of
+from lucid.web.picture import Picture
+from lucid.web.site import Site
+from lucid.web.viewer import Viewer
+
+__all__ = ["cluster"]
+
+_NODES = 40
+"""Nodes of one page."""
+_HOURS = (1, 3, 6, 12, 24)
+
+
+def cluster(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
+    """``vc`` and ``node`` in the address choose nodes, ``page`` goes on among them, ``hours`` is how far back the
+    chart goes."""
+    picture, vc, wanted = site.picture, text(asked, "vc"), text(asked, "node")
+    parts = picture.seen.snapshot.partitions
+    chosen = [
+        (part, node)
+        for part in parts.values()
+        if not vc or part.name == vc
+        for node in part.nodes
+        if wanted.lower() in node.name.lower()
+    ]
+    pages = max(-(-len(chosen) // _NODES), 1)
+    page = number(asked, "page", 1, 1, pages)
+    shown = chosen[(page - 1) * _NODES : page * _NODES]
+    hours = number(asked, "hours", 24, 1, 24)
+    summaries = [_summary(picture, part) for part in parts.values()]
+    names = [node.name for _, node in shown]
+    return {
+        "at_s": picture.now_s,
+        "totals": _totals(summaries),
+        "partitions": summaries,
+        "nodes": [_node(site, viewer, part, node) for part, node in shown],
+        "pairs": pairs_of(site, viewer, names),
+        "of_nodes": len(chosen),
+        "page": page,
+        "pages": pages,
+        "vc": vc,
+        "node": wanted,
+        "hours": hours,
+        "_hours": _HOURS,
+        "_map": _map(picture, chosen),
+        "_gantt": gantt(site, viewer, [node for _, node in shown], hours),
+    }
+
+
+def _summary(picture: Picture, part: Partition) -> dict[str, Any]:
+    states = picture.gpu_states(part.name)
+    return {
+        "name": part.name,
+        "profiling": part.profiling,
+        "mode": picture.status.get("modes", {}).get(part.name, ""),
+        "nodes": len(part.nodes),
+        "gpus": part.gpus,
+        **states,
+        "pending": len(part.pending),
+        "pending_gpus": sum(entry.job.gpus for entry in part.pending),
+        "running": len(part.running),
+        "packed": sum(entry.partner is not None for entry in part.running),
+        "quotas": dict(part.quotas),
+        "kept": picture.kept.get(part.name, []),
+    }
+
+
+def _totals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    keys = ("nodes", "gpus", "alone", "shared", "free", "out", "pending", "pending_gpus", "running", "packed")
+    return {key: sum(part[key] for part in summaries) for key in keys}
+
+
+def _node(site: Site, viewer: Viewer, part: Partition, node: Node) -> dict[str, Any]:
+    here = site.picture.on_node.get(node.name, [])
+    return {
+        "name": node.name,
+        "partition": part.name,
+        "profiling": part.profiling,
+        "gpus": node.gpus,
+        "available": node.available,
+        "out": node.out,
+        "slots": _slots(site, viewer, node, here),
+    }
+
+
+def _slots(site: Site, viewer: Viewer, node: Node, here: Sequence[Running]) -> list[list[dict[str, Any]]]:
+    """Two rows of cells: each cell has ``gpu`` (the first), ``gpus`` (how many side by side) and ``rows`` (2 where it
+    takes both slots). What stands in the second slot of a GPU came later."""
+    on: list[list[Running]] = [[] for _ in range(node.gpus)]
+    for entry in here:
+        for placed in entry.placement:
+            if placed.node == node.name:
+                for gpu in placed.gpus:
+                    if gpu < node.gpus:
+                        on[gpu].append(entry)
+    upper: list[dict[str, Any]] = []
+    lower: list[dict[str, Any]] = []
+    gpu = 0
+    while gpu < node.gpus:
+        width = 1
+        while gpu + width < node.gpus and on[gpu + width] == on[gpu]:
+            width += 1
+        standing = on[gpu]
+        first = standing[0] if standing else None
+        if first is None:
+            kind = "free" if node.available else "out"
+            upper.append({"gpu": gpu, "gpus": width, "rows": 2, "kind": kind, "job": None})
+        elif len(standing) == 1 and (first.alone or not first.job.shareable):
+            upper.append(_cell(site, viewer, gpu, width, 2, first))
+        else:
+            upper.append(_cell(site, viewer, gpu, width, 1, first))
+            free = {"gpu": gpu, "gpus": width, "rows": 1, "kind": "slot", "job": None}
+            lower.append(_cell(site, viewer, gpu, width, 1, standing[1]) if len(standing) > 1 else free)
+        gpu += width
+    return [upper, lower]
+
+
+def _cell(site: Site, viewer: Viewer, gpu: int, width: int, rows: int, entry: Running) -> dict[str, Any]:
+    job = site.job_of(entry.job, viewer)
+    kind = "profile" if entry.stage is Stage.PROFILE else "shared" if entry.partner is not None else "alone"
+    cell = {"gpu": gpu, "gpus": width, "rows": rows, "kind": "taken" if job is None else kind, "job": None}
+    if job is None:
+        return cell
+    profile, now_s = entry.profile, site.picture.now_s
+    seen = profile is not None and profile.seen_beside is not None and profile.seen_beside == entry.partner
+    told = {
+        "job": job.id,
+        "user": job.user,
+        "name": job.name,
+        "vc": job.vc,
+        "gpus": entry.gpus,
+        "ran_s": round(entry.elapsed_s(now_s), 1),
+        "gpu_util": None if profile is None else profile.gpu_util,
+        "mem_util": None if profile is None else profile.mem_util,
+        "gpu_mem_mib": None if profile is None else profile.gpu_mem_mib,
+        "partner": entry.partner,
+        "seen_speed": profile.seen_speed if profile is not None and seen else None,
+    }
+    return {**cell, "job": told, "_words": _words(told, kind)}
+
+
+def _words(job: Mapping[str, Any], kind: str) -> str:
+    """One cell for a screen reader and for the box beside the pointer."""
+    parts = [f"job {job['job']}", job["user"], job["name"], f"{job['gpus']} GPU" + ("s" if job["gpus"] != 1 else "")]
+    parts.append(f"runs for {duration(job['ran_s'])}")
+    if kind == "profile":
+        parts.append("profiling run")
+    if job["gpu_util"] is None:
+        parts.append("not measured yet")
+    else:
+        parts.append(f"{job['gpu_util']:.0f} % of GPU time, {job['gpu_mem_mib']:,.0f} MiB")
+    if job["partner"]:
+        parts.append(f"shares with job {job['partner']}")
+    if job["seen_speed"] is not None:
+        parts.append(f"at {job['seen_speed']:.0%} of full speed")
+    return ", ".join(part for part in parts if part)
+
+
+def _map(picture: Picture, chosen: Sequence[tuple[Partition, Node]]) -> list[dict[str, Any]]:
+    """All nodes as squares: how much of each is held."""
+    found = []
+    for part, node in chosen:
+        taken = 0
+        for entry in picture.on_node.get(node.name, ()):
+            for placed in entry.placement:
+                if placed.node == node.name:
+                    taken |= placed.mask
+        busy = taken.bit_count()
+        level = "out" if not node.available else "full" if busy >= node.gpus else "part" if busy else "free"
+        found.append(
+            {
+                "name": node.name,
+                "part": part.name,
+                "busy": busy,
+                "gpus": node.gpus,
+                "level": level,
+            }
+        )
+    return found

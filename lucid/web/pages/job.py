@@ -1,0 +1,180 @@
+"""One job: its story, its estimate, its partner, its start, and what would let it start sooner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.cli.efficiency import account_to_dict
+from lucid.cli.live_story import live_story
+from lucid.cli.render import when
+from lucid.cli.start_words import told_of, told_words
+from lucid.cli.story import Story
+from lucid.config import Mode
+from lucid.core.as_json import to_json
+from lucid.core.decision import DecisionRow
+from lucid.core.job import Ended, Job, JobProfile, Pending, Running
+from lucid.core.reason import PlainOrder
+from lucid.errors import ConfigError
+from lucid.web.pages.asked import NotShown, number, text
+from lucid.web.pages.pairs import pair_of
+from lucid.web.pages.queue import row_of, starts_words
+from lucid.web.site import Site, obstacles
+from lucid.web.viewer import Sight, Viewer
+
+__all__ = ["job"]
+
+_UNKNOWN = "nothing is known of job {} here"
+
+
+def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
+    """``ask`` in the address plans again, with ``gpus``, ``share`` and ``vc`` changed."""
+    job_id = path["job_id"]
+    entry = site.picture.entry(job_id)
+    with site.source.store() as store:
+        ended = store.ended_job(job_id) if entry is None else None
+        known = entry[1].job if entry is not None else ended.job if ended is not None else None
+        user = known.user if known is not None else _user(store, job_id)
+        sight = viewer.jobs if user is None else viewer.sees(user)
+        if sight is Sight.OWN:
+            raise NotShown(_UNKNOWN.format(job_id))
+        try:
+            story, data = live_story(store, job_id, site.source.settings.daemon.profiling_partition)
+        except ConfigError as error:
+            if known is None:
+                aside = (site.picture.status.get("aside") or {}).get(job_id)
+                raise NotShown(f"job {job_id} waits, but not for Lucid: {aside}" if aside else str(error)) from None
+            story, data = Story(f"job {job_id}", []), {"job": job_id, "decisions": [], "note": str(error)}
+    if sight is Sight.NAMELESS:
+        story, data = _nameless(site, viewer, story, data)
+    shown = None if known is None else site.job_of(known, viewer)
+    waits = None if entry is None or not isinstance(entry[1], Pending) else (entry[0], entry[1])
+    runs = entry[1] if entry is not None and isinstance(entry[1], Running) else None
+    account = site.source.account_of.get(job_id) if sight is Sight.ALL else None
+    profile = entry[1].profile if entry is not None else ended.profile if ended is not None else None
+    return {
+        **data,
+        "at_s": site.picture.now_s,
+        "state": "waits" if waits else "runs" if runs else "ended" if ended else "unknown",
+        "asks": None if shown is None else to_json(shown),
+        "profile": None if profile is None else _profile(profile, sight),
+        "use": None if account is None or shown is None else account_to_dict(account),
+        "gpus_used": [] if account is None else [to_json(use) for use in account.job.use],
+        "partner": None if runs is None or runs.partner is None else pair_of(site, viewer, runs),
+        "start": None if waits is None else _start(site, viewer, *waits),
+        "start_forecasts": _forecasts(site, job_id),
+        "outcome": None if ended is None else _outcome(ended, story.rows),
+        "why_not": None if waits is None else _why_not(site, viewer, shown, asked),
+        "_events": [_event(at_s, words) for at_s, words in reversed(story.told())],
+        "_head": _head(shown, job_id),
+        "_runs": None if runs is None else _runs(site, runs),
+        "_vcs": [part.name for part in site.picture.seen.snapshot.partitions.values() if not part.profiling],
+    }
+
+
+def _user(store: SqliteStore, job_id: str) -> str | None:
+    """Of a job that neither waits nor runs, and has not been seen to end."""
+    said, measured = store.prediction(job_id), store.profile(job_id)
+    return said.user if said is not None else measured.user if measured is not None else None
+
+
+def _nameless(site: Site, viewer: Viewer, story: Story, data: Mapping[str, Any]) -> tuple[Story, dict[str, Any]]:
+    """Without the terms of the estimate, which name users and jobs."""
+    rows = [site.row_of(row, viewer) for row in story.rows]
+    kept = {key: value for key, value in data.items() if key not in ("prediction", "prediction_words")}
+    told = [decision | {"reasons": []} for decision in data["decisions"]]
+    return replace(story, rows=rows, estimate=()), {**kept, "decisions": told, "prediction_words": []}
+
+
+def _head(shown: Job | None, job_id: str) -> str:
+    if shown is None:
+        return f"Job {job_id}"
+    gpus = f"{shown.gpus} GPU{'s' if shown.gpus != 1 else ''}"
+    return ", ".join(
+        part for part in (gpus, f"VC {shown.vc}", shown.user and f"user {shown.user}", shown.name) if part
+    )
+
+
+def _event(at_s: float, words: Sequence[str]) -> dict[str, Any]:
+    headline, *reasons = words
+    return {"at_s": at_s, "headline": headline, "reasons": reasons}
+
+
+def _profile(profile: JobProfile, sight: Sight) -> dict[str, Any]:
+    data: dict[str, Any] = to_json(profile)
+    return data if sight is Sight.ALL else {**data, "workload": ""}
+
+
+def _runs(site: Site, entry: Running) -> dict[str, Any]:
+    now_s = site.picture.now_s
+    said = site.picture.seen.snapshot.predictions.get(entry.job.id)
+    ran_s = entry.elapsed_s(now_s)
+    left_s = None if said is None else said.remaining_s(ran_s)
+    where = " ".join(f"{part.node}:{','.join(map(str, part.gpus))}" for part in entry.placement)
+    return {"ran_s": ran_s, "left_s": left_s, "where": where, "stage": str(entry.stage), "restarts": entry.restarts}
+
+
+def _start(site: Site, viewer: Viewer, partition: str, entry: Pending) -> dict[str, Any]:
+    row = row_of(site, partition, entry)
+    decision = None if row.decision is None else site.row_of(row.decision, viewer)
+    said = site.picture.seen.snapshot.predictions.get(entry.job.id)
+    return {
+        "partition": partition,
+        "position": row.position,
+        "waited_s": round(site.picture.now_s - entry.since_s, 1),
+        "estimate_s": None if said is None else round(said.duration_s, 1),
+        "estimate_by": "" if said is None else said.duration_source,
+        "starts_in_s": row.starts_in_s,
+        "words": starts_words(site, row),
+        "obstacles": [] if decision is None else obstacles(decision.reasons),
+    }
+
+
+def _forecasts(site: Site, job_id: str) -> dict[str, Any]:
+    """``first``: what lucidd forecast when the wait began, and what came true. ``since``: what these pages have
+    forecast since they run: when it was said, and the start as then expected, early, likely, late."""
+    site.planning.look()
+    times = site.picture.seen.times
+    known = {one.job_id: one for one in (*times.known, *times.open.values())}
+    first = told_of(known, job_id)
+    points = [list(point) for point in site.planning.forecasts.of(job_id)]
+    return {"first": first, "_words": told_words(first), "since": points}
+
+
+def _outcome(ended: Ended, rows: Sequence[DecisionRow]) -> dict[str, Any]:
+    """What became of it; ``earlier_s``: how much earlier than in plain order it started (later where it is below 0),
+    as far as that is known, and ``by`` how."""
+    began_s = ended.end_s - ended.ran_s
+    earlier_s, by = _against_plain(rows, began_s)
+    return {
+        "state": ended.state,
+        "end_s": ended.end_s,
+        "ran_s": round(ended.ran_s, 1),
+        "jct_s": round(ended.end_s - ended.job.submit_s, 1),
+        "earlier_s": None if earlier_s is None else round(earlier_s, 1),
+        "by": by,
+    }
+
+
+def _against_plain(rows: Sequence[DecisionRow], began_s: float) -> tuple[float | None, str]:
+    would = next((row for row in rows if row.verb == "start" and row.mode == Mode.OBSERVE), None)
+    if would is not None:
+        return max(began_s - would.at_s, 0.0), f"Lucid only looked on, and would have started it {when(would.at_s)}"
+    plain = [reason for row in rows for reason in row.reasons if isinstance(reason, PlainOrder)]
+    started = [row.at_s for row in rows if row.verb == "start"]
+    if plain and started:
+        return plain[-1].plain_s - started[-1], f"plain Slurm order would have started it {when(plain[-1].plain_s)}"
+    return None, "lucidd works out plain Slurm's order only where a starvation bound is set (policy.fairness)"
+
+
+def _why_not(site: Site, viewer: Viewer, shown: Job | None, asked: Mapping[str, str]) -> dict[str, Any]:
+    gpus, share, vc = number(asked, "gpus", 0, 0, 100_000), asked.get("share") == "1", text(asked, "vc")
+    found: dict[str, Any] = {"gpus": gpus or None, "share": share, "vc": vc, "asked": "ask" in asked, "answer": None}
+    if shown is None or not found["asked"]:
+        return found
+    if viewer.sees(shown.user) is not Sight.ALL and viewer.jobs is not Sight.ALL:
+        return {**found, "answer": {"error": "only those who may see the job's names can ask that"}}
+    answer = site.planning.why_not(shown.id, gpus or None, share, vc or None)
+    return {**found, "planning": answer is None, "answer": answer}

@@ -1,0 +1,91 @@
+"""Pairs of jobs on the same GPUs: the speeds that were promised when they were put together, and those seen since."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any
+
+from lucid.core.job import Running
+from lucid.core.reason import PairSpeed, reason_from_dict
+from lucid.errors import StoreError
+from lucid.web.site import Site
+from lucid.web.viewer import Viewer
+
+__all__ = ["pair_of", "pairs_of"]
+
+_MOST = 100
+"""Pairs of one page."""
+_KEPT = 5000
+
+
+def pairs_of(site: Site, viewer: Viewer, nodes: Collection[str]) -> list[dict[str, Any]]:
+    """The pairs that stand on these nodes, those that run slowest first; where nothing is seen yet, last."""
+    picture, told = site.picture, set[str]()
+    found = []
+    for name in nodes:
+        for entry in picture.on_node.get(name, ()):
+            if entry.partner is not None and entry.job.id not in told:
+                told |= {entry.job.id, entry.partner}
+                made = pair_of(site, viewer, entry)
+                if made is not None:
+                    found.append(made)
+    found.sort(key=lambda pair: min([job["seen"] for job in pair["jobs"] if job["seen"] is not None], default=2.0))
+    return found[:_MOST]
+
+
+def pair_of(site: Site, viewer: Viewer, entry: Running) -> dict[str, Any] | None:
+    """A running job and its partner, the one that came first first; ``None`` where this viewer may not see both, or
+    the partner is gone."""
+    other = site.picture.running.get(entry.partner or "")
+    if other is None:
+        return None
+    host, guest = sorted((entry, other[1]), key=lambda one: one.start_s)
+    jobs = [site.job_of(host.job, viewer), site.job_of(guest.job, viewer)]
+    if None in jobs:
+        return None
+    promised = _promised(site, guest.job.id, host.job.id)
+    rows = []
+    for one, job, said in zip((host, guest), jobs, promised or (None, None), strict=True):
+        assert job is not None
+        profile = one.profile
+        seen = profile is not None and profile.seen_beside == one.partner
+        rows.append(
+            {
+                "job": job.id,
+                "user": job.user,
+                "name": job.name,
+                "promised": None if said is None else round(said, 4),
+                "seen": profile.seen_speed if profile is not None and seen else None,
+            }
+        )
+    nodes = [part.node for part in guest.placement]
+    return {"jobs": rows, "nodes": nodes, "gpus": guest.gpus, "since_s": guest.start_s}
+
+
+def _promised(site: Site, guest: str, host: str) -> tuple[float, float] | None:
+    """Speeds of host and guest, as the decision that put the guest there compared them."""
+    known = site.source.promised
+    if (guest, host) in known:
+        return known[guest, host]
+    with suppress(StoreError):  # the page stands without it
+        with site.source.store() as store, store.reading() as db:
+            row = db.execute(
+                "SELECT reasons FROM decisions WHERE job_id = ? AND beside = ? AND verb = 'start' "
+                "ORDER BY id DESC LIMIT 1",
+                (guest, host),
+            ).fetchone()
+        if len(known) > _KEPT:
+            known.clear()
+        known[guest, host] = None if row is None else _speeds(row[0], host)
+    return known.get((guest, host))
+
+
+def _speeds(reasons: str, host: str) -> tuple[float, float] | None:
+    for data in json.loads(reasons):
+        if data.get("kind") == PairSpeed.kind:
+            said = reason_from_dict(data)
+            if isinstance(said, PairSpeed) and said.partner == host:
+                return said.other, said.own
+    return None

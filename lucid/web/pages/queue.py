@@ -1,0 +1,205 @@
+"""The queue in Lucid's order, with what each job waits for, and what has changed since somebody last looked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from lucid.adapters.store.port import PredictionRow
+from lucid.cli.queue_rows import QueueRow, queue_row_to_dict
+from lucid.cli.render import decision_text, duration, reason_text
+from lucid.cli.start_words import start_words
+from lucid.core.decision import DecisionRow
+from lucid.core.job import Job, Pending
+from lucid.core.prediction import DurationTerms
+from lucid.errors import StoreError
+from lucid.web.pages.asked import number, text
+from lucid.web.picture import Picture
+from lucid.web.site import Site, obstacles
+from lucid.web.viewer import Sight, Viewer
+
+__all__ = ["changes", "queue"]
+
+_SORTS = ("order", "job", "user", "gpus", "waited", "estimate", "start")
+_CHANGES = 500
+_LATEST = 5_000
+"""Decisions that are looked through for changes."""
+
+
+def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
+    """``user``, ``vc``, ``least`` and ``most`` GPUs and ``text`` in the address choose jobs, ``sort`` and ``down``
+    order them, ``page`` goes on among them."""
+    picture = site.picture
+    ahead = site.planning.look()
+    wanted = {key: text(asked, key) for key in ("user", "vc", "text")}
+    least, most = number(asked, "least", 0), number(asked, "most", 0)
+    sort = asked.get("sort", "order")
+    sort, down = (sort if sort in _SORTS else "order"), asked.get("down") == "1"
+    chosen = [
+        (name, entry, job)
+        for name, entry in picture.waiting.values()
+        if (job := _visible(site, viewer, entry.job)) is not None and _fits(name, job, wanted, least, most)
+    ]
+    if sort != "order" or down:
+        chosen.sort(key=lambda item: _key(site, sort, item[1], item[2]), reverse=down)
+    per = site.settings.rows
+    pages = max(-(-len(chosen) // per), 1)
+    page = number(asked, "page", 1, 1, pages)
+    shown = chosen[(page - 1) * per : page * per]
+    ranges = _ranges(site, [entry.job.id for _, entry, _ in shown])
+    rows = [_row(site, viewer, name, entry, job, ranges.get(job.id)) for name, entry, job in shown]
+    aside = picture.status.get("aside") or {}
+    return {
+        "at_s": picture.now_s,
+        "starts_at_s": None if ahead is None else ahead.at_s,
+        "starts_trouble": site.planning.trouble,
+        "waiting": len(picture.waiting),
+        "of": len(chosen),
+        "page": page,
+        "pages": pages,
+        "sort": sort,
+        "down": down,
+        **wanted,
+        "least": least or "",
+        "most": most or "",
+        "vcs": sorted({entry.job.vc for _, entry in picture.waiting.values()}),
+        "queue": rows,
+        "aside": aside if viewer.admin or viewer.jobs is not Sight.OWN else {},
+    }
+
+
+def _visible(site: Site, viewer: Viewer, job: Job) -> Job | None:
+    return job if viewer.jobs is Sight.ALL else site.job_of(job, viewer)
+
+
+def _fits(partition: str, job: Job, wanted: Mapping[str, str], least: int, most: int) -> bool:
+    if wanted["user"] and job.user != wanted["user"]:
+        return False
+    if wanted["vc"] and wanted["vc"] not in (job.vc, partition):
+        return False
+    if job.gpus < least or (most and job.gpus > most):
+        return False
+    return (
+        not wanted["text"]
+        or wanted["text"].lower() in f"{job.id} {job.user} {job.name} {job.account} {job.vc}".lower()
+    )
+
+
+def _key(site: Site, sort: str, entry: Pending, job: Job) -> Any:
+    if sort == "start":
+        ahead = site.planning.ahead
+        found = None if ahead is None else ahead.starts.get(job.id)
+        return math.inf if found is None else found[1]
+    if sort == "estimate":
+        said = site.picture.seen.snapshot.predictions.get(job.id)
+        return 0.0 if said is None else said.duration_s
+    keys = {
+        "order": (entry.job.vc, site.picture.positions.get(job.id, 0)),
+        "job": (len(job.id), job.id),
+        "user": job.user,
+        "gpus": job.gpus,
+        "waited": -entry.since_s,
+    }
+    return keys[sort]
+
+
+def _ranges(site: Site, job_ids: Sequence[str]) -> dict[str, DurationTerms]:
+    """What is known of how far estimates may be off: the store has it of jobs with a learned model."""
+    found: dict[str, PredictionRow | None] = {}
+    with suppress(StoreError), site.source.store() as store:  # the page stands without them
+        found = {job_id: store.prediction(job_id) for job_id in job_ids}
+    return {
+        job_id: row.prediction.duration_terms
+        for job_id, row in found.items()
+        if row is not None and row.prediction.duration_terms is not None
+    }
+
+
+def row_of(site: Site, partition: str, entry: Pending) -> QueueRow:
+    """The job as ``lucidctl queue`` has it, its start as of the last forecast."""
+    picture, ahead = site.picture, site.planning.ahead
+    starts = None if ahead is None else ahead.starts_in_s(entry.job.id, picture.now_s)
+    position = picture.positions.get(entry.job.id)
+    return QueueRow(partition, position, entry, picture.decision(partition, entry.job.id), starts)
+
+
+def starts_words(site: Site, row: QueueRow) -> str:
+    """When it is expected to start, in words."""
+    ahead = site.planning.ahead
+    if ahead is None or row.entry.job.id not in ahead.starts:
+        return ""
+    return start_words(row.starts_in_s, ahead.ahead_s, bool(row.entry.barred))
+
+
+def _row(
+    site: Site, viewer: Viewer, partition: str, entry: Pending, job: Job, terms: DurationTerms | None
+) -> dict[str, Any]:
+    row = row_of(site, partition, entry)
+    decision = None if row.decision is None else site.row_of(row.decision, viewer)
+    shown = QueueRow(partition, row.position, entry, decision, row.starts_in_s)
+    data = queue_row_to_dict(shown, site.picture.seen)
+    low, high = (None, None) if terms is None else (terms.low_s, terms.high_s)
+    return {
+        **data,
+        "user": job.user,
+        "name": job.name,
+        "vc": job.vc,
+        "estimate_low_s": low,
+        "estimate_high_s": high,
+        "starts_words": starts_words(site, row),
+        "obstacle": _obstacle(decision),
+        "words": [] if decision is None else [reason_text(reason) for reason in decision.reasons],
+        "measured": entry.profile is not None,
+    }
+
+
+def _obstacle(decision: DecisionRow | None) -> str:
+    if decision is None:
+        return "not decided yet"
+    if decision.verb != "hold":
+        return decision_text(decision)
+    against = obstacles(decision.reasons)
+    return against[-1] if against else "waits"
+
+
+def changes(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
+    """What became of the queue since ``since`` (Unix time): an hour ago, if that is not said."""
+    picture = site.picture
+    since_s = float(number(asked, "since", round(site.now_s() - 3600.0), 0, 2**40))
+    with site.source.store() as store:
+        rows = store.decisions(since_s=since_s, limit=_LATEST)
+        ended = store.ended(since_s, limit=_LATEST)
+    told: list[dict[str, Any]] = []
+    for row in rows:
+        user = _user(site, row.job_id)
+        if row.verb == "hold" or viewer.sees("" if user is None else user) is Sight.OWN:
+            continue
+        told.append(
+            {"at_s": row.at_s, "job": row.job_id, "words": decision_text(row, _profiles(picture, row.partition))}
+        )
+    for item in ended:
+        if viewer.sees(item.job.user) is not Sight.OWN:
+            words = f"ended ({item.state.lower()}) after {duration(item.ran_s)}"
+            told.append({"at_s": item.end_s, "job": item.job.id, "words": words})
+    new = [
+        {"at_s": entry.job.submit_s, "job": entry.job.id, "words": "submitted, and waits"}
+        for _, entry in picture.waiting.values()
+        if entry.job.submit_s > since_s and viewer.sees(entry.job.user) is not Sight.OWN
+    ]
+    told = sorted([*told, *new], key=lambda one: -one["at_s"])
+    return {"since_s": since_s, "at_s": picture.now_s, "of": len(told), "changes": told[:_CHANGES]}
+
+
+def _user(site: Site, job_id: str) -> str | None:
+    entry = site.picture.entry(job_id)
+    if entry is not None:
+        return entry[1].job.user
+    gone = site.source.history.user_of(job_id)
+    return None if gone is None else gone[0]
+
+
+def _profiles(picture: Picture, partition: str) -> bool:
+    part = picture.seen.snapshot.partitions.get(partition)
+    return part is not None and part.profiling

@@ -1,0 +1,79 @@
+"""The process: listens, tells the pages who is at the other end of a Unix socket, and ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from lucid.config import WebSettings
+from lucid.errors import ConfigError
+from lucid.web.app import build_app
+from lucid.web.planning import Planning
+from lucid.web.source import Source
+from lucid.web.viewer import UNIX
+
+__all__ = ["PeerProtocol", "serve"]
+
+_LOG = logging.getLogger("lucid.web")
+
+
+class PeerProtocol(H11Protocol):
+    """HTTP that names the peer of a Unix socket by its uid, as the kernel tells it."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A connection begins."""
+        super().connection_made(transport)
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        if sock is not None and sock.family == socket.AF_UNIX:
+            size = struct.calcsize("3i")
+            _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+            self.client = (UNIX, uid)
+
+
+def serve(source: Source, web: WebSettings) -> None:
+    """Serve the pages until the process is told to end.
+
+    Raises:
+        ConfigError: the address or the socket cannot be had.
+    """
+    source.start()
+    planning = Planning(source)
+    planning.start()
+    planning.look()
+    try:
+        _run(build_app(source, planning, web.root_path), web)
+    finally:
+        planning.stop()
+        source.stop()
+
+
+def _run(app: Any, web: WebSettings) -> None:
+    where: dict[str, Any] = {"uds": web.socket} if web.socket else {"host": web.host, "port": web.port}
+    config = uvicorn.Config(
+        app,
+        **where,
+        http=PeerProtocol,
+        ws="none",
+        lifespan="off",
+        proxy_headers=False,
+        server_header=False,
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=2,
+        limit_concurrency=512,
+    )
+    server = uvicorn.Server(config)
+    try:
+        server.run()
+    except SystemExit:
+        place = web.socket or f"{web.host}:{web.port}"
+        raise ConfigError(f"{place}: cannot be listened on; is it taken? choose another --port") from None
+    if web.socket:
+        Path(web.socket).unlink(missing_ok=True)

@@ -1,0 +1,101 @@
+"""What every page is made from, and the words that several of them say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jinja2 import Environment
+
+from lucid.adapters.store.port import holder_is_dead
+from lucid.cli.render import duration, reason_text
+from lucid.config import WebSettings
+from lucid.core.decision import DecisionRow
+from lucid.core.job import Job
+from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
+from lucid.web.picture import Picture
+from lucid.web.planning import Planning
+from lucid.web.source import Source
+from lucid.web.viewer import Sight, Viewer
+
+__all__ = ["Site", "ago", "clock", "obstacles"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """``root``: the path under which a proxy shows the pages, without a slash at its end."""
+
+    source: Source
+    planning: Planning
+    root: str
+    environment: Environment
+    findings: dict[str, Any] = field(default_factory=dict)
+    """What doctor found last, with the time."""
+
+    @property
+    def settings(self) -> WebSettings:
+        """Of the pages."""
+        return self.source.settings.web
+
+    @property
+    def picture(self) -> Picture:
+        """The last one; there is one wherever a page is made."""
+        assert self.source.picture is not None
+        return self.source.picture
+
+    def now_s(self) -> float:
+        """The time on the pages."""
+        return self.source.now_s()
+
+    def user_of(self, job: Job, viewer: Viewer) -> str:
+        """The user as this viewer may know him."""
+        return job.user if viewer.sees(job.user) is Sight.ALL else self.picture.aliases.get(job.user, "a user")
+
+    def job_of(self, job: Job, viewer: Viewer) -> Job | None:
+        """The job as this viewer may see it; ``None`` where he may not."""
+        sight = viewer.sees(job.user)
+        if sight is Sight.OWN:
+            return None
+        if sight is Sight.ALL:
+            return job
+        return replace(job, user=self.user_of(job, viewer), account="", name="", whole_because="")
+
+    def row_of(self, row: DecisionRow, viewer: Viewer) -> DecisionRow:
+        """A decision without the names that this viewer may not read."""
+        if viewer.jobs is Sight.ALL:
+            return row
+        return replace(row, reasons=tuple(self._reason(reason, viewer) for reason in row.reasons))
+
+    def _reason(self, reason: Reason, viewer: Viewer) -> Reason:
+        data = reason_to_dict(reason)
+        user = data.get("user")
+        if (not user and "account" not in data) or (user and user == viewer.name):
+            return reason
+        hidden = {"user": self.picture.aliases.get(user, "a user")} if user else {}
+        account = {"account": ""} if "account" in data else {}
+        return reason_from_dict({**data, **hidden, **account})
+
+    def alive(self) -> tuple[bool, str]:
+        """Does a lucidd hold the lease, and which."""
+        with self.source.store() as store:
+            lease = store.lease()
+        lives = lease is not None and lease.until_s > self.now_s() and not holder_is_dead(lease.holder)
+        return lives, "" if lease is None else lease.holder
+
+
+def obstacles(reasons: Sequence[Reason]) -> list[str]:
+    """In words, the comparisons that keep a job from starting; all of them where none does by itself."""
+    against = [reason for reason in reasons if not reason]
+    return [reason_text(reason) for reason in against or reasons]
+
+
+def ago(seconds: float) -> str:
+    """``2 min ago``."""
+    return "just now" if seconds < 5 else f"{duration(seconds)} ago"
+
+
+def clock(at_s: float) -> str:
+    """A moment of Unix time as the site's clock shows it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))

@@ -1,0 +1,144 @@
+"""Waste that is planted in emulated readings is found by a lucidd on a real Slurm, and told in its metrics."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from box import Box
+from daemon_box import Lucidd
+
+from lucid.adapters.gpu.use_files import UseFolder
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.config import load_settings, profiles_folder
+from lucid.core.readings import GpuCard, GpuProcess, GpuReading
+from lucid.live.job_uses import job_accounts
+from lucid.node.jobs import JobSpec
+from lucid.node.owners import Owners
+from lucid.node.sampler import Sampler
+from lucid.profiler import use as use_of_gpus
+
+WORK_S = 10.0
+"""Of the job that works at first and is idle then."""
+
+
+class Emulated:
+    """Readings by what a job's name says that it does."""
+
+    name = "emulated"
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, tuple[str, float]] = {}
+        """By number: name, and since when it runs."""
+
+    def cards(self) -> Sequence[GpuCard]:
+        return []
+
+    def read(self, uuids: Collection[str]) -> Mapping[str, GpuReading]:
+        return {uuid: self._reading(uuid) for uuid in uuids}
+
+    def _reading(self, uuid: str) -> GpuReading:
+        number = uuid.partition("/")[0]
+        name, since_s = self.jobs[number]
+        works = name == "busy" or (name == "lazy" and time.time() - since_s < WORK_S)
+        util = 80.0 if works else 0.0
+        processes = () if name == "empty" else (GpuProcess(int(number), 3000.0, util, util / 2),)
+        return GpuReading(uuid, util, util / 2, 3000.0 if processes else 0.0, processes=processes)
+
+    def close(self) -> None:
+        pass
+
+
+class Itself(Owners):
+    def job_of(self, pid: int, given: Mapping[int, str]) -> str | None:
+        return str(pid)
+
+
+class SamplerBeside:
+    """The real sampler on these readings, round after round."""
+
+    def __init__(self, box: Box, folder: Path, profiles: Path) -> None:
+        self.box, self.readings = box, Emulated()
+        self.sampler = Sampler(self.readings, folder / "spool", profiles, "n", interval_s=0.5, owners=Itself())
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        seen: dict[str, JobSpec] = {}
+        looked_s = 0.0
+        while not self._stop.wait(0.5):
+            now_s = time.time()
+            if now_s - looked_s > 1.0:
+                looked_s = now_s
+                try:
+                    jobs = self.box.jobs()
+                except (AssertionError, OSError, ValueError):
+                    continue
+                running = {n: job for n, job in jobs.items() if job["job_state"] == ["RUNNING"]}
+                seen = {n: JobSpec(n, (f"{n}/0", f"{n}/1")) for n in running}
+                for number, job in running.items():
+                    self.readings.jobs.setdefault(number, (job["name"], float(job["start_time"]["number"])))
+            self.sampler.tick(seen, now_s)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(10)
+        self.sampler.close()
+
+
+@pytest.fixture
+def lucidd(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lucidd]:
+    """One whose own stand-in for a sampler tells nothing: the real one does."""
+    monkeypatch.setattr(Lucidd, "_sample", lambda self: None)
+    daemon = Lucidd(box, tmp_path / "state", restarts="")
+    daemon.start()
+    yield daemon
+    daemon.close()
+
+
+def test_two_kinds_of_waste_are_found_and_a_working_job_is_left_alone(
+    box: Box, lucidd: Lucidd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # jobs here run for half a minute: stretches and bounds are scaled down, all else is as it is installed
+    monkeypatch.setattr(use_of_gpus, "LEAST_IDLE_S", 5.0)
+    beside = SamplerBeside(box, tmp_path, lucidd.profiles)
+    try:
+        numbers = {
+            name: box.sbatch("--gpus=2", "-J", name, "-t", "10", script="sleep 30")
+            for name in ("busy", "idle", "lazy", "empty")
+        }
+        box.wait_ended(*numbers.values(), limit_s=180.0)
+        store = SqliteStore(Path(lucidd.folder) / "lucid.db", read_only=True)
+        box.wait("lucidd to see their ends", lambda: {e.job.id for e in store.ended()} >= set(numbers.values()))
+    finally:
+        beside.close()
+    settings = load_settings(lucidd.folder / "lucid.toml")
+    bounds = {"idle_start_s": 8.0, "idle_after_s": 8.0, "empty_s": 8.0, "least_gpu_h": 0.0}
+    scaled = settings.model_copy(update={"efficiency": settings.efficiency.model_copy(update=bounds)})
+    accounts = {
+        account.job.name: account
+        for account in job_accounts(store, UseFolder(profiles_folder(settings)), scaled, time.time())
+    }
+    kinds = {name: [str(waste.kind) for waste in accounts[name].waste] for name in numbers}
+    assert kinds == {
+        "busy": [],
+        "idle": ["idle_from_start"],
+        "lazy": ["idle_after_activity"],
+        "empty": ["no_process"],
+    }
+    assert all(account.measured for account in accounts.values())
+    idle = accounts["idle"]
+    assert idle.waste[0].gpu_h == pytest.approx(idle.held_gpu_h, rel=0.25), "all that it held"
+    told = lucidd.json("efficiency")
+    assert {job["job"] for job in told["jobs"]} >= set(numbers.values())
+    assert not [job["waste"] for job in told["jobs"] if job["waste"]], "by the bounds as installed, 30 s are no waste"
+    asked = lucidd.json("status")["calls"]["reads"]
+    text = lucidd.ctl("metrics")
+    assert "lucid_up 1.0" in text
+    held = next(line for line in text.splitlines() if line.startswith("lucid_efficiency_held_gpu_seconds{"))
+    assert float(held.split()[-1]) > 4 * 2 * 25.0
+    assert lucidd.json("status")["calls"]["reads"] - asked < 10, "lucidd's own looks, and none of the command"

@@ -1,0 +1,146 @@
+"""How long GPUs worked and stood idle, from samples; and over restarts of the sampler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_node_sampler import Given, Readings, ticks
+
+from lucid.adapters.gpu.profile_files import read_profile_files
+from lucid.adapters.gpu.use_files import UseFolder
+from lucid.core.readings import GpuProcess, GpuReading
+from lucid.node.jobs import JobSpec
+from lucid.node.sampler import Sampler
+from lucid.profiler.samples import GpuSample, Sample
+from lucid.profiler.use import GpuUse, IdleStretch, UseMeter
+
+IDLE, WORK, LOST = GpuSample(0.0), GpuSample(50.0), GpuSample(lost=True)
+EMPTY = GpuSample(0.0, own_mib=0.0)
+
+
+def used(*parts: tuple[GpuSample, int]) -> GpuUse:
+    """One GPU at 1 Hz from time 0."""
+    meter, at_s = UseMeter(), 0
+    for part, seconds in parts:
+        for _ in range(seconds):
+            at_s += 1
+            meter.add(("g",), Sample(at_s, float(at_s), (part,)))
+    (found,) = meter.uses
+    return found
+
+
+def lengths(use: GpuUse) -> list[tuple[float, float]]:
+    return [(one.begin_s, one.end_s) for one in use.idle]
+
+
+def test_work_and_stretches_add_up() -> None:
+    use = used((IDLE, 400), (WORK, 100), (IDLE, 299), (WORK, 100), (IDLE, 301))
+    assert (use.begin_s, use.end_s, use.measured_s, use.worked_s) == (0.0, 1200.0, 1200.0, 200.0)
+    assert lengths(use) == [(0.0, 400.0), (899.0, 1200.0)], "299 s are a pause"
+
+
+def test_a_moment_of_work_ends_no_stretch_and_work_that_goes_on_does() -> None:
+    assert lengths(used((IDLE, 400), (WORK, 5), (IDLE, 400))) == [(0.0, 805.0)]
+    assert lengths(used((IDLE, 400), (WORK, 6), (IDLE, 400))) == [(0.0, 400.0), (406.0, 806.0)]
+    every_20_s = [(IDLE, 19), (WORK, 1)] * 100
+    assert used(*every_20_s).idle == ()
+    every_10_min = [(IDLE, 599), (WORK, 1)] * 6
+    assert len(used(*every_10_min).idle) == 1
+
+
+@pytest.mark.parametrize(("gap", "stretches", "measured_s"), [(59, 1, 659.0), (61, 2, 601.0)])
+def test_what_is_not_read_for_a_minute_is_not_known(gap: int, stretches: int, measured_s: float) -> None:
+    use = used((IDLE, 300), (LOST, gap), (IDLE, 300))
+    if gap > 60:
+        assert lengths(use) == [(0.0, 300.0), (300.0 + gap, 600.0 + gap)]
+    assert (len(use.idle), use.measured_s) == (stretches, pytest.approx(measured_s, abs=1.0))
+
+
+def test_time_without_a_process_is_counted_within_a_stretch() -> None:
+    (one,) = used((IDLE, 200), (EMPTY, 200)).idle
+    assert (one.length_s, one.empty_s) == (400.0, 200.0)
+    assert used((IDLE, 400)).idle[0].empty_s == 0.0, "processes are not known"
+
+
+def test_beside_a_partner_only_what_is_the_jobs_own_counts() -> None:
+    partner_works = GpuSample(90.0, own_util=0.0, own_mib=500.0, shared=True)
+    both_idle = GpuSample(0.0, own_util=None, shared=True)
+    not_told = GpuSample(90.0, own_util=None, shared=True)
+    assert used((partner_works, 400)).worked_s == 0.0
+    assert used((both_idle, 400)).idle
+    assert used((WORK, 10), (not_told, 400)).measured_s == 10.0
+
+
+def test_the_longest_stretches_are_kept() -> None:
+    parts = [part for n in range(20) for part in ((IDLE, 300 + n), (WORK, 10))]
+    use = used(*parts)
+    assert len(use.idle) == 16
+    assert min(one.length_s for one in use.idle) == 304.0
+
+
+def test_a_stretch_goes_on_over_a_restart() -> None:
+    first = UseMeter()
+    for at_s in range(1, 401):
+        first.add(("g",), Sample(at_s, float(at_s), (IDLE,)))
+    second = UseMeter(earlier=first.uses)
+    for at_s in range(395, 801):
+        second.add(("g",), Sample(at_s, float(at_s), (IDLE,)))
+    (use,) = second.uses
+    assert lengths(use) == [(0.0, 800.0)]
+    assert use.measured_s == 800.0, "what was counted before is not counted again"
+
+
+def a_sampler(folder: Path, source: Readings) -> Sampler:
+    (folder / "profiles").mkdir(exist_ok=True)
+    return Sampler(source, folder / "spool", folder / "profiles", "n1", owners=Given())
+
+
+def read(folder: Path, job: str) -> GpuUse:
+    return read_profile_files(folder / "profiles").summaries[job][0].use[0]
+
+
+def test_the_sampler_tells_it_and_a_sampler_that_is_restarted_goes_on(tmp_path: Path) -> None:
+    source = Readings()
+    own = (GpuProcess(101, 3000, 0, 0),)
+    source.now = {"GPU-0": GpuReading("GPU-0", 0, 0, 3200, processes=own)}
+    spec = JobSpec("a", ("GPU-0",))
+    sampler = a_sampler(tmp_path, source)
+    ticks(sampler, [spec], 1000, 400)
+    sampler.close()
+    sampler = a_sampler(tmp_path, source)
+    ticks(sampler, [spec], 1410, 400)
+    sampler.end("a")
+    use = read(tmp_path, "a")
+    assert lengths(use) == [(999.0, 1809.0)]
+    assert use.measured_s == 810.0
+    assert UseFolder(tmp_path / "profiles").uses() == {"a": (use,)}
+
+
+def test_a_run_that_was_started_over_begins_a_new_account(tmp_path: Path) -> None:
+    source = Readings()
+    source.now = {"GPU-0": GpuReading("GPU-0", 0, 0, 0, processes=())}
+    spec = JobSpec("a", ("GPU-0",))
+    for begin in (1000, 5000):
+        sampler = a_sampler(tmp_path, source)
+        ticks(sampler, [spec], begin, 400)
+        sampler.end("a")
+    use = read(tmp_path, "a")
+    assert (use.begin_s, use.measured_s) == (4999.0, 400.0)
+    assert use.idle == (IdleStretch(4999.0, 5399.0, 400.0),), "no process was there"
+
+
+def test_the_folder_is_read_anew_where_a_file_has_changed_or_is_gone(tmp_path: Path) -> None:
+    source = Readings()
+    source.now = {"GPU-0": GpuReading("GPU-0", 80, 40, 900)}
+    folder = UseFolder(tmp_path / "profiles")
+    assert folder.uses() == {}
+    for seconds in (20, 40):
+        sampler = a_sampler(tmp_path, source)
+        ticks(sampler, [JobSpec("a", ("GPU-0",))], 1000, seconds)
+        sampler.end("a")
+        assert folder.uses()["a"][0].worked_s == seconds
+    (tmp_path / "profiles/junk.json").write_text("{")
+    assert set(folder.uses()) == {"a"}
+    (tmp_path / "profiles/a.json").unlink()
+    assert folder.uses() == {}

@@ -1,0 +1,218 @@
+"""The Grafana boards and the alert rules: as they are made, and asked of a real Prometheus that scraped a lucidd."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from filled_site import filled_site
+from lucid.metrics.exposition import CONTENT_TYPE, render
+from lucid.metrics.source import MetricsSource
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "slurm/grafana"
+sys.path.insert(0, str(FOLDER))
+import make  # noqa: E402 - the script that makes the files
+
+METRIC = re.compile(r"\blucid_[a-z_]+")
+QUERIES = [
+    pytest.param(expr, panel.empty, id=f"{board.uid}: {panel.title}: {number}")
+    for board in make.BOARDS
+    for panel in board.panels
+    for number, (expr, _) in enumerate(panel.queries)
+]
+VALUES = [pytest.param(alert.value, alert.empty, id=alert.name) for alert in make.ALERTS]
+EMPTY_HERE = {
+    "LucidForecastsMiss": "fewer than fifty starts have been judged",
+    "LucidModelUnusable": "no models",
+}
+"""By panel or alert, why even the site of these tests has no data for it."""
+
+
+def test_the_files_are_what_the_script_makes() -> None:
+    there = {
+        path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir() if path.suffix in (".json", ".yml")
+    }
+    assert there == make.made(), "python slurm/grafana/make.py"
+
+
+def test_boards_have_ids_of_their_own_and_no_panel_over_another() -> None:
+    boards = [json.loads(text) for name, text in make.made().items() if name.endswith(".json")]
+    assert len({board["uid"] for board in boards}) == len(boards) == 3
+    for board in boards:
+        places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in board["panels"]]
+        assert len(set(places)) == len(places)
+        assert all(x + 8 <= 24 for x, _ in places)
+
+
+def test_every_alert_has_a_runbook() -> None:
+    page = (ROOT / "docs/alerts.md").read_text(encoding="utf-8")
+    heads = re.findall(r"^## (\w+)$", page, re.MULTILINE)
+    assert heads == [alert.name for alert in make.ALERTS]
+    for alert in make.ALERTS:
+        assert f"docs/alerts.md#{alert.name.lower()}" in make.made()["alerts.yml"]
+
+
+def test_every_metric_stands_in_the_reference() -> None:
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(lucid_[a-z_]+)`", page, re.MULTILINE))
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "lucid/metrics").glob("*.py"))
+    names = set()
+    for kind, name in re.findall(r"(gauge|counter|_times)\(\s*\"(lucid_[a-z_]+)\"", source):
+        names.add(f"{name}_total" if kind == "counter" else name)
+    assert listed == names | {"lucid_up"}
+
+
+class Exporter:
+    """The metrics over HTTP, as the page serves them."""
+
+    def __init__(self, source: MetricsSource) -> None:
+        class Answer(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                text = render(source)
+                self.send_response(200)
+                self.send_header("Content-Type", CONTENT_TYPE)
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return self.server.server_address[1]
+
+
+class Prometheus:
+    """Debian's own, on a port and in a folder of the test."""
+
+    def __init__(self, folder: Path, target: int) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.config = folder / "prometheus.yml"
+        self.config.write_text(
+            "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+            f"rule_files: ['{FOLDER / 'alerts.yml'}']\n"
+            "scrape_configs:\n"
+            f"  - {{job_name: lucid, static_configs: [{{targets: ['127.0.0.1:{target}']}}]}}\n"
+        )
+        self.log = (folder / "log").open("wb")
+        self.process = subprocess.Popen(
+            [
+                "prometheus", f"--config.file={self.config}", f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{self.port}",
+            ],
+            stdout=self.log, stderr=self.log,
+        )  # fmt: skip
+
+    def ask(self, path: str, **query: str) -> Any:
+        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)["data"]
+
+    def scraped(self, times: int) -> None:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                found = self.ask("query", query="count_over_time(lucid_up[5m])")["result"]
+                if found and float(found[0]["value"][1]) >= times:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.5)
+        raise AssertionError("Prometheus has not scraped")
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+        self.log.close()
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    if shutil.which("prometheus") is None:
+        pytest.skip("no Prometheus: apt-get install prometheus")
+    site = filled_site(tmp_path_factory.mktemp("site"))
+    exporter = Exporter(MetricsSource(site.settings, now_s=lambda: site.slurm.now))
+    found = Prometheus(tmp_path_factory.mktemp("prometheus"), exporter.port)
+    try:
+        found.scraped(2)
+        site.turns(120.0)
+        found.scraped(5)
+        yield found
+    finally:
+        found.stop()
+        exporter.server.shutdown()
+        exporter.server.server_close()
+
+
+def plain(expr: str) -> str:
+    """With Grafana's variables filled in."""
+    return expr.replace("$__rate_interval", "1m").replace("$__range", "5m")
+
+
+@pytest.mark.slow
+def test_prometheus_takes_every_sample(prometheus: Prometheus) -> None:
+    (target,) = prometheus.ask("targets")["activeTargets"]
+    assert (target["health"], target["lastError"]) == ("up", "")
+    found = prometheus.ask("query", query='count({__name__=~"lucid_.+"})')["result"]
+    assert float(found[0]["value"][1]) > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("expr", "empty"), [*QUERIES, *VALUES])
+def test_every_query_has_data(prometheus: Prometheus, expr: str, empty: str, request: pytest.FixtureRequest) -> None:
+    found = prometheus.ask("query", query=plain(expr))["result"]
+    name = request.node.callspec.id
+    if name in EMPTY_HERE:
+        assert empty == EMPTY_HERE[name]
+        assert not found
+    else:
+        assert found, "no data"
+
+
+@pytest.mark.slow
+def test_every_metric_of_the_queries_is_one_that_is_told(prometheus: Prometheus) -> None:
+    told = set(prometheus.ask("label/__name__/values"))
+    said = {name for param in [*QUERIES, *VALUES] for name in METRIC.findall(str(param.values[0]))}
+    assert said - told <= {"lucid_model_unusable"}
+
+
+@pytest.mark.slow
+def test_rules_are_loaded_and_only_what_is_so_fires(prometheus: Prometheus) -> None:
+    rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+    assert [rule["name"] for rule in rules] == [alert.name for alert in make.ALERTS]
+    assert [rule["lastError"] for rule in rules if rule.get("lastError")] == []
+    going = {rule["name"] for rule in rules if rule["state"] != "inactive"}
+    assert "LuciddSilent" in going, "the site's clock is far behind"
+    assert "LucidStoreUnreadable" not in going
+
+
+@pytest.mark.parametrize("what", ["config", "rules"])
+def test_promtool_passes_them(tmp_path: Path, what: str) -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("no promtool: apt-get install prometheus")
+    path = FOLDER / "alerts.yml"
+    if what == "config":
+        path = tmp_path / "prometheus.yml"
+        path.write_text(f"rule_files: ['{FOLDER / 'alerts.yml'}']\nscrape_configs: [{{job_name: lucid}}]\n")
+    done = subprocess.run(["promtool", "check", what, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
