@@ -101,6 +101,7 @@ _EXTRAS: Mapping[str, str] = {
     "torch": "calibrate",
     "httpx": "rest",
     "pynvml": "node",
+    **dict.fromkeys(("prometheus_client", "starlette", "uvicorn"), "web"),
 }
 """Libraries that a plain installation lacks, and the extra that brings each."""
 _INTERRUPTED = 130  # 128 + SIGINT
