@@ -14,6 +14,8 @@ import click
 
 from benchmarks import (
     contention,
+    durations,
+    exposition,
     fair,
     forecaster,
     frontier,
@@ -58,9 +60,12 @@ PARTS: dict[str, tuple[Part, str]] = {
     "restarts": (restarts.figures, "what it costs that nobody is started over who did not ask for it"),
     "contention": (contention.figures, "error of the contention model on measured pairs"),
     "sampler": (sampler.figures, "what the sampler costs a node: CPU, memory, disk"),
+    "metrics": (exposition.figures, "one scrape of /metrics at 10,000 waiting jobs: series, CPU time"),
     "systems": (systems.figures, "Muri, Pollux, Optimus, elastic: times of decisions, and the elastic experiment"),
     "tuner": (tuner.search, "200 trials of a synthetic 10,000-job month on two processes, beside bare replays"),
     "clusters": (tuner.clusters, "the tuner on 20 synthetic clusters: how many of its proposals lose afterwards"),
+    "durations": (durations.figures, "estimates of durations beside the running median, on every log at hand"),
+    "light": (durations.light, "what lucidctl --help and status cost, beside an empty Python"),
     "web": (web.figures, "lucid-web at 10,000 waiting and 2,000 running jobs: ms of each page, memory"),
     "models": (models.figures, "a synthetic month by policy and predictor; what training and predicting cost"),
 }

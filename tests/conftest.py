@@ -10,3 +10,6 @@ from hypothesis import settings
 # LUCID_SAME_EXAMPLES=1 tries the same examples in every run: what a mutant is judged by must not be luck.
 settings.register_profile("lucid", deadline=None, derandomize=os.environ.get("LUCID_SAME_EXAMPLES") == "1")
 settings.load_profile("lucid")
+
+# pytest-xdist tells its workers a width of 80 columns: stories would be folded there, and not in a run without it.
+os.environ.pop("COLUMNS", None)

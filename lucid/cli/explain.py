@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,12 @@ from lucid.errors import ConfigError, TraceError
 from lucid.orchestrator.policy import import_policy
 from lucid.shown import csv_text
 from lucid.simulator.cluster import PROFILING
-from lucid.simulator.record import load_decisions, load_prediction
+from lucid.simulator.engine import Run
+from lucid.simulator.record import DecisionLog, job_row, load_decisions, load_prediction
+from lucid.simulator.report.jobs import TellStory
+from lucid.simulator.state import JobOutcome
 
-__all__ = ["explain", "replayed", "run_story"]
+__all__ = ["explain", "replayed", "run_story", "story_teller"]
 
 _UNBROKEN = 10_000
 """Columns of a live job's story where no terminal says how many there are: programs look for words in it."""
@@ -71,6 +74,27 @@ def run_story(folder: Path, job_id: str) -> tuple[Story, dict[str, Any]]:
         data["prediction"] = prediction_data(prediction)
         estimate = prediction_lines(prediction, job["user"])
     return replayed(job, folder.name, rows, joined, estimate), data
+
+
+def story_teller(logs: Mapping[str, DecisionLog]) -> TellStory:
+    """Tells the stories of a run that is still in memory, lines not wrapped. ``logs``: decisions by policy."""
+    joined: dict[str, dict[str, list[tuple[str, float]]]] = {}
+
+    def tell(run: Run, outcome: JobOutcome) -> str:
+        log = logs[run.policy]
+        if run.policy not in joined:
+            found: dict[str, list[tuple[str, float]]] = {}
+            for job_id in log.jobs:
+                for row in log.of(job_id):
+                    if row.beside:
+                        found.setdefault(row.beside, []).append((job_id, row.at_s))
+            joined[run.policy] = found
+        beside = sorted(joined[run.policy].get(outcome.job.id, ()), key=lambda item: item[1])
+        prediction = log.prediction(outcome.job.id)
+        estimate = prediction_lines(prediction, outcome.job.user) if prediction is not None else []
+        return replayed(job_row(outcome), run.policy, log.of(outcome.job.id), beside, estimate).text(_UNBROKEN)
+
+    return tell
 
 
 def _read(

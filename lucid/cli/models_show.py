@@ -29,12 +29,15 @@ def text(kind: Kind[Any, Any], model: Any) -> str:
 def draw(kind: Kind[Any, Any], model: Any, folder: Path, facts: Mapping[str, Any]) -> list[Path]:
     """Pictures as PNG files (the tree as SVG too) and one HTML page of all of them; returns the paths."""
     # Imported here: matplotlib takes a second, and only pictures need it.
-    from lucid.models.plots import draw_page, draw_pictures, draw_tree, save_figure
+    from lucid.models.page import additive_page, tree_page
+    from lucid.models.plots import draw_pictures, draw_tree, save_figure
 
     if isinstance(model, ShareTree):
         paths = [folder / "tree.png", folder / "tree.svg"]
         for path in paths:
             save_figure(draw_tree(model), path)
+        paths.append(folder / f"{kind.name}.html")
+        tree_page(model, paths[-1], f"Model {kind.name}", facts)
         return paths
     paths = []
     parts = kind.tables(model)
@@ -44,6 +47,6 @@ def draw(kind: Kind[Any, Any], model: Any, folder: Path, facts: Mapping[str, Any
     if parts:
         (title, unit, tables), *more = parts
         page = folder / f"{kind.name}.html"
-        draw_page(tables, page, title, unit, facts, more)
+        additive_page(tables, page, title, unit, facts, more)
         paths.append(page)
     return paths

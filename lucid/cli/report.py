@@ -18,7 +18,7 @@ from lucid.cli.scenario import cluster_options
 from lucid.errors import ConfigError, LucidError
 from lucid.orchestrator.policy import find_policy
 from lucid.tuner.regret import PLAIN, WARM_UP_S, Group, Regret, regret
-from lucid.tuner.regret_page import regret_sentence, write_regret_page
+from lucid.tuner.regret_page import regret_sentence, threshold, write_regret_page
 
 __all__ = ["report"]
 
@@ -87,14 +87,14 @@ def _print(found: Regret, notes: list[str]) -> None:
         console.print(f"{found.trace}: jobs submitted from {first} to {last}", highlight=False)
     console.print(regret_sentence(found) + "\n", highlight=False)
     console.print(_table("By VC", found, [found.everybody, *found.vcs]))
-    losing = [g for g in found.users if g.lost_s > 0]
-    gaining = sorted((g for g in found.users if g.lost_s <= 0), key=lambda g: g.lost_s)
+    losing = found.losers
+    gaining = sorted((g for g in found.users if g.lost_s < 0), key=lambda g: g.lost_s)
     if losing:
-        console.print(_table("Users who lose under Lucid, most first", found, losing[:_MOST_USERS]))
+        console.print(_table("Users who lose under Lucid, the most hours first", found, losing[:_MOST_USERS]))
         if len(losing) > _MOST_USERS:
             console.print(f"and {len(losing) - _MOST_USERS} more; --json has all", highlight=False)
     else:
-        console.print("No user's jobs take longer in sum under Lucid than in plain order.", highlight=False)
+        console.print(f"No user loses {threshold()} under Lucid.", highlight=False)
     if gaining:
         console.print(_table("Users who gain, most first", found, gaining[:_MOST_USERS]))
     if found.worst:
@@ -129,9 +129,9 @@ def _table(title: str, found: Regret, groups: list[Group]) -> Table:
     table.add_column("")
     table.add_column("jobs", justify="right")
     for order in found.orders:
-        table.add_column(f"{order}\nJCT (waits)", justify="right", no_wrap=True)
-    table.add_column("Lucid against\nplain order, a job", justify="right")
-    table.add_column("wait over\n1 min longer", justify="right")
+        table.add_column(f"{order}: JCT (waits)", justify="right")
+    table.add_column("against plain order, a job", justify="right")
+    table.add_column("wait over 1 min longer", justify="right")
     for g in groups:
         cells = [f"{duration(g.by[o].avg_jct_s)} ({duration(g.by[o].avg_wait_s)})" for o in found.orders]
         mean_s = g.lost_s / g.jobs

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from lucid.cli.console import Console, Table, say, stdout_console
+from lucid.cli.explain import story_teller
 from lucid.cli.gains import print_gains
 from lucid.cli.progress import progress
 from lucid.cli.realism import print_realism, read_against
@@ -136,7 +137,7 @@ def write_run(
         told = gains_told(runs, logs)
         summary = {**_summary(scenario, stable, notes), **_told(told), **(extra or {})}
         (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-        write_report(out / "report.html", scenario.trace.name, runs, metrics, notes, told)
+        write_report(out / "report.html", scenario.trace.name, runs, metrics, notes, told, logs, story_teller(logs))
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written ({error.strerror}); give --out another folder") from None
 

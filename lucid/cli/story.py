@@ -75,6 +75,9 @@ def row_to_dict(row: DecisionRow) -> dict[str, Any]:
 
 
 def _wrapped(label: str, text: str, width: int) -> list[str]:
+    line = label + shown(text)
+    if len(line) <= width:
+        return [line.rstrip()]
     return textwrap.wrap(
         shown(text),
         max(width, _NARROWEST),

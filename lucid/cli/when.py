@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from lucid.core.ports import Predictor
 from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError, StoreError
 from lucid.live.last_plan import LastPlan, last_plan
-from lucid.orchestrator.forecast import forecast
+from lucid.orchestrator.forecast import SETTLE_S, forecast
 from lucid.slurmlog.text import limit_s
 
 __all__ = ["when"]
@@ -99,12 +100,14 @@ def _answer(last: LastPlan, home: Partition, job: Job, predictor: Predictor) -> 
     )
     ahead = forecast(
         asked_of,
-        policy.plan(asked_of),
+        last.plan,  # it is being carried out: the job comes after
         policy,
         pair_speed=predictor.pair_speed,
         until=frozenset((_ID,)),
         run_times=last.run_times,
     )
+    if ahead.starts_s.get(_ID, inf) <= SETTLE_S:
+        ahead = replace(ahead, starts_s={**ahead.starts_s, _ID: 0.0})
     starts_in_s = last.expected(inside, entry, ahead)
     words = start_words(starts_in_s, ahead.ahead_s)
     return {

@@ -116,7 +116,8 @@ class ReservationSettings(Section):
     """A reservation is made once the job has waited this long."""
     patience_s: float = Field(43200.0, gt=0)
     """Another job may start on kept nodes if its estimate ends before they are needed; once the job that they are
-    kept for has waited for n times this long, if n times its estimate does."""
+    kept for has waited for n times this long, if n times its estimate does. Where the other jobs of the VC have
+    waited longer on average, their wait counts instead."""
     most_share: float = Field(0.5, ge=0, le=1)
     """While jobs as large hold GPUs, and would with the holder have more than this share of the VC, nothing is kept
     for it if a smaller job has waited at least half as long. 1: that never matters."""

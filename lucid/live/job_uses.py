@@ -92,13 +92,13 @@ def job_uses(
 
 
 def _running(store: SqliteStore) -> Iterable[tuple[Running, float]]:
-    """Jobs that run, as of lucidd's last picture, each with the time of that picture."""
-    picture = store.view("snapshot")
+    """Jobs that run, as of lucidd's last picture, each with the time of lucidd's last look: nothing has changed
+    since the picture."""
+    picture, status = store.view("snapshot"), store.view("status")
     try:
+        now_s = max(float(picture["now_s"]), float((status or {}).get("at_s", 0.0)))
         return [
-            (from_json(Running, entry), float(picture["now_s"]))
-            for part in picture["partitions"].values()
-            for entry in part["running"]
+            (from_json(Running, entry), now_s) for part in picture["partitions"].values() for entry in part["running"]
         ]
     except (KeyError, TypeError, ValueError, AttributeError):
         return []  # none yet, or another version of Lucid drew it

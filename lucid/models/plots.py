@@ -1,33 +1,29 @@
-"""Pictures of models: importances, shape functions, the share tree, the packing trade-off; one HTML page.
+"""Pictures of models for documents: importances, shape functions, the share tree, the packing trade-off.
 
-Everything is drawn without a display (matplotlib's Agg canvas, no pyplot state) and returned or written as
-PNG or SVG; the page embeds its pictures, so one file can be mailed or served as it is.
+Everything is drawn without a display (matplotlib's Agg canvas, no pyplot state) and returned or written as PNG or
+SVG. ``lucid.models.page`` is for browsers.
 """
 
 from __future__ import annotations
 
-import base64
-import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jinja2
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from lucid.models.additive import AdditiveModel, Axis, Term
+from lucid.models.additive import AdditiveModel, Term
+from lucid.models.bins import MOST_SHOWN, bin_names, in_unit, places_of, ranked, tree_unit
 from lucid.models.packing.share_score import LABELS, ShareTree
-from lucid.shown import for_html, shown
 
 if TYPE_CHECKING:
     from lucid.models.packing.crossval import Honest
 
 __all__ = [
     "draw_importances",
-    "draw_page",
     "draw_pictures",
     "draw_term",
     "draw_tradeoff",
@@ -39,7 +35,6 @@ matplotlib.rcParams["text.parse_math"] = False  # a $ in a name is a character, 
 
 _BLUE, _RED, _GREY = "#1f5fa8", "#b5432f", "#8a8f98"
 _LEAF_COLOURS = ("#d8ecd9", "#fbeecb", "#f6d5cf")  # Tiny, Medium, Jumbo
-_SHOWN = 20  # terms or categories that one picture can hold and stay readable
 _DPI = 110
 
 
@@ -51,13 +46,13 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 def draw_importances(model: AdditiveModel, title: str, unit: str = "") -> Figure:
     """Mean absolute addend of the most important terms, largest on top."""
-    ranked = sorted(model.terms, key=lambda term: -term.importance)[:_SHOWN]
-    figure = _figure(7.5, 1.2 + 0.3 * max(1, len(ranked)))
+    terms = ranked(model)
+    figure = _figure(7.5, 1.2 + 0.3 * max(1, len(terms)))
     axes = figure.add_subplot()
-    axes.barh([term.name for term in ranked], [term.importance for term in ranked], color=_BLUE, height=0.7)
+    axes.barh([term.name for term in terms], [term.importance for term in terms], color=_BLUE, height=0.7)
     axes.invert_yaxis()
-    axes.set_xlabel(f"mean absolute contribution{_in(unit)}")
-    hidden = len(model.terms) - len(ranked)
+    axes.set_xlabel(f"mean absolute contribution{in_unit(unit)}")
+    hidden = len(model.terms) - len(terms)
     axes.set_title(title + (f" (and {hidden} smaller terms)" if hidden > 0 else ""), loc="left", fontsize=11)
     _plain(axes)
     return figure
@@ -75,7 +70,7 @@ def draw_term(term: Term, unit: str = "") -> Figure:
 
 def draw_tree(tree: ShareTree, title: str = "Share score") -> Figure:
     """The decision tree, root on top; leaves coloured by label with their training counts."""
-    places = _layout(tree)
+    places = places_of(tree)
     depth = max(y for _, y in places.values())
     figure = _figure(max(6.0, 2.1 * tree.leaves), 1.4 + 1.25 * (depth + 1))
     axes = figure.add_subplot()
@@ -98,7 +93,7 @@ def draw_tree(tree: ShareTree, title: str = "Share score") -> Figure:
                 zorder=2,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
             )
-        unit = {"gmem_mib": " MiB", "amp": ""}.get(node.feature, " %")
+        unit = tree_unit(node.feature)
         _box(axes, x, -y, f"{node.feature}\n<= {node.threshold:g}{unit}?", "#eef1f6")
     xs = [x for x, _ in places.values()]
     axes.set_xlim(min(xs) - 0.6, max(xs) + 0.6)
@@ -134,61 +129,10 @@ def draw_pictures(model: AdditiveModel, folder: Path, title: str, unit: str = ""
     """Importances and the shape functions of the most important terms as PNG files; returns their paths."""
     paths = [folder / "importances.png"]
     save_figure(draw_importances(model, title, unit), paths[0])
-    for number, term in enumerate(_ranked(model), start=1):
+    for number, term in enumerate(ranked(model), start=1):
         paths.append(folder / f"term_{number:02d}_{_slug(term.name)}.png")
         save_figure(draw_term(term, unit), paths[-1])
     return paths
-
-
-def draw_page(
-    model: AdditiveModel,
-    path: Path,
-    title: str,
-    unit: str = "",
-    facts: Mapping[str, Any] | None = None,
-    more: Sequence[tuple[str, str, AdditiveModel]] = (),
-) -> None:
-    """One self-contained HTML page: facts, importances, shape functions, pictures embedded; then those of further
-    parts (title, unit, tables) of the same model."""
-    pictures = []
-    for what, of, part in (("Importances", unit, model), *more):
-        pictures.append((what, _embedded(draw_importances(part, title if part is model else what, of))))
-        pictures += [(term.name, _embedded(draw_term(term, of))) for term in _ranked(part)]
-    shown = {"intercept": f"{model.intercept:.4g}{_in(unit)}", "terms": len(model.terms), **(facts or {})}
-    # The template is text of this package, values are escaped.
-    environment = jinja2.Environment(autoescape=True, finalize=for_html, undefined=jinja2.StrictUndefined)
-    page = environment.from_string(_PAGE).render(title=title, facts=shown, pictures=pictures)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }}</title>
-<style>
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color:
-#1c2026; } h1 { font-size: 1.5rem; } h2 { font-size: 1rem; margin: 0 0 .3rem; overflow-wrap: anywhere; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; }
-dt { color: #5b6270; } dd { margin: 0; }
-main { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(34rem, 100%), 1fr)); gap: 1.5rem; }
-figure { margin: 0; border: 1px solid #e4e6ea; border-radius: 6px; padding: .8rem; }
-img { max-width: 100%; height: auto; }
-</style>
-</head>
-<body>
-<h1>{{ title }}</h1>
-<p>The prediction is the intercept plus one addend per term. Each picture shows the addend of one term
-over the values of its feature; grey shows how much training data stood behind it.</p>
-<dl>{% for name, value in facts.items() %}<dt>{{ name }}</dt><dd>{{ value }}</dd>{% endfor %}</dl>
-<main>{% for name, data in pictures %}
-<figure><h2>{{ name }}</h2><img alt="{{ name }}" src="data:image/png;base64,{{ data }}"></figure>{% endfor %}
-</main>
-</body>
-</html>
-"""
 
 
 def _steps(term: Term, unit: str) -> Figure:
@@ -214,8 +158,8 @@ def _steps(term: Term, unit: str) -> Figure:
 
 
 def _bars(term: Term, unit: str) -> Figure:
-    names = _bin_names(term.axes[0])
-    order = sorted(names, key=lambda index: -abs(float(term.scores[index])) * float(term.weights[index]))[:_SHOWN]
+    names = bin_names(term.axes[0])
+    order = sorted(names, key=lambda index: -abs(float(term.scores[index])) * float(term.weights[index]))[:MOST_SHOWN]
     order.sort(key=lambda index: float(term.scores[index]))
     figure = _figure(7.5, 1.3 + 0.27 * max(1, len(order)))
     axes = figure.add_subplot()
@@ -227,7 +171,7 @@ def _bars(term: Term, unit: str) -> Figure:
         color=[_RED if v < 0 else _BLUE for v in values],
     )
     axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_xlabel(f"contribution{_in(unit)}")
+    axes.set_xlabel(f"contribution{in_unit(unit)}")
     if len(names) > len(order):
         axes.set_title(f"the {len(order)} that matter most of {len(names)}", loc="left", fontsize=9)
     _plain(axes)
@@ -236,11 +180,11 @@ def _bars(term: Term, unit: str) -> Figure:
 
 def _heat(term: Term, unit: str) -> Figure:
     first, second = term.axes
-    names_y, names_x = _bin_names(first), _bin_names(second)
+    names_y, names_x = bin_names(first), bin_names(second)
     rows, columns = sorted(names_y), sorted(names_x)
-    if len(rows) > _SHOWN and first.kind == "categorical":
+    if len(rows) > MOST_SHOWN and first.kind == "categorical":
         weight = np.abs(term.scores * np.maximum(term.weights, 1e-9)).sum(axis=1)
-        rows = sorted(sorted(rows, key=lambda index: -float(weight[index]))[:_SHOWN])
+        rows = sorted(sorted(rows, key=lambda index: -float(weight[index]))[:MOST_SHOWN])
     table = term.scores[np.ix_(rows, columns)]
     figure = _figure(7.5, min(9.0, 2.4 + 0.26 * len(rows)))
     axes = figure.add_subplot()
@@ -255,55 +199,13 @@ def _heat(term: Term, unit: str) -> Figure:
     axes.tick_params(axis="y", labelsize=8)
     axes.set_xlabel(second.feature)
     axes.set_ylabel(first.feature)
-    figure.colorbar(image, ax=axes, label=f"contribution{_in(unit)}")
+    figure.colorbar(image, ax=axes, label=f"contribution{in_unit(unit)}")
     return figure
 
 
 def _ticks(axis: Any, names: list[str]) -> None:
     every = max(1, math.ceil(len(names) / 24))
     axis.set_ticks(list(range(0, len(names), every)), names[::every])
-
-
-def _bin_names(axis: Axis) -> dict[int, str]:
-    """Bin number to a name for people, leaving out missing and unknown."""
-    if axis.kind == "categorical":
-        named: dict[int, list[str]] = {}
-        for name, index in axis.categories.items():
-            named.setdefault(index, []).append(name)
-        return {i: _short(shown(n[0]) + (f" +{len(n) - 1}" if len(n) > 1 else "")) for i, n in named.items()}
-    cuts = axis.cuts
-    if not cuts:
-        return {1: "any"}
-    middle = {index + 1: f"{cuts[index - 1]:.3g}..{cuts[index]:.3g}" for index in range(1, len(cuts))}
-    return {1: f"< {cuts[0]:.3g}", **middle, len(cuts) + 1: f">= {cuts[-1]:.3g}"}
-
-
-def _short(name: str, most: int = 28) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
-
-
-def _layout(tree: ShareTree) -> dict[int, tuple[float, int]]:
-    """Leaves side by side, every split centred over its children; y = depth."""
-    places: dict[int, tuple[float, int]] = {}
-    leaves = 0
-
-    def place(index: int, depth: int) -> float:
-        nonlocal leaves
-        node = tree.nodes[index]
-        if node.feature is None:
-            x = float(leaves)
-            leaves += 1
-        else:
-            x = (place(node.below, depth + 1) + place(node.above, depth + 1)) / 2
-        places[index] = (x, depth)
-        return x
-
-    place(0, 0)
-    return places
-
-
-def _ranked(model: AdditiveModel) -> list[Term]:
-    return sorted(model.terms, key=lambda term: -term.importance)[:_SHOWN]
 
 
 def _with_weights() -> tuple[Figure, Any, Any]:
@@ -314,7 +216,7 @@ def _with_weights() -> tuple[Figure, Any, Any]:
 
 def _labels(axes: Any, below: Any, unit: str) -> None:
     axes.axhline(0, color="black", linewidth=0.6)
-    axes.set_ylabel(f"contribution{_in(unit)}")
+    axes.set_ylabel(f"contribution{in_unit(unit)}")
     below.set_ylabel("% of data")
     axes.grid(color="#e4e6ea", linewidth=0.7)
     _plain(axes)
@@ -334,15 +236,5 @@ def _plain(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _in(unit: str) -> str:
-    return f" ({unit})" if unit else ""
-
-
 def _slug(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name).strip("_")[:60]
-
-
-def _embedded(figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_DPI)
-    return base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -18,13 +18,13 @@ from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.run_times import Draws, RunTimes
 
-__all__ = ["Forecast", "PairSpeed", "around", "forecast"]
+__all__ = ["SETTLE_S", "Forecast", "PairSpeed", "around", "forecast"]
 
 PairSpeed = Callable[[JobProfile, JobProfile], tuple[float, float] | None]
 """As ``Predictor.pair_speed``."""
 
-_SETTLE_S = 1.0
-"""After a job was moved the policy looks again this much later, as lucidd does."""
+SETTLE_S = 1.0
+"""After a job was moved, or has come, the policy looks again this much later, as lucidd does."""
 _FINEST, _COARSEST = 0.06, 0.3
 """The further ahead, the fewer plans: what happens within such a share of the time planned so far is seen at once, a
 share that lets the looks there are reach ``_REACH``. A start is told too late by it at most, less than it is
@@ -84,7 +84,8 @@ def forecast(
         policy: as the one that made it.
         most_looks: how many jobs to look at, all plans together.
         pair_speed: how fast a pair runs; without it as fast as its jobs do alone.
-        until: planning ahead ends once all of these jobs start.
+        until: planning ahead ends once all of these jobs start. Of such a job ``plan`` may say nothing, as it came
+            later: then the policy looks again as soon as that plan is carried out.
         coarser: what happens within this share of the time planned so far is seen at once; by default as the looks
             suffice.
         run_times: how estimates came true; without it jobs run for their estimates, and there is one path.
@@ -109,8 +110,8 @@ def _planned(
     """One path."""
     starts_s: dict[str, float] = {}
     left = looks
+    moved = not all(any(job_id in part.decisions for part in plan.partitions.values()) for job_id in until)
     while True:
-        moved = False
         for action in plan.actions:
             if isinstance(action.decision, Start):
                 starts_s.setdefault(action.job_id, world.now_s - snapshot.now_s)
@@ -118,12 +119,13 @@ def _planned(
             world.act(action)
         left -= world.jobs
         least_s = world.now_s + coarser * max(world.now_s - snapshot.now_s, _REACH_S)
-        next_s = max(world.now_s + _SETTLE_S if moved else world.next_s(plan.wake_s), least_s)
+        next_s = max(world.now_s + SETTLE_S if moved else world.next_s(plan.wake_s), least_s)
         if next_s == inf or not world.waiting:
             return Forecast(starts_s, inf, looks - left)
         if left <= 0 or (until and until <= starts_s.keys()):
             return Forecast(starts_s, next_s - snapshot.now_s, looks - left)
         plan = policy.plan(world.advance(next_s, plan.memory))
+        moved = False
 
 
 def _median(paths: list[Forecast]) -> Forecast:
@@ -176,7 +178,7 @@ class _World:
 
     def next_s(self, wake_s: float | None) -> float:
         """When something next happens by itself, or the plan is due again; infinite where neither comes."""
-        due_s = inf if wake_s is None else max(wake_s, self.now_s + _SETTLE_S)
+        due_s = inf if wake_s is None else max(wake_s, self.now_s + SETTLE_S)
         return min(min(self._ends_s.values(), default=inf), due_s)
 
     def act(self, action: Action) -> None:

@@ -3,7 +3,7 @@
 The rule is that of EASY backfilling. Nodes are kept for one job at a time, the large job that has waited longest.
 They are the nodes expected to drain soonest. Another job may start on them only if it is expected to end by then.
 Estimates of single jobs are poor: the longer the holder has waited, the more times its estimate such a job must be
-able to take (``KeptNodes.fence``). The holder's wait is thus bounded in the end by what already runs there.
+able to take (``KeptNodes.fence``), unless the other jobs of its VC have waited as long.
 Large jobs that come one after the other would have the VC to themselves; ``large_share`` prevents that.
 """
 

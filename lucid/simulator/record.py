@@ -17,8 +17,9 @@ from lucid.core.snapshot import Snapshot
 from lucid.errors import TraceError
 from lucid.shown import csv_cell
 from lucid.simulator.engine import Run
+from lucid.simulator.state import JobOutcome
 
-__all__ = ["DecisionLog", "load_decisions", "load_prediction", "write_decisions", "write_jobs"]
+__all__ = ["DecisionLog", "job_row", "load_decisions", "load_prediction", "write_decisions", "write_jobs"]
 
 _T = TypeVar("_T")
 _MOST_HOLDS = 40
@@ -174,15 +175,23 @@ def write_jobs(path: Path, run: Run) -> None:
         writer = csv.writer(file)
         writer.writerow(_JOB_COLUMNS)
         for o in run.outcomes:
-            ran = o.end_s >= 0
-            writer.writerow(
-                [
-                    *map(csv_cell, (o.job.id, o.job.user, o.job.vc, o.job.name)), o.job.gpus, _s(o.job.submit_s),
-                    _s(o.start_s) if o.start_s >= 0 else "", _s(o.end_s) if ran else "", _s(o.duration_s),
-                    _s(o.jct_s) if ran else "", _s(o.queue_s), _s(o.profiled_s), int(o.ended_in_profiling),
-                    int(o.packed), _s(o.packed_s), o.preemptions, o.resizes, show_placement(o.placement),
-                ]
-            )  # fmt: skip
+            names, figures = _row(o)
+            writer.writerow([*map(csv_cell, names), *figures])
+
+
+def job_row(outcome: JobOutcome) -> dict[str, str]:
+    """A job as its row of jobs.csv is read again."""
+    names, figures = _row(outcome)
+    return dict(zip(_JOB_COLUMNS, [*names, *map(str, figures)], strict=True))
+
+
+def _row(o: JobOutcome) -> tuple[tuple[str, ...], list[str | int]]:
+    ran = o.end_s >= 0
+    return (o.job.id, o.job.user, o.job.vc, o.job.name), [
+        o.job.gpus, _s(o.job.submit_s), _s(o.start_s) if o.start_s >= 0 else "", _s(o.end_s) if ran else "",
+        _s(o.duration_s), _s(o.jct_s) if ran else "", _s(o.queue_s), _s(o.profiled_s), int(o.ended_in_profiling),
+        int(o.packed), _s(o.packed_s), o.preemptions, o.resizes, show_placement(o.placement),
+    ]  # fmt: skip
 
 
 def _s(value: float) -> str:

@@ -1,15 +1,14 @@
-"""``proposal.html``: one self-contained page with the proposal, its evidence and the plots behind it."""
+"""``proposal.html``: one self-contained page with the proposal, its evidence and the charts behind it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader
-from matplotlib.figure import Figure
-
-from lucid.shown import for_html
-from lucid.tuner.drawing import Drawing, drawn, hours
+import lucid.pages.page as pages
+from lucid.pages.picture import Plain, columns, points
+from lucid.tuner.drawing import Drawing, hours
+from lucid.tuner.evidence import Evidence
 from lucid.tuner.proposal import Proposal, toml_diff
 from lucid.tuner.search import Trial
 
@@ -30,62 +29,94 @@ def verdict(proposal: Proposal) -> str:
 
 
 def write_page(path: Path, proposal: Proposal, trials: Sequence[Trial]) -> None:
-    """Write the page."""
-    figures = [_search_figure(trials)]
+    """Write the page.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    figures = [_search(trials)]
     if proposal.evidence is not None:
-        figures.append(_days_figure(proposal))
-    figures += _setting_figures(trials)
-    environment = Environment(loader=PackageLoader("lucid.tuner", "."), autoescape=True, finalize=for_html)
-    page = environment.get_template("page.html.j2").render(
-        proposal=proposal, diff=toml_diff(proposal), verdict=verdict(proposal), figures=figures, hours=hours
+        figures.append(_days(proposal.evidence))
+    context = {
+        "proposal": proposal,
+        "diff": toml_diff(proposal),
+        "verdict": verdict(proposal),
+        "changes": None if proposal.evidence is None else _changes(proposal.evidence),
+        "losers": None if proposal.evidence is None else _losers(proposal.evidence),
+        "figures": figures,
+        "settings": _settings(trials),
+    }
+    pages.write_page(path, "lucid.tuner", "page.html.j2", context)
+
+
+def _changes(evidence: Evidence) -> Plain:
+    rows = [
+        [c.name, hours(c.before_s), hours(c.after_s), f"{c.relative:+.1%}", f"{c.low:+.1%} to {c.high:+.1%}"]
+        for c in evidence.changes
+    ]
+    return Plain(
+        f"{evidence.jobs:,} jobs on {evidence.days} days, which the search had not seen",
+        ["", "now", "proposed", "change", "95 % of resampled days"],
+        rows,
     )
-    path.write_text(page, encoding="utf-8")
 
 
-def _search_figure(trials: Sequence[Trial]) -> Drawing:
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        scores = [t.score_s / 3600 for t in trials]
-        best = [min(scores[: i + 1]) for i in range(len(scores))]
-        axes.plot(scores, ".", color="#8a94a6", label="tried")
-        axes.plot(best, color="#1f5fa8", label="best so far")
-        axes.axhline(scores[0], color="#9a6b12", linestyle="--", linewidth=1, label="present settings")
-        axes.set_xlabel("trial")
-        axes.set_ylabel("score, hours")
-        axes.set_ylim(min(scores) * 0.98, min(max(scores), 2 * scores[0]) * 1.02)
-        axes.legend(frameon=False)
-
-    return drawn(draw, "The search: score (average JCT, and a tenth of large jobs' queueing) on the earlier data.")
+def _losers(evidence: Evidence) -> Plain:
+    rows = []
+    for u in evidence.losers:
+        later = hours(u.jobs * (u.after_s - u.before_s))
+        rows.append([u.user or "(unnamed)", f"{u.jobs:,}", hours(u.before_s), hours(u.after_s), later])
+    head = ["user", "jobs", "average JCT now", "proposed", "all jobs, later by"]
+    return Plain("Of each user's jobs together, most first", head, rows)
 
 
-def _days_figure(proposal: Proposal) -> Drawing:
-    evidence = proposal.evidence
-    assert evidence is not None
+def _search(trials: Sequence[Trial]) -> Drawing:
+    scores = [t.score_s / 3600 for t in trials]
+    best = [min(scores[: i + 1]) for i in range(len(scores))]
+    picture = points(
+        "The search: score of each trial",
+        "Score in hours of each setting tried, and of the best so far as a line; the lower, the better.",
+        [(i, score, f"trial {i}: {score:.2f} h; best so far {best[i]:.2f} h") for i, score in enumerate(scores)],
+        "trial",
+        "score, hours",
+        most=2 * scores[0],
+        best=list(enumerate(best)),
+        now=scores[0],
+        keys=(("tried", "point"), ("best so far", "best"), ("present settings", "now")),
+    )
+    note = "Score: average JCT, and a tenth of large jobs' queueing, on the earlier data."
+    return Drawing(picture, "The search", note)
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        days = [d for d, _, _ in evidence.by_day]
-        change = [100 * (after / before - 1) if before else 0.0 for _, before, after in evidence.by_day]
-        axes.bar(days, change, color=["#2a7f4f" if c <= 0 else "#b4442f" for c in change])
-        axes.axhline(0, color="#1c2330", linewidth=0.8)
-        axes.set_xlabel("day of submission")
-        axes.set_ylabel("average JCT, change in %")
 
-    return drawn(draw, "The later data day by day: below zero, the proposal was better that day.")
+def _days(evidence: Evidence) -> Drawing:
+    days = [(d, before, after, 100 * (after / before - 1) if before else 0.0) for d, before, after in evidence.by_day]
+    picture = columns(
+        "The later data day by day",
+        "Change of the average JCT of each day's jobs in percent; below zero the proposal was better that day.",
+        [(str(d), c, f"day {d}: {hours(now)} instead of {hours(was)}, {c:+.1f} %") for d, was, now, c in days],
+        "average JCT, change in %",
+        "day of submission",
+    )
+    rows = [[str(d), hours(before), hours(after), f"{change:+.1f} %"] for d, before, after, change in days]
+    table = Plain("Average JCT by day of submission", ["day", "now", "proposed", "change"], rows)
+    return Drawing(picture, "Day by day", "Below zero, the proposal was better that day.", table)
 
 
-def _setting_figures(trials: Sequence[Trial]) -> list[Drawing]:
-    keys = list(trials[0].values)
-    rows = -(-len(keys) // 3)
-
-    def draw(figure: Figure) -> None:
-        grid = figure.subplots(rows, 3, squeeze=False)
-        for axes in grid.flat[len(keys) :]:
-            axes.set_visible(False)
-        for axes, key in zip(grid.flat, keys, strict=False):
-            values = [t.values[key] for t in trials]
-            shown = [str(v) for v in values] if isinstance(values[0], str) else values
-            axes.plot(shown, [t.score_s / 3600 for t in trials], ".", color="#1f5fa8", markersize=3)
-            axes.set_title(key.removeprefix("policy."), fontsize=8)
-
-    return [drawn(draw, "Score in hours by each setting; a flat cloud means that it hardly matters.", 1.9 * rows)]
+def _settings(trials: Sequence[Trial]) -> list[Drawing]:
+    """Score over the values of each setting that was varied."""
+    made, first = [], trials[0].score_s / 3600
+    for key in trials[0].values:
+        values = [t.values[key] for t in trials]
+        named = any(isinstance(v, str | bool) for v in values)
+        names = list(dict.fromkeys(str(v) for v in values)) if named else []
+        at = [
+            (float(names.index(str(v)) if named else v), t.score_s / 3600, f"{v}: {t.score_s / 3600:.2f} h")
+            for v, t in zip(values, trials, strict=True)
+        ]
+        short = key.removeprefix("policy.")
+        picture = points(
+            f"Score by {short}", f"Score in hours of each trial over its value of {key}.", at, "", "hours",
+            names=names, most=2 * first, now=first, height=190,
+        )  # fmt: skip
+        made.append(Drawing(picture, short))
+    return made

@@ -12,11 +12,24 @@ from numpy.typing import NDArray
 from lucid.errors import ConfigError, TraceError
 from lucid.simulator.compare import Report, compare_policies
 from lucid.simulator.engine import Run
+from lucid.simulator.gains import LOSES_FROM
 from lucid.simulator.scenario import Scenario, Semantics
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.tuner.space import with_values
 
-__all__ = ["PLAIN", "REALLY", "RULES", "WARM_UP_S", "Figures", "Group", "Loss", "Regret", "regret", "week_of"]
+__all__ = [
+    "LOSES_LEAST_S",
+    "PLAIN",
+    "REALLY",
+    "RULES",
+    "WARM_UP_S",
+    "Figures",
+    "Group",
+    "Loss",
+    "Regret",
+    "regret",
+    "week_of",
+]
 
 REALLY = "really"
 """The column of what the log itself says."""
@@ -29,6 +42,8 @@ estimates come from jobs that have ended."""
 RULES = ("never", "asked", "allowed")
 """Values of ``policy.profiling.restarts``, from the one that starts nobody over."""
 
+LOSES_LEAST_S = 360.0
+"""Who loses, loses this much a job at least, and more than 5 % of the mean JCT (``gains.LOSES_FROM``)."""
 _LONGER_S = 60.0
 """A job that waits less than this longer has lost nothing that anybody would see."""
 _LISTED = 10
@@ -58,6 +73,18 @@ class Group:
     lost_s: float
     longer: int
     losing_s: float
+
+    @property
+    def loses(self) -> bool:
+        """Is the mean JCT under Lucid above plain order's by more than 5 %, and by 0.1 h at least?"""
+        plain_s, lucid_s = self.by[PLAIN].avg_jct_s, self.by["lucid"].avg_jct_s
+        return lucid_s > LOSES_FROM * plain_s and lucid_s - plain_s >= LOSES_LEAST_S
+
+    @property
+    def change(self) -> float:
+        """Mean JCT under Lucid over that in plain order, less 1; negative is a gain."""
+        plain_s = self.by[PLAIN].avg_jct_s
+        return self.by["lucid"].avg_jct_s / plain_s - 1.0 if plain_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +123,11 @@ class Regret:
     notes: tuple[str, ...]
     restarts: Mapping[str, Figures] = field(default_factory=dict)
     """Figures of everybody under Lucid as lucidd works, by ``policy.profiling.restarts``."""
+
+    @property
+    def losers(self) -> list[Group]:
+        """The users who lose (``Group.loses``), the most hours first."""
+        return [user for user in self.users if user.loses]
 
 
 def week_of(trace: Trace, days: float) -> tuple[float, float]:

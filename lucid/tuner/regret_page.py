@@ -1,37 +1,39 @@
-"""The regret report as one self-contained page, and in one sentence."""
+"""The week report as one self-contained page, and in a few sentences: what the site gains, then who loses."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-from jinja2 import Environment, PackageLoader
-from matplotlib.figure import Figure
+import lucid.pages.page as pages
+from lucid.pages.picture import Plain, sideways
+from lucid.pages.units import show_change, show_duration
+from lucid.simulator.gains import LOSES_FROM
+from lucid.tuner.drawing import Drawing, hours
+from lucid.tuner.regret import LOSES_LEAST_S, PLAIN, Figures, Group, Regret
 
-from lucid.shown import for_html, on_picture
-from lucid.tuner.drawing import HEIGHT_IN, Drawing, drawn, hours
-from lucid.tuner.regret import PLAIN, REALLY, Group, Regret
+__all__ = ["regret_sentence", "threshold", "write_regret_page"]
 
-__all__ = ["regret_sentence", "write_regret_page"]
-
-_COLOURS = {REALLY: "#1c2330", PLAIN: "#9a6b12", "fifo": "#b4442f", "lucid": "#1f5fa8"}
-_OTHER = "#8a94a6"
 _MOST_BARS = 20
 
 
+def threshold() -> str:
+    """Who counts as one who loses, in words."""
+    return f"more than {LOSES_FROM - 1:.0%} of the mean JCT and at least {LOSES_LEAST_S / 3600:g} h a job"
+
+
 def regret_sentence(found: Regret) -> str:
-    """The outcome in two sentences."""
+    """The outcome in a few sentences: first the site, then those who lose."""
     by, total = found.everybody.by, found.everybody.jobs
-    change = by["lucid"].avg_jct_s / by[PLAIN].avg_jct_s - 1.0
-    losing = sum(g.lost_s > 0 for g in found.users)
+    gained_s = -found.everybody.lost_s
     said = (
-        f"{total:,} jobs: Lucid's order would have made the average JCT {hours(by['lucid'].avg_jct_s)} instead of "
-        f"{hours(by[PLAIN].avg_jct_s)} in plain order ({change:+.1%}), the average wait "
-        f"{hours(by['lucid'].avg_wait_s)} instead of {hours(by[PLAIN].avg_wait_s)}. "
-        f"{found.everybody.longer:,} jobs would have waited over a minute longer, and the jobs of {losing} of "
-        f"{len(found.users)} users taken longer in sum."
+        f"{total:,} jobs: Lucid's order would have {'saved' if gained_s >= 0 else 'cost'} the site "
+        f"{abs(gained_s) / 3600:,.0f} h of job completion time. The average JCT would have been "
+        f"{hours(by['lucid'].avg_jct_s)} instead of {hours(by[PLAIN].avg_jct_s)} in plain order "
+        f"({found.everybody.change:+.1%}), the average wait {hours(by['lucid'].avg_wait_s)} instead of "
+        f"{hours(by[PLAIN].avg_wait_s)}. {_who_loses(found)}"
     )
     if found.realism is not None:
         said += (
@@ -41,24 +43,41 @@ def regret_sentence(found: Regret) -> str:
     return said
 
 
+def _who_loses(found: Regret) -> str:
+    losers, users = found.losers, len(found.users)
+    if not losers:
+        return f"None of {users} users loses {threshold()}."
+    worst = losers[0]
+    return (
+        f"{len(losers)} of {users} users {'loses' if len(losers) == 1 else 'lose'} {threshold()}; most of all "
+        f"{worst.name or '(unnamed)'}, {hours(worst.lost_s / worst.jobs)} a job ({worst.change:+.0%})."
+    )
+
+
 def write_regret_page(path: Path, found: Regret, notes: Sequence[str]) -> None:
     """Write the page.
 
     Raises:
         OSError: it cannot be written.
     """
-    figures = [_by_vc(found), _by_user(found)]
-    environment = Environment(loader=PackageLoader("lucid.tuner", "."), autoescape=True, finalize=for_html)
-    page = environment.get_template("regret.html.j2").render(
-        found=found,
-        plain=PLAIN,
-        period=_period(found),
-        sentence=regret_sentence(found),
-        figures=figures,
-        notes=notes,
-        hours=hours,
-    )
-    path.write_text(page, encoding="utf-8")
+    losers = found.losers
+    others = sorted((g for g in found.users if not g.loses), key=lambda g: (g.lost_s, g.name))
+    context = {
+        "found": found,
+        "period": _period(found),
+        "gains": found.everybody.lost_s < 0,
+        "cards": _cards(found),
+        "sentence": regret_sentence(found),
+        "threshold": threshold(),
+        "losers": _groups("The users who lose, the most hours first", "user", found, losers) if losers else None,
+        "vcs": _groups("All jobs, and those of each VC", "VC", found, [found.everybody, *found.vcs]),
+        "others": _groups("All other users, those who gain most first", "user", found, others),
+        "worst": _worst(found),
+        "restarts": _restarts(found),
+        "figures": [_by_vc(found), _by_user(found)],
+        "notes": notes,
+    }
+    pages.write_page(path, "lucid.tuner", "regret.html.j2", context)
 
 
 def _period(found: Regret) -> str:
@@ -68,38 +87,104 @@ def _period(found: Regret) -> str:
     return f"{first} to {last}"
 
 
-def _by_vc(found: Regret) -> Drawing:
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        groups: list[Group] = [found.everybody, *found.vcs][:_MOST_BARS]
-        at = np.arange(len(groups))
-        width = 0.8 / len(found.orders)
-        for i, order in enumerate(found.orders):
-            heights = [g.by[order].avg_jct_s / 3600 for g in groups]
-            axes.bar(at + (i - (len(found.orders) - 1) / 2) * width, heights, width, label=order,
-                     color=_COLOURS.get(order, _OTHER))  # fmt: skip
-        axes.set_xticks(at, [on_picture(g.name) or "(unnamed)" for g in groups], rotation=30, ha="right")
-        axes.set_ylabel("average JCT, hours")
-        axes.legend(frameon=False, ncols=len(found.orders))
+def _cards(found: Regret) -> list[dict[str, str]]:
+    """The site's figures under Lucid against plain order."""
+    plain, lucid = found.everybody.by[PLAIN], found.everybody.by["lucid"]
+    named = (
+        ("average JCT", lucid.avg_jct_s, plain.avg_jct_s),
+        ("average wait", lucid.avg_wait_s, plain.avg_wait_s),
+        ("median JCT", lucid.median_jct_s, plain.median_jct_s),
+        ("p99 JCT", lucid.p99_jct_s, plain.p99_jct_s),
+    )
+    return [
+        {
+            "title": title,
+            "value": show_duration(value),
+            "change": show_change(value, before) or "against",
+            "before": show_duration(before),
+            "verdict": "better" if value < before else "worse" if value > before else "equal",
+        }
+        for title, value, before in named
+    ]
 
-    return drawn(draw, "Average JCT by VC: what really was, and what each order would have made of it.")
+
+def _groups(caption: str, first: str, found: Regret, groups: Sequence[Group]) -> Plain:
+    """A row a group. The change of its mean JCT stands first, then the orders."""
+    head = [first, "jobs", "all jobs, later by", "a job", "of its JCT"]
+    head += [f"{order}: JCT (waits)" for order in found.orders]
+    head.append("jobs that wait over 1 min longer")
+    rows = []
+    for g in groups:
+        lost = (_signed(g.lost_s), _signed(g.lost_s / g.jobs), f"{g.change:+.1%}")
+        row = [g.name or "(unnamed)", f"{g.jobs:,}", *lost]
+        row += [_times(g.by[order]) for order in found.orders]
+        rows.append([*row, f"{g.longer:,}"])
+    return Plain(caption, head, rows)
+
+
+def _times(figures: Figures) -> str:
+    return f"{hours(figures.avg_jct_s)} ({hours(figures.avg_wait_s)})"
+
+
+def _signed(seconds: float) -> str:
+    return f"{seconds / 3600:+,.2f} h"
+
+
+def _worst(found: Regret) -> Plain | None:
+    if not found.worst:
+        return None
+    rows = []
+    for loss in found.worst:
+        waits = (hours(loss.wait_s["lucid"]), hours(loss.wait_s[PLAIN]))
+        rows.append([loss.job, loss.user, loss.vc, str(loss.gpus), hours(loss.lost_s), *waits])
+    head = ["job", "user", "VC", "GPUs", "JCT later by", "waits under Lucid", "in plain order"]
+    return Plain("The jobs that would have come out later, most first", head, rows)
+
+
+def _restarts(found: Regret) -> Plain | None:
+    if not found.restarts:
+        return None
+    rows = [
+        [rule, *map(hours, (f.avg_jct_s, f.median_jct_s, f.p99_jct_s, f.avg_wait_s))]
+        for rule, f in found.restarts.items()
+    ]
+    head = ["restarts", "average JCT", "median JCT", "p99 JCT", "average wait"]
+    return Plain("Under Lucid as lucidd works, by who may be started over", head, rows)
+
+
+_KEYS = (("less", "won"), ("more", "lost"))
+
+
+def _by_vc(found: Regret) -> Drawing:
+    groups = [found.everybody, *sorted(found.vcs, key=lambda g: g.change)][:_MOST_BARS]
+    picture = sideways(
+        "Change of the average JCT by VC",
+        "Mean JCT under Lucid against plain order in percent; bars to the left are gains.",
+        [(g.name, 100 * g.change, _told(g)) for g in groups],
+        "average JCT under Lucid against plain order, %",
+        keys=_KEYS,
+    )
+    return Drawing(picture, "By VC", "Point at a bar to read it; the table above has all figures.")
 
 
 def _by_user(found: Regret) -> Drawing:
     half = _MOST_BARS // 2
     shown = found.users if len(found.users) <= _MOST_BARS else (*found.users[:half], *found.users[-half:])
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        lost_h = [g.lost_s / 3600 for g in shown]
-        at = np.arange(len(shown))
-        axes.barh(at, lost_h, color=["#b4442f" if s > 0 else "#2a7f4f" for s in lost_h])
-        axes.axvline(0, color="#1c2330", linewidth=0.8)
-        axes.set_yticks(at, [on_picture(g.name) or "(unnamed)" for g in shown])
-        axes.invert_yaxis()
-        axes.set_xlabel("hours of JCT more (red) or less (green) under Lucid than in plain order, all jobs")
-
-    height_in = max(HEIGHT_IN, 0.22 * len(shown) + 0.8)
+    picture = sideways(
+        "Hours of JCT by user",
+        "JCT of all jobs of a user, hours more (to the right) or less (to the left) under Lucid than in plain order.",
+        [(g.name, g.lost_s / 3600, _told(g)) for g in shown],
+        "hours of JCT more or less under Lucid, all jobs",
+        keys=_KEYS,
+    )
     whole = len(shown) == len(found.users)
-    part = "" if whole else f": the {half} who lose most or gain least, and the {half} who gain most"
-    return drawn(draw, f"Who loses and who gains{part}.", height_in)
+    part = "" if whole else f"The {half} who lose most or gain least, and the {half} who gain most."
+    return Drawing(picture, "By user", part)
+
+
+def _told(g: Group) -> str:
+    by: dict[str, Any] = dict(g.by)
+    return (
+        f"{g.name or '(unnamed)'}: {g.jobs:,} jobs, {hours(by['lucid'].avg_jct_s)} instead of "
+        f"{hours(by[PLAIN].avg_jct_s)} on average ({g.change:+.1%})"
+    )

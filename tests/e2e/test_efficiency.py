@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,10 +17,12 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import load_settings, profiles_folder
 from lucid.core.readings import GpuCard, GpuProcess, GpuReading
 from lucid.live.job_uses import job_accounts
+from lucid.metrics.source import MetricsSource
 from lucid.node.jobs import JobSpec
 from lucid.node.owners import Owners
 from lucid.node.sampler import Sampler
 from lucid.profiler import use as use_of_gpus
+from prometheus_box import Exporter, Prometheus, make, plain
 
 WORK_S = 10.0
 """Of the job that works at first and is idle then."""
@@ -103,6 +106,7 @@ def lucidd(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 def test_two_kinds_of_waste_are_found_and_a_working_job_is_left_alone(
     box: Box, lucidd: Lucidd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And a Prometheus that scrapes it has data for every panel that is to have data on every cluster."""
     # jobs here run for half a minute: stretches and bounds are scaled down, all else is as it is installed
     monkeypatch.setattr(use_of_gpus, "LEAST_IDLE_S", 5.0)
     beside = SamplerBeside(box, tmp_path, lucidd.profiles)
@@ -142,3 +146,29 @@ def test_two_kinds_of_waste_are_found_and_a_working_job_is_left_alone(
     held = next(line for line in text.splitlines() if line.startswith("lucid_efficiency_held_gpu_seconds{"))
     assert float(held.split()[-1]) > 4 * 2 * 25.0
     assert lucidd.json("status")["calls"]["reads"] - asked < 10, "lucidd's own looks, and none of the command"
+    if shutil.which("prometheus") is not None:
+        every_panel_has_data(MetricsSource(scaled), tmp_path)
+
+
+def every_panel_has_data(source: MetricsSource, folder: Path) -> None:
+    exporter = Exporter(source)
+    prometheus = Prometheus(folder, exporter.port)
+    try:
+        prometheus.scraped(5)
+        panels = [panel for board in make.BOARDS for panel in board.panels]
+        none = [
+            panel.title
+            for panel in panels
+            for expr, _ in panel.queries
+            if not prometheus.ask("query", query=plain(expr))["result"] and not panel.empty
+        ]
+        assert none == []
+        rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+        assert {rule["name"] for rule in rules} == {alert.name for alert in make.ALERTS}
+        assert [rule["name"] for rule in rules if rule.get("lastError")] == []
+        critical = [r["name"] for r in rules if r["state"] != "inactive" and r["labels"]["severity"] == "critical"]
+        assert critical == []
+    finally:
+        prometheus.stop()
+        exporter.server.shutdown()
+        exporter.server.server_close()

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from test_daemon import Site
 
+from benchmarks.exposition import big_store
 from builders import LIGHT
 from lucid.adapters.gpu.profile_files import write_summary
 from lucid.adapters.gpu.profiles import ProfileReading
@@ -237,74 +238,27 @@ def test_an_empty_store_and_one_of_another_version_are_no_trouble(tmp_path: Path
     assert value(samples(render(MetricsSource(settings))), "lucid_up") == 1.0
 
 
-def big_store(folder: Path, vcs: int, pending: int, running: int) -> MetricsSource:
-    """A store as lucidd leaves it: this many VCs, jobs that wait and jobs that run in pairs."""
-    store = SqliteStore(folder / "lucid.db")
-    lease = store.take_lease("test:1", 0.0, 1e9)
-    assert lease is not None
-
-    def job(number: int, vc: str) -> dict[str, Any]:
-        return {
-            "id": str(number),
-            "vc": vc,
-            "gpus": 4,
-            "submit_s": 1.0 * number,
-            "user": f"user{number}",
-            "name": "x",
-        }
-
-    hold = {"verb": "hold", "reasons": [{"kind": "FreeGpus", "needed": 4, "largest": 0, "free": 0, "found": False}]}
-    partitions: dict[str, Any] = {}
-    plan: dict[str, Any] = {}
-    promises: dict[str, Any] = {}
-    for at in range(vcs):
-        vc = f"vc{at}"
-        ids = range(at, pending, vcs)
-        entries = []
-        for n in range(at, running, vcs):
-            first, second = 10**6 + 2 * n, 10**6 + 2 * n + 1
-            for one, other in ((first, second), (second, first)):
-                profile = {"gpu_util": 30, "mem_util": 10, "gpu_mem_mib": 4000}
-                profile |= {"seen_speed": 0.9, "seen_beside": str(other)}
-                place = [[f"n{n}", 15]]
-                entries.append(
-                    {
-                        "job": job(one, vc),
-                        "start_s": 5.0,
-                        "placement": place,
-                        "profile": profile,
-                        "partner": str(other),
-                    }
-                )
-                promises[str(one)] = [str(other), 0.95, 1.0]
-        partitions[vc] = {
-            "nodes": [{"name": f"{vc}-{i}", "gpus": 8} for i in range(1000 // vcs)],
-            "pending": [{"job": job(n, vc), "since_s": 1.0 * n} for n in ids],
-            "running": entries,
-            "profiling": at == 0,
-        }
-        plan[vc] = {str(n): hold for n in ids}
-    store.put_view("snapshot", {"now_s": 20_000.0, "partitions": partitions, "plan": plan})
-    bound = {"bound_s": 7200.0, "margin_s": 5.0, "started": 7, "past": 0, "worst_s": 0.0}
-    counts: dict[str, Any] = {
-        "cycle_s": {"counts": [1] * 13, "sum_s": 3.0},
-        "plan_s": {"counts": [1] * 13, "sum_s": 2.0},
-        "failed": 0,
-        "done": dict.fromkeys(("start", "hold", "requeue", "part", "release", "keep"), 5),
-        "refused": dict.fromkeys(CAUSES, 1),
-        "restarts": {},
-        "promises": promises,
-        "starvation": {f"vc{at}": bound for at in range(vcs)},
-    }
-    modes = {f"vc{at}": "pack" for at in range(vcs)}
-    store.put_view("status", {"at_s": 20_000.0, "cycles": 13, "modes": modes, "counts": counts})
-    from builders import a_job
-    from lucid.core.job import Ended
-
-    jobs = [a_job(f"e{n}", gpus=4, vc=f"vc{n % vcs}", user=f"user{n}") for n in range(5000)]
-    store.put_ended([Ended(one, 19_000.0 + n / 10, 900.0) for n, one in enumerate(jobs)], lease.token)
-    settings = settings_from({"daemon": {"partitions": modes, "state_dir": str(folder)}}, "test")
-    return MetricsSource(settings, now_s=lambda: 20_000.0)
+def test_only_jobs_that_lucid_holds_are_held_and_names_end_no_line(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "lucid.db")
+    jobs = {"1": ("start", 100.0), "2": ("hold", 300.0), "3": ("hold", 200.0)}
+    pending = [
+        {"job": {"id": n, "vc": "v", "gpus": 1, "submit_s": 1.0}, "since_s": at_s} for n, (_, at_s) in jobs.items()
+    ]
+    name = 'v"\nlucid_up 0\n\x1b\\'
+    part = {"nodes": [{"name": "n1", "gpus": 8}], "pending": pending, "running": []}
+    plan = {n: {"verb": verb, "reasons": []} for n, (verb, _) in jobs.items()}
+    for acting in (True, False):
+        one = {**part, "acting": acting}
+        store.put_view("snapshot", {"now_s": 1000.0, "partitions": {name: one}, "plan": {name: plan}})
+        settings = settings_from({"daemon": {"partitions": {"v": "pack"}, "state_dir": str(tmp_path)}}, "test")
+        text = render(MetricsSource(settings))
+        found = samples(text)
+        (said,) = [dict(labels)["partition"] for key, labels in found if key == "lucid_pending_jobs"]
+        assert text.count(b"\nlucid_up ") == 1
+        assert "\x1b" not in said
+        assert value(found, "lucid_held_jobs", partition=said) == (2.0 if acting else 0.0)
+        oldest_s = value(found, "lucid_oldest_hold_seconds", partition=said)
+        assert oldest_s == (800.0 if acting else None), "a job that starts is not held, nor one that is only observed"
 
 
 @pytest.mark.parametrize("vcs", [10, 100])

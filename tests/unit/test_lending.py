@@ -31,7 +31,7 @@ from lucid.core.reason import BehindHead, Borrows, FreeGpus, PlainOrder, Quota, 
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError, UnsafeAction
 from lucid.orchestrator.check_quotas import check_quotas
-from lucid.orchestrator.policies.lucid_kept import serve_turns
+from lucid.orchestrator.policies.lucid_kept import serve_turns, turns_due
 from lucid.orchestrator.policies.lucid_plan import promises_by_vc
 from lucid.orchestrator.policies.lucid_starts import Starts
 from lucid.orchestrator.policies.plain import Kept, Shadow
@@ -205,8 +205,8 @@ def test_a_job_in_its_turn_goes_beyond_its_quota_and_others_do_not() -> None:
     rules = settings(**ALONE, **BORROW, fairness={"beyond_plain_s": 100.0})
     shadow = Shadow(0.0, (), Kept(100.0), starts_s={"j": -1000.0})
     starts = Starts(two_vcs(5000.0).partitions["pool"], two_vcs(5000.0), rules, FixedPredictor(), None)
-    assert serve_turns(starts, replace(shadow, starts_s={})).ids == set()
+    assert serve_turns(starts, turns_due(starts, replace(shadow, starts_s={})), set()).ids == set()
     assert not starts.decisions
-    serve_turns(starts, shadow)
+    serve_turns(starts, turns_due(starts, shadow), set())
     assert isinstance(starts.decisions["j"], Start)
     assert reason(starts.decisions["j"], PlainOrder)

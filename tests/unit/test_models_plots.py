@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +11,9 @@ import pytest
 from lucid.models.additive import AdditiveModel, Axis, Term
 from lucid.models.packing.crossval import Honest
 from lucid.models.packing.share_score import Node, ShareTree
+from lucid.models.page import additive_page, picture_of_term, tree_page
 from lucid.models.plots import (
     draw_importances,
-    draw_page,
     draw_pictures,
     draw_term,
     draw_tradeoff,
@@ -44,19 +42,6 @@ MODEL = AdditiveModel(1.5, "identity", (term(GPUS), term(USER), term(USER, GPUS)
 TREE = ShareTree((Node(0, (1, 1, 1), "gmem_util", 30.0, 1, 2), Node(0, (1, 1, 0)), Node(2, (0, 0, 1))))
 
 
-class Page(HTMLParser):
-    """Collects what a page shows and what it would load."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.sources: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
-
-
 def test_every_term_becomes_a_picture(tmp_path: Path) -> None:
     paths = draw_pictures(MODEL, tmp_path / "plots", "Duration", "s")
     assert len(paths) == 1 + len(MODEL.terms)
@@ -64,17 +49,31 @@ def test_every_term_becomes_a_picture(tmp_path: Path) -> None:
     assert len({path.name for path in paths}) == len(paths)
 
 
-def test_the_page_stands_alone_and_escapes_names(tmp_path: Path) -> None:
+def test_the_page_has_a_picture_of_each_term_and_escapes_names(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    draw_page(MODEL, path, "<script>alert(1)</script>", "s", {"rows": 12})
+    additive_page(MODEL, path, "<script>alert(1)</script>", "s", {"rows": 12})
     text = path.read_text(encoding="utf-8")
-    page = Page()
-    page.feed(text)
-    assert page.tags.count("img") == 1 + len(MODEL.terms)
-    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
-    assert base64.b64decode(page.sources[0].split(",")[1]).startswith(PNG)
-    assert "script" not in page.tags
-    assert "<dd>12</dd>" in text
+    assert text.count('role="img"') == 1 + len(MODEL.terms)
+    assert "<img" not in text
+    assert "<script>alert" not in text
+    assert "rows: <b>12</b>" in text
+    assert "&lt;b&gt;bob&lt;/b&gt;" in text
+
+
+def test_the_steps_on_the_page_are_the_scores() -> None:
+    _, picture, _ = picture_of_term(MODEL.terms[0])
+    touched = [mark.tip for mark in picture.marks if mark.kind == "touch"]
+    scores, weights = MODEL.terms[0].scores, MODEL.terms[0].weights
+    assert len(touched) == len(GPUS.cuts) + 1
+    for i, tip in enumerate(touched, 1):
+        assert f": {scores[i]:+.4g}, {weights[i] / weights.sum():.1%} of the data" in tip
+
+
+def test_the_tree_on_a_page_names_every_node(tmp_path: Path) -> None:
+    tree_page(TREE, tmp_path / "tree.html", "Model packing", {"rows": 5})
+    text = (tmp_path / "tree.html").read_text(encoding="utf-8")
+    for words in ("gmem_util", "&lt;= 30 %?", "Jumbo (2)", "rows: <b>5</b>", 'data-tip="1 Tiny, 1 Medium"'):
+        assert words in text, words
 
 
 def test_the_steps_drawn_are_the_scores() -> None:

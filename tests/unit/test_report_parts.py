@@ -7,10 +7,7 @@ from array import array
 import numpy as np
 import pytest
 
-from lucid.simulator.engine import Run, Series
-from lucid.simulator.report.bars import bar_chart
-from lucid.simulator.report.policies import styles
-from lucid.simulator.report.scales import (
+from lucid.pages.scales import (
     Scale,
     Tick,
     duration_ticks,
@@ -19,8 +16,11 @@ from lucid.simulator.report.scales import (
     placed,
     time_ticks,
 )
+from lucid.pages.units import HOUR, show_change, show_duration
+from lucid.simulator.engine import Run, Series
+from lucid.simulator.report.bars import bar_chart
+from lucid.simulator.report.policies import styles
 from lucid.simulator.report.series import MOST_POINTS, completion_grid, time_lines
-from lucid.simulator.report.units import HOUR, show_change, show_duration
 
 
 @pytest.mark.parametrize(

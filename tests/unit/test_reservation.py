@@ -71,14 +71,23 @@ def test_the_longer_the_holder_has_waited_the_surer_a_job_must_be_to_end_in_time
     waited_s: float, estimate_s: float, starts: bool
 ) -> None:
     """Needed at 700 s, patience 100 s: after 400 s a job must end in time even if it takes four times as long."""
-    made = plan(
-        waits("big", 8), waits("small"), now_s=waited_s, estimates={"small": guess(estimate_s)}, patience_s=100.0
-    )
+    small = waits("small", submit_s=waited_s)
+    made = plan(waits("big", 8), small, now_s=waited_s, estimates={"small": guess(estimate_s)}, patience_s=100.0)
     decision = made.decisions["small"]
     assert isinstance(decision, Start) == starts
     if not starts:
         found = reason(decision, Reserved)
         assert (found.holder, found.times) == ("big", max(waited_s / 100.0, 1.0))
+
+
+def test_where_other_jobs_have_waited_for_longer_the_holder_is_as_patient_as_they() -> None:
+    """Needed at 700 s, patience 100 s: after 400 s a job must end in time even if it takes four times as long; where
+    the others have waited for 200 s on average, twice as long."""
+    for others_s, times in (((0.0, 0.0), 4.0), ((350.0, 50.0), 2.0), ((400.0, 400.0), 1.0)):
+        others = [waits(f"small{i}", submit_s=400.0 - s) for i, s in enumerate(others_s)]
+        estimates = {entry.job.id: guess(301.0) for entry in others}
+        made = plan(waits("big", 8), *others, now_s=400.0, estimates=estimates, patience_s=100.0)
+        assert reason(made.decisions["small0"], Reserved).times == pytest.approx(times)
 
 
 def test_a_long_job_starts_on_nodes_that_are_not_kept() -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from builders import at
+from builders import LIGHT, at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
+from lucid.adapters.estimates import WithContention
 from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
@@ -45,11 +46,14 @@ def common_nodes() -> list[SlurmNode]:
 class Lenders:
     """VCs a and b with a quota of 4 GPUs each; jobs expected to take up to 1,000 s may borrow."""
 
-    def __init__(self, folder: Path, machines: list[SlurmNode], lending: str = "borrow", **daemon: Any) -> None:
+    def __init__(
+        self, folder: Path, machines: list[SlurmNode], lending: str = "borrow", gss: int = 0, **daemon: Any
+    ) -> None:
         self.folder = folder
         self.slurm = FakeSlurm(machines, now=1000.0)
+        self.sampler = FakeSampler(self.slurm, {}, 5.0)
         data = {
-            "policy": {"packing": {"gss": 0}, "lending": {"mode": lending, "longest_s": 1000.0}},
+            "policy": {"packing": {"gss": gss}, "lending": {"mode": lending, "longest_s": 1000.0}},
             "daemon": {
                 "partitions": {"a": "pack", "b": "pack"}, "state_dir": str(folder), "first_guess_s": 500.0,
                 "heartbeat": str(folder / "run/heartbeat"), "pool": POOL, **daemon,
@@ -58,7 +62,7 @@ class Lenders:
         self.settings, self.predictor = settings_from(data, "test"), HistoryPredictor(500.0)
         pool = '[daemon.pool]\npartition = "over"\nquotas = { a = 4, b = 4 }\n'
         (folder / "lucid.toml").write_text(
-            f'[policy.packing]\ngss = 0\n[policy.lending]\nmode = "{lending}"\n[daemon]\nstate_dir = "{folder}"\n'
+            f'[policy.packing]\ngss = {gss}\n[policy.lending]\nmode = "{lending}"\n[daemon]\nstate_dir = "{folder}"\n'
             f'heartbeat = "{folder}/run/heartbeat"\n{pool}[daemon.partitions]\na = "pack"\nb = "pack"\n'
         )
         self.start()
@@ -69,7 +73,7 @@ class Lenders:
         self.store = SqliteStore(self.folder / "lucid.db")
         self.daemon = Daemon(
             Parts(
-                self.settings, slurm, Breaker(lambda: slurm.now), self.store, FakeSampler(slurm, {}), slurm,
+                self.settings, slurm, Breaker(lambda: slurm.now), self.store, self.sampler, slurm,
                 self.predictor, monotonic_s=lambda: slurm.now,
             ),
             "one",
@@ -182,6 +186,18 @@ def test_a_borrowing_job_that_is_let_go_goes_back_to_its_vc(tmp_path: Path) -> N
     assert site.where()["2"] == ("a", "n1")
 
 
+def test_a_start_under_way_goes_back_to_its_vc_when_that_is_no_longer_packed(tmp_path: Path) -> None:
+    site = Lenders(tmp_path, own_nodes())
+    site.slurm.limits = lambda job: "Resources" if job.partition == "over" else ""
+    site.submit("1", "a", 4)
+    site.submit("2", "a", 2)
+    assert site.slurm.records["2"].partition == "over"
+    site.ctl("mode", "a", "observe")
+    site.turns(5.0)
+    record = site.slurm.records["2"]
+    assert (record.partition, record.held, record.request.req_nodes) == ("a", False, "")
+
+
 def test_a_job_larger_than_its_quota_does_not_wait_for_ever(tmp_path: Path) -> None:
     site = Lenders(tmp_path, common_nodes())
     site.submit("1", "a", 5)
@@ -252,6 +268,24 @@ def test_killed_again_and_again_it_loses_no_job_and_stays_within_what_may_be_len
     site.turns(400.0)
     assert {r.state for r in site.slurm.records.values()} == {"COMPLETED"}
     assert len(site.slurm.starts) == 10
+
+
+def test_a_guest_on_gpus_of_another_vc_starts_in_the_pools_partition_in_slots(tmp_path: Path) -> None:
+    site = Lenders(tmp_path, own_nodes(), gss=2)
+    site.predictor = WithContention(HistoryPredictor(500.0))
+    site.start()
+    site.sampler.profiles = dict.fromkeys("234", LIGHT)
+    site.submit("1", "a", 4)
+    site.submit("2", "b", 2)
+    site.submit("3", "b", 2)
+    site.turns(20.0)
+    mark = "lucid:vc=a;held=1;v=2"
+    site.slurm.submit("4", "a", 2, run_s=100.0, time_limit_s=500.0, mark=mark, name="2")  # measured as job 2 was
+    site.turns(5.0)
+    record = site.slurm.records["4"]
+    assert (record.partition, record.request.shards) == ("over", True)
+    assert record.placement in (site.slurm.records["2"].placement, site.slurm.records["3"].placement)
+    assert json.loads(site.ctl("status", "--json"))["partitions"]["over"]["vcs"]["a"]["borrowed"] == 0
 
 
 def test_the_heartbeat_names_the_pools_partition(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from builders import a_trace, by
 from lucid.orchestrator.start_times import StartTimes, Wait
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.synth.generate import synthesise
@@ -102,3 +103,36 @@ def test_forecasts_leave_the_schedule_alone_and_hold(policy: str) -> None:
     assert found["jobs"] >= 600
     assert 0.0 <= found["within_10min"] <= 1.0
     assert found["waited"] == 0 or 0.0 <= found["coverage_80"] <= 1.0
+
+
+def test_a_wait_past_its_range_is_a_miss_before_its_job_starts() -> None:
+    """Otherwise nothing is learned in a jam until it is over."""
+    times = taught(1.0, 0.5)
+    for number in range(30):
+        times.waits(f"stuck{number}", Wait("vc", 1, 1000.0), 1e7)
+    fresh = StartTimes.from_dict(times.to_dict())
+    for number in range(30):
+        fresh.left(f"stuck{number}")
+        times.waits("late", Wait("vc", 1, 1000.0), 1e7 + 1e5)
+        times.left(f"stuck{number}")
+    now, before = (one.range_of(Wait("vc", 1, 1000.0), 1e7 + 1e5) for one in (times, fresh))
+    assert now.late_s > before.late_s * 1.1
+
+
+def test_ranges_go_by_how_far_the_planned_paths_differ() -> None:
+    rng, times, now_s = random.Random(3), StartTimes(), 0.0
+    for number in range(300):
+        sure = number % 2 == 0
+        times.waits(str(number), Wait("vc", 1, 1000.0, spread=0.01 if sure else 3.0), now_s)
+        now_s += 1000.0 * (rng.uniform(0.95, 1.05) if sure else rng.lognormvariate(0.0, 1.5))
+        times.started(str(number), now_s)
+    sure, unsure = (times.range_of(Wait("vc", 1, 1000.0, spread=by), now_s) for by in (0.01, 3.0))
+    assert sure.late_s - sure.early_s < 0.5 * (unsure.late_s - unsure.early_s)
+
+
+def test_every_wait_of_a_burst_is_forecast_and_counts_once() -> None:
+    jobs = [by(f"j{number:02}", 4, 3000.0, 2.0 * number) for number in range(12)]
+    found = simulate(Scenario(a_trace(*jobs), {"vc": 1}), "fifo", foretell=True).start_forecast
+    assert found is not None
+    assert found["jobs"] == 12
+    assert found["waited"] == 10

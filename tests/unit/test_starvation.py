@@ -83,6 +83,48 @@ def test_a_guest_may_start_there_that_is_expected_to_end_in_time() -> None:
         assert isinstance(plan.decisions["tiny"], Start) == starts
 
 
+def test_in_each_vc_one_job_at_a_time_has_nodes_kept_in_its_turn() -> None:
+    held = [runs("x", "n1:0-3"), runs("y", "n2:0-3"), runs("z", "n3:0-1")]
+    room = part(nodes(3, 4), [waits("later", 4, 0.0), waits("first", 4, 1.0), waits("tiny", 1, 2.0)], held)
+    estimates_s = {"x": 9 * HOUR, "y": 2.5 * HOUR, "z": 3 * HOUR, "tiny": 20 * HOUR, "later": 9 * HOUR}
+    plan = planned(2 * HOUR, room, {"later": 50.0, "first": 10.0}, estimates_s)
+    assert memory_of(plan).fences.keys() == {"first"}
+    assert memory_of(plan).fences["first"].names == ("n2",)
+    assert kinds(plan.decisions["later"]) == ["PlainOrder", "Reserved", "FreeGpus"]
+    assert reason(plan.decisions["later"], Reserved).holder == "first"
+    assert isinstance(plan.decisions["tiny"], Start), "n3 is kept for nobody"
+
+
+@pytest.mark.parametrize("due", [(), ("big",)])
+def test_the_large_job_goes_before_jobs_in_their_turn_whether_or_not_its_own_has_come(due: tuple[str, ...]) -> None:
+    """Until its nodes are needed at 4 h a job in its turn is their guest like any other."""
+    rules: dict[str, Any] = {**OFF, "reservation": {"enabled": True}, "fairness": {"beyond_plain_s": 2 * HOUR}}
+    for estimate_s, starts in ((1.9 * HOUR, True), (2.1 * HOUR, False)):
+        room = part(nodes(2, 4), [waits("turn", 1, 0.0), waits("big", 8, HOUR)], [runs("y", "n1:0-3")])
+        memory = LucidMemory(
+            Shadow(2 * HOUR, ("n1", "n2"), Kept(2 * HOUR), starts_s={"turn": 0.0, **dict.fromkeys(due, 0.5)})
+        )
+        guesses = {"y": guess(4 * HOUR), "turn": guess(estimate_s)}
+        scene = replace(snap(2 * HOUR, room, predictions=guesses), memory={"vc": memory})
+        plan = policy("lucid", None, **rules).plan(scene).partitions["vc"]
+        assert isinstance(plan.decisions["turn"], Start) == starts
+        assert kinds(plan.decisions["big"]) == [*(["PlainOrder"] if due else []), "Reserved", "FreeGpus"]
+        if not starts:
+            assert kinds(plan.decisions["turn"]) == ["PlainOrder", "Reserved", "FreeGpus"]
+
+
+def test_nodes_kept_in_a_turn_are_none_of_the_large_job() -> None:
+    rules: dict[str, Any] = {**OFF, "reservation": {"enabled": True}, "fairness": {"beyond_plain_s": 2 * HOUR}}
+    held = [runs("x", "n1:0-3"), runs("y", "n2:0-3"), runs("z", "n3:0-3")]
+    room = part(nodes(3, 4), [waits("turn", 4, 0.0), waits("big", 8, HOUR)], held)
+    memory = LucidMemory(Shadow(2 * HOUR, ("n1", "n2", "n3"), Kept(2 * HOUR), starts_s={"turn": 0.0}))
+    guesses = {"x": guess(4 * HOUR), "y": guess(5 * HOUR), "z": guess(9 * HOUR), "turn": guess(9 * HOUR)}
+    scene = replace(snap(2 * HOUR, room, predictions=guesses), memory={"vc": memory})
+    plan = policy("lucid", None, **rules).plan(scene).partitions["vc"]
+    assert reason(plan.decisions["big"], Reserved).until_s == 5 * HOUR
+    assert memory_of(plan).fences["turn"].names == ("n3",)
+
+
 def test_the_nodes_kept_are_those_expected_first_by_now() -> None:
     late = runs("x", "n1:0-3"), runs("y", "n2:0-3")
     room = part(nodes(2, 4), [waits("wide", 4, 0.0)], late)

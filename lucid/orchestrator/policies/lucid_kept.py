@@ -16,7 +16,16 @@ from lucid.orchestrator.policies.plain import Shadow
 from lucid.orchestrator.promise import Turn, turns
 from lucid.orchestrator.reservation import LOOK_AGAIN_S, large_share, next_holder
 
-__all__ = ["ServedLarge", "ServedTurns", "serve_large", "serve_turns"]
+__all__ = ["ServedLarge", "ServedTurns", "TurnsDue", "serve_large", "serve_turns", "turns_due"]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsDue:
+    """The jobs whose turn has come by the starvation bound, by id, earlier bounds first; and the time at which this
+    may change without an event, s."""
+
+    turns: Mapping[str, Turn] = field(default_factory=dict)
+    changes_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +48,40 @@ class ServedLarge:
     changes_s: float | None = None
 
 
-def serve_turns(starts: Starts, shadow: Shadow) -> ServedTurns:
-    """Start the jobs whose turn has come by the starvation bound, earlier bounds first, or keep nodes for them."""
-    index, fairness = starts.ledger.index, starts.settings.fairness
-    found, changes_s = turns(starts.partition, shadow.starts_s, shadow.next_end_s, starts.now_s, fairness)
-    before = shadow.fences
-    closed = {
-        index[name] for turn in found if (kept := before.get(turn.entry.job.id)) is not None for name in kept.names
-    }
+def turns_due(starts: Starts, shadow: Shadow | None) -> TurnsDue:
+    """The jobs whose turn has come by the starvation bound, where there is one."""
+    if shadow is None:
+        return TurnsDue()
+    found, changes_s = turns(
+        starts.partition, shadow.starts_s, shadow.next_end_s, starts.now_s, starts.settings.fairness
+    )
+    return TurnsDue({turn.entry.job.id: turn for turn in found}, changes_s)
+
+
+def serve_turns(starts: Starts, due: TurnsDue, served: Set[str]) -> ServedTurns:
+    """Start the jobs whose turn has come, earlier bounds first, outside the nodes that are kept already; or keep
+    nodes for the first job of a VC that cannot start.
+
+    Nodes are kept for the VC's other jobs once that one has started: where many turns come at once, most of the VC
+    would stand idle if nodes were kept for all of them. ``served``: jobs to pass over.
+    """
     fences: dict[str, KeptNodes] = {}
-    for turn in found:
+    keeping: set[str] = set()
+    changes_s = due.changes_s
+    for turn in due.turns.values():
         job = turn.entry.job
-        if _start_in_turn(starts, turn):
+        if job.id in served or _start_in_turn(starts, turn):
             continue
-        nodes = _nodes_for(starts, job, before.get(job.id), closed)
-        why: tuple[Reason, ...] = (turn.why,)
+        level = starts.level(_queued(starts, turn.entry))
+        why: tuple[Reason, ...] = (turn.why, *((starts.fences.why(level),) if level else ()))
+        nodes = None if job.vc in keeping else _nodes_for(starts, job)
         if nodes is not None:
+            keeping.add(job.vc)
             fences[job.id] = nodes
             changes_s = earliest(changes_s, starts.now_s + LOOK_AGAIN_S)
-            why = (*why, _close(starts, job, nodes))
+            why = (turn.why, _close(starts, job, nodes))
         starts.decisions[job.id] = Hold((*why, *_no_room(starts, turn.entry, 0.0)))
-    return ServedTurns({turn.entry.job.id for turn in found}, fences, changes_s)
+    return ServedTurns(due.turns.keys(), fences, changes_s)
 
 
 def _start_in_turn(starts: Starts, turn: Turn) -> bool:
@@ -74,24 +96,19 @@ def _start_in_turn(starts: Starts, turn: Turn) -> bool:
     return beside is not None
 
 
-def _nodes_for(starts: Starts, job: Job, before: KeptNodes | None, closed: set[int]) -> KeptNodes | None:
+def _nodes_for(starts: Starts, job: Job) -> KeptNodes | None:
     """Nodes to keep for a job: those that are expected to have room for it first, by now. One GPU needs none: the
     first that comes free is its."""
     ledger = starts.ledger
-    if before is not None:
-        closed.difference_update(ledger.index[name] for name in before.names)
     if job.gpus == 1 and not (ledger.host_limits and (job.cpus or job.mem_mib)):
         return None
-    found = keep(job, ledger, starts.now_s, starts.ends(), closed)
-    if found is not None:
-        closed.update(ledger.index[name] for name in found.names)
-    return found
+    return keep(job, ledger, starts.now_s, starts.ends(), starts.fences.nodes[-1])
 
 
-def serve_large(starts: Starts, served: Set[str]) -> ServedLarge:
+def serve_large(starts: Starts, due: Mapping[str, Turn]) -> ServedLarge:
     """In each VC the large job that has waited longest starts before the queue, or has nodes kept for it; unless it
-    has to give way to smaller jobs."""
-    found = [_serve_large(starts, partition, served) for partition in starts.by_vc()]
+    has to give way to smaller jobs. ``due``: whose turn has come."""
+    found = [_serve_large(starts, partition, due) for partition in starts.by_vc()]
     return ServedLarge(
         frozenset().union(*(one.holders for one in found)),
         tuple(item for one in found for item in one.gave_way),
@@ -99,7 +116,7 @@ def serve_large(starts: Starts, served: Set[str]) -> ServedLarge:
     )
 
 
-def _serve_large(starts: Starts, partition: Partition, served: Set[str]) -> ServedLarge:
+def _serve_large(starts: Starts, partition: Partition, due: Mapping[str, Turn]) -> ServedLarge:
     """``partition``: a whole one, or one VC's jobs of a pool."""
     settings, now_s = starts.settings.reservation, starts.now_s
     per_node = starts.ledger.gpus_per_node
@@ -107,14 +124,13 @@ def _serve_large(starts: Starts, partition: Partition, served: Set[str]) -> Serv
     if holder is None:
         return ServedLarge(changes_s=due_s)
     job = holder.job
-    if job.id in served:
-        return ServedLarge(frozenset({job.id}), changes_s=due_s)
+    turn = due.get(job.id)
     share, fails_s = large_share(holder, partition, per_node, now_s, settings)
     if share is not None and not share:
         return ServedLarge(gave_way=((job.id, share),))
     changes_s = fails_s
     queued = _queued(starts, holder)
-    if starts.alone(queued, starts.level(queued), ()):
+    if _start_in_turn(starts, turn) if turn else starts.alone(queued, starts.level(queued), ()):
         return ServedLarge(frozenset({job.id}), changes_s=changes_s)
     why: tuple[Reserved, ...] = ()
     ends = starts.ends()
@@ -126,14 +142,23 @@ def _serve_large(starts: Starts, partition: Partition, served: Set[str]) -> Serv
         why = (_close(starts, job, nodes),)
         changes_s = earliest(changes_s, now_s + LOOK_AGAIN_S)
     room_s = why[0].room_s if why else 0.0
-    starts.decisions[job.id] = Hold((*why, *_no_room(starts, holder, room_s)))
+    own: tuple[Reason, ...] = (turn.why,) if turn else ()
+    starts.decisions[job.id] = Hold((*own, *why, *_no_room(starts, holder, room_s)))
     return ServedLarge(frozenset({job.id}), changes_s=changes_s)
 
 
 def _close(starts: Starts, job: Job, nodes: KeptNodes) -> Reserved:
-    fence = nodes.fence(job, starts.ledger, starts.now_s, starts.settings.reservation.patience_s)
+    fence = nodes.fence(job, starts.ledger, starts.now_s, _patience_s(starts, job))
     starts.close(fence)
     return fence.room
+
+
+def _patience_s(starts: Starts, holder: Job) -> float:
+    """How long the holder waits before guests must be the surer to end in time: as long as the other jobs of its VC
+    have waited on average, for where all wait for days the holder alone has no claim to nodes that stand idle."""
+    least_s = starts.settings.reservation.patience_s
+    others = [e.job.submit_s for e in starts.partition.pending if e.job.vc == holder.vc and e.job.id != holder.id]
+    return max(least_s, starts.now_s - sum(others) / len(others)) if others else least_s
 
 
 def _no_room(starts: Starts, entry: Pending, room_s: float) -> tuple[Reason, ...]:

@@ -1,4 +1,4 @@
-"""One plan of one VC by Lucid's own policy, in four steps: pairs, turns, the large job, the queue."""
+"""One plan of one VC by Lucid's own policy, in four steps: pairs, the large job, turns, the queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lucid.core.ports import Predictor
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.order import QueuedJob, QueueOrder, Shape
 from lucid.orchestrator.placement import Feasibility
-from lucid.orchestrator.policies.lucid_kept import ServedLarge, ServedTurns, serve_large, serve_turns
+from lucid.orchestrator.policies.lucid_kept import ServedLarge, serve_large, serve_turns, turns_due
 from lucid.orchestrator.policies.lucid_starts import Starts
 from lucid.orchestrator.policies.plain import Kept, Shadow
 from lucid.orchestrator.policies.plain_pool import split
@@ -71,8 +71,8 @@ def plan_vc(
     shadow: Shadow | None = None,
     by_vc: Mapping[str, Shadow] | None = None,
 ) -> PartitionPlan:
-    """Part unstable pairs; serve those whose turn it is by the starvation bound; then the large job that has waited
-    longest; then all others by estimate x GPUs.
+    """Part unstable pairs; serve the large job that has waited longest; then those whose turn it is by the starvation
+    bound; then all others by estimate x GPUs.
 
     ``shadow``: plain order at this time, where there is a starvation bound. ``by_vc``: in a pool, the shadows that it
     joins.
@@ -86,10 +86,11 @@ def plan_vc(
         starts.act(parting.entry.job.id, parting.requeue)
     if not partition.pending:
         return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else None)
-    turns = ServedTurns() if shadow is None else serve_turns(starts, shadow)
+    due = turns_due(starts, shadow)
+    large = serve_large(starts, due.turns)
+    turns = serve_turns(starts, due, large.holders)
     if shadow is not None:
         shadow = replace(shadow, fences=turns.fences)
-    large = serve_large(starts, turns.ids)
     served = {*turns.ids, *large.holders}
     queue = books.order(partition.pending, starts.predictions, snapshot.fair_share)
     _serve_queue(starts, [queued for queued in queue if queued.id not in served] if served else queue)

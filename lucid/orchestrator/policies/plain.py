@@ -2,8 +2,9 @@
 
 The shadow has the nodes of the VC and gets every job when that job is submitted. It starts jobs as the policy
 ``backfill`` does, on whole GPUs. It only goes forward, up to now, with what is known by now. In it a job takes
-the time that it really ran, once that is known. Before, it takes its estimate, and at least what it has run so far.
-What the shadow has started stays started.
+the time that it really ran, and stays until that is known: estimates of single jobs are too short more often than
+too long by hours, and a shadow that believes them runs ahead of plain order by days where a VC is jammed
+(docs/decisions/0022). What the shadow has started stays started.
 """
 
 from __future__ import annotations
@@ -59,4 +60,4 @@ class Shadow:
     started: frozenset[str] = frozenset()
     told_s: Mapping[str, float] = field(default_factory=dict)
     next_end_s: float | None = None
-    """When a job of the shadow is next expected to end, where others wait in it."""
+    """When a job of the shadow next ends, as far as is known, where others wait in it."""

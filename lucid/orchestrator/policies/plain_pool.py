@@ -10,7 +10,6 @@ from lucid.core.decision import earliest
 from lucid.core.job import Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
-from lucid.core.prediction import Prediction
 from lucid.core.rounding import past
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.fences import KeptNodes
@@ -54,8 +53,7 @@ class PoolShadows:
                 known = _begun(part, snapshot.now_s, bound_s)
             shadow = found[vc] = advance(known, part, fresh, snapshot, self._plain, bound_s, self._seen)
             seen = self._seen[vc]
-            until_s = seen.until_s(bool(shadow.waiting))
-            self._last[vc] = _Last(shadow.running, pending, running, fresh, seen.ends.guesses, until_s)
+            self._last[vc] = _Last(shadow.running, pending, running, fresh, seen.until_s())
         return found
 
 
@@ -67,7 +65,6 @@ class _Last:
     pending: list[Pending]
     running: list[Running]
     newcomers: tuple[Pending | Running, ...]
-    guesses: list[Prediction | None]
     until_s: float
 
     def holds(
@@ -86,7 +83,6 @@ class _Last:
             and pending == self.pending
             and running == self.running
             and newcomers == self.newcomers
-            and [*map(snapshot.predictions.get, self.shadow)] == self.guesses
         )
 
 

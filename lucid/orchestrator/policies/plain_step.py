@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from lucid.core.decision import Start
 from lucid.core.job import Ended, Pending, Running, Stage
-from lucid.core.prediction import Prediction
 from lucid.core.rounding import ROUNDING, past
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policies.backfill import BackfillPolicy
@@ -26,44 +25,19 @@ class Seen:
     the VC at that time: without it the next shadow looks at everything, and comes out the same.
 
     ``running``: the shadow's, by which it is recognised. ``entries``: all jobs of the VC, by ``id`` of the entry.
-    ``real``: those that hold GPUs, by job id. ``absent``: jobs of the shadow that are in the VC no more.
+    ``real``: those that hold GPUs, by job id. ``absent``: jobs of the shadow that are in the VC no more. ``ends_s``:
+    when jobs of the shadow end, of those of which this is known, s.
     """
 
     running: Mapping[str, Running]
     entries: Mapping[int, Pending | Running]
     real: Mapping[str, Running]
     absent: frozenset[str]
-    ends: _Ends
+    ends_s: Mapping[str, float]
 
-    def until_s(self, waiting: bool) -> float:
-        """Until when the shadow stays what it is as long as no job of the VC changes, s; ``waiting``: do any wait in
-        it? They look at when jobs are expected to end, which moves with the clock for those that have outlived it."""
-        if waiting and self.ends.moving:
-            return -math.inf
-        return min((*self.ends.fixed.values(), *self.ends.moves.values()), default=math.inf) - 2 * ROUNDING
-
-
-@dataclass(slots=True)
-class _Ends:
-    """When the jobs of a shadow end, as far as is known: most ends stay what they are until the job itself is in
-    another state.
-
-    ``fixed``: by job id, s. ``moves``: for some of these, when the job outlives its estimate, s: from then on
-    its end moves. ``moving``: jobs that have outlived it. Their ends lie past now, and go away from now: for each
-    second that such a job runs longer, it is expected to run two. ``guesses``: the estimates that all this was made
-    of, in order of the shadow's ``running``.
-    """
-
-    fixed: dict[str, float] = field(default_factory=dict)
-    moves: dict[str, float] = field(default_factory=dict)
-    moving: set[str] = field(default_factory=set)
-    guesses: list[Prediction | None] = field(default_factory=list)
-
-    def forget(self, job_id: str) -> None:
-        """The job's end is not known any more."""
-        self.fixed.pop(job_id, None)
-        self.moves.pop(job_id, None)
-        self.moving.discard(job_id)
+    def until_s(self) -> float:
+        """Until when the shadow stays what it is as long as no job of the VC changes, s."""
+        return min(self.ends_s.values(), default=math.inf) - 2 * ROUNDING
 
 
 def advance(
@@ -152,7 +126,9 @@ class _Advance:
             self._real.pop(job_id, None)
         for entry in self._fresh:
             self._note(entry)
-        self._ends = self._ends_by_now(None if seen is None else seen.ends)
+        self._ends_s = {} if seen is None else dict(seen.ends_s)
+        """When jobs of the shadow end, of those of which this is known."""
+        self._changed = set(self._running) if seen is None else self._gone & self._running.keys()
 
     def _note(self, entry: Pending | Running) -> None:
         """A job of the VC is in another state, or new."""
@@ -166,33 +142,20 @@ class _Advance:
         if id(entry) not in self._away or entry.stage is not Stage.PROFILE:
             self._started.add(job_id)
 
-    def _ends_by_now(self, before: _Ends | None) -> _Ends:
-        guesses = [*map(self._predictions.get, self._running)]
-        if before is None or before.guesses != guesses:
-            ends, changed = _Ends(), set(self._running)
-        else:
-            ends = _Ends(before.fixed.copy(), before.moves.copy(), before.moving.copy())
-            changed = self._gone.union(entry.job.id for entry in self._fresh)
-            if min(ends.moves.values(), default=math.inf) <= self._now_s + ROUNDING:
-                changed.update(job_id for job_id, at_s in ends.moves.items() if at_s <= self._now_s + ROUNDING)
-            changed &= self._running.keys()
-        self._changed = changed
-        return ends
-
     def done(self) -> Shadow:
-        changed, ends, at_s = self._look(), self._ends, self._before.at_s
+        withdrawn, ends_s, at_s = self._look(), self._ends_s, self._before.at_s
         for job_id in self._changed & self._running.keys():
             self._reckon(job_id)
         while True:
-            next_s = min(ends.fixed.values(), default=self._now_s + 1.0)
+            next_s = min(ends_s.values(), default=self._now_s + 1.0)
             if past(next_s, self._now_s):
                 break
             at_s = max(next_s, at_s)
-            for job_id in [job_id for job_id, end_s in ends.fixed.items() if not past(end_s, at_s)]:
+            for job_id in [job_id for job_id, end_s in ends_s.items() if not past(end_s, at_s)]:
                 del self._running[job_id]
                 self._forget(job_id)
             self._start(at_s)
-        if self._arrive() or changed:
+        if self._arrive() or withdrawn:
             self._start(self._now_s)
         gone, started = self._gone, self._started
         for job_id in [*gone, *(entry.job.id for entry in self._fresh if entry.job.id in started)]:
@@ -208,19 +171,14 @@ class _Advance:
             fences={i: nodes for i, nodes in self._before.fences.items() if i not in gone and i not in started},
             started=frozenset(started),
             told_s={},
-            next_end_s=self._next_end_s() if self._waiting else None,
+            next_end_s=min(ends_s.values(), default=None) if self._waiting else None,
             kept=self._tally(),
         )
 
     def seen(self) -> Seen:
         """What the shadow was made of."""
-        self._ends.guesses = [*map(self._predictions.get, self._running)]
         absent = {job_id for job_id in self._absent if job_id in self._waiting or job_id in self._running}
-        return Seen(self._running, self._entries, self._real, frozenset(absent), self._ends)
-
-    def _next_end_s(self) -> float | None:
-        moving = [self._end_s(self._running[job_id])[0] for job_id in self._ends.moving]
-        return min((*self._ends.fixed.values(), *moving), default=None)
+        return Seen(self._running, self._entries, self._real, frozenset(absent), self._ends_s)
 
     def _look(self) -> bool:
         """What has really ended since: from now on it is known how long it took. One that never ran was withdrawn,
@@ -250,19 +208,13 @@ class _Advance:
     def _forget(self, job_id: str) -> None:
         self._ran_s.pop(job_id, None)
         self._guesses.pop(job_id, None)
-        self._ends.forget(job_id)
+        self._ends_s.pop(job_id, None)
 
     def _reckon(self, job_id: str) -> None:
-        """Note when a job of the shadow ends."""
-        ends = self._ends
-        ends.forget(job_id)
-        end_s, moves_s = self._end_s(self._running[job_id])
-        if moves_s == -math.inf and past(end_s, self._now_s):
-            ends.moving.add(job_id)
-            return
-        ends.fixed[job_id] = end_s
-        if math.isfinite(moves_s):
-            ends.moves[job_id] = moves_s
+        """Note when a job of the shadow ends, if that is known."""
+        took_s = self._ran_s.get(job_id)
+        if took_s is not None:
+            self._ends_s[job_id] = self._running[job_id].start_s + max(took_s, _LEAST_S)
 
     def _arrive(self) -> bool:
         """Jobs that the shadow has not seen yet join its line; ones that wait again, after they had started, count
@@ -282,25 +234,6 @@ class _Advance:
                 self._guesses[job_id] = self._predictions[job_id]
                 came = True
         return came
-
-    def _end_s(self, entry: Running) -> tuple[float, float]:
-        """When a job of the shadow ends, as far as is known; and the time from which on this moves with the clock,
-        because the job has then outlived its estimate."""
-        job_id = entry.job.id
-        took_s, moves_s = self._ran_s.get(job_id), math.inf
-        if took_s is None:
-            found = self._predictions.get(job_id) or self._guesses.get(job_id)
-            real = self._real.get(job_id)
-            if found is None:
-                took_s = _LEAST_S
-            elif real is None:
-                took_s = found.duration_s
-            else:
-                ran_s = real.ran_s + real.elapsed_s(self._now_s)
-                outlived = found.outlived(ran_s)
-                took_s = 2 * ran_s if outlived else found.duration_s
-                moves_s = -math.inf if outlived else real.start_s - real.ran_s + found.duration_s
-        return entry.start_s + max(took_s, _LEAST_S), moves_s
 
     def _start(self, at_s: float) -> None:
         """Let plain order start what it starts."""

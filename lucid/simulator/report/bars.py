@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lucid.simulator.report.scales import Scale, Tick, duration_ticks, placed
-from lucid.simulator.report.units import show_duration, show_many
+from lucid.pages.scales import Scale, Tick, duration_ticks, placed
+from lucid.pages.units import show_duration, show_many
 
 __all__ = ["Bar", "BarChart", "BarGroup", "bar_chart"]
 

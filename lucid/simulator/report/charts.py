@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lucid.simulator.report.scales import Scale, Tick, even_ticks, log_duration_ticks, placed, time_ticks, time_unit
+from lucid.pages.scales import Scale, Tick, even_ticks, log_duration_ticks, placed, time_ticks, time_unit
+from lucid.pages.units import show_count
 from lucid.simulator.report.series import Floats, TimeLines
-from lucid.simulator.report.units import show_count
 
 __all__ = ["Line", "LineChart", "completion_chart", "occupancy_chart", "queue_chart"]
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-from lucid.shown import for_html
+from lucid.pages.page import write_page
+from lucid.pages.units import show_count, show_duration, show_share
 from lucid.simulator.engine import Run
 from lucid.simulator.gains import Gains, gains_headline, loss_text
 from lucid.simulator.metrics import LARGE_GPUS, SIZES
+from lucid.simulator.record import DecisionLog
 from lucid.simulator.report import charts, policies, summary, tables
 from lucid.simulator.report.bars import bar_chart
+from lucid.simulator.report.jobs import TellStory, pack_jobs
 from lucid.simulator.report.series import TimeLines, completion_grid, jct_of, time_lines
-from lucid.simulator.report.units import show_count, show_duration, show_share
 
 __all__ = ["write_report"]
 
@@ -36,12 +31,15 @@ def write_report(
     metrics: Mapping[str, dict[str, Any]],
     notes: Sequence[str] = (),
     told: Sequence[Gains] = (),
+    logs: Mapping[str, DecisionLog] | None = None,
+    tell: TellStory | None = None,
 ) -> None:
     """Write one HTML page that needs nothing beside itself, the same bytes for the same runs.
 
     ``metrics``: what ``run_metrics`` says of each run, by policy. ``notes`` stand near the top; where one says
     that the trace is synthetic, so does the page's title. The first run is what the others are measured against.
     ``told``: who gains and who loses; the page shows lucid, or the last policy where lucid was not replayed.
+    ``logs``: the decisions by policy, for the timeline of nodes; ``tell`` makes the story of a job of them.
 
     Raises:
         ValueError: there are no runs.
@@ -49,38 +47,19 @@ def write_report(
     """
     if not runs:
         raise ValueError("a report needs at least one run")
-    page = (
-        _environment()
-        .get_template("report.html.j2")
-        .render(**_context(trace_name, runs, metrics, notes), gains=_gains(told))
-    )
-    path.write_text(page, encoding="utf-8", errors="replace", newline="\n")
+    context = {**_context(trace_name, runs, metrics, notes), "gains": _gains(told)}
+    styles = [style for _, style in context["keys"]]
+    context["pack"] = pack_jobs(runs, styles, logs or {}, tell, _looked_at(runs)) if runs[0].outcomes else None
+    context["looked_at"] = _looked_at(runs)
+    write_page(path, "lucid.simulator.report", "report.html.j2", context, _SCRIPTS)
 
 
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("lucid.simulator.report", "."),
-        autoescape=True,
-        finalize=for_html,  # whatever the file is called: names of traces and VCs are anybody's text
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+_SCRIPTS = ("simulator/report/jobs.js", "simulator/report/timeline.js")
 
 
-@dataclass(frozen=True, slots=True)
-class _Asset:
-    """Text of ours that goes into the page as it stands, and the hash under which the page admits it."""
-
-    text: Markup
-    digest: str
-
-
-def _asset(name: str) -> _Asset:
-    text = files("lucid.simulator.report").joinpath(name).read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return _Asset(Markup(text), f"sha256-{digest}")
+def _looked_at(runs: Sequence[Run]) -> str:
+    """The policy whose jobs are shown first."""
+    return next((run.policy for run in runs if run.policy == "lucid"), runs[-1].policy)
 
 
 def _context(
@@ -116,8 +95,6 @@ def _context(
         "large_gpus": LARGE_GPUS,
         "large_jobs": show_count(max(found.get("large_jobs", 0) for found in figures)),
         "readouts": readouts,
-        "style": _asset("report.css"),
-        "script": _asset("report.js"),
         **sections,
     }
 

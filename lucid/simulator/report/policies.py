@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lucid.orchestrator.policies import ESTIMATES, Estimates
+from lucid.pages.units import show_count, show_many
 from lucid.simulator.engine import Run
-from lucid.simulator.report.units import show_count, show_many
 from lucid.simulator.truth import OraclePredictor
 
 __all__ = ["about", "estimates", "habits", "knows_truth", "styles"]

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from lucid.pages.units import DAY, show_change, show_count, show_duration, show_many
 from lucid.simulator.engine import Run
 from lucid.simulator.report.policies import knows_truth
-from lucid.simulator.report.units import DAY, show_change, show_count, show_duration, show_many
 
 __all__ = ["caveat", "changes", "facts", "headline", "synthetic", "warnings"]
 

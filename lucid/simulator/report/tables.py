@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from lucid.pages.picture import Plain
+from lucid.pages.scales import time_unit
+from lucid.pages.units import show_change, show_count, show_duration, show_share, unit_of
 from lucid.simulator.gains import Gains
-from lucid.simulator.report.scales import time_unit
 from lucid.simulator.report.series import Floats, TimeLines
-from lucid.simulator.report.units import show_change, show_count, show_duration, show_share, unit_of
 
 __all__ = [
     "Cell",
     "Column",
     "Comparison",
-    "Plain",
     "compare",
     "completion_table",
     "gains_tables",
@@ -96,17 +96,6 @@ def _cells(column: Column, values: Sequence[float | None]) -> list[Cell]:
         return [Cell(column.show(value), value, value is not None and value == best) for value in values]
     unit = unit_of(max(known, default=0.0))
     return [Cell(show_duration(value, unit), value, value is not None and value == best) for value in values]
-
-
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """A table with the values of a chart."""
-
-    caption: str
-    head: list[str]
-    rows: list[list[str]]
-    more: str = ""
-    """What was left out, if anything."""
 
 
 def completion_table(policies: Sequence[str], jcts: Sequence[Floats]) -> Plain:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lucid.simulator.report.units import DAY, HOUR, MINUTE, SECOND, Unit, unit_of
+from lucid.pages.units import DAY, HOUR, MINUTE, SECOND, Unit, unit_of
 
 __all__ = [
     "Scale",

@@ -110,12 +110,14 @@
   });
 
   // -- bars ----------------------------------------------------------------------------------------------
-  document.querySelectorAll("[data-tip]").forEach((bar) => {
-    bar.addEventListener("pointermove", (event) => {
+  document.querySelectorAll("svg:has([data-tip])").forEach((svg) => {
+    svg.addEventListener("pointermove", (event) => {
+      const bar = event.target.closest("[data-tip]");
+      if (!bar) { tip.hidden = true; return; }
       tip.replaceChildren(element("span", bar.dataset.tip));
       place(event.clientX, event.clientY);
     });
-    bar.addEventListener("pointerleave", () => { tip.hidden = true; });
+    svg.addEventListener("pointerleave", () => { tip.hidden = true; });
   });
 
   // -- legends -------------------------------------------------------------------------------------------
