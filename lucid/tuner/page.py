@@ -116,7 +116,7 @@ def _settings(trials: Sequence[Trial]) -> list[Drawing]:
         short = key.removeprefix("policy.")
         picture = points(
             f"Score by {short}", f"Score in hours of each trial over its value of {key}.", at, "", "hours",
-            names=names, most=2 * first, now=first, height=190,
+            names=names, most=2 * first, now=first, height=170,
         )  # fmt: skip
         made.append(Drawing(picture, short))
     return made

@@ -10,9 +10,9 @@ from typing import Any
 import lucid.pages.page as pages
 from lucid.pages.picture import Plain, sideways
 from lucid.pages.units import show_change, show_duration
-from lucid.simulator.gains import LOSES_FROM
+from lucid.simulator.gains import LOSES_FROM, LOSES_LEAST_S
 from lucid.tuner.drawing import Drawing, hours
-from lucid.tuner.regret import LOSES_LEAST_S, PLAIN, Figures, Group, Regret
+from lucid.tuner.regret import PLAIN, Figures, Group, Regret
 
 __all__ = ["regret_sentence", "threshold", "write_regret_page"]
 

@@ -132,7 +132,7 @@ def _stays(o: JobOutcome, rows: Sequence[DecisionRow]) -> list[tuple[float, floa
     if not any(row.verb in _STARTS for row in rows):
         if o.start_s < 0 or o.end_s < 0:
             return []
-        return [(o.start_s, o.end_s, [tuple(part) for part in o.placement], SHARED if o.packed else ALONE)]
+        return [(o.start_s, o.end_s, [(part.node, part.mask) for part in o.placement], SHARED if o.packed else ALONE)]
     found = []
     since: DecisionRow | None = None
     for row in rows:
