@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ __all__ = ["additive_page", "picture_of_term", "picture_of_tree", "tree_page"]
 Drawn = tuple[str, Picture, str]
 """Heading, picture, what stands under it."""
 
+_DATES_FROM = 1e9
+"""A fact as large is a Unix time."""
 _KEYS = (("raises the prediction", "plus"), ("lowers it", "minus"))
 
 
@@ -59,11 +62,13 @@ def tree_page(tree: ShareTree, path: Path, title: str, facts: Mapping[str, Any] 
 
 def _facts(facts: Mapping[str, Any] | None) -> dict[str, Any]:
     """As a person reads them; what is not known is left out."""
-    return {
-        name.replace("_", " "): f"{value:.4g}" if isinstance(value, float) else value
-        for name, value in (facts or {}).items()
-        if value is not None
-    }
+    return {name.replace("_", " "): _fact(value) for name, value in (facts or {}).items() if value is not None}
+
+
+def _fact(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return time.strftime("%F", time.gmtime(value)) if value >= _DATES_FROM else f"{value:.4g}"
 
 
 def _part(heading: str, unit: str, model: AdditiveModel) -> dict[str, Any]:
