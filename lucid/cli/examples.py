@@ -37,6 +37,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl queue",
         "lucidctl queue --json",
     ),
+    "top": (
+        "lucidctl top",
+        "lucidctl top --user ada --every 2",
+    ),
     "when": (
         "lucidctl when --gpus 4 --time 6:00:00",
         "lucidctl when --gpus 8 --partition vision --json",
@@ -95,7 +99,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "models rollback": ("lucidctl models rollback duration",),
     "models evaluate": ("lucidctl models evaluate duration jobs.log --test-from 3500",),
     "models evaluate throughput": (
-        "lucidctl models evaluate throughput bins.csv --train-until 2020-09-01 --newest-bin 1",
+        "lucidctl models evaluate throughput bins.csv --test-from 2020-09-01 --newest-bin 1",
     ),
     "models evaluate duration": ("lucidctl models evaluate duration jobs.log --test-from 3500",),
     "models evaluate waits": ("lucidctl models evaluate waits waits.csv.gz --test-from 2026-10-01",),

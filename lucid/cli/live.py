@@ -19,12 +19,10 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.render import duration
 from lucid.cli.render_lending import vc_words
-from lucid.cli.start_words import told_of, told_words
 from lucid.config import Mode, Settings, load_settings
 from lucid.errors import ConfigError
 from lucid.live.failover import standby_of
 from lucid.live.published import Published
-from lucid.live.start_log import START_TIMES, start_times_of
 from lucid.live.status import words_of_left_out
 from lucid.live.switches import words_of_switches
 from lucid.live.tuning import latest_report
@@ -174,6 +172,9 @@ def status(config: Path, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def history(config: Path, days: float, limit: int, as_json: bool) -> None:
     """List the jobs that ended. For observed jobs: how much earlier Lucid would have started them."""
+    from lucid.cli.start_words import told_of, told_words  # imported here: `status` forecasts nothing
+    from lucid.live.start_log import START_TIMES, start_times_of
+
     store = live_store(live_settings(config))
     ended = store.ended(time.time() - days * 86400.0)
     rows: list[dict[str, Any]] = []

@@ -2,48 +2,109 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
 import click
 
 from lucid.cli.console import say, warn_on_stderr
 from lucid.cli.examples import with_examples
-from lucid.errors import LucidError
+from lucid.errors import LucidError, ModelError
 
 __all__ = ["lucidctl", "main"]
 
-_COMMANDS = {
-    "simulate": "lucid.cli.simulate:simulate",
-    "compare": "lucid.cli.compare:compare",
-    "experiment": "lucid.cli.experiment:experiment",
-    "explain": "lucid.cli.explain:explain",
-    "status": "lucid.cli.live:status",
-    "queue": "lucid.cli.queue:queue",
-    "when": "lucid.cli.when:when",
-    "why-not": "lucid.cli.why_not:why_not",
-    "history": "lucid.cli.live:history",
-    "efficiency": "lucid.cli.efficiency:efficiency",
-    "metrics": "lucid.cli.metrics:metrics",
-    "pause": "lucid.cli.live_switches:pause",
-    "resume": "lucid.cli.live_switches:resume",
-    "mode": "lucid.cli.live_switches:mode",
-    "doctor": "lucid.cli.doctor:doctor",
-    "uninstall": "lucid.cli.doctor:uninstall",
-    "trace": "lucid.cli.trace:trace",
-    "models": "lucid.cli.models:models",
-    "tune": "lucid.cli.tune:tune",
-    "replay": "lucid.cli.replay:replay",
-    "report": "lucid.cli.report:report",
-    "slurm": "lucid.cli.slurm:slurm",
-    "settings": "lucid.cli.settings:settings",
-    "gpu": "lucid.cli.gpu:gpu",
-    "calibrate": "lucid.cli.calibrate:calibrate",
-    "bench": "lucid.cli.bench:bench",
-    "demo": "lucid.cli.demo:demo",
-    "web": "lucid.web.command:web",
+_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "simulate": (
+        "lucid.cli.simulate:simulate",
+        "Replay TRACE under each --policy and compare the results (default: fifo and lucid).",
+    ),
+    "compare": (
+        "lucid.cli.compare:compare",
+        "Replay TRACE under every policy that can run on it, and compare the results.",
+    ),
+    "experiment": ("lucid.cli.experiment:experiment", "Repeat the experiments of published systems."),
+    "explain": (
+        "lucid.cli.explain:explain",
+        "Explain what was decided about JOB, from the values that were compared.",
+    ),
+    "status": (
+        "lucid.cli.live:status",
+        "Show whether lucidd runs, the mode of each partition, and whether Slurm answers.",
+    ),
+    "queue": (
+        "lucid.cli.queue:queue",
+        "List the waiting jobs: order, estimate, expected start, and why each job waits.",
+    ),
+    "top": ("lucid.cli.top:top", "Watch nodes, running jobs and the queue."),
+    "when": ("lucid.cli.when:when", "Say when a job would start if it were submitted now."),
+    "why-not": (
+        "lucid.cli.why_not:why_not",
+        "Say why JOB waits, and whether it would start now if it had asked for something else.",
+    ),
+    "history": ("lucid.cli.live:history", "List the jobs that ended."),
+    "efficiency": (
+        "lucid.cli.efficiency:efficiency",
+        "Tell which GPU-hours were wasted, from what samplers measured.",
+    ),
+    "metrics": ("lucid.cli.metrics:metrics", "Print lucidd's metrics for Prometheus, from its store."),
+    "pause": (
+        "lucid.cli.live_switches:pause",
+        "Stop deciding in all partitions, and release every job that Lucid holds.",
+    ),
+    "resume": ("lucid.cli.live_switches:resume", "End a pause."),
+    "mode": ("lucid.cli.live_switches:mode", "Switch PARTITION to another mode while lucidd runs."),
+    "doctor": ("lucid.cli.doctor:doctor", "Look for common configuration mistakes, and name the remedy of each."),
+    "uninstall": (
+        "lucid.cli.doctor:uninstall",
+        "Release every job that Lucid holds, and check that no held job is left.",
+    ),
+    "trace": ("lucid.cli.trace:trace", "Describe job traces, convert them, and make synthetic traces."),
+    "models": (
+        "lucid.cli.models:models",
+        "Train and evaluate the learned models, and choose the version in service.",
+    ),
+    "tune": ("lucid.cli.tune:tune", "Search for better settings by replaying the past, and propose a change."),
+    "replay": ("lucid.cli.replay:replay", "Plan recorded snapshots again."),
+    "report": (
+        "lucid.cli.report:report",
+        "Show what plain Slurm order, fifo and Lucid would have made of the past week.",
+    ),
+    "slurm": ("lucid.cli.slurm:slurm", "Write and check the parts of Slurm's configuration that Lucid needs."),
+    "settings": (
+        "lucid.cli.settings:settings",
+        "Print every setting with default, values and meaning, as Markdown (docs/settings.md).",
+    ),
+    "gpu": (
+        "lucid.cli.gpu:gpu",
+        "Show the GPUs, their jobs and readings, and the expected and measured speed of each pair.",
+    ),
+    "calibrate": (
+        "lucid.cli.calibrate:calibrate",
+        "Measure how known kinds of jobs slow each other down on one GPU of this machine.",
+    ),
+    "bench": ("lucid.cli.bench:bench", "Measure the speed of Lucid on this machine."),
+    "demo": ("lucid.cli.demo:demo", "Simulate a SYNTHETIC month of a small cluster."),
+    "web": ("lucid.web.command:web", "Serve read-only pages: cluster, queue, jobs, people, health."),
 }
-"""In the order of the help. A command is imported when it is called: plotting and models are slow to load."""
+"""In the order of the help: what to import when the command is called, and the first sentence of its help. The help
+of ``lucidctl`` is made of these alone, since plotting and models are slow to load."""
+
+
+_EXTRAS: Mapping[str, str] = {
+    **dict.fromkeys(("sklearn", "interpret", "pandas", "rapidfuzz"), "models"),
+    **dict.fromkeys(("optuna", "tomlkit"), "tuner"),
+    **dict.fromkeys(("starlette", "uvicorn", "jinja2", "prometheus_client"), "web"),
+    "textual": "top",
+    "torch": "calibrate",
+    "httpx": "rest",
+    "pynvml": "node",
+    **dict.fromkeys(("prometheus_client", "starlette", "uvicorn"), "web"),
+}
+"""Libraries that a plain installation lacks, and the extra that brings each."""
+_INTERRUPTED = 130  # 128 + SIGINT
 
 
 class _Lazy(click.Group):
@@ -53,10 +114,41 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _COMMANDS:
             return None
-        module, _, name = _COMMANDS[cmd_name].partition(":")
-        command = getattr(import_module(module), name)
+        module, _, name = _COMMANDS[cmd_name][0].partition(":")
+        gc.disable()  # what is imported stays: looking through it for garbage costs a tenth of the start
+        try:
+            command = getattr(import_module(module), name)
+        finally:
+            gc.enable()
         assert isinstance(command, click.Command)
         return with_examples(command, cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does it, with words for a library that is not installed, and the status of shells for Ctrl-C.
+
+        Raises:
+            ModelError: the command needs an extra that is not installed; the message names it.
+        """
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            say("\nlucidctl: interrupted", err=True)
+            ctx.exit(_INTERRUPTED)
+        except ModuleNotFoundError as error:
+            extra = _EXTRAS.get((error.name or "").partition(".")[0])
+            if extra is None:
+                raise
+            raise ModelError(
+                f"this command needs {error.name}, of the extra {extra!r}; pip install 'lucid-scheduler[{extra}]'"
+            ) from error
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        room = formatter.width - 6 - max(map(len, _COMMANDS))
+        rows = [
+            (name, click.Command(name, help=about).get_short_help_str(room)) for name, (_, about) in _COMMANDS.items()
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

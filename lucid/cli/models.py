@@ -48,7 +48,7 @@ models.add_command(evaluate)
 @click.option(
     "--jobs",
     type=click.Path(path_type=Path),
-    help="Log of finished jobs: trains duration (and throughput, if asked).",
+    help="Log of finished jobs, or a trace: trains duration (and throughput, if asked).",
 )
 @click.option("--profiles", type=click.Path(path_type=Path), help="CSV of configurations measured alone.")
 @click.option(
@@ -267,11 +267,11 @@ def _open(folder: Path | None, config: Path | None) -> Library:
 def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | None]) -> Keeper:
     # Imported here: `list` and `promote` need none of the models.
     from lucid.models.duration.estimate import FitSettings
-    from lucid.models.duration.jobtable import read_jobs
     from lucid.models.packing.measured import read_pairs, read_profiles
     from lucid.models.throughput.bins import bins_of_jobs, read_bins
     from lucid.models.upkeep.keeper import Keeper, Source, rules_from
     from lucid.models.upkeep.kinds import kinds_with
+    from lucid.simulator.traces.finished import read_finished
 
     whole, base = _settings(config)
     settings = whole.models
@@ -286,8 +286,8 @@ def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | No
         raise ConfigError("--profiles and --pairs belong together: share scores are labelled by measured pairs")
     sources: dict[str, Source] = {}
     if jobs is not None:
-        sources["jobs"] = Source(lambda: read_jobs(jobs), str(jobs))
-        sources["bins"] = Source(lambda: bins_of_jobs(read_jobs(jobs)), str(jobs), implied=True)
+        sources["jobs"] = Source(lambda: read_finished(jobs), str(jobs))
+        sources["bins"] = Source(lambda: bins_of_jobs(read_finished(jobs)), str(jobs), implied=True)
     if bins is not None:
         sources["bins"] = Source(lambda: read_bins(bins), str(bins))
     if profiles is not None and pairs is not None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -19,21 +19,41 @@ __all__ = ["evaluate"]
 
 # The models' evaluation loads sklearn and interpret, which take seconds: each command imports its own.
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 _json = click.option("--json", "as_json", is_flag=True, help="All figures as one JSON object.")
 
 
-class _Day(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A calendar date or date and time, as the data has them: without a zone unless they have one."""
+class _From(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """Where the part that judges begins: the number of a row, or a time (without a zone it is the data's own)."""
 
-    name = "date"
+    name = "row or time"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        if isinstance(value, datetime):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | datetime:
+        if isinstance(value, int | datetime):
             return value
+        if value.isascii() and value.isdigit():
+            if int(value) > 0:
+                return int(value)
+            self.fail("0 leaves nothing to train on; give a row from 1 on", param, ctx)
         try:
             return datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is not a date such as 2020-09-01 or 2020-09-01T12:00", param, ctx)
+            self.fail(
+                f"{value!r} is neither a row number nor a time such as 2020-09-01 or 2020-09-01T12:00", param, ctx
+            )
+
+
+def _test_from(rows: str, *earlier: str) -> Callable[[_Command], _Command]:
+    """``rows``: what a number counts. ``earlier``: names of the option in earlier versions, which go on working."""
+    return click.option(
+        "--test-from",
+        *earlier,
+        "test_from",
+        type=_From(),
+        required=True,
+        metavar="ROW|TIME",
+        help=f"What begins the part that judges; all before it trains. A number counts {rows} from 0.",
+    )
 
 
 @click.group()
@@ -43,7 +63,7 @@ def evaluate() -> None:
 
 @evaluate.command()
 @click.argument("csv_file", metavar="CSV", type=click.Path(path_type=Path))
-@click.option("--train-until", type=_Day(), required=True, help="Bins before this date train, all later ones judge.")
+@_test_from("bins", "--train-until")
 @click.option(
     "--newest-bin",
     type=click.IntRange(min=1),
@@ -52,7 +72,7 @@ def evaluate() -> None:
     help="Age in bins of the newest known bin: 1 is the one just closed.",
 )
 @_json
-def throughput(csv_file: Path, train_until: datetime, newest_bin: int, as_json: bool) -> None:
+def throughput(csv_file: Path, test_from: int | datetime, newest_bin: int, as_json: bool) -> None:
     """Evaluate forecasts of the GPU jobs and GPUs submitted to the cluster in a coming bin.
 
     CSV has a time column and counts per bin: submit_gpu_job, submit_gpu_num and, if known, start_gpu_job,
@@ -62,11 +82,15 @@ def throughput(csv_file: Path, train_until: datetime, newest_bin: int, as_json: 
     from lucid.models.throughput.evaluate import evaluate as judge
 
     bins = read_bins(csv_file)
-    if (bins.start[0].tzinfo is None) != (train_until.tzinfo is None):
-        train_until = train_until.replace(tzinfo=bins.start[0].tzinfo)  # the date is meant as the file's own clock
+    if isinstance(test_from, int):
+        if test_from >= len(bins.start):
+            raise ModelError(f"{csv_file}: has {len(bins.start)} bins, so none from bin {test_from} on; give fewer")
+        test_from = bins.start[test_from]
+    if (bins.start[0].tzinfo is None) != (test_from.tzinfo is None):
+        test_from = test_from.replace(tzinfo=bins.start[0].tzinfo)  # the date is meant as the file's own clock
     with progress("training and forecasting") as report:
         report(0, 1)
-        figures = judge(bins, train_until, newest_bin)
+        figures = judge(bins, test_from, newest_bin)
         report(1, 1)
     if as_json:
         say(json.dumps(figures))
@@ -85,29 +109,25 @@ def throughput(csv_file: Path, train_until: datetime, newest_bin: int, as_json: 
 
 @evaluate.command()
 @click.argument("jobs_file", metavar="JOBS", type=click.Path(path_type=Path))
-@click.option(
-    "--test-from",
-    type=click.IntRange(min=1),
-    required=True,
-    metavar="N",
-    help="First job that judges, counting from 0 in order of submission.",
-)
+@_test_from("jobs, in order of submission,")
 @click.option(
     "--refits", type=click.IntRange(min=1), default=12, show_default=True, help="Refits over the test part."
 )
 @_json
-def duration(jobs_file: Path, test_from: int, refits: int, as_json: bool) -> None:
+def duration(jobs_file: Path, test_from: int | datetime, refits: int, as_json: bool) -> None:
     """Evaluate estimates of durations. Each job is estimated from jobs that ended before its submission.
 
-    JOBS are sacct lines (26 fields separated by '|', no header), or a CSV with submit_time and duration, or with
-    submit_time, start_time, end_time and run_time. The first line decides which.
+    JOBS are output of sacct, a CSV of finished jobs with submit_time and duration, or with submit_time, start_time,
+    end_time and run_time or duration_s, or any trace that `lucidctl trace describe` reads. The first line decides
+    which. A log without users is judged by account, or by VC.
 
     Exit status: 1 if the estimates are worse than the running median by more than 1 %.
     """
     from lucid.models.duration.evaluate import evaluate_duration
+    from lucid.simulator.traces.finished import read_finished
 
     with progress("training, week by week") as report:
-        figures = evaluate_duration(jobs_file, test_from, refits=refits, progress=report)
+        figures = evaluate_duration(jobs_file, test_from, refits=refits, progress=report, read=read_finished)
     if as_json:
         say(json.dumps(figures))
     else:
@@ -120,11 +140,9 @@ def duration(jobs_file: Path, test_from: int, refits: int, as_json: bool) -> Non
 
 @evaluate.command()
 @click.argument("waits_file", metavar="WAITS", type=click.Path(path_type=Path))
-@click.option(
-    "--test-from", type=_Day(), required=True, help="Jobs submitted from this time on judge, all earlier ones train."
-)
+@_test_from("jobs, in order of submission,")
 @_json
-def waits(waits_file: Path, test_from: datetime, as_json: bool) -> None:
+def waits(waits_file: Path, test_from: int | datetime, as_json: bool) -> None:
     """Evaluate waits told at submission from a log alone. Each is told from what was known by then.
 
     WAITS is a CSV, packed with gzip or not, with submit_time, start_time and, if known, end_time, account, partition,
@@ -135,8 +153,14 @@ def waits(waits_file: Path, test_from: datetime, as_json: bool) -> None:
     from lucid.models.waits.table import moment_s, read_waits
 
     table = read_waits(waits_file)
+    if isinstance(test_from, int):
+        if test_from >= len(table):
+            raise ModelError(f"{waits_file}: has {len(table)} jobs, so none from job {test_from} on; give fewer")
+        from_s = float(table.submit_s[test_from])
+    else:
+        from_s = moment_s(test_from.isoformat())
     with progress("training, day by day") as report:
-        figures = evaluate_waits(table, moment_s(test_from.isoformat()), report)
+        figures = evaluate_waits(table, from_s, report)
     if as_json:
         say(json.dumps(figures))
     else:
@@ -212,7 +236,7 @@ def _print_durations(figures: Mapping[str, Any]) -> None:
     median = figures["running_median"]
     users, days = figures["users_tested"], figures["days_tested"]
     _table(
-        f"durations of {figures['jobs']:,} jobs of {users:,} users, submitted on {days:,} days",
+        f"durations of {figures['jobs']:,} jobs of {users:,} {figures['jobs_of']}s, submitted on {days:,} days",
         ("", "model", "median of the user's jobs so far"),
         [
             ("mean absolute error", f"{figures['mae_s']:,.1f} s", f"{median['mae_s']:,.1f} s"),

@@ -10,11 +10,10 @@ import click
 
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.live import config_option, live_settings, seen_store
-from lucid.cli.queue_rows import QueueRow, queue_row_to_dict, queue_rows
-from lucid.cli.render import decision_text, duration, reason_text
+from lucid.cli.queue_rows import line_of, queue_row_to_dict, queue_rows, why_words
+from lucid.cli.render import duration
 from lucid.cli.start_words import start_words
-from lucid.core.decision import DecisionRow
-from lucid.live.last_plan import LastPlan, last_plan
+from lucid.live.last_plan import last_plan
 from lucid.shown import shown
 
 __all__ = ["queue"]
@@ -45,28 +44,15 @@ def queue(config: Path, as_json: bool) -> None:
     for row in rows:
         job = row.entry.job
         table.add_row(
-            f"{_line(row, last)} {row.position or '-'}",
+            f"{line_of(row, last)} {row.position or '-'}",
             job.id,
             job.user,
             str(job.gpus),
             duration(snapshot.now_s - row.entry.since_s),
             duration(snapshot.predictions[job.id].duration_s),
             start_words(row.starts_in_s, ahead.ahead_s, bool(row.entry.barred)),
-            _why(row.decision),
+            why_words(row.decision),
         )
     stdout_console().print(table)
     for job_id, words in aside.items():
         say(shown(f"job {job_id} waits, but not for Lucid: {words}"))
-
-
-def _line(row: QueueRow, last: LastPlan) -> str:
-    """The queue in which the job stands; in a pool that is one for all VCs, and the VC is told."""
-    return row.entry.job.vc if last.snapshot.partitions[row.partition].quotas else row.partition
-
-
-def _why(decision: DecisionRow | None) -> str:
-    if decision is None:
-        return "not decided yet"
-    if decision.verb != "hold":
-        return decision_text(decision)
-    return "; ".join(reason_text(reason) for reason in decision.reasons)

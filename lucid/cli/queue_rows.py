@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lucid.cli.render import decision_text, reason_text
 from lucid.cli.story import row_to_dict
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Pending
 from lucid.live.seen_plan import SeenPlan
 from lucid.orchestrator.forecast import Forecast
 
-__all__ = ["QueueRow", "queue_row_to_dict", "queue_rows"]
+__all__ = ["QueueRow", "line_of", "queue_row_to_dict", "queue_rows", "why_words"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +57,17 @@ def queue_row_to_dict(row: QueueRow, last: SeenPlan) -> dict[str, Any]:
         "starts_in_s": row.starts_in_s,
         "decision": None if row.decision is None else row_to_dict(row.decision),
     }
+
+
+def line_of(row: QueueRow, last: SeenPlan) -> str:
+    """The queue in which the job stands; in a pool that is one for all VCs, and the VC is told."""
+    return row.entry.job.vc if last.snapshot.partitions[row.partition].quotas else row.partition
+
+
+def why_words(decision: DecisionRow | None) -> str:
+    """The decision on a waiting job, in words."""
+    if decision is None:
+        return "not decided yet"
+    if decision.verb != "hold":
+        return decision_text(decision)
+    return "; ".join(reason_text(reason) for reason in decision.reasons)

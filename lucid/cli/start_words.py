@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lucid.cli.render import duration
-from lucid.live.seen_plan import SeenPlan
-from lucid.orchestrator.forecast import Forecast
-from lucid.orchestrator.start_times import StartForecast
+
+if TYPE_CHECKING:  # planning loads every policy, and `status` plans nothing
+    from lucid.live.seen_plan import SeenPlan
+    from lucid.orchestrator.forecast import Forecast
+    from lucid.orchestrator.start_times import StartForecast
 
 __all__ = ["start_words", "starts_of", "told_of", "told_words"]
 

@@ -81,6 +81,8 @@ def convert_command(path: Path, out: Path, fmt: str | None, skip_bad: bool, swf_
 
     Exit status: 0, or 2 for a wrong option or a trace that cannot be read or written.
     """
+    if out.exists() and path.exists() and out.samefile(path):
+        raise TraceError(f"{out}: is the trace that is to be read; give OUT another name")
     read = _read(path, fmt, skip_bad, swf_procs_per_gpu)
     write_trace(read, out)
     left_out = "".join(f"; left out: {count} {reason}" for reason, count in read.skipped)

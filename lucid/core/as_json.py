@@ -80,6 +80,8 @@ def _noun_reader(kind: Any) -> _Read:
     readers = [(name, _reader(hints[name])) for name in _names(kind)]
 
     def read(data: Any) -> Any:
+        if isinstance(data, kind):
+            return data  # read before, by who decoded the text piece by piece
         if not isinstance(data, Mapping):
             raise TypeError(f"{data!r} is no {kind.__name__}")
         return kind(**{name: reader(data[name]) for name, reader in readers if name in data})

@@ -21,21 +21,31 @@ _DAY_S = 86400.0
 
 
 def job_accounts(
-    store: SqliteStore, uses: UseFolder, settings: Settings, now_s: float, days: float | None = None
+    store: SqliteStore,
+    uses: UseFolder,
+    settings: Settings,
+    now_s: float,
+    days: float | None = None,
+    running: Iterable[tuple[Running, float]] | None = None,
 ) -> list[JobAccount]:
     """The account of every job that ended in the last ``days`` (``efficiency.days`` if not given) before ``now_s``
     (Unix seconds) or that runs, over its whole run, by end.
+    ``running``: the jobs that run, with the time, where they are known already.
 
     Raises:
         StoreError: the store cannot be read.
     """
     rules: EfficiencySettings = settings.efficiency
     since_s = now_s - (rules.days if days is None else days) * _DAY_S
-    return judged(job_uses(store, uses.uses(), settings, since_s), rules)
+    return judged(job_uses(store, uses.uses(), settings, since_s, running), rules)
 
 
 def job_uses(
-    store: SqliteStore, uses: Mapping[str, tuple[GpuUse, ...]], settings: Settings, since_s: float
+    store: SqliteStore,
+    uses: Mapping[str, tuple[GpuUse, ...]],
+    settings: Settings,
+    since_s: float,
+    running: Iterable[tuple[Running, float]] | None = None,
 ) -> list[JobUse]:
     """The jobs that ended since then, and those that run, by end.
 
@@ -73,12 +83,12 @@ def job_uses(
         if one.job.gpus and one.ran_s > 0
     ]
     gone = {one.job_id for one in ended}
-    running = [
+    now = [
         made(entry.job, entry.start_s, now_s, entry.profile, running=True, state="RUNNING")
-        for entry, now_s in _running(store)
+        for entry, now_s in (_running(store) if running is None else running)
         if entry.job.gpus and entry.job.id not in gone
     ]
-    return [*ended, *running]
+    return [*ended, *now]
 
 
 def _running(store: SqliteStore) -> Iterable[tuple[Running, float]]:

@@ -8,9 +8,6 @@ from collections.abc import Mapping
 from lucid.config import Settings
 from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError
-from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.policy import known_policies, make_policy
-from lucid.orchestrator.quotas import holders
 
 __all__ = ["POOL_EXAMPLE", "check_lending", "lending_of"]
 
@@ -40,6 +37,9 @@ def check_lending(settings: Settings, where: str) -> None:
         if vc not in daemon.partitions:
             known = ", ".join(daemon.partitions)
             raise ConfigError(f"{where}: daemon.pool.quotas.{vc}: not in daemon.partitions (there: {known})")
+    from lucid.models.history import HistoryPredictor  # imported here: `status` asks for no policy
+    from lucid.orchestrator.policy import known_policies, make_policy
+
     if lending.mode == "off" or settings.daemon.policy not in known_policies():
         return
     made = make_policy(settings.daemon.policy, settings.policy, HistoryPredictor())
@@ -53,6 +53,8 @@ def check_lending(settings: Settings, where: str) -> None:
 def lending_of(part: Partition) -> Mapping[str, Mapping[str, int]]:
     """Of each VC of a pool: its quota, what it holds and what it has borrowed, in GPUs, and how many jobs wait.
     A pair holds its GPUs once, for the VC of the job that was there first."""
+    from lucid.orchestrator.quotas import holders  # loads numpy, which few commands need
+
     waiting = Counter(entry.job.vc for entry in part.pending)
     held = dict.fromkeys(part.quotas, 0)
     for entry in holders(part.running).values():

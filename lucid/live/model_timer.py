@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from apscheduler.schedulers.background import BackgroundScheduler
-
 from lucid.errors import ModelError
 from lucid.live.child import Children
 
@@ -67,6 +65,9 @@ class ModelTimer:
         report: Callable[[Sequence[Any]], None] = lambda _: None,
         what: str = "models",
     ) -> None:
+        # Imported here: commands that read what was tuned run no timer.
+        from apscheduler.schedulers.background import BackgroundScheduler
+
         self._what = what
         self._tick = tick
         self._report = report

@@ -52,12 +52,12 @@ def row_in(plan: Plan, job_id: str, modes: Mapping[str, str]) -> DecisionRow | N
 
 
 def seen_picture(store: SqliteStore | Published) -> dict[str, Any]:
-    """The picture that lucidd drew last, as JSON.
+    """The picture that lucidd drew last, as ``picture_from_text`` has it.
 
     Raises:
         StoreError: lucidd has not finished a cycle yet, or another version of Lucid wrote it.
     """
-    data = store.view("snapshot")
+    data = store.view("snapshot") if isinstance(store, Published) else store.picture()
     if data is None:
         raise StoreError(f"{store.path}: lucidd has not finished a cycle yet; look at: lucidctl doctor")
     if not isinstance(data, dict) or not data.get("policy"):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lucid.adapters.gpu.profiles import ProfileSource
-from lucid.adapters.slurm.client import Breaker
 from lucid.core.job import Running
 from lucid.core.snapshot import Snapshot
 from lucid.live.lending import lending_of
-from lucid.live.models import LiveModels
+
+if TYPE_CHECKING:  # `lucidctl status` reads what lucidd wrote, and loads none of these
+    from lucid.adapters.gpu.profiles import ProfileSource
+    from lucid.adapters.slurm.client import Breaker
+    from lucid.live.models import LiveModels
 
 __all__ = ["partitions_of", "running_of", "status_of", "words_of_left_out"]
 

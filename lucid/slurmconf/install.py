@@ -38,7 +38,7 @@ class ShippedFile:
 
 PROGRAMS = Path("/opt/lucid/bin")
 """Where docs/install.md puts Lucid's programs, and the units as shipped look for them."""
-_PROGRAM = re.compile(rb"^(ExecStart=)\S*/(lucidd|lucid-sampler)\b", re.MULTILINE)
+_PROGRAM = re.compile(rb"^(ExecStart=)\S*/(lucidd|lucid-sampler|lucid-web)\b", re.MULTILINE)
 
 FILES = (
     ShippedFile("job_submit.lua", "etc/slurm/job_submit.lua", site_may_have=True),
@@ -59,6 +59,7 @@ FILES = (
     ShippedFile("lucid-release", "etc/slurm/lucid/lucid-release", executable=True, daemon=True),
     ShippedFile("systemd/lucidd.service", "etc/systemd/system/lucidd.service", daemon=True),
     ShippedFile("systemd/lucid-sampler.service", "etc/systemd/system/lucid-sampler.service", daemon=True),
+    ShippedFile("systemd/lucid-web.service", "etc/systemd/system/lucid-web.service", daemon=True),
     ShippedFile("systemd/lucid-release.service", "etc/systemd/system/lucid-release.service", daemon=True),
     ShippedFile("systemd/lucid-release.timer", "etc/systemd/system/lucid-release.timer", daemon=True),
 )

@@ -52,7 +52,7 @@ _KNOWN_DAYS, _PAST_DAYS = 8.0, 2.75
 _LATELY_S = 1800.0
 """Of the past, the last seconds of which pictures are drawn."""
 _REPEATS = 3
-_FORETOLD_S = 6 * 3600.0
+_FORECAST_S = 6 * 3600.0
 """Of the past, the last seconds in which starts are forecast: half of all the time, were it all."""
 _USES_EVERY_S = 900.0
 """How often samplers say how the running jobs use their GPUs, in the demonstration's time."""
@@ -153,7 +153,7 @@ class Demo:
             self._uses.write(ended.job, ended.end_s - ended.ran_s, ended.end_s)
         self._wake_s = result.plan.wake_s
         self._last = result.snapshot
-        if result.snapshot.now_s > self.begun_s - _FORETOLD_S:
+        if result.snapshot.now_s > self.begun_s - _FORECAST_S:
             self._starts.take(result.snapshot, result.plan)
         for part in result.snapshot.partitions.values():
             for entry in part.running:

@@ -120,7 +120,9 @@ class Source:
             return
         try:
             with self.store() as store:
-                self.accounts = job_accounts(store, self.uses, self.settings, self.now_s())
+                picture = self.picture
+                running = () if picture is None else [(e, picture.now_s) for _, e in picture.running.values()]
+                self.accounts = job_accounts(store, self.uses, self.settings, self.now_s(), running=running)
             self.account_of = {one.job.job_id: one for one in self.accounts}
         except LucidError as error:
             self._tell(str(error))

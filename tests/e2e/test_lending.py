@@ -59,6 +59,13 @@ def sleeps(box: Box, vc: str, gpus: int, seconds: float, name: str = "") -> str:
     return box.sbatch("-p", vc, f"--gres=gpu:{gpus}", ALONE, "-J", name or f"{vc}-{gpus}", script=f"sleep {seconds}")
 
 
+def waits_for(box: Box, vc: str, gpus: int, gate: Path) -> str:
+    """A job that runs for as long as the file is there, however slow the machine."""
+    gate.touch()
+    script = f"while test -e /tmp/{gate.name}; do sleep 0.2; done"
+    return box.sbatch("-p", vc, f"--gres=gpu:{gpus}", ALONE, "-J", f"{vc}-{gate.name}", script=script)
+
+
 def runs(box: Box, *numbers: str) -> bool:
     return all(box.state(number) == "RUNNING" for number in numbers)
 
@@ -75,11 +82,12 @@ def figures(one: Lucidd) -> Any:
 def test_idle_gpus_are_lent_and_the_lender_gets_them_back_in_order(overflow: Box, tmp_path: Path) -> None:
     """VCs on nodes of their own. lucidd is killed while GPUs are lent, and comes back without its store."""
     box, one = overflow, lends(overflow, tmp_path / "lucidd", 8, 4)
+    lent, own = (box.root / "tmp" / name for name in ("lending-lent", "lending-own"))
     one.start()
     try:
-        mine = [sleeps(box, "vc-a", 4, 60) for _ in range(2)]
+        mine = [waits_for(box, "vc-a", 4, own) for _ in range(2)]
         box.wait("vc-a is full", lambda: runs(box, *mine))
-        borrower = sleeps(box, "vc-a", 3, 25)
+        borrower = waits_for(box, "vc-a", 3, lent)
         box.wait("it borrows", lambda: runs(box, borrower))
         assert where(box, borrower) == ("overflow", "n3")
         assert [where(box, number)[0] for number in mine] == ["vc-a"] * 2
@@ -96,13 +104,17 @@ def test_idle_gpus_are_lent_and_the_lender_gets_them_back_in_order(overflow: Box
         assert "VC vc-a holds its quota of 8 GPUs and borrows 3" in one.ctl("status")
         box.wait("why it waits", lambda: "may not borrow idle GPUs" in one.ctl("explain", late))
         assert not runs(box, lender), "nobody is stopped for it"
+        lent.unlink()
         box.wait_ended(lender, borrower)
         assert (box.state(borrower), box.job(borrower)["restart_cnt"]) == ("COMPLETED", 0)
         assert where(box, lender) == ("vc-b", "n3")
         assert box.job(lender)["start_time"]["number"] >= box.job(borrower)["end_time"]["number"]
+        own.unlink()
         box.wait_ended(late, *mine)
         assert where(box, late)[0] == "vc-a"
     finally:
+        for gate in (lent, own):
+            gate.unlink(missing_ok=True)
         one.close()
 
 

@@ -77,13 +77,13 @@ def test_throughput_trains_only_on_what_was_before(tmp_path: Path) -> None:
     counts = [int(rng.poisson(3 + time.hour / 4)) for time in hours]
     rows: list[list[object]] = [[time, n, 2 * n] for time, n in zip(hours, counts, strict=True)]
     path = write(tmp_path / "bins.csv", "time,submit_gpu_job,submit_gpu_num", rows)
-    figures = json.loads(run("throughput", path, "--train-until", hours[1300], "--newest-bin", "2", "--json"))
+    figures = json.loads(run("throughput", path, "--test-from", hours[1300], "--newest-bin", "2", "--json"))
     assert (figures["trained_bins"], figures["tested_bins"], figures["newest_bin"]) == (1300, 200, 2)
     later = np.array(counts[1300:])
     assert figures["mae_jobs"] < np.abs(later - np.median(later)).mean()
-    assert "no bin starts at or after" in str(refused("throughput", path, "--train-until", "2030-01-01"))
+    assert "no bin starts at or after" in str(refused("throughput", path, "--test-from", "2030-01-01"))
     # a date with a zone is no reason to fall over bins without one
-    assert "no bin starts" in str(refused("throughput", path, "--train-until", "2030-01-01T00:00:00+02:00"))
+    assert "no bin starts" in str(refused("throughput", path, "--test-from", "2030-01-01T00:00:00+02:00"))
 
 
 def job_log(path: Path) -> Path:
@@ -124,6 +124,6 @@ def test_duration_says_what_is_wrong_with_a_log(tmp_path: Path, content: str, ro
 
 
 def test_a_wrong_date_is_a_usage_error() -> None:
-    result = CliRunner().invoke(evaluate, ["throughput", "bins.csv", "--train-until", "September"])
+    result = CliRunner().invoke(evaluate, ["throughput", "bins.csv", "--test-from", "September"])
     assert result.exit_code == 2
-    assert "'September' is not a date such as 2020-09-01" in result.stderr
+    assert "'September' is neither a row number nor a time such as 2020-09-01" in result.stderr

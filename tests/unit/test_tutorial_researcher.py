@@ -1,4 +1,4 @@
-"""docs/tutorials/researcher.md: every command runs, and prints what the page shows of it."""
+"""The tutorials without Slurm: every command of a page runs, and prints what the page shows of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
-PAGE = TUTORIALS / "researcher.md"
 
 
 def bare(line: str) -> str:
@@ -21,12 +20,15 @@ def bare(line: str) -> str:
 
 
 @pytest.mark.slow  # some twenty starts of Python, one of them pip's
-def test_every_command_of_the_researchers_tutorial_prints_what_the_page_shows(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "commands"), [("researcher.md", 7), ("models.md", 5)])
+def test_every_command_of_a_tutorial_prints_what_the_page_shows(tmp_path: Path, page: str, commands: int) -> None:
     for path in TUTORIALS.iterdir():
         if path.suffix != ".md":
             shutil.copy(path, tmp_path)
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert [language for language, _ in blocks].count("sh") >= 7
+    blocks = re.findall(
+        r"^```(\w*)\n(.*?)^```$", (TUTORIALS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert [language for language, _ in blocks].count("sh") >= commands
     environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "100"}
     printed: list[str] = []
     for language, text in blocks:

@@ -46,6 +46,7 @@ class Pages:
         self.settings: Settings = self.slurm.settings.model_copy(update={"web": self.web})
         self.source = Source(self.settings, folder / "lucid.toml", lambda: self.slurm.slurm.now)
         self.source.look()
+        self.source.account()
         self.planning = Planning(self.source)
 
     def client(self, user: str = "", root: str = "", address: str = "10.0.0.1") -> WebClient:
@@ -123,6 +124,7 @@ def test_a_page_of_the_queue_has_so_many_rows(tmp_path: Path) -> None:
     for number in range(20, 40):
         pages.slurm.submit(str(number), 4, run_s=3000.0, user="ada")
     pages.slurm.turns(10.0)
+    pages.source._next_s = 0.0  # however long the first look took
     pages.source.look()
     pages.settings = pages.settings.model_copy(update={"web": pages.web.model_copy(update={"rows": 10})})
     pages.source.settings = pages.settings
@@ -390,3 +392,11 @@ def test_starts_are_shown_as_planned(pages: Pages) -> None:
     assert rows[waiting[0]]["starts_in_s"] == [10, 70, 370], "half a minute later"
     assert rows[waiting[1]]["starts_words"] == "more than 1.4 h"
     assert "70 s (10 s to 6.2 min)" in pages.client("root-ish").get(f"/job/{waiting[0]}").text
+
+
+def test_metrics_are_there_without_users(pages: Pages) -> None:
+    answer = pages.client("").get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "lucid_up 1.0" in answer.text
+    assert not re.search(r"\b(ada|bob)\b", answer.text)

@@ -3,6 +3,7 @@ snapshot can be planned again offline."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,8 +25,9 @@ from lucid.core.decision import (
     Start,
     verb_of,
 )
+from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.placement import show_placement
-from lucid.core.prediction import prediction_from_dict, prediction_to_dict
+from lucid.core.prediction import Prediction, prediction_from_dict, prediction_to_dict
 from lucid.core.reason import reason_from_dict, reason_to_dict
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import StoreError
@@ -33,6 +35,7 @@ from lucid.errors import StoreError
 __all__ = [
     "decision_from_dict",
     "decision_to_dict",
+    "picture_from_text",
     "plan_from_dict",
     "plan_to_dict",
     "snapshot_from_dict",
@@ -95,7 +98,10 @@ def plan_from_dict(data: Mapping[str, Any], now_s: float, wake_s: float | None =
     try:
         parts: dict[str, PartitionPlan] = {}
         for name, items in data.items():
-            decisions = {job_id: decision_from_dict(item) for job_id, item in items.items()}
+            decisions = {
+                job_id: decision_from_dict(item) if isinstance(item, Mapping) else item
+                for job_id, item in items.items()
+            }
             actions = [Action(i, name, made) for i, made in decisions.items() if not isinstance(made, Hold)]
             parts[name] = PartitionPlan(decisions, tuple(actions), wake_s)
         return Plan(now_s, parts)
@@ -123,6 +129,36 @@ def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
+def picture_from_text(text: str) -> Any:
+    """A picture as ``snapshot_from_dict`` and ``plan_from_dict`` take it, in which jobs, predictions and decisions
+    are nouns already: a picture of thousands of jobs as plain objects takes several times the memory. Equal decisions
+    and profiles are one object.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is no picture.
+    """
+    known: dict[Any, Any] = {}
+
+    def noun(data: dict[str, Any]) -> Any:
+        if "kind" in data:
+            return data
+        if "verb" in data and "reasons" in data:
+            made: Any = decision_from_dict(data)
+        elif "gpu_util" in data and "mem_util" in data:
+            made = from_json(JobProfile, data)
+        elif "job" in data and "since_s" in data:
+            return from_json(Pending, data)
+        elif "job" in data and "start_s" in data:
+            return from_json(Running, data)
+        elif "duration_source" in data:
+            return prediction_from_dict(data)
+        else:
+            return data
+        return known.setdefault(made, made)
+
+    return json.loads(text, object_hook=noun)
+
+
 def snapshot_from_dict(data: Any) -> Snapshot:
     """The inverse.
 
@@ -131,7 +167,7 @@ def snapshot_from_dict(data: Any) -> Snapshot:
     """
     try:
         partitions = {name: from_json(Partition, {**part, "name": name}) for name, part in data["partitions"].items()}
-        predictions = {job_id: prediction_from_dict(item) for job_id, item in data["predictions"].items()}
+        predictions = {job_id: from_json(Prediction, item) for job_id, item in data["predictions"].items()}
         arrivals = from_json(ArrivalForecast, data.get("arrivals", {}))
         fair_share = {(account, user): factor for account, user, factor in data.get("fair_share", ())}
         return Snapshot(data["now_s"], partitions, (), predictions, {}, arrivals, fair_share)

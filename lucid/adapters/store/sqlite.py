@@ -27,6 +27,7 @@ from lucid.adapters.store.rows import (
     profile_row,
     texts_of,
 )
+from lucid.adapters.store.snapshot_json import picture_from_text
 from lucid.core.as_json import to_json
 from lucid.core.job import Ended, JobProfile
 from lucid.core.prediction import prediction_to_dict
@@ -131,6 +132,17 @@ class SqliteStore(LeasedFile):
         with self.left_out.look("decisions") as look:
             return look.each(reversed(rows), decision_row, lambda row: f"a decision about job {row[1]}")
 
+    def moves(self, since_s: float, limit: int) -> list[DecisionRow]:
+        """The latest decisions that move a job, without their reasons, oldest first."""
+        with self.reading() as db:
+            rows = db.execute(
+                "SELECT at_s, job_id, partition, verb, '[]', placement, beside, mode FROM decisions "
+                "WHERE at_s >= ? AND verb != 'hold' ORDER BY at_s DESC LIMIT ?",
+                (since_s, limit),
+            ).fetchall()
+        with self.left_out.look("decisions") as look:
+            return look.each(reversed(rows), decision_row, lambda row: f"a decision about job {row[1]}")
+
     def joined(self, job_id: str, since_s: float = 0.0) -> list[tuple[str, float]]:
         """The jobs that came to stand beside this one since then, each with the time, oldest first."""
         with self.reading() as db:
@@ -227,6 +239,16 @@ class SqliteStore(LeasedFile):
         """Replace."""
         with self.writing() as db:
             db.execute("INSERT OR REPLACE INTO views VALUES (?, ?)", (name, json.dumps(data)))
+
+    def picture(self) -> Any:
+        """The view ``snapshot``, as ``picture_from_text`` reads it: for those that have little memory.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        with self.reading() as db:
+            row = db.execute("SELECT data FROM views WHERE name = 'snapshot'").fetchone()
+            return None if row is None else picture_from_text(row[0])
 
     def view(self, name: str) -> Any:
         """One picture."""

@@ -14,7 +14,8 @@ durations inside their 80 % interval. Jobs without a duration are not scored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,23 +55,33 @@ class WalkForward:
 
 
 def evaluate_duration(
-    path: Path, test_from: int, *, refits: int = REFITS, progress: Callable[[int, int], None] | None = None
+    path: Path,
+    test_from: int | datetime,
+    *,
+    refits: int = REFITS,
+    progress: Callable[[int, int], None] | None = None,
+    read: Callable[[Path], JobTable] = read_jobs,
 ) -> dict[str, Any]:
-    """Read a log and evaluate on its jobs from row `test_from` (0-based, ordered by submission) on.
+    """Read a log and evaluate on its jobs from row `test_from` (0-based, ordered by submission) on, or on those
+    submitted at that time or later (UTC where it names no zone).
 
-    `progress` is called after each refit with (refits done, refits in all).
+    `progress` is called after each refit with (refits done, refits in all). In a log that names no user, the jobs of
+    an account stand for those of a user; without accounts, those of a partition.
 
     Returns:
         ``mae_s``, ``within_2x``, ``spearman``, ``coverage_80``; the same of the running median of the user's jobs
         under ``running_median``; both once more as means over users (``per_user``: ``mae_s``, ``within_2x``);
-        ``users_tested``; ``days_tested``, days of submission with a job scored; ``jobs`` scored; ``worse`` than the
-        running median, and by what, as sentences (`worse_than_median`); ``choices`` made at the refits; ``sources``
-        counted.
+        ``jobs_of``: what stands for a user (user, account or partition); ``users_tested``; ``days_tested``, days of
+        submission with a job scored; ``jobs`` scored; ``worse`` than the running median, and by what, as sentences
+        (`worse_than_median`); ``choices`` made at the refits; ``sources`` counted.
 
     Raises:
         TraceError: the log cannot be read, or `test_from` leaves no jobs before or after it.
     """
-    jobs = read_jobs(path)
+    jobs, of = _with_users(read(path))
+    if isinstance(test_from, datetime):
+        moment = test_from if test_from.tzinfo is not None else test_from.replace(tzinfo=UTC)
+        test_from = int(np.searchsorted(jobs.submit_s, moment.timestamp()))
     if not 0 < test_from < len(jobs):
         raise TraceError(f"{path}: has {len(jobs)} jobs, test from {test_from}; give a row from 1 to {len(jobs) - 1}")
     result = walk_forward(jobs, test_from, refits=refits, progress=progress)
@@ -87,6 +98,7 @@ def evaluate_duration(
         "coverage_80": float(inside.mean()),
         "per_user": per_user(point, truth, user),
         "running_median": {**metrics(median, truth), "per_user": per_user(median, truth, user)},
+        "jobs_of": of,
         "users_tested": int(user.max()) + 1,
         "days_tested": len(set(days.tolist())),
         "jobs": int(scored.sum()),
@@ -94,6 +106,17 @@ def evaluate_duration(
         "sources": dict(zip(sources.tolist(), counts.tolist(), strict=True)),
     }
     return {**figures, "worse": worse_than_median(figures)}
+
+
+def _with_users(jobs: JobTable) -> tuple[JobTable, str]:
+    """The jobs with whoever stands for their users, and what that is."""
+    if not len(jobs):
+        return jobs, "user"
+    for column in ("user", "account", "partition"):
+        names = getattr(jobs, column)
+        if any(name is not None for name in names):
+            return replace(jobs, user=names), column
+    return jobs, "user"
 
 
 def worse_than_median(figures: Mapping[str, Any]) -> list[str]:

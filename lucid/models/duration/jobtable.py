@@ -107,7 +107,7 @@ class JobTable:
 
 
 def read_jobs(path: Path) -> JobTable:
-    """Read a log of finished jobs in any of the three layouts, ordered by submission.
+    """Read a log of finished jobs in any of the four layouts, ordered by submission.
 
     A job that never started has no duration (NaN) and keeps its row. Of sacct output, jobs that have not ended and
     steps of jobs are left out.
@@ -248,7 +248,19 @@ _LONG_CSV: Final[Mapping[str, _Cell]] = {
     "end_s": _date("end_time"),
     "duration_s": _real("run_time"),
 }
+_WAITS_CSV: Final[Mapping[str, _Cell]] = {
+    **_COMMON,
+    "nodes": lambda row: row.real_or_none("nodes") or _NAN,
+    "gpus": lambda row: row.real_or_none("gpus") or 0.0,
+    "cpus": lambda row: row.real_or_none("req_cpus") or _NAN,
+    "memory_mib": lambda row: row.real_or_none("mem_mib") or _NAN,
+    "limit_s": lambda row: row.real_or_none("time_limit_s") or _NAN,
+    "submit_s": _date("submit_time"),
+    "end_s": _date("end_time"),
+    "duration_s": _real("duration_s"),
+}
 _CSV_LAYOUTS: Final = (
     (frozenset({"submit_time", "duration"}), _SHORT_CSV),
     (frozenset({"submit_time", "start_time", "end_time", "run_time"}), _LONG_CSV),
+    (frozenset({"submit_time", "start_time", "end_time", "duration_s"}), _WAITS_CSV),
 )

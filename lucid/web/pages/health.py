@@ -23,17 +23,15 @@ __all__ = ["health"]
 _STARTS = 200
 _LEVELS = ("bad", "warn", "ok")
 _EVERY_S = 15.0
-DOCTOR = "doctor"
-"""Name of the view in which the last ``lucidctl doctor`` left its findings."""
 
 
 def health(site: Site, viewer: Viewer, _path: Mapping[str, str], _asked: Mapping[str, str]) -> dict[str, Any]:
-    """Nothing here asks Slurm: what must ask it is what ``lucidctl doctor`` found when it was run last."""
+    """Nothing here asks Slurm: doctor's other half, which does, is left to the command."""
     status, now_s = site.source.status, site.now_s()
     alive, holder = site.alive()
     beat = read_heartbeat(Path(site.source.settings.daemon.heartbeat))
     with site.source.store() as store:
-        asked, drift = store.view(DOCTOR), store.view(UPKEEP)
+        drift = store.view(UPKEEP)
     counts = status.get("counts") or {}
     findings = sorted(_findings(site), key=lambda found: _LEVELS.index(found.level))
     shown = findings if viewer.admin or viewer.jobs == "all" else [f for f in findings if f.level != "ok"]
@@ -44,7 +42,6 @@ def health(site: Site, viewer: Viewer, _path: Mapping[str, str], _asked: Mapping
         "heartbeat_age_s": None if beat is None else round(now_s - beat.at_s, 1),
         "worst": findings[0].level if findings else "ok",
         "findings": [asdict(found) for found in shown],
-        "doctor": asked,
         "modes": status.get("modes", {}),
         "cycles": status.get("cycles"),
         "client": status.get("client", ""),

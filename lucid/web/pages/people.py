@@ -44,7 +44,7 @@ def people(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[
             for one in totals(accounts, lambda account: account.job.account or "(none)")
         ],
         "most": [account_to_dict(one) for one in _most_wasted(accounts)],
-        "_kinds": [(str(kind), TITLES[kind]) for kind in WasteKind],
+        "_kinds": {str(kind): TITLES[kind] for kind in WasteKind},
     }
 
 
@@ -96,7 +96,8 @@ def person(site: Site, viewer: Viewer, path: Mapping[str, str], _asked: Mapping[
         "jobs": [account_to_dict(one) for one in accounts[:_JOBS]],
         "of_jobs": len(accounts),
         "_wasted": 0.0 if total is None else total.all_wasted_gpu_h,
-        "_kinds": []
-        if total is None
-        else [(TITLES[kind], wasted_h, ADVICE[kind]) for kind, wasted_h in total.wasted_gpu_h.items()],
+        "_kinds": [
+            (TITLES[kind], gpu_h, ADVICE[kind])
+            for kind, gpu_h in ({} if total is None else total.wasted_gpu_h).items()
+        ],
     }

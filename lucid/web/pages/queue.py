@@ -24,8 +24,6 @@ __all__ = ["changes", "queue"]
 
 _SORTS = ("order", "job", "user", "gpus", "waited", "estimate", "start")
 _CHANGES = 500
-_LATEST = 5_000
-"""Decisions that are looked through for changes."""
 
 
 def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
@@ -169,12 +167,12 @@ def changes(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping
     picture = site.picture
     since_s = float(number(asked, "since", round(site.now_s() - 3600.0), 0, 2**40))
     with site.source.store() as store:
-        rows = store.decisions(since_s=since_s, limit=_LATEST)
-        ended = store.ended(since_s, limit=_LATEST)
+        rows = store.moves(since_s, _CHANGES)
+        ended = store.ended(since_s, limit=_CHANGES)
     told: list[dict[str, Any]] = []
     for row in rows:
         user = _user(site, row.job_id)
-        if row.verb == "hold" or viewer.sees("" if user is None else user) is Sight.OWN:
+        if viewer.sees("" if user is None else user) is Sight.OWN:
             continue
         told.append(
             {"at_s": row.at_s, "job": row.job_id, "words": decision_text(row, _profiles(picture, row.partition))}

@@ -1,0 +1,152 @@
+"""What ``lucidctl top`` shows at one moment: lucidd's last plan as text, cell by cell."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.cli.live import live_settings, lives, seen_store
+from lucid.cli.live_story import live_story, with_expected_start
+from lucid.cli.queue_rows import QueueRow, line_of, queue_rows, why_words
+from lucid.cli.render import duration
+from lucid.cli.start_words import start_words
+from lucid.config import Settings
+from lucid.core.job import Running
+from lucid.core.node import Node
+from lucid.errors import LucidError
+from lucid.live.last_plan import LastPlan, last_plan
+from lucid.orchestrator.forecast import Forecast
+from lucid.shown import shown
+
+__all__ = ["COLUMNS", "Look", "Row", "look", "story_text"]
+
+COLUMNS = {
+    "Nodes": ("partition", "node", "idle", "GPUs, and the jobs on each"),
+    "Running": ("job", "user", "GPUs", "node", "runs for", "left, about", "beside", "speed"),
+    "Queue": ("partition", "#", "job", "user", "GPUs", "waits", "estimate", "starts in about", "why it waits"),
+}
+"""The titles of each table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table. ``key``: what it is known by from one look to the next. ``order``: what each column is
+    sorted by. ``job``: the job it tells of, if one."""
+
+    key: str
+    cells: tuple[str, ...]
+    order: tuple[float | str, ...]
+    user: str = ""
+    job: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """``head``: lines above the tables. ``tables``: rows by title, in Lucid's order."""
+
+    head: tuple[str, ...]
+    tables: dict[str, tuple[Row, ...]]
+
+
+def look(config: Path) -> Look:
+    """lucidd's last plan and how lucidd is.
+
+    Raises:
+        LucidError: there is no configuration or no plan yet, or it cannot be read.
+    """
+    settings = live_settings(config)
+    store = seen_store(settings)
+    last = last_plan(store)
+    seen = store.view("status") or {}
+    now_s, beat = time.time(), read_heartbeat(Path(settings.daemon.heartbeat))
+    ahead = last.ahead(settings, config)
+    rows = queue_rows(last, ahead)
+    running = {entry.job.id: entry for part in last.snapshot.partitions.values() for entry in part.running}
+    gpus = sum(part.gpus for part in last.snapshot.partitions.values())
+    held = len({(part.node, i) for entry in running.values() for part in entry.placement for i in part.gpus})
+    pairs = sum(entry.partner is not None for entry in running.values()) // 2
+    state = "runs" if lives(store.lease(), now_s) else "is DOWN"
+    beats = "no heartbeat" if beat is None else f"last good cycle {duration(max(now_s - beat.at_s, 0.0))} ago"
+    head = [
+        f"lucidd {state}, {beats}; as of {time.strftime('%F %T', time.localtime(last.snapshot.now_s))}",
+        f"GPUs {_bar(held, gpus)} {held} of {gpus} held, {pairs} pairs; {len(running)} jobs run, {len(rows)} wait",
+    ]
+    if seen.get("last_error"):
+        head.append(shown(f"last cycle failed: {seen['last_error']}"))
+    tables = {
+        "Nodes": tuple(_nodes(last)),
+        "Running": tuple(_run(entry, running, last) for entry in running.values()),
+        "Queue": tuple(_wait(row, last, ahead) for row in rows),
+    }
+    return Look(tuple(head), tables)
+
+
+def story_text(config: Path, job_id: str, width: int) -> str:
+    """A job's story, as ``lucidctl explain`` tells it; what is wrong instead, where it cannot be told."""
+    try:
+        settings: Settings = live_settings(config)
+        store = seen_store(settings)
+        story, data = live_story(store, job_id, settings.daemon.profiling_partition)
+        return with_expected_start(story, data, store, settings, config).text(width)
+    except LucidError as error:
+        return str(error)
+
+
+def _bar(held: int, gpus: int, width: int = 20) -> str:
+    full = round(width * held / gpus) if gpus else 0
+    return f"[{'|' * full}{' ' * (width - full)}]"
+
+
+def _nodes(last: LastPlan) -> list[Row]:
+    rows: list[Row] = []
+    for name, partition in last.snapshot.partitions.items():
+        on: defaultdict[str, defaultdict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for entry in partition.running:
+            for part in entry.placement:
+                for gpu in part.gpus:
+                    on[part.node][gpu].append(entry.job.id)
+        rows += [_node(name, node, on[node.name]) for node in partition.nodes]
+    return rows
+
+
+def _node(partition: str, node: Node, on: defaultdict[int, list[str]]) -> Row:
+    idle = sum(not on[gpu] for gpu in range(node.gpus)) if node.available else 0
+    places = "  ".join("+".join(on[gpu]) or "·" for gpu in range(node.gpus))
+    words = places if node.available else f"{node.out or 'not available'}: {places}"
+    cells = (partition, node.name, str(idle), words)
+    return Row(f"{partition}/{node.name}", tuple(map(shown, cells)), (partition, node.name, float(idle), words))
+
+
+def _run(entry: Running, running: dict[str, Running], last: LastPlan) -> Row:
+    job, now_s = entry.job, last.snapshot.now_s
+    ran_s = entry.elapsed_s(now_s)
+    left_s = last.snapshot.predictions[job.id].remaining_s(ran_s)
+    partner, profile = running.get(entry.partner or ""), entry.profile
+    speed = None
+    if partner is not None and profile is not None and profile.seen_beside == partner.job.id:
+        speed = profile.seen_speed
+    nodes = ", ".join(part.node for part in entry.placement)
+    beside = entry.partner or ""
+    cells = (
+        job.id, job.user, str(job.gpus), nodes, duration(ran_s), duration(left_s), beside,
+        "" if not beside else "not seen yet" if speed is None else f"{speed:.2f} of alone",
+    )  # fmt: skip
+    order = (job.id, job.user, float(job.gpus), nodes, ran_s, left_s, beside, -1.0 if speed is None else speed)
+    return Row(job.id, tuple(map(shown, cells)), order, job.user, job.id)
+
+
+def _wait(row: QueueRow, last: LastPlan, ahead: Forecast) -> Row:
+    job, now_s = row.entry.job, last.snapshot.now_s
+    waits_s, estimate_s = now_s - row.entry.since_s, last.snapshot.predictions[job.id].duration_s
+    why = why_words(row.decision)
+    cells = (
+        line_of(row, last), str(row.position or "-"), job.id, job.user, str(job.gpus), duration(waits_s),
+        duration(estimate_s), start_words(row.starts_in_s, ahead.ahead_s, bool(row.entry.barred)), why,
+    )  # fmt: skip
+    starts_s = float("inf") if row.starts_in_s is None else float(row.starts_in_s[1])
+    position = float(row.position or 0)
+    order = (line_of(row, last), position, job.id, job.user, float(job.gpus), waits_s, estimate_s, starts_s, why)
+    return Row(job.id, tuple(map(shown, cells)), order, job.user, job.id)
