@@ -56,7 +56,7 @@ def _changes(evidence: Evidence) -> Plain:
     ]
     return Plain(
         f"{evidence.jobs:,} jobs on {evidence.days} days, which the search had not seen",
-        ["", "now", "proposed", "change", "95 % of resampled days"],
+        ["figure", "now", "proposed", "change", "95 % of resampled days"],
         rows,
     )
 
