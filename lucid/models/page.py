@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ __all__ = ["additive_page", "picture_of_term", "picture_of_tree", "tree_page"]
 Drawn = tuple[str, Picture, str]
 """Heading, picture, what stands under it."""
 
+_DATES_FROM = 1e9
+"""A fact as large is a Unix time."""
 _KEYS = (("raises the prediction", "plus"), ("lowers it", "minus"))
 
 
@@ -36,7 +39,7 @@ def additive_page(
     Raises:
         OSError: it cannot be written.
     """
-    known = {"intercept": f"{model.intercept:.4g}{in_unit(unit)}", "terms": len(model.terms), **(facts or {})}
+    known = {"intercept": f"{model.intercept:.4g}{in_unit(unit)}", "terms": len(model.terms), **_facts(facts)}
     parts = [_part("Terms" if not more else title, unit, model), *(_part(*part) for part in more)]
     lead = "The prediction is the intercept plus one addend per term."
     context = {"title": title, "lead": lead, "facts": known, "parts": parts}
@@ -53,8 +56,19 @@ def tree_page(tree: ShareTree, path: Path, title: str, facts: Mapping[str, Any] 
     part = {"heading": "The tree", "words": words, "pictures": [("", picture_of_tree(tree), "")]}
     lead = f"A decision tree of {tree.leaves} leaves says how heavy a job is: {', '.join(LABELS)}."
     write_page(
-        path, "lucid.models", "page.html.j2", {"title": title, "lead": lead, "facts": facts or {}, "parts": [part]}
+        path, "lucid.models", "page.html.j2", {"title": title, "lead": lead, "facts": _facts(facts), "parts": [part]}
     )
+
+
+def _facts(facts: Mapping[str, Any] | None) -> dict[str, Any]:
+    """As a person reads them; what is not known is left out."""
+    return {name.replace("_", " "): _fact(value) for name, value in (facts or {}).items() if value is not None}
+
+
+def _fact(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return time.strftime("%F", time.gmtime(value)) if value >= _DATES_FROM else f"{value:.4g}"
 
 
 def _part(heading: str, unit: str, model: AdditiveModel) -> dict[str, Any]:
@@ -102,7 +116,7 @@ def _steps(term: Term, unit: str) -> Drawn:
         [float(share) for share in shares],
         [f"{cut:.3g}" for cut in axis.cuts],
         axis.feature,
-        f"contribution{in_unit(unit)}",
+        f"contribution{in_unit(unit)}" if len(unit) < 12 else "contribution",
         float(term.scores[0]) if term.weights[0] > 0 else None,
     )
     return term.name, picture, "Bins have the same width here, whatever they span."

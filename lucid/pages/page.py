@@ -15,7 +15,7 @@ from lucid.shown import for_html
 
 __all__ = ["STYLE", "Asset", "asset", "write_page"]
 
-STYLE = ("simulator/report/report.css", "pages/page.css")
+STYLE = ("pages/style.css", "pages/page.css")
 SCRIPT = "pages/page.js"
 """Files of all pages, from the folder of the package ``lucid``."""
 

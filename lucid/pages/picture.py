@@ -17,7 +17,7 @@ __all__ = ["Mark", "Picture", "Plain", "columns", "points", "shortened", "sidewa
 
 WIDTH, HEIGHT = 600, 260
 LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 44
-_ROW, _LONGEST = 20, 22
+_ROW, _LONGEST = 20, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def sideways(
 ) -> Picture:
     """A bar a row, to either side of zero. ``rows``: name, value, words for the pointer. ``less``, ``more``: classes
     of bars below and above zero."""
-    left, top = 160, 8
+    left, top = 164, 8
     low, high = _span([value for _, value, _ in rows], zero=True)
     ticks = value_ticks(low, high)
     bottom = top + _ROW * max(len(rows), 1)

@@ -20,6 +20,7 @@ from lucid.simulator.state import JobOutcome
 __all__ = [
     "BASELINE",
     "LOSES_FROM",
+    "LOSES_LEAST_S",
     "Gains",
     "Losing",
     "Party",
@@ -28,6 +29,7 @@ __all__ = [
     "gains_headline",
     "gains_to_dict",
     "gains_told",
+    "loses",
     "loss_text",
 ]
 
@@ -35,6 +37,8 @@ BASELINE = "backfill"
 """What a cluster does without Lucid. Where this policy is not replayed, the first one is the baseline."""
 LOSES_FROM = 1.05
 """A user or a VC loses if its mean JCT is more than this many times that of the baseline."""
+LOSES_LEAST_S = 360.0
+"""And in reports on a site's own past, this much a job at least: less is nothing that anybody would see."""
 _SAME = 1e-4
 """A mean JCT within this share of the baseline's is the same."""
 _LISTED = 10
@@ -101,6 +105,11 @@ class Gains:
     def vcs_losing(self) -> int:
         """VCs whose mean JCT is above the baseline's."""
         return sum(party.ratio > 1 + _SAME for party in self.vcs)
+
+
+def loses(jct_s: float, before_s: float) -> bool:
+    """Does somebody lose whose mean JCT was ``before_s``: more than 5 %, and 0.1 h at least?"""
+    return jct_s > LOSES_FROM * before_s and jct_s - before_s >= LOSES_LEAST_S
 
 
 def baseline_of(runs: Sequence[Run]) -> Run | None:

@@ -56,7 +56,7 @@ def _changes(evidence: Evidence) -> Plain:
     ]
     return Plain(
         f"{evidence.jobs:,} jobs on {evidence.days} days, which the search had not seen",
-        ["", "now", "proposed", "change", "95 % of resampled days"],
+        ["figure", "now", "proposed", "change", "95 % of resampled days"],
         rows,
     )
 
@@ -116,7 +116,7 @@ def _settings(trials: Sequence[Trial]) -> list[Drawing]:
         short = key.removeprefix("policy.")
         picture = points(
             f"Score by {short}", f"Score in hours of each trial over its value of {key}.", at, "", "hours",
-            names=names, most=2 * first, now=first, height=190,
+            names=names, most=2 * first, now=first, height=170,
         )  # fmt: skip
         made.append(Drawing(picture, short))
     return made

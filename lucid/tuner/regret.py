@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from lucid.errors import ConfigError, TraceError
 from lucid.simulator.compare import Report, compare_policies
 from lucid.simulator.engine import Run
-from lucid.simulator.gains import LOSES_FROM
+from lucid.simulator.gains import loses
 from lucid.simulator.scenario import Scenario, Semantics
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.tuner.space import with_values
 
 __all__ = [
-    "LOSES_LEAST_S",
     "PLAIN",
     "REALLY",
     "RULES",
@@ -42,8 +41,6 @@ estimates come from jobs that have ended."""
 RULES = ("never", "asked", "allowed")
 """Values of ``policy.profiling.restarts``, from the one that starts nobody over."""
 
-LOSES_LEAST_S = 360.0
-"""Who loses, loses this much a job at least, and more than 5 % of the mean JCT (``gains.LOSES_FROM``)."""
 _LONGER_S = 60.0
 """A job that waits less than this longer has lost nothing that anybody would see."""
 _LISTED = 10
@@ -77,8 +74,7 @@ class Group:
     @property
     def loses(self) -> bool:
         """Is the mean JCT under Lucid above plain order's by more than 5 %, and by 0.1 h at least?"""
-        plain_s, lucid_s = self.by[PLAIN].avg_jct_s, self.by["lucid"].avg_jct_s
-        return lucid_s > LOSES_FROM * plain_s and lucid_s - plain_s >= LOSES_LEAST_S
+        return loses(self.by["lucid"].avg_jct_s, self.by[PLAIN].avg_jct_s)
 
     @property
     def change(self) -> float:

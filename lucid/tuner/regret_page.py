@@ -10,13 +10,15 @@ from typing import Any
 import lucid.pages.page as pages
 from lucid.pages.picture import Plain, sideways
 from lucid.pages.units import show_change, show_duration
-from lucid.simulator.gains import LOSES_FROM
+from lucid.simulator.gains import LOSES_FROM, LOSES_LEAST_S
 from lucid.tuner.drawing import Drawing, hours
-from lucid.tuner.regret import LOSES_LEAST_S, PLAIN, Figures, Group, Regret
+from lucid.tuner.regret import PLAIN, Figures, Group, Regret
 
 __all__ = ["regret_sentence", "threshold", "write_regret_page"]
 
 _MOST_BARS = 20
+_LEAST_S = 18.0
+"""Less is 0.00 h."""
 
 
 def threshold() -> str:
@@ -127,7 +129,7 @@ def _times(figures: Figures) -> str:
 
 
 def _signed(seconds: float) -> str:
-    return f"{seconds / 3600:+,.2f} h"
+    return f"{seconds / 3600:+,.2f} h" if abs(seconds) >= _LEAST_S else "0 h"
 
 
 def _worst(found: Regret) -> Plain | None:
@@ -169,7 +171,8 @@ def _by_vc(found: Regret) -> Drawing:
 
 def _by_user(found: Regret) -> Drawing:
     half = _MOST_BARS // 2
-    shown = found.users if len(found.users) <= _MOST_BARS else (*found.users[:half], *found.users[-half:])
+    moved = [g for g in found.users if abs(g.lost_s) >= _LEAST_S]
+    shown = moved if len(moved) <= _MOST_BARS else [*moved[:half], *moved[-half:]]
     picture = sideways(
         "Hours of JCT by user",
         "JCT of all jobs of a user, hours more (to the right) or less (to the left) under Lucid than in plain order.",
@@ -177,8 +180,12 @@ def _by_user(found: Regret) -> Drawing:
         "hours of JCT more or less under Lucid, all jobs",
         keys=_KEYS,
     )
-    whole = len(shown) == len(found.users)
-    part = "" if whole else f"The {half} who lose most or gain least, and the {half} who gain most."
+    whole = len(shown) == len(moved)
+    part = (
+        "Users whose JCT does not change are left out."
+        if whole
+        else f"The {half} who lose most or gain least, and the {half} who gain most."
+    )
     return Drawing(picture, "By user", part)
 
 

@@ -183,7 +183,7 @@ def _asset(name: str) -> str:
     text = folder.joinpath("web", "static", name).read_text(encoding="utf-8")
     if name != "lucid.css":
         return text
-    return folder.joinpath("simulator", "report", "report.css").read_text(encoding="utf-8") + text
+    return folder.joinpath("pages", "style.css").read_text(encoding="utf-8") + text
 
 
 def _metrics(source: Source) -> Callable[[Request], Response] | None:

@@ -39,13 +39,14 @@ ALONE, PROFILED, SHARED = 0, 1, 2
 @dataclass(frozen=True, slots=True)
 class JobPack:
     """``facts``, ``stories`` by policy: packed. ``listed`` of ``jobs`` are in it. ``without``: policies whose stories
-    did not fit."""
+    did not fit. ``decided``: are there decisions, which say where a job stood when?"""
 
     facts: str
     stories: Mapping[str, str]
     listed: int
     jobs: int
     without: Sequence[str]
+    decided: bool
 
 
 def pack_jobs(
@@ -87,7 +88,7 @@ def pack_jobs(
             continue
         left -= len(text)
         stories[run.policy] = text
-    return JobPack(packed, stories, len(order), len(runs[0].outcomes), without)
+    return JobPack(packed, stories, len(order), len(runs[0].outcomes), without, bool(logs))
 
 
 class _Words:

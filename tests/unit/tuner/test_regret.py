@@ -24,7 +24,7 @@ from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario
 from lucid.simulator.traces import Trace, TraceJob
 from lucid.tuner.past import floorplan, stored_trace
-from lucid.tuner.regret import PLAIN, regret
+from lucid.tuner.regret import PLAIN, Figures, Group, Regret, regret
 from lucid.tuner.regret_page import regret_sentence, write_regret_page
 
 DAY_S = 86400.0
@@ -65,6 +65,44 @@ def test_who_loses_is_named_with_how_much() -> None:
     assert bob.longer == 0
     assert found.everybody.lost_s == pytest.approx(ann.lost_s + bob.lost_s)
     assert found.everybody.losing_s == pytest.approx(ann.lost_s)
+
+
+def made_up(**lost_h_of_10: float) -> Regret:
+    """Users of two jobs each, of 10 h mean JCT in plain order, who lose so many hours a job."""
+
+    def group(name: str, lost_h: float) -> Group:
+        plain, lucid = (Figures(h * HOUR_S, 1.0, 1.0, 1.0) for h in (10.0, 10.0 + lost_h))
+        return Group(name, 2, {PLAIN: plain, "lucid": lucid}, 2 * lost_h * HOUR_S, 1, max(lost_h, 0.0))
+
+    users = sorted((group(name, lost) for name, lost in lost_h_of_10.items()), key=lambda g: -g.lost_s)
+    everybody = group("everybody", sum(lost_h_of_10.values()) / len(users))
+    return Regret("t", 0.0, 1.0, None, (PLAIN, "lucid"), everybody, (), tuple(users), (), None, ())
+
+
+def test_users_who_lose_are_those_who_lose_enough_to_see_the_most_first(tmp_path: Path) -> None:
+    found = made_up(ann=0.6, bob=0.4, cy=3.0, dan=-9.0, eve=0.01)
+    assert [user.name for user in found.losers] == ["cy", "ann"]  # bob's 0.4 h are 4 %
+    said = regret_sentence(found)
+    assert said.index("saved the site 2 h") < said.index("2 of 5 users lose more than 5% of the mean JCT and")
+    assert "most of all cy, 3.00 h a job (+30%)" in said
+    write_regret_page(tmp_path / "r.html", found, [])
+    page = (tmp_path / "r.html").read_text()
+    assert page.index("What the site gains") < page.index("Users who lose") < page.index("Everybody else")
+    losers = page[page.index("Users who lose") : page.index("Jobs that would have come out later")]
+    assert losers.index(">cy<") < losers.index(">ann<")
+    assert not any(f">{name}<" in losers for name in ("bob", "dan", "eve"))
+
+
+def test_less_than_a_tenth_of_an_hour_is_no_loss() -> None:
+    short = Group("u", 1, {PLAIN: Figures(60.0, 1, 1, 1), "lucid": Figures(400.0, 1, 1, 1)}, 340.0, 1, 340.0)
+    assert not short.loses
+    assert replace(short, by={**short.by, "lucid": Figures(420.0, 1, 1, 1)}).loses
+
+
+def test_where_the_site_loses_that_is_said_first() -> None:
+    assert "would have cost the site 8 h" in regret_sentence(made_up(ann=4.0))
+    nobody = "None of 1 users loses more than 5% of the mean JCT and at least 0.1 h a job."
+    assert regret_sentence(made_up(ann=-4.0)).endswith(nobody)
 
 
 def test_what_really_was_is_what_the_log_says() -> None:

@@ -1,0 +1,233 @@
+"""Pages that are one file, in a real browser: no error, no sideways scrolling on a phone, light and dark; the list of
+jobs finds, sorts and tells; the nodes zoom."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lucid.core.decision import DecisionRow
+from lucid.core.job import Job
+from lucid.models.additive import AdditiveModel, Axis, Term
+from lucid.models.packing.share_score import Node, ShareTree
+from lucid.models.page import additive_page, tree_page
+from lucid.simulator.cluster import PROFILING, JobOutcome
+from lucid.simulator.engine import Run, Series
+from lucid.simulator.metrics import run_metrics
+from lucid.simulator.record import DecisionLog
+from lucid.simulator.report import write_report
+from lucid.tuner.evidence import Change, Evidence, UserEffect
+from lucid.tuner.page import write_page
+from lucid.tuner.proposal import Proposal
+from lucid.tuner.regret import PLAIN, Figures, Group, Loss, Regret
+from lucid.tuner.regret_page import write_regret_page
+from lucid.tuner.search import Trial
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")]
+
+PAGES = ("report", "week", "proposal", "model", "tree")
+LONG = "a-name-that-is-longer-than-any-phone-is-wide-and-has-no-place-to-break-it"
+
+
+class Log(DecisionLog):
+    """Decisions made up: a profiling run, then a start of the job's own."""
+
+    def __init__(self, starts: dict[str, list[DecisionRow]]) -> None:
+        super().__init__()
+        self._entries.update(starts)
+
+
+def made_up(policy: str, slower: float, jobs: int = 120) -> tuple[Run, Log]:
+    chance, outcomes, rows = random.Random(1), [], {}
+    for i in range(jobs):
+        submit_s, queue_s = 900.0 * i, slower * (600.0 + 60.0 * (i % 7))
+        job = Job(f"j{i}", LONG if i == 7 else "beta", 1 + i % 2, submit_s, i, f"user{i % 5}")
+        start_s, long_s = submit_s + queue_s, chance.uniform(600, 40_000)
+        node = f"node-{i % 9}"
+        outcomes.append(JobOutcome(job, long_s, start_s, start_s + long_s, queue_s, 60.0 * (policy == "lucid")))
+        rows[job.id] = [
+            DecisionRow(submit_s, job.id, PROFILING, "start", (), f"{node}:0"),
+            DecisionRow(submit_s + 60, job.id, PROFILING, "release", ()),
+            DecisionRow(start_s, job.id, "beta", "start", (), f"{node}:{i % 4}", f"j{i - 1}" if i % 3 == 2 else None),
+        ]
+    samples = 288
+    series = Series(
+        busy_gpus=array("l", [i % 30 for i in range(samples)]),
+        shared_gpus=array("l", [i % 10 for i in range(samples)]),
+        pending_gpus=array("l", [i % 7 for i in range(samples)]),
+        pending_jobs={"beta": array("l", [i % 30 for i in range(samples)])},
+        busy_gpu_s=50 * 86400.0,
+    )
+    return Run(policy, "history", outcomes, series, 36, 1000, 1.5, 1.5), Log(rows)
+
+
+def write_all(folder: Path) -> None:
+    made = {policy: made_up(policy, slower) for policy, slower in (("fifo", 9.0), ("lucid", 1.0))}
+    runs, logs = [run for run, _ in made.values()], {name: log for name, (_, log) in made.items()}
+    write_report(
+        folder / "report.html", LONG, runs, {run.policy: run_metrics(run) for run in runs}, ["A note."], (), logs,
+        lambda run, o: f"job {o.job.id} under {run.policy}\nday 0 00:00:01  starts\n               - it was first",
+    )  # fmt: skip
+
+    def group(name: str, lost_s: float) -> Group:
+        plain = Figures(36_000.0, 30_000.0, 90_000.0, 5000.0)
+        lucid = Figures(36_000.0 + lost_s / 4, 30_000.0, 90_000.0, 4000.0)
+        return Group(name, 4, {PLAIN: plain, "lucid": lucid}, lost_s, 1, max(lost_s, 0.0))
+
+    users = (group(LONG, 40_000.0), *(group(f"user{i}", -1000.0 * i) for i in range(30)))
+    loss = Loss("1", LONG, "vc", 4, {PLAIN: 60.0, "lucid": 7200.0}, {PLAIN: 0.0, "lucid": 7000.0})
+    week = Regret(
+        LONG, 0.0, 7 * 86400.0, None, (PLAIN, "lucid"), group("everybody", -90_000.0), (group(LONG, -9e4),), users,
+        (loss,), 0.02, ("a note",),
+    )  # fmt: skip
+    write_regret_page(folder / "week.html", week, ["a note"])
+    evidence = Evidence(
+        9, 100, (Change("avg JCT", 3600.0, 3000.0, -0.2, -0.1),), (UserEffect(LONG, 3, 60.0, 90.0),),
+        tuple((day, 3600.0, 3000.0 + 200 * day) for day in range(9)), True, "the average JCT falls",
+    )  # fmt: skip
+    key = "policy.packing.gss"
+    proposal = Proposal(LONG, {key: 1}, {key: 2}, 2, 1, 86400.0, -0.1, evidence)
+    write_page(folder / "proposal.html", proposal, [Trial({key: 2}, 3600.0), Trial({key: 1}, 3000.0)])
+    chance = np.random.default_rng(1)
+    gpus = Axis("gpus", "continuous", cuts=tuple(float(i) for i in range(1, 40)))
+    axes = (gpus, Axis("user", "categorical", categories={LONG: 1, "bob": 2}))
+    terms = tuple(
+        Term(" & ".join(a.feature for a in some), some, chance.normal(size=shape), chance.integers(1, 9, shape) * 1.0)
+        for some in ((axes[0],), (axes[1],), axes)
+        for shape in [tuple(a.size for a in some)]
+    )
+    additive_page(AdditiveModel(1.0, "identity", terms), folder / "model.html", LONG, "s", {"source": LONG * 3})
+    tree = ShareTree((Node(0, (1, 1, 1), "gmem_util", 30.0, 1, 2), Node(0, (1, 1, 0)), Node(2, (0, 0, 1))))
+    tree_page(tree, folder / "tree.html", LONG, {"rows": 3})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("pages")
+    write_all(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as tools:
+        started = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+def opened(browser: Any, path: Path, width: int, scheme: str = "light", fragment: str = "") -> tuple[Any, list[str]]:
+    page = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(path.as_uri() + fragment)
+    if path.stem == "report":
+        page.wait_for_selector("#jobs-table tbody tr")
+    return page, said
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_page_scrolls_sideways(browser: Any, folder: Path, name: str, width: int) -> None:
+    page, said = opened(browser, folder / f"{name}.html", width)
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+    assert said == []
+    page.context.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_is_dark_where_the_reader_is(browser: Any, folder: Path, name: str) -> None:
+    seen = {}
+    for scheme in ("light", "dark"):
+        page, _ = opened(browser, folder / f"{name}.html", 1280, scheme)
+        seen[scheme] = page.evaluate(
+            "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('text')).fill]"
+        )
+        page.context.close()
+    assert seen["light"][0] == "rgb(255, 255, 255)"
+    assert seen["dark"][0] == "rgb(20, 23, 27)"
+    assert seen["light"][1] != seen["dark"][1]
+
+
+@pytest.mark.parametrize("name", ["week", "proposal", "model", "tree"])
+def test_a_mark_says_its_value_under_the_pointer(browser: Any, folder: Path, name: str) -> None:
+    page, _ = opened(browser, folder / f"{name}.html", 1280)
+    mark = page.locator("svg rect[data-tip], svg circle[data-tip]").first
+    mark.hover()
+    assert page.locator("#tip").inner_text() == mark.get_attribute("data-tip")
+    page.context.close()
+
+
+def ids(page: Any) -> list[str]:
+    return page.locator("#jobs-table tbody th").all_inner_texts()
+
+
+def test_jobs_are_found_sorted_and_told(browser: Any, folder: Path) -> None:
+    page, said = opened(browser, folder / "report.html", 1280)
+    assert len(ids(page)) == 25
+    page.get_by_role("button", name="submitted").click()
+    assert ids(page)[:3] == ["j0", "j1", "j2"]
+    page.get_by_role("button", name="submitted").click()
+    assert ids(page)[:2] == ["j119", "j118"]
+    page.get_by_role("button", name="Show more").click()
+    assert len(ids(page)) == 120
+    page.fill("#jobs-find", "user3 gpus>1")
+    assert set(ids(page)) == {f"j{i}" for i in range(120) if i % 5 == 3 and i % 2 == 1}
+    page.locator("#jobs-table tbody a").first.click()
+    page.wait_for_selector("#story h4")
+    assert page.url.endswith("#job=j113")
+    told = page.locator("#story").inner_text()
+    assert "job j113 under lucid" in told
+    assert "job j113 under fifo" in told
+    assert "it was first" in told
+    assert said == []
+    page.context.close()
+
+
+def test_an_address_with_a_job_opens_its_story(browser: Any, folder: Path) -> None:
+    page, said = opened(browser, folder / "report.html", 390, "dark", "#job=j5")
+    page.wait_for_selector("#story h4")
+    assert "job j5 under lucid" in page.locator("#story").inner_text()
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= 390
+    assert said == []
+    page.context.close()
+
+
+def test_nodes_are_drawn_for_both_policies_zoom_together_and_name_jobs(browser: Any, folder: Path) -> None:
+    page, said = opened(browser, folder / "report.html", 1280)
+    pictures = "[...document.querySelectorAll('#timelines canvas')].map((c) => c.toDataURL())"
+    assert page.locator("#timelines h4").all_inner_texts() == ["fifo", "lucid"]
+    whole = page.evaluate(pictures)
+    page.get_by_role("button", name="Zoom in").click()
+    near = page.evaluate(pictures)
+    assert near[0] != whole[0]
+    assert near[1] != whole[1]
+    page.get_by_role("button", name="All", exact=True).click()
+    assert page.evaluate(pictures) == whole
+    canvas = page.locator("#timelines canvas").first
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    found = False
+    for x in range(130, int(box["width"]), 12):
+        page.mouse.move(box["x"] + x, box["y"] + 4)
+        found = found or "on node-0" in page.locator("#tip").inner_text()
+    assert found, "a job of node-0 is named under the pointer"
+    page.mouse.move(box["x"] + 300, box["y"] + 4)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 500, box["y"] + 4)
+    page.mouse.up()
+    assert page.evaluate(pictures) != whole
+    canvas.press("0")
+    assert page.evaluate(pictures) == whole
+    assert said == []
+    page.context.close()
