@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from lucid.shown import for_html
 
-__all__ = ["STYLE", "Asset", "asset", "write_page"]
+__all__ = ["STYLE", "Asset", "asset", "page_environment", "write_page"]
 
 STYLE = ("pages/style.css", "pages/page.css")
 SCRIPT = "pages/page.js"
@@ -34,6 +34,19 @@ def asset(*names: str) -> Asset:
     return Asset(Markup(text), f"sha256-{digest}")
 
 
+def page_environment(package: str) -> Environment:
+    """Of the templates of ``package``, and of those that all pages share. What is put into them is shown as text."""
+    return Environment(
+        loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("lucid.pages", ".")]),
+        autoescape=True,
+        finalize=for_html,  # whatever the file is called: names of traces, VCs and users are anybody's text
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
 def write_page(
     path: Path, package: str, template: str, context: dict[str, Any], scripts: tuple[str, ...] = ()
 ) -> None:
@@ -44,15 +57,7 @@ def write_page(
     Raises:
         OSError: it cannot be written.
     """
-    environment = Environment(
-        loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("lucid.pages", ".")]),
-        autoescape=True,
-        finalize=for_html,  # whatever the file is called: names of traces, VCs and users are anybody's text
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = page_environment(package)
     assets = {"style": asset(*STYLE), "script": asset(SCRIPT, *scripts)}
     page = environment.get_template(template).render({"readouts": {}, **context, **assets})
     path.parent.mkdir(parents=True, exist_ok=True)

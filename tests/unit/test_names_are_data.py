@@ -19,8 +19,8 @@ from lucid.cli.console import Console, Table, say
 from lucid.cli.main import _COMMANDS, lucidctl
 from lucid.core.job import Ended
 from lucid.live.log import JsonLines
+from lucid.pages.page import page_environment
 from lucid.shown import csv_cell, csv_text, for_html, shown
-from lucid.simulator.report.page import _environment as report_environment
 from lucid.simulator.traces.own import write_trace
 from lucid.simulator.traces.record import Trace, TraceJob
 
@@ -45,6 +45,7 @@ NO_NAMES_OF_USERS = {
     "experiment": "policies and figures alone",
     "when": "partitions of the configuration and figures, through say",
     "metrics": "VCs, partitions and job numbers, through shown; no user's name",
+    "top": "cells through shown and styled; a hostile name is in test_top.py",
     "pause": "one sentence by Lucid",
     "resume": "one sentence by Lucid",
     "settings": "names and descriptions of settings",
@@ -217,7 +218,7 @@ def test_what_a_trace_holds(trace: Path, tmp_path: Path) -> None:
 def test_spreadsheets_and_pages_and_the_journal(name: str) -> None:
     assert csv_cell(name)[:1] not in tuple("=+-@\t\r")
     assert csv_text(csv_cell(name)) == name
-    page = report_environment().from_string("<p title='{{ name }}'>{{ name }}</p>").render(name=name)
+    page = page_environment("lucid.pages").from_string("<p title='{{ name }}'>{{ name }}</p>").render(name=name)
     assert not active(page)
     assert page.count("<") == 2
     page.encode()
