@@ -15,11 +15,24 @@ from lucid.core.job import Running
 from lucid.live.tally import SPEEDS, speeds_of
 from lucid.metrics.building import Labels, few, gauge
 
-__all__ = ["MOST_PAIRED_JOBS", "partition_families"]
+__all__ = ["MOST_PAIRED_JOBS", "counted", "partition_families"]
 
 MOST_PAIRED_JOBS = 100
 """Jobs of pairs with series of their own: those furthest behind what was promised to them, then the slowest."""
 _PARTITION = ("partition",)
+
+
+def counted(item: dict[str, Any]) -> Any:
+    """Of an object in lucidd's picture what is counted here: the rest of thousands of jobs takes much memory."""
+    if "verb" in item and "reasons" in item:
+        return {"verb": item["verb"]}
+    if "kind" in item or "duration_source" in item:
+        return None
+    if "job" in item and "since_s" in item:
+        return {"job": {"id": item["job"]["id"]}, "since_s": item["since_s"], "barred": item.get("barred")}
+    if "job" in item and "start_s" in item and not item.get("partner"):
+        return {"partner": None}
+    return item
 
 
 def partition_families(
