@@ -65,14 +65,14 @@ def look(config: Path) -> Look:
     ahead = last.ahead(settings, config)
     rows = queue_rows(last, ahead)
     running = {entry.job.id: entry for part in last.snapshot.partitions.values() for entry in part.running}
-    gpus = sum(part.gpus for part in last.snapshot.partitions.values())
+    gpus, waiting = sum(part.gpus for part in last.snapshot.partitions.values()), len(rows)
     held = len({(part.node, i) for entry in running.values() for part in entry.placement for i in part.gpus})
     paired = sum(entry.partner is not None for entry in running.values())
     state = "runs" if lives(store.lease(), now_s) else "is DOWN"
     beats = "no heartbeat" if beat is None else f"last good cycle {duration(max(now_s - beat.at_s, 0.0))} ago"
     head = [
         f"lucidd {state}, {beats}; as of {time.strftime('%F %T', time.localtime(last.snapshot.now_s))}",
-        f"GPUs {_bar(held, gpus)} {held} of {gpus} held; {len(running)} jobs run ({paired} in pairs), {len(rows)} wait",
+        f"GPUs {_bar(held, gpus)} {held} of {gpus} held; {len(running)} jobs run ({paired} in pairs), {waiting} wait",
     ]
     if seen.get("last_error"):
         head.append(shown(f"last cycle failed: {seen['last_error']}"))
