@@ -11,8 +11,9 @@ from typing import Any
 
 from benchmarks.figure import Figure
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import settings_from
+from lucid.config import PolicySettings, settings_from
 from lucid.core.job import Ended, Job
+from lucid.live.policies import LivePolicy
 from lucid.live.tally import CAUSES
 from lucid.metrics.exposition import render
 from lucid.metrics.source import MetricsSource
@@ -89,7 +90,8 @@ def big_store(folder: Path, vcs: int, pending: int, running: int) -> MetricsSour
             "profiling": at == 0,
         }
         plan[vc] = {str(n): hold for n in ids}
-    store.put_view("snapshot", {"now_s": 20_000.0, "partitions": partitions, "plan": plan})
+    drawn = {"predictions": {}, "wake_s": None, "policy": LivePolicy("lucid", PolicySettings()).to_dict()}
+    store.put_view("snapshot", {"now_s": 20_000.0, "partitions": partitions, "plan": plan, **drawn})
     bound = {"bound_s": 7200.0, "margin_s": 5.0, "started": 7, "past": 0, "worst_s": 0.0}
     counts: dict[str, Any] = {
         "cycle_s": {"counts": [1] * 13, "sum_s": 3.0},

@@ -53,8 +53,8 @@ def figures(runs: int) -> Iterator[Figure]:
             for address in (*_PAGES, f"/job/{waiting}", f"/job/{sharing}", "/people/user-7"):
                 yield _page(child.pid, port, address, max(5 * runs, 10), _MOST_MS)
             yield Figure("memory of the pages' process, peak", _memory_mib(child.pid), "MiB", at_most=_MOST_MIB)
-            yield _page(child.pid, port, "/metrics", 2, None)
-            yield Figure("the same, once /metrics was asked", _memory_mib(child.pid), "MiB")
+            yield _page(child.pid, port, "/metrics", 2, _MOST_MS)
+            yield Figure("the same, once /metrics was asked", _memory_mib(child.pid), "MiB", at_most=_MOST_MIB)
             planners = [_memory_mib(pid) for pid in _children(child.pid)]
             yield Figure("memory of the process that plans, while somebody looks", sum(planners), "MiB")
             yield Figure("ready after", ready_s, "s")

@@ -17,7 +17,7 @@ from lucid.live.start_log import START_TIMES, start_times_of
 from lucid.live.tally import BUCKETS_S, CAUSES, RESTARTS, SPEEDS, promises_of
 from lucid.live.upkeep import UPKEEP
 from lucid.metrics.building import Labels, counter, few, gauge, number
-from lucid.metrics.partitions import counted, partition_families
+from lucid.metrics.partitions import partition_families
 from lucid.metrics.source import MetricsSource
 from lucid.metrics.waste import waste_families
 
@@ -41,7 +41,7 @@ def families(source: MetricsSource, store: SqliteStore) -> list[Metric]:
     found += _models(status, store.view(UPKEEP))
     at_s = number(status.get("at_s"))
     promises = promises_of(counts)
-    found += partition_families(_mapping(store.view("snapshot", counted)), promises, at_s)
+    found += partition_families(source.seen(store), promises, at_s)
     found += waste_families(source.accounts(store), source.settings.efficiency.days)
     return [family for family in found if family.samples]
 

@@ -6,48 +6,32 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from prometheus_client.core import Metric
 
-from lucid.core.as_json import from_json
-from lucid.core.job import Running
+from lucid.core.decision import Hold
+from lucid.live.seen_plan import SeenPlan
 from lucid.live.tally import SPEEDS, speeds_of
 from lucid.metrics.building import Labels, few, gauge
 
-__all__ = ["MOST_PAIRED_JOBS", "counted", "partition_families"]
+__all__ = ["MOST_PAIRED_JOBS", "partition_families"]
 
 MOST_PAIRED_JOBS = 100
 """Jobs of pairs with series of their own: those furthest behind what was promised to them, then the slowest."""
 _PARTITION = ("partition",)
 
 
-def counted(item: dict[str, Any]) -> Any:
-    """Of an object in lucidd's picture what is counted here: the rest of thousands of jobs takes much memory."""
-    if "verb" in item and "reasons" in item:
-        return {"verb": item["verb"]}
-    if "kind" in item or "duration_source" in item:
-        return None
-    if "job" in item and "since_s" in item:
-        return {"job": {"id": item["job"]["id"]}, "since_s": item["since_s"], "barred": item.get("barred")}
-    if "job" in item and "start_s" in item and not item.get("partner"):
-        return {"partner": None}
-    return item
-
-
 def partition_families(
-    picture: Mapping[str, Any], promises: Mapping[str, tuple[str, float, float]], at_s: float | None
+    seen: SeenPlan | None, promises: Mapping[str, tuple[str, float, float]], at_s: float | None
 ) -> Iterator[Metric]:
-    """From lucidd's picture of the cluster. ``promises``: what was promised to jobs of pairs. ``at_s``: Unix time of
-    lucidd's last look. Parts that cannot be read are left out."""
-    try:
-        seen = _seen(picture, at_s)
-        pairs = _pairs(picture, promises)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return  # none yet, or another version of Lucid drew it
-    yield from _queues(seen)
-    yield from _profiling(seen)
-    yield from _pair_families(pairs, few({name: one.gpus for name, one in seen.items()}))
+    """From what lucidd saw and decided last; none, where that cannot be read. ``promises``: what was promised to jobs
+    of pairs. ``at_s``: Unix time of lucidd's last look."""
+    if seen is None:
+        return
+    rooms = _seen(seen, at_s)
+    yield from _queues(rooms)
+    yield from _profiling(rooms)
+    yield from _pair_families(_pairs(seen, promises), few({name: one.gpus for name, one in rooms.items()}))
 
 
 @dataclass(slots=True)
@@ -62,24 +46,22 @@ class _Seen:
     oldest_s: float | None
 
 
-def _seen(picture: Mapping[str, Any], at_s: float | None) -> dict[str, _Seen]:
+def _seen(seen: SeenPlan, at_s: float | None) -> dict[str, _Seen]:
     found: dict[str, _Seen] = {}
-    now_s = picture["now_s"] if at_s is None else max(at_s, picture["now_s"])
-    for name, part in picture["partitions"].items():
-        decided = picture.get("plan", {}).get(name, {})
-        waits = {entry["job"]["id"]: now_s - entry["since_s"] for entry in part["pending"]}
-        held = [
-            wait_s
-            for job_id, wait_s in waits.items()
-            if decided.get(job_id, {}).get("verb") == "hold" and part.get("acting", True)
-        ]
+    snapshot = seen.snapshot
+    now_s = snapshot.now_s if at_s is None else max(at_s, snapshot.now_s)
+    for name, part in snapshot.partitions.items():
+        plan = seen.plan.partitions.get(name)
+        decided = {} if plan is None or not part.acting else plan.decisions
+        waits = {entry.job.id: now_s - entry.since_s for entry in part.pending}
+        held = [wait_s for job_id, wait_s in waits.items() if isinstance(decided.get(job_id), Hold)]
         found[name] = _Seen(
-            sum(node["gpus"] for node in part["nodes"]),
-            bool(part.get("profiling")),
+            part.gpus,
+            part.profiling,
             len(waits),
-            len(part["running"]),
+            len(part.running),
             len(held),
-            sum(bool(entry.get("barred")) for entry in part["pending"]),
+            sum(bool(entry.barred) for entry in part.pending),
             max(held, default=None),
             max(waits.values(), default=None),
         )
@@ -147,12 +129,11 @@ class _PairedJob:
     by: str
 
 
-def _pairs(picture: Mapping[str, Any], promises: Mapping[str, tuple[str, float, float]]) -> list[_PairedJob]:
+def _pairs(seen: SeenPlan, promises: Mapping[str, tuple[str, float, float]]) -> list[_PairedJob]:
     """The jobs of pairs, each with its speeds; two in a row are a pair."""
     found: list[_PairedJob] = []
-    for name, part in picture["partitions"].items():
-        paired = [entry for entry in part["running"] if entry["partner"]]
-        running = {entry["job"]["id"]: from_json(Running, entry) for entry in paired}
+    for name, part in seen.snapshot.partitions.items():
+        running = {entry.job.id: entry for entry in part.running if entry.partner}
         for job_id, entry in running.items():
             other = running.get(entry.partner or "")
             if other is None or job_id > other.job.id:
@@ -160,9 +141,9 @@ def _pairs(picture: Mapping[str, Any], promises: Mapping[str, tuple[str, float, 
             by, _ = speeds_of(entry, other, promises)
             for one, beside in ((entry, other), (other, entry)):
                 said, profile = promises.get(one.job.id), one.profile
-                seen = profile.seen_speed if profile and profile.seen_beside == beside.job.id else None
+                shown = profile.seen_speed if profile and profile.seen_beside == beside.job.id else None
                 promised = said[1] if said is not None and said[0] == beside.job.id else None
-                found.append(_PairedJob(name, one.job.id, beside.job.id, promised, seen, by))
+                found.append(_PairedJob(name, one.job.id, beside.job.id, promised, shown, by))
     return found
 
 

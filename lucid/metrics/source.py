@@ -6,17 +6,34 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from lucid.adapters.gpu.use_files import UseFolder
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Settings, profiles_folder
 from lucid.efficiency.judge import JobAccount
+from lucid.errors import LucidError
 from lucid.live.job_uses import job_accounts
+from lucid.live.seen_plan import SeenPlan, seen_picture, seen_plan
 
-__all__ = ["MetricsSource"]
+__all__ = ["Known", "MetricsSource"]
 
 _ACCOUNTS_S = 60.0
 """The accounts of a week change slowly, and take longest to work out."""
+
+
+class Known(Protocol):
+    """A process that keeps lucidd's last plan and the accounts of all jobs up to date."""
+
+    @property
+    def seen(self) -> SeenPlan | None:
+        """What lucidd saw and decided last."""
+        ...
+
+    @property
+    def accounts(self) -> list[JobAccount]:
+        """As ``job_accounts``."""
+        ...
 
 
 class MetricsSource:
@@ -28,10 +45,10 @@ class MetricsSource:
         open_store: Callable[[], SqliteStore] | None = None,
         now_s: Callable[[], float] = time.time,
         uses: UseFolder | None = None,
-        known: Callable[[], list[JobAccount]] | None = None,
+        known: Known | None = None,
     ) -> None:
-        """``open_store``: in place of the store that the settings name; ``now_s``: Unix time; ``known``: accounts of
-        all jobs, where somebody has worked them out already."""
+        """``open_store``: in place of the store that the settings name; ``now_s``: Unix time; ``known``: what
+        somebody keeps in memory already."""
         self.settings = settings
         self.now_s = now_s
         self._open = open_store or (lambda: _open_store(settings))
@@ -48,6 +65,16 @@ class MetricsSource:
         """
         return self._open()
 
+    def seen(self, store: SqliteStore) -> SeenPlan | None:
+        """What lucidd saw and decided last; ``None`` where it cannot be read: there is none yet, or it is of another
+        version."""
+        if self._known is not None:
+            return self._known.seen
+        try:
+            return seen_plan(store, seen_picture(store))
+        except (LucidError, KeyError, TypeError, ValueError, AttributeError):
+            return None
+
     def accounts(self, store: SqliteStore) -> list[JobAccount]:
         """Of every job of the last ``efficiency.days``, at most a minute old.
 
@@ -55,7 +82,7 @@ class MetricsSource:
             StoreError: the store cannot be read.
         """
         if self._known is not None:
-            return self._known()
+            return self._known.accounts
         with self._lock:
             now_s = self.now_s()
             if self._accounts is None or not 0 <= now_s - self._accounts[0] < _ACCOUNTS_S:

@@ -193,7 +193,7 @@ def _metrics(source: Source) -> Callable[[Request], Response] | None:
     from lucid.metrics.exposition import CONTENT_TYPE, render
     from lucid.metrics.source import MetricsSource
 
-    metrics = MetricsSource(source.settings, now_s=source.now_s, known=lambda: source.accounts)
+    metrics = MetricsSource(source.settings, now_s=source.now_s, known=source)
     return lambda _: Response(render(metrics), headers={"content-type": CONTENT_TYPE})
 
 

@@ -20,7 +20,7 @@ from lucid.config import Settings, profiles_folder
 from lucid.efficiency.judge import JobAccount
 from lucid.errors import LucidError, StoreError
 from lucid.live.job_uses import job_accounts
-from lucid.live.seen_plan import seen_picture, seen_plan
+from lucid.live.seen_plan import SeenPlan, seen_picture, seen_plan
 from lucid.web.history import History
 from lucid.web.picture import Picture
 
@@ -112,6 +112,11 @@ class Source:
             self._tell(str(error))
         except Exception as error:  # of another version, or damaged: the pages say so, and go on with what they have
             self._tell(f"{self.path}: cannot be shown ({error!r})")
+
+    @property
+    def seen(self) -> SeenPlan | None:
+        """What lucidd saw and decided last; ``None`` where there is no picture."""
+        return None if self.picture is None else self.picture.seen
 
     def account(self) -> None:
         """Work out who wasted how much, if that is due."""

@@ -18,9 +18,13 @@ from benchmarks.exposition import big_store
 from builders import LIGHT
 from lucid.adapters.gpu.profile_files import write_summary
 from lucid.adapters.gpu.profiles import ProfileReading
+from lucid.adapters.store.snapshot_json import decision_to_dict
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import settings_from
+from lucid.config import PolicySettings, settings_from
+from lucid.core.decision import Decision, Hold, Start
+from lucid.core.placement import NodeGpus
 from lucid.errors import StoreError
+from lucid.live.policies import LivePolicy
 from lucid.live.tally import CAUSES, cause_of
 from lucid.live.upkeep import UPKEEP
 from lucid.metrics.exposition import render
@@ -246,10 +250,12 @@ def test_only_jobs_that_lucid_holds_are_held_and_names_end_no_line(tmp_path: Pat
     ]
     name = 'v"\nlucid_up 0\n\x1b\\'
     part = {"nodes": [{"name": "n1", "gpus": 8}], "pending": pending, "running": []}
-    plan = {n: {"verb": verb, "reasons": []} for n, (verb, _) in jobs.items()}
+    made: dict[str, Decision] = {"start": Start((NodeGpus("n1", 1),), ()), "hold": Hold(())}
+    plan = {n: decision_to_dict(made[verb]) for n, (verb, _) in jobs.items()}
     for acting in (True, False):
         one = {**part, "acting": acting}
-        store.put_view("snapshot", {"now_s": 1000.0, "partitions": {name: one}, "plan": {name: plan}})
+        drawn = {"predictions": {}, "wake_s": None, "policy": LivePolicy("lucid", PolicySettings()).to_dict()}
+        store.put_view("snapshot", {"now_s": 1000.0, "partitions": {name: one}, "plan": {name: plan}, **drawn})
         settings = settings_from({"daemon": {"partitions": {"v": "pack"}, "state_dir": str(tmp_path)}}, "test")
         text = render(MetricsSource(settings))
         found = samples(text)

@@ -250,14 +250,11 @@ class SqliteStore(LeasedFile):
             row = db.execute("SELECT data FROM views WHERE name = 'snapshot'").fetchone()
             return None if row is None else picture_from_text(row[0])
 
-    def view(self, name: str, keep: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-        """One picture. ``keep``: what becomes of each JSON object in it, the innermost first, for those that have
-        little memory."""
+    def view(self, name: str) -> Any:
+        """One picture."""
         with self.reading() as db:
             row = db.execute("SELECT data FROM views WHERE name = ?", (name,)).fetchone()
-        if row is None:
-            return None
-        return self._one("views", (name, row[0]), lambda found: json.loads(found[1], object_hook=keep))
+        return None if row is None else self._one("views", (name, row[0]), lambda found: json.loads(found[1]))
 
     def _one(self, source: str, row: Sequence[Any], read: Callable[[Sequence[Any]], _R]) -> _R | None:
         """A single row; ``None`` where it cannot be read."""
