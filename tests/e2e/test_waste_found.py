@@ -134,7 +134,7 @@ def test_two_kinds_of_waste_are_found_and_a_working_job_is_left_alone(
         "lazy": ["idle_after_activity"],
         "empty": ["no_process"],
     }
-    assert all(account.measured for account in accounts.values())
+    assert all(accounts[name].measured for name in numbers)
     idle = accounts["idle"]
     assert idle.waste[0].gpu_h == pytest.approx(idle.held_gpu_h, rel=0.25), "all that it held"
     told = lucidd.json("efficiency")
