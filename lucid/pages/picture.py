@@ -13,7 +13,7 @@ from typing import Any
 from lucid.pages.scales import Scale, Tick
 from lucid.shown import on_picture
 
-__all__ = ["Mark", "Picture", "Plain", "columns", "points", "shortened", "sideways", "steps"]
+__all__ = ["Mark", "Picture", "Plain", "columns", "points", "shortened", "sideways", "steps", "value_ticks"]
 
 WIDTH, HEIGHT = 600, 260
 LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 44

@@ -17,6 +17,7 @@ INTERRUPTED = """
 import os, signal, sys
 import lucid.simulator.traces as traces
 import lucid.cli.trace as command
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell ignores it
 def stop(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGINT)
     raise AssertionError("never reached")

@@ -217,7 +217,7 @@ def figures(ours: float, within: float, per_user: float) -> dict[str, object]:
     own = {"mae_s": ours, "within_2x": within, "spearman": 0.5, "per_user": {"mae_s": per_user, "within_2x": 0.5}}
     median = {"mae_s": 100.0, "within_2x": 0.6, "spearman": 0.5, "per_user": {"mae_s": 100.0, "within_2x": 0.5}}
     return {**own, "running_median": median, "coverage_80": 0.8, "users_tested": 3, "days_tested": 2, "jobs": 9,
-            "choices": [], "sources": {}}  # fmt: skip
+            "jobs_of": "user", "choices": [], "sources": {}}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from lucid.web.picture import Picture
 from lucid.web.site import Site, obstacles
 from lucid.web.viewer import Sight, Viewer
 
-__all__ = ["changes", "queue"]
+__all__ = ["changes", "queue", "row_of", "starts_words"]
 
 _SORTS = ("order", "job", "user", "gpus", "waited", "estimate", "start")
 _CHANGES = 500
