@@ -60,7 +60,7 @@ def queue_row_to_dict(row: QueueRow, last: SeenPlan) -> dict[str, Any]:
 
 
 def line_of(row: QueueRow, last: SeenPlan) -> str:
-    """The queue in which the job stands; in a pool that is one for all VCs, and the VC is told."""
+    """The name of the job's queue: its partition. All VCs of a pool have one queue, so there it is the job's VC."""
     return row.entry.job.vc if last.snapshot.partitions[row.partition].quotas else row.partition
 
 

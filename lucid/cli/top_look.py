@@ -55,7 +55,7 @@ def look(config: Path) -> Look:
     """lucidd's last plan and how lucidd is.
 
     Raises:
-        LucidError: there is no configuration or no plan yet, or it cannot be read.
+        LucidError: the configuration or the plan is missing, or cannot be read.
     """
     settings = live_settings(config)
     store = seen_store(settings)

@@ -23,7 +23,8 @@ class EfficiencySettings(Section):
     empty_s: float = Field(1800.0, ge=300)
     """A GPU on which no process of its job stood for so long was allocated without a process, s."""
     least_measured: float = Field(0.5, gt=0, le=1)
-    """A job of whose GPU time less than this share was measured is told as not measured, and of no waste."""
+    """If less than this share of a job's GPU time was measured, the job counts as not measured. No waste
+    is reported for it."""
     least_gpu_h: float = Field(0.5, ge=0)
     """Less waste of one kind in one job is not told, GPU-hours."""
     light_util: float = Field(30.0, ge=0, le=100)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from lucid.models.additive import AdditiveModel, Axis, Term
 from lucid.models.packing.share_score import ShareTree
 from lucid.shown import shown
 
-__all__ = ["MOST_SHOWN", "bin_names", "in_unit", "places_of", "ranked", "tree_unit"]
+__all__ = ["MOST_SHOWN", "bin_names", "in_unit", "places_of", "ranked", "rows_shown", "tree_unit"]
 
 MOST_SHOWN = 20
 """Terms or categories that one picture can hold and stay readable."""
@@ -24,6 +26,17 @@ def bin_names(axis: Axis) -> dict[int, str]:
         return {1: "any"}
     middle = {index + 1: f"{cuts[index - 1]:.3g}..{cuts[index]:.3g}" for index in range(1, len(cuts))}
     return {1: f"< {cuts[0]:.3g}", **middle, len(cuts) + 1: f">= {cuts[-1]:.3g}"}
+
+
+def rows_shown(term: Term) -> list[int]:
+    """Bins of the first axis of a term of two features that a picture shows, ascending: of many categories the
+    ``MOST_SHOWN`` that matter most."""
+    first = term.axes[0]
+    rows = sorted(bin_names(first))
+    if len(rows) > MOST_SHOWN and first.kind == "categorical":
+        weight = np.abs(term.scores * np.maximum(term.weights, 1e-9)).sum(axis=1)
+        rows = sorted(sorted(rows, key=lambda index: -float(weight[index]))[:MOST_SHOWN])
+    return rows
 
 
 def _short(name: str, most: int = 28) -> str:

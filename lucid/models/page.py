@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lucid.models.additive import AdditiveModel, Term
-from lucid.models.bins import MOST_SHOWN, bin_names, in_unit, places_of, ranked, tree_unit
+from lucid.models.bins import MOST_SHOWN, bin_names, in_unit, places_of, ranked, rows_shown, tree_unit
 from lucid.models.packing.share_score import LABELS, ShareTree
 from lucid.pages.page import write_page
 from lucid.pages.picture import WIDTH, Picture, shortened, sideways, steps
@@ -150,10 +150,7 @@ def _bars(term: Term, unit: str) -> Drawn:
 def _heat(term: Term, unit: str) -> Drawn:
     first, second = term.axes
     names_y, names_x = bin_names(first), bin_names(second)
-    rows, columns = sorted(names_y), sorted(names_x)
-    if len(rows) > MOST_SHOWN and first.kind == "categorical":
-        weight = np.abs(term.scores * np.maximum(term.weights, 1e-9)).sum(axis=1)
-        rows = sorted(sorted(rows, key=lambda index: -float(weight[index]))[:MOST_SHOWN])
+    rows, columns = rows_shown(term), sorted(names_x)
     left, top, right, tall = 130, 8, 586, max(6.0, min(20.0, 320 / max(len(rows), 1)))
     wide, bottom = (right - left) / max(len(columns), 1), top + tall * len(rows)
     picture = Picture(

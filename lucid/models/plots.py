@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lucid.models.additive import AdditiveModel, Term
-from lucid.models.bins import MOST_SHOWN, bin_names, in_unit, places_of, ranked, tree_unit
+from lucid.models.bins import MOST_SHOWN, bin_names, in_unit, places_of, ranked, rows_shown, tree_unit
 from lucid.models.packing.share_score import LABELS, ShareTree
 
 if TYPE_CHECKING:
@@ -181,10 +181,7 @@ def _bars(term: Term, unit: str) -> Figure:
 def _heat(term: Term, unit: str) -> Figure:
     first, second = term.axes
     names_y, names_x = bin_names(first), bin_names(second)
-    rows, columns = sorted(names_y), sorted(names_x)
-    if len(rows) > MOST_SHOWN and first.kind == "categorical":
-        weight = np.abs(term.scores * np.maximum(term.weights, 1e-9)).sum(axis=1)
-        rows = sorted(sorted(rows, key=lambda index: -float(weight[index]))[:MOST_SHOWN])
+    rows, columns = rows_shown(term), sorted(names_x)
     table = term.scores[np.ix_(rows, columns)]
     figure = _figure(7.5, min(9.0, 2.4 + 0.26 * len(rows)))
     axes = figure.add_subplot()
