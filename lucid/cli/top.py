@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,6 +30,10 @@ def top(config: Path, every_s: float, user: str) -> None:
 
     Nothing is changed, and Slurm is not asked: top reads what lucidd has written.
     """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigError(
+            "top needs a terminal; for programs there are lucidctl queue --json and lucidctl status --json"
+        )
     live_settings(config)  # what is wrong with them is said before the screen is taken
     if find_spec("textual") is None:
         raise ConfigError("lucidctl top needs the package textual: pip install 'lucid-scheduler[top]'")

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("textual")
 
@@ -14,9 +15,11 @@ from test_daemon import Site
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 
+from lucid.cli.main import lucidctl
 from lucid.cli.queue_rows import queue_rows
 from lucid.cli.top_app import TopApp
 from lucid.cli.top_look import COLUMNS, look
+from lucid.errors import ConfigError
 from lucid.live.last_plan import last_plan
 
 Steps = Callable[[TopApp, Pilot[None]], Awaitable[None]]
@@ -138,3 +141,11 @@ def test_each_row_has_a_value_to_sort_by_for_each_column(busy: Site) -> None:
         for row in seen.tables[title]:
             assert len(row.cells) == len(row.order) == len(columns)
             assert not any("\x1b" in cell for cell in row.cells)
+
+
+def test_without_a_terminal_it_says_what_programs_can_read(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    done = CliRunner().invoke(lucidctl, ["top", "--config", str(site.folder / "lucid.toml")])
+    assert isinstance(done.exception, ConfigError)
+    assert "needs a terminal" in str(done.exception)
+    assert "\x1b" not in done.output
