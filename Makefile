@@ -7,14 +7,25 @@ STAMP := $(VENV)/.installed
 TOOLS := build/supply/.installed
 TOOLS_BIN := build/supply/bin
 LOCK := requirements-dev.lock
+# The extras of lucidctl, lucidd and lucid-web in the packages.
+PACKED := models tuner web top rest
+# Environment of the program that builds packages: the same lock, for the Python at hand.
+PACK := build/packages/tools/.installed
+PACK_FLAGS ?=
+# Ansible, for the role's test alone.
+ANSIBLE := build/ansible/.installed
 # Each drives a testbed of its own (about 300 MB); the tests mostly wait.
 E2E_PROCESSES ?= 3
+# Debian suite of the testbed, and of the packages where it is given to make: bookworm has Slurm 22.05, trixie 24.11, sid 26.05; others: docs/testbed.md.
+SUITE ?= $(or $(LUCID_TESTBED_SUITE),trixie)
+export LUCID_TESTBED_SUITE := $(SUITE)
 SEED ?= 1
 MINUTES ?= 5
 SAMPLE ?= 600
 export LUCID_SHARED ?= $(abspath ../shared)
 
-.PHONY: help install install-locked lock sbom audit demo cluster demo-slurm campaign cluster-down check test e2e \
+.PHONY: help install install-locked lock sbom audit deb rpm lint-packages release build-release demo cluster demo-slurm demo-elastic \
+	campaign cluster-down check test e2e \
 	nightly mutants bench lint types fast clean
 
 help: ## this list
@@ -31,16 +42,48 @@ $(TOOLS): pyproject.toml
 	@$(TOOLS_BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9' 'cyclonedx-bom>=7' 'pip-audit>=2.7'
 	@touch $@
 
+$(ANSIBLE):
+	@test -x build/ansible/bin/python || $(PYTHON) -m venv build/ansible
+	@build/ansible/bin/python -m pip install --quiet --disable-pip-version-check 'ansible-core>=2.15' 'ansible-lint>=24'
+	@touch $@
+
 lock: $(TOOLS) ## work out requirements-dev.lock anew: every package of the environment, with hashes
 	@# pip's own time limit and certificates are the environment's; uv takes them from the system
 	$(TOOLS_BIN)/uv pip compile --quiet --native-tls --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --custom-compile-command "make lock" --extra dev -o $(LOCK) pyproject.toml
+	@# what the packages hold, no later than what the tests ran with; of lucid-node its extra alone, without numpy and the rest
+	$(TOOLS_BIN)/uv pip compile --quiet --native-tls --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --custom-compile-command "make lock" $(addprefix --extra ,$(PACKED)) -c $(LOCK) \
+	  --no-annotate -o requirements.lock pyproject.toml
+	$(TOOLS_BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["node"])' | \
+	  $(TOOLS_BIN)/uv pip compile --quiet --native-tls --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --custom-compile-command "make lock" -c $(LOCK) --no-annotate -o requirements-node.lock -
 
 install-locked: ## create .venv from the lock alone: nothing whose hash is not in it is installed
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
+
+$(PACK): $(TOOLS) requirements.lock requirements-node.lock
+	@$(TOOLS_BIN)/uv pip install --quiet --native-tls --python $(TOOLS_BIN)/python --target $(@D) --only-binary :all: \
+	  --no-deps --require-hashes -r requirements.lock -r requirements-node.lock
+	@touch $@
+
+deb: $(PACK) ## out/packages/*.deb for this Debian or Ubuntu; SUITE=trixie for another one: docs/packages.md
+	@sh packaging/tools dpkg-deb:dpkg readelf:binutils
+	PYTHONPATH=$(CURDIR):$(dir $(CURDIR)/$(PACK)) $(TOOLS_BIN)/python packaging deb $(if $(filter command,$(origin SUITE)),--suite $(SUITE)) $(PACK_FLAGS)
+
+rpm: $(PACK) ## out/packages/*.rpm (for Python 3.12; PACK_FLAGS='--python 3.13' for another one)
+	@sh packaging/tools rpmbuild:rpm:rpm-build
+	PYTHONPATH=$(CURDIR):$(dir $(CURDIR)/$(PACK)) $(TOOLS_BIN)/python packaging rpm $(PACK_FLAGS)
+
+lint-packages: ## lintian and rpmlint on what make deb and make rpm made
+	@sh packaging/tools lintian:lintian rpmlint:rpmlint
+	@! ls out/packages/*.deb >/dev/null 2>&1 || lintian --fail-on error --allow-root out/packages/*.deb
+	@! ls out/packages/*.rpm >/dev/null 2>&1 || \
+	  { rpmlint --rpmlintrc packaging/files/rpmlintrc out/packages/*.rpm | grep -v ': W: '; } 2>&1 | tee out/packages/rpmlint.txt
+	@! grep -s ': E: ' out/packages/rpmlint.txt
 
 sbom: $(STAMP) $(TOOLS) ## write out/sbom.cdx.json: CycloneDX, of what is installed in .venv
 	@mkdir -p out
@@ -49,6 +92,12 @@ sbom: $(STAMP) $(TOOLS) ## write out/sbom.cdx.json: CycloneDX, of what is instal
 
 audit: $(TOOLS) ## ask a database of vulnerabilities about the lock (needs a network that reaches one)
 	$(TOOLS_BIN)/pip-audit --strict --require-hashes --disable-pip -r $(LOCK)
+
+build-release: $(TOOLS)
+	$(TOOLS_BIN)/uv build --native-tls --quiet --out-dir $(or $(RELEASE),out/release)
+
+release: $(STAMP) ## wheel, sdist, deb, rpm, SBOM, checksums, and the tag; DRY=1: no tag (CONTRIBUTING.md)
+	$(BIN)/python tests/release.py $(if $(DRY),--dry) $(if $(QUICK),--quick)
 
 install: $(STAMP) ## create .venv with everything
 
@@ -69,7 +118,7 @@ test: lint types ## everything CI runs; on a real Slurm too, where it is root an
 	$(BIN)/python -m pytest -n 2 -m "not nightly and not e2e"
 	$(BIN)/python -m pytest -rs -m "e2e and not slow"
 
-e2e: $(STAMP) ## every test on a real Slurm (root, debootstrap): docs/testbed.md
+e2e: $(STAMP) ## every test on a real Slurm, SUITE=bookworm|trixie|sid (root, debootstrap): docs/testbed.md
 	LUCID_E2E_PROCESSES=1 $(BIN)/python -m pytest -rs -n $(E2E_PROCESSES) --dist worksteal -m e2e --durations=40 tests/e2e
 
 nightly: $(STAMP) ## large randomised safety runs
@@ -93,6 +142,9 @@ cluster: ## a real Slurm on this machine (root, Debian's debootstrap); prints ho
 
 demo-slurm: $(STAMP) ## 60 jobs of three users on a real Slurm, plain and with Lucid packing (root; about 8 minutes)
 	@$(BIN)/python slurm/demo.py
+
+demo-elastic: $(STAMP) ## 20 elastic jobs on a real Slurm, at fixed size and resized; JSON=1 (root; about 10 minutes)
+	@$(BIN)/python benchmarks/elastic_live.py $(if $(JSON),--json)
 
 campaign: $(STAMP) ## random faults over counted jobs on a real Slurm: SEED=n MINUTES=m, JSON=1 (root): docs/campaign.md
 	@$(BIN)/python tests/campaign --seed $(SEED) --minutes $(MINUTES) $(if $(JSON),--json) $(CAMPAIGN)

@@ -20,6 +20,7 @@ from benchmarks import (
     forecaster,
     frontier,
     growth,
+    live_scale,
     models,
     plan,
     quality,
@@ -27,6 +28,7 @@ from benchmarks import (
     report,
     restarts,
     sampler,
+    sia,
     starts,
     systems,
     timeaware,
@@ -64,16 +66,19 @@ PARTS: dict[str, tuple[Part, str]] = {
     "metrics": (exposition.figures, "one scrape of /metrics at 10,000 waiting jobs: series, CPU time"),
     "report": (report.figures, "report.html of 10,000 jobs: size, CPU time to write it beside the replays"),
     "systems": (systems.figures, "Muri, Pollux, Optimus, elastic: times of decisions, and the elastic experiment"),
+    "sia": (sia.measure, "Sia beside Pollux on workloads made from its paper's description (10 minutes a workload)"),
     "tuner": (tuner.search, "200 trials of a synthetic 10,000-job month on two processes, beside bare replays"),
     "clusters": (tuner.clusters, "the tuner on 20 synthetic clusters: how many of its proposals lose afterwards"),
     "durations": (durations.figures, "estimates of durations beside the running median, on every log at hand"),
     "light": (durations.light, "what lucidctl --help and status cost, beside an empty Python"),
     "web": (web.figures, "lucid-web at 10,000 waiting and 2,000 running jobs: ms of each page, memory"),
+    "scale": (live_scale.figures, "lucidd on a real slurmctld: 1,000 nodes, 14,000 jobs (root; 25 minutes)"),
+    "sbatch": (live_scale.latency, "sbatch with Lucid's plugins, beside plain Slurm (root)"),
     "models": (models.figures, "a synthetic month by policy and predictor; what training and predicting cost"),
 }
 
 
-ON_REQUEST = ("million",)
+ON_REQUEST = ("million", "scale", "sbatch", "sia")
 """Parts that take too long to be measured unless they are asked for."""
 
 
@@ -83,7 +88,10 @@ def _listed() -> str:
 
 @click.command(epilog=_listed())
 @click.option(
-    "--only", multiple=True, type=click.Choice(list(PARTS)), help="A part; repeat for more. Default: all but million."
+    "--only",
+    multiple=True,
+    type=click.Choice(list(PARTS)),
+    help="A part; repeat for more. Default: all but million, scale, sbatch.",
 )
 @click.option("--runs", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of what is timed.")
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of tables.")

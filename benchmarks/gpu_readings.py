@@ -1,4 +1,4 @@
-"""NVML and GPM readings of loads that were built to a known use, on a real GPU. Not run yet: no GPU was at hand.
+"""NVML and GPM readings of loads that were built to a known use, on a real GPU.
 
     pip install 'lucid-scheduler[calibrate]'; python -m benchmarks.gpu_readings
 
@@ -15,6 +15,7 @@ It also times one ``NvmlMetrics.read``: what the sampler pays on a real driver.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -31,6 +32,8 @@ _SECONDS = 12.0
 _SETTLE_S = 3.0
 _PERIOD_S = 0.04
 _WITHIN = 0.10
+_WIDEST = 32
+"""So many kernels run at once at the most: CUDA's hardware queues."""
 
 
 def _read_during(metrics: NvmlMetrics, uuid: str, load: Callable[[float], None]) -> list[GpuReading]:
@@ -56,6 +59,7 @@ def _mean(readings: list[GpuReading], name: str) -> float | None:
 
 def main() -> int:
     """Measure and print; exit code 1 where a reading is off by more than a tenth, 2 without a GPU."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(_WIDEST))  # before CUDA starts; its default is 8
     try:
         import torch
     except ModuleNotFoundError:
@@ -72,7 +76,7 @@ def main() -> int:
         return 2
     results = [
         *(_duty(torch, metrics, card.uuid, share) for share in (0.25, 0.5, 0.75, 1.0)),
-        *(_width(torch, metrics, card.uuid, share) for share in (0.25, 0.5)),
+        *(_width(torch, metrics, card.uuid, wide) for wide in (_WIDEST // 2, _WIDEST)),
         _copies(torch, metrics, card.uuid),
         _cost(metrics, card.uuid),
     ]
@@ -109,9 +113,8 @@ def _duty(torch: Any, metrics: NvmlMetrics, uuid: str, share: float) -> dict[str
     return _verdict(f"a kernel for {share:.0%} of the time: gpu_util", 100 * share, read)
 
 
-def _width(torch: Any, metrics: NvmlMetrics, uuid: str, share: float) -> dict[str, Any]:
+def _width(torch: Any, metrics: NvmlMetrics, uuid: str, wide: int) -> dict[str, Any]:
     units = torch.cuda.get_device_properties(0).multi_processor_count
-    wide = max(int(units * share), 1)
     streams = [torch.cuda.Stream() for _ in range(wide)]
     pace = _cycles_per_s(torch)
 

@@ -517,6 +517,8 @@ local function decide(job, part_list, uid, now)
     return edits, "admin comment"
   elseif #names == 1 and beat.most[name] and most_on_one(request) > beat.most[name] then
     return edits, "no node is that large" -- Slurm refuses it now; once it is held it does not
+  elseif #names == 1 and request.address and not request.single then
+    return edits, "nobody has such a GPU" -- the same: the types of packed nodes are models, and addresses of single GPUs
   end
   local reason = free and (#names > 1 and "partition" or untouched(job, request))
   if reason then
@@ -559,6 +561,9 @@ local function decide(job, part_list, uid, now)
   if per_task then
     -- For the task prolog: 26.05 forgets GPUs a task once the request has become slots.
     edits[#edits + 1] = { "environment", { "LUCID_GPUS_PER_TASK", per_task == "" and "1" or per_task } }
+  end
+  if (" " .. (job.comment or "")):find("[%s,;]lucid:elastic=%d") then
+    edits[#edits + 1] = { "environment", { "LUCID_ELASTIC", "1" } } -- for the task prolog: its size may change
   end
   if held then
     edits[#edits + 1] = { "comment", with_held(job.comment or "") } -- its user's: it waits until they release it

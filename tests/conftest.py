@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+from typing import Any
 
+import pytest
+from click.testing import CliRunner, Result
 from hypothesis import settings
+
+from json_schemas import FOLDER, Recorder, name_of, trouble_with
 
 # A time limit for each example would make tests hang on how busy the machine is.
 # LUCID_SAME_EXAMPLES=1 tries the same examples in every run: what a mutant is judged by must not be luck.
@@ -13,3 +19,37 @@ settings.load_profile("lucid")
 
 # pytest-xdist tells its workers a width of 80 columns: stories would be folded there, and not in a run without it.
 os.environ.pop("COLUMNS", None)
+
+_RECORDER = Recorder(widen=True) if os.environ.get("LUCID_RECORD_SCHEMAS") == "1" else None
+_INVOKE = CliRunner.invoke
+
+
+def _document(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None  # a refusal, in words
+
+
+def _invoke(self: CliRunner, cli: Any, args: Any = None, **rest: Any) -> Result:
+    """As click's; and what a command prints with --json has to keep to its schema."""
+    done = _INVOKE(self, cli, args, **rest)
+    words = [str(word) for word in args] if isinstance(args, list | tuple) else []
+    if "--json" in words and "--help" not in words:
+        name = name_of(cli, words)
+        document = _document(done.stdout)
+        if name is not None and (document is not None or done.exit_code == 0):
+            if _RECORDER is not None:
+                _RECORDER.take(name, document)
+            elif trouble := trouble_with(name, document):
+                pytest.fail(f"lucidctl {name} --json, against docs/schemas:\n" + "\n".join(trouble))
+    return done
+
+
+CliRunner.invoke = _invoke  # type: ignore[assignment,method-assign]
+
+
+def pytest_sessionfinish() -> None:
+    """Write the schemas, where they are to be recorded."""
+    if _RECORDER is not None:
+        _RECORDER.write(FOLDER)

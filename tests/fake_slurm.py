@@ -59,6 +59,10 @@ class FakeSlurm:
     """PrivateData."""
     no_munge: str = ""
     """Why nothing can be sealed; empty: it can."""
+    slurm_version: tuple[int, int] = (24, 11)
+    heeds_factors: bool = True
+    """Does its priority plugin know site factors?"""
+    factors: dict[str, int] = field(default_factory=dict)
     limits: Callable[[SlurmJob], str] = lambda job: ""
     """The reason for which slurmctld does not start a released job that would fit; empty: none."""
 
@@ -85,7 +89,7 @@ class FakeSlurm:
             held=True, gpus=gpus, min_nodes=1, cpus=1, mem_mib=500, submit_s=self.now, eligible_s=self.now,
             start_s=0.0, end_s=0.0, time_limit_s=None, restarts=0, requeue=True, batch=True,
             request=Request(tres_per_node=f"gres/gpu:{gpus}"), features="", simple=True, dependent=False,
-            placement=(),
+            placement=(), priority=1000,
         )  # fmt: skip
         self.records[job_id] = replace(made, **rest)
         self.run_s[job_id] = run_s
@@ -146,8 +150,9 @@ class FakeSlurm:
                 if all(self._use(node.name, g)[0] == 0 and self._use(node.name, g)[1] < 2 for g in gpus):
                     return (NodeGpus(node.name, sum(1 << g for g in gpus)),)
                 continue
-            free = [g for g in range(len(node.gpu_types)) if self._use(node.name, g) == (0, 0)][:left]
-            if free and (len(free) == left or record.gpus > len(node.gpu_types)):
+            spread = record.min_nodes > 1 and gpu_count(record.request.tres_per_node)
+            free = [g for g in range(len(node.gpu_types)) if self._use(node.name, g) == (0, 0)][: spread or left]
+            if free and (len(free) == left or spread or record.gpus > len(node.gpu_types)):
                 parts.append(NodeGpus(node.name, sum(1 << g for g in free)))
                 left -= len(free)
                 if not left:
@@ -175,7 +180,7 @@ class FakeSlurm:
         return dict(self.defaults)
 
     def version(self) -> tuple[int, int]:
-        return 24, 11
+        return self.slurm_version
 
     def jobs(self) -> Sequence[SlurmJob]:
         self.reads += 1
@@ -201,6 +206,10 @@ class FakeSlurm:
     def update(self, job_id: str, changes: Changes) -> None:
         record = self._write(job_id, "update")
         if changes.site_factor is not None:
+            if self.heeds_factors:
+                before = self.factors.get(job_id, 0)
+                self.factors[job_id] = changes.site_factor
+                self._set(job_id, priority=record.priority + changes.site_factor - before)
             return
         if not record.pending:
             raise ActionRefused("Job is no longer pending execution")
@@ -219,7 +228,10 @@ class FakeSlurm:
         if changes.mem_node_mib is not None:
             request = replace(request, exact_mem=True)
             self._set(job_id, mem_mib=changes.mem_node_mib)
-        asked = sum(gpu_count(getattr(request, key)) for key in GPU_FIELDS)
+        nodes = changes.num_nodes or record.min_nodes
+        self._set(job_id, min_nodes=nodes)
+        times = {"tres_per_node": nodes if changes.num_nodes is not None else 1}
+        asked = sum(gpu_count(getattr(request, key)) * times.get(key, 1) for key in GPU_FIELDS)
         if changes.admin_comment is not None:
             self._set(job_id, admin_comment=changes.admin_comment)
         if changes.extra is not None:

@@ -13,7 +13,7 @@ from lucid.core.node import Node
 from lucid.core.placement import Placement
 from lucid.core.ports import Applied, Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.reason import PairHarm, Reason
+from lucid.core.reason import PairHarm, Reason, Reserved
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policy import Policy, make_policy
 
@@ -207,6 +207,15 @@ def outline(plan: Plan) -> dict[str, object]:
     }
 
 
+def _keeps_nodes_behind_overdue(plan: PartitionPlan, partition: Partition, snapshot: Snapshot) -> bool:
+    """Are nodes kept, and does a job run there for longer than was expected? What is expected of these nodes then
+    moves with every second."""
+    kept = any(isinstance(r, Reserved) for made in plan.decisions.values() for r in made.reasons)
+    return kept and any(
+        e.elapsed_s(snapshot.now_s) + e.ran_s > snapshot.predictions[e.job.id].duration_s for e in partition.running
+    )
+
+
 @dataclass
 class Watcher:
     """A recorder that judges every cycle."""
@@ -251,6 +260,9 @@ class Watcher:
                 for name, part in plan.partitions.items():
                     if self.last.get(name) is part:
                         del kept[name], cold[name]
+            for name in [n for n, part in plan.partitions.items() if self.last.get(n) is part]:
+                if _keeps_nodes_behind_overdue(plan.partitions[name], snapshot.partitions[name], snapshot):
+                    del kept[name], cold[name]  # looked at anew after LOOK_AGAIN_S, decision 0005
             assert kept == cold, "a kept plan differs from a fresh one"
         self.last = plan.partitions
 

@@ -28,6 +28,8 @@ __all__ = ["Calibration", "Rates", "Task", "steps_between"]
 _SPARE_S: Final = 120.0
 """A worker runs so much longer than it is needed, for slow imports; it is ended when its partner is measured."""
 _LEAST_STEPS: Final = 5
+_TOGETHER: Final = ("gpu_util", "mem_util", "mem_mib", "sm_active", "dram_active")
+_OWN: Final = ("mem_mib", "sm_util", "mem_util")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,11 @@ class Calibration:
         """Tasks that failed, and how."""
         return {key: str(r["failed"]) for key, r in self._results.items() if "failed" in r}
 
+    @property
+    def readings(self) -> dict[str, dict[str, Any]]:
+        """Means of the card's readings by task, and what the driver told of each job's process."""
+        return {key: r["readings"] for key, r in self._results.items() if "readings" in r}
+
     def alone(self) -> list[Alone]:
         """Results of workloads alone."""
         found = []
@@ -148,7 +155,8 @@ class Calibration:
             result = self._results.get(Task((first, second)).key, {})
             if "speeds" in result and first.key in speed and second.key in speed:
                 one, two = (float(value) for value in result["speeds"])
-                readings = [result.get(name) for name in ("gpu_util", "mem_util", "mem_mib")]
+                means = {**result, **result.get("readings", {})}  # results of before have the first three alone
+                readings = [means.get(name) for name in _TOGETHER]
                 found.append(Together(first, second, one / speed[first.key], two / speed[second.key], *readings))
         return found
 
@@ -175,6 +183,7 @@ class Calibration:
             time.sleep(0.05)
         time.sleep(self._rates.settle_s)
         series, samples = Series(), 0
+        seen: list[GpuReading] = []
         start = time.monotonic()
         interval = min(1.0, self._rates.measure_s / 30)
         while time.monotonic() < start + self._rates.measure_s:
@@ -182,6 +191,7 @@ class Calibration:
             reading = self._metrics.read([self._gpu])[self._gpu]
             if not isinstance(reading, GpuReading):
                 raise MetricsError(f"{self._gpu}: {reading.why}")
+            seen.append(reading)
             gpu = GpuSample(
                 reading.gpu_util,
                 reading.mem_util,
@@ -200,6 +210,7 @@ class Calibration:
         if any(speed is None for speed in speeds):
             raise _WorkerFailed(f"fewer than {_LEAST_STEPS} steps in {self._rates.measure_s:g} s; measure for longer")
         result: dict[str, Any] = {"task": task.key, "at": time.time(), "rates": asdict(self._rates), "speeds": speeds}
+        result["readings"] = _means(seen, [worker.process.pid for worker in workers])
         if len(task.workloads) == 1:
             found = summarise(series, task.key, "", [self._gpu], samples, amp=task.workloads[0].amp).profile
             if found is None:
@@ -212,6 +223,18 @@ class Calibration:
             "mem_util": mean_of(point.card_mem_util for point in points),
             "mem_mib": max((point.card_mib or 0.0 for point in points), default=None),
         }
+
+
+def _means(seen: Sequence[GpuReading], pids: Sequence[int]) -> dict[str, Any]:
+    """The card's means, and those of each worker's process where the driver tells: kept beside each result, so that
+    rules that judge pairs by readings can be checked against measured speeds."""
+    own = [[p for reading in seen for p in reading.processes or () if p.pid == pid] for pid in pids]
+    card = ("gpu_util", "mem_util", "mem_mib", "sm_active", "sm_occupancy", "dram_active")
+    return {
+        **{name: mean_of(getattr(reading, name) for reading in seen) for name in card},
+        "processes": [{name: mean_of(getattr(p, name) for p in ps) for name in _OWN} for ps in own],
+        "processes_seen": sorted({p.pid for reading in seen for p in reading.processes or ()}),
+    }
 
 
 class _WorkerFailed(Exception):

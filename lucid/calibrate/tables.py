@@ -68,6 +68,8 @@ class Together:
     gpu_util: float | None = None
     mem_util: float | None = None
     mem_mib: float | None = None
+    sm_active: float | None = None
+    dram_active: float | None = None
 
 
 def _label(workload: Workload, side: str = "") -> dict[str, Any]:
@@ -104,6 +106,8 @@ def tables(alone: Iterable[Alone], together: Iterable[Together], about: Circumst
             "gpu_util": _cell(both.gpu_util),
             "gmem_util": _cell(both.mem_util),
             "gmem": _cell(both.mem_mib),
+            "sm_active": _cell(both.sm_active),
+            "dram_active": _cell(both.dram_active),
             "sharing": about.sharing,
             **how,
         }

@@ -12,7 +12,8 @@ from lucid.errors import ConfigError, StoreError
 
 __all__ = ["RELEASE", "by_hand_where"]
 
-RELEASE = Path("/etc/slurm/lucid/lucid-release")
+_PACKAGED = Path("/usr/sbin/lucid-release")
+RELEASE = _PACKAGED if _PACKAGED.exists() else Path("/etc/slurm/lucid/lucid-release")
 
 
 @contextmanager

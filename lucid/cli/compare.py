@@ -11,8 +11,9 @@ import click
 from lucid.cli.console import Console, Table, say, stdout_console
 from lucid.cli.progress import many_bars
 from lucid.cli.render import duration
-from lucid.cli.scenario import read_scenario, scenario_options
+from lucid.cli.scenario import cluster_options, read_scenario
 from lucid.cli.simulate import write_run
+from lucid.cli.suite import compare_suite
 from lucid.errors import ConfigError
 from lucid.orchestrator.policy import find_policy
 from lucid.simulator.compare import Comparison, compare_policies, default_policies
@@ -21,13 +22,28 @@ __all__ = ["compare"]
 
 
 @click.command()
-@scenario_options
+@click.argument("trace_file", metavar="[TRACE]", type=click.Path(path_type=Path), required=False)
+@cluster_options
+@click.option("--suite", is_flag=True, help="Every policy on every trace at hand, beside published figures.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    envvar="LUCID_SHARED",
+    help="With --suite: folder of the traces. Default: $LUCID_SHARED. Without one: traces that Lucid generates.",
+)
+@click.option(
+    "--trace", "only", multiple=True, metavar="NAME", help="With --suite: only this trace; repeat for more."
+)
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Only this one; repeat for more.")
 @click.option("--ablations", is_flag=True, help="Also policies with a part of them taken out.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes at a time. Default: one for each core.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for report.html, summary.json, per-job CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of a table.")
 def compare(
+    trace_file: Path | None,
+    suite: bool,
+    data: Path | None,
+    only: tuple[str, ...],
     policies: tuple[str, ...],
     ablations: bool,
     workers: int | None,
@@ -39,12 +55,23 @@ def compare(
 
     One column says what each policy assumes. A policy that cannot run on this trace is listed with the reason.
     All policies pay the same costs (--semantics honest), whichever simulator the trace comes from.
+
+    With --suite there is no TRACE: every trace at hand is replayed on the cluster that it was published with, by the
+    rules of the simulator that it was published with. --out (default: suite) holds suite.html, and each result as it
+    comes: the same command goes on where it was stopped.
     """
     for name in policies:
         find_policy(name)
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is not a folder; give another name")
-    scenario, notes = read_scenario(**options, muris_own=False)
+    if suite:
+        if trace_file is not None:
+            raise ConfigError(f"--suite replays the traces at hand; leave {trace_file} out, or --suite")
+        compare_suite(data, only, policies or default_policies(ablations), workers, out or Path("suite"), as_json)
+        return
+    if trace_file is None:
+        raise click.UsageError("Missing argument 'TRACE' (or --suite).")
+    scenario, notes = read_scenario(trace_file, **options, muris_own=False)
     with many_bars() as report:
         found = compare_policies(scenario, policies or default_policies(ablations), workers, report)
     if not found.runs:

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from lucid.shown import shown
 
 _UNSEEN = "?"
 
-__all__ = ["diagnose", "doctor", "let_everything_go", "uninstall"]
+__all__ = ["diagnose", "doctor", "leave_slurm", "let_everything_go", "show_findings", "uninstall"]
 
 
 @click.command()
@@ -56,10 +56,15 @@ def doctor(config: Path, root: Path | None, as_json: bool) -> None:
     if as_json:
         say(json.dumps({"findings": [asdict(f) for f in findings]}, indent=1))
     else:
-        for found in sorted(findings, key=lambda f: ("bad", "warn", "ok").index(f.level)):
-            say(f"{found.level:>4}  {shown(found.what)}" + (f"\n      -> {found.remedy}" if found.remedy else ""))
+        show_findings(findings)
     if any(found.level == "bad" for found in findings):
         raise SystemExit(1)
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """What is bad first, each with its remedy."""
+    for found in sorted(findings, key=lambda f: ("bad", "warn", "ok").index(f.level)):
+        say(f"{found.level:>4}  {shown(found.what)}" + (f"\n      -> {found.remedy}" if found.remedy else ""))
 
 
 def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
@@ -111,6 +116,17 @@ def uninstall(config: Path, wait_s: float) -> None:
 
     Each job keeps the request that its user wrote. Site factors are set back to 0.
     """
+    leave_slurm(config, wait_s, say)
+    say("Lucid holds and changes no job any more; take JobSubmitPlugins=lua out of slurm.conf next")
+
+
+def leave_slurm(config: Path, wait_s: float, say: Callable[[str], None]) -> None:
+    """Release every job that Lucid holds, and give up lucidd's lease.
+
+    Raises:
+        ConfigError: lucidd runs, or its settings cannot be read.
+        ClusterError: after *wait_s* jobs are still held, or nobody can tell.
+    """
     with by_hand_where("Nothing is uninstalled."):
         settings = live_settings(config)
     store = _store_to_leave(settings)
@@ -125,7 +141,7 @@ def uninstall(config: Path, wait_s: float) -> None:
     try:
         beat.unlink(missing_ok=True)
     except OSError as error:
-        say(f"{beat}: cannot be deleted ({error.strerror}); job_submit.lua uses it for another minute", err=True)
+        say(f"{beat}: cannot be deleted ({error.strerror}); job_submit.lua uses it for another minute")
     if left == [_UNSEEN]:
         raise ClusterError(
             f"whether jobs are still held cannot be told (see above); run it again, or: {RELEASE} --all"
@@ -134,7 +150,6 @@ def uninstall(config: Path, wait_s: float) -> None:
         raise ClusterError(
             f"{len(left)} jobs are still held ({', '.join(left[:10])}); run it again, or: {RELEASE} --all"
         )
-    say("Lucid holds and changes no job any more; take JobSubmitPlugins=lua out of slurm.conf next")
 
 
 def _store_to_leave(settings: Settings) -> Store:

@@ -18,10 +18,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "simulate": (
         "lucidctl simulate month.csv --vcs vcs.csv --policy fifo --policy lucid --out out",
         "lucidctl simulate month.csv --nodes 8 --as-live --config lucid.toml",
+        "lucidctl simulate workload-6.csv --applications profiles --nodes 16 --gpus-per-node 4 --policy pollux",
     ),
     "compare": (
         "lucidctl compare month.csv --vcs vcs.csv",
         "lucidctl compare month.csv --nodes 8 --ablations --out out",
+        "lucidctl compare --suite --data traces --out suite    # goes on where it was stopped",
     ),
     "experiment": ("lucidctl experiment elastic --sets 2",),
     "experiment elastic": ("lucidctl experiment elastic --sets 2 --mix workload2 --mean 15",),
@@ -32,6 +34,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "status": (
         "lucidctl status",
         "lucidctl status --json",
+    ),
+    "report-bug": (
+        "lucidctl report-bug",
+        "lucidctl report-bug --log lucidd.log --out report.json",
     ),
     "queue": (
         "lucidctl queue",
@@ -67,6 +73,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl mode                    # list",
         "lucidctl mode main pack",
         "lucidctl mode main configured    # back to lucid.toml",
+    ),
+    "setup": (
+        "lucidctl setup --mode observe --dry-run",
+        "lucidctl setup --mode pack --partitions vision --yes",
+        "lucidctl setup --undo",
     ),
     "doctor": (
         "lucidctl doctor",
@@ -133,7 +144,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl slurm install --check",
         "lucidctl slurm install --units    # for observe and order mode",
     ),
-    "settings": ("lucidctl settings > settings.md",),
+    "settings": (
+        "lucidctl settings > settings.md",
+        "lucidctl settings --example > lucid.toml",
+    ),
     "gpu": (
         "lucidctl gpu",
         "lucidctl gpu --once --cards",

@@ -135,6 +135,8 @@ def status(config: Path, as_json: bool) -> None:
         say(f"breaker open for {seen['breaker_open_s']} s: {shown(seen['breaker_why'])}")
     if seen.get("last_error"):
         say(f"last cycle failed: {shown(seen['last_error'])}")
+    if seen.get("too_old") and Mode.PACK in settings.daemon.partitions.values():
+        say(f"partitions in pack mode are only ordered: {shown(seen['too_old'])}")
     for words in words_of_left_out(seen):
         say(shown(words))
     if seen.get("no_fair_share"):

@@ -46,11 +46,17 @@ def live_story(store: SqliteStore | Published, job_id: str, profiling: str = "")
         measured,
         joined,
         [(a.at_s, f"Slurm is told: {a.verb} {a.detail}".rstrip() + f": {a.result or 'under way'}") for a in actions],
-        [] if said is None else prediction_lines(said.prediction, said.user),
+        [*([] if said is None else prediction_lines(said.prediction, said.user)), *_elastic(store, job_id)],
     )
     data["actions"] = [{"at_s": a.at_s, "verb": a.verb, "detail": a.detail, "result": a.result} for a in actions]
     data["prediction"] = None if said is None else {"user": said.user, **prediction_data(said.prediction)}
     return story, data
+
+
+def _elastic(store: SqliteStore, job_id: str) -> list[str]:
+    """How it stands with a job whose user opted in to be resized."""
+    words = ((store.view("status") or {}).get("elastic") or {}).get(job_id)
+    return [f"elastic: {words}"] if words else []
 
 
 def _story(

@@ -15,6 +15,7 @@ from lucid.cli.live import config_option, live_settings, live_store, lives
 from lucid.config import Mode, Settings
 from lucid.errors import ConfigError
 from lucid.live.switches import KEY, Switch, overtaken, switches_of
+from lucid.shown import shown
 
 __all__ = ["mode", "pause", "resume"]
 
@@ -75,7 +76,10 @@ def mode(partition: str | None, to: str | None, config: Path, as_json: bool) -> 
     if partition not in configured and not (stray and to == "configured"):
         raise _unknown(partition, settings, str(config))
     if to == Mode.PACK and not settings.slurm.packs:
-        raise ConfigError(f"{partition} cannot be packed over slurmrestd alone: set slurm.rest_commands = true")
+        raise ConfigError(f"{partition} cannot be packed: {settings.slurm.not_packed}")
+    too_old = (store.view("status") or {}).get("too_old")
+    if to == Mode.PACK and too_old:
+        raise ConfigError(f"{partition} cannot be packed: {shown(too_old)}; use order")
     if to == "configured":
         store.set_setting(KEY + partition, None)
         says = f"{configured[partition]}, as {config} says" if partition in configured else "its switch is gone"

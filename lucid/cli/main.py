@@ -56,7 +56,9 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "resume": ("lucid.cli.live_switches:resume", "End a pause."),
     "mode": ("lucid.cli.live_switches:mode", "Switch PARTITION to another mode while lucidd runs."),
+    "setup": ("lucid.cli.setup:setup", "Bring Lucid onto this Slurm, or take it away again."),
     "doctor": ("lucid.cli.doctor:doctor", "Look for common configuration mistakes, and name the remedy of each."),
+    "report-bug": ("lucid.cli.report_bug:report_bug", "Write a bundle for a bug report, without names."),
     "uninstall": (
         "lucid.cli.doctor:uninstall",
         "Release every job that Lucid holds, and check that no held job is left.",

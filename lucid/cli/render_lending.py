@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from lucid.core import reason as why
 
-__all__ = ["borrows", "quota", "vc_words"]
+__all__ = ["borrows", "large_borrows", "quota", "vc_words"]
 
 _MOST_LENDERS = 3
 """Named in one line."""
@@ -28,12 +28,22 @@ def borrows(r: why.Borrows, duration: Callable[[float], str]) -> str:
             f"may not borrow idle GPUs of other VCs: its estimate of {duration(r.estimate_s)} is longer than that of "
             f"jobs that may borrow, at most {duration(r.longest_s)} (policy.lending.longest_s)"
         )
+    return f"{_lent(r)}: estimate {duration(r.estimate_s)}, at most {duration(r.longest_s)}"
+
+
+def large_borrows(r: why.LargeBorrows, duration: Callable[[float], str]) -> str:
+    """Whether the job may have GPUs of other VCs as the large job that has waited longest, and whose."""
+    if not r:
+        return f"may not borrow idle GPUs of other VCs as a large job: it asks for {r.job_gpus}, not above {r.above}"
+    return f"{_lent(r)}: it waits longest of its VC's jobs above {r.above} GPUs, {duration(r.waited_s)}"
+
+
+def _lent(r: why.Borrows | why.LargeBorrows) -> str:
+    if not r.lenders:
+        return "may borrow, and no VC has idle GPUs of its quota"
     named = ", ".join(r.lenders[:_MOST_LENDERS]) + (" and others" if len(r.lenders) > _MOST_LENDERS else "")
     gpus = f"{r.gpus} GPU{'' if r.gpus == 1 else 's'}" if r.gpus else "idle GPUs"
-    lent = "may borrow, and no VC has idle GPUs of its quota"
-    if r.lenders:
-        lent = f"borrows {gpus} of VC {named} until it ends"
-    return f"{lent}: estimate {duration(r.estimate_s)}, at most {duration(r.longest_s)}"
+    return f"borrows {gpus} of VC {named} until it ends"
 
 
 def vc_words(vc: str, found: Mapping[str, int]) -> str:

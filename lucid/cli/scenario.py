@@ -30,6 +30,11 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option("--format", "fmt", metavar="NAME", help="Format of the trace. Default: found from its first line."),
+    click.option(
+        "--applications",
+        type=click.Path(path_type=Path),
+        help="Folder of the profiles that a Pollux workload needs, one folder an application. Default: the trace's.",
+    ),
     click.option("--vcs", type=click.Path(path_type=Path), help="CSV of 'VC,nodes'. Default: sized to the trace."),
     click.option(
         "--nodes", type=click.IntRange(min=1), help="Total nodes, divided among the VCs by their GPU-hours."
@@ -146,6 +151,7 @@ def read_scenario(
     remember_pairs: bool = True,
     lending: str | None = None,
     muris_own: bool = True,
+    applications: Path | None = None,
 ) -> tuple[Scenario, list[str]]:
     """What the options ask for, and notes on what was assumed.
 
@@ -161,7 +167,7 @@ def read_scenario(
     settings = load_settings(config) if config else Settings()
     if lending is not None:
         settings = _lending(settings, lending)
-    trace = trace_file if isinstance(trace_file, Trace) else _read(trace_file, fmt, skip_bad)
+    trace = trace_file if isinstance(trace_file, Trace) else _read(trace_file, fmt, skip_bad, applications)
     notes = [f"left out of the trace: {count} rows, {reason}" for reason, count in trace.skipped]
     if workloads == "synthetic":
         trace, count = with_workloads(trace, seed)
@@ -212,9 +218,9 @@ def _lending(settings: Settings, mode: str) -> Settings:
     )
 
 
-def _read(path: Path, fmt: str | None, skip_bad: bool) -> Trace:
+def _read(path: Path, fmt: str | None, skip_bad: bool, applications: Path | None) -> Trace:
     with progress(f"reading {path.name}") as report:
-        return read_trace(path, fmt, skip_bad=skip_bad, progress=report)
+        return read_trace(path, fmt, skip_bad=skip_bad, progress=report, applications=applications)
 
 
 def _throughput(settings: Settings, config: Path | None, notes: list[str]) -> Throughput | None:

@@ -40,9 +40,16 @@ _per_gpu = click.option(
 )
 
 
-def _read(path: Path, fmt: str | None, skip_bad: bool, per_gpu: int) -> Trace:
+_applications = click.option(
+    "--applications", type=click.Path(path_type=Path), help="Folder of the profiles that a Pollux workload needs."
+)
+
+
+def _read(path: Path, fmt: str | None, skip_bad: bool, per_gpu: int, applications: Path | None = None) -> Trace:
     with progress(f"reading {path.name}") as report:
-        return read_trace(path, fmt, skip_bad=skip_bad, swf_procs_per_gpu=per_gpu, progress=report)
+        return read_trace(
+            path, fmt, skip_bad=skip_bad, swf_procs_per_gpu=per_gpu, progress=report, applications=applications
+        )
 
 
 @click.group()
@@ -55,13 +62,16 @@ def trace() -> None:
 @_format_option("Format of the trace (found out from its first line if not given).")
 @_skip_bad
 @_per_gpu
+@_applications
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
-def describe_command(path: Path, fmt: str | None, skip_bad: bool, swf_procs_per_gpu: int, as_json: bool) -> None:
+def describe_command(
+    path: Path, fmt: str | None, skip_bad: bool, swf_procs_per_gpu: int, applications: Path | None, as_json: bool
+) -> None:
     """Print what TRACE contains: jobs, sizes, durations, times of arrival, load of each VC.
 
     Exit status: 0, or 2 for a wrong option or a trace that cannot be read.
     """
-    figures = describe(_read(path, fmt, skip_bad, swf_procs_per_gpu))
+    figures = describe(_read(path, fmt, skip_bad, swf_procs_per_gpu, applications))
     if as_json:
         say(json.dumps(figures, indent=2))
         return

@@ -3,6 +3,7 @@
 from lucid.config.efficiency import EfficiencySettings
 from lucid.config.live import (
     DaemonSettings,
+    ElasticSettings,
     Mode,
     ModelSettings,
     PoolSettings,
@@ -23,10 +24,11 @@ from lucid.config.policy import (
     PolluxSettings,
     ProfilingSettings,
     ReservationSettings,
+    SiaSettings,
     TiresiasSettings,
     with_defaults,
 )
-from lucid.config.reference import settings_reference
+from lucid.config.reference import settings_example, settings_reference
 from lucid.config.web import Anonymous, Others, WebSettings
 from lucid.config.whole import (
     OF_SIMULATIONS,
@@ -46,6 +48,7 @@ __all__ = [
     "BackfillSettings",
     "DaemonSettings",
     "EfficiencySettings",
+    "ElasticSettings",
     "FairnessSettings",
     "LendingSettings",
     "Mode",
@@ -62,6 +65,7 @@ __all__ = [
     "Publish",
     "ReservationSettings",
     "Settings",
+    "SiaSettings",
     "SlurmSettings",
     "TiresiasSettings",
     "TunerSettings",
@@ -70,6 +74,7 @@ __all__ = [
     "load_settings",
     "own_job_log",
     "profiles_folder",
+    "settings_example",
     "settings_from",
     "settings_reference",
     "simulation_keys",

@@ -11,6 +11,7 @@ from lucid.config.base import Section
 
 __all__ = [
     "DaemonSettings",
+    "ElasticSettings",
     "Mode",
     "ModelSettings",
     "PoolSettings",
@@ -89,8 +90,10 @@ class Publish(StrEnum):
 class SlurmSettings(Section):
     """How the daemon talks to Slurm."""
 
-    client: Literal["command", "rest"] = "command"
-    """By Slurm's own commands, or by slurmrestd."""
+    client: Literal["command", "rest", "pyslurm"] = "command"
+    """By Slurm's own commands, by slurmrestd, or by pyslurm 25.11.2 or later. You install pyslurm yourself
+    (it is under GPL-2, and no part of Lucid). Over pyslurm lucidd observes and orders, and needs the commands
+    besides."""
     rest_url: str = ""
     """unix:/run/slurmrestd/slurmrestd.sock, or http://host:6820."""
     rest_token_file: str = ""
@@ -120,7 +123,22 @@ class SlurmSettings(Section):
     @property
     def packs(self) -> bool:
         """Can every change that pack mode makes be written this way?"""
-        return self.client == "command" or self.rest_commands
+        return self.client == "command" or (self.client == "rest" and self.rest_commands)
+
+    @property
+    def not_packed(self) -> str:
+        """Why pack mode is not to be had this way, and what to do; empty: it is."""
+        if self.packs:
+            return ""
+        if self.client == "pyslurm":
+            return (
+                "pyslurm does not tell all of what a job asks for (--gpu-bind, exact CPUs and memory): set "
+                "slurm.client = 'command', or observe or order here"
+            )
+        return (
+            "slurmrestd cannot change one task of an array, nor requeue before 26.05: set slurm.rest_commands = true "
+            "(scontrol, behind slurm.prefix, does that), or slurm.client = 'command', or observe or order here"
+        )
 
 
 class PoolSettings(Section):
@@ -133,6 +151,18 @@ class PoolSettings(Section):
     """GPUs to which each VC is entitled: { vc-a = 8, vc-b = 4 }. Only VCs named here lend and borrow."""
 
 
+class ElasticSettings(Section):
+    """Jobs whose users opted in to be resized (``lucid:elastic=`` in the comment), under a policy that resizes."""
+
+    reports_dir: str = ""
+    """Where such jobs report their progress (lucid-report), on a file system that their nodes and this host have; all
+    users write there (mode 1777). Empty: nothing is resized, and a policy that must resize does not start."""
+    resize_every_s: float = Field(300.0, ge=0)
+    """A job that was resized, or started, keeps its GPUs for at least so long."""
+    silent_s: float = Field(900.0, gt=0)
+    """A job that has not reported for so long while it runs keeps the GPUs that it has."""
+
+
 class DaemonSettings(Section):
     """What lucidd looks after, and where it keeps its state."""
 
@@ -141,6 +171,7 @@ class DaemonSettings(Section):
     profiling_partition: str = ""
     """Where new jobs are profiled; empty: nowhere, and profiles come from earlier runs and samplers in place."""
     pool: PoolSettings = PoolSettings()
+    elastic: ElasticSettings = ElasticSettings()
     policy: str = "lucid"
     """What decides in pack mode: a policy that can run live (docs/policies.md)."""
     state_dir: str = "/var/lib/lucid"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from lucid.config.base import Section, simulated
 
@@ -22,6 +22,7 @@ __all__ = [
     "PolluxSettings",
     "ProfilingSettings",
     "ReservationSettings",
+    "SiaSettings",
     "TiresiasSettings",
     "with_defaults",
 ]
@@ -126,9 +127,9 @@ class ReservationSettings(Section):
 class FairnessSettings(Section):
     """What Lucid's own order owes to those whom it passes over."""
 
-    beyond_plain_s: float | None = Field(None, gt=0)
+    beyond_plain_s: float | None = Field(None, ge=0)
     """The starvation bound: no job waits for more than this beyond when plain Slurm order (``policy.backfill``) would
-    have started it; unset: no such promise."""
+    have started it. 0: no such promise. Unset: lucidd promises 12 h (43200), a plain replay nothing."""
     keep_from: float = Field(0.5, ge=0, le=1)
     """From this share of the bound on a job goes before all others, and nodes are kept for it."""
     share_bound: float = Field(1.0, ge=1)
@@ -149,6 +150,9 @@ class LendingSettings(Section):
     short jobs on idle GPUs."""
     longest_s: float = Field(14400.0, gt=0)
     """Jobs expected to take longer than this do not borrow."""
+    large: bool = True
+    """Of each VC's jobs larger than one node (``policy.reservation.above_gpus``), the one that has waited longest
+    borrows whatever its estimate."""
     bound_s: float | None = Field(43200.0, gt=0)
     """What a lender is promised: none of its jobs waits for more than this beyond when plain Slurm order would have
     started it on GPUs of the VC's own. From ``policy.fairness.keep_from`` of it on, the job goes before all others of
@@ -211,11 +215,49 @@ class PolluxSettings(Section):
     """Of the search's random numbers."""
 
 
+class SiaSettings(Section):
+    """Sia (decision 0037)."""
+
+    interval_s: float = Field(60.0, gt=0)
+    """Seconds between rounds."""
+    p: float = Field(-0.5)
+    """Fairness: the power to which each job's normalised goodput is raised. Below 0 the sum is made as small as
+    possible, which looks at the jobs that have least; it must not be 0."""
+    no_gpus: float = Field(1.1, ge=0)
+    """What a job without GPUs costs the sum (lambda); above 1 no GPU stays idle while a job could use it."""
+    restart_s: float = Field(30.0, ge=0)
+    """What it assumes that a restart costs."""
+    gap: float = Field(1e-4, ge=0)
+    """How far, relatively, the sum may be from the best one."""
+    most_nodes: int = Field(1000, ge=1)
+    """Most nodes of the solver's search tree in a round: a bound on its effort."""
+    speeds: dict[str, float] = Field(default_factory=dict)
+    """How fast a GPU of a type computes, relative to a type that is not named: ``{a100 = 2.5, t4 = 1.0}``."""
+
+    @field_validator("p")
+    @classmethod
+    def _not_zero(cls, value: float) -> float:
+        if value == 0:
+            raise ValueError("must not be 0: all bundles of GPUs would be worth the same")
+        return value
+
+    @field_validator("speeds")
+    @classmethod
+    def _above_zero(cls, value: dict[str, float]) -> dict[str, float]:
+        if any(not 0 < speed < float("inf") for speed in value.values()):
+            raise ValueError("each speed must be above 0")
+        return value
+
+
 class OptimusSettings(Section):
     """Optimus (rows O1-O18)."""
 
     interval_s: float = Field(600.0, gt=0)
     """Seconds between rounds."""
+    epochs_left: Literal["true", "measured"] = "true"
+    """What ``optimus`` (not ``optimus-fitted``) knows of the epochs that a job has left: the truth; or, as in the
+    evaluation by Pollux's authors, what a measured run took after the present epoch, so next to nothing in the
+    last."""
     seed: int = Field(0, ge=0)
     """Of the lot by which jobs that nobody knows are tried out."""
 
@@ -272,13 +314,17 @@ class PolicySettings(Section):
     backfill: BackfillSettings = BackfillSettings()
     tiresias: TiresiasSettings = simulated(TiresiasSettings(), policy="tiresias")
     muri: MuriSettings = simulated(MuriSettings(), policy="muri")
+    sia: SiaSettings = simulated(SiaSettings(), policy="sia")
     pollux: PolluxSettings = simulated(PolluxSettings(), policy="pollux")
     optimus: OptimusSettings = simulated(OptimusSettings(), policy="optimus")
     restart_overhead_s: float = simulated(40.0, ge=0, policy="srtf")
     """What srtf assumes that one preemption costs."""
 
 
-LIVE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"profiling": {"restarts": "asked", "users_in_turn": True}}
+LIVE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "profiling": {"restarts": "asked", "users_in_turn": True},
+    "fairness": {"beyond_plain_s": 43200.0},
+}
 """What lucidd does where the file says nothing, and a replay as live with it; a plain replay does as published."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,9 +14,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from lucid.config.base import of_simulations
+from lucid.config.policy import LIVE_DEFAULTS
 from lucid.config.whole import Settings
 
-__all__ = ["settings_reference"]
+__all__ = ["settings_example", "settings_reference"]
 
 _HEAD: Final = """# Settings
 
@@ -32,6 +34,14 @@ _SIMULATIONS: Final = """
 
 They stand in a file for `lucidctl simulate --config`. lucidd does not start with a file that sets one of them; it
 takes those of the policy that `daemon.policy` names.
+"""
+_EXAMPLE: Final = """\
+# An example of /etc/lucid/lucid.toml: every key that lucidd reads, with its meaning and lucidd's default.
+# `lucidctl settings --example` prints this file. Every key is optional. To set one, remove the # in front of it.
+# To begin, name the partitions to look after (docs/install.md); lucidd changes nothing in "observe":
+#
+#   [daemon.partitions]
+#   vc-a = "observe"
 """
 _ORDER: Final = ("daemon", "slurm", "policy", "models", "tuner", "efficiency", "web", "overheads")
 _BOUNDS: Final = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
@@ -58,6 +68,30 @@ def settings_reference() -> str:
         for table in sorted(tables, key=lambda name: _ORDER.index(name.partition(".")[0])):
             parts.append(_table([key for key in some if key.table == table]))
     return "\n".join(parts)
+
+
+def settings_example() -> str:
+    """An example of lucid.toml: every key that lucidd reads, behind a #, with its meaning and its default."""
+    parts = [_EXAMPLE]
+    live = [key for key in _keys(Settings, "", simulated=False) if not key.simulated]
+    tables = dict.fromkeys(key.table for key in live)
+    for table in sorted(tables, key=lambda name: _ORDER.index(name.partition(".")[0])):
+        some = [key for key in live if key.table == table]
+        parts += [f"[{table}]", _comment(some[0].says), "", *map(_example_of, some)]
+    return "\n".join(parts)
+
+
+def _example_of(key: _Key) -> str:
+    live = LIVE_DEFAULTS.get(key.table.removeprefix("policy."), {}) if key.table.startswith("policy.") else {}
+    value = live.get(key.name, key.field.get_default(call_default_factory=True))
+    given = f"#{key.name} =" + ("" if value is None else f" {_toml(value)}")
+    values = _allowed(key.field).replace("`", "")
+    return f"{_comment(_says(key.field))}\n# Values: {values}{'; unset by default' * (value is None)}\n{given}\n"
+
+
+def _comment(text: str) -> str:
+    plain = text.replace("\\|", "|").replace("``", "`")
+    return "\n".join(textwrap.wrap(plain, 110, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False))
 
 
 def _keys(section: type[BaseModel], table: str, *, simulated: bool) -> Iterator[_Key]:

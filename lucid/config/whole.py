@@ -88,11 +88,7 @@ def settings_from(data: dict[str, Any], where: str, text: str = "") -> Settings:
             )
     packs = [name for name, mode in settings.daemon.partitions.items() if mode is Mode.PACK]
     if packs and not settings.slurm.packs:
-        raise ConfigError(
-            f"{where}: daemon.partitions.{packs[0]} = 'pack', but slurmrestd cannot change one task of an array, nor "
-            "requeue before 26.05: set slurm.rest_commands = true (scontrol, behind slurm.prefix, does that), or "
-            "slurm.client = 'command', or observe or order here"
-        )
+        raise ConfigError(f"{where}: daemon.partitions.{packs[0]} = 'pack', but {settings.slurm.not_packed}")
     return settings
 
 

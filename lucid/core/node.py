@@ -28,6 +28,8 @@ class Node:
     """Of these, held by jobs without GPUs, which are not planned."""
     mem_used_mib: int = 0
     """The same of its memory."""
+    gpu_type: str = ""
+    """Type of its GPUs, where that is known."""
 
     @property
     def cpus_left(self) -> int:

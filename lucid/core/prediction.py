@@ -15,6 +15,7 @@ __all__ = [
     "TINY",
     "TINY_ABOVE",
     "DurationTerms",
+    "MeasuredRun",
     "Prediction",
     "Split",
     "StageTimes",
@@ -79,6 +80,16 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """A run with the batch of an elastic job, measured before. ``left``: the passes over the data that it took after
+    the present epoch, for a job that has ended 0, 1, ... epochs. ``epoch_s``: seconds of a pass on 1, 2, ... GPUs,
+    whether or not they divide the batch."""
+
+    left: tuple[float, ...]
+    epoch_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """``duration_s``: expected run time alone on its GPUs, from start to end. ``share_score``: 0, 1, 2, or
     ``None`` until the job is measured. The sources name the predictor, for explanations; the terms
@@ -86,7 +97,8 @@ class Prediction:
     ``stages``: what a dry run of the job's model showed, if there was one.
 
     Of an elastic job, where the predictor can say: ``epochs``, passes over its data in all, and ``epoch_s``,
-    seconds for one of them on 1, 2, ... GPUs of as few nodes as possible, with the batch as submitted."""
+    seconds for one of them on 1, 2, ... GPUs of as few nodes as possible, with the batch as submitted. ``measured``:
+    what a run that was measured before says of both."""
 
     duration_s: float
     duration_source: str
@@ -94,6 +106,7 @@ class Prediction:
     share_source: str = ""
     epochs: float | None = None
     epoch_s: tuple[float, ...] = ()
+    measured: MeasuredRun | None = None
     stages: StageTimes | None = None
     duration_terms: DurationTerms | None = None
     share_splits: tuple[Split, ...] = ()
@@ -122,6 +135,8 @@ class Prediction:
 def prediction_to_dict(prediction: Prediction) -> dict[str, Any]:
     """JSON form."""
     data: dict[str, Any] = to_json(prediction)
+    if prediction.measured is None:
+        del data["measured"]  # a replay's alone: no cluster tells it
     return data
 
 

@@ -79,7 +79,7 @@ def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float
     models = live_models(settings, config, memory)
     client = make_client(slurm, breaker, left_out)
     accounting = None
-    if slurm.client == "command" or slurm.rest_commands:
+    if slurm.client != "rest" or slurm.rest_commands:
         # slow accounting is no reason to ask slurmctld less often
         accounting = SacctClient(CommandClient(slurm.prefix, Breaker(monotonic_s), slurm.timeout_s, left_out))
     return Parts(settings, client, breaker, store, source, clock, models, memory, accounting, left_out, monotonic_s)

@@ -13,12 +13,12 @@ from lucid.adapters.slurm.shares import FairShares
 from lucid.adapters.store.recorder import StoreRecorder
 from lucid.config import Mode
 from lucid.core.job import Stage
-from lucid.core.ports import Forecaster, Predictor
+from lucid.core.ports import Capability, Forecaster, Predictor
 from lucid.daemon.build import Parts
 from lucid.live.catch_up import CatchUp
 from lucid.live.models import LiveModels, live_forecaster
 from lucid.live.modes import live_profiling
-from lucid.live.policies import live_policy, live_predictor
+from lucid.live.policies import live_policy, live_predictor, needs_of
 from lucid.live.policy_memory import PolicyMemory
 from lucid.live.published import Publisher
 from lucid.live.records import with_records
@@ -48,6 +48,8 @@ class Cycles:
     ) -> None:
         """``modes``: in force now, by partition; ``token``: of the lease; ``slurm_knows_all``: see ``Leader``."""
         settings = parts.settings
+        profiling = live_profiling(settings.policy)
+        needs = needs_of(settings)
         self.token = token
         self.shares = _fair_shares(parts)
         self.cluster = SlurmCluster(
@@ -58,11 +60,12 @@ class Cycles:
             settings.slurm,
             settings.daemon,
             modes,
-            lambda job: goes_through_profiling(job, live_profiling(settings.policy)),
+            lambda job: Capability.PROFILE in needs and goes_through_profiling(job, profiling),
             token,
             self.shares,
             slurm_knows_all,
             settings.policy.lending.mode != "off",
+            Capability.RESIZE in needs,
         )
         self._parts = parts
         self._seen_modes = modes
@@ -109,7 +112,9 @@ class Cycles:
         for done in mended:
             _LOG.info(done)
         self._mended = bool(mended)
+        undone = cluster.factors.undone
         cluster.order(self._site_factors(result))
+        self._tally.undone += cluster.factors.undone - undone
         self._tally.cycle(result, self._cycle.memory, self._modes(), parts.monotonic_s() - began_s)
         self._log(result)
         return result

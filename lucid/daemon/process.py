@@ -41,7 +41,12 @@ _RENEW_EVERY_S = 3
 def main(arguments: list[str] | None = None) -> int:
     """Read the configuration, and turn until told to stop. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="lucidd", description="Schedule GPU jobs on Slurm.")
-    parser.add_argument("--config", type=Path, default=Path(os.environ.get("LUCID_CONFIG", "/etc/lucid/lucid.toml")))
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=Path(os.environ.get("LUCID_CONFIG", "/etc/lucid/lucid.toml")),
+        help="the settings (%(default)s; or what LUCID_CONFIG names)",
+    )
     parser.add_argument("--once", action="store_true", help="one cycle, then stop")
     given = parser.parse_args(arguments)
     handler = logging.StreamHandler(sys.stderr)

@@ -57,10 +57,12 @@ def tell_status(
     lasts_s: float,
     tally: Tally | None,
     private_data: Sequence[str] | None,
+    too_old: str,
 ) -> None:
     """Put the picture into the store, and publish of it what names nobody. ``count``: cycles so far; ``cycles``:
     while this daemon has the lease; ``snapshot``: of this turn, if it went well; ``lasts_s``: how long a lease lasts;
-    ``tally``: what this process has counted; ``private_data``: as ``PrivateData.words``.
+    ``tally``: what this process has counted; ``private_data``: as ``PrivateData.words``; ``too_old``: why this Slurm
+    is not packed.
 
     Raises:
         StoreError: it cannot be written.
@@ -77,6 +79,7 @@ def tell_status(
         "failed_turns": turns.failed,
         "left_out": parts.left_out.told(),
         "private_data": private_data,
+        "too_old": too_old,
     }
     if tally is not None:
         status["counts"] = tally.to_dict()
@@ -86,6 +89,7 @@ def tell_status(
         if cycles.shares is not None:
             status["no_fair_share"] = cycles.shares.why_none
         status["aside"] = cycles.cluster.aside()
+        status["elastic"] = cycles.cluster.elastic()
         public = {key: status[key] for key in ("modes", "paused", "aside")}
         publisher.write(now_s, {**public, "lasts_s": lasts_s})
     parts.store.put_view("status", status)

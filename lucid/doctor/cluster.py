@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lucid.adapters.slurm.client import Inspector
+from lucid.adapters.slurm.client import FIRST_TO_PACK, TOO_OLD, Inspector
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import JobDefaults
@@ -20,7 +20,6 @@ from lucid.live.finding import Finding, bad, warn
 
 __all__ = ["Site", "look_over_site", "see_site"]
 
-_REPLACES = (23, 11)
 _HELD_S = 300.0
 _SKEW_WARN_S, _SKEW_BAD_S = 5.0, 60.0
 _SLOTS = 2
@@ -120,11 +119,8 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
             f"accounting does not answer ({site.accounting}): jobs go on, and Lucid learns later from those that end",
             "start slurmdbd, and the data base behind it",
         )
-    if Mode.PACK in modes.values() and site.version < _REPLACES:
-        yield bad(
-            f"Slurm {version} adds to a waiting job's request instead of replacing it",
-            "pack mode needs 23.11 or later; use order",
-        )
+    if Mode.PACK in modes.values() and site.version < FIRST_TO_PACK:
+        yield bad(TOO_OLD.format(*site.version), "lucidd orders there, and packs nothing: use order")
     yield from _job_defaults(modes, site)
     if site.config is None:
         yield warn(

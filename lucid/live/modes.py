@@ -12,30 +12,31 @@ from lucid.live.switches import switches_of
 __all__ = ["live_profiling", "modes_from", "policy_settings"]
 
 
-def modes_from(settings: Settings, switches: Mapping[str, str]) -> dict[str, Mode]:
+def modes_from(settings: Settings, switches: Mapping[str, str], slurm_packs: bool = True) -> dict[str, Mode]:
     """The mode of each partition: from the configuration, overruled by what ``lucidctl mode`` set; all of them
-    ``observe`` while paused; at most ``order`` where the client cannot write what ``pack`` needs."""
+    ``observe`` while paused; at most ``order`` where the client cannot write what ``pack`` needs, or Slurm is too old
+    for it (not ``slurm_packs``)."""
     modes: dict[str, Mode] = {}
     set_by_hand = switches_of(switches)
     paused = switches.get("paused") == "1"
     for name, configured in settings.daemon.partitions.items():
         text = set_by_hand[name].mode if name in set_by_hand else str(configured)
         modes[name] = Mode.OBSERVE if paused or text not in set(Mode) else Mode(text)
-        if modes[name] is Mode.PACK and not settings.slurm.packs:
+        if modes[name] is Mode.PACK and not (settings.slurm.packs and slurm_packs):
             modes[name] = Mode.ORDER
     return modes
 
 
 def policy_settings(settings: Settings, able: frozenset[Capability]) -> PolicySettings:
     """The policy's settings as this cluster can honour them, and with the daemon's rule on whose jobs may share."""
-    policy = settings.policy
+    policy = with_defaults(settings.policy, LIVE_DEFAULTS)
     packing: dict[str, Any] = {
         "same_user_only": not settings.daemon.share_across_users,
         "mps": settings.daemon.mps,
     }
     if Capability.SHARE not in able:
         packing["gss"] = 0
-    profiling = live_profiling(policy)
+    profiling = policy.profiling
     if Capability.PROFILE not in able:
         profiling = profiling.model_copy(update={"enabled": False})
     return policy.model_copy(

@@ -24,7 +24,13 @@ from lucid.models.packing.pair_memory import PairMemory
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policy import Policy, known_policies, make_policy
 
-__all__ = ["LivePolicy", "check_policy", "live_models", "live_policy", "live_predictor"]
+__all__ = ["LivePolicy", "check_policy", "live_models", "live_policy", "live_predictor", "needs_of"]
+
+
+_ROUNDS = "rounds at exact times"
+_BY_ROUNDS = frozenset(["optimus", "optimus-drf", "optimus-fitted"])
+"""Between rounds these decide nothing, and a round is at one moment: lucidd's looks never fall on it, so that every
+job would wait for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,16 @@ def check_policy(settings: Settings, where: str) -> None:
             f"{where}: daemon.policy = {name!r}: it stops running jobs, which then start over; "
             f'that takes policy.profiling.restarts = "allowed"; {_known(settings, able)}'
         )
+    if (
+        Capability.RESIZE in lacking
+        and settings.slurm.packs
+        and {*lacking} <= {Capability.RESIZE, Capability.PREEMPT}
+    ):
+        raise ConfigError(
+            f"{where}: daemon.policy = {name!r}: it resizes jobs, and lacks {Capability.RESIZE} here: set "
+            f"daemon.elastic.reports_dir to a folder where such jobs report their progress (lucid-report); "
+            f"{_known(settings, able)}"
+        )
     if lacking:
         raise ConfigError(
             f"{where}: daemon.policy = {name!r}: it needs {', '.join(lacking)}, which Slurm does not offer Lucid "
@@ -116,12 +132,25 @@ def _most(settings: Settings) -> frozenset[Capability]:
         able.add(Capability.PROFILE)
     if live_profiling(settings.policy).restarts == "allowed":
         able.add(Capability.PREEMPT)  # whom it preempts is started over
+    if settings.daemon.elastic.reports_dir:
+        able.add(Capability.RESIZE)
     return frozenset(able)
 
 
+def needs_of(settings: Settings) -> frozenset[Capability]:
+    """What the policy of lucidd needs of the cluster, with these settings."""
+    return _needs(settings.daemon.policy, settings, _most(settings))
+
+
+def _needs(name: str, settings: Settings, able: frozenset[Capability]) -> frozenset[Capability]:
+    return make_policy(name, policy_settings(settings, able), HistoryPredictor()).needs
+
+
 def _lacking(name: str, settings: Settings, able: frozenset[Capability]) -> list[str]:
-    policy = make_policy(name, policy_settings(settings, able), HistoryPredictor())
-    return sorted(policy.needs - able)
+    needs = _needs(name, settings, able)
+    if Capability.RESIZE in needs & able:
+        able |= {Capability.PREEMPT}  # it stops elastic jobs only, whose users said that they go on from a checkpoint
+    return [*((_ROUNDS,) if name in _BY_ROUNDS else ()), *sorted(needs - able)]
 
 
 def _runnable(settings: Settings, able: frozenset[Capability]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ __all__ = ["Published", "Publisher", "published_file", "without_names"]
 
 _LOG = logging.getLogger("lucidd")
 _EVERY_S = 5.0
+_SHARE = 0.05
+"""Of lucidd's time that the file may take, at the most."""
 
 
 def published_file(settings: Settings) -> Path:
@@ -107,7 +110,7 @@ class Publisher:
         self._picture: Mapping[str, Any] | None = None
         self._times: Mapping[str, Any] | None = None
         self._written: tuple[object, ...] = ()
-        self._next_s, self._trouble = float("-inf"), ""
+        self._next_s, self._every_s, self._trouble = float("-inf"), _EVERY_S, ""
 
     def take(self, picture: Mapping[str, Any]) -> None:
         """The picture of this cycle."""
@@ -120,9 +123,9 @@ class Publisher:
     def write(self, now_s: float, status: Mapping[str, Any]) -> None:
         """At the end of a cycle, with a *status* that names nobody. Where the file cannot be written, that is told,
         and no decision waits for it."""
-        if self._next_s - _EVERY_S <= now_s < self._next_s or self._picture is None:
+        if self._next_s - self._every_s <= now_s < self._next_s or self._picture is None:
             return
-        self._next_s = now_s + _EVERY_S
+        self._next_s, began_s = now_s + self._every_s, time.perf_counter()
         news = (self._picture["now_s"], dict(status))
         try:
             if not self._on:
@@ -135,6 +138,7 @@ class Publisher:
                     told[START_TIMES] = _times_without_names(self._times, users)
                 write_public(self.path, json.dumps(told).encode())
                 self._written = news
+                self._every_s = max(_EVERY_S, (time.perf_counter() - began_s) / _SHARE)
             self._trouble = ""
         except OSError as error:
             if str(error) != self._trouble:

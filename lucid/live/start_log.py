@@ -8,6 +8,7 @@ restart goes on where the daemon before it was.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ __all__ = ["START_TIMES", "StartLog", "run_times_of", "start_times_of"]
 START_TIMES = "start_times"
 """Name of the view."""
 _EVERY_S = 60.0
+_COST = 50.0
+"""A forecast is made at most once in so many times as long as it takes."""
 
 
 def start_times_of(data: Any) -> StartTimes:
@@ -55,7 +58,7 @@ class StartLog:
         self._times, self._run_times = start_times_of(self._kept), run_times_of(self._kept)
         self._estimates: dict[str, float] = {}
         """Seconds, by job: as told when the job was first seen."""
-        self._next_s = float("-inf")
+        self._next_s, self._every_s = float("-inf"), _EVERY_S
 
     @property
     def kept(self) -> Any:
@@ -78,15 +81,17 @@ class StartLog:
             else:
                 times.started(job_id, entry.start_s)
             changed = True
-        if self._next_s - _EVERY_S <= now_s < self._next_s:  # outside where the clock was set back
+        if self._next_s - self._every_s <= now_s < self._next_s:  # outside where the clock was set back
             if changed:
                 self._keep()
             return
         at_once = {action.job_id for action in plan.actions if isinstance(action.decision, Start)}
         new = [job_id for job_id in waiting if job_id not in times.open and job_id not in at_once]
         if new:
-            self._next_s = now_s + _EVERY_S
+            began_s = time.perf_counter()
             ahead = forecast(snapshot, plan, self._policy, pair_speed=self._pair_speed, run_times=self._run_times)
+            self._every_s = max(_EVERY_S, _COST * (time.perf_counter() - began_s))
+            self._next_s = now_s + self._every_s
             for job_id in new:
                 wait = wait_of(*waiting[job_id], ahead)
                 if wait is not None:

@@ -126,6 +126,8 @@ class Tally:
         self._restarts = dict.fromkeys(RESTARTS, 0)
         self._shared, self._saved, self._lost = (dict.fromkeys(SPEEDS, 0.0) for _ in range(3))
         self._failed = 0
+        self.undone = 0
+        """Site factors that Slurm took back."""
         self._promises: dict[str, tuple[str, float, float]] = promises_of(before)
         self._starvation: dict[str, dict[str, float]] = {}
         self._at_s: float | None = None
@@ -192,6 +194,7 @@ class Tally:
             "cycle_s": self._cycle.to_dict(),
             "plan_s": self._plan.to_dict(),
             "failed": self._failed,
+            "factors_undone": self.undone,
             "done": dict(self._done),
             "refused": dict(self._refused),
             "restarts": dict(self._restarts),

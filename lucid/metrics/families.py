@@ -116,6 +116,11 @@ def _work(counts: Mapping[str, Any]) -> Iterator[Metric]:
     yield counter("lucid_actions", "What lucidd did to jobs.", each("done"), ("verb",))
     yield counter("lucid_refusals", "What was decided and not done, by cause.", each("refused", CAUSES), ("cause",))
     yield counter(
+        "lucid_site_factors_undone",
+        "Site factors of order mode that Slurm took back; lucidd writes them again.",
+        {(): number(counts.get("factors_undone"))},
+    )
+    yield counter(
         "lucid_restarts", "Running jobs that lucidd started over, by cause.", each("restarts", RESTARTS), ("cause",)
     )
     yield counter(

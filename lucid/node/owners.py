@@ -21,6 +21,8 @@ __all__ = ["Owners"]
 _CGROUP_JOB: Final = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
 _CGROUP_SLUID: Final = re.compile(r"/(s[0-9A-HJKMNP-TV-Z]{13})(?:/|$)", re.MULTILINE)
 _STEP: Final = re.compile(r"slurmstepd: \[(\d+)\.")
+_MPS_SERVER: Final = "nvidia-cuda-mps"
+"""The kernel keeps 15 characters of a name."""
 _DEEPEST: Final = 64
 _MOST: Final = 8192
 
@@ -59,6 +61,10 @@ class Owners:
                 if ancestor in given:
                     return given[ancestor]
         return found
+
+    def serves_mps(self, pid: int) -> bool:
+        """Is this the server of MPS? Drivers charge it with what its clients do on the GPU."""
+        return self._read(pid, "comm").startswith(_MPS_SERVER)
 
     def _read(self, pid: int, name: str) -> str:
         try:

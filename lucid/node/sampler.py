@@ -256,7 +256,8 @@ class Sampler:
             watched.note(f"Xid {reading.xid} on {reading.uuid}")
         processes = reading.processes
         # NVML lists only processes that were at work of late: beside those, one not listed did nothing
-        told = processes is not None and any(p.sm_util is not None for p in processes)
+        working = [p for p in processes or () if p.sm_util is not None]
+        told = bool(working) and not any(self._owners.serves_mps(p.pid) for p in working)
         idle = processes is not None and (not own or reading.gpu_util == 0)
         return GpuSample(
             reading.gpu_util,

@@ -1,4 +1,6 @@
-"""Safety rule of pools: beyond its quota a VC starts only jobs that may borrow and jobs whose turn has come."""
+"""Safety rule of pools: beyond its quota a VC starts only jobs that may borrow and jobs whose turn has come.
+
+Short jobs may borrow, and of a VC's large jobs one in each plan."""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from lucid.config import LendingSettings
 from lucid.core.decision import PartitionPlan, Regroup, Release, Requeue, Resize, Start
 from lucid.core.placement import placement_gpus
 from lucid.core.prediction import Prediction
-from lucid.core.reason import PlainOrder
+from lucid.core.reason import LargeBorrows, PlainOrder
 from lucid.core.rounding import past
 from lucid.core.snapshot import Partition
 from lucid.errors import UnsafeAction
@@ -40,7 +42,9 @@ def check_quotas(
     held: dict[str, int] = {}
     for placement, entry in holders(e for e in partition.running if e.job.id not in leaving).items():
         held[entry.job.vc] = held.get(entry.job.vc, 0) + placement_gpus(placement)
-    longest_s = lending.longest_s if lending is not None and lending.mode == "borrow" else -1.0
+    borrow = lending is not None and lending.mode == "borrow"
+    longest_s = lending.longest_s if lending is not None and borrow else -1.0
+    large = set(partition.quotas) if lending is not None and borrow and lending.large else set()
     jobs = {entry.job.id: entry.job for entry in partition.running}
     jobs |= {entry.job.id: entry.job for entry in partition.pending}
     for action in plan.actions:
@@ -53,6 +57,9 @@ def check_quotas(
         held[job.vc] = held.get(job.vc, 0) + placement_gpus(decision.placement)
         quota = partition.quotas.get(job.vc, 0)
         if held[job.vc] <= quota or any(isinstance(r, PlainOrder) and r for r in decision.reasons):
+            continue
+        if job.vc in large and any(isinstance(r, LargeBorrows) and r for r in decision.reasons):
+            large.discard(job.vc)
             continue
         found = predictions.get(job.id)
         if found is None or past(found.duration_s, longest_s):

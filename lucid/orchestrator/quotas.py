@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lucid.config import LendingSettings
 from lucid.core.job import Job, Running
 from lucid.core.placement import Placement, placement_gpus
-from lucid.core.reason import Borrows, Quota, Reason
+from lucid.core.reason import Borrows, LargeBorrows, Quota, Reason
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.timeline import End
 
@@ -47,6 +47,8 @@ class Quotas:
             vc = entry.job.vc
             held[vc] = held.get(vc, 0) + entry.gpus
         self._longest_s = lending.longest_s if lending is not None and lending.mode == "borrow" else -1.0
+        self.large_borrow = lending is not None and lending.mode == "borrow" and lending.large
+        """May the large job of a VC that has waited longest go beyond the quota?"""
         self._kept: dict[str, list[_Kept]] = {}
 
     def _add(self, vc: str, gpus: int) -> None:
@@ -93,14 +95,27 @@ class Quotas:
         within = self.within(job, estimate_s)
         if within or within.kept or self._longest_s < 0 or job.gpus > within.quota:
             return (within,)
-        beyond = min(within.held + within.gpus - within.quota, within.gpus)
-        return (within, Borrows(estimate_s, self._longest_s, self._lenders(), beyond))
+        return (within, Borrows(estimate_s, self._longest_s, self._lenders(job.vc), _beyond(within)))
+
+    def large(self, job: Job, above: int, waited_s: float) -> tuple[Reason, ...]:
+        """The same for the large job of its VC that has waited longest: a VC whose quota is the size of one such job
+        would have to stand empty for it, and plain order, which starts it on GPUs of the VC's own, does not lend."""
+        within = self.within(job, 0.0)
+        if within or not self.large_borrow or job.gpus > within.quota:
+            return (within,)
+        return (within, LargeBorrows(job.gpus, above, waited_s, self._lenders(job.vc), _beyond(within)))
 
     def open_to(self, job: Job, estimate_s: float) -> bool:
         """The same, without the comparisons."""
         tests = self.tests(job, estimate_s)
         return bool(tests[-1])
 
-    def _lenders(self) -> tuple[str, ...]:
+    def _lenders(self, to: str) -> tuple[str, ...]:
         idle = {vc: quota - self.held.get(vc, 0) for vc, quota in self.of.items()}
-        return tuple(sorted((vc for vc, gpus in idle.items() if gpus > 0), key=lambda vc: (-idle[vc], vc)))
+        return tuple(
+            sorted((vc for vc, gpus in idle.items() if gpus > 0 and vc != to), key=lambda vc: (-idle[vc], vc))
+        )
+
+
+def _beyond(within: Quota) -> int:
+    return min(within.held + within.gpus - within.quota, within.gpus)

@@ -15,7 +15,7 @@ from lucid.core.reason import LargeShare
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.placement import Feasibility
 
-__all__ = ["LOOK_AGAIN_S", "large_share", "next_holder"]
+__all__ = ["LOOK_AGAIN_S", "above", "large_share", "next_holder"]
 
 LOOK_AGAIN_S = 300.0
 """While nodes are kept for a large job, its plan is made anew after so long: time alone moves what is expected of
@@ -29,9 +29,9 @@ def next_holder(
     large job will have."""
     if not settings.enabled:
         return None, None
-    above = _above(gpus_per_node, settings)
+    least = above(gpus_per_node, settings)
     feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
-    large = [e for e in partition.pending if e.job.gpus > above and feasible.bar(e.job) is None]
+    large = [e for e in partition.pending if e.job.gpus > least and feasible.bar(e.job) is None]
     if not large:
         return None, None
     oldest = min(large, key=lambda e: (e.job.submit_s, e.job.rank))
@@ -39,7 +39,7 @@ def next_holder(
     return (oldest, None) if now_s >= due_s else (None, due_s)
 
 
-def _above(gpus_per_node: int, settings: ReservationSettings) -> int:
+def above(gpus_per_node: int, settings: ReservationSettings) -> int:
     """A job of more GPUs than this is large."""
     return gpus_per_node if settings.above_gpus is None else settings.above_gpus
 
@@ -50,15 +50,15 @@ def large_share(
     """The comparison that keeps large jobs to their share of the GPUs that are up while a smaller job waits, made
     with the smaller job that has waited longest, and when it will fail by itself; ``None`` where there is nothing
     to compare, because no job as large runs, they would stay within their share, or no smaller one waits."""
-    above = _above(gpus_per_node, settings)
-    held = sum(entry.gpus for entry in partition.running if entry.job.gpus > above)
+    least = above(gpus_per_node, settings)
+    held = sum(entry.gpus for entry in partition.running if entry.job.gpus > least)
     total = sum(node.gpus for node in partition.nodes if node.available)
     if partition.quotas:
         total = min(total, sum(partition.quotas.values()))
     if not held or held + holder.job.gpus <= settings.most_share * total or settings.most_share >= 1:
         return None, None
     feasible = Feasibility(partition, up_only=True)  # large jobs need not give way to a job that can never start
-    smaller = [e for e in partition.pending if e.job.gpus <= above and feasible.bar(e.job) is None]
+    smaller = [e for e in partition.pending if e.job.gpus <= least and feasible.bar(e.job) is None]
     if not smaller:
         return None, None
     first = min(smaller, key=lambda e: (e.job.submit_s, e.job.rank))

@@ -58,6 +58,7 @@ class Spell:
     card_mem_util: float | None = None
     dram_active: float | None = None
     mem_mib: float | None = None
+    sm_active: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +246,7 @@ def _spell(points: Sequence[Point]) -> Spell | None:
         mean_of(point.card_mem_util for point in points),
         mean_of(point.dram_active for point in points),
         max((point.mem_mib for point in points if point.mem_mib is not None), default=None),
+        mean_of(point.sm_active for point in points),
     )
 
 

@@ -256,7 +256,7 @@ class ActingFloor(Floor):
                 live.training.leave()
             ran_s = view.ran_s + view.elapsed_s(self._now_s)
             waiting = Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1)
-        live.partition = self._home(view.job)
+        live.partition, live.home_only = self._home(view.job), True
         self._wait(live, waiting)
 
     def _keep(self, live: Live) -> None:

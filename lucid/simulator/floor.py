@@ -51,6 +51,8 @@ class Floor:
             view = replace(view, progress=live.training.progress())
         if self._interleaving is not None:
             view = replace(view, work=Work(live.item.duration_s - live.work_s, self._now_s, 0.0))
+        if live.home_only:
+            view = replace(view, home_only=True)
         live.view = view
         room = self._rooms[live.partition]
         room.pending[view.job.id] = view

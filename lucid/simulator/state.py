@@ -66,6 +66,8 @@ class Live:
     """No work is done before: it is starting."""
     parted: bool = False
     """Was it parted from a partner? It then runs alone."""
+    home_only: bool = False
+    """Did it come home from a profiling node? It is not lent to one again: it would be started over for ever."""
     epoch: int = 0
     """Raised whenever the end in the heap becomes void."""
     run: int = 0

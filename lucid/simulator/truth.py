@@ -13,7 +13,7 @@ from typing import Protocol
 
 from lucid.binder.contention import contention_score, contention_speeds
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.prediction import Prediction
+from lucid.core.prediction import MeasuredRun, Prediction
 from lucid.errors import TraceError
 from lucid.simulator.traces.record import Trace
 
@@ -121,14 +121,16 @@ class OraclePredictor:
         item = self._jobs[job.id]
         epochs: float | None = None
         epoch_s: tuple[float, ...] = ()
+        measured: MeasuredRun | None = None
         if item.learning is not None and job.elastic is not None:
             epochs, epoch_s = item.learning.epochs, item.learning.epoch_s(job.elastic.max_gpus)
+            measured = item.learning.measured(job.elastic.max_gpus)
         score, source = item.share_label, self.name
         if profile is None:
             score = None
         elif score is None:
             score, source = contention_score(profile), "contention model"
-        return Prediction(item.duration_s, self.name, score, source, epochs, epoch_s)
+        return Prediction(item.duration_s, self.name, score, source, epochs, epoch_s, measured)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
         """The true speeds, where the oracle was given the interference."""

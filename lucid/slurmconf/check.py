@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from lucid.errors import ConfigError
-from lucid.slurmconf.install import FILES, PROGRAMS, program_in, shipped_content
+from lucid.slurmconf.conf_text import Texts, read_text, read_texts, statements_of
+from lucid.slurmconf.install import FILES, PROGRAMS, of_package, program_in, shipped_content
 from lucid.slurmconf.nodes import hosts_in
 
 __all__ = ["Finding", "check_installation", "heartbeat_in", "settings_in"]
-
-_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,27 +26,19 @@ class Finding:
     remedy: str = ""
 
 
-@dataclass(slots=True)
-class _Conf:
-    """slurm.conf with what it includes: settings by small-letter key, and NodeName lines."""
-
-    settings: dict[str, str] = field(default_factory=dict)
-    nodes: list[dict[str, str]] = field(default_factory=list)
-
-
 def check_installation(root: Path, conf: str = "etc/slurm/slurm.conf") -> list[Finding]:
     """Look at the files below *root*, in the order in which an administrator would put them right.
 
     Raises:
         ConfigError: slurm.conf itself cannot be read.
     """
-    settings = _read_conf(root, root / conf)
+    texts = read_texts(root, root / conf)
     folder = (root / conf).parent
     return [
         *_files(root),
-        *_parameters(settings.settings, _models(folder)),
+        *_parameters(texts.settings, _models(folder)),
         *_plugin(root, folder),
-        *_gres(settings, folder / "gres.conf"),
+        *_gres(texts, folder / "gres.conf"),
     ]
 
 
@@ -57,7 +48,7 @@ def settings_in(root: Path, conf: str = "etc/slurm/slurm.conf") -> dict[str, str
     Raises:
         ConfigError: slurm.conf itself cannot be read.
     """
-    return _read_conf(root, root / conf).settings
+    return read_texts(root, root / conf).settings
 
 
 def heartbeat_in(root: Path, conf: str = "etc/slurm/slurm.conf") -> str | None:
@@ -71,8 +62,13 @@ def heartbeat_in(root: Path, conf: str = "etc/slurm/slurm.conf") -> str | None:
 
 
 def _files(root: Path) -> Iterator[Finding]:
+    packaged = of_package(root)
     for file in FILES:
         path = root / file.target
+        if file.daemon and packaged and not path.exists():
+            if (root / file.packaged).exists():
+                yield Finding(f"/{file.packaged}", True, "of the package")
+            continue
         about = f"/{file.target}"
         put = "lucidctl slurm install"
         try:
@@ -145,14 +141,17 @@ def _plugin(root: Path, folder: Path) -> Iterator[Finding]:
         yield Finding("heartbeat", False, f"anybody can write in {where.parent}", f"chmod o-w {where.parent}")
 
 
-def _gres(conf: _Conf, path: Path) -> Iterator[Finding]:
+def _gres(conf: Texts, path: Path) -> Iterator[Finding]:
     remedy = "lucidctl slurm render --nodes … writes gres.conf and the NodeName lines"
     try:
-        rows = [_pairs(line) for line in _lines(path.read_text(encoding="utf-8"))]
-    except (OSError, UnicodeDecodeError):
+        rows = [statement.pairs for statement in statements_of(read_text(path), path)]
+    except ConfigError:
         yield Finding("gres.conf", False, f"{path} cannot be read", remedy)
         return
-    if any(row.get("autodetect", "off").lower() not in ("off", "") for row in rows):
+    lines = [statement.pairs for statement in conf.of("NodeName")]
+    declared = {host: row.get("gres", "") for row in lines for host in _hosts(row.get("nodename", ""))}
+    detected = [row.get("nodename", "") for row in rows if row.get("autodetect", "off").lower() not in ("off", "")]
+    if any(not hosts or any("shard:" in declared.get(host, "") for host in _hosts(hosts)) for hosts in detected):
         yield Finding("gres.conf", False, "AutoDetect names GPUs by their model, which hides their addresses", remedy)
     gpus: dict[str, set[str]] = {}
     slots: dict[str, dict[str, str]] = {}
@@ -164,8 +163,9 @@ def _gres(conf: _Conf, path: Path) -> Iterator[Finding]:
                 slots.setdefault(host, {})[row.get("type", "")] = row.get("count", "")
     if not gpus:
         yield Finding("gres.conf", False, "has no line `NodeName=… Name=gpu Type=g0 File=…`", remedy)
-    declared = {host: row.get("gres", "") for row in conf.nodes for host in _hosts(row.get("nodename", ""))}
-    bad = 0
+    bad, plain = 0, [host for host in gpus if host not in slots and "shard:" not in declared.get(host, "")]
+    if len(plain) < len(gpus):  # nodes of partitions that only observe may stay as they are
+        gpus = {host: types for host, types in gpus.items() if host not in plain}
     for host, types in sorted(gpus.items()):
         wanted = {f"gpu:{kind}:1" for kind in types} | {f"shard:{kind}:2" for kind in types}
         if types != {f"g{number}" for number in range(len(types))}:
@@ -189,38 +189,3 @@ def _hosts(expression: str) -> list[str]:
         return hosts_in(expression)
     except ConfigError:
         return []
-
-
-def _read_conf(root: Path, path: Path, depth: int = 0) -> _Conf:
-    conf = _Conf()
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); name it with --conf, or --root") from None
-    for line in _lines(text):
-        included = re.match(r"include\s+(\S+)", line, re.IGNORECASE)
-        if included and depth < _DEPTH:
-            named = Path(included[1])
-            inner = _read_conf(
-                root, root / named.relative_to("/") if named.is_absolute() else path.parent / named, depth + 1
-            )
-            conf.settings.update(inner.settings)
-            conf.nodes += inner.nodes
-        elif line.lower().startswith("nodename="):
-            conf.nodes.append(_pairs(line))
-        elif not line.lower().startswith("partitionname="):
-            key, _, value = line.partition("=")
-            conf.settings[key.strip().lower()] = value.strip()
-    return conf
-
-
-def _lines(text: str) -> Iterator[str]:
-    """Lines without comments, continued ones (a backslash at the end) joined."""
-    for line in re.sub(r"\\\n", " ", text).splitlines():
-        bare = re.sub(r"(?<!\\)#.*", "", line).strip()
-        if bare:
-            yield bare
-
-
-def _pairs(line: str) -> dict[str, str]:
-    return {key.lower(): value for key, _, value in (word.partition("=") for word in line.split())}

@@ -16,6 +16,8 @@ __all__ = [
     "PROGRAMS",
     "ShippedFile",
     "install_files",
+    "is_lucids",
+    "of_package",
     "program_in",
     "programs_here",
     "shipped_content",
@@ -35,6 +37,12 @@ class ShippedFile:
     site_may_have: bool = False
     daemon: bool = False
 
+    @property
+    def packaged(self) -> str:
+        """Where Lucid's deb and rpm have it, below the root of the file system, if it belongs to lucidd."""
+        name = self.target.rpartition("/")[2]
+        return f"usr/sbin/{name}" if self.executable else f"usr/lib/systemd/system/{name}"
+
 
 PROGRAMS = Path("/opt/lucid/bin")
 """Where docs/install.md puts Lucid's programs, and the units as shipped look for them."""
@@ -47,6 +55,7 @@ FILES = (
     ShippedFile("epilog.d/50-lucid", "etc/slurm/lucid/epilog.d/50-lucid", executable=True),
     ShippedFile("node_hook.sh", "etc/slurm/lucid/node_hook.sh"),
     ShippedFile("task_prolog", "etc/slurm/lucid/task_prolog", executable=True),
+    ShippedFile("lucid_report.py", "etc/slurm/lucid/lucid_report.py", executable=True),
     *(
         ShippedFile(f"mps/{name}", f"etc/slurm/lucid/mps/{name}", executable=True)
         for name in ("start", "stop", "check")
@@ -101,6 +110,11 @@ def programs_here(root: Path) -> Path:
     return here if root == Path("/") and (here / "lucidd").exists() else PROGRAMS
 
 
+def of_package(root: Path) -> bool:
+    """Does Lucid's deb or rpm bring lucidd's own files below *root*? Then nothing is put before them."""
+    return (root / "usr/lib/systemd/system/lucidd.service").exists()
+
+
 def install_files(root: Path, *, force: bool = False, units: bool = False) -> list[str]:
     """Copy every file below *root*; returns what was done, a line a file. Slurm's own configuration is not touched.
 
@@ -116,20 +130,25 @@ def install_files(root: Path, *, force: bool = False, units: bool = False) -> li
     files = [file for file in FILES if file.daemon or not units]
     for file in files:
         target = root / file.target
-        if file.site_may_have and not force and target.exists() and not _ours(target):
+        if file.site_may_have and not force and target.exists() and not is_lucids(target):
             raise ConfigError(
                 f"{target} is there already and is not Lucid's; nothing was written. Call Lucid's from it "
                 "(docs/slurm-install.md, 'A plugin of your own'), or replace it with --force; --units leaves it alone"
             )
     done = []
+    packaged = of_package(root)
     for file in files:
+        if file.daemon and packaged:
+            if (root / file.packaged).exists():
+                done.append(f"packaged   {root / file.packaged}")
+            continue
         target = root / file.target
         content = shipped_content(file, programs_here(root))
         try:
             if target.is_file() and target.read_bytes() == content:
                 done.append(f"unchanged  {target}")
             else:
-                if file.site_may_have and target.exists() and not _ours(target):
+                if file.site_may_have and target.exists() and not is_lucids(target):
                     shutil.copy2(target, target.with_name(target.name + ".before-lucid"))
                 target.parent.mkdir(parents=True, exist_ok=True)
                 write_atomic(target, content, mode=0o755 if file.executable else 0o644)
@@ -140,7 +159,8 @@ def install_files(root: Path, *, force: bool = False, units: bool = False) -> li
     return done
 
 
-def _ours(path: Path) -> bool:
+def is_lucids(path: Path) -> bool:
+    """Is this job_submit.lua or cli_filter.lua one of ours, of whatever version?"""
     try:
         return "Lucid" in path.read_text(encoding="utf-8", errors="replace")[:300]
     except OSError:

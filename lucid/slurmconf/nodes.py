@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lucid.errors import ConfigError
 
-__all__ = ["NodeSpec", "PartitionSpec", "hosts_in", "parse_node", "parse_partition"]
+__all__ = ["NodeSpec", "PartitionSpec", "host_list", "hosts_in", "parse_node", "parse_partition"]
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _HOSTS = re.compile(r"[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)?(,[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)?)*")
@@ -67,6 +68,30 @@ def hosts_in(expression: str) -> list[str]:
                 raise ConfigError(f"{part!r} in {expression!r} is not a range of numbers; write for example [1-4]")
             hosts += [f"{head}{number:0{len(first)}d}{tail}" for number in range(int(first), int(last) + 1)]
     return hosts
+
+
+def host_list(hosts: Iterable[str]) -> str:
+    """The Slurm host list of these hosts: n1, n2, n5 and m are ``m,n[1-2,5]``."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    plain = []
+    for host in sorted(set(hosts)):
+        found = re.fullmatch(r"(.*?)(\d+)", host)
+        if found is None:
+            plain.append(host)
+        else:
+            padded = len(found[2]) if found[2].startswith("0") else 0
+            groups.setdefault((found[1], padded), []).append(int(found[2]))
+    for (head, width), numbers in groups.items():
+        runs: list[list[int]] = []
+        for number in sorted(numbers):
+            if runs and runs[-1][-1] == number - 1:
+                runs[-1].append(number)
+            else:
+                runs.append([number])
+        texts = [f"{r[0]:0{width}d}" + (f"-{r[-1]:0{width}d}" if len(r) > 1 else "") for r in runs]
+        one = len(runs) == 1 and len(runs[0]) == 1
+        plain.append(f"{head}{texts[0]}" if one else f"{head}[{','.join(texts)}]")
+    return ",".join(sorted(plain))
 
 
 def parse_node(text: str) -> NodeSpec:

@@ -6,13 +6,13 @@ only so can a job be sent to a chosen GPU, and only so does Slurm itself keep it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lucid.errors import ConfigError
 from lucid.slurmconf.nodes import NodeSpec, PartitionSpec, hosts_in
 
-__all__ = ["Rendered", "render"]
+__all__ = ["Rendered", "addresses", "gpu_lines", "plugin_conf", "render"]
 
 SLOTS = 2
 """Jobs that may share one GPU. Lucid pairs; it never packs three."""
@@ -64,8 +64,39 @@ def render(
     if len([partition for partition in partitions if partition.default]) > 1:
         raise ConfigError("more than one partition is the default; give --default once")
     return Rendered(
-        _gres_conf(nodes), _slurm_conf(nodes, partitions, files, node_extra or {}), _plugin_conf(nodes, heartbeat)
+        _gres_conf(nodes),
+        _slurm_conf(nodes, partitions, files, node_extra or {}),
+        plugin_conf([node.gpu_type for node in nodes if node.gpu_type], heartbeat),
     )
+
+
+def gpu_lines(hosts: str, devices: Sequence[str]) -> list[str]:
+    """Lines of gres.conf: an address and slots for each GPU. A device is its File, and what else its line says."""
+    lines = [f"NodeName={hosts} Name=gpu Type=g{number} File={device}" for number, device in enumerate(devices)]
+    files = [device.split()[0] for device in devices]
+    return lines + [
+        f"NodeName={hosts} Name=shard Type=g{number} Count={SLOTS} File={file}" for number, file in enumerate(files)
+    ]
+
+
+def addresses(gpus: int) -> str:
+    """What ``Gres=`` of a NodeName line says for so many GPUs."""
+    return ",".join(
+        [*(f"gpu:g{number}:1" for number in range(gpus)), *(f"shard:g{number}:{SLOTS}" for number in range(gpus))]
+    )
+
+
+def plugin_conf(types: Iterable[str], heartbeat: str) -> str:
+    """lucid.plugin.conf: *types* are the GPU models that users may ask for."""
+    lines = [
+        "# Written by `lucidctl slurm render`; read by job_submit.lua and cli_filter.lua.",
+        f"heartbeat {heartbeat}",
+        f"stale {STALE_S}",
+        "route no",
+        "shards lucid",
+        *(f"type {name}" for name in sorted(set(types))),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _gres_conf(nodes: Sequence[NodeSpec]) -> str:
@@ -75,12 +106,7 @@ def _gres_conf(nodes: Sequence[NodeSpec]) -> str:
         "AutoDetect=off",
     ]
     for node in nodes:
-        for number in range(node.gpus):
-            device = node.device.replace("{}", str(number))
-            lines.append(f"NodeName={node.hosts} Name=gpu Type=g{number} File={device}")
-        for number in range(node.gpus):
-            device = node.device.replace("{}", str(number))
-            lines.append(f"NodeName={node.hosts} Name=shard Type=g{number} Count={SLOTS} File={device}")
+        lines += gpu_lines(node.hosts, [node.device.replace("{}", str(number)) for number in range(node.gpus)])
     return "\n".join(lines) + "\n"
 
 
@@ -102,14 +128,12 @@ def _slurm_conf(
         f"TaskProlog={files}/task_prolog",
     ]
     for node in nodes:
-        gres = [f"gpu:g{number}:1" for number in range(node.gpus)]
-        gres += [f"shard:g{number}:{SLOTS}" for number in range(node.gpus)]
         parts = [f"NodeName={node.hosts}"]
         parts += [f"CPUs={node.cpus}"] if node.cpus else []
         parts += [f"RealMemory={node.mem_mib}"] if node.mem_mib else []
         features = [*([node.gpu_type] if node.gpu_type else []), *node.features]
         parts += [f"Feature={','.join(features)}"] if features else []
-        parts += [f"Gres={','.join(gres)}"]
+        parts += [f"Gres={addresses(node.gpus)}"]
         parts += [extra[node.hosts]] if node.hosts in extra else []
         lines.append(" ".join(parts))
     for partition in partitions:
@@ -117,17 +141,4 @@ def _slurm_conf(
         parts += ["Default=YES"] if partition.default else []
         parts += [f"{key}={value}" for key, value in partition.options.items()]
         lines.append(" ".join(parts))
-    return "\n".join(lines) + "\n"
-
-
-def _plugin_conf(nodes: Sequence[NodeSpec], heartbeat: str) -> str:
-    types = sorted({node.gpu_type for node in nodes if node.gpu_type})
-    lines = [
-        "# Written by `lucidctl slurm render`; read by job_submit.lua and cli_filter.lua.",
-        f"heartbeat {heartbeat}",
-        f"stale {STALE_S}",
-        "route no",
-        "shards lucid",
-        *(f"type {name}" for name in types),
-    ]
     return "\n".join(lines) + "\n"

@@ -57,12 +57,14 @@ class ReadOptions:
 
     ``swf_procs_per_gpu``: SWF knows processors only; so many of them are taken as one GPU (rounded up).
     ``keep_cpu_jobs``: keep jobs without GPUs (for learning durations; no simulation will take them).
+    ``applications``: the folder with the profiles of Pollux's applications; unset, the trace's own.
     """
 
     skip_bad: bool = False
     swf_procs_per_gpu: int = 1
     keep_cpu_jobs: bool = False
     progress: Callable[[int, int], None] | None = None
+    applications: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

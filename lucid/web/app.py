@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import lru_cache
+from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
@@ -21,6 +22,7 @@ from lucid.config import WebSettings
 from lucid.core.as_json import to_json
 from lucid.errors import LucidError
 from lucid.web.html import page_response, templates
+from lucid.web.openapi import openapi_of, twin_of
 from lucid.web.pages import PAGES, NotShown, Page
 from lucid.web.planning import Planning
 from lucid.web.site import Site
@@ -74,12 +76,13 @@ def build_app(source: Source, planning: Planning, root_path: str = "") -> ASGIAp
 
     listeners = _Listeners(source)
     scraped = _metrics(source)
-    routes = [Route(f"{page.path if page.path != '/' else '/cluster'}.json", as_json(page)) for page in PAGES]
+    routes = [Route(twin_of(page), as_json(page)) for page in PAGES]
     routes += [Route(page.path, as_html(page)) for page in PAGES]
     routes += [
         Route("/cluster", lambda _: RedirectResponse(f"{root}/", 308)),
         Route("/job", lambda request: _to_job(root, request)),
         Route("/events", lambda request: listeners.stream(viewer(request))),
+        Route("/openapi.json", lambda _: JSONResponse(openapi_of(version("lucid-scheduler")))),
         Route("/static/{name}", _static),
         *([] if scraped is None else [Route("/metrics", scraped)]),
     ]

@@ -94,7 +94,10 @@ def _answer(known: _Last, asked: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """The process."""
     os.nice(_NICE)
-    serve(sys.stdin, sys.stdout)
+    try:
+        serve(sys.stdin, sys.stdout)
+    except BrokenPipeError:  # lucid-web ended while this process planned: the answer is no longer wanted
+        os._exit(0)
 
 
 if __name__ == "__main__":

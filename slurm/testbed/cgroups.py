@@ -32,10 +32,10 @@ def plugins(layout: Layout) -> list[str]:
     ]
 
 
-def cgroup_conf(layout: Layout) -> str:
-    """The whole of cgroup.conf."""
+def cgroup_conf(layout: Layout, release: str) -> str:
+    """The whole of cgroup.conf. Slurm before 24.05 cannot switch control groups off."""
     if layout.cgroup == "none":
-        return "CgroupPlugin=disabled\n"
+        return "" if release < "24.05" else "CgroupPlugin=disabled\n"
     more = "IgnoreSystemd=yes\nEnableControllers=yes\n" if layout.cgroup == "v2" else ""
     return f"CgroupPlugin=cgroup/{layout.cgroup}\nCgroupMountpoint={_TOP}\n{more}{_CONSTRAINED}"
 

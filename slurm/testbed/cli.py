@@ -133,6 +133,7 @@ def _describe(layout: Layout, base: int) -> dict[str, Any]:
     return {
         "name": layout.name,
         "suite": layout.suite,
+        "slurm": tree.release(layout),
         "root": str(layout.root),
         "prefix": ["chroot", str(layout.root)],
         "port": base,
@@ -154,7 +155,7 @@ def _usage(d: dict[str, Any]) -> str:
     prefix = f"chroot {d['root']}"
     alice = f"chroot --userspec=alice {d['root']}"
     job = "--gres=gpu:2 --wrap 'echo $CUDA_VISIBLE_DEVICES; sleep 30'"
-    return f"""testbed {d["name"]} ({d["suite"]}) is up
+    return f"""testbed {d["name"]} (Slurm {d["slurm"]}, {d["suite"]}) is up
   partitions    {", ".join(f"{name} ({hosts})" for name, hosts in d["partitions"].items())}
   fake GPUs     {", ".join(f"{gpus} on each of {hosts}" for hosts, gpus in d["gpus"].items())}; two slots each
   Slurm prefix  {json.dumps(d["prefix"])}   (for lucid.toml)

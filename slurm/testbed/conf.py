@@ -10,7 +10,7 @@ from pathlib import Path
 from lucid.slurmconf.install import install_files
 from lucid.slurmconf.nodes import hosts_in
 from lucid.slurmconf.render import render
-from testbed import cgroups, controllers
+from testbed import cgroups, controllers, tree
 from testbed.settings import USERS, Layout
 
 __all__ = ["DBD_PORT", "LICENCES", "NODE_PORTS", "REST_PORT", "write"]
@@ -20,6 +20,12 @@ DBD_PORT = 1
 REST_PORT = 2
 NODE_PORTS = 10
 LICENCES = "matlab:2"
+_AT_ONCE = (
+    "sched_interval=1,bf_interval=1,sched_min_interval=1,batch_sched_delay=0,default_queue_depth=1000,"
+    "bf_max_job_test=1000"
+)
+_AS_SITES_DO = "sched_interval=30,bf_interval=30,default_queue_depth=1000,bf_max_job_test=1000,bf_continue"
+"""Of a large testbed: what slurmctld does for itself is to be what it does at a site."""
 _SLURM, _MUNGE, _MYSQL = "slurm", "munge", "mysql"
 
 
@@ -45,7 +51,7 @@ def write(layout: Layout, base: int, files: Path) -> None:
     (etc / "lucid.slurm.conf").write_text(_wanted(rendered.slurm_conf, files, layout))
     (etc / "lucid.plugin.conf").write_text(rendered.plugin_conf)
     (etc / "slurm.conf").write_text(_slurm_conf(layout, base))
-    (etc / "cgroup.conf").write_text(cgroups.cgroup_conf(layout))
+    (etc / "cgroup.conf").write_text(cgroups.cgroup_conf(layout, tree.release(layout)))
     if layout.accounting:
         _secret(etc / "slurmdbd.conf", _slurmdbd_conf(base), owner=(root, _SLURM))
     _secret(etc / "jwt.key", secrets.token_bytes(32), owner=(root, _SLURM))
@@ -115,15 +121,14 @@ def _slurm_conf(layout: Layout, base: int) -> str:
         "MpiDefault=none",
         "ReturnToService=2",
         f"SlurmctldTimeout={10 if layout.controllers else 60}",
-        "SlurmdTimeout=60",
+        f"SlurmdTimeout={600 if layout.large else 60}",
         "KillWait=5",
         "JobRequeue=1",
         "MaxJobCount=20000",
         "MaxArraySize=10001",
         "# Real sites wait longer between two looks at the queue; tests should not.",
         "SchedulerType=sched/backfill",
-        "SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=1,batch_sched_delay=0,"
-        "default_queue_depth=1000,bf_max_job_test=1000",
+        f"SchedulerParameters={_AS_SITES_DO if layout.large else _AT_ONCE}",
         "PriorityWeightAge=1000",
         "PriorityWeightFairshare=1000",
         "PriorityWeightQOS=1000",

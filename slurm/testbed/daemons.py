@@ -71,7 +71,8 @@ def start(layout: Layout, base: int, say: Callable[[str], None]) -> None:
         start_slurmd(layout, node)
     _start_rest_socket(layout)
     _start_rest_http(layout, base)
-    wait_for("every node", lambda: _idle_nodes(layout) == len(layout.hosts), _log(layout, "slurmctld"))
+    limit_s = 60 + 0.3 * len(layout.hosts)
+    wait_for("every node", lambda: _idle_nodes(layout) == len(layout.hosts), _log(layout, "slurmctld"), limit_s)
     say(f"slurm {inside(layout, 'sinfo', '--version').split()[-1]}, {len(layout.hosts)} nodes idle")
 
 

@@ -10,10 +10,22 @@ from pathlib import Path
 
 from lucid.slurmconf.nodes import NodeSpec, PartitionSpec, hosts_in, parse_node, parse_partition
 
-__all__ = ["BLOCK", "USERS", "Layout", "TestbedError", "layout_from", "ports_from"]
+__all__ = [
+    "BLOCK",
+    "MOST_NODES",
+    "USERS",
+    "Layout",
+    "TestbedError",
+    "layout_from",
+    "ports_from",
+    "pyslurm_version",
+    "slurm_version",
+]
 
 BLOCK = 100
 """Ports that one testbed keeps for itself, counted from its base."""
+MOST_NODES = 2000
+"""A slurmd needs 3 MiB and a dozen threads."""
 USERS = {"lucid": 2000, "alice": 2001, "bob": 2002, "carol": 2003, "slurmrest": 2009}
 """User numbers inside the testbed. ``lucid`` is a Slurm operator and nothing more; ``slurmrest`` serves HTTP."""
 _NODES = {
@@ -22,6 +34,7 @@ _NODES = {
     "n[5-6]:gpus=8,cpus=32,mem=128000,type=a100,features=nvlink",
     "two-prof": "n[1-4,7]:gpus=4,cpus=16,mem=64000,type=a100 "
     "n[5-6]:gpus=8,cpus=32,mem=128000,type=a100,features=nvlink",
+    "large": "n[0001-1000]:gpus=8,cpus=64,mem=512000,type=a100",
 }
 _NODES["ha"] = _NODES["site"]
 _WIDE = "vc-c=n[5-6]:DefCpuPerGPU=2,DefMemPerGPU=4000"
@@ -29,12 +42,13 @@ _PARTITIONS = {
     "bare": "vc-a=n[1-2] vc-b=n3 prof=n4",
     "site": f"vc-a=n[1-2] vc-b=n3 {_WIDE} prof=n4",
     "two-prof": f"vc-a=n[1-2] vc-b=n3 {_WIDE} prof=n[4,7]:DenyAccounts=teaching",
+    "large": "vc-a=n[0001-0400] vc-b=n[0401-0700] vc-c=n[0701-0900] vc-d=n[0901-0984] prof=n[0985-1000]",
 }
 _PARTITIONS["ha"] = _PARTITIONS["site"]
 _CONTROLLERS = {"ha": ("ctl1", "ctl2")}
 """By ``LUCID_TESTBED_VARIANT``: like a site; like a site, with two profiling nodes that an account may not use; like
-a site, with two hosts for slurmctld; and the least, where anybody may do anything. n1 to n4, vc-a, vc-b and prof are
-the same in all of them."""
+a site, with two hosts for slurmctld; the least, where anybody may do anything; and 1,000 nodes, each with a slurmd.
+n1 to n4, vc-a, vc-b and prof are the same in all of them but the last."""
 
 
 class TestbedError(Exception):
@@ -50,7 +64,8 @@ class Layout:
     ``tree`` is the cached Debian with Slurm in it, shared and never written; ``root`` is this testbed's own view
     of it, and the folder for ``chroot``. ``enforced``: accounts, QOS and licences bind (docs/testbed.md).
     ``cgroup``: ``none``, ``v1`` or ``v2``. ``controllers``: hosts of slurmctld, the primary first; none:
-    this machine.
+    this machine. ``source``: a source folder of Slurm, built into the tree in place of Debian's Slurm; ``pyslurm``:
+    one of pyslurm. ``built``: what of it is in the tree, as a part of the tree's name.
     """
 
     name: str
@@ -65,11 +80,14 @@ class Layout:
     enforced: bool = True
     cgroup: str = "none"
     controllers: tuple[str, ...] = ()
+    source: Path | None = None
+    pyslurm: Path | None = None
+    built: str = ""
 
     @property
     def tree(self) -> Path:
-        """The cached tree of the suite."""
-        return self.cache / f"tree-{self.suite}"
+        """The cached tree of the suite, and of what was built into it."""
+        return self.cache / f"tree-{self.suite}{self.built}"
 
     @property
     def home(self) -> Path:
@@ -85,6 +103,11 @@ class Layout:
     def hosts(self) -> list[str]:
         """Its nodes by name."""
         return [host for node in self.nodes for host in hosts_in(node.hosts)]
+
+    @property
+    def large(self) -> bool:
+        """Does it need more ports than a block has? Such a testbed takes its ports above those of the others."""
+        return len(self.hosts) > BLOCK - 20
 
 
 def layout_from(environ: Mapping[str, str]) -> Layout:
@@ -119,6 +142,9 @@ def layout_from(environ: Mapping[str, str]) -> Layout:
     )
     nodes = tuple(parse_node(text) for text in (own_nodes or _NODES[variant]).split())
     accounting = environ.get("LUCID_TESTBED_ACCOUNTING", "1") != "0"
+    source, pyslurm = _folder(environ, "SOURCE"), _folder(environ, "PYSLURM")
+    built = f"-slurm-{slurm_version(source)}" if source else ""
+    built += f"-pyslurm-{pyslurm_version(pyslurm)}" if pyslurm else ""
     layout = Layout(
         name=name,
         suite=suite,
@@ -129,17 +155,21 @@ def layout_from(environ: Mapping[str, str]) -> Layout:
         partitions=partitions,
         plugin=environ.get("LUCID_TESTBED_PLUGIN", "1") != "0",
         accounting=accounting,
-        enforced=accounting and variant != "bare",
+        enforced=accounting and variant not in ("bare", "large"),
         cgroup=cgroup,
         controllers=_CONTROLLERS.get(variant, ()),
+        source=source,
+        pyslurm=pyslurm,
+        built=built,
     )
-    if len(layout.hosts) > BLOCK - 20:
-        raise TestbedError(f"LUCID_TESTBED_NODES: more than {BLOCK - 20} nodes on one machine")
+    if len(layout.hosts) > MOST_NODES:
+        raise TestbedError(f"LUCID_TESTBED_NODES: more than {MOST_NODES:,} nodes on one machine")
     return layout
 
 
 def ports_from(layout: Layout, taken: set[int]) -> int:
-    """The first port of this testbed's block: the one asked for, or the first free block from 17000 up.
+    """The first port of this testbed's block: the one asked for, or the first free block from 17000 up. A large
+    testbed takes one of 28000 to 31999.
 
     Args:
         layout: The testbed.
@@ -148,11 +178,47 @@ def ports_from(layout: Layout, taken: set[int]) -> int:
     Raises:
         TestbedError: no block is free.
     """
-    for base in [layout.port] if layout.port else range(17000, 27000, BLOCK):
+    bases = range(28000, 32000 - len(layout.hosts), BLOCK) if layout.large else range(17000, 27000, BLOCK)
+    for base in [layout.port] if layout.port else bases:
         needed = [base + offset for offset in (0, 1, 2, *range(10, 10 + len(layout.hosts)))]
         if base not in taken and all(_free(port) for port in needed):
             return base
-    raise TestbedError(f"no {BLOCK} ports are free at {layout.port or '17000-27000'}; set LUCID_TESTBED_PORT")
+    raise TestbedError(
+        f"no {BLOCK} ports are free at {layout.port or f'{bases.start}-{bases.stop}'}; set LUCID_TESTBED_PORT"
+    )
+
+
+def _folder(environ: Mapping[str, str], key: str) -> Path | None:
+    given = environ.get(f"LUCID_TESTBED_{key}")
+    return Path(given).resolve() if given else None
+
+
+def _version(path: Path, pattern: str, what: str) -> str:
+    try:
+        found = re.search(pattern, path.read_text(), re.M)
+    except OSError:
+        found = None
+    if found is None:
+        raise TestbedError(f"{path} names no version: give a source folder of {what}")
+    return found.group(1)
+
+
+def slurm_version(source: Path) -> str:
+    """As ``23.11.11``, from a source folder of Slurm.
+
+    Raises:
+        TestbedError: it is none.
+    """
+    return _version(source / "META", r"^\s*Version:\s*([0-9][\w.-]*)$", "Slurm")
+
+
+def pyslurm_version(source: Path) -> str:
+    """As ``24.11.0``, from a source folder of pyslurm.
+
+    Raises:
+        TestbedError: it is none.
+    """
+    return _version(source / "pyslurm/version.py", r'^__version__\s*=\s*"([0-9][\w.]*)"', "pyslurm")
 
 
 def _free(port: int) -> bool:

@@ -160,7 +160,7 @@ class Site:
             "[policy.profiling]\nt_prof_s = 4\nmax_wait_s = 30\n"
             "[policy.packing]\nleast_partner_remaining_s = 0\n"
             f'[slurm]\nprefix = ["chroot", {json.dumps(str(self.root))}, "/opt/campaign/through"]\n'
-            "nodes_every_s = 5\npoll_busy_s = 1.5\npoll_idle_s = 6\nstart_grace_s = 10\ntimeout_s = 8\nrest_s = 5\n"
+            "nodes_every_s = 5\npoll_busy_s = 1.5\npoll_idle_s = 6\nstart_grace_s = 10\ntimeout_s = 8\n"
             f'[daemon]\nstate_dir = "{self.state}"\nprofiles_dir = "{self.profiles}"\n'
             f'heartbeat = "{self.heartbeat}"\n'
             'profiling_partition = "prof"\nfirst_guess_s = 60\nlease_s = 6\nrecord_mib = 4\n'

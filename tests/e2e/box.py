@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lucid.adapters.slurm.answers import states_of
+from lucid.adapters.slurm.early import FIRST_JSON
+
 PATIENCE = 4.0
 """Limits are what a quiet machine needs at most; a busy one gets this many times as long before a test gives up."""
 
@@ -45,8 +48,17 @@ class Box:
     def scontrol(self, *words: str) -> None:
         self.run("scontrol", *words, user="lucid")
 
+    @property
+    def release(self) -> tuple[int, int]:
+        """Slurm's, as (24, 11)."""
+        major, minor, *_ = json.loads((self.root.parent / "testbed.json").read_text())["slurm"].split(".")
+        return int(major), int(minor)
+
     def jobs(self) -> dict[str, dict[str, Any]]:
         """Every job that Slurm remembers, by number."""
+        if self.release < FIRST_JSON:  # its squeue names one state as a word
+            jobs = json.loads(self.run("squeue", "--json", "-a", "--states=all").stdout)["jobs"]
+            return {str(job["job_id"]): _as_later(job) for job in jobs}
         return {str(job["job_id"]): job for job in json.loads(self.run("squeue", "--json", "-a").stdout)["jobs"]} | {
             str(job["job_id"]): job
             for job in json.loads(self.run("scontrol", "show", "jobs", "--json").stdout)["jobs"]
@@ -129,3 +141,10 @@ class Box:
         for user in ("alice", "bob", "carol", "root"):
             self.run("scancel", f"--user={user}", check=False)
         self.wait("an empty queue", lambda: not self.run("squeue", "-h", "-a").stdout.strip())
+
+
+def _as_later(job: dict[str, Any]) -> dict[str, Any]:
+    """A job of Slurm 22.05 in the form that later versions print."""
+    numbers = ("priority", "start_time", "end_time", "submit_time", "eligible_time")
+    wrapped = {key: {"set": job[key] is not None, "infinite": False, "number": job[key]} for key in numbers}
+    return {**job, **wrapped, "job_state": states_of(job["job_state"])}

@@ -2,8 +2,8 @@
 """What a chroot without systemd has in its place: /usr/local/bin/systemctl of the install guide's test.
 
 Of a unit it honours User, EnvironmentFile, StateDirectory, RuntimeDirectory, Type=notify (a start waits for READY=1),
-ExecStart and ExecStopPost; it tells a restart by list-jobs. It does not sandbox, watch, restart or time anything,
-and does nothing about timers.
+ExecStart and ExecStopPost; it tells a restart by list-jobs, and knows is-active and is-enabled. It does not sandbox,
+watch, restart or time anything, and does nothing about timers.
 slurmctld and slurmd, which the testbed starts itself, are ended and started the same way.
 """
 
@@ -147,6 +147,23 @@ def restart_slurm(name: str) -> None:
     time.sleep(1)
 
 
+def is_so(name: str, verb: str) -> bool:
+    """Does it run, or is it to start with the machine?"""
+    if verb == "is-enabled":
+        return (STATE / f"{name}.enabled").exists()
+    path = STATE / f"{name}.pid"
+    return path.exists() and pathlib.Path(f"/proc/{path.read_text()}").exists()
+
+
+def note_enabled(name: str, verb: str) -> None:
+    """As systemd does it with a link."""
+    if verb in ("enable", "disable"):
+        unit(name)
+        STATE.mkdir(exist_ok=True)
+        path = STATE / f"{name}.enabled"
+        path.touch() if verb == "enable" else path.unlink(missing_ok=True)
+
+
 def main(words: list[str]) -> None:
     now = "--now" in words
     verb, *names = [word for word in words if not word.startswith("-")]
@@ -155,7 +172,10 @@ def main(words: list[str]) -> None:
             path = STATE / f"{name.removesuffix('.service')}.job"
             sys.stdout.write(path.read_text() if path.exists() else "")
         return
+    if verb in ("is-active", "is-enabled"):
+        sys.exit(0 if all(is_so(name, verb) for name in names) else 3)
     for name in names:
+        note_enabled(name, verb)
         if name in ("slurmctld", "slurmd"):
             restart_slurm(name)
         elif verb == "restart":

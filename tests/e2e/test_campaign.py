@@ -14,7 +14,7 @@ import pytest
 from testbed import cli
 from testbed.settings import layout_from
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("packs")]
 CAMPAIGN = Path(__file__).resolve().parents[1] / "campaign"
 
 

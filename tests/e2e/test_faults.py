@@ -69,7 +69,7 @@ def test_lucidd_starts_while_accounting_is_down(box: Box, tmp_path: Path, broken
             daemon.start()
             ids = pair(box, 20)
             said = daemon.ctl("doctor")
-            assert "accounting does not answer (Slurmdb query failed" in said
+            assert "accounting does not answer (" in said
             assert "Slurm does not answer" not in said
             box.wait_ended(*ids, limit_s=90)
         ran_once(box, *ids)

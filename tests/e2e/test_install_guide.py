@@ -1,4 +1,4 @@
-"""docs/install.md, line by line, on a machine that has a plain Slurm and nothing of Lucid's.
+"""docs/install.md, line by line, forwards and backwards, on a machine that has a plain Slurm and nothing of Lucid's.
 
 A block that fails, or a line in it (``sh -e``), fails the test with what it printed. What the chroot lacks is given
 to it here, and only here: a name server and the machine's own certificates; systemd (``systemctl_stand_in.py``); and
@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from box import Box
 
+from lucid.adapters.slurm.client import FIRST_TO_PACK
 from testbed import cli, tree
 from testbed.settings import layout_from
 
@@ -71,6 +72,14 @@ class Host:
         assert done.returncode == 0, f"{block.heading}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{tail}"
 
 
+def ports_of(box: Box) -> str:
+    """By what the nodes of this machine are told apart."""
+    text = (box.root / "etc/slurm/lucid.slurm.conf").read_text()
+    found = re.search(r"NodeHostname=\S+ NodeAddr=\S+ Port=\S+", text)
+    assert found
+    return found[0]
+
+
 def make_plain(box: Box, ports: str) -> None:
     """As a site has it before it hears of Lucid: GPUs without addresses or slots, no user and no file of Lucid's."""
     root, etc = box.root, box.root / "etc/slurm"
@@ -78,10 +87,10 @@ def make_plain(box: Box, ports: str) -> None:
     (etc / "slurm.conf").write_text(
         own + "GresTypes=gpu\nSelectType=select/cons_tres\nPriorityType=priority/multifactor\n"
         "AccountingStorageTRES=gres/gpu\n"
-        f"NodeName=n[1-4] CPUs=16 RealMemory=64000 Gres=gpu:4 {ports}\n"
+        f"NodeName=n[1-4] CPUs=16 RealMemory=64000 Gres=gpu:a100:4 {ports}\n"
         "PartitionName=vc-a Nodes=n[1-2] Default=YES\nPartitionName=vc-b Nodes=n[3-4]\n"
     )
-    (etc / "gres.conf").write_text("NodeName=n[1-4] Name=gpu File=/dev/nvidia[0-3]\n")
+    (etc / "gres.conf").write_text("NodeName=n[1-4] Name=gpu Type=a100 File=/dev/nvidia[0-3]\n")
     box.run("sacctmgr", "-i", "delete", "user", "lucid", check=False)
     for name in ("passwd", "group", "shadow"):
         path = root / "etc" / name
@@ -145,55 +154,92 @@ def host() -> Iterator[Host]:
         cli.up(layout, print)
         try:
             box = Box(layout.root)
-            found = re.search(
-                r"NodeHostname=\S+ NodeAddr=\S+ Port=\S+", (box.root / "etc/slurm/lucid.slurm.conf").read_text()
-            )
-            assert found
-            make_plain(box, found[0])
+            ports = ports_of(box)
+            make_plain(box, ports)
             give_network(box)
             copy_checkout(box)
-            yield Host(box, found[0])
+            yield Host(box, ports)
         finally:
             if os.environ.get("LUCID_TESTBED_KEEP") != "1":
                 cli.down(layout)
 
 
-def test_every_line_of_the_install_guide_works_in_its_order(host: Host) -> None:
-    box, part, jobs = host.box, "", {}
-    for block in blocks(GUIDE.read_text()):
+def slurms_own(box: Box) -> dict[str, bytes | str]:
+    """Every file of Slurm's, and what it runs with, but for what tells the time."""
+    found: dict[str, bytes | str] = {
+        str(path): path.read_bytes() for path in (box.root / "etc/slurm").rglob("*") if path.is_file()
+    }
+    config = box.run("scontrol", "show", "config").stdout
+    volatile = ("Configuration data as of", "BOOT_TIME", "NEXT_JOB_ID")
+    found["config"] = "\n".join(line for line in config.splitlines() if not line.startswith(volatile))
+    return found
+
+
+def commands(*headings: str) -> list[str]:
+    """What is typed as root below these headings."""
+    mine = [b for b in blocks(GUIDE.read_text()) if b.heading.startswith(headings) and b.user == "root"]
+    return "".join(block.lines for block in mine).splitlines()
+
+
+def test_observe_mode_takes_three_commands_and_pack_mode_ten_lines() -> None:
+    assert len(commands("1. ")) <= 3
+    assert len(commands("1. ", "3. ", "4. ")) <= 10
+    assert not [line for line in commands("1. ", "3. ", "4. ") if "&&" in line or ";" in line], "one command a line"
+
+
+def test_every_line_of_the_install_guide_works_in_its_order(host: Host, release: tuple[int, int]) -> None:
+    box, part, jobs = host.box, "", dict[str, str]()
+    before = slurms_own(box)
+    typed = blocks(GUIDE.read_text())
+    if release < FIRST_TO_PACK:  # there the page ends before the part by hand
+        typed = [block for block in typed if block.heading.startswith(("1. ", "2. ", "3. ", "5. "))]
+    for block in typed:
         if block.heading != part:
-            promised(part, host)
+            promised(part, host, jobs, before)
             part = block.heading
-        if block.lines.startswith("lucidctl pause"):
+        if block.lines.startswith(("lucidctl pause", "lucidctl setup --undo")):
             jobs = {name: box.sbatch("--gres=gpu:1", *options) for name, options in (("held", ("-H",)), ("free", ()))}
         host.type(block)
-    promised(part, host)
-    assert box.job(jobs["held"])["priority"]["number"] == 0, "its own user holds it: that is nobody else's business"
-    plain = box.sbatch("--gres=gpu:2", script="echo $CUDA_VISIBLE_DEVICES")
-    box.wait_ended(plain, jobs["free"])
-    assert {box.state(plain), box.state(jobs["free"])} == {"COMPLETED"}
-    assert box.tag(plain) == "", "a plain Slurm, as before"
+    promised(part, host, jobs, before)
 
 
-def promised(part: str, host: Host) -> None:
+def promised(part: str, host: Host, jobs: dict[str, str], before: dict[str, bytes | str]) -> None:
     """What the guide says that one has at the end of a part."""
     box, said = host.box, host.said.get(part, "")
     levels = re.findall(r"^ *(ok|warn|bad|BAD) ", said, re.MULTILINE)
-    if part.startswith("1."):
-        assert re.search(r"lucidctl, version \d", said)
-    elif part.startswith("5."):
-        assert "lucidd runs (" in said
-        assert "[would, in observe mode]" in said
+    number, _, heading = part.partition(". ")
+    if number in ("1", "9"):
         assert set(levels) <= {"ok", "warn"}
         assert "ok" in levels
-    elif part.startswith("6."):
-        assert re.search(r"vc-a\W+order\W+order\b", said.partition("partition")[2]), said
-    elif part.startswith("7."):
+    elif number == "2":
+        assert "lucidd runs (" in said
+        assert "[would, in observe mode]" in said
+    elif number == "8":
+        assert re.search(r"lucidctl, version \d", said)
+    elif heading.lower().endswith("order mode"):
         assert not {"bad", "BAD"} & set(levels), said
-        number = box.sbatch("--gres=gpu:1", "-p", "vc-a")
-        assert "held=1" in box.tag(number), "job_submit.lua is loaded and sees the heartbeat"
-        box.wait_ended(number, limit_s=120)
-        assert box.state(number) == "COMPLETED"
-    elif part.startswith("8."):
-        assert "Lucid holds and changes no job any more" in said
+        told = box.run("/usr/local/bin/lucidctl", "mode").stdout
+        assert re.search(r"vc-a\W+order\W.*\border\b", told), told
+        assert slurms_own(box)["config"] == before["config"]
+    elif heading.lower().endswith("pack mode"):
+        assert not {"bad", "BAD"} & set(levels), said
+        for gres in ("gpu:1", "gpu:a100:1"):
+            job = box.sbatch(f"--gres={gres}", "-p", "vc-a")
+            assert "held=1" in box.tag(job), "job_submit.lua is loaded and sees the heartbeat"
+            box.wait_ended(job, limit_s=120)
+            assert box.state(job) == "COMPLETED"
+    elif number in ("5", "12"):
         assert not [line for line in said.splitlines() if line.startswith("/")], "find prints nothing"
+        assert box.job(jobs["held"])["priority"]["number"] == 0, (
+            "its own user holds it: that is nobody else's business"
+        )
+        plain = box.sbatch("--gres=gpu:2", script="echo $CUDA_VISIBLE_DEVICES")
+        box.wait_ended(plain, jobs["free"])
+        assert {box.state(plain), box.state(jobs["free"])} == {"COMPLETED"}
+        assert box.tag(plain) == "", "a plain Slurm, as before"
+        box.run("scancel", jobs["held"])
+        assert slurms_own(box) == before, "byte for byte"
+        assert box.run("id", "lucid", check=False).returncode, "its user is gone, too"
+        assert not box.run("sacctmgr", "-nP", "show", "user", "lucid").stdout
+    if number == "12":
+        assert "Lucid holds and changes no job any more" in said

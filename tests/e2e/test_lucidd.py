@@ -211,6 +211,7 @@ def test_doctor_finds_nothing_bad_on_a_sound_cluster(box: Box, lucidd: Lucidd) -
     assert any("down" in f["what"] and f["remedy"] for f in found if f["level"] == "bad")
 
 
+@pytest.mark.any_slurm
 def test_observe_mode_changes_nothing(box: Box, tmp_path: Path) -> None:
     daemon = Lucidd(box, tmp_path / "watch", mode="observe")
     daemon.start()
@@ -223,6 +224,7 @@ def test_observe_mode_changes_nothing(box: Box, tmp_path: Path) -> None:
         daemon.close()
 
 
+@pytest.mark.any_slurm
 @pytest.mark.slow
 def test_order_mode_puts_short_jobs_first_within_its_bound(box: Box, tmp_path: Path) -> None:
     daemon = Lucidd(box, tmp_path / "order", mode="order")

@@ -73,6 +73,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
             cli.down(layout)
 
 
+@pytest.mark.usefixtures("packs")
 def test_every_line_of_the_tutorials_on_slurm_works_in_its_order(shell: Shell) -> None:
     administrator = blocks((PAGES / "administrator.md").read_text())
     away = [block for block in administrator if block.heading.startswith("6.")]

@@ -14,7 +14,7 @@ from two_hosts import Stream, TwoHosts
 from testbed import cli, tree
 from testbed.settings import layout_from
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("packs")]
 
 
 @pytest.fixture(scope="module")

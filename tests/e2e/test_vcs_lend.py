@@ -118,6 +118,28 @@ def test_idle_gpus_are_lent_and_the_lender_gets_them_back_in_order(overflow: Box
         one.close()
 
 
+def test_the_large_job_that_has_waited_longest_borrows_whatever_its_estimate(overflow: Box, tmp_path: Path) -> None:
+    """VC vc-a has room for it only when its small job has ended; nobody else may borrow for longer than 0.1 s."""
+    box, one = overflow, lends(overflow, tmp_path / "lucidd", 8, 4, longest_s=0.1)
+    own = box.root / "tmp" / "lending-large"
+    one.start()
+    try:
+        mine = waits_for(box, "vc-a", 4, own)
+        box.wait("the small job runs", lambda: runs(box, mine))
+        large = box.sbatch("-p", "vc-a", "-N2", "--gres=gpu:4", ALONE, "-J", "large", script="sleep 5")
+        small = sleeps(box, "vc-a", 4, 1, "small")
+        box.wait("the large job borrows", lambda: runs(box, large))
+        assert where(box, large)[0] == "overflow"
+        assert "it waits longest of its VC's jobs above 4 GPUs" in one.ctl("explain", large)
+        assert runs(box, mine), "the small job is not stopped for it"
+        box.wait_ended(large, small)
+        assert box.job(large)["restart_cnt"] == 0
+        assert where(box, small)[0] == "vc-a", "a small job does not borrow"
+    finally:
+        own.unlink(missing_ok=True)
+        one.close()
+
+
 def test_slurms_quotas_hold_for_all_but_who_borrows(common: Box, tmp_path: Path) -> None:
     """VCs over common nodes: a job starts in its own partition within the quota, in the pool's beyond it."""
     box, one = common, lends(common, tmp_path / "lucidd", 4, 8)

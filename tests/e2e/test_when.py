@@ -47,7 +47,8 @@ def test_what_when_says_comes_true_for_that_very_job(box: Box, lucidd: Lucidd) -
     at_s, said = asked()
     assert said is not None
     early_s, likely_s, late_s = said
-    assert 0 < early_s <= likely_s <= late_s
+    # the jobs in the way may end at any moment, by what other tests' short jobs taught
+    assert 0 <= early_s <= likely_s <= late_s
     number = box.sbatch("-p", "vc-b", "--gpus=4", "-t", "6:00:00", script="sleep 2")
     box.wait("the job that was asked about", lambda: box.state(number) in ("RUNNING", "COMPLETED"), 120)
     started_s = box.job(number)["start_time"]["number"]

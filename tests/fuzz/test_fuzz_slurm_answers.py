@@ -11,6 +11,7 @@ import pytest
 from hostile import COUNTS, inputs, only_our_errors, short
 
 from lucid.adapters.left_out import LeftOut
+from lucid.adapters.slurm.answers import number_of
 from lucid.adapters.slurm.cli import CommandClient
 from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.facts import parse_placement
@@ -45,15 +46,14 @@ def records(file: str, key: str) -> list[Any]:
 
 
 JOBS = records("jobs.json", "jobs")
+NODES = [node for node in records("nodes.json", "nodes") if isinstance(node["state"], list)]
 LISTS: dict[str, tuple[str, list[Any], Any]] = {
     "jobs": ("jobs", JOBS, jobs_from),
-    "nodes": ("nodes", records("nodes.json", "nodes"), nodes_from),
+    "nodes": ("nodes", NODES, nodes_from),
     "partitions": ("partitions", records("partitions.json", "partitions"), partitions_from),
     "accounting": ("jobs", records("sacct.json", "jobs"), accounted_from),
 }
-GOOD = [
-    {**next(j for j in JOBS if not j.get("array_job_id", {}).get("number")), "job_id": n} for n in (900001, 900002)
-]
+GOOD = [{**next(j for j in JOBS if not number_of(j["array_job_id"])), "job_id": n} for n in (900001, 900002)]
 
 
 @pytest.mark.parametrize("what", LISTS)

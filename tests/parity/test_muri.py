@@ -80,3 +80,19 @@ def test_the_baselines_on_the_other_traces(trace: str, policy: str) -> None:
 def test_muri_on_the_other_traces(trace: str, policy: str, column: str) -> None:
     figures = replayed(trace, *EXACT, "muri-s-no-unpack", "muri-l-no-unpack")[policy]
     assert figures["avg_jct_s"] == pytest.approx(published("JCT", column, trace), rel=0.03)
+
+
+BOUND_BY = {1: (192543.9, 182804.0, 346383.4), 2: (192494.6, 135643.1, 346280.5), 3: (192278.0, 90861.6, 345883.8)}
+"""Workloads bound by one, two and three kinds of resources (M22): average JCT under SRTF, Muri-S and Tiresias."""
+
+
+@pytest.mark.parametrize("kinds", BOUND_BY)
+def test_the_more_kinds_of_jobs_the_more_muri_gains(kinds: int) -> None:
+    folder = os.environ.get("LUCID_MURI_TRACES")
+    if folder is None:
+        pytest.skip("LUCID_MURI_TRACES names no folder with the authors' job_type_1.csv to job_type_3.csv")
+    figures = replayed(f"{Path(folder).absolute()}/job_type_{kinds}", "srtf", "muri-s", "tiresias")
+    srtf, muri, tiresias = BOUND_BY[kinds]
+    assert figures["srtf"]["avg_jct_s"] == pytest.approx(srtf, rel=1e-6)
+    assert figures["tiresias"]["avg_jct_s"] == pytest.approx(tiresias, rel=1e-6)
+    assert figures["muri-s"]["avg_jct_s"] == pytest.approx(muri, rel=0.01)

@@ -1,4 +1,4 @@
-"""Random clusters with elastic jobs and jobs that are not: Pollux and Optimus, every cycle judged."""
+"""Random clusters with elastic jobs and jobs that are not: Pollux, Sia and Optimus, every cycle judged."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ from lucid.simulator.truth import OraclePredictor
 
 from builders import settings as rules  # isort: skip
 
-NAMES = ("pollux", "optimus", "optimus-fitted")
+NAMES = ("pollux", "sia", "optimus", "optimus-fitted", "optimus-drf")
+AGENTS = ("pollux", "sia")
 ROUND_S = 100.0
 SECTIONS = {
     "pollux": {"interval_s": ROUND_S, "population": 12, "generations": 8},
+    "sia": {"interval_s": ROUND_S},
     "optimus": {"interval_s": ROUND_S},
 }
 
@@ -122,7 +124,7 @@ def play(seed: int, name: str, app: Application) -> tuple[Trace, dict[str, JobOu
     predictor = OraclePredictor(trace) if name == "optimus" else FixedPredictor()
     chosen, fresh = (make_policy(name, rules(**SECTIONS), predictor) for _ in range(2))
     judge = Judge(fresh)
-    cluster = a_cluster(trace, {VC: machines}, agents=name == "pollux")
+    cluster = a_cluster(trace, {VC: machines}, agents=name in AGENTS)
     result = run(cluster, chosen, predictor, judge)
     return trace, {o.job.id: o for o in result.outcomes}, judge
 
@@ -138,7 +140,8 @@ def test_every_cycle_is_safe_and_every_job_comes_to_its_end(name: str, seed: int
 
 
 def test_the_random_scenes_reach_what_they_are_for(app: Application) -> None:
-    assert sum(play(seed, "pollux", app)[2].resized for seed in range(6)) > 5
+    for name in AGENTS:
+        assert sum(play(seed, name, app)[2].resized for seed in range(6)) > 5
 
 
 @pytest.mark.parametrize("name", NAMES)

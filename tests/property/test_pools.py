@@ -16,7 +16,7 @@ from examples import examples
 from lucid.core.decision import Requeue, Start
 from lucid.core.node import Node
 from lucid.core.placement import placement_gpus
-from lucid.core.reason import PlainOrder
+from lucid.core.reason import LargeBorrows, PlainOrder
 from lucid.orchestrator.policies.lucid_plan import promises_by_vc
 from lucid.simulator.traces import Trace, TraceJob
 
@@ -59,6 +59,7 @@ def check_quotas_kept(tape: Tape, borrows: bool) -> Counter[str]:
                 there.add(entry.placement)
                 held[entry.job.vc] += placement_gpus(entry.placement)
         jobs = {entry.job.id: entry.job for entry in pool.pending}
+        large: Counter[str] = Counter()
         for action in plan.partitions["pool"].actions:
             start = action.decision
             if not isinstance(start, Start) or start.beside is not None:
@@ -69,17 +70,25 @@ def check_quotas_kept(tape: Tape, borrows: bool) -> Counter[str]:
                 seen["within"] += 1
             elif any(isinstance(item, PlainOrder) and item for item in start.reasons):
                 seen["in turn"] += 1
+            elif any(isinstance(item, LargeBorrows) and item for item in start.reasons):
+                assert borrows, job
+                assert max(node.gpus for node in pool.nodes) < job.gpus <= pool.quotas[job.vc], job
+                older = [e.job for e in pool.pending if (e.job.submit_s, e.job.rank) < (job.submit_s, job.rank)]
+                assert not any(o.vc == job.vc and job.gpus <= o.gpus for o in older), job
+                large[job.vc] += 1
+                seen["large"] += 1
             else:
                 assert borrows, job
                 assert snapshot.predictions[job.id].duration_s <= LONGEST_S, job
                 assert job.gpus <= pool.quotas[job.vc]
                 seen["borrows"] += 1
+        assert all(count == 1 for count in large.values()), large
     return seen
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(rng=st.randoms(use_true_random=False))
-def test_only_short_jobs_and_jobs_in_turn_go_beyond_a_quota(rng: random.Random) -> None:
+def test_only_short_jobs_large_jobs_and_jobs_in_turn_go_beyond_a_quota(rng: random.Random) -> None:
     trace, layout = some_pool(rng)
     mode = rng.choice(["quota", "borrow"])
     lending: Mapping[str, Any] = {"mode": mode, "longest_s": LONGEST_S, "bound_s": rng.choice([None, 100.0, 400.0])}
@@ -134,4 +143,5 @@ def test_the_pools_reach_what_they_are_for() -> None:
         seen += check_quotas_kept(tape, borrows=True)
     assert seen["within"] > 300
     assert seen["borrows"] > 50
-    assert seen["in turn"] > 10
+    assert seen["large"] > 5
+    assert seen["in turn"] > 5

@@ -248,6 +248,7 @@ def check_end(scene: Scene, variant: str, watcher: Watcher, outcomes: Mapping[st
         assert outcome.packed or outcome.packed_s == 0
         if variant.startswith("lucid"):
             assert outcome.preemptions == 0, "Lucid never preempts"
+            assert watcher.starts[job.id] <= 3, "a job may come home from profiling once and be parted once"
 
 
 def waits_for_repair(scene: Scene, variant: str, vc: str) -> bool:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from campaign import faults_commands, faults_lucidd, faults_slurm, faults_store  # noqa: F401
 from campaign.fault import FAULTS
 from campaign.plan import LANES, plan
+from campaign.site import Site
 from campaign.stream import orders, script
+from lucid.config import load_settings
 
 
 def test_the_same_seed_plans_the_same_faults_and_jobs() -> None:
@@ -60,3 +64,11 @@ def test_a_script_counts_its_own_runs_and_never_names_what_lucid_reads_for() -> 
         text = script(order)
         assert text.count("BEGIN $EPOCHREALTIME") == text.count("END $EPOCHREALTIME") == 1
         assert "SLURM_GPUS" not in text
+
+
+def test_lucidd_takes_the_settings_that_the_campaign_writes(tmp_path: Path) -> None:
+    """A setting that went once kept every campaign from its first heartbeat."""
+    names = ("root", "state", "profiles", "heartbeat")
+    site = SimpleNamespace(config=tmp_path / "lucid.toml", **{name: tmp_path / name for name in names})
+    Site._settings(site)  # type: ignore[arg-type]
+    assert load_settings(tmp_path / "lucid.toml", live=True).daemon.partitions == {"vc-a": "pack", "vc-b": "pack"}

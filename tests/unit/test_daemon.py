@@ -280,6 +280,37 @@ def test_order_mode_writes_one_site_factor_a_job(tmp_path: Path) -> None:
     assert len(site.slurm.writes) == 2 * len(waiting), "and takes them back"
 
 
+def test_a_slurm_too_old_for_pack_mode_is_ordered_and_says_so(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.slurm.slurm_version = (22, 5)
+    for n in range(6):
+        site.submit(f"{n}", 4, held=False, mark="none")
+    site.turns(30.0)
+    assert read_heartbeat(tmp_path / "run/heartbeat").modes == {"vc": Mode.ORDER}  # type: ignore[union-attr]
+    assert {what for _, what in site.slurm.writes} == {"update"}
+    assert all(r.request.tres_per_node == "gres/gpu:4" for r in site.slurm.records.values())
+    assert "only ordered: Slurm 22.05 adds to a waiting job's request" in site.ctl("status")
+    with pytest.raises(ConfigError, match=r"vc cannot be packed: Slurm 22\.05 adds to"):
+        site.ctl("mode", "vc", "pack")
+    site.slurm.slurm_version = (23, 11)
+    site.turns(30.0)
+    assert read_heartbeat(tmp_path / "run/heartbeat").modes == {"vc": Mode.PACK}  # type: ignore[union-attr]
+    assert "vc: pack" in site.ctl("mode", "vc", "pack")
+
+
+def test_site_factors_that_slurm_took_back_are_counted(tmp_path: Path) -> None:
+    site = Site(tmp_path, partitions={"vc": "order"})
+    for n in range(6):
+        site.submit(f"{n}", 4, held=False, mark="none")
+    site.daemon.turn()
+    waiting = [r.id for r in site.slurm.records.values() if r.pending]
+    for job_id in waiting:  # as backfill does that began before the factors were written
+        site.slurm.records[job_id] = replace(site.slurm.records[job_id], priority=1000)
+    site.daemon.turn()
+    assert len(site.slurm.writes) == 2 * len(waiting)
+    assert json.loads(site.ctl("status", "--json"))["counts"]["factors_undone"] == len(waiting) > 0
+
+
 @pytest.mark.parametrize(("policy", "first"), [("lucid", "small"), ("fifo", "large")])
 def test_order_mode_writes_the_order_of_the_policy(tmp_path: Path, policy: str, first: str) -> None:
     site = Site(tmp_path, partitions={"vc": "order"}, policy=policy)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,15 @@ from pydantic import BaseModel
 
 from lucid.cli.doctor import diagnose
 from lucid.cli.main import lucidctl
-from lucid.config import Settings, load_settings, settings_from, simulation_keys
+from lucid.config import (
+    LIVE_DEFAULTS,
+    Settings,
+    load_settings,
+    settings_from,
+    simulation_keys,
+    with_defaults,
+)
+from lucid.config.base import of_simulations
 from lucid.daemon import main
 from lucid.errors import ConfigError
 
@@ -32,6 +42,38 @@ def fields(section: type[BaseModel], table: str = "") -> list[tuple[str, Any]]:
 def test_the_page_is_up_to_date() -> None:
     printed = CliRunner().invoke(lucidctl, ["settings"]).output
     assert PAGE.read_text(encoding="utf-8") == printed, "lucidctl settings > docs/settings.md"
+
+
+def test_the_example_names_every_key_that_lucidd_reads_with_its_meaning_and_changes_nothing(tmp_path: Path) -> None:
+    text = CliRunner().invoke(lucidctl, ["settings", "--example"]).output
+    path = tmp_path / "lucid.toml"
+    path.write_text(text)
+    assert load_settings(path, live=True) == Settings()
+    # with every # in front of a key taken away: all the keys of lucidd, each at its default there
+    path.write_text(re.sub(r"^#(\w+ = \S)", r"\1", text, flags=re.MULTILINE))
+    given, plain = load_settings(path, live=True), Settings()
+    plain = plain.model_copy(update={"policy": with_defaults(plain.policy, LIVE_DEFAULTS)})
+    shown, table = set(), ""
+    for line in text.splitlines():
+        if found := re.match(r"\[(.+)\]$|#(\w+) =", line):
+            table = found[1] or table
+            shown |= {f"{table}.{found[2]}"} if found[2] else set()
+    wanted = {name for name, _field in fields(Settings) if not of_simulation(name)}
+    assert shown == wanted
+    assert [name for name in sorted(wanted) if attrgetter(name)(given) != attrgetter(name)(plain)] == []
+    words = " ".join(line.removeprefix("# ") for line in text.splitlines())
+    said = {name: " ".join((field.description or "").replace("``", "`").split()) for name, field in fields(Settings)}
+    assert [name for name in sorted(wanted) if said[name] not in words] == []
+
+
+def of_simulation(name: str) -> bool:
+    """Of simulations, or in a table that is."""
+    section, path = Settings, name.split(".")
+    for part in path:
+        if of_simulations(section, part) is not None:
+            return True
+        section = section.model_fields[part].annotation
+    return False
 
 
 def test_every_setting_says_what_it_is() -> None:
@@ -68,6 +110,8 @@ def test_lucidd_takes_the_settings_of_the_policy_that_it_runs() -> None:
     data = {"daemon": {"policy": "muri-s"}, "policy": {"muri": {"unpack": False}, "pollux": {"p": 1.0}}}
     assert simulation_keys(settings_from(data, "here")) == ["policy.pollux.p"]
     assert simulation_keys(settings_from({"policy": {"packing": {"gss": 1}}}, "here")) == []
+    fair = {"daemon": {"policy": "optimus-drf"}, "policy": {"optimus": {"interval_s": 60.0}}}
+    assert simulation_keys(settings_from(fair, "here")) == [], "a policy's variants take its settings"
 
 
 def test_doctor_tells_of_them(tmp_path: Path) -> None:

@@ -202,8 +202,18 @@ def test_the_command_prints_points_average_and_published_figures() -> None:
     table = CliRunner().invoke(experiment, words, catch_exceptions=False)
     assert table.exit_code == 0
     assert "published" in table.output
+    assert "mixes are invented" in " ".join(table.output.split()), "the figure itself says so (E17)"
     data = json.loads(CliRunner().invoke(experiment, [*words, "--json"], catch_exceptions=False).output)
     assert [(p["mix"], p["mean_min"]) for p in data["points"]] == [("workload2", 10.0), ("workload2", 20.0)]
     one = data["points"][0]
     assert one["jct_to_ef"] == pytest.approx(one["jct_s"]["elastic"] / one["jct_s"]["ef"] - 1)
     assert data["published"]["jct_to_fcfs"] == -0.4
+    assert "mixes are invented" in data["invented"]
+
+
+def test_reported_times_alone_let_a_job_grow() -> None:
+    """Without preset times, a report of one size is no reason to believe that every other size is slower."""
+    entry = replace(grows("a", "n1:0,1"), progress=Progress(1.0, ((2, 1.0),)))
+    known = {"a": guess(600.0)}
+    made = policy("elastic").plan(snap(100.0, part(nodes(2, 4), [], [entry]), predictions=known)).partitions[VC]
+    assert gpus(made, "a") == 8

@@ -177,6 +177,11 @@ def test_slurms_own_factors_are_read() -> None:
             fair_shares_from(wrong)
 
 
+def test_plain_numbers_of_slurm_23_11_are_read_too() -> None:
+    shares = [{"name": "ann", "parent": "vision", "type": ["USER"], "fairshare": {"factor": 0.25, "level": 1.0}}]
+    assert fair_shares_from({"shares": {"shares": shares}}) == {("vision", "ann"): 0.25}
+
+
 def test_slurm_is_asked_now_and_then_and_may_have_none() -> None:
     answers: list[dict[tuple[str, str], float] | Exception] = [
         {("a", "ann"): 0.5}, {("a", "ann"): 0.5}, ClusterError("no accounting"), ClusterUnavailable("down"), {}

@@ -27,7 +27,7 @@ from builders import (
 from lucid.config import LendingSettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Start
 from lucid.core.placement import NodeGpus
-from lucid.core.reason import BehindHead, Borrows, FreeGpus, PlainOrder, Quota, TooLarge
+from lucid.core.reason import BehindHead, Borrows, FreeGpus, LargeBorrows, PlainOrder, Quota, TooLarge
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError, UnsafeAction
 from lucid.orchestrator.check_quotas import check_quotas
@@ -72,6 +72,64 @@ def test_a_long_job_waits_for_its_own_quota_and_says_why_it_may_not_borrow() -> 
     assert not any(isinstance(item, FreeGpus) for item in made.reasons)  # there are free GPUs
 
 
+def large_waits(*pending: Any, **running_job: Any) -> Snapshot:
+    """VC a holds 4 GPUs of its quota of 16, and its large jobs want 16; 32 GPUs of VCs b and c are idle."""
+    running = [runs("r", "n1:0-3", job={"vc": "a"})]
+    return snap(
+        3600.0,
+        pool(nodes(6), pending, running, a=16, b=16, c=16),
+        predictions={entry.job.id: guess(90_000.0) for entry in pending} | {"r": guess(80_000.0)},
+    )
+
+
+def test_the_large_job_that_waits_longest_borrows_whatever_its_estimate_and_no_other_does() -> None:
+    jobs = [waits("j", 16, vc="a"), waits("k", 16, 1.0, vc="a"), waits("s", 13, 2.0, vc="a")]
+    made = plan_of("lucid", large_waits(*jobs), **ALONE, **BORROW)
+    first = made.decisions["j"]
+    assert isinstance(first, Start)
+    assert reason(first, LargeBorrows) == LargeBorrows(16, 8, 3600.0, ("b", "c"), 4)
+    assert all(isinstance(made.decisions[name], Hold) for name in ("k", "s"))
+    assert [action.job_id for action in made.actions] == ["j"]
+
+
+def test_a_job_of_one_node_or_a_site_that_says_no_borrows_by_its_estimate_alone() -> None:
+    small = plan_of("lucid", large_waits(waits("j", 8, vc="a"), waits("k", 8, vc="a")), **ALONE, **BORROW)
+    assert sorted(type(d).__name__ for d in small.decisions.values()) == ["Hold", "Start"]
+    off = {"lending": {**BORROW["lending"], "large": False}}
+    assert isinstance(plan_of("lucid", large_waits(waits("j", 16, vc="a")), **ALONE, **off).decisions["j"], Hold)
+    quota = {"lending": {"mode": "quota"}}
+    assert isinstance(plan_of("lucid", large_waits(waits("j", 16, vc="a")), **ALONE, **quota).decisions["j"], Hold)
+
+
+def test_a_large_job_waits_for_free_nodes_and_not_for_its_quota_and_its_reasons_say_so() -> None:
+    running = [runs("r", "n1:0-7", job={"vc": "b"}), runs("q", "n2:0-3", job={"vc": "a"})]
+    snapshot = snap(
+        3600.0, pool(nodes(3), [waits("j", 16, vc="a")], running, a=16, b=8),
+        predictions={"j": guess(90_000.0), "r": guess(7200.0), "q": guess(80_000.0)},
+    )  # fmt: skip
+    made = plan_of("lucid", snapshot, **ALONE, **BORROW).decisions["j"]
+    assert isinstance(made, Hold)
+    assert reason(made, LargeBorrows)
+    kept = next(item for item in made.reasons if type(item).__name__ == "Reserved")
+    assert kept.room_s == pytest.approx(3600.0)  # when VC b's job ends, not when VC a's does
+
+
+def test_a_plan_in_which_two_large_jobs_of_a_vc_go_beyond_its_quota_is_refused() -> None:
+    jobs = [waits("j", 16, vc="a"), waits("k", 16, 1.0, vc="a")]
+    snapshot = large_waits(*jobs)
+    (whole,) = snapshot.partitions.values()
+    beyond = (LargeBorrows(16, 8, 3600.0),)
+    places = {"j": at("n2:0-7 n3:0-7"), "k": at("n4:0-7 n5:0-7")}
+    actions = tuple(Action(name, "pool", Start(places[name], beyond)) for name in places)
+    lending = LendingSettings(mode="borrow", longest_s=1000.0)
+    check_quotas(whole, PartitionPlan({}, actions[:1]), lending, snapshot.predictions)
+    with pytest.raises(UnsafeAction, match="job k: VC a would hold 36"):
+        check_quotas(whole, PartitionPlan({}, actions), lending, snapshot.predictions)
+    for no in (LendingSettings(mode="quota"), lending.model_copy(update={"large": False})):
+        with pytest.raises(UnsafeAction, match="job j"):
+            check_quotas(whole, PartitionPlan({}, actions[:1]), no, snapshot.predictions)
+
+
 def test_with_quotas_alone_nobody_borrows() -> None:
     made = plan_of("lucid", two_vcs(), **ALONE, lending={"mode": "quota"}).decisions["j"]
     assert isinstance(made, Hold)
@@ -110,7 +168,9 @@ def test_while_its_quota_is_kept_for_a_large_job_a_vc_takes_nothing_more(
     job = waits("s", 4, 1.0, vc="a", profile=LIGHT if by == "joining" else None)
     machines = nodes(4) if by == "joining" else nodes(5)
     guesses = {"r": guess(500.0), "h": guess(9999.0, 0), "big": guess(5000.0), "s": guess(seconds, 0)}
-    lends = BORROW if by == "borrowing" else {"lending": {"mode": "quota"}}
+    lends = {"lending": {"mode": "quota"}}
+    if by == "borrowing":
+        lends = {"lending": {**BORROW["lending"], "large": False}}
     seen = snap(1.0, pool(machines, [waits("big", 16, 0.0, vc="a"), job], running, a=16, b=16), predictions=guesses)
     made = plan_of("lucid", seen, profiling={"enabled": False}, **lends).decisions["s"]
     assert isinstance(made, Start) == starts

@@ -405,6 +405,43 @@ def test_the_speed_of_a_pair_is_seen_and_a_guest_brings_its_profile(
     assert found.summaries["b"][0].promised == 0.9
 
 
+class Mps(Given):
+    """Process 900 is an MPS server."""
+
+    def serves_mps(self, pid: int) -> bool:
+        return pid == 900
+
+
+def test_under_mps_a_jobs_own_share_of_time_is_unknown_not_nothing(source: Readings, tmp_path: Path) -> None:
+    """As one H100 told of a pair under MPS: all work is charged to the server, memory to the jobs."""
+    (tmp_path / "profiles").mkdir()
+    sampler = Sampler(source, tmp_path / "spool", tmp_path / "profiles", "n1", owners=Mps())
+    for owner, begin in (("b", 0), ("a", 100)):
+        alone = (GpuProcess(900, 66, 90, 30), GpuProcess(101 if owner == "a" else 201, 1682))
+        source.now = {"GPU-0": GpuReading("GPU-0", 90, 30, 2300, sm_active=50, processes=alone)}
+        ticks(sampler, [JobSpec(owner, ("GPU-0",))], begin, 60)
+        if owner == "b":
+            ticks(sampler, [], 60, 1)
+    both = (GpuProcess(900, 66, 97, 38), GpuProcess(101, 1682), GpuProcess(201, 1682))
+    source.now = {"GPU-0": GpuReading("GPU-0", 97, 38, 3900, sm_active=70, processes=both)}
+    ticks(sampler, [JobSpec("a", ("GPU-0",)), JobSpec("b", ("GPU-0",))], 160, 90)
+    found = read_profile_files(tmp_path / "profiles")
+    (summary,) = found.summaries["a"]
+    assert summary.together is not None
+    assert (summary.together.gpu_util, summary.together.mem_util, summary.together.mem_mib) == (None, None, 1682)
+    assert summary.together.card_util == 97
+    assert found.profiles["a"].seen_speed == pytest.approx(0.7)
+    assert summary.seen_by == "SM activity"
+
+
+def test_an_mps_server_is_known_by_its_name(tmp_path: Path) -> None:
+    for pid, name in ((900, "nvidia-cuda-mps-server"), (901, "python3")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "comm").write_text(name[:15] + "\n")
+    owners = Owners(proc=tmp_path)
+    assert [owners.serves_mps(pid) for pid in (900, 901, 902)] == [True, False, False]
+
+
 def test_the_sampler_loads_nothing_large() -> None:
     """A process on every node must stay small: no libraries of arithmetic, settings or learning."""
     code = "import lucid.node.command, sys; print(' '.join(sorted({name.partition('.')[0] for name in sys.modules})))"

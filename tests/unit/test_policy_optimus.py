@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from builders import VC, at, guess, nodes, part, policy, reason, runs, snap, waits
+from builders import VC, at, decide, guess, nodes, part, policy, reason, runs, snap, waits
 from lucid.core.decision import PartitionPlan, Resize, Start
 from lucid.core.job import Elastic, Pending, Progress, Running
 from lucid.core.node import Node
+from lucid.core.prediction import MeasuredRun
 from lucid.core.reason import Allotted
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.check import check_partition
@@ -138,6 +139,20 @@ def dealt(machines: Sequence[Node], most: Mapping[str, int], running: Sequence[R
     return where
 
 
+def known(ended: int, epochs_left: str) -> float:
+    """Epochs that the oracle's Optimus takes a job to have left that has ended so many."""
+    run = MeasuredRun((2.0, 1.0, 0.25), tuple(80.0 / g for g in range(1, 9)))
+    entry = trains("a", ended * 1.1, tuple((1.1 * (e + 1), 0.5) for e in range(ended)))
+    said = replace(guess(600.0), epochs=3.5, epoch_s=tuple(60.0 / g for g in range(1, 9)), measured=run)
+    now = snap(600.0, part(nodes(1, 16), [entry] if isinstance(entry, Pending) else []), predictions={"a": said})
+    return left(decide("optimus", now, optimus={"epochs_left": epochs_left}), "a")
+
+
+def test_an_oracle_may_know_what_a_measured_run_took() -> None:
+    assert [known(n, "true") for n in range(3)] == pytest.approx([3.5, 2.4, 1.3])
+    assert [known(n, "measured") for n in range(4)] == [2.0, 1.0, 0.25, 0.25]
+
+
 def test_jobs_of_few_gpus_choose_their_nodes_first() -> None:  # O14
     machines = (Node("n1", 4), Node("n2", 3))
     for most in ({"large": 4, "small": 3}, {"small": 3, "large": 4}):
@@ -156,3 +171,18 @@ def test_who_keeps_his_number_of_gpus_keeps_his_gpus() -> None:  # O16
     stays = replace(stays, job=replace(stays.job, gpus=1, elastic=replace(LIMITS, max_gpus=2)))
     assert dealt((Node("n1", 3), Node("n2", 8)), {"new": 8}, [stays]) == {"new": ["n2"]}
     assert stays.placement == at("n1:0-1")
+
+
+def test_under_drf_everybody_has_the_same_on_the_emptiest_nodes() -> None:  # O19, O21
+    line = [waits(f"j{i}", 1, float(i), elastic=replace(LIMITS, max_gpus=2 if i == 0 else 8)) for i in range(3)]
+    machines = (Node("n1", 4), Node("n2", 4))
+    made = decide("optimus-drf", snap(600.0, part(machines, line, [])))
+    check_partition(part(machines, line, []), made)
+    where = {name: d.placement for name, d in made.decisions.items() if isinstance(d, Start)}
+    assert {name: sum(p.mask.bit_count() for p in place) for name, place in where.items()} == {
+        "j0": 2,
+        "j1": 3,
+        "j2": 3,
+    }
+    assert {p.node for p in where["j0"]} == {"n1", "n2"}, "one by one, not together"
+    assert decide("optimus-drf", snap(601.0, part(machines, line, []))).wake_s == 1200.0

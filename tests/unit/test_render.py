@@ -132,6 +132,15 @@ SAID: list[tuple[Reason, str]] = [
     (why.Quota("a", 4, 6, 8), "VC a holds 6 of its quota of 8 GPUs: no room for the 4 of this job"),
     (why.Quota("a", 2, 4, 8, 4, "j"), "VC a holds 4 of its quota of 8 GPUs and keeps 4 for job j: no room for the 2"),
     (why.Borrows(600.0, 3600.0, ("b",), 4), "borrows 4 GPUs of VC b until it ends: estimate 10 min, at most 1.0 h"),
+    (
+        why.LargeBorrows(16, 8, 7200.0, ("b",), 4),
+        "borrows 4 GPUs of VC b until it ends: it waits longest of its VC's jobs above 8 GPUs, 2.0 h",
+    ),
+    (why.LargeBorrows(16, 8, 7200.0), "may borrow, and no VC has idle GPUs of its quota: it waits longest"),
+    (
+        why.LargeBorrows(8, 8, 0.0),
+        "may not borrow idle GPUs of other VCs as a large job: it asks for 8, not above 8",
+    ),
     (why.Borrows(600.0, 3600.0, ("b", "c", "d", "e")), "borrows idle GPUs of VC b, c, d and others until it ends"),
     (why.Borrows(600.0, 3600.0), "may borrow, and no VC has idle GPUs of its quota: estimate 10 min, at most 1.0 h"),
     (

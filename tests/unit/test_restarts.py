@@ -11,6 +11,7 @@ from builders import (
     LIGHT,
     VC,
     FixedPredictor,
+    a_cluster,
     a_job,
     a_trace,
     at,
@@ -29,7 +30,7 @@ from builders import (
 )
 from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.adapters.store.snapshot_json import decision_to_dict
-from lucid.config import LIVE_DEFAULTS, Settings, settings_from, with_defaults
+from lucid.config import LIVE_DEFAULTS, ProfilingSettings, Settings, settings_from, with_defaults
 from lucid.core.decision import Action, Hold, Keep, PartitionPlan, Plan, Release, Requeue, Start
 from lucid.core.job import JobProfile, Pending, Running, Stage
 from lucid.core.ports import Capability
@@ -177,6 +178,34 @@ def test_a_replay_runs_each_job_once_and_joins_those_measured_in_place() -> None
     assert (found["host"].start_s, found["guest"].start_s) == (0.0, 100.0)
     assert found["guest"].placement == at("p1:0"), "its VC is full, and nobody has measured it"
     assert (found["host"].end_s, found["guest"].end_s) == (2000.0, 600.0)
+
+
+def test_a_job_that_came_home_from_a_profiling_node_is_not_lent_out_and_started_over_for_ever() -> None:
+    trace = a_trace(by("large", gpus=2, duration_s=500.0, profile=LIGHT, restart_asked=True))
+    found, tape = replay(
+        "lucid", trace, {VC: nodes(1, 1)}, profiling_nodes=nodes(1, 8, prefix="p"), profiling={"restarts": "asked"}
+    )
+    made = [type(action.decision) for _, action in tape.actions("large")]
+    assert made == [Start, Release], "no node of its VC can hold it: Slurm would make it wait, too"
+    assert found["large"].end_s < 0
+
+
+def test_a_job_that_came_home_stays_there_when_it_is_parted() -> None:
+    """The second time it waits, it was not released: what it came from is known all the same."""
+    cluster = a_cluster(
+        a_trace(by("j", duration_s=900.0, profile=LIGHT, restart_asked=True)),
+        {VC: nodes(1, 1)},
+        profiling_nodes=nodes(1, 1, prefix="p"),
+        profiled=lambda job: False,
+        profiling=ProfilingSettings(restarts="asked"),
+    )
+    cluster.advance(0.0)
+    there = PROFILING, Start(at("p1:0"), ()), Release(())
+    here = VC, Start(at("n1:0"), ()), Requeue((), part=True)
+    for where, *decisions in (there, here):
+        for decision in decisions:
+            assert cluster.apply([Action("j", where, decision)])[0].refused is None
+        assert cluster.observe().partitions[VC].pending[0].home_only
 
 
 def pair(**job: object) -> tuple[Running, ...]:

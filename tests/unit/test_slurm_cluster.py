@@ -430,6 +430,37 @@ def test_site_factors_are_written_when_they_change_and_taken_back(stage: Scene) 
     assert stage.slurm.writes == [("2", "update")] * 2
 
 
+def test_a_site_factor_that_slurm_takes_back_is_written_again_and_counted(stage: Scene) -> None:
+    stage.modes["vc"] = Mode.ORDER
+    for name in ("1", "2", "3"):
+        stage.slurm.submit(name, "vc", 8, held=False, mark="none")
+    stage.look()
+    waiting = next(record for record in stage.slurm.records.values() if record.pending)
+    assert stage.cluster.order({waiting.id: 500}) == 1
+    stage.slurm.records[waiting.id] = replace(waiting, priority=waiting.priority + 3)  # its age, and no factor
+    stage.slurm.factors.clear()
+    stage.look()
+    assert stage.cluster.order({waiting.id: 500}) == 1
+    assert stage.cluster.factors.undone == 1
+    stage.look()
+    assert stage.cluster.order({waiting.id: 500}) == 0
+    assert stage.cluster.order({}) == 1
+    stage.look()
+    assert (stage.cluster.order({}), stage.cluster.factors.undone) == (0, 1)
+    assert stage.slurm.records[waiting.id].priority == waiting.priority + 3
+
+
+def test_under_a_priority_plugin_without_site_factors_they_are_not_written_for_ever(stage: Scene) -> None:
+    stage.modes["vc"] = Mode.ORDER
+    stage.slurm.heeds_factors = False
+    for name in ("1", "2", "3"):
+        stage.slurm.submit(name, "vc", 8, held=False, mark="none")
+    for _ in range(20):
+        stage.look()
+        stage.cluster.order({"2": 500})
+    assert stage.slurm.writes == [("2", "update")] * 4
+
+
 @pytest.mark.parametrize("at_write", range(2))
 @pytest.mark.parametrize("after", [True, False])
 def test_killed_at_any_write_it_goes_on_from_what_is(at_write: int, after: bool) -> None:

@@ -42,7 +42,9 @@ def test_jobs_and_nodes_are_asked_for_once_each(tmp_path: Path) -> None:
     assert {job.name for job in slurm.jobs()} >= {"gres", "gpus"}
     assert [node.name for node in slurm.nodes()] == ["n1", "n2", "n3", "p1"]
     assert slurm.version() == (24, 11)
-    assert said(tmp_path) == [["squeue", "--json", "--states=all"], ["scontrol", "show", "nodes", "--json"]]
+    count = ["scontrol", "--oneliner", "show", "job"]  # only before the first look
+    look = ["squeue", "--json", "--states=all"]
+    assert said(tmp_path) == [count, look, ["scontrol", "show", "nodes", "--json"]]
 
 
 def test_only_fields_that_change_are_written(tmp_path: Path) -> None:
@@ -173,3 +175,23 @@ def test_a_refusal_is_an_answer() -> None:
         guarded(breaker, refuse)
     assert breaker.open_s == 0.0
     assert breaker.calls.refused == 1
+
+
+def test_accounting_that_does_not_answer_is_no_silence_of_slurm(tmp_path: Path) -> None:
+    """As sacctmgr of 26.05 says it; three such answers once kept lucidctl doctor from asking slurmctld at all."""
+    said = "sacctmgr: error: _open_persist_conn: failed to open persistent connection: Connection refused"
+    down = tmp_path / "down"
+    down.touch()
+    slurm = client(
+        tmp_path,
+        f"import os\nif sys.argv[1] == 'sacctmgr' and os.path.exists({str(down)!r}): sys.exit({said!r})\n"
+        "print('lucid')",
+    )
+    for _ in range(4):
+        assert slurm.rights() is None
+        with pytest.raises(ActionRefused):
+            slurm.gpu_limits()
+    assert slurm.accounting == said
+    down.unlink()
+    assert slurm.rights() == ("lucid", "lucid")
+    assert slurm.accounting == ""

@@ -353,6 +353,27 @@ def test_a_token_that_is_not_taken_is_explained(
             ask()
 
 
+OLDER_WORDS = {
+    "23.11": ("openapi_get_db_conn() failed to open slurmdb connection", 7000, "Unable to connect to database"),
+    "24.05": ("Unable to query jobs", -1, "Unspecified error"),
+}
+"""What slurmrestd of these answered where a token had expired: description, number and error."""
+
+
+@pytest.mark.parametrize("release", OLDER_WORDS)
+@pytest.mark.parametrize("exp", [1.0, 9e9])
+def test_an_expired_token_is_told_where_slurmrestd_says_something_else(
+    rest: Recorded, tmp_path: Path, release: str, exp: float
+) -> None:
+    client = rest.client(url="http://head:6820", token_file=str(token_file(tmp_path, exp=exp)))
+    assert client.server.interface
+    description, number, words = OLDER_WORDS[release]
+    error = {"description": description, "error_number": number, "error": words}
+    rest.always = lambda: httpx.Response(500, json={"errors": [error]})
+    with pytest.raises(ClusterUnavailable, match="expired [0-9]+ s ago; renew it" if exp == 1.0 else f"{words}$"):
+        client.release("7")
+
+
 def test_a_socket_that_wants_a_token_says_which_setting(rest: Recorded) -> None:
     client = rest.client()
     rest.answers("no token")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_every_file_that_is_shipped_is_installed_and_the_other_way_round() -> No
     folder = shipped_folder()
     # What else is Python there drives the testbed and the demonstration; nothing of it is installed.
     files = [path for path in folder.rglob("*") if path.is_file() and not path.suffix.startswith(".py")]
-    files += (folder / "lucid_hooks").glob("*.py")
+    files += [*(folder / "lucid_hooks").glob("*.py"), folder / "lucid_report.py"]
     # Boards and alert rules are for the host of Prometheus and Grafana, which need not be one of Slurm's.
     files = [path for path in files if path.parent.name != "grafana"]
     shipped = {str(path.relative_to(folder)) for path in files}
@@ -180,3 +181,29 @@ def test_check_ends_with_1_and_says_the_remedy(tmp_path: Path) -> None:
     assert "remedy: SelectType=select/cons_tres in slurm.conf" in done.output
     listed = CliRunner().invoke(lucidctl, ["slurm", "install", "--check", "--json", "--root", str(tmp_path)])
     assert {"about", "ok", "says", "remedy"} == set(json.loads(listed.output)[0])
+
+
+def test_what_the_package_brings_is_left_to_the_package(root: Path) -> None:
+    """Units below /etc/systemd/system would go before the package's own, and stay after an upgrade."""
+    units = root / "usr/lib/systemd/system"
+    units.mkdir(parents=True)
+    for name in ("lucidd.service", "lucid-release.timer"):
+        (units / name).write_text("of the package\n")
+    release = root / "usr/sbin/lucid-release"
+    release.parent.mkdir(parents=True)
+    release.write_text("#!/bin/sh\n")
+    for folder in ("etc/systemd", "etc/slurm/lucid"):
+        shutil.rmtree(root / folder)
+    done = install_files(root)
+    assert f"packaged   {units / 'lucidd.service'}" in done
+    assert f"packaged   {release}" in done
+    assert not (root / "etc/systemd").exists()
+    assert not (root / "etc/slurm/lucid/lucid-release").exists()
+    assert (root / "etc/slurm/lucid/prolog.d/50-lucid").exists(), "what is Slurm's is copied all the same"
+    found = {finding.about: finding.says for finding in check_installation(root)}
+    assert found["/usr/lib/systemd/system/lucidd.service"] == "of the package"
+    assert "/etc/systemd/system/lucidd.service" not in found
+    # one that an earlier way of installing left goes before the package's: that is said
+    (root / "etc/systemd/system").mkdir(parents=True)
+    (root / "etc/systemd/system/lucidd.service").write_text("[Service]\nExecStart=/opt/old/lucidd\n")
+    assert "/etc/systemd/system/lucidd.service" in bad(root)

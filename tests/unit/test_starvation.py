@@ -17,6 +17,7 @@ from lucid.core.job import Ended
 from lucid.core.ledger import Ledger
 from lucid.core.reason import PlainOrder, Reserved
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.live.policies import live_policy
 from lucid.orchestrator.fences import Fence, Fences, keep
 from lucid.orchestrator.policies.lucid_plan import LucidMemory, promise_kept
 from lucid.orchestrator.policies.plain import Kept, Shadow
@@ -288,3 +289,16 @@ def test_estimates_only_the_present_is_in_the_shadow() -> None:
 
     assert early(1.0) == early(2.0)
     assert any(early(1.0))
+
+
+def test_lucidd_promises_twelve_hours_where_its_file_says_nothing_and_a_replay_nothing() -> None:
+    for said, live in (({}, 12 * HOUR), ({"beyond_plain_s": 0}, 0.0), ({"beyond_plain_s": 60}, 60.0)):
+        given = settings_from({"policy": {"fairness": said}}, "file")
+        assert live_policy(given, frozenset()).settings.fairness.beyond_plain_s == live
+    assert settings_from({}, "file").policy.fairness.beyond_plain_s is None
+
+
+def test_a_bound_of_nothing_is_none() -> None:
+    scene = snap(9 * HOUR, part(nodes(1), [waits("j", 8)], [runs("r", "n1:0-7")]))
+    chosen = policy("lucid", None, fairness={"beyond_plain_s": 0.0}, **OFF)
+    assert chosen.plan(scene).partitions["vc"].memory is None

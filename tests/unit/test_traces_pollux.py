@@ -12,7 +12,7 @@ from applications import BATCHES, EPOCHS, INIT, PERF, STEPS, an_application, lea
 from builders import a_job
 from lucid.cli.main import lucidctl
 from lucid.core.job import Elastic
-from lucid.errors import TraceError
+from lucid.errors import ConfigError, TraceError
 from lucid.simulator.elastic.applications import Application
 from lucid.simulator.elastic.training import Training
 from lucid.simulator.traces import read_trace, sniff, write_trace
@@ -59,7 +59,7 @@ def test_a_workload_is_known_by_its_header_and_its_jobs_are_elastic(profiles: Pa
         ("a,0,made,99,128\n", "line 2, column 'num_replicas'"),
         ("a,0,made,1,64\n", "line 2, column 'batch_size'"),
         ("a,0,../made,1,128\n", "not the name of a folder"),
-        ("a,0,other,1,128\n", "belong in a folder of its name"),
+        ("a,0,other,1,128\n", "other: there is no such folder.* --applications, or put them beside"),
         ("a,0,made,1,128\na,1,made,1,128\n", "line 2 has already"),
     ],
 )
@@ -74,8 +74,8 @@ def test_what_is_wrong_is_named(profiles: Path, text: str, words: str) -> None:
         ("placements.csv", "placement,local_bsz\n1,2\n", "no column step_time, sync_time"),
         ("placements.csv", "placement,local_bsz,step_time,sync_time\n1,16,x,0\n", "line 2, column 'step_time': 'x'"),
         ("scalability.csv", "num_nodes,num_replicas,local_bsz,step_time,sync_time\n", "has no rows"),
-        ("validation-128.csv", "progress,metric,grad_sqr,grad_var\n1,2,-3,4\n", "'-3' is not a number"),
-        ("validation-x.csv", "progress,metric,grad_sqr,grad_var\n1,2,3,4\n", "must end in a batch size"),
+        ("validation-128.csv", "progress,iteration,metric,grad_sqr,grad_var\n1,1,2,-3,4\n", "'-3' is not a number"),
+        ("validation-x.csv", "progress,iteration,metric,grad_sqr,grad_var\n1,1,2,3,4\n", "must end in a batch size"),
     ],
 )
 def test_a_bad_profile_is_named(profiles: Path, tmp_path: Path, file: str, text: str, words: str) -> None:
@@ -84,6 +84,39 @@ def test_a_bad_profile_is_named(profiles: Path, tmp_path: Path, file: str, text:
     with pytest.raises(TraceError, match=words) as raised:
         read_trace(workload(tmp_path, f"{HEADER}a,0,made,1,128\n"))
     assert file in str(raised.value)
+
+
+def test_the_profiles_may_lie_in_a_folder_that_is_named(profiles: Path, tmp_path: Path) -> None:
+    path = workload(tmp_path, f"{HEADER}a,0,made,1,128\n")
+    with pytest.raises(TraceError, match="made: there is no such folder"):
+        read_trace(path)
+    there, beside = read_trace(path, applications=profiles), read_trace(workload(profiles, path.read_text()))
+    assert [(j.job, j.duration_s) for j in there.jobs] == [(j.job, j.duration_s) for j in beside.jobs]
+    cli = ["trace", "describe", str(path), "--json", "--applications"]
+    assert CliRunner().invoke(lucidctl, [*cli, str(profiles)], catch_exceptions=False).exit_code == 0
+    args = ["simulate", str(path), "--nodes", "1", "--policy", "optimus", "--json", "--applications"]
+    assert CliRunner().invoke(lucidctl, [*args, str(profiles)], catch_exceptions=False).exit_code == 0
+    refused = CliRunner().invoke(lucidctl, [*args, str(tmp_path / "nowhere")])
+    assert "nowhere/made: there is no such folder" in str(refused.exception)
+
+
+def test_profiles_are_named_for_workloads_of_pollux_only(profiles: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pack.csv"
+    path.write_text("job_id,user,vc,gpu_num,submit_time,duration\n1,u,v,1,0,10\n")
+    with pytest.raises(ConfigError, match="is for workloads of Pollux"):
+        read_trace(path, applications=profiles)
+
+
+def test_a_measured_run_is_counted_by_its_own_steps_after_the_present_epoch(app: Application) -> None:
+    """The evaluation of Optimus by Pollux's authors: 100 steps an epoch were written into the made profiles."""
+    job = learning(app, 256)
+    found = job.measured(4)
+    steps = app.samples / 256
+    assert found.left == pytest.approx([300 / steps, 200 / steps, 100 / steps, 1 / steps])
+    assert found.left[0] < job.epochs, "the truth follows the noise of the gradient"
+    truth = job.epoch_s(4)
+    assert [found.epoch_s[g] for g in (0, 1, 3)] == pytest.approx([truth[g] for g in (0, 1, 3)])
+    assert found.epoch_s[2] > truth[2], "three GPUs take 258 samples a step, and so fewer steps in truth"
 
 
 def test_elastic_jobs_have_no_row_in_our_own_format(profiles: Path, tmp_path: Path) -> None:
@@ -218,4 +251,4 @@ def test_the_command_says_which_settings_come_with_the_trace(profiles: Path) -> 
     result = CliRunner().invoke(lucidctl, args, catch_exceptions=False)
     assert result.exit_code == 0
     words = " ".join(result.output.split())
-    assert "optimus.interval_s = 60.0" in words
+    assert "optimus.interval_s = 60.0, optimus.epochs_left = measured" in words

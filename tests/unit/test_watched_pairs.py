@@ -40,8 +40,8 @@ PLACES = ("p1", "n1", "n2")
 
 
 class Watched(Site):
-    """The site with a sampler process whose seconds are the site's; a job alone moves ``ALONE`` percent of its
-    card's bandwidth, a pair ``both`` percent together."""
+    """The site with a sampler process whose seconds are the site's; a job alone keeps ``ALONE`` percent of its
+    card's SMs at work, a pair ``both`` percent together."""
 
     ALONE = 30.0
 
@@ -88,7 +88,7 @@ class Watched(Site):
                 moved = {0: 0.0, 1: self.ALONE}.get(len(jobs), self.both)
                 procs = [Proc(self.works[job].pid, 3000.0, 40.0 / len(jobs), 20.0 / len(jobs)) for job in jobs]
                 busy = 40.0 if jobs else 0.0
-                self.board.gpus[index] = Gpu(busy, busy / 2, 3000.0 * len(jobs), gpm=(busy, busy, moved), procs=procs)
+                self.board.gpus[index] = Gpu(busy, busy / 2, 3000.0 * len(jobs), gpm=(moved, busy, 10.0), procs=procs)
             self.board.write()
             told = {job: (uuid_of(index), self.works[job].pid) for index, jobs in where.items() for job in jobs}
             self.process.stdin.write(json.dumps({"jobs": told, "from_s": self.slurm.now, "seconds": 10}) + "\n")

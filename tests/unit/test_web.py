@@ -6,6 +6,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -421,3 +423,14 @@ def test_what_if_it_had_been_submitted_to_another_vc(pages: Pages) -> None:
     assert answer["if"]["in VC vc"]["verb"] == answer["as_it_is"]["verb"], "it is there already"
     with pytest.raises(ConfigError, match="no such VC"):
         pages.slurm.ctl("why-not", waiting, "--vc", "nowhere")
+
+
+def test_a_planner_whose_reader_has_gone_ends_without_a_word() -> None:
+    code = (
+        "import lucid.web.planner as planner\n"
+        "def gone(*_): raise BrokenPipeError\n"
+        "planner.serve = gone\n"
+        "planner.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from lucid.adapters.gpu.known_profiles import KnownProfiles
 from lucid.adapters.slurm.client import Changes
+from lucid.adapters.slurm.elastic import elastic_wish, with_size
 from lucid.adapters.slurm.extra import Items, free_extra, items_for, own_number, sealed
 from lucid.adapters.slurm.facts import Facts, as_written, parse_placement
 from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.request import NO_DEFAULTS
+from lucid.adapters.slurm.resizes import Resizes, leaving, overlaps
 from lucid.adapters.slurm.starts import start_changes
 from lucid.adapters.slurm.view import gpu_mem_mib
 from lucid.adapters.store.port import JobNote
 from lucid.config import DaemonSettings, Mode
-from lucid.core.decision import Action, Keep, Release, Requeue, Start
+from lucid.core.decision import Action, Keep, Release, Requeue, Resize, Start
 from lucid.core.placement import Placement, show_placement
 from lucid.core.ports import Applied
 from lucid.errors import ActionRefused
@@ -39,6 +40,9 @@ class Actions:
         self._slurm_knows_all = slurm_knows_all
         self._facts = Facts((), (), hands.notes, {}, 0.0)
         self._jobs: Mapping[str, SlurmJob] = {}
+        self.resizes = Resizes(hands)
+        self._leaving: dict[str, Placement] = {}
+        """Jobs that are being resized, and the GPUs that they hold still."""
         self._starting: dict[str, dict[bool, str]] = {}
         """By node, then by whether as slots: a job that was released to start there and has not started yet. Slurm
         chooses the GPUs of a job with its own request, so the two kinds are not started on one node at the same
@@ -48,6 +52,8 @@ class Actions:
         """A new look at Slurm; ``jobs``: those of *facts*, by id."""
         self._facts, self._jobs = facts, jobs
         self._starting = {}
+        held = {job.id: leaving(job, facts.notes.get(job.id)) for job in facts.jobs}
+        self._leaving = {job_id: place for job_id, place in held.items() if place}
         ownership = self._hands.ownership
         for job in facts.jobs:
             note = facts.notes.get(job.id)
@@ -83,6 +89,8 @@ class Actions:
             self._start(record, note, action, decision)
         elif isinstance(decision, Requeue):
             self._requeue(record, note, decision)
+        elif isinstance(decision, Resize):
+            self._resize(record, note, decision)
         elif isinstance(decision, Release):
             self._release(record, note, action.partition)
         elif isinstance(decision, Keep):
@@ -92,13 +100,18 @@ class Actions:
 
     def _note(self, record: SlurmJob, note: JobNote | None) -> JobNote:
         """What is known of the job, with its request as it is before Lucid first touches it."""
+        elastic = elastic_wish(record.comment).limits is not None
         if note is not None and note.as_written:
+            if elastic and "gpus" not in note.as_written and not record.request.shards:
+                note = replace(note, as_written=with_size(note.as_written, record))
             home = self._hands.ownership.home(record, note)
             if home == note.home:
                 return note
             return replace(note, home=home, as_written={**note.as_written, "partition": home})
         written = as_written(record).written()
         written["partition"] = record.partition
+        if elastic and not record.request.shards:
+            written = with_size(written, record)
         return replace(
             note or JobNote(record.id),
             user=record.user,
@@ -126,6 +139,9 @@ class Actions:
             other = self._starting.get(part.node, {}).get(not shards)
             if other is not None and other != job_id:
                 raise ActionRefused(f"job {job_id}: waits until job {other} has started on node {part.node}")
+        for other, held in self._leaving.items():
+            if overlaps(start.placement, held):
+                raise ActionRefused(f"job {job_id}: waits until job {other}, which is resized, has left its GPUs")
         items = self._items(record, start) if shards and self._daemon.mps else None
         number = own_number(record)
         extra, unsealed = sealed(self._hands.client, record, number, items) if items and number else ("", "")
@@ -138,7 +154,15 @@ class Actions:
         place = show_placement(start.placement)
         now_s = self._hands.clock.now_s()
         self._hands.put(
-            replace(note, where=place, asked_s=now_s, shards=shards, released=False, restarts=record.restarts)
+            replace(
+                note,
+                where=place,
+                asked_s=now_s,
+                shards=shards,
+                released=False,
+                restarts=record.restarts,
+                stopped_s=0.0,
+            )
         )
         words = f"{place}{f' beside {start.beside}' if start.beside else ''}{' in slots' if shards else ''}"
         if items is not None and not free_extra(record.extra):
@@ -209,6 +233,14 @@ class Actions:
     def _waits_for_profiling(self, record: SlurmJob, note: JobNote | None) -> bool:
         return self._hands.ownership.decides(record, note, self._facts) and not (note is not None and note.to_home)
 
+    def _resize(self, record: SlurmJob, note: JobNote | None, decision: Resize) -> None:
+        if not self._slurm_knows_all():
+            raise ActionRefused(f"job {record.id}: slurmctld did not answer lately; tried again later")
+        if elastic_wish(record.comment).limits is None:
+            raise ActionRefused(f"job {record.id}: its user did not opt in to be resized (lucid:elastic=)")
+        self.resizes.begin(record, self._note(record, note), decision.placement)
+        self._leaving[record.id] = record.placement
+
     def _put_back(self, record: SlurmJob, note: JobNote, verb: str) -> None:
         """The job runs until Slurm has taken the requeue; what is noted before says where it goes then."""
         if not self._slurm_knows_all():
@@ -234,29 +266,6 @@ class Actions:
         note = self._note(record, note)
         self._hands.do(record.id, "keep", show_placement(record.placement))
         self._hands.put(replace(note, kept=True))
-
-    def order(self, factors: Mapping[str, int]) -> int:
-        """Write the site factors that differ from those written last, within ``slurm.writes_per_cycle``; returns how
-        many. A job that has a factor and is not in *factors* gets 0."""
-        wanted = dict(factors)
-        for job_id, note in self._hands.notes.items():
-            if note.site_factor and job_id not in wanted:
-                wanted[job_id] = 0
-        written = 0
-        for job_id, factor in wanted.items():
-            record, known = self._jobs.get(job_id), self._hands.notes.get(job_id)
-            if record is None or not record.pending or factor == (known.site_factor if known else 0):
-                continue
-            if self._hands.full(1):
-                break
-            write = partial(self._hands.client.update, job_id, Changes(site_factor=factor))
-            try:
-                self._hands.do(job_id, "order", str(factor), write)
-            except ActionRefused:
-                continue
-            self._hands.put(replace(known or JobNote(job_id), site_factor=factor))
-            written += 1
-        return written
 
     def _note_start(self, job_id: str, placement: Placement, shards: bool) -> None:
         for part in placement:

@@ -12,7 +12,7 @@ from typing import Any
 from lucid.adapters.bounded import clean, finite
 from lucid.errors import ClusterError
 
-__all__ = ["accounting_trouble", "checked_list", "number_of", "words_of"]
+__all__ = ["accounting_trouble", "checked_list", "number_of", "states_of", "words_of"]
 
 _LISTS = ("jobs", "nodes", "partitions")
 
@@ -33,6 +33,28 @@ def words_of(value: Any) -> list[str]:
     return [clean(str(item)) for item in value] if isinstance(value, list) else []
 
 
+_FLAG_ALONE = {
+    "COMPLETING": "COMPLETED",
+    "STAGE_OUT": "COMPLETED",
+    "CONFIGURING": "RUNNING",
+    "RESIZING": "RUNNING",
+    "STOPPED": "RUNNING",
+    "SIGNALING": "RUNNING",
+    "REQUEUED": "PENDING",
+    "REQUEUE_FED": "PENDING",
+    "REQUEUE_HOLD": "PENDING",
+    "SPECIAL_EXIT": "PENDING",
+    "RESV_DEL_HOLD": "PENDING",
+}
+"""Slurm 22.05 names a flag in place of the state that has it."""
+
+
+def states_of(value: Any) -> list[str]:
+    """A job's state, and after it what else is true of the job."""
+    words = words_of(value)
+    return [_FLAG_ALONE[words[0]], *words] if words and words[0] in _FLAG_ALONE else words
+
+
 def checked_list(document: Any, key: str, what: str, *, of_slurmctld: bool = True) -> list[Any]:
     """The list that an answer has under *key*, with whatever it holds. ``of_slurmctld``: the list is its own; one
     of slurmdbd's may be cut short by the very error that it names.
@@ -41,7 +63,7 @@ def checked_list(document: Any, key: str, what: str, *, of_slurmctld: bool = Tru
         ClusterError: the answer is none, or says that it failed.
     """
     if not isinstance(document, Mapping) or not isinstance(document.get(key), list):
-        raise ClusterError(f"{what}: no {key!r} in the answer; is this Slurm 23.02 or later?")
+        raise ClusterError(f"{what}: no {key!r} in the answer; is this Slurm 22.05 or later?")
     errors = _errors(document)
     if errors and not (of_slurmctld and document[key] and accounting_trouble(document)):
         raise ClusterError(f"{what}: Slurm answers with an error: {_words(errors[0])}")

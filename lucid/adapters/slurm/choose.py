@@ -16,11 +16,15 @@ def make_client(slurm: SlurmSettings, breaker: Breaker, left_out: LeftOut | None
     what cannot be read.
 
     Raises:
-        ConfigError: slurmrestd's address or token file is missing or wrong, or httpx is not installed.
+        ConfigError: slurmrestd's address or token file is missing or wrong; httpx, or pyslurm, is not installed.
     """
     commands = CommandClient(slurm.prefix, breaker, slurm.timeout_s, left_out)
     if slurm.client == "command":
         return commands
+    if slurm.client == "pyslurm":
+        from lucid.adapters.slurm.by_pyslurm import PyslurmClient
+
+        return PyslurmClient(breaker, commands, left_out)
     try:
         from lucid.adapters.slurm.rest import RestClient
     except ImportError:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lucid.adapters.bounded import digits
 from lucid.adapters.left_out import LeftOut
+from lucid.adapters.slurm import early
 from lucid.adapters.slurm.answers import accounting_trouble
 from lucid.adapters.slurm.client import Breaker, Changes, checked_id, guarded
 from lucid.adapters.slurm.lenient_json import loads
+from lucid.adapters.slurm.listing import KnownJobs
 from lucid.adapters.slurm.munge import MUNGE, credential
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records import jobs_from, nodes_from, reads_whole, version_of
@@ -34,7 +37,7 @@ from lucid.adapters.slurm.site import (
 )
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 
-__all__ = ["CommandClient"]
+__all__ = ["CommandClient", "silent"]
 
 _TRY_AGAIN = (
     "unable to contact slurm controller",
@@ -51,8 +54,14 @@ _TRY_AGAIN = (
 )
 """Slurm's words where it does not answer at present, rather than declines."""
 
+_MANY = 1_000
 _WHOLE = "--json=v0.0.44"
 """Where the default form leaves something out that matters here."""
+
+
+def silent(said: str) -> bool:
+    """Do Slurm's words mean that it does not answer at present?"""
+    return any(words in said.lower() for words in _TRY_AGAIN)
 
 
 def _start_time(changes: Changes) -> str | None:
@@ -68,16 +77,33 @@ class CommandClient:
     name = "commands"
 
     def __init__(
-        self, prefix: Sequence[str], breaker: Breaker, timeout_s: float = 20.0, left_out: LeftOut | None = None
+        self,
+        prefix: Sequence[str],
+        breaker: Breaker,
+        timeout_s: float = 20.0,
+        left_out: LeftOut | None = None,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+        many: int = _MANY,
     ) -> None:
+        """``many``: with more jobs than this only those that changed are read (``listing``)."""
         self.left_out = LeftOut() if left_out is None else left_out
         self._prefix = list(prefix)
         self._ssh = any(word.rpartition("/")[2] == "ssh" for word in prefix)
         self._breaker = breaker
         self._timeout_s = timeout_s
+        self._most = many
         self._version: tuple[int, int] | None = None
         self._json = "--json"
-        self.accounting = ""
+        self._many: bool | None = None
+        """Are there more jobs than should be read whole each time? Not known before the first look."""
+        self._known = KnownJobs(self._read_some, clock_s)
+        self._accounting = {"partitions": "", "sacctmgr": ""}
+
+    @property
+    def accounting(self) -> str:
+        """What its last answer of partitions said of slurmdbd, or sacctmgr: from 26.05 on only that one asks it."""
+        return self._accounting["partitions"] or self._accounting["sacctmgr"]
 
     def version(self) -> tuple[int, int]:
         """From the last answer, or by asking."""
@@ -89,19 +115,55 @@ class CommandClient:
             self._version = major, minor
         return self._version
 
+    def _early(self) -> bool:
+        """Does only ``squeue`` print JSON?"""
+        return self.version() < early.FIRST_JSON
+
     def jobs(self) -> list[SlurmJob]:
-        """One ``squeue`` over all states; the first on 26.05 is asked again in a form that tells more."""
+        """One ``squeue`` over all states; where there are many jobs, one listing of them and one ``squeue`` of those
+        that changed. The first on 26.05 is asked again in a form that tells more."""
+        if self._many is None:
+            self._many = self._listing().count("JobId=") > self._most
+        if not self._many:
+            self._known.forget()
+            jobs = jobs_from(self._squeue(), self.left_out)
+            self._many = len(jobs) > self._most
+            return jobs
+        jobs = self._known.look(self._listing)
+        with self.left_out.look("jobs") as look:
+            for job in jobs:
+                if job.unread:
+                    look.add(f"job {job.number}", job.unread)
+        self._many = len(jobs) > 0.7 * self._most
+        return jobs
+
+    def _listing(self) -> str:
         self._breaker.calls.reads += 1
-        document = self.ask(["squeue", self._json, "--states=all"])
+        return self._run(["scontrol", "--oneliner", "show", "job"])
+
+    def _squeue(self, *options: str) -> Any:
+        self._breaker.calls.reads += 1
+        document = self.ask(["squeue", self._json, "--states=all", *options])
         if self._json == "--json" and not reads_whole(document):
             self._breaker.calls.reads += 1
-            document = self.ask(["squeue", _WHOLE, "--states=all"])
+            document = self.ask(["squeue", _WHOLE, "--states=all", *options])
             self._json = _WHOLE
-        return jobs_from(document, self.left_out)
+        return document
+
+    def _read_some(self, numbers: Sequence[int]) -> list[SlurmJob]:
+        try:
+            document = self._squeue(f"--jobs={','.join(map(str, numbers))}")
+        except ActionRefused as error:
+            if "invalid job id" in str(error).lower():
+                return []  # none of them is left
+            raise
+        return jobs_from(document)
 
     def nodes(self) -> list[SlurmNode]:
-        """One ``scontrol show nodes``."""
+        """One ``scontrol show nodes``, or one ``sinfo`` (``early``)."""
         self._breaker.calls.reads += 1
+        if self._early():
+            return nodes_from(early.nodes_document(self.ask(["sinfo", "--json"])), self.left_out)
         return nodes_from(self.ask(["scontrol", "show", "nodes", "--json"]), self.left_out)
 
     def job_defaults(self) -> dict[str, JobDefaults]:
@@ -112,6 +174,8 @@ class CommandClient:
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One ``sshare``."""
         self._breaker.calls.reads += 1
+        if self._early():
+            return fair_shares_from(early.shares_document(self._run(["sshare", "-a", "-P"])), self.left_out)
         return fair_shares_from(self.ask(["sshare", "-a", "--json"]), self.left_out)
 
     def config(self) -> dict[str, str]:
@@ -122,13 +186,18 @@ class CommandClient:
     def partitions(self) -> list[Partition]:
         """``scontrol show partitions``."""
         self._breaker.calls.reads += 1
+        if self._early():
+            text = self._run(["scontrol", "-o", "show", "partition"])
+            return partitions_from(early.partitions_document(text), self.left_out)
         document = self.ask(["scontrol", "show", "partitions", "--json"])
-        self.accounting = accounting_trouble(document)
+        self._accounting["partitions"] = accounting_trouble(document)
         return partitions_from(document, self.left_out)
 
     def clock_s(self) -> float | None:
         """From ``sdiag``."""
         self._breaker.calls.reads += 1
+        if self._early():
+            return clock_from(early.clock_document(self._run(["sdiag"])))
         return clock_from(self.ask(["sdiag", "--json"]))
 
     def rights(self) -> tuple[str, str] | None:
@@ -185,6 +254,7 @@ class CommandClient:
             "TresPerJob": changes.tres_per_job,
             "TresPerSocket": changes.tres_per_socket,
             "TresPerTask": changes.tres_per_task,
+            "NumNodes": None if changes.num_nodes is None else str(changes.num_nodes),
             "ReqNodeList": changes.req_nodes,
             "StartTime": _start_time(changes),
             "SiteFactor": None if changes.site_factor is None else str(changes.site_factor),
@@ -251,8 +321,12 @@ class CommandClient:
             why = getattr(error, "strerror", None) or error
             raise ClusterUnavailable(f"{words[0]}: cannot be run ({why}); check slurm.prefix") from None
         if done.returncode == 0:
+            if name == "sacctmgr":
+                self._accounting[name] = ""
             return done.stdout
         said = " ".join((done.stderr or done.stdout).split())[:500]
-        if done.returncode in (126, 127) or any(words in said.lower() for words in _TRY_AGAIN):
+        if name == "sacctmgr" and silent(said):
+            self._accounting[name] = said  # slurmdbd's silence says nothing of slurmctld
+        elif done.returncode in (126, 127) or silent(said):
             raise ClusterUnavailable(f"{name}: {said or f'exit status {done.returncode}'}")
         raise ActionRefused(f"{name}: {said or f'exit status {done.returncode}'}")

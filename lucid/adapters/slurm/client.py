@@ -12,7 +12,22 @@ from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.site import GroupLimit, Partition
 from lucid.errors import ActionRefused, ClusterUnavailable
 
-__all__ = ["Breaker", "Calls", "Changes", "Inspector", "SlurmClient", "checked_id", "guarded"]
+__all__ = [
+    "FIRST_TO_PACK",
+    "TOO_OLD",
+    "Breaker",
+    "Calls",
+    "Changes",
+    "Inspector",
+    "SlurmClient",
+    "checked_id",
+    "guarded",
+]
+
+FIRST_TO_PACK = (23, 11)
+"""First Slurm on which a pending job's request can be replaced (seen on 24.11, 25.11 and 26.05; 22.05 adds to it;
+23.11 was never packed by a test)."""
+TOO_OLD = "Slurm {}.{:02} adds to a waiting job's request instead of replacing it: pack mode needs 23.11 or later"
 
 T = TypeVar("T")
 
@@ -53,6 +68,7 @@ class Changes:
     """CPUs of the whole job."""
     mem_node_mib: int | None = None
     """Memory on each of its nodes."""
+    num_nodes: int | None = None
     first: Changes | None = None
     """An update of its own that has to come before: what Slurm does not do in one."""
 

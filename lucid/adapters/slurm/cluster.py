@@ -13,7 +13,8 @@ from lucid.adapters.gpu.known_profiles import KnownProfiles
 from lucid.adapters.gpu.profiles import ProfileSource
 from lucid.adapters.slurm.actions import Actions
 from lucid.adapters.slurm.behind import not_yet
-from lucid.adapters.slurm.client import SlurmClient
+from lucid.adapters.slurm.client import FIRST_TO_PACK, SlurmClient
+from lucid.adapters.slurm.factors import SiteFactors
 from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.mend import Mender
@@ -38,9 +39,6 @@ __all__ = ["SlurmCluster"]
 _DEFAULTS_EVERY_S = 120.0
 """Seconds between looks at JobDefaults, which only a new configuration changes."""
 
-_OLDEST = (23, 11)
-"""First Slurm on which a pending job's request can be replaced (seen on 24.11; 22.05 adds to it instead)."""
-
 
 class SlurmCluster:
     """See ``Cluster``. ``modes`` says at any time what may be done in each partition; ``token`` is the daemon's
@@ -60,9 +58,10 @@ class SlurmCluster:
         shares: FairShares | None = None,
         slurm_knows_all: Callable[[], bool] = lambda: True,
         lends: bool = False,
+        resizes: bool = False,
     ) -> None:
         """``slurm_knows_all``: does slurmctld know by now which jobs have ended, as far as can be told? ``lends``:
-        have the VCs of ``daemon.pool`` their nodes in common?"""
+        have the VCs of ``daemon.pool`` their nodes in common? ``resizes``: does the policy resize jobs?"""
         self._client = client
         self._store = store
         self._clock = clock
@@ -76,8 +75,10 @@ class SlurmCluster:
         """Profiles, by job."""
         self._hands = Hands(client, store, clock, slurm, daemon, token)
         self._ownership = self._hands.ownership
-        self._viewer = Viewer(daemon, self._ownership, self.known.of, profiled)
+        self._viewer = Viewer(daemon, self._ownership, self.known.of, profiled, resizes)
         self._actions = Actions(self._hands, daemon, self.known, slurm_knows_all)
+        self.factors = SiteFactors(self._hands)
+        """Order mode's writes."""
         self._mender = Mender(self._hands, Released(Path(daemon.state_dir)))
         self._nodes: Sequence[SlurmNode] = ()
         self._nodes_at_s = float("-inf")
@@ -95,10 +96,12 @@ class SlurmCluster:
         if not self._slurm.packs:
             return frozenset()
         able = {Capability.PREEMPT}
-        if self._client.version() >= _OLDEST:
+        if self._client.version() >= FIRST_TO_PACK:
             able.add(Capability.SHARE)
             if self._daemon.profiling_partition:
                 able.add(Capability.PROFILE)
+            if self._daemon.elastic.reports_dir:
+                able.add(Capability.RESIZE)
         return frozenset(able)
 
     @property
@@ -144,6 +147,7 @@ class SlurmCluster:
         if self._daemon.optout != "free":
             self._ownership.not_yet = not_yet(self._ownership, self._facts)
         partitions = self._viewer.partitions(self._facts)
+        self._viewer.elastic.forget_all_but(self._jobs.keys())
         self._actions.saw(self._facts, self._jobs)
         fair_share = {} if self._shares is None else self._shares(now_s)
         return Snapshot(now_s, partitions, self._ended(jobs), fair_share=fair_share)
@@ -183,7 +187,7 @@ class SlurmCluster:
     def order(self, factors: Mapping[str, int]) -> int:
         """Write the site factors that differ from those written last, within ``slurm.writes_per_cycle``; returns how
         many. A job that has a factor and is not in *factors* gets 0."""
-        return self._actions.order(factors)
+        return self.factors.write(factors, self._jobs)
 
     # -- mend ------------------------------------------------------------------------------------------------
 
@@ -211,8 +215,13 @@ class SlurmCluster:
 
     @property
     def settling(self) -> bool:
-        """Did the last look show a job that was released to start and has not started yet?"""
-        return any(self._ownership.under_way(job, self._notes.get(job.id)) for job in self._facts.jobs)
+        """Did the last look show a job that was released to start, or told to stop, and has not started yet?"""
+        notes = ((job, self._notes.get(job.id)) for job in self._facts.jobs)
+        return any(self._ownership.under_way(job, note) or (note and note.going_to) for job, note in notes)
+
+    def elastic(self) -> dict[str, str]:
+        """How it stands with each job whose user opted in to be resized, in words, by id."""
+        return dict(self._viewer.elastic.words)
 
     def aside(self) -> dict[str, str]:
         """Waiting jobs of ours that are nobody's to decide at present, by id, with the reason in words."""

@@ -13,6 +13,7 @@ from lucid.adapters.slurm.hands import GIVEN_UP, Hands
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.obstacles import NOT_IN_TIME, Outlook, outlook, whose_limit
 from lucid.adapters.slurm.released import Released
+from lucid.adapters.slurm.resizes import Resizes
 from lucid.adapters.slurm.starts import back_to
 from lucid.adapters.slurm.text import parse_mark, says
 from lucid.adapters.slurm.waits import begins_s, left_to_slurm, never_changed, parked, whole_array
@@ -41,6 +42,7 @@ class Mender:
         self._crowd = Crowd(hands.settings.start_grace_s)
         self._crowded: frozenset[str] = frozenset()
         self._released = released
+        self._resizes = Resizes(hands)
         self._taken = 0
         self._later: dict[str, tuple[float, float]] = {}
         """Jobs at which Slurm declined: not before when, and how long to wait the next time."""
@@ -82,6 +84,12 @@ class Mender:
 
     def _mend(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
         hands, ownership = self._hands, self._hands.ownership
+        packs = facts.modes.get(ownership.home(record, note)) is Mode.PACK
+        if note is not None and note.going_to:
+            return self._resizes.go_on(record, note, facts, packs)
+        if record.state == "RUNNING" and note is not None and note.stopped_s and note.where:
+            self._resizes.went_on(record, note)
+            note = hands.notes[record.id]
         if record.state == "RUNNING" and note is not None and note.where:
             settled = facts.now_s - record.start_s >= hands.settings.start_grace_s  # its nodes have taken it
             if not note.released or (note.tries and settled):
@@ -90,7 +98,6 @@ class Mender:
                 hands.put(replace(note, released=True, tries=tries, refusal=refusal))
         if not record.pending or not record.asks or not ownership.ours(record):
             return ""
-        packs = facts.modes.get(ownership.home(record, note)) is Mode.PACK
         if not record.held:
             queues = packs and hands.optout != "free" and not record.reservation
             words = self._parked(record, note, facts.now_s) if queues else self._unparked(record, facts.now_s)

@@ -64,9 +64,13 @@ class SlurmJob:
     unread: str = ""
     """Why its record could not be read: the rest is what could be told of it all the same. Nothing is decided about
     such a job."""
+    priority: int = 0
+    """As Slurm shows it; 0 while it is held, or where it is not told."""
     lost: bool = False
     """Of an unread one: it may hold GPUs, and nobody can tell which. ``hosts_used`` has its nodes, where they are
     known; an empty ``id`` is a job of which nothing is known."""
+    uid: int = -1
+    """Number of its user on the cluster; -1 where it is not told."""
 
     @property
     def asks(self) -> bool:

@@ -24,14 +24,14 @@ class Ownership:
 
     def __init__(self, settings: DaemonSettings, barred: Barred) -> None:
         self._settings = settings
+        self._rooms = settings.rooms
         self.barred = barred
         self.not_yet: frozenset[str] = frozenset()
         """Jobs that are kept out of the queue for now, since they joined it late (``behind``)."""
 
     def home(self, job: SlurmJob, note: JobNote | None) -> str:
         """The job's VC (`home_of`)."""
-        settings = self._settings
-        return home_of(job.partition, job.admin_comment, note, settings.partitions, settings.rooms)
+        return home_of(job.partition, job.admin_comment, note, self._settings.partitions, self._rooms)
 
     def ours(self, job: SlurmJob) -> bool:
         """Does it bear our mark, on a job that Lucid may hold?"""
@@ -73,6 +73,8 @@ class Ownership:
             return False
         if job.id in self.not_yet or left_to_slurm(job) or self.waits_for(job, facts.now_s):
             return False
+        if note is not None and note.going_to:
+            return False  # it is being resized
         if note is not None and (note.given_up or (note.released and (job.launch_failed or job.never_runs))):
             return False  # counted as a try before it is tried again (mend)
         return facts.modes.get(self.home(job, note)) is Mode.PACK
@@ -87,6 +89,8 @@ class Ownership:
             return ""
         if job.never_runs:
             return f"Slurm holds it itself ({job.reason}): no node can give what it asks for"
+        if note is not None and note.going_to:
+            return f"it is resized: it goes on on {note.going_to}"
         if self.holds(job, note):
             words = self.waits_for(job, facts.now_s)
             if words:

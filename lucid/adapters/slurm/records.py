@@ -1,10 +1,10 @@
 """Slurm's answers in JSON, translated into records of our own: the only place that knows its field names.
 
-Read: ``squeue --json`` (jobs), ``scontrol show nodes --json``, and slurmrestd's answers, which have the same
-shape. Versions differ in wrappers (a number is 5, or {"set": true, "number": 5}) and in fields that are
-absent; what is missing falls back to "unknown", never to an error. A document without jobs or nodes, or with
-errors, is one. A record that cannot be read is left out (``left_out``); of a job's there remains what can still be
-told of it, since it may hold GPUs (``unread``).
+Read: ``squeue --json`` (jobs), ``scontrol show nodes --json`` (before 23.02 ``sinfo --json``: ``early``), and
+slurmrestd's answers, which have the same shape. Versions differ in wrappers (a number is 5, or {"set": true,
+"number": 5}) and in fields that are absent; what is missing falls back to "unknown", never to an error. A document
+without jobs or nodes, or with errors, is one. A record that cannot be read is left out (``left_out``); of a job's
+there remains what can still be told of it, since it may hold GPUs (``unread``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from lucid.adapters.bounded import MOST_GPUS, digits, moment, text_of
 from lucid.adapters.left_out import LeftOut, Look
-from lucid.adapters.slurm.answers import checked_list, number_of
+from lucid.adapters.slurm.answers import checked_list, number_of, states_of
 from lucid.adapters.slurm.answers import words_of as _words
 from lucid.adapters.slurm.nouns import BASE_STATES, SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import EXCLUSIVE, Request, from_mark, per_gpu
@@ -102,7 +102,7 @@ def _tasks(raw: Any, at_work: Mapping[int, int], look: Look) -> list[SlurmJob]:
 
 
 def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
-    states = _words(raw.get("job_state"))
+    states = states_of(raw.get("job_state"))
     number = int(number_of(raw.get("job_id")))
     if number <= 0 or not states:
         raise ValueError("no job number, or no state")
@@ -188,7 +188,9 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             reservation=text_of(raw.get("resv_name")),
             dependency=text_of(raw.get("dependency")),
             het=int(number_of(raw.get("het_job_id"))),
+            priority=max(int(priority), 0),
             launch_failed=raw.get("state_description") == _LAUNCH_FAILED,
+            uid=int(number_of(raw.get("user_id"), -1.0)),
         )
         for job_id, rank in ids
     ]
@@ -199,7 +201,7 @@ def _request(raw: Mapping[str, Any], key: str) -> str:
     text = text_of(raw.get(key))
     if len(text) > _LONGEST:
         raise ValueError(f"{key} has {len(text)} characters, and {_LONGEST} are the most that Lucid reads")
-    return text
+    return text.replace("gres:", "gres/") if "gres:" in text else text  # 22.05's way to write it
 
 
 def _others(raw: Mapping[str, Any]) -> list[str]:

@@ -33,9 +33,14 @@ def fair_shares_from(document: Any, left_out: LeftOut | None = None) -> dict[tup
 
 def _factor(item: Mapping[str, Any]) -> tuple[tuple[str, str], float] | None:
     factor = item["fairshare"]["factor"]
-    if "USER" not in item["type"] or not factor["set"]:
+    if "USER" not in item["type"]:
         return None
-    share = number_of(factor, -1.0)
+    if isinstance(factor, int | float):  # v0.0.40, of Slurm 23.11
+        share = float(factor)
+    elif not factor["set"]:
+        return None
+    else:
+        share = number_of(factor, -1.0)
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"a factor of {share:g}")
     return (text_of(item["parent"]), text_of(item["name"])), share

@@ -27,6 +27,8 @@ REQUEUES = "v0.0.45"
 """First version with endpoints to requeue and to read the configuration; used for nothing else (seen on 26.05)."""
 
 _NOT_AUTHENTICATED = 1007
+_NO_ACCOUNTING = 7000
+"""ESLURM_DB_CONNECTION. slurmrestd of 23.11 says so, too, where slurmdbd does not take an expired token."""
 _URL = re.compile(r"unix:(?P<path>/\S+)|https?://[\w.:\[\]-]+/?")
 
 
@@ -188,9 +190,11 @@ class Slurmrestd:
         declined, from 9000 on slurmrestd did."""
         number = int(number_of(error.get("error_number")))
         words = ": ".join(str(error[key]) for key in ("description", "error") if error.get(key))
-        if number == _NOT_AUTHENTICATED or status == 511:
+        away = number < 2000 or 5000 <= number < 6000 or number == _NO_ACCOUNTING
+        expired = self.token is not None and (self.token.left_s(time.time()) or 0.0) < 0
+        if number == _NOT_AUTHENTICATED or status == 511 or (expired and away):
             raise ClusterUnavailable(self._no_right(words))
-        if number < 2000 or 5000 <= number < 6000:
+        if away:
             raise ClusterUnavailable(f"slurmrestd: {words or status}")
         raise ActionRefused(f"slurmrestd: {words}")
 

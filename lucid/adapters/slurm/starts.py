@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from lucid.adapters.bounded import digits
 from lucid.adapters.slurm.client import Changes
+from lucid.adapters.slurm.elastic import sized
 from lucid.adapters.slurm.extra import free_extra
 from lucid.adapters.slurm.facts import as_written
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
@@ -22,7 +23,7 @@ from lucid.adapters.slurm.request import (
 )
 from lucid.adapters.slurm.text import gpu_count, hosts, shard_request, split_outside
 from lucid.adapters.store.port import JobNote
-from lucid.core.placement import Placement
+from lucid.core.placement import Placement, placement_gpus
 from lucid.errors import ActionRefused
 
 __all__ = ["back_to", "start_changes"]
@@ -50,6 +51,10 @@ def start_changes(
     written = note.as_written
     move = partition if record.partition != partition else None
     names = ",".join(part.node for part in placement)
+    if not shards and _resized(written, placement):
+        wanted = {**{key: written.get(key, "") for key in WRITTEN}, **sized(placement)}
+        made = _changes_to(wanted, record.request, _cpus_back(record, written), forget=not _stale(record, defaults))
+        return _whole(replace(made, num_nodes=len(placement)), move, _extra(record, ""))
     if not shards:
         free = (
             not written.get("req_nodes")
@@ -60,7 +65,7 @@ def start_changes(
         req = names if free else _within(written.get("req_nodes", ""), partition, nodes)
         wanted = {**{key: written.get(key, "") for key in WRITTEN}, "req_nodes": req}
         made = _changes_to(wanted, record.request, _cpus_back(record, written), forget=not _stale(record, defaults))
-        return _whole(made, move, _extra(record, ""))
+        return _whole(replace(made, num_nodes=_nodes_back(record, written)), move, _extra(record, ""))
     (part,) = placement
     node = next((node for node in nodes if node.name == part.node), None)
     if node is None or not node.addressable or part.mask >> len(node.gpu_types):
@@ -94,6 +99,18 @@ def _cpus_back(record: SlurmJob, written: Mapping[str, str]) -> int | None:
     return digits(written.get("num_cpus", "")) if request.shards or request.emptied else None
 
 
+def _resized(written: Mapping[str, str], placement: Placement) -> bool:
+    """Does an elastic job start on another number of GPUs or nodes than its user wrote?"""
+    gpus, nodes = digits(written.get("gpus", "")), digits(written.get("num_nodes", ""))
+    return gpus is not None and (gpus != placement_gpus(placement) or nodes != len(placement))
+
+
+def _nodes_back(record: SlurmJob, written: Mapping[str, str]) -> int | None:
+    """The number of nodes that the user of an elastic job wrote, where it is another now."""
+    nodes = digits(written.get("num_nodes", ""))
+    return nodes if nodes != record.min_nodes else None
+
+
 def _extra(record: SlurmJob, wanted: str) -> str | None:
     """What to make of the job's Extra; ``None`` leaves it."""
     return wanted if wanted != record.extra and free_extra(record.extra) else None
@@ -118,6 +135,7 @@ def back_to(record: SlurmJob, note: JobNote | None) -> Changes | None:
         return _whole(Changes(), extra=extra) if extra is not None else None
     wanted = {key: written.get(key, "") for key in WRITTEN}
     changes = _changes_to(wanted, record.request, _cpus_back(record, written), forget=False)
+    changes = replace(changes, num_nodes=_nodes_back(record, written))
     return _whole(changes, extra=extra) if changes != Changes() or extra is not None else None
 
 

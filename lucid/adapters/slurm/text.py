@@ -109,13 +109,13 @@ def array_tasks(text: str, most: int) -> tuple[list[int], int | None]:
 
 
 def gpu_mask(detail: str) -> int:
-    """GPU indices that one node's entry of ``gres_detail`` says the job holds, as a mask. Both forms are known:
-    ``gpu:g0:1(IDX:0),gpu:a:2(IDX:1-2)`` and ``shard:g1:1(0/2,1/2,0/2,0/2)``."""
+    """GPU indices that one node's entry of ``gres_detail`` says the job holds, as a mask. Its forms are
+    ``gpu:g0:1(IDX:0),gpu:a:2(IDX:1-2)`` and ``shard:g1:1(0/2,1/2,0/2,0/2)``, on 22.05 ``shard:g1:1(IDX:1)``."""
     mask = 0
     for item in split_outside(detail):
         name, _, rest = item.partition("(")
         rest = rest.rstrip(")")
-        if name.startswith("gpu:") and rest.startswith("IDX:"):
+        if name.startswith(("gpu:", "shard:")) and rest.startswith("IDX:"):
             mask |= mask_of(n for n, _ in _numbers(rest[4:]) if n < _MOST_HERE)
         elif name.startswith("shard:"):
             used_of = rest.split(",")[:_MOST_HERE]
@@ -135,6 +135,7 @@ def _entries(tres: str) -> Iterator[tuple[str, str, int]]:
         yield parts[0], parts[1] if len(parts) > 1 else "", count
 
 
+@lru_cache(maxsize=_KEPT)
 def gpu_count(tres: str) -> int:
     """GPUs asked for by one TRES string. Of shards each entry is one GPU, which is how Lucid writes them. More than
     any cluster has (2⁵³ and above) is 2⁵³."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from lucid.adapters.bounded import moment, text_of
-from lucid.adapters.slurm.answers import number_of, words_of
+from lucid.adapters.slurm.answers import number_of, states_of, words_of
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import UNREAD, Request
 from lucid.adapters.slurm.text import gpu_mask, hosts
@@ -53,7 +53,7 @@ def held_by(raw: Mapping[str, Any]) -> tuple[_Used, Placement]:
 def _gpus_of(raw: Mapping[str, Any]) -> Placement:
     detail = raw.get("gres_detail") or []
     if not isinstance(detail, list):
-        raise TypeError("gres_detail is no list")
+        raise TypeError(f"gres_detail is not a list: {text_of(detail)[:200]}")
     masks = [_mask(text_of(item)) for item in detail]
     names = hosts(text_of(raw.get("nodes")))
     if any(masks) and len(names) < len(masks):
@@ -78,7 +78,7 @@ def unread_job(raw: Any, why: str) -> SlurmJob:
     """What can be told of a job whose record cannot be read."""
     record: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
     number = max(int(number_of(record.get("job_id"))), 0)
-    states = _read_or(lambda: words_of(record.get("job_state")), list[str]())
+    states = _read_or(lambda: states_of(record.get("job_state")), list[str]())
     state = states[0] if states else "UNKNOWN"
     flags = frozenset(states[1:]) | frozenset(_read_or(lambda: words_of(record.get("flags")), list[str]()))
     held = _read_or(lambda: held_by(record), None) if record else None

@@ -8,9 +8,11 @@ touched show as running, and nobody joins them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from lucid.adapters.slurm.coming import without_clashes
+from lucid.adapters.slurm.elastic_jobs import NOT_ELASTIC, Elasticity, ElasticJobs
 from lucid.adapters.slurm.facts import Facts, gpus_taken, parse_placement, submitted_s, users_nodes
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.obstacles import Outlook, outlook
@@ -35,8 +37,15 @@ class Viewer:
     """Makes partitions. ``profile_of`` answers what is known of a job's profile, its own or an earlier one's."""
 
     def __init__(
-        self, settings: DaemonSettings, ownership: Ownership, profile_of: KnownProfile, profiled: Profiled
+        self,
+        settings: DaemonSettings,
+        ownership: Ownership,
+        profile_of: KnownProfile,
+        profiled: Profiled,
+        resizes: bool = False,
     ) -> None:
+        self.elastic = ElasticJobs(settings.elastic, resizes)
+        """Which jobs may be resized, if the policy ``resizes`` any."""
         self._settings = settings
         self._ownership = ownership
         self._profiled = profiled
@@ -45,6 +54,8 @@ class Viewer:
         """Where each job was last seen to run: Slurm forgets it while the job completes."""
         self._shown: dict[str, Partition] = {}
         self._common: dict[str, frozenset[str] | None] = {}
+        self._made: dict[str, tuple[SlurmJob, tuple[object, ...], Job]] = {}
+        """The jobs as shown last, and what each was made from."""
 
     def partitions(self, facts: Facts) -> dict[str, Partition]:
         """One partition for each VC with GPU nodes, one for the pool of those that lend, and the profiling one; the
@@ -68,13 +79,14 @@ class Viewer:
             names.insert(0, pool.name)
         running = self._running(facts, owner)
         pending = self._pending(facts)
+        used = _used_without_gpus(facts.jobs)
         shown: dict[str, Partition] = {}
         for name in names:
             pooled = pool is not None and name == pool.name
             vcs = quotas if pooled else (name,)
             made = Partition(
                 name,
-                tuple(self._node(node, facts) for node in facts.nodes if owner.get(node.name) == name),
+                tuple(self._node(node, used) for node in facts.nodes if owner.get(node.name) == name),
                 tuple(sorted(pending.get(name, ()), key=lambda e: (e.since_s, e.job.submit_s, e.job.rank))),
                 tuple(sorted(running.get(name, ()), key=lambda e: (e.start_s, e.job.rank))),
                 name == profiling,
@@ -88,16 +100,14 @@ class Viewer:
             )
             shown[name] = before if same and before is not None else made
         self._shown = shown
+        if len(self._made) > 2 * len(facts.jobs):
+            known = {job.id for job in facts.jobs}
+            self._made = {job_id: made for job_id, made in self._made.items() if job_id in known}
         return shown
 
-    def _node(self, node: SlurmNode, facts: Facts) -> Node:
+    def _node(self, node: SlurmNode, used: Mapping[str, tuple[int, int]]) -> Node:
         """0 CPUs or MiB would mean 'no limit', so 1 is the least."""
-        cpus = mem = 0
-        for job in facts.jobs:
-            if job.running and not job.gpus:
-                for name, c, m in job.hosts_used:
-                    if name == node.name:
-                        cpus, mem = cpus + c, mem + m
+        cpus, mem = used.get(node.name, (0, 0))
         return Node(
             node.name,
             len(node.gpu_types),
@@ -111,21 +121,35 @@ class Viewer:
         )
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> Job:
-        """The user's request in our words."""
-        mark = parse_mark(record.admin_comment) or {}
+        """The user's request in our words: the same object as long as nothing that it is made from changes."""
         home = self._ownership.home(record, note)
+        known = facts.defaults
+        defaults = None if known is None else known.get(home, NO_DEFAULTS)
+        nodes = facts.nodes if record.request.whole_nodes else None
+        rest = (note, home, defaults, nodes, facts.pool, self._features_of(home, facts))
+        asks = self.elastic.of(record, note, facts.now_s)
+        key = (*rest, asks if asks is NOT_ELASTIC else replace(asks, progress=None, words=""))
+        before = self._made.get(record.id)
+        if before is not None and before[0] is record and before[1] == key:
+            return before[2]
+        made = self._job(record, note, home, facts, asks)
+        self._made[record.id] = record, key, made
+        return made
+
+    def _job(self, record: SlurmJob, note: JobNote | None, home: str, facts: Facts, asks: Elasticity) -> Job:
+        mark = parse_mark(record.admin_comment) or {}
         whole = self.whole_because(record, note, home, facts)
         return Job(
             id=record.id,
             vc=home,
-            gpus=gpus_taken(record, home, facts),
+            gpus=asks.gpus or gpus_taken(record, home, facts),
             submit_s=submitted_s(record.submit_s, note),
             rank=record.number,
             user=record.user,
             account=record.account,
             name=record.name,
-            cpus=record.cpus,
-            mem_mib=record.mem_mib,
+            cpus=asks.cpus or record.cpus,
+            mem_mib=asks.mem_mib or record.mem_mib,
             time_limit_s=record.time_limit_s,
             requeueable=record.requeue and record.batch,
             restart_asked=mark.get("restart") == "1",
@@ -133,7 +157,8 @@ class Viewer:
             long_cold_start=mark.get("cold") == "1",
             shareable=not whole,
             whole_because=whole,
-            min_nodes=min(record.min_nodes, max(record.gpus, 1)),
+            min_nodes=1 if asks.limits is not None else min(asks.nodes or record.min_nodes, max(record.gpus, 1)),
+            elastic=asks.limits,
         )
 
     def whole_because(self, record: SlurmJob, note: JobNote | None, home: str, facts: Facts) -> str:
@@ -202,18 +227,24 @@ class Viewer:
                     barred=words,
                     retry_s=retry_s,
                     home_only=note.to_home,
+                    progress=self.elastic.of(record, note, facts.now_s).progress,
                 )
             )
         return found
 
     def _running(self, facts: Facts, owner: Mapping[str, str]) -> dict[str, list[Running]]:
         entries: list[Running] = []
+        coming: set[str] = set()
         alive: set[str] = set()
+        gpus = {node.name: len(node.gpu_types) for node in facts.nodes}
         for record in facts.jobs:
             if not record.gpus and not record.placement:
                 continue
             note = facts.notes.get(record.id)
-            if record.running:
+            if note is not None and note.going_to and not record.ended:
+                coming.add(record.id)
+                placement, start_s = parse_placement(note.going_to), note.stopped_s
+            elif record.running:
                 placement = record.placement or self._places.get(record.id, ())
                 start_s = record.start_s
             elif self._ownership.under_way(record, note):
@@ -221,18 +252,20 @@ class Viewer:
                 if not self._ownership.may_start_yet(record, note):
                     continue  # taken back at the end of this turn: nothing is kept for it
                 placement, start_s = parse_placement(note.where), note.asked_s
+                if not note.shards:
+                    coming.add(record.id)
             else:
                 continue
             alive.add(record.id)
             if placement:
                 self._places[record.id] = placement
                 if record.request.whole_nodes:
-                    placement = _whole(placement, facts.nodes)
+                    placement = _whole(placement, gpus)
                 entries.append(self._entry(record, note, placement, start_s, facts))
         for gone in [job_id for job_id in self._places if job_id not in alive]:
             del self._places[gone]
         found: dict[str, list[Running]] = {}
-        for entry in _paired(entries):
+        for entry in _paired(without_clashes(entries, coming, gpus)):
             parts: dict[str, list[NodeGpus]] = {}
             for part in entry.placement:
                 if part.node in owner:
@@ -268,6 +301,7 @@ class Viewer:
             record.restarts,
             None,
             not joinable,
+            self.elastic.of(record, note, facts.now_s).progress,
         )
 
 
@@ -277,9 +311,19 @@ def gpu_mem_mib(node: SlurmNode, settings: DaemonSettings) -> int:
     return min((mib for feature, mib in by_feature.items() if feature in node.features), default=settings.gpu_mem_mib)
 
 
-def _whole(placement: Placement, nodes: Sequence[SlurmNode]) -> Placement:
-    """All GPUs of these nodes."""
-    gpus = {node.name: len(node.gpu_types) for node in nodes}
+def _used_without_gpus(jobs: Iterable[SlurmJob]) -> Mapping[str, tuple[int, int]]:
+    """CPUs and MiB by node that jobs without GPUs hold."""
+    found: dict[str, tuple[int, int]] = {}
+    for job in jobs:
+        if not job.gpus and job.running:
+            for name, cpus, mem in job.hosts_used:
+                before = found.get(name, (0, 0))
+                found[name] = before[0] + cpus, before[1] + mem
+    return found
+
+
+def _whole(placement: Placement, gpus: Mapping[str, int]) -> Placement:
+    """All GPUs of these nodes. ``gpus``: how many each node has."""
     return tuple(NodeGpus(part.node, part.mask | (1 << gpus.get(part.node, 0)) - 1) for part in placement)
 
 

@@ -77,6 +77,10 @@ class JobNote:
     ``site_factor``: the last one written. ``tries``: starts in its VC that Slurm refused or did not bring about;
     ``refusal``: Slurm's words at the last of them; ``retry_s``: not tried again before then. ``given_up``: released
     as its user wrote it, for these words of Slurm.
+
+    Of an elastic job: ``going_to``: the GPUs on which it is to go on, from the moment in which it is told to stop
+    (``stopped_s``) until it is told to start there; ``leaves``: those that it holds until it has stopped.
+    ``restart_s``: seconds from there until it ran again, the last time.
     """
 
     job_id: str
@@ -100,6 +104,10 @@ class JobNote:
     refusal: str = ""
     retry_s: float = 0.0
     given_up: str = ""
+    going_to: str = ""
+    leaves: str = ""
+    stopped_s: float = 0.0
+    restart_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from operator import is_not
@@ -18,6 +19,8 @@ from lucid.core.snapshot import Snapshot
 __all__ = ["Recorders", "StoreRecorder"]
 
 _PICTURE_EVERY_S = 2.0
+_PICTURE_SHARE = 0.05
+"""Of lucidd's time that pictures may take, at the most: one of 14,000 jobs takes a second."""
 
 
 class StoreRecorder:
@@ -44,6 +47,7 @@ class StoreRecorder:
         self._seen: dict[str, PartitionPlan] = {}
         self._drawn: list[object] = []
         self._drawn_at_s = float("-inf")
+        self._drawing_s = 0.0
         for row in store.decisions(limit=20_000):
             self._last[row.job_id] = _signature(row.partition, row.verb, row.reasons, row.placement)
 
@@ -89,8 +93,9 @@ class StoreRecorder:
         seen: list[object] = [*snapshot.partitions.values(), *plan.partitions.values()]
         changed = len(seen) != len(self._drawn) or any(map(is_not, seen, self._drawn))
         since_s = snapshot.now_s - self._drawn_at_s  # below 0 where the clock was set back
-        if not changed or 0 <= since_s < self.picture_every_s:
+        if not changed or 0 <= since_s < max(self.picture_every_s, self._drawing_s / _PICTURE_SHARE):
             return
+        began_s = time.perf_counter()
         self._drawn, self._drawn_at_s = seen, snapshot.now_s
         picture = {
             **snapshot_to_dict(snapshot),
@@ -100,6 +105,7 @@ class StoreRecorder:
         }
         self._store.put_view("snapshot", picture)
         self._publish(picture)
+        self._drawing_s = time.perf_counter() - began_s
 
 
 def _predictions(snapshot: Snapshot, wanted: Collection[str]) -> list[PredictionRow]:

@@ -18,6 +18,7 @@ __all__ = [
     "FairShare",
     "FreeGpus",
     "HostFits",
+    "LargeBorrows",
     "LargeShare",
     "NextRound",
     "NodesOut",
@@ -264,6 +265,22 @@ class Borrows(Reason):
 
     def __bool__(self) -> bool:
         return reached(self.longest_s, self.estimate_s)
+
+
+@dataclass(frozen=True, slots=True)
+class LargeBorrows(Reason):
+    """May the job of ``job_gpus``, of its VC's large jobs the one that has waited longest (``waited_s``), start on
+    GPUs beyond the quota, whatever its estimate? It may if it is larger than ``above``. ``lenders`` and ``gpus`` are
+    those of ``Borrows``."""
+
+    job_gpus: int
+    above: int
+    waited_s: float
+    lenders: tuple[str, ...] = ()
+    gpus: int = 0
+
+    def __bool__(self) -> bool:
+        return self.job_gpus > self.above
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,14 @@ from lucid.core.job import Pending, Running
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
 from lucid.orchestrator.policies.backfill import BackfillPolicy
+from lucid.orchestrator.policies.drf import DrfPolicy
 from lucid.orchestrator.policies.elastic import ElasticPolicy
 from lucid.orchestrator.policies.lucid import LucidPolicy
 from lucid.orchestrator.policies.muri import ATTAINED, REMAINING, MuriPolicy, PriorityRule
 from lucid.orchestrator.policies.optimus import OptimusPolicy
 from lucid.orchestrator.policies.pollux import PolluxPolicy
 from lucid.orchestrator.policies.queue import PreemptiveQueuePolicy, QueuePolicy, attained_s
+from lucid.orchestrator.policies.sia import SiaPolicy
 from lucid.orchestrator.policies.tiresias import TiresiasPolicy
 from lucid.orchestrator.policy import Policy, PolicyFactory
 
@@ -101,12 +103,20 @@ def _pollux(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: 
     return PolluxPolicy(settings.pollux)
 
 
+def _sia(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    return SiaPolicy(settings.sia)
+
+
 def _optimus(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
     return OptimusPolicy("optimus", settings.optimus, fitted=False)
 
 
 def _optimus_fitted(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
     return OptimusPolicy("optimus-fitted", settings.optimus, fitted=True)
+
+
+def _drf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    return DrfPolicy(settings.optimus)
 
 
 BUILT_IN: dict[str, PolicyFactory] = {
@@ -129,8 +139,10 @@ BUILT_IN: dict[str, PolicyFactory] = {
     "elastic-fcfs": _elastic_fcfs,
     "elastic-ef": _elastic_ef,
     "pollux": _pollux,
+    "sia": _sia,
     "optimus": _optimus,
     "optimus-fitted": _optimus_fitted,
+    "optimus-drf": _drf,
     "lucid": LucidPolicy.make,
 }
 
@@ -152,8 +164,10 @@ ESTIMATES: dict[str, Estimates] = {
     "backfill": Estimates.LIMITS,
     "tiresias": Estimates.NONE,
     "pollux": Estimates.NONE,
+    "sia": Estimates.NONE,
     "optimus": Estimates.TRUE,
     "optimus-fitted": Estimates.NONE,
+    "optimus-drf": Estimates.NONE,
     "sjf": Estimates.TRUE,
     "srtf": Estimates.TRUE,
     "srsf": Estimates.TRUE,

@@ -16,7 +16,7 @@ from lucid.core.snapshot import Partition
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import no_place
 
-__all__ = ["Desk", "Entry", "limits_of", "wait_for_round"]
+__all__ = ["Desk", "Entry", "limits_of", "most_of", "wait_for_round"]
 
 Ints = NDArray[np.intp]
 Entry = Pending | Running
@@ -33,6 +33,12 @@ def limits_of(entry: Entry) -> Elastic:
     limits = entry.job.elastic
     assert limits is not None
     return limits
+
+
+def most_of(entry: Entry) -> int:
+    """Most GPUs of an elastic job that keeps its batch: each must get its least samples of it."""
+    limits = limits_of(entry)
+    return max(min(limits.max_gpus, limits.batch // limits.atomic_min), limits.min_gpus)
 
 
 def _submitted(entry: Entry) -> tuple[float, int, str]:

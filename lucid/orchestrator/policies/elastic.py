@@ -82,10 +82,12 @@ class _Job:
 
 
 def _job(entry: Pending | Running, limits: Elastic, found: Prediction | None) -> _Job:
-    """Epochs left and epoch times as known: reported ones before preset ones (E13). Without either: one epoch,
-    whose time is inverse in the number of GPUs."""
+    """Epochs left and epoch times as known: reported ones before preset ones (E13). Without preset ones: times
+    inverse in the number of GPUs, from the last one reported. Without either: one epoch."""
     most = limits.max_gpus
-    preset = found.epoch_s if found is not None and found.epoch_s else 60.0 / np.arange(1, most + 1)
+    reported = [gpus * seconds for gpus, seconds in entry.progress.epoch_s] if entry.progress is not None else []
+    one_s = reported[-1] if reported and reported[-1] > 0 else 60.0
+    preset = found.epoch_s if found is not None and found.epoch_s else one_s / np.arange(1, most + 1)
     times = EpochTimes([*preset, *[preset[-1]] * (most - len(preset))][:most])
     done = 0.0
     if entry.progress is not None:

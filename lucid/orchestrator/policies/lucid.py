@@ -46,7 +46,7 @@ class LucidPolicy(PartitionPolicy):
         self._settings = settings
         self._predictor = predictor
         self._books: defaultdict[str, VcBooks] = defaultdict(lambda: VcBooks(settings))
-        bound_s = settings.fairness.beyond_plain_s
+        bound_s = settings.fairness.beyond_plain_s or None
         if settings.lending.mode != "off":  # a lender's bound holds where VCs lend
             bound_s = earliest(bound_s, settings.lending.bound_s)
         fairness = settings.fairness.model_copy(update={"beyond_plain_s": bound_s})
@@ -136,7 +136,7 @@ class LucidPolicy(PartitionPolicy):
         self, partition: Partition, snapshot: Snapshot, settings: PolicySettings
     ) -> tuple[Shadow | None, Mapping[str, Shadow]]:
         """Plain order as it stands now, where there is a bound to it; and in a pool that of each VC by itself."""
-        bound_s = settings.fairness.beyond_plain_s
+        bound_s = settings.fairness.beyond_plain_s or None
         if self._plain is None or bound_s is None:
             return None, {}
         before = snapshot.memory.get(partition.name)

@@ -14,7 +14,7 @@ from lucid.orchestrator.order import QueuedJob
 from lucid.orchestrator.policies.lucid_starts import Starts
 from lucid.orchestrator.policies.plain import Shadow
 from lucid.orchestrator.promise import Turn, turns
-from lucid.orchestrator.reservation import LOOK_AGAIN_S, large_share, next_holder
+from lucid.orchestrator.reservation import LOOK_AGAIN_S, above, large_share, next_holder
 
 __all__ = ["ServedLarge", "ServedTurns", "TurnsDue", "serve_large", "serve_turns", "turns_due"]
 
@@ -130,11 +130,13 @@ def _serve_large(starts: Starts, partition: Partition, due: Mapping[str, Turn]) 
         return ServedLarge(gave_way=((job.id, share),))
     changes_s = fails_s
     queued = _queued(starts, holder)
-    if _start_in_turn(starts, turn) if turn else starts.alone(queued, starts.level(queued), ()):
+    quotas = starts.quotas
+    quota = None if quotas is None else quotas.large(job, above(per_node, settings), now_s - job.submit_s)
+    if _start_in_turn(starts, turn) if turn else starts.alone(queued, starts.level(queued), (), quota=quota):
         return ServedLarge(frozenset({job.id}), changes_s=changes_s)
     why: tuple[Reserved, ...] = ()
     ends = starts.ends()
-    quota_s = None if starts.quotas is None else starts.quotas.opens_s(job, ends)
+    quota_s = None if quotas is None or (quota and quota[-1]) else quotas.opens_s(job, ends)
     nodes = keep(job, starts.ledger, now_s, ends, starts.fences.nodes[-1])
     if nodes is not None:
         if quota_s is not None:  # until its quota has room for it, other jobs may have its nodes
@@ -143,7 +145,7 @@ def _serve_large(starts: Starts, partition: Partition, due: Mapping[str, Turn]) 
         changes_s = earliest(changes_s, now_s + LOOK_AGAIN_S)
     room_s = why[0].room_s if why else 0.0
     own: tuple[Reason, ...] = (turn.why,) if turn else ()
-    starts.decisions[job.id] = Hold((*own, *why, *_no_room(starts, holder, room_s)))
+    starts.decisions[job.id] = Hold((*own, *why, *_no_room(starts, holder, room_s, quota)))
     return ServedLarge(frozenset({job.id}), changes_s=changes_s)
 
 
@@ -161,10 +163,12 @@ def _patience_s(starts: Starts, holder: Job) -> float:
     return max(least_s, starts.now_s - sum(others) / len(others)) if others else least_s
 
 
-def _no_room(starts: Starts, entry: Pending, room_s: float) -> tuple[Reason, ...]:
+def _no_room(
+    starts: Starts, entry: Pending, room_s: float, quota: tuple[Reason, ...] | None = None
+) -> tuple[Reason, ...]:
     """Why a job that goes before others does not start; in a pool its GPUs of its VC's quota are kept for it, but
     from jobs that take at most ``room_s``."""
-    why = starts.no_room(_queued(starts, entry))
+    why = starts.no_room(_queued(starts, entry), quota)
     if starts.quotas is not None:
         starts.quotas.keep(entry.job, room_s)
     return why

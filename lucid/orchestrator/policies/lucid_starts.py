@@ -131,11 +131,20 @@ class Starts:
 
     # -- ways to start -------------------------------------------------------------------------------------
 
-    def alone(self, queued: QueuedJob, level: int, why: tuple[Reason, ...], in_turn: bool = False) -> bool:
+    def alone(
+        self,
+        queued: QueuedJob,
+        level: int,
+        why: tuple[Reason, ...],
+        in_turn: bool = False,
+        quota: tuple[Reason, ...] | None = None,
+    ) -> bool:
         """Start the job on free GPUs outside the fences that a job of this level must keep off, if there are any.
-        ``in_turn``: its turn has come, so that its VC's quota does not stop it."""
+        ``in_turn``: its turn has come, so that its VC's quota does not stop it. ``quota``: the comparisons with it,
+        where they are not those of every job."""
         entry, job, nodes = queued.entry, queued.entry.job, self.fences.nodes[level]
-        quota = self.quota(queued)
+        if quota is None:
+            quota = self.quota(queued)
         if quota and not quota[-1]:
             if not in_turn:
                 return False
@@ -156,9 +165,10 @@ class Starts:
         """In a pool, the comparisons that say whether the job's VC may start it alone: the last one holds, or not."""
         return () if self.quotas is None else self.quotas.tests(queued.entry.job, queued.prediction.duration_s)
 
-    def no_room(self, queued: QueuedJob) -> tuple[Reason, ...]:
-        """Why a job does not start alone: its VC's quota, or no place."""
-        quota = self.quota(queued)
+    def no_room(self, queued: QueuedJob, quota: tuple[Reason, ...] | None = None) -> tuple[Reason, ...]:
+        """Why a job does not start alone: its VC's quota, or no place. ``quota`` as in ``alone``."""
+        if quota is None:
+            quota = self.quota(queued)
         return quota if quota and not quota[-1] else (*quota, *no_place(self.ledger, queued.entry))
 
     def beside(self, queued: QueuedJob, found: Running, why: tuple[Reason, ...]) -> None:

@@ -17,7 +17,7 @@ from lucid.core.prediction import Prediction
 from lucid.core.reason import Allotted
 from lucid.core.rounding import next_round_s
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policies.desk import Desk, Entry, limits_of, wait_for_round
+from lucid.orchestrator.policies.desk import Desk, Entry, limits_of, most_of, wait_for_round
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.systems.optimus import OptimusJob, SpeedEstimator, allocate, end_epoch, merge_points, next_probe
 
@@ -77,14 +77,15 @@ class OptimusPolicy(PartitionPolicy):
             memory = _learn(memory, entries)
             jobs, probes = self._fitted_jobs(entries, memory, now_s)
         else:
-            jobs, probes = [_known_job(entry, snapshot.predictions.get(entry.job.id)) for entry in entries], {}
+            measured = self._settings.epochs_left == "measured"
+            jobs, probes = [_known_job(e, snapshot.predictions.get(e.job.id), measured) for e in entries], {}
         # no job has parameter servers: a rule that stops at the first offer without gain would stop at those
         tasks = allocate(jobs, (0.0, 0.0, 0.0, float(total)), stop="exhausted").tasks
         wanted = {str(job_id): workers for job_id, (_, workers) in tasks.items()}
         _probe(wanted, probes, total)
         rows = _rows(desk, entries, wanted)
         why = {
-            job.job_id: Allotted("epochs left", wanted.get(entry.job.id, 0), _most(entry), max(job.epochs, 0.0))
+            job.job_id: Allotted("epochs left", wanted.get(entry.job.id, 0), most_of(entry), max(job.epochs, 0.0))
             for entry, job in zip(entries, jobs, strict=True)
         }
         desk.deal(rows, {str(job_id): reason for job_id, reason in why.items()})
@@ -99,7 +100,7 @@ class OptimusPolicy(PartitionPolicy):
         for entry in entries:
             job, limits = entry.job, limits_of(entry)
             points = memory.speeds.get(_type(entry), {})
-            estimator, most = self._estimator(_type(entry), limits.batch, points), _most(entry)
+            estimator, most = self._estimator(_type(entry), limits.batch, points), most_of(entry)
             if estimator.model is None and len(points) < most:
                 lot = np.random.default_rng((self._settings.seed, int(now_s), job.rank, int(job.submit_s)))
                 found = next_probe(points, lot, diagonal=True, most=min(most, _MOST_PROBED))
@@ -134,12 +135,6 @@ def _type(entry: Entry) -> str:
     return f"{entry.job.name or entry.job.id} {limits_of(entry).batch}"
 
 
-def _most(entry: Entry) -> int:
-    """Most GPUs of a job: each must get its least samples of the batch."""
-    limits = limits_of(entry)
-    return max(min(limits.max_gpus, limits.batch // limits.atomic_min), limits.min_gpus)
-
-
 def _job(job_id: str, epochs: float, speed: Callable[[int, int], float | None]) -> OptimusJob:
     return OptimusJob(job_id, _NO_SERVER, _WORKER, epochs, speed)
 
@@ -149,16 +144,20 @@ def _capped(estimator: SpeedEstimator, most: int) -> Callable[[int, int], float 
     return lambda _, workers: estimator(min(workers, most), min(workers, most))
 
 
-def _known_job(entry: Entry, prediction: Prediction | None) -> OptimusJob:
-    """By the predictor; a job that it cannot tell of keeps to one GPU."""
-    progress, most = entry.progress, _most(entry)
+def _known_job(entry: Entry, prediction: Prediction | None, measured: bool) -> OptimusJob:
+    """By the predictor; a job that it cannot tell of keeps to one GPU. ``measured``: the epochs after the present
+    one, by a measured run."""
+    progress, most = entry.progress, most_of(entry)
     done = progress.epochs if progress is not None else 0.0
     if prediction is None or prediction.epochs is None or not prediction.epoch_s:
         return _job(entry.job.id, 0.0, lambda _, __: None)
-    table = prediction.epoch_s[:most]
+    table, left, run = prediction.epoch_s[:most], prediction.epochs - done, prediction.measured
+    if measured and run is not None:
+        ended = len(progress.losses) if progress is not None else 0
+        table, left = run.epoch_s[:most], run.left[min(ended, len(run.left) - 1)]
     return _job(
         entry.job.id,
-        max(prediction.epochs - done, _ALMOST),
+        max(left, _ALMOST),
         lambda _, workers: 1.0 / table[min(workers, len(table)) - 1],
     )
 

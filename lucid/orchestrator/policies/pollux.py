@@ -19,6 +19,7 @@ from lucid.orchestrator.policy import PartitionPolicy
 from lucid.systems.pollux import (
     BatchLimits,
     GoodputModel,
+    Goodputs,
     GradParams,
     Objective,
     PerfParams,
@@ -31,7 +32,7 @@ from lucid.systems.pollux import (
     search,
 )
 
-__all__ = ["PolluxPolicy"]
+__all__ = ["PolluxPolicy", "reported_job"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +54,8 @@ class PolluxPolicy(PartitionPolicy):
     def __init__(self, settings: PolluxSettings) -> None:
         super().__init__()
         self._settings = settings
+        self._goodputs: dict[str, Goodputs] = {}
+        """By partition, what the last round has worked out: the same again where a job reports nothing new."""
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Search for the best allocation at a round, wait for it between rounds."""
@@ -71,8 +74,8 @@ class PolluxPolicy(PartitionPolicy):
             desk.deal({}, {})
             return desk.plan(None)
         total = int(desk.capacity.sum())
-        jobs = [self._job(entry, now_s) for entry in entries]
-        speedups = SpeedupTable(jobs, max(total, 1))
+        jobs = [reported_job(entry, now_s) for entry in entries]
+        speedups = SpeedupTable(jobs, max(total, 1), known=self._goodputs.get(partition.name))
         nodes = len(desk.capacity)
         found = search(
             speedups,
@@ -88,6 +91,7 @@ class PolluxPolicy(PartitionPolicy):
             avoid_interference=settings.avoid_interference,
             blocked=desk.crossed,
         )
+        self._goodputs[partition.name] = speedups.known
         rows = found.allocation
         desk.deal(
             {entry.job.id: row for entry, row in zip(entries, rows, strict=True)},
@@ -104,17 +108,19 @@ class PolluxPolicy(PartitionPolicy):
         )
         return desk.plan(now_s + settings.interval_s, kept)
 
-    def _job(self, entry: Entry, now_s: float) -> PolluxJob:
-        limits, progress = limits_of(entry), entry.progress
-        least, most = (limits.batch,) * 2 if limits.pinned else (limits.init_batch, limits.most_batch)
-        batch = BatchLimits(least, most, limits.atomic_min, limits.atomic_max)
-        largest = max((gpus for gpus, _ in progress.epoch_s), default=0) if progress is not None else 0
-        model = None
-        if progress is not None and progress.step_model and progress.gradient is not None:
-            perf, grad = PerfParams(*progress.step_model), GradParams(*progress.gradient)
-            model = GoodputModel(perf, grad, limits.init_batch)
-        cap = min(max(growth_cap(largest, batch), limits.min_gpus), limits.max_gpus)
-        return PolluxJob(entry.job.id, model, batch, cap, now_s - entry.job.submit_s, entry.restarts)
+
+def reported_job(entry: Entry, now_s: float) -> PolluxJob:
+    """The job as its limits and its last report describe it."""
+    limits, progress = limits_of(entry), entry.progress
+    least, most = (limits.batch,) * 2 if limits.pinned else (limits.init_batch, limits.most_batch)
+    batch = BatchLimits(least, most, limits.atomic_min, limits.atomic_max)
+    largest = max((gpus for gpus, _ in progress.epoch_s), default=0) if progress is not None else 0
+    model = None
+    if progress is not None and progress.step_model and progress.gradient is not None:
+        perf, grad = PerfParams(*progress.step_model), GradParams(*progress.gradient)
+        model = GoodputModel(perf, grad, limits.init_batch)
+    cap = min(max(growth_cap(largest, batch), limits.min_gpus), limits.max_gpus)
+    return PolluxJob(entry.job.id, model, batch, cap, now_s - entry.job.submit_s, entry.restarts)
 
 
 def _previous(memory: object, desk: Desk, entries: list[Entry]) -> NDArray[np.int32] | None:

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from lucid.core.job import Job, Progress
+from lucid.core.prediction import MeasuredRun
 from lucid.core.rounding import past
 from lucid.simulator.elastic.applications import Application
 from lucid.simulator.elastic.training import Training
@@ -39,12 +40,23 @@ class AppLearning:
             steps += (app.progress_at[epoch + 1] - app.progress_at[epoch]) / _gain(app, batch, epoch)
         return steps * batch / app.samples
 
+    def measured(self, most: int) -> MeasuredRun:
+        """As Pollux's authors reckon for Optimus: a pass takes as many steps as if every step were exactly one batch,
+        though GPUs that do not divide it take a little more. In the last epoch one step is left."""
+        app, batch = self.app, self.batch
+        steps = app.samples / batch
+        done = [app.iterations(batch, epoch + 1) for epoch in range(app.epochs)]
+        left = (*((done[-1] - count) / steps for count in done[:-1]), 1 / steps)
+        times = (_iteration_s(app, layout, *app.passes(batch, sum(layout))) for layout in self._layouts(most))
+        return MeasuredRun(left, tuple(steps * step_s for step_s in times))
+
     def epoch_s(self, most: int) -> tuple[float, ...]:
         """On nodes of as many GPUs as the application was measured on."""
+        return tuple(self._pass_s(layout) for layout in self._layouts(most))
+
+    def _layouts(self, most: int) -> list[tuple[int, ...]]:
         width = self.app.node_gpus
-        return tuple(
-            self._pass_s((*[width] * (g // width), *([g % width] if g % width else []))) for g in range(1, most + 1)
-        )
+        return [(*[width] * (g // width), *([g % width] if g % width else [])) for g in range(1, most + 1)]
 
     def _pass_s(self, layout: tuple[int, ...]) -> float:
         gpus = sum(layout)

@@ -30,9 +30,11 @@ _ATOMIC_MAX = {"yolov3": 8}
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One training run: by epoch, progress in steps of the initial batch size, validation metric, gradient."""
+    """One training run: by epoch, progress in steps of the initial batch size, steps done, validation metric,
+    gradient."""
 
     progress: Floats
+    iteration: Floats
     metric: Floats
     grad_sqr: Floats
     grad_var: Floats
@@ -121,6 +123,11 @@ class Application:
             found = self._gradients[batch, epoch] = (sqr, var)
         return found
 
+    def iterations(self, batch: int, epochs: int) -> float:
+        """Steps that the measured run with this batch size had done after so many epochs (from 1), between the
+        nearest batch sizes. The gradient's noise tells another number, up to 9 % larger."""
+        return self._mix(batch, lambda run: float(run.iteration[epochs - 1]))
+
     def loss(self, batch: int, epochs: int) -> float:
         """Best validation loss after so many epochs (from 1), relative to the first; of a metric that rises,
         what it lacks of 1 (or of 100 where it counts in percent)."""
@@ -172,6 +179,11 @@ def read_application(folder: Path) -> Application:
     Raises:
         TraceError: a file is missing, or a row of it is bad; the message names file, line and remedy.
     """
+    if not folder.is_dir():
+        raise TraceError(
+            f"{folder}: there is no such folder. Every application of a Pollux workload needs a folder of its name "
+            "with its profiles: name the folder that has them with --applications, or put them beside the workload"
+        )
     placed: dict[tuple[int, ...], list[list[float]]] = defaultdict(list)
     names = ("placement", "local_bsz", "step_time", "sync_time")
     for cells in _table(folder / "placements.csv", names):
@@ -182,7 +194,7 @@ def read_application(folder: Path) -> Application:
         size = path.stem.partition("-")[2]
         if not size.isdigit():
             raise TraceError(f"{path}: its name must end in a batch size, as in validation-128.csv; rename it")
-        rows = np.array(_table(path, ("progress", "metric", "grad_sqr", "grad_var")))
+        rows = np.array(_table(path, ("progress", "iteration", "metric", "grad_sqr", "grad_var")))
         runs[int(size)] = _Run(*(np.ascontiguousarray(column) for column in rows.T))
     if not runs:
         raise TraceError(f"{folder}: no validation-*.csv in it; every application needs its training runs there")
@@ -208,8 +220,8 @@ def _table(path: Path, columns: Sequence[str]) -> list[list[float]]:
                 rows.append([float(row[name]) for name in columns])
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(
-            f"{path}: cannot be read ({error}); the profiles of each application belong in a folder of its name "
-            "beside the workload"
+            f"{path}: cannot be read ({error}); the folder of an application needs placements.csv, scalability.csv "
+            "and validation-*.csv"
         ) from None
     if not rows:
         raise TraceError(f"{path}: it has no rows; an application needs measurements")

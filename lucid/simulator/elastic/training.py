@@ -6,10 +6,12 @@ milestone the rate may differ. Policies see what the job reports (``core.job.Pro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
 from lucid.core.job import Job, Progress
+from lucid.core.prediction import MeasuredRun
 from lucid.core.rounding import past
 
 __all__ = ["EpochTable", "Learning", "Training"]
@@ -52,6 +54,10 @@ class Learning(Protocol):
         """Passes over the data that it takes with its batch as submitted."""
         ...
 
+    def measured(self, most: int) -> MeasuredRun:
+        """What a run that was measured before says, for up to ``most`` GPUs."""
+        ...
+
     def epoch_s(self, most: int) -> tuple[float, ...]:
         """Seconds for one of them on 1, 2, ..., ``most`` GPUs of as few nodes as possible."""
         ...
@@ -68,6 +74,11 @@ class EpochTable:
 
     epochs: float
     table: tuple[float, ...]
+
+    def measured(self, most: int) -> MeasuredRun:
+        """Each epoch is one pass."""
+        left = (max(self.epochs - epoch - 1.0, 0.0) for epoch in range(math.ceil(self.epochs)))
+        return MeasuredRun(tuple(left), self.epoch_s(most))
 
     def epoch_s(self, most: int) -> tuple[float, ...]:
         """The table, drawn out to ``most`` GPUs."""

@@ -29,6 +29,7 @@ _ABOUT = {
     "elastic": "in order of submission, on as many GPUs as are idle",
     "elastic-fcfs": "in order of submission, on the fewest GPUs",
     "elastic-ef": "in order of submission, on the most GPUs",
+    "optimus-drf": "as many GPUs for every elastic job",
     "lucid": "profiles, orders by estimate × GPUs, packs pairs",
 }
 _ORACLE = OraclePredictor.name

@@ -1,4 +1,5 @@
-"""Pollux's workloads: CSV of name, time, application, num_replicas, batch_size; profiles in folders beside it.
+"""Pollux's workloads: CSV of name, time, application, num_replicas, batch_size; profiles in folders beside it,
+or in the folder that ``--applications`` names.
 
 Every job is elastic. ``num_replicas`` and ``batch_size`` are what its user would have chosen for a scheduler that
 changes neither. ncf runs on one GPU with its batch as submitted, as in the authors' evaluation.
@@ -7,6 +8,7 @@ changes neither. ncf runs on one GPU with its batch as submitted, as in the auth
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from lucid.core.job import Elastic
@@ -23,9 +25,10 @@ NEEDED = ("name", "time", "application", "num_replicas", "batch_size")
 _VC = "cluster"
 _EVALUATED_WITH: dict[str, dict[str, Any]] = {
     "tiresias": {"threshold_gpu_s": 57600.0, "interval_s": 60.0, "placement": "emptiest"},
-    "optimus": {"interval_s": 60.0},
+    "optimus": {"interval_s": 60.0, "epochs_left": "measured"},
 }
-"""Tiresias demotes after 16 GPU-hours and takes free GPUs wherever they are; all schedulers decide once a minute."""
+"""Tiresias demotes after 16 GPU-hours and takes free GPUs wherever they are; all schedulers decide once a minute.
+Their oracle for Optimus counts the steps of the measured run after the epoch that a job is in."""
 _ONE_GPU = frozenset({"ncf"})
 
 
@@ -45,11 +48,15 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
         if name not in known:
             if name != name.strip() or "/" in name or name.startswith("."):
                 raise BadCell("application", name, "is not the name of a folder with profiles")
-            known[name] = read_application(source.path.parent / name)
+            known[name] = read_application(_profiles(source, options) / name)
         return _draft(row, known[name])
 
     trace = collect(source, rows, row, parse, options, lambda _: None, rebase=False)
     return replace(trace, evaluated_with=_EVALUATED_WITH)
+
+
+def _profiles(source: Source, options: ReadOptions) -> Path:
+    return source.path.parent if options.applications is None else options.applications
 
 
 def _draft(row: Row, app: Application) -> Draft:

@@ -47,6 +47,7 @@ def read_trace(
     swf_procs_per_gpu: int = 1,
     keep_cpu_jobs: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    applications: Path | None = None,
 ) -> Trace:
     """Read a trace file of any known format.
 
@@ -57,9 +58,11 @@ def read_trace(
         swf_procs_per_gpu: SWF only: so many processors are taken as one GPU.
         keep_cpu_jobs: keep jobs that asked for no GPU (they are dropped and counted otherwise).
         progress: called now and then with (lines done, lines in all).
+        applications: Pollux's workloads only: the folder that has a folder of profiles for each application;
+            ``None`` takes the folder of the trace.
 
     Raises:
-        ConfigError: no such format; the message lists the known ones.
+        ConfigError: no such format; the message lists the known ones. Or ``applications`` with another format.
         TraceError: the file cannot be read, its format is not recognised, a column is missing, or a row is
             bad; the message names file, line, column, value and remedy.
     """
@@ -70,7 +73,12 @@ def read_trace(
     source = load(Path(path))
     line, first = first_line(source)
     name = format or _sniff(source, first, line)
-    options = ReadOptions(skip_bad, swf_procs_per_gpu, keep_cpu_jobs, progress)
+    if applications is not None and name != "pollux":
+        raise ConfigError(
+            f"--applications {applications}: is for workloads of Pollux, and {path} is in the format {name}; leave "
+            "it out"
+        )
+    options = ReadOptions(skip_bad, swf_procs_per_gpu, keep_cpu_jobs, progress, applications)
     return FORMATS[name].read(source, _split(first), line, options)
 
 

@@ -1,6 +1,7 @@
 """Optimus: fitted loss and speed curves, marginal gains, and an even spread on few nodes."""
 
 from lucid.systems.optimus.allocate import RESOURCES, Allocation, OptimusJob, allocate
+from lucid.systems.optimus.baseline import Claim, fair_shares, pick_node
 from lucid.systems.optimus.epochs import converged_at, end_epoch, published_converged_at
 from lucid.systems.optimus.fit import (
     Kind,
@@ -18,6 +19,7 @@ __all__ = [
     "POINTS",
     "RESOURCES",
     "Allocation",
+    "Claim",
     "Kind",
     "LossModel",
     "OptimusJob",
@@ -28,11 +30,13 @@ __all__ = [
     "allocate",
     "converged_at",
     "end_epoch",
+    "fair_shares",
     "fit_loss",
     "fit_speed",
     "loss_sigma",
     "merge_points",
     "next_probe",
+    "pick_node",
     "place",
     "published_converged_at",
 ]

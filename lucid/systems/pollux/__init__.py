@@ -11,7 +11,7 @@ from lucid.systems.pollux.agent import (
 from lucid.systems.pollux.fit import FitResult, Observations, fit_objective, fit_perf_params
 from lucid.systems.pollux.goodput import BatchChoice, BatchLimits, GoodputModel, GradParams, PerfParams
 from lucid.systems.pollux.search import Objective, SearchOptions, SearchResult, carry_over, search
-from lucid.systems.pollux.speedup import PolluxJob, SpeedupTable, growth_cap, restart_factors
+from lucid.systems.pollux.speedup import Goodputs, PolluxJob, SpeedupTable, growth_cap, restart_factors
 
 __all__ = [
     "LR_RULES",
@@ -19,6 +19,7 @@ __all__ = [
     "BatchLimits",
     "FitResult",
     "GoodputModel",
+    "Goodputs",
     "GradParams",
     "GradientMean",
     "Objective",

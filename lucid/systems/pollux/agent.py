@@ -33,7 +33,10 @@ _HINTS = (
     "maxProfiledReplicas",
     "perfParams",
     "gradParams",
+    "globalBatchSize",
+    "gradientAccumulation",
 )
+"""The eight keys of AdaptDL's agent. The last two say what the job does now, which no decision needs."""
 
 
 def noise_scale(grad: GradParams, init: float) -> float:

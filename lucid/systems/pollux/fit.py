@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 
-from lucid.systems.pollux.goodput import PerfParams, log_step_time, sync_time
+from lucid.systems.pollux.goodput import PerfParams, log_step_time
 from lucid.systems.threads import one_thread
 
 __all__ = ["FitResult", "Observations", "fit_objective", "fit_perf_params"]
@@ -82,40 +83,58 @@ def fit_objective(params: ArrayLike, seen: Observations, smooth: float = 0.0) ->
     Returns:
         The value, and its (7,) derivatives.
     """
-    p = PerfParams(*np.asarray(params, dtype=np.float64).tolist())
-    compute = p.alpha_c + p.beta_c * seen.atomic
-    sync = sync_time(p, seen.nodes, seen.replicas)
-    log_c, log_s = np.log(compute), np.log(sync)
-    log_step = log_step_time(compute, sync, p.gamma)
-    miss_c, miss_s = log_c - np.log(seen.accum_s), log_step - np.log(seen.step_s)
-    err_c, err_s = (np.sqrt(np.mean(miss**2) + smooth**2) for miss in (miss_c, miss_s))
+    return _Objective(seen)(np.asarray(params, dtype=np.float64), smooth)
 
-    n = len(miss_c)
-    # At a perfect fit the root has a corner; zero is then the right step.
-    pull_c = miss_c / (n * err_c) if err_c > 0 else np.zeros(n)
-    pull_s = miss_s / (n * err_s) if err_s > 0 else np.zeros(n)
-    part_c = np.exp(p.gamma * (log_c - log_step))  # share of compute in the step, 0..1
-    part_s = np.exp(p.gamma * (log_s - log_step))
-    by_compute = (pull_c + pull_s * part_c) / compute
-    by_sync = pull_s * part_s / sync
-    across = seen.nodes > 1
-    within = ~across & (seen.replicas > 1)
-    extra = np.maximum(seen.replicas - 2, _LEAST)
-    ratio_n, ratio_r = p.beta_n / p.alpha_n, p.beta_r / p.alpha_r
-    gradient = np.array(
-        [
-            by_compute.sum(),
-            (by_compute * seen.atomic).sum(),
-            by_sync[across].sum() - 2 * _RATIO_WEIGHT * ratio_n**2 / p.alpha_n,
-            (by_sync * extra)[across].sum() + 2 * _RATIO_WEIGHT * ratio_n / p.alpha_n,
-            by_sync[within].sum() - 2 * _RATIO_WEIGHT * ratio_r**2 / p.alpha_r,
-            (by_sync * extra)[within].sum() + 2 * _RATIO_WEIGHT * ratio_r / p.alpha_r,
-            (pull_s * (part_c * log_c + part_s * log_s - log_step)).sum() / p.gamma
-            + 2 * _GAMMA_WEIGHT * (p.gamma - 1),
-        ]
-    )
-    value = err_c + err_s + _GAMMA_WEIGHT * (p.gamma - 1) ** 2 + _RATIO_WEIGHT * (ratio_n**2 + ratio_r**2)
-    return float(value), gradient
+
+class _Objective:
+    """The objective, with all that depends on the observations alone worked out once."""
+
+    def __init__(self, seen: Observations) -> None:
+        self._atomic = seen.atomic
+        self._log_accum, self._log_step = np.log(seen.accum_s), np.log(seen.step_s)
+        across = seen.nodes > 1
+        self._across = np.flatnonzero(across)
+        self._within = np.flatnonzero(~across & (seen.replicas > 1))
+        self._link = np.where(across, 0, np.where(seen.replicas > 1, 1, 2))
+        self._extra = np.maximum(seen.replicas - 2, _LEAST)
+
+    def __call__(self, params: Floats, smooth: float) -> tuple[float, Floats]:
+        p = PerfParams(*params.tolist())
+        compute = p.alpha_c + p.beta_c * self._atomic
+        # as sync_time, of which link is in use is known
+        alpha = np.array([p.alpha_n, p.alpha_r, _LEAST]).take(self._link)
+        sync = alpha + np.array([p.beta_n, p.beta_r, _LEAST]).take(self._link) * self._extra
+        log_c, log_s = np.log(compute), np.log(sync)
+        log_step = log_step_time(compute, sync, p.gamma)
+        miss_c, miss_s = log_c - self._log_accum, log_step - self._log_step
+        n = len(miss_c)
+        err_c, err_s = (math.sqrt(float(_sum(miss * miss)) / n + smooth**2) for miss in (miss_c, miss_s))
+        # At a perfect fit the root has a corner; zero is then the right step.
+        pull_c = miss_c / (n * err_c) if err_c > 0 else np.zeros(n)
+        pull_s = miss_s / (n * err_s) if err_s > 0 else np.zeros(n)
+        part_c = np.exp(p.gamma * (log_c - log_step))  # share of compute in the step, 0..1
+        part_s = np.exp(p.gamma * (log_s - log_step))
+        by_compute = (pull_c + pull_s * part_c) / compute
+        by_sync = pull_s * part_s / sync
+        by_extra = by_sync * self._extra
+        ratio_n, ratio_r = p.beta_n / p.alpha_n, p.beta_r / p.alpha_r
+        gradient = np.array(
+            [
+                _sum(by_compute),
+                _sum(by_compute * self._atomic),
+                _sum(by_sync[self._across]) - 2 * _RATIO_WEIGHT * ratio_n**2 / p.alpha_n,
+                _sum(by_extra[self._across]) + 2 * _RATIO_WEIGHT * ratio_n / p.alpha_n,
+                _sum(by_sync[self._within]) - 2 * _RATIO_WEIGHT * ratio_r**2 / p.alpha_r,
+                _sum(by_extra[self._within]) + 2 * _RATIO_WEIGHT * ratio_r / p.alpha_r,
+                _sum(pull_s * (part_c * log_c + part_s * log_s - log_step)) / p.gamma
+                + 2 * _GAMMA_WEIGHT * (p.gamma - 1),
+            ]
+        )
+        value = err_c + err_s + _GAMMA_WEIGHT * (p.gamma - 1) ** 2 + _RATIO_WEIGHT * (ratio_n**2 + ratio_r**2)
+        return float(value), gradient
+
+
+_sum = np.add.reduce
 
 
 def _starts(seen: Observations) -> list[Floats]:
@@ -164,6 +183,7 @@ def fit_perf_params(seen: Observations, *, warm: PerfParams | None = None, multi
     if not across:
         fixed |= {2: _LEAST, 3: _LEAST}
     free = np.array([i for i in range(7) if i not in fixed])
+    objective = _Objective(seen)
     whole = np.zeros(7)
     whole[list(fixed)] = list(fixed.values())
 
@@ -173,7 +193,7 @@ def fit_perf_params(seen: Observations, *, warm: PerfParams | None = None, multi
         return at
 
     def value(x: Floats, smooth: float) -> tuple[float, Floats]:
-        result, gradient = fit_objective(complete(x), seen, smooth)
+        result, gradient = objective(complete(x), smooth)
         return result, gradient[free]
 
     def search(x: Floats, smooth: float, options: dict[str, float]) -> Floats:

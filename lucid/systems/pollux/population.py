@@ -9,6 +9,7 @@ generation costs as much as the cluster is large, however many jobs wait.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -85,9 +86,15 @@ class Layout:
         np.add.at(out, (slots, node), 1)
         return out[:-1]
 
-    def _keys(self, slots: Slots) -> Ints:
-        """Entries numbered by individual and job, flat."""
-        return slots.astype(np.intp) + (np.arange(len(slots)) * (self.jobs + 1))[:, None, None]
+    @cached_property
+    def _cells(self) -> tuple[Ints, Ints, Ints]:
+        """Of the present allocation: GPUs by node and job, flat; where each node begins in it; GPUs of each job."""
+        by_node = np.concatenate([self.base.T, np.zeros((self.base.shape[1], 1), dtype=np.intp)], axis=1)
+        return by_node.ravel(), (np.arange(len(by_node)) * (self.jobs + 1))[:, None], self.base.sum(axis=1)
+
+    def keys(self, slots: Slots) -> Ints:
+        """Entries numbered by individual and job."""
+        return slots + (np.arange(len(slots)) * (self.jobs + 1))[:, None, None]
 
     def _tally(self, keys: Ints, individuals: int) -> Ints:
         counts = np.bincount(keys, minlength=individuals * (self.jobs + 1))
@@ -95,18 +102,18 @@ class Layout:
 
     def count(self, slots: Slots) -> Counts:
         """GPUs, spread and change of every job; ``slots`` sorted within nodes."""
-        keys = self._keys(slots)
-        first = np.ones(slots.shape, dtype=bool)
-        first[..., 1:] = slots[..., 1:] != slots[..., :-1]
+        by_node, begin, now = self._cells
+        keys = self.keys(slots)
+        first = _first(slots)
         replicas = self._tally(keys.ravel(), len(slots))[:, :-1]
         nodes = self._tally(keys[first], len(slots))[:, :-1]
         # The i-th GPU of a job on a node is one that it has now if i is below what it has there now.
-        place = np.arange(slots.shape[2])
-        nth = place - np.maximum.accumulate(np.where(first, place, 0), axis=2)
-        padded = np.concatenate([self.base, np.zeros((1, self.base.shape[1]), dtype=np.intp)])
-        kept = nth < padded[slots, np.arange(slots.shape[1])[None, :, None]]
+        # Column by column: a node's few GPUs are too short an axis for numpy to go along.
+        nth = np.zeros(slots.shape, dtype=np.intp)
+        for i in range(1, slots.shape[2]):
+            np.multiply(nth[..., i - 1] + 1, ~first[..., i], out=nth[..., i])
+        kept = nth < by_node.take(slots + begin)
         overlap = self._tally(keys[kept], len(slots))[:, :-1]
-        now = self.base.sum(axis=1)
         changed = (overlap != replicas) | (replicas != now)
         return Counts(replicas, (nodes > 1).astype(np.intp), changed)
 
@@ -123,15 +130,19 @@ class Layout:
         idle = self.jobs
         # Sorted, the entries beyond a small node's size are its last.
         slots.sort(axis=2)
-        slots[:, ~self.usable()] = idle
-        if self.avoid_interference:
-            self._one_distributed_job(slots, rng)
-        keys = self._keys(slots)
+        usable = self.usable()
+        if not usable.all():
+            slots[:, ~usable] = idle
+        keys = self.keys(slots)
+        cut = self._one_distributed_job(slots, keys, rng) if self.avoid_interference else slots[:0, 0, 0]
+        if len(cut):
+            slots.ravel()[cut] = idle
+            keys.ravel()[cut] = cut // slots[0].size * (idle + 1) + idle
         replicas = self._tally(keys.ravel(), len(slots))
         most = np.append(self.max_replicas, np.iinfo(np.int32).max)
         over = replicas > most
         if over.any():
-            mine = np.flatnonzero(over.ravel()[keys.ravel()])
+            mine = np.flatnonzero(over.ravel().take(keys.ravel()))
             key = keys.ravel()[mine]
             order = np.lexsort((rng.random(len(mine)), key))
             ordered = key[order]
@@ -139,20 +150,34 @@ class Layout:
             rank = np.arange(len(ordered)) - np.repeat(start, np.diff(np.append(start, len(ordered))))
             drop = mine[order[rank >= most[ordered % (self.jobs + 1)]]]
             slots.reshape(-1)[drop] = idle
-        slots.sort(axis=2)
+            cut = np.concatenate([cut, drop])
+        if len(cut):  # only the nodes that lost an entry are out of order
+            nodes = slots.reshape(-1, slots.shape[2])
+            touched = np.unique(cut // slots.shape[2])
+            nodes[touched] = np.sort(nodes[touched], axis=1)
         return slots
 
-    def _one_distributed_job(self, slots: Slots, rng: np.random.Generator) -> None:
+    def _one_distributed_job(self, slots: Slots, keys: Ints, rng: np.random.Generator) -> Ints:
+        """Entries, numbered flat, that are to go for no node to have two distributed jobs."""
         idle = self.jobs
-        keys = self._keys(slots)
-        first = np.ones(slots.shape, dtype=bool)
-        first[..., 1:] = slots[..., 1:] != slots[..., :-1]
-        nodes = self._tally(keys[first], len(slots))
+        nodes = self._tally(keys[_first(slots)], len(slots))
         nodes[:, idle] = 0
-        spread = (nodes > 1).ravel()[keys]  # (P, N, width)
+        spread = (nodes > 1).ravel().take(keys)  # (P, N, width)
         if not spread.any():
-            return
+            return np.zeros(0, dtype=np.intp)
         # One random rank a job and individual, so that a job wins or loses all its nodes together.
-        rank = rng.random((len(slots), idle + 1), dtype=np.float32).ravel()[keys]
-        best = np.where(spread, rank, np.inf).min(axis=2, keepdims=True)
-        slots[spread & ((rank > best) | self.blocked[None, :, None])] = idle
+        rank = rng.random((len(slots), idle + 1), dtype=np.float32).ravel().take(keys)
+        rank[~spread] = np.inf
+        best = rank[..., 0]
+        for i in range(1, rank.shape[2]):
+            best = np.minimum(best, rank[..., i])
+        loses = rank > best[..., None]
+        loses |= self.blocked[None, :, None]
+        return np.flatnonzero(spread & loses)
+
+
+def _first(slots: Slots) -> Flags:
+    """Entries that are the first of their job on their node; ``slots`` sorted within nodes."""
+    first = np.ones(slots.shape, dtype=bool)
+    np.not_equal(slots[..., 1:], slots[..., :-1], out=first[..., 1:])
+    return first

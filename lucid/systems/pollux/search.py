@@ -208,7 +208,7 @@ class _Search:
         """The best different individuals, best first, and their fitness."""
         start, fitness = known if known is not None else (0, np.zeros(0))
         fitness = np.concatenate([fitness, self.goal.fitness(self.worth(slots[start:]))])
-        digest = (slots.astype(np.int64) * self.hash).sum(axis=(1, 2))
+        digest = slots.reshape(len(slots), -1).astype(np.int64) @ self.hash.ravel()
         _, different = np.unique(digest, return_index=True)
         different.sort()
         order = different[np.argsort(-fitness[different], kind="stable")][: self.size]
@@ -241,7 +241,6 @@ class _Search:
         idle, width = self.layout.jobs, self.layout.width
         count, nodes = slots.shape[:2]
         rng = self.rng
-        rows = np.arange(count)[:, None, None]
 
         lot = np.ones((count, idle + 1), dtype=np.float32)
         lot[:, :idle] = rng.random((count, idle), dtype=np.float32)
@@ -250,27 +249,60 @@ class _Search:
         reset = lot < self.effort.reset * strength
         losing = lot > 1 - self.effort.drop * strength
         losing[:, idle] = False
-        gone = reset[rows, slots]
-        gone |= losing[rows, slots] & (rng.random(slots.shape, dtype=np.float32) < 0.5)
-        left = np.where(gone, idle, slots)
-        back = np.where(reset[rows, self.base_slots], self.base_slots, idle)
+        keys = self.layout.keys(slots)
+        gone = reset.ravel().take(keys)
+        gone |= losing.ravel().take(keys) & (rng.random(slots.shape, dtype=np.float32) < 0.5)
+        back = reset.take(self.base_slots, axis=1)
 
         # On about one node in two, one job gets 1..width GPUs: any job, or one that is there already.
         # The new entries go before the old ones on half of these nodes, else they take idle GPUs only.
         any_job = rng.integers(idle, size=(count, nodes), dtype=np.int32)
-        there = slots[rows[..., 0], np.arange(nodes), rng.integers(width, size=(count, nodes))]
+        lots = rng.integers(width, size=(count, nodes))
+        there = slots.take(lots + np.arange(count * nodes).reshape(count, nodes) * width)
         gains = np.where((rng.random((count, nodes)) < 0.5) & (there < idle), there, any_job)
         chance = rng.random((count, nodes))
         rate = self._rate(nodes) * strength
         active = chance < rate
         number = np.where(active, rng.integers(1, width + 1, size=(count, nodes)), 0)
-        new = np.where(np.arange(width) < number[..., None], gains[..., None], idle)
-        pushy = (chance < 0.5 * rate)[..., None]
-        front, behind = np.where(pushy, new, idle), np.where(pushy, idle, new)
-        merged = np.concatenate([front, back, left, behind], axis=2).astype(np.int32)
-        order = np.argsort(merged == idle, axis=2, kind="stable")[..., :width]
-        return self.layout.repair(np.take_along_axis(merged, order, axis=2), rng)
+        pushy = chance < 0.5 * rate
+
+        # Nodes on which nothing changes stay as they are: they are the most.
+        changed = active.ravel() | _any(gone) | _any(back)
+        at = np.flatnonzero(changed)
+        kept, mine = slots.reshape(-1, width)[at], self.base_slots[at % nodes]
+        first = pushy.ravel()[at][:, None]
+        new = np.where(np.arange(width) < number.ravel()[at][:, None], gains.ravel()[at][:, None], idle)
+        parts = (
+            np.where(first, new, idle),
+            np.where(back.reshape(-1, width)[at], mine, idle),
+            np.where(gone.reshape(-1, width)[at], idle, kept),
+            np.where(first, idle, new),
+        )
+        child = slots.copy()
+        child.reshape(-1, width)[at] = _squeeze(np.concatenate(parts, axis=1), idle, width)
+        return self.layout.repair(child, rng)
 
     def _rate(self, nodes: int) -> float:
         # Enough to move on, few enough that a child of a good parent is not ruined on a large cluster.
         return min(0.5, 8.0 / nodes)
+
+
+def _any(flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """(P * N,) nodes with any flag of (P, N, width). Column by column, as the last axis is short."""
+    rows = flags.reshape(-1, flags.shape[2])
+    out = rows[:, 0].copy()
+    for i in range(1, rows.shape[1]):
+        out |= rows[:, i]
+    return out
+
+
+def _squeeze(rows: Slots, idle: int, width: int) -> Slots:
+    """(n, width) the first entries of each row that are not idle."""
+    real = np.flatnonzero(rows != idle)
+    row = real // rows.shape[1]
+    ends = np.bincount(row, minlength=len(rows)).cumsum()
+    rank = np.arange(len(real)) - np.append(0, ends)[row]
+    fits = rank < width
+    out = np.full((len(rows), width), idle, dtype=np.int32)
+    out.ravel()[row[fits] * width + rank[fits]] = rows.ravel()[real[fits]]
+    return out

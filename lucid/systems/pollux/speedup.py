@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,11 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from lucid.systems.pollux.goodput import BatchLimits, GoodputModel, GradParams, PerfParams, best_batches
 
-__all__ = ["PolluxJob", "SpeedupTable", "growth_cap", "restart_factors"]
+__all__ = ["Goodputs", "PolluxJob", "SpeedupTable", "growth_cap", "restart_factors"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 Base = Literal["fair", "one"]
+Goodputs = Mapping[tuple[GoodputModel | None, BatchLimits | None], Floats]
 
 RESTART_S = 30.0
 """Seconds that a restart is taken to cost (P26: 15-120 s were observed)."""
@@ -77,9 +78,12 @@ class SpeedupTable:
         total_gpus: GPUs of the cluster.
         base: what counts as 1: "fair" is ceil(G/J) GPUs on one node, as in the published simulator;
             "one" is one GPU, as in the later code.
+        known: goodputs that an earlier table has worked out: its ``known``.
     """
 
-    def __init__(self, jobs: Sequence[PolluxJob], total_gpus: int, base: Base = "fair") -> None:
+    def __init__(
+        self, jobs: Sequence[PolluxJob], total_gpus: int, base: Base = "fair", known: Goodputs | None = None
+    ) -> None:
         self.jobs = list(jobs)
         self.most = np.array([max(0, min(j.max_replicas, total_gpus)) for j in jobs], dtype=np.intp)
         fair = max(1, -(-total_gpus // max(1, len(jobs)))) if base == "fair" else 1
@@ -94,6 +98,24 @@ class SpeedupTable:
         base_goodput = self._goodput(everyone, one, one * fair)
         # A fair share that the job cannot use at all must not make other allocations infinitely good.
         self._base = np.where(base_goodput > 0, base_goodput, self._goodput(everyone, one, one))
+        self._found = np.full_like(self._value, np.nan)
+        for row, job in zip(self._found, self.jobs, strict=True):
+            earlier = None if known is None else known.get((job.model, job.limits))
+            if earlier is not None:
+                most = min(earlier.shape[1], row.shape[1])
+                row[:, :most] = earlier[:, :most]
+        self._value[:, :, 1:] = (self._found / self._base[:, None, None])[:, :, 1:]
+
+    @property
+    def base(self) -> Floats:
+        """(J,) the goodput that counts as 1."""
+        return self._base
+
+    @property
+    def known(self) -> Goodputs:
+        """The goodputs worked out so far, by model and limits: jobs report something new seldom."""
+        rows = zip(self._found, self.jobs, strict=True)
+        return {(job.model, job.limits): row for row, job in rows if job.model is not None}
 
     def _columns(self) -> None:
         rows: list[tuple[float, ...]] = []
@@ -130,12 +152,14 @@ class SpeedupTable:
         Returns:
             Array in the shape of the broadcast arguments; 0 for no GPU.
         """
-        value = self._value[job, across, replicas]
+        _, rows, widest = self._value.shape
+        cell = (job * rows + across) * widest + replicas
+        value = self._value.take(cell)
         missing = np.isnan(value)
         if missing.any():
-            j, a, r = np.broadcast_arrays(job, across, replicas)
-            code = np.unique(np.ravel_multi_index((j[missing], a[missing], r[missing]), self._value.shape))
+            code = np.unique(cell[missing])
             j, a, r = np.unravel_index(code, self._value.shape)
-            self._value[j, a, r] = self._goodput(j, a + 1, r) / self._base[j]
-            value = self._value[job, across, replicas]
+            self._found[j, a, r] = self._goodput(j, a + 1, r)
+            self._value[j, a, r] = self._found[j, a, r] / self._base[j]
+            value = self._value.take(cell)
         return np.asarray(value)

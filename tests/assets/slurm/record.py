@@ -2,10 +2,10 @@
 
     python tests/assets/slurm/record.py OUT PARTITION -- chroot DIR     # an idle testbed, as its root
 
-Writes OUT/<version>/jobs.json, nodes.json and sacct.json as the commands print them, and
-OUT/<version>-<interface>/ with what slurmrestd answers through each version of its interface: jobs and nodes, and
-refusals (answers.json). Needs a partition of two nodes with four GPUs each, and slots. The recordings here were
-made on
+Writes OUT/<version>/jobs.json, nodes.json and sacct.json as the commands print them, and OUT/<version>-<interface>/
+with what slurmrestd answers through each version of its interface that Lucid speaks: jobs and nodes, and refusals
+(answers.json); and OUT/pyslurm-<version>.json where the testbed has a pyslurm. Needs a partition of two nodes with
+four GPUs each, and slots. The recordings here were made on
 
     LUCID_TESTBED_NODES='n[1-3],p1:gpus=4,cpus=16,mem=64000,type=a100' LUCID_TESTBED_PLUGIN=0 \\
         LUCID_TESTBED_PARTITIONS='vc=n[1-2] other=n3 prof=p1' LUCID_TESTBED_PROFILING=prof make cluster
@@ -22,8 +22,9 @@ from typing import Any
 
 import httpx
 
-from lucid.adapters.slurm.records import reads_whole
-from lucid.adapters.slurm.rest import REQUEUES, VERSIONS
+from lucid.adapters.slurm.early import FIRST_JSON
+from lucid.adapters.slurm.records import reads_whole, version_of
+from lucid.adapters.slurm.slurmrestd import REQUEUES, VERSIONS
 
 BATCH = "#!/bin/sh\nsleep 600\n"
 STUBBORN = "#!/bin/sh\ntrap '' TERM\nsleep 600\n"
@@ -57,6 +58,11 @@ def put(folder: Path, **documents: Any) -> None:
         (folder / f"{name}.json").write_text(json.dumps(document, separators=(",", ":"), sort_keys=True) + "\n")
 
 
+def nodes_command(version: tuple[int, int]) -> list[str]:
+    """What prints the nodes as JSON."""
+    return ["sinfo", "--json"] if version < FIRST_JSON else ["scontrol", "show", "nodes", "--json"]
+
+
 def only(document: Any, ids: dict[str, str]) -> Any:
     document["jobs"] = [job for job in document["jobs"] if str(job["job_id"]) in ids.values()]
     return document
@@ -79,6 +85,15 @@ def looks(local: httpx.Client) -> dict[str, tuple[Any, Any]]:
         for interface, reply in replies.items()
         if reply.status_code != 404
     }
+
+
+def pyslurm_look(prefix: list[str]) -> Any:
+    """What pyslurm tells, where the testbed has one."""
+    library = "/usr/local/lib/lucid-testbed"
+    if not Path(prefix[-1], library.lstrip("/"), "pyslurm").is_dir():
+        return None
+    program = (Path(__file__).parent / "pyslurm_dump.py").read_text()
+    return json.loads(run(prefix, "env", f"PYTHONPATH={library}", "python3", "-", text=program))
 
 
 def answers(root: str, ids: dict[str, str], local: httpx.Client, remote: httpx.Client, stale: str) -> Any:
@@ -118,13 +133,17 @@ def main() -> None:
     if not reads_whole(jobs):
         jobs = json.loads(run(prefix, "squeue", f"--json={VERSIONS[0]}", "--states=all"))
     seen = looks(local)
-    nodes = json.loads(run(prefix, "scontrol", "show", "nodes", "--json"))
-    version = jobs["meta"]["slurm"]["version"]
-    release = f"{version['major']}.{version['minor']}"
+    by_pyslurm = pyslurm_look(prefix)
+    version = version_of(jobs) or (0, 0)
+    release = f"{version[0]}.{version[1]:02}"
+    nodes = json.loads(run(prefix, *nodes_command(version)))
     put(out / release, jobs=only(jobs, ids), nodes=nodes)
     for interface, (rest_jobs, rest_nodes) in seen.items():
         said_no = answers(f"/slurm/{interface}", ids, local, remote, stale)
         put(out / f"{release}-{interface}", jobs=only(rest_jobs, ids), nodes=rest_nodes, answers=said_no)
+    if by_pyslurm is not None:
+        by_pyslurm["jobs"] = [job for job in by_pyslurm["jobs"] if str(job["id"]) in ids.values()]
+        (out / f"pyslurm-{release}.json").write_text(json.dumps(by_pyslurm, separators=(",", ":")) + "\n")
     run(prefix, "scancel", *ids.values())
     time.sleep(8)
     past = json.loads(run(prefix, "sacct", "--json", "-X", "-a", "-S", "now-600seconds"))

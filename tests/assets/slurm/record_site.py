@@ -12,7 +12,10 @@ import json
 import sys
 from pathlib import Path
 
-from record import put, run
+from record import nodes_command, put, run
+
+from lucid.adapters.slurm.early import FIRST_JSON
+from lucid.adapters.slurm.records import version_of
 
 ODD = (
     "OverSubscribe=EXCLUSIVE", "AllowGroups=bob", "AllowAccounts=research", "DefMemPerNode=100", "MaxTime=10",
@@ -23,13 +26,20 @@ ODD = (
 def main() -> None:
     out, prefix = Path(sys.argv[1]), sys.argv[sys.argv.index("--") + 1 :]
     config = run(prefix, "scontrol", "show", "config")
-    nodes = json.loads(run(prefix, "scontrol", "show", "nodes", "--json"))
-    run(prefix, "scontrol", "update", "PartitionName=vc-b", *ODD)
-    partitions = json.loads(run(prefix, "scontrol", "show", "partitions", "--json"))
-    version = nodes["meta"]["slurm"]["version"]
-    folder = out / f"{version['major']}.{version['minor']}"
-    put(folder, site_nodes=nodes, partitions=partitions)
+    version = version_of(json.loads(run(prefix, "squeue", "--json"))) or (0, 0)
+    folder = out / f"{version[0]}.{version[1]:02}"
+    put(folder, site_nodes=json.loads(run(prefix, *nodes_command(version))))
     (folder / "config.txt").write_text(config)
+    run(prefix, "scontrol", "update", "PartitionName=vc-b", *ODD)
+    if version >= FIRST_JSON:
+        put(folder, partitions=json.loads(run(prefix, "scontrol", "show", "partitions", "--json")))
+        return
+    for name, words in (
+        ("partitions", ["scontrol", "-o", "show", "partition"]),
+        ("sdiag", ["sdiag"]),
+        ("sshare", ["sshare", "-a", "-P"]),
+    ):
+        (folder / f"{name}.txt").write_text(run(prefix, *words))
 
 
 if __name__ == "__main__":

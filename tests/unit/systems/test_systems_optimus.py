@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from examples import examples
 from lucid.systems.optimus import (
     POINTS,
+    Claim,
     LossModel,
     OptimusJob,
     PlacementRequest,
@@ -18,11 +19,13 @@ from lucid.systems.optimus import (
     allocate,
     converged_at,
     end_epoch,
+    fair_shares,
     fit_loss,
     fit_speed,
     loss_sigma,
     merge_points,
     next_probe,
+    pick_node,
     place,
 )
 
@@ -235,3 +238,21 @@ def test_a_job_takes_as_many_nodes_as_it_needs_and_as_much_of_each() -> None:  #
             each = [tasks.count(node) for node in set(tasks)]
             assert len(each) == count, f"{servers} + {workers} tasks of one core on nodes of eight"
             assert max(each) == min(each)
+
+
+def test_the_smallest_dominant_share_is_served_next() -> None:  # O21
+    # The example of the paper on dominant resource fairness: 9 CPUs and 18 GB; a task of A takes <1, 4>, of B <3, 1>.
+    shares = fair_shares([Claim("A", (1, 4), 99), Claim("B", (3, 1), 99)], (9, 18))
+    assert shares == {"A": 3, "B": 2}
+    one_gpu = [Claim("a", (1,), 2), Claim("b", (1,), 99), Claim("c", (1,), 99)]
+    assert fair_shares(one_gpu, [8]) == {"a": 2, "b": 3, "c": 3}
+    assert fair_shares(one_gpu, [2]) == {"a": 1, "b": 1, "c": 0}, "the earlier first"
+    assert fair_shares([Claim("wide", (1,), 4, 4), Claim("b", (1,), 4)], [3]) == {"wide": 0, "b": 3}
+
+
+def test_a_task_goes_where_most_is_left_and_use_is_even() -> None:  # O19
+    capacity = [[8.0, 8.0], [8.0, 8.0], [4.0, 4.0]]
+    assert pick_node([1, 1], np.zeros((3, 2)), capacity) == 0, "the first of equals"
+    assert pick_node([1, 1], [[4, 4], [2, 2], [1, 1]], capacity) == 1, "3 of 8 used, not 2 of 4 or 5 of 8"
+    assert pick_node([2, 0], [[2, 0], [0, 2], [4, 4]], capacity) == 1, "CPU where memory is used"
+    assert pick_node([9, 0], np.zeros((3, 2)), capacity) is None

@@ -167,6 +167,8 @@ def test_unknown_rules_and_hints_are_refused() -> None:  # P23
     assert read_hints({"initBatchSize": 64}) is None
     hints = {"initBatchSize": 64, "perfParams": PERF._asdict(), "gradParams": {"norm": 1.0, "var": 10.0}}
     assert read_hints(hints) == MODEL
+    agent = {"localBszBounds": [8, 64], "maxBatchSize": 512, "maxProfiledReplicas": 4, "globalBatchSize": 128}
+    assert read_hints({**hints, **agent, "gradientAccumulation": True}) == MODEL, "all keys of AdaptDL's agent"
 
 
 def test_gradient_statistics_are_unbiased() -> None:  # P6

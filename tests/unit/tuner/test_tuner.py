@@ -231,6 +231,8 @@ def test_the_command(tmp_path: Path) -> None:
     data = json.loads(done.stdout)
     assert data["trials"] == 2
     assert data["worth_it"] is False
+    shown = runner.invoke(lucidctl, ["tune", "show", str(tmp_path / "o"), "--json"])
+    assert json.loads(shown.stdout) == data
     for name in ("proposal.json", "proposal.toml", "proposal.html", "trials.jsonl"):
         assert (tmp_path / "o" / name).exists()
     refused = runner.invoke(lucidctl, ["tune", "apply", str(tmp_path / "o"), "--config", str(tmp_path / "c.toml")])

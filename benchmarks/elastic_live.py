@@ -1,0 +1,229 @@
+"""``make demo-elastic``: the same 20 small jobs on a real Slurm, at fixed size and resized by policies that do so.
+
+The training is real (SGD in plain Python, a checkpoint at SIGTERM), Slurm and lucidd are real. GPUs are emulated,
+and a step is as much faster on several of them as the jobs' own sleep says. So the table tells what resizing costs
+and brings in this scheduler, and nothing of any GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[1]
+sys.path[:1] = [str(REPO / "tests/e2e"), str(REPO / "slurm"), str(REPO)]
+
+from box import Box  # noqa: E402
+from elastic_box import Elastics, elastic_lucidd  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from lucid.errors import LucidError  # noqa: E402
+from testbed import cli as testbed  # noqa: E402
+from testbed.settings import TestbedError, layout_from  # noqa: E402
+
+LAYOUT = {
+    "LUCID_TESTBED_NAME": "demo-elastic",
+    "LUCID_TESTBED_NODES": "n[1-2]:gpus=4,cpus=16,mem=64000,type=a100 n3:gpus=4,cpus=16,mem=64000,type=a100",
+    "LUCID_TESTBED_PARTITIONS": "vc-a=n[1-2] prof=n3",
+}
+STEPS = 20
+LIMIT_S = 500.0
+NOT_SERVED = {
+    "optimus": "decides at rounds of exact times, which lucidd's looks never meet",
+    "pollux": "needs an agent in each job's training loop (adapt), which lucidd has no part for yet",
+}
+
+
+@dataclass(frozen=True)
+class Small:
+    """One job: ``work_s`` seconds on one GPU."""
+
+    at_s: float
+    gpus: int
+    epochs: int
+    step_s: float
+
+    @property
+    def work_s(self) -> float:
+        return self.epochs * STEPS * self.step_s
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one run of all jobs. ``restart_s``: from the order to stop until the next start was told, on average;
+    ``lost``: steps that were done twice; ``gpu_s``: GPU-seconds by accounting, ``own_gpu_s``: by the jobs' clocks;
+    ``worst_loss``: the largest last loss that a job reported."""
+
+    policy: str
+    makespan_s: float
+    avg_jct_s: float
+    restarts: int
+    restart_s: float
+    lost: int
+    gpu_s: float
+    own_gpu_s: float
+    worst_loss: float
+
+
+def small_jobs(count: int, seed: int, mean_s: float) -> list[Small]:
+    draw = random.Random(seed)
+    at_s, found = 0.0, []
+    for _ in range(count):
+        found.append(Small(at_s, draw.choice([1, 1, 1, 2, 2, 4]), draw.randint(8, 30), draw.choice([0.05, 0.1, 0.2])))
+        at_s += draw.expovariate(1 / mean_s)
+    return found
+
+
+def gpu_seconds(box: Box, numbers: list[str], expected: int) -> float:
+    """By accounting, all runs of all jobs, once it has all of them."""
+    until = time.monotonic() + 60
+    while True:
+        said = box.run(
+            "env", "SLURM_TIME_FORMAT=%s", "sacct", "-a", "-D", "-X", "-n", "-P", "-S", "now-1hours",
+            "-o", "JobIDRaw,Start,End,AllocTRES",
+        ).stdout  # fmt: skip
+        total, runs = 0.0, 0
+        for line in said.splitlines():
+            number, start, end, tres = line.split("|")
+            held = [item.partition("=")[2] for item in tres.split(",") if item.startswith("gres/gpu=")]
+            if number in numbers and start.isdigit() and end.isdigit() and held:
+                total += int(held[0]) * (int(end) - int(start))
+                runs += 1
+        if runs == expected:
+            return total
+        if time.monotonic() > until:
+            raise TestbedError("accounting does not tell of all runs; see the log of slurmdbd")
+        time.sleep(1.0)
+
+
+def play(box: Box, policy: str, wanted: list[Small], state: Path, say: Console) -> Outcome:
+    shutil.rmtree(state, ignore_errors=True)
+    lucidd = elastic_lucidd(box, state, policy, every_s=10.0)
+    jobs = Elastics(box)
+    lucidd.start()
+    try:
+        began, began_s, numbers = time.monotonic(), time.time(), []
+        for one in wanted:
+            time.sleep(max(one.at_s - (time.monotonic() - began), 0.0))
+            numbers.append(
+                jobs.submit(
+                    "-p", "vc-a", epochs=one.epochs, steps=STEPS, step_s=one.step_s, gpus=one.gpus, size="1-8"
+                )
+            )
+        found: dict[str, dict[str, Any]] = {}
+        while True:
+            found |= box.jobs()  # slurmctld forgets a job some minutes after its end
+            states = {n: str(found[n]["job_state"][0]) for n in numbers}
+            if all(s == "COMPLETED" for s in states.values()):
+                break
+            bad = [n for n, s in states.items() if s in ("FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")]
+            if bad or time.monotonic() - began > LIMIT_S:
+                raise TestbedError(f"{policy}: job {(bad or list(states))[0]} ended as {states[(bad or numbers)[0]]}")
+            time.sleep(1.0)
+        ends = {n: float(found[n]["end_time"]["number"]) for n in numbers}
+        restarts = sum(int(found[n]["restart_cnt"]) for n in numbers)
+        reports = [json.loads((box.root / f"run/lucid-reports/{n}.json").read_text()) for n in numbers]
+        took = restarts_in(lucidd.log())
+        return Outcome(
+            policy,
+            max(ends.values()) - began_s,
+            sum(ends[n] - began_s - one.at_s for n, one in zip(numbers, wanted, strict=True)) / len(numbers),
+            restarts,
+            sum(took) / len(took) if took else 0.0,
+            sum(jobs.lost(n) for n in numbers),
+            gpu_seconds(box, numbers, restarts + len(numbers)),
+            sum(jobs.gpu_s(n) for n in numbers),
+            max(report["losses"][-1][1] for report in reports),
+        )
+    finally:
+        lucidd.close()
+        say.print(f"[dim]{policy}: lucidd's state and log are in {state}")
+
+
+def restarts_in(log: str) -> list[float]:
+    """Seconds from a resize to the start that followed, by lucidd's log."""
+    told: dict[str, float] = {}
+    took: list[float] = []
+    for line in log.splitlines():
+        said = json.loads(line)
+        if said.get("what") == "resize" and said["event"] == "done":
+            told[said["job"]] = said["at"]
+        elif "goes on on" in said["event"]:
+            took.append(said["at"] - told.pop(said["event"].split()[1].rstrip(":"), said["at"]))
+    return took
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--mean-s", type=float, default=5.0, help="between submissions, on average")
+    parser.add_argument("--policy", action="append", help="beside fifo (default: elastic)")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("out/demo-elastic"))
+    given = parser.parse_args()
+    say = Console(stderr=given.json)
+    layout = layout_from({**LAYOUT, **os.environ})
+    if reason := testbed.unfit(layout):
+        print(f"demo-elastic: {reason}", file=sys.stderr)
+        return 2
+    wanted = small_jobs(given.jobs, given.seed, given.mean_s)
+    say.print(
+        f"{len(wanted)} jobs, {sum(one.work_s for one in wanted):.0f} GPU-s of work, on 8 GPUs", highlight=False
+    )
+    made: list[Outcome] = []
+    try:
+        for policy in ("fifo", *(given.policy or ("elastic",))):
+            testbed.down(layout)
+            testbed.up(layout, lambda text: say.print(text, highlight=False))
+            made.append(play(Box(layout.root), policy, wanted, given.out.absolute() / policy, say))
+            say.print(f"{policy}: makespan {made[-1].makespan_s:.0f} s", highlight=False)
+    except (TestbedError, LucidError, AssertionError) as error:
+        print(f"demo-elastic: {error}", file=sys.stderr)
+        return 2
+    finally:
+        testbed.down(layout)
+    tell(made, given.json, say)
+    return 0
+
+
+def tell(made: list[Outcome], as_json: bool, say: Console) -> None:
+    fixed = made[0]
+    rows = [
+        {
+            **asdict(one),
+            "makespan_ratio": one.makespan_s / fixed.makespan_s,
+            "jct_ratio": one.avg_jct_s / fixed.avg_jct_s,
+        }
+        for one in made
+    ]
+    if as_json:
+        print(json.dumps({"runs": rows, "not_served": NOT_SERVED, "target_makespan_ratio": 0.75}, indent=1))
+        return
+    table = Table("policy", "makespan s", "ratio", "avg JCT s", "ratio", "restarts", "a restart s", "steps twice",
+                  "GPU-s (sacct)", "GPU-s (jobs)", "worst loss")  # fmt: skip
+    for one, row in zip(made, rows, strict=True):
+        table.add_row(
+            one.policy, f"{one.makespan_s:.0f}", f"{row['makespan_ratio']:.2f}", f"{one.avg_jct_s:.0f}",
+            f"{row['jct_ratio']:.2f}", str(one.restarts), f"{one.restart_s:.1f}", str(one.lost), f"{one.gpu_s:.0f}",
+            f"{one.own_gpu_s:.0f}", f"{one.worst_loss:.1e}",
+        )  # fmt: skip
+    say.print(table)
+    for policy, why in NOT_SERVED.items():
+        say.print(f"{policy}: not served: {why}", highlight=False)
+    for row in rows[1:]:
+        met = "met" if row["makespan_ratio"] <= 0.75 and row["lost"] == 0 else "MISSED"
+        say.print(f"{row['policy']}: makespan at most 0.75 of fixed size, 0 steps twice: {met}", highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

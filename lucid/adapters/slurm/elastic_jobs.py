@@ -1,0 +1,125 @@
+"""Which jobs may be resized at present, between which limits, and what they have reported."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from lucid.adapters.bounded import digits
+from lucid.adapters.slurm.elastic import elastic_wish, rigid_because, written_gpus
+from lucid.adapters.slurm.facts import parse_placement
+from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.reports import Report, Reports
+from lucid.adapters.store.port import JobNote
+from lucid.config import ElasticSettings
+from lucid.core.job import Elastic, Progress
+from lucid.core.placement import Placement, placement_gpus
+
+__all__ = ["NOT_ELASTIC", "ElasticJobs", "Elasticity"]
+
+
+@dataclass(frozen=True, slots=True)
+class Elasticity:
+    """``limits``: between which a job may be resized now; ``None``: it keeps its GPUs. ``words``: of a job whose user
+    opted in, how that stands. ``gpus``, ``nodes``, ``cpus``, ``mem_mib``: what its user asked for, where it has been
+    resized since; 0 where that is what Slurm shows."""
+
+    limits: Elastic | None = None
+    progress: Progress | None = None
+    words: str = ""
+    gpus: int = 0
+    nodes: int = 0
+    cpus: int = 0
+    mem_mib: int = 0
+
+
+NOT_ELASTIC = Elasticity()
+
+
+class ElasticJobs:
+    """``resizes``: does the policy resize jobs? Else every job keeps its GPUs."""
+
+    def __init__(self, settings: ElasticSettings, resizes: bool) -> None:
+        self._settings = settings
+        self._resizes = resizes
+        self.reports = Reports(settings.reports_dir)
+        self.words: dict[str, str] = {}
+        """How it stands with each job whose user opted in, as last looked at."""
+
+    def of(self, record: SlurmJob, note: JobNote | None, now_s: float) -> Elasticity:
+        """How elastic a job is at present."""
+        wish = elastic_wish(record.comment) if "lucid:elastic=" in record.comment else None
+        noted = note is not None and "gpus" in note.as_written
+        if wish is None and not noted:
+            return NOT_ELASTIC
+        limits = None if wish is None else wish.limits
+        why = "" if wish is None else wish.why
+        if limits is not None:
+            why = rigid_because(record, note, limits) or self._not_here()
+        report = None
+        if limits is not None and not why:
+            report = self.reports.of(record.id, record.uid, now_s)
+            why = self._keeps(record, note, report, now_s)
+        progress = None if report is None else report.progress
+        self.words[record.id] = why or _standing(note, limits, progress)
+        free = limits if not why else None
+        on_its_way = _on_its_way(record, note)
+        if on_its_way:
+            return Elasticity(None, progress, self.words[record.id], placement_gpus(on_its_way))
+        if not (record.pending or free is not None) or note is None or not noted:
+            return Elasticity(free, progress, self.words[record.id])
+        written = note.as_written
+        return Elasticity(
+            free,
+            progress,
+            self.words[record.id],
+            written_gpus(record, note),
+            digits(written.get("num_nodes", "")) or 0,
+            digits(written.get("num_cpus", "")) or 0,
+            digits(written.get("mem_mib", "")) or 0,
+        )
+
+    def forget_all_but(self, alive: Collection[str]) -> None:
+        """Jobs that have left."""
+        self.reports.forget_all_but(alive)
+        self.words = {job_id: words for job_id, words in self.words.items() if job_id in alive}
+
+    def _not_here(self) -> str:
+        if not self._resizes:
+            return "it is not resized: the policy here (daemon.policy) resizes no job"
+        return "" if self.reports.kept else "it is not resized: daemon.elastic.reports_dir is not set"
+
+    def _keeps(self, record: SlurmJob, note: JobNote | None, report: Report | None, now_s: float) -> str:
+        """Why a job that could be resized keeps its GPUs at present."""
+        settings = self._settings
+        if report is None:
+            return "it is not resized before its first report (lucid-report)"
+        if report.progress is None:
+            return f"it is not resized: {report.refused}"
+        if note is not None and note.going_to:
+            return f"it goes on on {note.going_to} as soon as it has stopped"
+        if record.state != "RUNNING":
+            return ""
+        silent_s = now_s - max(report.at_s, record.start_s)
+        if silent_s > settings.silent_s:
+            return f"it is not resized: no report for {silent_s:.0f} s (daemon.elastic.silent_s)"
+        left_s = record.start_s + settings.resize_every_s - now_s
+        return f"it keeps its GPUs for another {left_s:.0f} s (daemon.elastic.resize_every_s)" if left_s > 0 else ""
+
+
+def _on_its_way(record: SlurmJob, note: JobNote | None) -> Placement:
+    """Where a job goes on, or was told to start, and does not run yet: it has as many GPUs as are there."""
+    if note is None:
+        return ()
+    return parse_placement(note.going_to or (note.where if record.pending and not record.held else ""))
+
+
+def _standing(note: JobNote | None, limits: Elastic | None, progress: Progress | None) -> str:
+    if limits is None or progress is None:
+        return "it is not resized: its comment no longer says lucid:elastic="
+    words = (
+        f"it may be resized between {limits.min_gpus} and {limits.max_gpus} GPUs; epochs done: {progress.epochs:g}"
+    )
+    if note is not None and note.restart_s:
+        words += f"; its last restart took {note.restart_s:.1f} s"
+    return words

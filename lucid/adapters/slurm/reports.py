@@ -1,0 +1,145 @@
+"""What elastic jobs report of their training: one small file a job, which its user's processes write (lucid-report).
+
+Anybody may write there, so nothing in it is trusted. A file counts that is a regular one, belongs to the job's user,
+is small, and holds finite numbers within bounds. Any other file is refused, and the job's story says why.
+Times are this host's: when a file was first seen changed, never what it or its node says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lucid.adapters.bounded import MOST
+from lucid.core.job import Progress
+
+__all__ = ["Report", "Reports", "progress_of"]
+
+LARGEST_BYTES = 1 << 16
+_MOST_PAIRS = 1024
+_MOST_EPOCHS, _MOST_EPOCH_S, _MOST_GPUS = 1e9, 1e7, 4096
+_Stamp = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a job has reported (``progress``), or why its file is refused, and since when it stands there, Unix s."""
+
+    at_s: float
+    progress: Progress | None = None
+    refused: str = ""
+
+
+class Reports:
+    """The folder. ``of`` answers for one job; nothing is read again that has not changed."""
+
+    def __init__(self, folder: str) -> None:
+        """``folder``: empty where nobody reports."""
+        self._folder = Path(folder) if folder else None
+        self._seen: dict[str, tuple[_Stamp | None, Report]] = {}
+
+    @property
+    def kept(self) -> bool:
+        """Is there a folder to report to?"""
+        return self._folder is not None
+
+    def of(self, job_id: str, uid: int, now_s: float) -> Report | None:
+        """What a job of the user with this number has reported; ``None``: nothing."""
+        if self._folder is None or not job_id.isascii() or not job_id.isdecimal():
+            return None
+        before = self._seen.get(job_id)
+        try:
+            fd = os.open(self._folder / f"{job_id}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return self._refuse(job_id, None, now_s, f"it cannot be opened ({error.strerror})")
+        try:
+            found = os.fstat(fd)
+            stamp = (found.st_mtime_ns, found.st_ino, found.st_size, found.st_uid)
+            if before is not None and before[0] == stamp:
+                return before[1]
+            if not stat.S_ISREG(found.st_mode):
+                return self._refuse(job_id, stamp, now_s, "it is not a regular file")
+            if found.st_uid != uid:
+                return self._refuse(job_id, stamp, now_s, "it is not a file of the job's user")
+            if found.st_size > LARGEST_BYTES:
+                return self._refuse(job_id, stamp, now_s, f"it has more than {LARGEST_BYTES} bytes")
+            content = os.read(fd, LARGEST_BYTES + 1)
+        except OSError as error:
+            return self._refuse(job_id, None, now_s, f"it cannot be read ({error.strerror})")
+        finally:
+            os.close(fd)
+        try:
+            report = Report(now_s, progress_of(content))
+        except ValueError as error:
+            return self._refuse(job_id, stamp, now_s, str(error))
+        self._seen[job_id] = stamp, report
+        return report
+
+    def forget_all_but(self, alive: Collection[str]) -> None:
+        """Jobs that have left need nothing kept."""
+        for job_id in [job_id for job_id in self._seen if job_id not in alive]:
+            del self._seen[job_id]
+
+    def _refuse(self, job_id: str, stamp: _Stamp | None, now_s: float, why: str) -> Report:
+        report = Report(now_s, refused=f"its report is refused: {why}")
+        self._seen[job_id] = stamp, report
+        return report
+
+
+def progress_of(content: bytes) -> Progress:
+    """The progress that a file tells.
+
+    Raises:
+        ValueError: saying by which rule it is refused.
+    """
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON") from None
+    if not isinstance(data, Mapping):
+        raise ValueError("it is not a JSON object")
+    gradient = _numbers(data, "gradient", 0.0, 2)
+    if len(gradient) not in (0, 2):
+        raise ValueError("gradient is not two numbers")
+    return Progress(
+        epochs=_number(data.get("epochs", 0), "epochs", 0.0, _MOST_EPOCHS),
+        epoch_s=tuple(
+            (int(gpus), seconds)
+            for gpus, seconds in _pairs(data, "epoch_s", (1.0, _MOST_GPUS), (1e-6, _MOST_EPOCH_S))
+        ),
+        losses=tuple(_pairs(data, "losses", (0.0, _MOST_EPOCHS), (-1e12, 1e12))),
+        batch=int(_number(data.get("batch", 0), "batch", 0.0, 1e12)),
+        step_model=tuple(_numbers(data, "step_model", -float(MOST), 16)),
+        gradient=(gradient[0], gradient[1]) if gradient else None,
+    )
+
+
+def _number(value: Any, name: str, least: float, most: float) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{name} is not a number from {least:g} to {most:g}")
+    return float(value)
+
+
+def _numbers(data: Mapping[str, Any], name: str, least: float, count: int) -> list[float]:
+    values = data.get(name, [])
+    if not isinstance(values, list) or len(values) > count:
+        raise ValueError(f"{name} is not a list of at most {count} numbers")
+    return [_number(value, name, least, float(MOST)) for value in values]
+
+
+def _pairs(
+    data: Mapping[str, Any], name: str, first: tuple[float, float], second: tuple[float, float]
+) -> list[tuple[float, float]]:
+    values = data.get(name, [])
+    if not isinstance(values, list) or len(values) > _MOST_PAIRS:
+        raise ValueError(f"{name} is not a list of at most {_MOST_PAIRS} pairs")
+    if any(not isinstance(pair, list) or len(pair) != 2 for pair in values):
+        raise ValueError(f"{name} is not a list of pairs")
+    return [(_number(a, name, *first), _number(b, name, *second)) for a, b in values]

@@ -1,0 +1,148 @@
+"""Carries out a resize: the job is told to stop and go back to the queue, held, and goes on on its new GPUs.
+
+Slurm sends SIGTERM to the batch script and its steps, and SIGKILL after KillWait. The job's new place is
+stored before the job is told to stop. A lucidd that is started after a crash continues from that note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from lucid.adapters.slurm.facts import Facts, parse_placement
+from lucid.adapters.slurm.hands import Hands
+from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.request import NO_DEFAULTS
+from lucid.adapters.slurm.starts import start_changes
+from lucid.adapters.store.port import JobNote
+from lucid.core.placement import Placement, show_placement
+from lucid.errors import ActionRefused
+
+__all__ = ["LEAST_S", "Resizes", "leaving", "overlaps", "uneven"]
+
+LEAST_S = 2.0
+"""Between the requeue and the start. A job of two nodes that started again within a second failed in 4 of 10 cases
+('Job credential revoked'), after 2 s in none (24.11.5)."""
+_TAKEN_S = 10.0
+"""Slurm has taken a requeue by then, if it takes it at all."""
+
+
+def leaving(job: SlurmJob, note: JobNote | None) -> Placement:
+    """GPUs that a job which is being resized holds still."""
+    if note is None or not note.going_to or not (job.running or job.completing):
+        return ()
+    return parse_placement(note.leaves)
+
+
+def overlaps(a: Placement, b: Placement) -> bool:
+    """Have two placements a node in common? Slurm itself chooses the GPUs of a job on whole GPUs."""
+    return not {part.node for part in a}.isdisjoint(part.node for part in b)
+
+
+def uneven(placement: Placement) -> bool:
+    """Does it have different numbers of GPUs on its nodes?"""
+    return len({part.mask.bit_count() for part in placement}) > 1
+
+
+class Resizes:
+    """The requeue (``begin``) and what follows when the job has stopped (``go_on``)."""
+
+    def __init__(self, hands: Hands) -> None:
+        self._hands = hands
+
+    def begin(self, record: SlurmJob, note: JobNote, placement: Placement) -> None:
+        """Tell a running job to stop, and note where it goes on.
+
+        Raises:
+            ActionRefused: it does not run, or Slurm declined; then nothing is noted.
+        """
+        hands, now_s = self._hands, self._hands.clock.now_s()
+        if record.state != "RUNNING" or record.completing:
+            raise ActionRefused(f"job {record.id} is not running")
+        place, held = show_placement(placement), show_placement(record.placement)
+        hands.put(
+            replace(
+                note,
+                going_to=place,
+                leaves=held,
+                stopped_s=now_s,
+                restarts=record.restarts,
+                ran_s=note.ran_s + max(now_s - record.start_s, 0.0),
+                where="",
+                released=False,
+                shards=False,
+            )
+        )
+        try:
+            hands.do(record.id, "resize", f"{held} to {place}", lambda: hands.client.requeue_hold(record.id))
+        except ActionRefused:
+            hands.put(note)
+            raise
+
+    def go_on(self, record: SlurmJob, note: JobNote, facts: Facts, packs: bool) -> str:
+        """The next step of a job that is being resized, in words; empty where it has only to wait."""
+        hands, now_s = self._hands, self._hands.clock.now_s()
+        if record.ended or record.completing:
+            return ""
+        if not record.pending:
+            if record.restarts == note.restarts and now_s - note.stopped_s < _TAKEN_S:
+                return ""
+            self._drop(note, note.wait_since_s)
+            why = "Slurm did not take the requeue" if record.restarts == note.restarts else "it was started by others"
+            return f"job {record.id}: is not resized: {why}"
+        if not packs or not hands.ownership.holds(record, note) or hands.ownership.waits_for(record, now_s):
+            self._drop(note, now_s)
+            return f"job {record.id}: is not resized: it waits for something else now"
+        placement = parse_placement(note.going_to)
+        others = (leaving(other, hands.notes.get(other.id)) for other in facts.jobs if other.id != record.id)
+        if now_s - note.stopped_s < LEAST_S or any(overlaps(placement, held) for held in others):
+            return ""
+        if uneven(placement) and any(overlaps(placement, place) for place in self._first(record, facts)):
+            return ""
+        return self._start(record, note, placement, facts)
+
+    def _first(self, record: SlurmJob, facts: Facts) -> Iterator[Placement]:
+        """Where jobs start that have to start before one with different numbers of GPUs on its nodes: Slurm deals
+        those out by itself, and as planned only once nothing else is to come."""
+        for other in facts.jobs:
+            note = self._hands.notes.get(other.id)
+            if other.id == record.id or other.ended or note is None:
+                continue
+            place = parse_placement(note.going_to)
+            if place and (not uneven(place) or other.number < record.number):
+                yield place
+            elif self._hands.ownership.under_way(other, note):
+                yield parse_placement(note.where)
+
+    def _start(self, record: SlurmJob, note: JobNote, placement: Placement, facts: Facts) -> str:
+        hands, place = self._hands, note.going_to
+        home = hands.ownership.home(record, note)
+        defaults = (facts.defaults or {}).get(home, NO_DEFAULTS)
+        changes = start_changes(record, note, placement, False, home, facts.nodes, "", defaults)
+        hands.put(
+            replace(
+                note, going_to="", leaves="", where=place, asked_s=hands.clock.now_s(), released=False,
+                restarts=record.restarts,
+            )
+        )  # fmt: skip
+        try:
+            hands.do(
+                record.id,
+                "go on",
+                f"{place}, resized",
+                lambda: hands.client.update(record.id, changes),
+                lambda: hands.client.release(record.id),
+            )
+        except ActionRefused as error:
+            return hands.not_started(record, str(error).partition(": ")[2])
+        hands.put(replace(hands.notes[record.id], released=True))
+        return f"job {record.id}: goes on on {place}"
+
+    def went_on(self, record: SlurmJob, note: JobNote) -> None:
+        """A job that was resized runs again: how long that took is what is known of the cost of a restart."""
+        took_s = max(record.start_s - note.stopped_s, 0.0)
+        self._hands.put(replace(note, stopped_s=0.0, restart_s=took_s))
+
+    def _drop(self, note: JobNote, since_s: float) -> None:
+        """It is an ordinary job again: one that runs, or one that waits since then."""
+        self._hands.put(replace(note, going_to="", leaves="", stopped_s=0.0, wait_since_s=since_s))

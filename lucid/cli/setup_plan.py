@@ -1,0 +1,278 @@
+"""What ``lucidctl setup`` has to do here to reach a mode: files to write, steps to take. Nothing is changed."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lucid.cli.setup_machine import LINK, USER, Machine, Running, program_link
+from lucid.config import Mode, settings_from
+from lucid.errors import ConfigError
+from lucid.slurmconf.conf_text import Texts, read_text, read_texts
+from lucid.slurmconf.install import FILES, is_lucids, of_package, shipped_content
+from lucid.slurmconf.journal import Change
+from lucid.slurmconf.merge import HOOKS, Refusal, merge_pack
+from lucid.slurmconf.nodes import host_list
+from lucid.slurmconf.render import plugin_conf
+from lucid.slurmconf.toml_text import NEW_TOML, with_keys
+
+__all__ = ["PROFILES", "TOML", "Options", "Plan", "diff_of", "make_plan"]
+
+TOML = Path("etc/lucid/lucid.toml")
+PROFILES = Path("var/lib/lucid/profiles")
+_SLURM = Path("etc/slurm")
+_REPLACES = (23, 11)
+_IN_FORCE = ("GresTypes", "JobSubmitPlugins", "CliFilterPlugins", "Prolog", "Epilog", "TaskProlog")
+_GPU_MEM_MIB = 24576
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the administrator wants. ``gpu_mem``: MiB by GPU model."""
+
+    mode: Mode
+    partitions: tuple[str, ...]
+    profiling: str = ""
+    gpu_mem: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Plan:
+    """``steps``: (kind, words), in the order in which they are taken. Files come after users and before the rest.
+
+    ``hosts``: the nodes whose GPUs change. ``wanted``: what slurmctld has to have in force afterwards, by key of
+    ``scontrol show config``.
+    """
+
+    mode: Mode
+    partitions: Sequence[str]
+    changes: list[Change] = field(default_factory=list)
+    steps: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
+    wanted: dict[str, str] = field(default_factory=dict)
+    node_files: list[tuple[str, str]] = field(default_factory=list)
+    """What the nodes need in pack mode: paths and modes."""
+
+    @property
+    def empty(self) -> bool:
+        """Is all of it done already?"""
+        return not self.changes and not self.steps
+
+
+def make_plan(root: Path, machine: Machine, running: Running, options: Options, programs: Path) -> Plan:
+    """What leads from this machine to the mode of *options*. *programs*: the folder of lucidd.
+
+    Raises:
+        ConfigError: a file cannot be read, or a partition is unknown.
+    """
+    unknown = [name for name in (*options.partitions, options.profiling) if name and name not in running.partitions]
+    if unknown:
+        raise ConfigError(f"Slurm has no partition {unknown[0]!r}; it has {', '.join(running.partitions)}")
+    mode = options.mode
+    plan = Plan(mode, options.partitions)
+    if not machine.has_user():
+        plan.steps.append(("user", f"make the system user {USER}, without a home and a shell"))
+    if mode is not Mode.OBSERVE:
+        _rights(plan, machine, running)
+    elif "jobs" in running.config.get("PrivateData", "").split(","):
+        plan.notes.append("PrivateData has jobs: only as a Slurm operator does lucidd see the jobs of others")
+        _rights(plan, machine, running)
+    _files(plan, root, programs)
+    profiling = {"profiling_partition": options.profiling} if options.profiling else {}
+    memory = {"gpu_mem_mib_by_feature": dict(options.gpu_mem)} if options.gpu_mem else {}
+    modes = dict.fromkeys(options.partitions, mode.value)
+    toml = _toml(plan, root, {"daemon": {**profiling, **memory}, "daemon.partitions": modes})
+    if mode is Mode.PACK:
+        _pack(plan, root, running, options, programs, toml)
+    link = program_link() if root == Path("/") else None
+    if link is not None:
+        plan.steps.append(("link", f"{LINK} -> {link}"))
+    fresh = any(change.own or "systemd" in change.path.parts for change in plan.changes)
+    # An earlier run may have written lucid.toml and waited for the nodes: lucidd has to read it, too.
+    if fresh or "reconfigure" in dict(plan.steps) or not machine.is_on("lucidd"):
+        plan.steps.append(("daemon", "systemctl daemon-reload, enable lucidd, and start it anew"))
+    if mode is Mode.PACK and not (root / PROFILES).is_dir():
+        plan.steps.append(("folder", f"make /{PROFILES}, for the samplers of the nodes"))
+    return plan
+
+
+def _files(plan: Plan, root: Path, programs: Path) -> None:
+    packaged = of_package(root)
+    for file in FILES:
+        if packaged if file.daemon else plan.mode is not Mode.PACK:
+            continue
+        if not (file.site_may_have and (root / file.target).exists() and not is_lucids(root / file.target)):
+            mode = 0o755 if file.executable else 0o644
+            _want(plan, root / file.target, shipped_content(file, programs), mode, shipped=True)
+
+
+def _toml(plan: Plan, root: Path, tables: Mapping[str, Mapping[str, str | int | Mapping[str, int]]]) -> str:
+    path = (root / TOML).resolve()
+    text = read_text(path) if path.is_file() else NEW_TOML
+    for table, keys in tables.items():
+        if keys:
+            text = with_keys(text, table, keys)
+    _want(plan, path, text.encode("utf-8", "surrogateescape"), own=True)
+    return text
+
+
+def _want(
+    plan: Plan, path: Path, content: bytes, mode: int = 0o644, *, own: bool = False, shipped: bool = False
+) -> None:
+    path = path.resolve()
+    try:
+        before = path.read_bytes() if path.exists() else None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); run this as root") from None
+    if before != content:
+        plan.changes.append(Change(path, before, content, mode, own, shipped))
+
+
+def _rights(plan: Plan, machine: Machine, running: Running) -> None:
+    """lucidd changes jobs as a Slurm operator."""
+    if "slurmdbd" not in running.config.get("AccountingStorageType", ""):
+        plan.refused.append(
+            Refusal(
+                "there is no slurmdbd: lucidd has to be a Slurm operator, and slurmdbd keeps who is one",
+                "set up slurmdbd, or stay in observe mode",
+            )
+        )
+        return
+    level = machine.slurm_rights()
+    if level is None:
+        plan.refused.append(Refusal("slurmdbd does not answer", "start slurmdbd, then run this again"))
+    elif not level.startswith(("operator", "admin")):
+        plan.steps.append(("slurm-user", f"make {USER} a Slurm operator, who may update jobs and nothing else"))
+    if plan.mode is Mode.ORDER and running.config.get("PriorityType") != "priority/multifactor":
+        plan.refused.append(
+            Refusal(
+                f"PriorityType={running.config.get('PriorityType')}: jobs have no site factor. Another PriorityType "
+                "changes the order of every queue, which is yours to decide",
+                "PriorityType=priority/multifactor with PriorityWeightAge=1000 keeps the order of submission; "
+                "scontrol reconfigure, then run this again",
+            )
+        )
+
+
+def _pack(plan: Plan, root: Path, running: Running, options: Options, programs: Path, toml: str) -> None:
+    """Slurm's own files."""
+    if running.version < _REPLACES:
+        version = f"{running.version[0]}.{running.version[1]:02}"
+        plan.refused.append(
+            Refusal(f"Slurm {version} adds to a waiting job's request instead of replacing it", "--mode order")
+        )
+        return
+    if running.conf.parent != Path("/") / _SLURM:
+        plan.refused.append(
+            Refusal(
+                f"slurm.conf is {running.conf}: Lucid's files for Slurm belong into /etc/slurm, and job_submit.lua "
+                "has to lie beside slurm.conf",
+                f"make /etc/slurm a link to {running.conf.parent} on every host, and start the daemons with "
+                "/etc/slurm/slurm.conf",
+            )
+        )
+        return
+    folders = [root / name.lstrip("/") for name in running.config.get("PluginDir", "").split(":") if name]
+    if any(folder.is_dir() for folder in folders) and not any((f / "job_submit_lua.so").exists() for f in folders):
+        plan.refused.append(
+            Refusal(
+                f"Slurm's Lua plugin is not installed: no job_submit_lua.so in {running.config['PluginDir']}, and "
+                "slurmctld would not start",
+                "install that plugin (Debian: slurm-wlm-basic-plugins; others: a Slurm built with Lua)",
+            )
+        )
+        return
+    etc = root / _SLURM
+    texts = read_texts(root, etc / "slurm.conf")
+    gres = etc / "gres.conf"
+    used = [*options.partitions, *([options.profiling] if options.profiling else [])]
+    packed = {node.name for name in used for node in running.with_gpus.get(name, ())}
+    if not packed:
+        raise ConfigError(f"the partitions {', '.join(used)} have no node with GPUs")
+    merged = merge_pack(
+        texts, (gres, read_text(gres)) if gres.exists() else None, packed, running.config, _site(root, texts)
+    )
+    plan.notes += merged.notes
+    plan.refused += merged.refused
+    if merged.refused:
+        return
+    for path, text in merged.files.items():
+        _want(plan, path, text.encode("utf-8", "surrogateescape"))
+    settings = settings_from(tomllib.loads(toml), str(root / TOML), toml)
+    for model in sorted(merged.models - settings.daemon.gpu_mem_mib_by_feature.keys()):
+        plan.notes.append(
+            f"the memory of {model} is taken as {_GPU_MEM_MIB} MiB: say otherwise with --gpu-mem {model}=MIB"
+        )
+    _want(plan, etc / "lucid.plugin.conf", _plugin(etc, merged.models, settings.daemon.heartbeat).encode())
+    node = root / HOOKS.lstrip("/") / "node.conf"
+    if not node.exists():
+        where = "/usr/bin" if of_package(root) else programs
+        _want(plan, node, f"sampler {where}/lucid-sampler\nmps {HOOKS}/mps\nlimit 15\n".encode())
+    shared = [*texts.files, gres, etc / "lucid.plugin.conf", node]
+    plan.node_files = [(f"/{path.relative_to(root)}", "0644") for path in shared]
+    plan.node_files += [(f"/{f.target}", "0755" if f.executable else "0644") for f in FILES if not f.daemon]
+    plan.hosts = [n.name for n in running.nodes if n.name in merged.hosts and n.gpu_types and not n.addressable]
+    _in_force(plan, root, texts, merged.files, running)
+
+
+def _in_force(plan: Plan, root: Path, texts: Texts, fresh: Mapping[Path, str], running: Running) -> None:
+    """Does slurmctld have to read its files again?"""
+    after = read_texts(root, texts.main, fresh).settings
+    plan.wanted = {key: after[key.lower()] for key in _IN_FORCE if key.lower() in after}
+    stale = [key for key, value in plan.wanted.items() if running.config.get(key, "") != value]
+    scripts = any(change.path.suffix == ".lua" for change in plan.changes)
+    if fresh or stale or scripts or plan.hosts:
+        plan.steps.append(("reconfigure", "scontrol reconfigure, and wait until slurmctld has all of it in force"))
+    if plan.hosts:
+        plan.notes.append(
+            f"the GPUs of {host_list(plan.hosts)} get addresses: no job may run there meanwhile (--drain waits)"
+        )
+    if any(change.shipped for change in plan.changes) or fresh:
+        alone = "enable_configless" in running.config.get("SlurmctldParameters", "")
+        what = (
+            f"{HOOKS} (slurm.conf and gres.conf reach them by themselves)" if alone else "/etc/slurm, as it is here"
+        )
+        plan.notes.append(f"every node, and every host where users submit, needs {what}: --nodes-have-files says so")
+
+
+def _site(root: Path, texts: Texts) -> dict[str, str]:
+    """Scripts of the site's own that pack mode has to go along with."""
+    found = {}
+    for file in FILES:
+        path = root / file.target
+        if file.site_may_have and path.exists() and not is_lucids(path):
+            found[path.name] = read_text(path)
+    task = texts.settings.get("taskprolog", "").strip('"')
+    if task.startswith("/") and (root / task.lstrip("/")).is_file():
+        found[task] = read_text(root / task.lstrip("/"))
+    return found
+
+
+def _plugin(etc: Path, models: Iterable[str], heartbeat: str) -> str:
+    """lucid.plugin.conf; a site's own lines in it stay."""
+    path = etc / "lucid.plugin.conf"
+    if not path.exists():
+        return plugin_conf(models, heartbeat)
+    text = read_text(path)
+    have = set(re.findall(r"^type\s+(\S+)", text, re.MULTILINE))
+    return text + "".join(f"type {model}\n" for model in sorted(set(models) - have))
+
+
+def diff_of(changes: Iterable[Change]) -> str:
+    """All of them, as a unified diff."""
+    return "".join(_diff(change) for change in changes)
+
+
+def _diff(change: Change) -> str:
+    old = (change.before or b"").decode("utf-8", "replace").splitlines(keepends=True)
+    new = change.after.decode("utf-8", "replace").splitlines(keepends=True)
+    lines = difflib.unified_diff(
+        old, new, "/dev/null" if change.before is None else str(change.path), str(change.path)
+    )
+    return "".join(line if line.endswith("\n") else line + "\n\\ no line end\n" for line in lines)

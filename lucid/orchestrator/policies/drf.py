@@ -1,0 +1,69 @@
+"""Dominant resource fairness, with which Optimus was compared (rows O19, O21): every elastic job gets as many GPUs as
+every other, placed one by one as Kubernetes does by default."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucid.config import OptimusSettings
+from lucid.core.decision import PartitionPlan
+from lucid.core.ports import Capability
+from lucid.core.reason import Allotted
+from lucid.core.rounding import next_round_s
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.policies.desk import Desk, limits_of, most_of, wait_for_round
+from lucid.orchestrator.policy import PartitionPolicy
+from lucid.systems.optimus import Claim, fair_shares, pick_node
+
+__all__ = ["DrfPolicy"]
+
+Ints = NDArray[np.intp]
+
+
+class DrfPolicy(PartitionPolicy):
+    """Decides at Optimus's rounds. A worker is a GPU, so the dominant resource of each job is the GPU. Who keeps his
+    number of GPUs keeps his GPUs."""
+
+    name = "optimus-drf"
+    needs = frozenset({Capability.RESIZE, Capability.PREEMPT})
+
+    def __init__(self, settings: OptimusSettings) -> None:
+        super().__init__()
+        self._interval_s = settings.interval_s
+
+    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
+        """Share out anew at a round, wait for it between rounds."""
+        if not partition.pending and not partition.running:
+            return PartitionPlan({})
+        at_s = next_round_s(snapshot.now_s, self._interval_s)
+        if at_s > snapshot.now_s:
+            return wait_for_round(partition, at_s)
+        desk = Desk(partition)
+        entries = sorted(desk.entries, key=lambda e: (e.job.submit_s, e.job.rank))
+        total = float(desk.capacity.sum())
+        claims = [Claim(e.job.id, (1.0,), most_of(e), limits_of(e).min_gpus) for e in entries]
+        units = fair_shares(claims, [total])
+        used = np.zeros((len(desk.capacity), 1))
+        capacity = desk.capacity.astype(np.float64)[:, None]
+        rows: dict[str, Ints] = {}
+        for entry, row in zip(entries, desk.base(entries), strict=True):
+            if row.sum() == units[entry.job.id] and (used[:, 0] + row <= desk.capacity).all():
+                rows[entry.job.id] = row
+                used[:, 0] += row
+        for claim in claims:
+            if claim.job_id in rows:
+                continue
+            row = rows[str(claim.job_id)] = np.zeros_like(desk.capacity)
+            for _ in range(units[claim.job_id]):
+                node = pick_node(claim.demand, used, capacity)
+                if node is None:
+                    break
+                row[node] += 1
+                used[node] += 1.0
+        why = {
+            str(c.job_id): Allotted("share of the GPUs", units[c.job_id], c.most, units[c.job_id] / max(total, 1.0))
+            for c in claims
+        }
+        desk.deal(rows, why)
+        return desk.plan(snapshot.now_s + self._interval_s if entries else None)

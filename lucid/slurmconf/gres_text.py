@@ -1,0 +1,157 @@
+"""gres.conf as a site has it, and the same with an address and slots for each GPU of some nodes. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lucid.errors import ConfigError
+from lucid.slurmconf.conf_text import Edit, Statement, edited, statements_of, with_values
+from lucid.slurmconf.nodes import host_list, hosts_in
+from lucid.slurmconf.render import gpu_lines
+
+__all__ = ["ADDRESS", "Gres", "addressed_gres", "hosts_or_none"]
+
+ADDRESS = re.compile(r"g\d+")
+_KEPT = ("cores", "links", "flags")
+"""Of a GPU's line: what is copied beside its address."""
+
+
+@dataclass(slots=True)
+class Gres:
+    """``models``: the type that the file gives to GPUs, by host. ``problems`` say why a host cannot be given
+    addresses, each with its remedy."""
+
+    text: str
+    models: dict[str, set[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    problems: list[tuple[str, str]] = field(default_factory=list)
+
+
+def hosts_or_none(expression: str) -> list[str] | None:
+    """The hosts of a host list; ``None`` where it is one that Lucid does not read (``n[1-2]r[1-4]``)."""
+    try:
+        return hosts_in(expression)
+    except ConfigError:
+        return None
+
+
+def addressed_gres(text: str, path: Path, wanted: Mapping[str, int], others: Iterable[str]) -> Gres:
+    """The text with addresses for the GPUs of the hosts *wanted* (GPUs by host). The hosts *others* keep theirs.
+
+    Hosts that have addresses already are left as they are.
+    """
+    result = Gres(text)
+    rows = [(statement, statement.pairs) for statement in statements_of(text, path)]
+    covers = {}
+    for statement, pairs in rows:
+        hosts = hosts_or_none(pairs["nodename"]) if "nodename" in pairs else []
+        if hosts is None:
+            result.problems.append(
+                (
+                    f"{path}: NodeName={pairs['nodename']} is a host list that setup does not read",
+                    "write the line once for each range (n[1-4]), then run this again",
+                )
+            )
+            return result
+        covers[statement] = set(hosts)
+    devices: dict[str, tuple[str, ...]] = {}
+    for host, count in wanted.items():
+        mine = [(s, pairs) for s, pairs in rows if not covers[s] or host in covers[s]]
+        types = {pairs["type"] for _, pairs in mine if pairs.get("name") == "gpu" and "type" in pairs}
+        if types and all(ADDRESS.fullmatch(kind) for kind in types):
+            continue
+        result.models[host] = types
+        found = _devices(host, count, [pairs for _, pairs in mine], result)
+        if found is not None:
+            devices[host] = found
+    if not result.problems and devices:
+        result.text = _rewritten(text, [s for s, _ in rows], covers, devices, sorted(set(others) - set(wanted)))
+    return result
+
+
+def _devices(host: str, count: int, rows: list[dict[str, str]], result: Gres) -> tuple[str, ...] | None:
+    shared = [pairs["name"] for pairs in rows if pairs.get("name") in ("shard", "mps")]
+    gpus = [pairs for pairs in rows if pairs.get("name") == "gpu" and "autodetect" not in pairs]
+    found = []
+    for pairs in gpus:
+        more = "".join(f" {key.capitalize()}={pairs[key]}" for key in _KEPT if key in pairs)
+        found += [file + more for file in _files(pairs.get("file", ""))]
+    problem = None
+    if shared:
+        problem = (
+            f"has gres/{shared[0]} already",
+            "take it out of gres.conf, slurm.conf and jobs: pairs use Lucid's slots",
+        )
+    elif any("multiplefiles" in pairs for pairs in gpus):
+        problem = "has GPUs of several files (MultipleFiles=, MIG)", "leave its partition in observe or order mode"
+    elif any("file" not in pairs for pairs in gpus):
+        problem = "has GPUs without File=", "File=/dev/nvidia[0-3] on the line of its GPUs in gres.conf"
+    elif not gpus and any(pairs.get("autodetect", "off").lower() != "off" for pairs in rows):
+        note = (
+            "AutoDetect is switched off for nodes with addresses: their GPUs are taken to be /dev/nvidia0 and so on, "
+            "without the cores near them (add Cores= to the lines where jobs need it)"
+        )
+        result.notes += [] if note in result.notes else [note]
+        found = [f"/dev/nvidia{number}" for number in range(count)]
+    elif not gpus:
+        problem = (
+            "has no line for its GPUs in gres.conf",
+            "put the gres.conf of the nodes here, with NodeName= in each line",
+        )
+    elif len(found) != count:
+        problem = f"has {len(found)} GPUs in gres.conf, {count} in slurm.conf", "one number in both files"
+    if problem is not None:
+        result.problems.append((f"node {host} {problem[0]}", problem[1]))
+        return None
+    return tuple(sorted(found, key=lambda device: [int(part) for part in re.findall(r"\d+", device.split()[0])]))
+
+
+def _files(expression: str) -> list[str]:
+    """``/dev/nvidia[0-2,4],/dev/nvidia7``"""
+    found = []
+    for piece in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", expression):
+        head, bracket, rest = piece.partition("[")
+        if not bracket:
+            found.append(piece)
+            continue
+        ranges, _, tail = rest.partition("]")
+        for part in ranges.split(","):
+            first, _, last = part.partition("-")
+            found += [f"{head}{number}{tail}" for number in range(int(first), int(last or first) + 1)]
+    return found
+
+
+def _rewritten(
+    text: str,
+    rows: list[Statement],
+    covers: Mapping[Statement, set[str]],
+    devices: Mapping[str, tuple[str, ...]],
+    others: list[str],
+) -> str:
+    edits, off = [], False
+    for statement in rows:
+        pairs = statement.pairs
+        detects = pairs.get("autodetect", "off").lower() != "off"
+        if not detects and pairs.get("name") != "gpu":
+            off = off or ("autodetect" in pairs and not covers[statement])
+            continue
+        left = sorted(covers[statement] - devices.keys()) if covers[statement] else others
+        if covers[statement] and len(left) == len(covers[statement]):
+            continue
+        if not left:
+            edits.append(Edit(statement.first, statement.after, ()))
+        elif covers[statement]:
+            edits.append(with_values(statement, text, {"NodeName": host_list(left)}))
+        else:
+            edits.append(Edit(statement.first, statement.after, (f"NodeName={host_list(left)} {statement.text}",)))
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for host, files in devices.items():
+        groups.setdefault(files, []).append(host)
+    more = ["# Lucid: one type a GPU is its address; slots of the same type (docs/slurm-install.md)."]
+    more += [] if off else [f"NodeName={host_list(devices)} AutoDetect=off" if others else "AutoDetect=off"]
+    for files, hosts in groups.items():
+        more += gpu_lines(host_list(hosts), files)
+    return edited(text, edits, more)

@@ -1,0 +1,147 @@
+"""Elastic jobs for a testbed: small training in plain Python, and a lucidd that resizes them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from box import Box
+from daemon_box import REPO, Lucidd
+
+REPORTS = "run/lucid-reports"
+
+TRAIN = r'''
+"""SGD on a line of noisy points; a step takes STEP_S on one GPU, less on more. Arguments: EPOCHS STEPS STEP_S HOW."""
+import atexit, json, os, signal, sys, time
+sys.path.insert(0, "/opt/elastic")
+import lucid_report
+
+epochs, steps, step_s, how = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+job, gpus = os.environ["SLURM_JOB_ID"], lucid_report.gpus_here() or 1
+base = "/tmp/elastic/" + job
+state = {"step": 0, "w": 0.0, "b": 0.0}
+if os.path.exists(base + ".ckpt"):
+    with open(base + ".ckpt") as file:
+        state = json.load(file)
+log = open(base + ".steps", "a", buffering=1)
+runs = open(base + ".runs", "a", buffering=1)
+runs.write("%d %.3f" % (gpus, time.time()))
+atexit.register(lambda: runs.write(" %.3f\n" % time.time()))
+stop = []
+
+
+def checkpoint():
+    with open(base + ".new", "w") as file:
+        json.dump(state, file)
+    os.replace(base + ".new", base + ".ckpt")
+
+
+def told(*_):
+    stop.append(1)
+
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN if how == "deaf" else told)
+print("RUN", gpus, "at step", state["step"], "from", os.environ.get("SLURM_RESTART_COUNT", 0),
+      "stale", os.environ.get("SLURM_GPUS"), flush=True)
+loss = 0.0
+began, since = time.time(), state["step"]
+while state["step"] < epochs * steps:
+    x = state["step"] * 0.618034 % 1.0
+    error = state["w"] * x + state["b"] - (3 * x + 1)
+    state["w"] -= 0.2 * error * x
+    state["b"] -= 0.2 * error
+    loss = 0.9 * loss + 0.1 * error * error
+    time.sleep(step_s / (1 + 0.9 * (gpus - 1)))
+    state["step"] += 1
+    log.write("%d\n" % state["step"])
+    if how == "deaf" and state["step"] % 5 == 0:
+        checkpoint()
+    if how == "dies" and os.environ.get("SLURM_RESTART_COUNT", "0") != "0":
+        sys.exit(3)
+    if stop:
+        checkpoint()
+        sys.exit(143)
+    if state["step"] % steps == 0:
+        took = time.time() - began
+        if how == "rubbish":
+            with open("/run/lucid-reports/%s.json" % job, "w") as file:
+                file.write('{"epochs": 1e999, "epoch_s": "many"')
+        elif state["step"] - since >= steps:
+            lucid_report.report(state["step"] / steps, took, gpus, loss, 32)
+        else:
+            lucid_report.report(state["step"] / steps, None, gpus, loss, 32)
+        began, since = time.time(), state["step"]
+checkpoint()
+print("DONE w=%.3f b=%.3f" % (state["w"], state["b"]), flush=True)
+'''
+
+
+class Elastics:
+    """Jobs of one testbed."""
+
+    def __init__(self, box: Box) -> None:
+        self.box = box
+        for name in ("tmp/elastic", REPORTS):
+            folder = box.root / name
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            folder.chmod(0o1777)
+        programs = box.root / "opt/elastic"
+        programs.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPO / "slurm/lucid_report.py", programs)
+        (programs / "train.py").write_text(TRAIN)
+
+    def submit(
+        self, *options: str, epochs: int = 5, steps: int = 20, step_s: float = 0.1, how: str = "plain",
+        size: str = "1-4", gpus: int = 1, wrap: str = "exec {}",
+    ) -> str:  # fmt: skip
+        """``wrap``: how the script calls the program."""
+        call = f"python3 /opt/elastic/train.py {epochs} {steps} {step_s} {how}"
+        comment = [f"--comment=lucid:elastic={size},epochs={epochs}"] if size else []
+        return self.box.sbatch(
+            f"--gres=gpu:{gpus}", "--open-mode=append", "--requeue", *comment, *options,
+            script=f"export LUCID_REPORTS=/{REPORTS}; {wrap.format(call)}",
+        )  # fmt: skip
+
+    def steps(self, number: str) -> list[int]:
+        """Those that the job did, in order."""
+        path = self.box.root / f"tmp/elastic/{number}.steps"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def lost(self, number: str) -> int:
+        """Steps that were done twice."""
+        done = self.steps(number)
+        return len(done) - len(set(done))
+
+    def sizes(self, number: str) -> list[int]:
+        """GPUs of each run."""
+        return [int(line.split()[1]) for line in self.box.output(number).splitlines() if line.startswith("RUN ")]
+
+    def gpu_s(self, number: str) -> float:
+        """GPU-seconds by the clock of the job's own program; a run that was killed has no end."""
+        lines = (self.box.root / f"tmp/elastic/{number}.runs").read_text().splitlines()
+        runs = [[float(word) for word in line.split()] for line in lines]
+        return sum(run[0] * (run[2] - run[1]) for run in runs if len(run) == 3)
+
+    def checkpoint(self, number: str) -> dict[str, Any]:
+        """As it is now."""
+        data: dict[str, Any] = json.loads((self.box.root / f"tmp/elastic/{number}.ckpt").read_text())
+        return data
+
+
+def elastic_lucidd(
+    box: Box, folder: Path, policy: str = "elastic", every_s: float = 3.0, silent_s: float = 900.0
+) -> Lucidd:
+    """One that reads the testbed's reports."""
+    more: Sequence[str] = (
+        "lease_s = 6",
+        f'policy = "{policy}"',
+        "[daemon.elastic]",
+        f'reports_dir = "{box.root}/{REPORTS}"',
+        f"resize_every_s = {every_s}",
+        f"silent_s = {silent_s}",
+    )
+    return Lucidd(box, folder, restarts="", more="\n".join(more))

@@ -1,0 +1,354 @@
+"""The deb in the testbed's chroot, on a real Slurm: installed, upgraded, downgraded, removed, purged.
+
+The chroot has no systemd: what its units do beyond their command lines (sandbox, watchdog, restart, the timer) is not
+covered here, nor is `deb-systemd-invoke`; the maintainer scripts skip it where /run/systemd/system is absent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from box import Box
+from test_install_guide import give_network, make_plain
+
+from sdists import unpacked_sdist
+from testbed import cli, tree
+from testbed.settings import layout_from
+
+pytestmark = pytest.mark.slow
+REPO = Path(__file__).resolve().parents[2]
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+TOOLS = REPO / "build/supply/bin/python"
+
+
+class Packages:
+    """The package as it is, and the one of the next version, which has a table more in its store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._source = self._next_version()
+        self.now, self.next = self.both("deb")
+        self.node = next(self.now.parent.glob("lucid-node_*.deb"))
+
+    def both(self, kind: str) -> tuple[Path, Path]:
+        return self._build(kind, REPO, "now"), self._build(kind, self._source, "next")
+
+    def _next_version(self) -> Path:
+        source = unpacked_sdist(self.folder / "sdist")
+        project, schema = source / "pyproject.toml", source / "lucid/adapters/store/schema.py"
+        text, count = re.subn(r'^version = ".*"$', 'version = "99.0"', project.read_text(), flags=re.MULTILINE)
+        assert count == 1
+        project.write_text(text)
+        head, closing, _ = schema.read_text().rpartition(")")
+        schema.write_text(head + '    "CREATE TABLE of_the_next_version (one INTEGER)",\n' + closing + "\n")
+        return source
+
+    def _build(self, kind: str, source: Path, name: str) -> Path:
+        """As `make deb` does it, whose tools are there."""
+        out = self.folder / name
+        of = "--suite=trixie" if kind == "deb" else "--python=3.13"  # the chroot's
+        words = ["packaging", kind, of, "--level=0", "--out", out, "--work", self.folder / "work"]
+        path = os.pathsep.join([str(source), str(REPO / "build/packages/tools")])
+        done = subprocess.run(
+            [str(TOOLS), *map(str, words)], cwd=source, capture_output=True, text=True, check=False, timeout=900,
+            env={**os.environ, "PYTHONPATH": path},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return next(out.glob(f"lucid[-_][0-9]*.{kind}"))
+
+
+class Host:
+    """The machine on which packages come and go."""
+
+    def __init__(self, box: Box) -> None:
+        self.box, self.root = box, box.root
+
+    def sh(self, line: str, *, user: str = "root", fails: bool = False) -> str:
+        done = subprocess.run(
+            ["chroot", f"--userspec={user}", str(self.root), "sh", "-ec", line],
+            capture_output=True, text=True, check=False, cwd="/", stdin=subprocess.DEVNULL, timeout=900,
+            env={"PATH": _PATH, "LC_ALL": "C.UTF-8", "HOME": "/tmp", "DEBIAN_FRONTEND": "noninteractive"},
+        )  # fmt: skip
+        assert (done.returncode != 0) is fails, f"{line}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout + done.stderr
+
+    def install(self, deb: Path, *options: str, fails: bool = False) -> str:
+        shutil.copy(deb, self.root / "srv/package.deb")
+        return self.sh(f"apt-get install --yes {' '.join(options)} /srv/package.deb", fails=fails)
+
+    def slurm_files(self) -> dict[str, bytes]:
+        etc = self.root / "etc/slurm"
+        return {str(path.relative_to(etc)): path.read_bytes() for path in etc.rglob("*") if path.is_file()}
+
+    @contextmanager
+    def lucidd(self) -> Iterator[None]:
+        """The package's, by its unit's own command line, as its unit's user; ended politely."""
+        unit = (self.root / "usr/lib/systemd/system/lucidd.service").read_text()
+        command = re.search(r"^ExecStart=(.+)$", unit, re.MULTILINE)
+        user = re.search(r"^User=(.+)$", unit, re.MULTILINE)
+        assert command
+        assert user
+        with (self.root / "srv/lucidd.log").open("ab") as log:
+            process = subprocess.Popen(
+                ["chroot", f"--userspec={user[1]}", str(self.root), *command[1].split()],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env={"PATH": _PATH, "LC_ALL": "C.UTF-8"},
+            )  # fmt: skip
+        started, beat = time.time(), self.root / "run/lucid/heartbeat"
+        try:
+            self.box.wait("a heartbeat", lambda: beat.exists() and beat.stat().st_mtime >= started - 1, 60)
+            assert process.poll() is None, self.log()
+            yield
+        finally:
+            process.terminate()
+            process.wait(60)
+
+    def log(self) -> str:
+        return (self.root / "srv/lucidd.log").read_text()[-3000:]
+
+    def schema(self) -> int:
+        with sqlite3.connect(f"file:{self.root}/var/lib/lucid/lucid.db?mode=ro", uri=True) as db:
+            return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+    def version(self, package: str = "lucid") -> str:
+        return self.sh(f"dpkg-query -W -f '${{db:Status-Status}} ${{Version}}' {package} || true").strip()
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    made = subprocess.run(
+        ["make", "build/packages/tools/.installed"], cwd=REPO, capture_output=True, text=True, check=False
+    )
+    if made.returncode or not shutil.which("dpkg-deb") or not shutil.which("readelf"):
+        pytest.skip(f"packages cannot be built here: {made.stderr[-300:] or 'dpkg-deb and readelf are needed'}")
+    return Packages(tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture(scope="module")
+def host(packages: Packages) -> Iterator[Host]:
+    base = os.environ.get("LUCID_TESTBED_NAME", "pytest")
+    plain = {"LUCID_TESTBED_NAME": f"{base}-deb", "LUCID_TESTBED_PLUGIN": "0", "LUCID_TESTBED_VARIANT": "bare"}
+    layout = layout_from({**os.environ, **plain})
+    if reason := cli.unfit(layout):
+        pytest.skip(reason)
+    if layout.suite != "trixie":
+        pytest.skip(f"the packages are built for trixie, the testbed is {layout.suite}")
+    with tree.locked(layout.cache / f"{layout.name}.session.lock"):
+        tree.build(layout, print)
+        cli.down(layout)
+        cli.up(layout, print)
+        try:
+            box = Box(layout.root)
+            found = re.search(
+                r"NodeHostname=\S+ NodeAddr=\S+ Port=\S+", (box.root / "etc/slurm/lucid.slurm.conf").read_text()
+            )
+            assert found
+            make_plain(box, found[0])
+            (box.root / "usr/local/bin/systemctl").unlink()
+            give_network(box)
+            here = Host(box)
+            # instead of all of systemd, which nothing could start here
+            here.sh("apt-get install --yes systemd-standalone-sysusers systemd-standalone-tmpfiles")
+            yield here
+        finally:
+            if os.environ.get("LUCID_TESTBED_KEEP") != "1":
+                cli.down(layout)
+
+
+@pytest.fixture(autouse=True)
+def clean(host: Host) -> None:
+    """What a test that failed has left."""
+    host.sh("apt-get purge --yes lucid lucid-node || true")
+    host.sh("rm -rf /var/lib/lucid /etc/lucid /run/lucid; userdel lucid || true")
+
+
+def test_the_life_of_a_package_on_a_host_with_slurm(host: Host, packages: Packages) -> None:
+    box, root = host.box, host.root
+    before, config = host.slurm_files(), box.run("scontrol", "show", "config").stdout
+
+    # installed: nothing of Slurm changed, nothing runs, nothing is to run at the next start of the machine
+    host.install(packages.now)
+    assert host.slurm_files() == before
+    assert _settings(box.run("scontrol", "show", "config").stdout) == _settings(config)
+    assert not list((root / "etc/systemd").rglob("lucid*"))
+    assert host.sh("pgrep -u lucid || true", user="root").strip() == ""
+    assert host.sh("stat -c '%U %a' /var/lib/lucid /run/lucid").split() == ["lucid", "700", "lucid", "755"]
+    assert re.match(r"lucidctl, version \d", host.sh("lucidctl --version", user="alice"))
+    assert "lucid-web" in host.sh("lucid-web --help", user="alice")
+    # each library of the private environment can be loaded, and none of the host's gets in
+    host.sh(
+        "cd /tmp; echo 'raise SystemExit(\"the wrong numpy\")' > numpy.py; PYTHONPATH=/tmp lucidctl demo --help; "
+        "/usr/lib/lucid/bin/python3 -I -c 'import interpret.glassbox, matplotlib.pyplot, optuna, pandas, rapidfuzz, "
+        "rustworkx, scipy.optimize, scipy.stats, sklearn.ensemble, starlette, textual, uvicorn, httpx'; rm numpy.py",
+        user="alice",
+    )
+    assert list(root.glob("usr/lib/lucid/lib/python3.13/site-packages/lucid/core/__pycache__/*.cpython-313.pyc"))
+    assert host.sh("lucidctl demo --help", user="alice").startswith("Usage: lucidctl demo")
+
+    # configured: the package's lucidd observes the real Slurm
+    (root / "etc/lucid/lucid.toml").write_text('[daemon.partitions]\nvc-a = "observe"\nvc-b = "observe"\n')
+    assert "/usr/share/doc/lucid/examples/lucid.toml" in host.sh("dpkg -L lucid").split()
+    with host.lucidd():
+        filler = box.sbatch("-p", "vc-a", "--gres=gpu:4", "-N2", script="sleep 25")
+        waiting = box.sbatch("-p", "vc-a", "--gres=gpu:4", script="true")
+        box.wait("a decision", lambda: "would" in host.sh(f"lucidctl explain {waiting} || true"), 60)
+        assert "lucidd runs" in host.sh("lucidctl status")
+        box.wait_ended(filler, waiting)
+        box.wait("its end in the history", lambda: waiting in host.sh("lucidctl history --json || true"), 60)
+    schema = host.schema()
+
+    # installed again, and upgraded: idempotent, and what was known is known still
+    host.install(packages.now, "--reinstall")
+    host.install(packages.next)
+    assert host.version() == "installed 99.0-1~deb13"
+    assert host.schema() == schema, "the package itself does not touch the store"
+    with host.lucidd():
+        box.wait("lucidd brings the store up to date", lambda: host.schema() == schema + 1, 30)
+        assert waiting in host.sh("lucidctl history --json")
+    pycache = set(root.glob("usr/lib/lucid/lib/python3.13/site-packages/**/__pycache__"))
+    assert pycache
+    assert host.slurm_files() == before
+
+    # downgraded: refused while the store is of the later version, with the words that help; nothing is changed
+    said = host.install(packages.now, "--allow-downgrades", fails=True)
+    assert f"schema {schema + 1}; this version reads {schema}" in said
+    assert f"mv /var/lib/lucid/lucid.db /var/lib/lucid/lucid.db.schema{schema + 1}" in said
+    assert host.version() == "installed 99.0-1~deb13"
+    assert "99.0" in host.sh("lucidctl --version")
+    assert waiting in host.sh("lucidctl history --json")
+    host.sh(f"mv /var/lib/lucid/lucid.db /var/lib/lucid/lucid.db.schema{schema + 1}; rm -f /var/lib/lucid/lucid.db-*")
+    host.install(packages.now, "--allow-downgrades")
+    assert "99.0" not in host.version()
+    with host.lucidd():
+        assert host.schema() == schema
+
+    # a deb that goes gives Slurm its jobs back, whoever was holding them for it; users' own holds are theirs
+    held = box.sbatch("-H", "-p", "vc-a", "--gres=gpu:1")
+    own = box.sbatch("-H", "-p", "vc-a", "--gres=gpu:1")
+    box.run("scontrol", "update", f"JobId={held}", "AdminComment=lucid:v=1;held=1;")
+    assert (root / "run/lucid/heartbeat").exists()
+    host.sh("apt-get remove --yes lucid")
+    box.wait_ended(held)
+    assert box.job(own)["priority"]["number"] == 0
+    box.run("scancel", own)
+    assert host.version().startswith("config-files")
+    assert not (root / "usr/lib/lucid").exists(), sorted(root.glob("usr/lib/lucid/**/*"))[:5]
+    assert not (root / "usr/bin/lucidctl").is_symlink()
+    assert (root / "var/lib/lucid/lucid.db").exists(), "its state stays"
+    assert (root / "etc/lucid/lucid.toml").exists()
+
+    # and comes back to what it knew
+    host.install(packages.now)
+    assert "lucid.db" in host.sh("ls /var/lib/lucid")
+
+    # purged: no trace
+    host.sh("apt-get purge --yes lucid")
+    assert host.sh("find /etc /usr /opt /var/lib /run -xdev -iname '*lucid*' ! -path '/var/lib/dpkg/*'").strip() == ""
+    assert "lucid:" not in (root / "etc/passwd").read_text()
+    assert host.slurm_files() == before
+
+
+def test_the_nodes_package_samples_without_numpy_and_its_hooks_do_nothing_unasked(
+    host: Host, packages: Packages
+) -> None:
+    root, before = host.root, host.slurm_files()
+    host.install(packages.node)
+    assert host.slurm_files() == before
+    said = host.sh("dpkg -L lucid-node")
+    assert "numpy" not in said
+    assert "pynvml.py" in said
+    # no NVIDIA driver here: it says so, as it does on a node without GPUs
+    assert "sampler" in host.sh("lucid-sampler status || true")
+    host.sh("install -d -o lucid /var/lib/lucid && lucid-sampler --as-user lucid start --job 7 --gpus 0 --no-launch")
+    assert list(root.glob("run/lucid/**/*7*")), "announced"
+    host.sh("lucid-sampler --as-user lucid stop --job 7 || true")
+    missing = host.sh("/usr/lib/lucid-node/bin/python3 -I -m lucid.node run --samples 1 || true")
+    assert "Traceback" not in missing, missing
+    # the child that a prolog's `start` leaves behind finds its modules, too
+    assert "usage: lucid-sampler" in host.sh("cd /tmp && /usr/lib/lucid-node/bin/python3 -m lucid.node --help")
+
+    # its hooks, as Slurm calls them, by node.conf as it is shipped: nothing happens; then one names a sampler
+    for part in ("prolog", "epilog"):
+        host.sh(f"SLURM_JOB_ID=8 SLURM_JOB_UID=1000 SLURM_JOB_GPUS=0 /usr/lib/lucid-node/slurm/{part}.d/50-lucid")
+    assert not list(root.glob("run/lucid/**/*8*"))
+    conf = root / "etc/lucid/node.conf"
+    conf.write_text("sampler /srv/called\n")
+    called = root / "srv/called"
+    called.write_text('#!/bin/sh\necho "$@" >> /tmp/called\n')
+    called.chmod(0o755)
+    host.sh("SLURM_JOB_ID=9 SLURM_JOB_UID=1000 SLURM_JOB_GPUS=0 /usr/lib/lucid-node/slurm/prolog.d/50-lucid")
+    assert "start --job 9 --slurm-id 9" in (root / "tmp/called").read_text()
+
+    # an administrator's node.conf outlives an upgrade and a removal, and goes with the purge
+    host.install(packages.node, "--reinstall", "-o", "Dpkg::Options::=--force-confold")
+    assert conf.read_text() == "sampler /srv/called\n"
+    host.sh("apt-get remove --yes lucid-node")
+    assert not (root / "usr/lib/lucid-node").exists()
+    assert conf.exists()
+    host.sh("rm -r /run/lucid/* /var/lib/lucid/* || true; apt-get purge --yes lucid-node")
+    assert not conf.exists()
+    assert "lucid:" not in (root / "etc/passwd").read_text()
+
+
+def test_bash_completes_commands_and_options(host: Host, packages: Packages) -> None:
+    host.install(packages.now)
+    try:
+        asked = (
+            ". /usr/share/bash-completion/completions/lucidctl; COMP_WORDS=(lucidctl {}); COMP_CWORD={}; "
+            '_lucidctl_completion lucidctl; echo "${{COMPREPLY[@]}}"'
+        )
+        assert host.sh(f"bash -c '{asked.format('expl', 1)}'").split() == ["explain"]
+        assert "--partition" in host.sh(f"bash -c '{asked.format('when --par', 2)}'").split()
+    finally:
+        host.sh("apt-get purge --yes lucid")
+
+
+def test_the_rpm_does_the_same_in_a_root_folder_of_its_own(host: Host, packages: Packages) -> None:
+    """rpm's own database and order of scripts; the root folder is a Debian's, so dependencies are not asked for."""
+    if not shutil.which("rpm") or not shutil.which("rpmbuild"):
+        pytest.skip("rpm and rpmbuild are not installed here: make rpm")
+    root, before = host.root, host.slurm_files()
+    now, following = packages.both("rpm")
+    host.sh("apt-get install --yes python3.13")  # the deb's dependency, gone with nobody
+
+    def rpm(*words: str, fails: bool = False) -> str:
+        done = subprocess.run(
+            ["rpm", "--root", str(root), "--nodeps", *words], capture_output=True, text=True, check=False, timeout=900
+        )
+        assert (done.returncode != 0) is fails, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    rpm("--install", str(now))
+    assert host.slurm_files() == before
+    assert rpm("--verify", "lucid").strip() == ""
+    assert re.match(r"lucidctl, version \d", host.sh("lucidctl --version", user="alice"))
+    assert host.sh("stat -c '%U %a' /var/lib/lucid").split() == ["lucid", "700"]
+    (root / "etc/lucid/lucid.toml").write_text('[daemon.partitions]\nvc-a = "observe"\n')
+    with host.lucidd():
+        assert "lucidd runs" in host.sh("lucidctl status")
+    schema = host.schema()
+    rpm("--upgrade", str(following))
+    assert list(root.glob("usr/lib/lucid/lib/python3.13/site-packages/lucid/core/__pycache__/*.pyc"))
+    with host.lucidd():
+        host.box.wait("lucidd brings the store up to date", lambda: host.schema() == schema + 1, 30)
+    said = rpm("--upgrade", "--oldpackage", str(now), fails=True)
+    assert f"schema {schema + 1}; this version reads {schema}" in said
+    assert "99.0" in host.sh("lucidctl --version")
+    rpm("--erase", "lucid")
+    assert not (root / "usr/lib/lucid").exists()
+    assert (root / "var/lib/lucid/lucid.db").exists()
+    assert host.slurm_files() == before
+    host.sh("rm -r /var/lib/lucid /etc/lucid /run/lucid; userdel lucid")
+
+
+def _settings(text: str) -> list[str]:
+    """Without the times at which it was asked."""
+    return [line for line in text.splitlines() if not re.match(r"(Configuration data|BOOT_TIME|NEXT_JOB_ID)", line)]

@@ -1,0 +1,70 @@
+"""lucid-report: the one file that an elastic job calls or imports, read back by the rules of lucidd."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lucid.adapters.slurm.reports import Reports, progress_of
+
+REPORT = Path(__file__).resolve().parents[2] / "slurm/lucid_report.py"
+
+
+def call(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    env = {"LUCID_REPORTS": str(folder), "SLURM_JOB_ID": "7", "LUCID_GPUS_HERE": "2", "LUCID_NODES": "2", **environ}
+    return subprocess.run(
+        [sys.executable, "-IB", str(REPORT), *words], capture_output=True, text=True, check=False, env=env
+    )
+
+
+def test_what_a_job_reports_is_what_lucidd_reads(tmp_path: Path) -> None:
+    assert call(tmp_path, "--epochs", "1", "--epoch-s", "40", "--loss", "0.5", "--batch", "256").returncode == 0
+    assert call(tmp_path, "--epochs", "2", "--epoch-s", "30", "--loss", "0.3", LUCID_NODES="1").returncode == 0
+    assert call(tmp_path, "--epochs", "3", "--epoch-s", "29", "--gpus", "2").returncode == 0
+    found = Reports(str(tmp_path)).of("7", os.getuid(), 5.0)
+    assert found is not None
+    assert found.progress is not None, found.refused
+    assert found.progress.epochs == 3.0
+    assert found.progress.epoch_s == ((4, 40.0), (2, 29.0))
+    assert found.progress.losses == ((1.0, 0.5), (2.0, 0.3))
+    assert found.progress.batch == 256
+    assert [path.name for path in tmp_path.iterdir()] == ["7.json"], "nothing is left beside it"
+
+
+def test_a_job_that_goes_back_to_a_checkpoint_takes_its_later_losses_back(tmp_path: Path) -> None:
+    for epochs, loss in (("1", "0.5"), ("2", "0.4"), ("3", "0.3"), ("2", "0.45")):
+        call(tmp_path, "--epochs", epochs, "--loss", loss)
+    assert progress_of((tmp_path / "7.json").read_bytes()).losses == ((1.0, 0.5), (2.0, 0.45))
+
+
+def test_many_losses_stay_within_what_lucidd_reads(tmp_path: Path) -> None:
+    (tmp_path / "7.json").write_text(json.dumps({"losses": [[n / 10, 0.1] for n in range(200)]}))
+    call(tmp_path, "--epochs", "900", "--loss", "0.1")
+    losses = progress_of((tmp_path / "7.json").read_bytes()).losses
+    assert len(losses) == 101
+    assert losses[-1] == (900.0, 0.1)
+
+
+@pytest.mark.parametrize("loss", ["nan", "inf", "-inf"])
+def test_what_is_no_number_is_not_written_and_the_job_goes_on(tmp_path: Path, loss: str) -> None:
+    done = call(tmp_path, "--epochs", "1", f"--loss={loss}")
+    assert done.returncode == 1
+    assert "not reported" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_folder_or_a_job_it_only_says_so(tmp_path: Path) -> None:
+    done = call(tmp_path / "none", "--epochs", "1")
+    assert (done.returncode, "not reported" in done.stderr) == (1, True)
+    assert call(tmp_path, "--epochs", "1", SLURM_JOB_ID="").returncode == 1
+
+
+def test_rubbish_that_stands_there_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "7.json").write_bytes(b"\xff{")
+    assert call(tmp_path, "--epochs", "1").returncode == 0
+    assert progress_of((tmp_path / "7.json").read_bytes()).epochs == 1.0

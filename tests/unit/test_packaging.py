@@ -1,0 +1,169 @@
+"""What the packages are made of: scripts, man pages, completion, locks, the modules of lucid-node. Builds none."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from lucid.adapters.store.schema import MIGRATIONS
+from lucid.cli.main import lucidctl
+from sdists import REPO
+
+PARTS = ("staging", "scripts", "manual")
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[dict[str, ModuleType]]:
+    """The modules of packaging/, which are a program's and not a package's."""
+    sys.path.insert(0, str(REPO / "packaging"))
+    try:
+        yield {name: __import__(name) for name in PARTS}
+    finally:
+        sys.path.remove(str(REPO / "packaging"))
+        for name in PARTS:
+            sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("family", ["deb", "rpm"])
+@pytest.mark.parametrize("package", ["lucid", "lucid-node"])
+def test_what_runs_as_root_is_sound_shell(made: dict[str, ModuleType], package: str, family: str) -> None:
+    target = made["staging"].Target(family, "3.13", "x86_64")
+    checked = 0
+    for part, head in getattr(made["scripts"], family.upper()).values():
+        text = made["scripts"].script(target, package, part, head)
+        assert not re.search(r"@[A-Z]+@", text)
+        if text:
+            done = subprocess.run(
+                [Path(sys.executable).with_name("shellcheck"), "--shell=sh", "--exclude=SC2043", "-"],
+                input=f"#!/bin/sh\nset -e\n{text}", capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{part}:\n{done.stdout}"
+            checked += 1
+    assert checked == (4 if package == "lucid" else 3)
+
+
+def store_with(folder: Path, schema: int) -> Path:
+    """The first bytes of a store, as SQLite writes them."""
+    (folder / "lucid.db").write_bytes(b"SQLite format 3\0" + bytes(44) + schema.to_bytes(4, "big") + bytes(36))
+    return folder
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1, 300])
+def test_a_package_refuses_a_store_of_a_later_version(made: dict[str, ModuleType], tmp_path: Path, more: int) -> None:
+    target = made["staging"].Target("deb", "3.13", "x86_64")
+    assert target.schema == len(MIGRATIONS)
+    text = made["scripts"].script(target, "lucid", *made["scripts"].DEB["preinst"])
+    store_with(tmp_path, len(MIGRATIONS) + more)
+    done = subprocess.run(
+        ["sh", "-ec", text, "preinst", "upgrade", "9.9"], capture_output=True, text=True, check=False,
+        env={"LUCID_STATE": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.returncode == (1 if more > 0 else 0), done.stderr
+    assert (f"schema {len(MIGRATIONS) + more}; this version reads {len(MIGRATIONS)}" in done.stderr) is (more > 0)
+
+
+def test_a_later_version_is_seen_while_somebody_reads_the_store(made: dict[str, ModuleType], tmp_path: Path) -> None:
+    """Then the schema stands in the log beside the file, and not in the file's header."""
+    target = made["staging"].Target("deb", "3.13", "x86_64")
+    db = sqlite3.connect(tmp_path / "lucid.db")
+    try:
+        db.execute("PRAGMA journal_mode = wal")
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+        text = made["scripts"].script(target, "lucid", *made["scripts"].DEB["preinst"])
+        done = subprocess.run(
+            ["sh", "-ec", text, "preinst", "upgrade", "9.9"], capture_output=True, text=True, check=False,
+            env={**os.environ, "LUCID_STATE": str(tmp_path)},
+        )  # fmt: skip
+        assert done.returncode == 1
+    finally:
+        db.close()
+
+
+def test_every_command_and_program_has_a_man_page(made: dict[str, ModuleType]) -> None:
+    def names(command: click.Command, words: str) -> Iterator[str]:
+        yield f"{words}.1"
+        if isinstance(command, click.Group):
+            ctx = click.Context(command)
+            for name in command.list_commands(ctx):
+                inner = command.get_command(ctx, name)
+                assert inner is not None
+                if not inner.hidden:
+                    yield from names(inner, f"{words}-{name}")
+
+    pages = made["manual"].man_pages(REPO)
+    wanted = {*names(lucidctl, "lucidctl"), "lucidd.8", "lucid-web.8", "lucid-sampler.8", "lucid-release.8"}
+    assert wanted <= pages.keys()
+    assert pages.keys() - wanted == {"lucid.toml.5", *made["manual"].PAGES_OF_DOCS}
+    known = re.compile(r"\.(TH|SH|SS|PP|TP|IP|B|BR|nf|fi|RS|RE|br)\b")
+    for name, text in pages.items():
+        assert text.startswith(".TH"), name
+        assert "\n\n" not in text.split(".nf")[0], name
+        assert [line for line in text.splitlines() if line.startswith((".", "'")) and not known.match(line)] == []
+    assert "Read " not in pages["lucid-release.8"].split(".SH DESCRIPTION")[0]
+    assert "\\-\\-all" in pages["lucid-release.8"]
+    assert "policy.packing" in pages["lucid.toml.5"]
+    assert "Schedule GPU jobs" in pages["lucidd.8"]
+    assert pages["lucid-web.8"].startswith('.TH "LUCID\\-WEB" 8')
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_groff_has_nothing_to_say_about_a_page(made: dict[str, ModuleType]) -> None:
+    for name, text in made["manual"].man_pages(REPO).items():
+        done = subprocess.run(
+            ["groff", "-k", "-t", "-man", "-ww", "-Tutf8", "-Z"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        # lines that cannot be filled without gaps are matters of taste
+        said = [line for line in done.stderr.splitlines() if "adjust" not in line and "break" not in line]
+        assert said == [], name
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_is_sound(made: dict[str, ModuleType], shell: str) -> None:
+    text = made["manual"].completions()[shell]
+    assert "_LUCIDCTL_COMPLETE=" + shell in text
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n", "-"], input=text, text=True, check=False).returncode == 0
+
+
+def pins(name: str) -> set[str]:
+    return set(re.findall(r"^([a-z0-9.-]+==[^ ]+)", (REPO / name).read_text(), re.MULTILINE))
+
+
+def test_the_packages_hold_what_the_tests_ran_with() -> None:
+    tested = pins("requirements-dev.lock")
+    for lock, some in (("requirements.lock", 50), ("requirements-node.lock", 1)):
+        assert len(pins(lock)) >= some
+        assert pins(lock) <= tested, f"{lock}: make lock"
+        text = (REPO / lock).read_text()
+        assert text.count("==") - text.count("== '") <= text.count("--hash=sha256:")
+        assert not re.search(r"https?://|file:|/opt/", text)
+    assert {one.partition("==")[0] for one in pins("requirements-node.lock")} == {"nvidia-ml-py"}
+
+
+def test_lucid_node_needs_nothing_but_python_and_nvml(made: dict[str, ModuleType]) -> None:
+    paths = made["staging"]._modules("lucid.node")
+    assert REPO / "lucid/adapters/gpu/nvml.py" in paths
+    assert REPO / "lucid/adapters/gpu/dcgm.py" in paths, "imported when it is asked for"
+    assert REPO / "lucid/config/live.py" not in paths
+    outside = set()
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            outside |= {name.partition(".")[0] for name in names}
+    assert outside - sys.stdlib_module_names - {"lucid"} <= {"pynvml"}, "by name, or by importlib"

@@ -1,0 +1,360 @@
+"""What setup makes of a site's slurm.conf and gres.conf, however they are written: merged, or refused with remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lucid.errors import ConfigError
+from lucid.slurmconf.check import check_installation
+from lucid.slurmconf.conf_text import Edit, edited, read_texts, statements_of, with_values
+from lucid.slurmconf.install import install_files
+from lucid.slurmconf.merge import Merged, merge_pack
+from lucid.slurmconf.nodes import host_list, hosts_in
+from lucid.slurmconf.render import addresses, plugin_conf
+from lucid.slurmconf.toml_text import NEW_TOML, with_keys
+
+CONF = """\
+ClusterName=x
+# JobSubmitPlugins=lua and Prolog=/nowhere are not set here, GresTypes=mps neither
+GresTypes=gpu
+SelectType=select/cons_tres
+PriorityType=priority/multifactor
+AccountingStorageTRES=gres/gpu
+NodeName=n[1-4] CPUs=16 RealMemory=64000 Gres=gpu:a100:4 Feature=ib  # rack 1
+NodeName=c[1-9] CPUs=64
+PartitionName=vc-a Nodes=n[1-2] Default=YES
+"""
+GRES = "NodeName=n[1-4] Name=gpu Type=a100 File=/dev/nvidia[0-3]\n"
+IN_FORCE = {
+    "SelectType": "select/cons_tres",
+    "PriorityType": "priority/multifactor",
+    "AccountingStorageType": "accounting_storage/slurmdbd",
+}
+PACKED = ("n1", "n2")
+
+
+class Site:
+    """slurm.conf, gres.conf and the rest below a folder."""
+
+    def __init__(self, root: Path, conf: str | bytes = CONF, gres: str | bytes | None = GRES, **more: str) -> None:
+        self.etc = root / "etc/slurm"
+        self.root = root
+        self.etc.mkdir(parents=True)
+        for name, text in {"slurm.conf": conf, "gres.conf": gres, **more}.items():
+            if text is not None:
+                (self.etc / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    def merged(self, packed: tuple[str, ...] = PACKED, in_force: dict[str, str] | None = None, **site: str) -> Merged:
+        texts = read_texts(self.root, self.etc / "slurm.conf")
+        gres = self.etc / "gres.conf"
+        own = (gres, gres.read_bytes().decode("utf-8", "surrogateescape")) if gres.exists() else None
+        return merge_pack(texts, own, packed, IN_FORCE if in_force is None else in_force, site)
+
+    def write(self, merged: Merged) -> dict[str, str]:
+        """Make it so; returns the texts by name."""
+        assert not merged.refused
+        for path, text in merged.files.items():
+            path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        return {path.name: text for path, text in merged.files.items()}
+
+
+def refused(merged: Merged) -> str:
+    assert merged.refused
+    assert not merged.files, "nothing is changed where something is refused"
+    assert all(refusal.remedy for refusal in merged.refused)
+    return "\n".join(refusal.what for refusal in merged.refused)
+
+
+def test_a_plain_site_is_merged_line_by_line_and_a_second_time_nothing_changes(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    merged = site.merged()
+    texts = site.write(merged)
+    gpus = addresses(4)
+    assert texts["slurm.conf"] == CONF.replace("GresTypes=gpu\n", "GresTypes=gpu,shard\n").replace(
+        "TRES=gres/gpu\n", "TRES=gres/gpu,gres/shard\n"
+    ).replace("Gres=gpu:a100:4 Feature=ib  # rack 1", f"Gres={gpus} Feature=ib,a100  # rack 1") + (
+        "# Lucid (lucidctl setup):\nJobSubmitPlugins=lua\nCliFilterPlugins=lua\nProlog=/etc/slurm/lucid/prolog.d/*\n"
+        "Epilog=/etc/slurm/lucid/epilog.d/*\nTaskProlog=/etc/slurm/lucid/task_prolog\n"
+    )
+    assert "Type=a100" not in texts["gres.conf"]
+    assert "NodeName=n[1-4] Name=gpu Type=g3 File=/dev/nvidia3\n" in texts["gres.conf"]
+    assert "NodeName=n[1-4] Name=shard Type=g3 Count=2 File=/dev/nvidia3\n" in texts["gres.conf"]
+    assert merged.models == {"a100"}
+    assert merged.hosts == ["n1", "n2", "n3", "n4"], "the whole line, for ports and addresses count along its hosts"
+    again = site.merged()
+    assert again.files == {}
+    assert not again.refused
+    install_files(tmp_path)
+    (site.etc / "lucid.plugin.conf").write_text(plugin_conf(merged.models, "/run/lucid/heartbeat"))
+    findings = [f for f in check_installation(tmp_path) if not f.ok and "written by others" not in f.says]
+    assert findings == [], "what setup makes is what doctor wants"
+
+
+def test_what_is_included_is_edited_where_it_stands(tmp_path: Path) -> None:
+    lines = CONF.splitlines(keepends=True)
+    nodes = "".join(line for line in lines if line.startswith("NodeName"))
+    rest = "".join(line for line in lines if not line.startswith(("NodeName", "GresTypes")))
+    site = Site(tmp_path, rest + "Include nodes.conf\ninclude /etc/slurm/gres_types.conf\n", **{
+        "nodes.conf": nodes, "gres_types.conf": "GresTypes=gpu,nic",
+    })  # fmt: skip
+    texts = site.write(site.merged())
+    assert texts["gres_types.conf"] == "GresTypes=gpu,nic,shard", "no line end came with it"
+    assert addresses(4) in texts["nodes.conf"]
+    assert "NodeName" not in texts["slurm.conf"]
+
+
+def test_an_include_that_is_missing_is_named(tmp_path: Path) -> None:
+    site = Site(tmp_path, CONF + "include /etc/slurm/gone.conf\n")
+    with pytest.raises(ConfigError, match=r"gone\.conf"):
+        site.merged()
+
+
+def test_line_ends_of_windows_stay(tmp_path: Path) -> None:
+    site = Site(tmp_path, CONF.replace("\n", "\r\n"), GRES.replace("\n", "\r\n"))
+    merged = site.merged()
+    texts = site.write(merged)
+    for text in texts.values():
+        assert text.count("\n") == text.count("\r\n")
+        assert "\r\r" not in text
+    assert "Gres=" + addresses(4) + " Feature=ib,a100  # rack 1\r\n" in texts["slurm.conf"]
+    assert site.merged().files == {}
+
+
+def test_a_missing_last_line_end_joins_no_lines(tmp_path: Path) -> None:
+    site = Site(tmp_path, CONF.rstrip("\n"), GRES.rstrip("\n"))
+    texts = site.write(site.merged())
+    assert "Default=YES\n# Lucid (lucidctl setup):\n" in texts["slurm.conf"]
+    assert site.merged().files == {}
+
+
+def test_bytes_that_are_no_utf8_stay(tmp_path: Path) -> None:
+    site = Site(tmp_path, CONF.encode() + b"# M\xfcnchen\n")
+    site.write(site.merged())
+    assert b"# M\xfcnchen\n" in (site.etc / "slurm.conf").read_bytes()
+
+
+def test_continued_lines_keep_their_layout(tmp_path: Path) -> None:
+    broken = CONF.replace(" RealMemory=64000 ", " \\\n   RealMemory=64000 \\\n   ")
+    site = Site(tmp_path, broken)
+    texts = site.write(site.merged())
+    assert (
+        f"CPUs=16 \\\n   RealMemory=64000 \\\n   Gres={addresses(4)} Feature=ib,a100  # rack 1\n"
+        in texts["slurm.conf"]
+    )
+    assert site.merged().files == {}
+
+
+def test_words_of_comments_do_not_count(tmp_path: Path) -> None:
+    site = Site(tmp_path, CONF.replace("GresTypes=gpu\n", "GresTypes=gpu # GresTypes=mps TaskProlog=/x\n"))
+    texts = site.write(site.merged())
+    assert "GresTypes=gpu,shard # GresTypes=mps TaskProlog=/x\n" in texts["slurm.conf"]
+
+
+def test_several_parameters_on_one_line(tmp_path: Path) -> None:
+    site = Site(tmp_path, CONF.replace("GresTypes=gpu\n", "GresTypes=gpu SlurmctldDebug=info\n"))
+    texts = site.write(site.merged())
+    assert "GresTypes=gpu,shard SlurmctldDebug=info\n" in texts["slurm.conf"]
+
+
+def test_other_plugins_prologs_and_gres_stay_beside_lucids(tmp_path: Path) -> None:
+    conf = CONF.replace("Gres=gpu:a100:4", "Gres=nic:2,gpu:a100:4(S:0-1)").replace(
+        "GresTypes=gpu", "GresTypes=gpu,nic"
+    )
+    conf += "JobSubmitPlugins=throttle\nProlog=/site/prolog\nEpilog=/site/epilog.d/*\nPrologFlags=Alloc,RunInJob\n"
+    site = Site(tmp_path, conf, GRES + "NodeName=n[1-4] Name=nic Count=2\n")
+    merged = site.merged()
+    texts = site.write(merged)
+    assert "JobSubmitPlugins=throttle,lua\n" in texts["slurm.conf"]
+    assert "Prolog=/site/prolog\n" in texts["slurm.conf"]
+    assert "\nProlog=/etc/slurm/lucid/prolog.d/*\n" in texts["slurm.conf"]
+    assert f"Gres={addresses(4)},nic:2 " in texts["slurm.conf"]
+    assert "NodeName=n[1-4] Name=nic Count=2\n" in texts["gres.conf"]
+    assert any("RunInJob" in note for note in merged.notes)
+    assert (
+        read_texts(tmp_path, site.etc / "slurm.conf").settings["prolog"] == "/site/prolog,/etc/slurm/lucid/prolog.d/*"
+    )
+    assert site.merged().files == {}
+
+
+def test_a_task_prolog_of_the_site_has_to_call_lucids(tmp_path: Path) -> None:
+    site = Site(tmp_path, CONF + "TaskProlog=/site/task\n")
+    assert "TaskProlog=/site/task" in refused(site.merged(**{"/site/task": "#!/bin/sh\nexport A=b\n"}))
+    calls = "#!/bin/sh\necho export A=b\n/etc/slurm/lucid/task_prolog\n"
+    texts = site.write(site.merged(**{"/site/task": calls}))
+    assert texts["slurm.conf"].count("TaskProlog=") == 1
+
+
+@pytest.mark.parametrize("name", ["job_submit.lua", "cli_filter.lua"])
+def test_a_plugin_of_the_sites_own_is_not_replaced(tmp_path: Path, name: str) -> None:
+    assert name in refused(Site(tmp_path).merged(**{name: "function slurm_job_submit() end"}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [("PriorityType", "priority/basic", "multifactor"), ("SelectType", "select/linear", "cons_tres")],
+)
+def test_what_concerns_every_job_is_refused(tmp_path: Path, key: str, value: str, wanted: str) -> None:
+    conf = "".join(
+        f"{key}={value}\n" if line.startswith(f"{key}=") else line for line in CONF.splitlines(keepends=True)
+    )
+    assert f"{key}={value}: pack mode needs" in refused(Site(tmp_path, conf).merged())
+    unset = "".join(line for line in CONF.splitlines(keepends=True) if not line.startswith(f"{key}="))
+    site = Site(tmp_path / "unset", unset)
+    assert value in refused(site.merged(in_force={**IN_FORCE, key: value})), (
+        "what is in force counts where nothing is said"
+    )
+    texts = site.write(site.merged())
+    assert f"\n{key}=" in texts["slurm.conf"], "and is said from then on"
+    assert wanted in texts["slurm.conf"]
+
+
+def test_without_slurmdbd_nothing_is_accounted(tmp_path: Path) -> None:
+    conf = CONF.replace("AccountingStorageTRES=gres/gpu\n", "")
+    site = Site(tmp_path, conf)
+    texts = site.write(site.merged(in_force={**IN_FORCE, "AccountingStorageType": ""}))
+    assert "AccountingStorageTRES" not in texts["slurm.conf"], "slurmctld does not start with it"
+
+
+def test_types_of_gres_conf_are_models_too(tmp_path: Path) -> None:
+    site = Site(tmp_path, CONF.replace("gpu:a100:4", "gpu:4"))
+    merged = site.merged()
+    assert merged.models == {"a100"}
+    assert "Feature=ib,a100" in site.write(merged)["slurm.conf"]
+
+
+def test_lines_of_gres_conf_by_gpu_with_cores(tmp_path: Path) -> None:
+    gres = "".join(
+        f"NodeName=n[1-4] Name=gpu Type=a100 File=/dev/nvidia{number} Cores={8 * number}-{8 * number + 7}\n"
+        for number in (3, 2, 1, 0)
+    )
+    site = Site(tmp_path, gres=gres)
+    texts = site.write(site.merged())
+    assert "Name=gpu Type=g0 File=/dev/nvidia0 Cores=0-7\n" in texts["gres.conf"]
+    assert "Name=gpu Type=g3 File=/dev/nvidia3 Cores=24-31\n" in texts["gres.conf"]
+    assert "Name=shard Type=g3 Count=2 File=/dev/nvidia3\n" in texts["gres.conf"]
+
+
+def test_lines_without_node_name_go_on_for_the_others(tmp_path: Path) -> None:
+    conf = CONF + "NodeName=h[1-2] Gres=gpu:h100:4\n"
+    site = Site(tmp_path, conf, "Name=gpu File=/dev/nvidia[0-3] # all nodes\n")
+    texts = site.write(site.merged())
+    assert "NodeName=h[1-2] Name=gpu File=/dev/nvidia[0-3]\n" in texts["gres.conf"]
+    assert "NodeName=h[1-2] Gres=gpu:h100:4\n" in texts["slurm.conf"], "they keep their type, and get no feature"
+    assert "type h100" not in texts["slurm.conf"]
+    assert site.merged().files == {}
+    (site.etc / "lucid.plugin.conf").write_text(plugin_conf({"a100"}, "/run/lucid/heartbeat"))
+    about = {f.about: f.says for f in check_installation(tmp_path) if not f.ok}
+    assert not {name for name in about if name.startswith(("node", "gres"))}, about
+
+
+def test_a_line_of_more_hosts_goes_on_for_the_rest(tmp_path: Path) -> None:
+    conf = CONF.replace("NodeName=n[1-4] ", "NodeName=n[1-2] ") + "NodeName=n[3-4] Gres=gpu:a100:4\n"
+    site = Site(tmp_path, conf)
+    texts = site.write(site.merged())
+    assert "NodeName=n[3-4] Name=gpu Type=a100 File=/dev/nvidia[0-3]\n" in texts["gres.conf"]
+    assert "NodeName=n[3-4] Gres=gpu:a100:4 Feature=a100\n" in texts["slurm.conf"], (
+        "gpu:a100:1 becomes gpu:1 with the feature for everybody"
+    )
+
+
+def test_auto_detect_is_switched_off_for_what_has_addresses_and_said(tmp_path: Path) -> None:
+    site = Site(tmp_path, CONF + "NodeName=h1 Gres=gpu:h100:4\n", "AutoDetect=nvml\n")
+    merged = site.merged()
+    assert any("AutoDetect is switched off" in note for note in merged.notes)
+    texts = site.write(merged)
+    assert "NodeName=h1 AutoDetect=nvml\n" in texts["gres.conf"]
+    assert "NodeName=n[1-4] AutoDetect=off\n" in texts["gres.conf"]
+    assert "\nAutoDetect=nvml" not in "\n" + texts["gres.conf"]
+    assert site.merged().files == {}
+    alone = Site(tmp_path / "alone", gres="AutoDetect=nvml\n")
+    assert alone.write(alone.merged())["gres.conf"].startswith("# Lucid")
+
+
+def test_defaults_of_nodes_count(tmp_path: Path) -> None:
+    conf = CONF.replace(
+        "NodeName=n[1-4] CPUs=16 RealMemory=64000 Gres=gpu:a100:4 Feature=ib  # rack 1\n",
+        "NodeName=DEFAULT CPUs=16 Gres=gpu:a100:4 Feature=ib\nNodeName=n[1-4]\nNodeName=DEFAULT Gres= Feature=\n",
+    )
+    site = Site(tmp_path, conf)
+    texts = site.write(site.merged())
+    assert f"\nNodeName=n[1-4] Gres={addresses(4)} Feature=ib,a100\n" in texts["slurm.conf"]
+    assert "NodeName=c[1-9] CPUs=64\n" in texts["slurm.conf"]
+
+
+@pytest.mark.parametrize(
+    ("conf", "gres", "what"),
+    [
+        (CONF.replace("gpu:a100:4", "gpu:a100:2,gpu:v100:2"), GRES, "GPUs of a100, v100 in one"),
+        (CONF.replace("gpu:a100:4", "gpu:a100:4,shard:8"), GRES, "gres/shard or gres/mps already"),
+        (CONF.replace("GresTypes=gpu", "GresTypes=gpu,mps"), GRES, "GresTypes has mps"),
+        (CONF, None, "no gres.conf"),
+        (CONF, "# nothing\n", "has no line for its GPUs"),
+        (CONF, GRES.replace("[0-3]", "[0-1]"), "has 2 GPUs in gres.conf, 4 in slurm.conf"),
+        (CONF, GRES.replace("File=/dev/nvidia[0-3]", "Count=4"), "without File="),
+        (CONF, GRES.replace("File=", "MultipleFiles="), "MultipleFiles"),
+        (CONF, GRES + "NodeName=n[1-4] Name=shard Count=8\n", "has gres/shard already"),
+        (CONF, GRES.replace("n[1-4]", "n[1-2]r[1-2]"), "host list that setup does not read"),
+        (CONF.replace("NodeName=n[1-4]", "NodeName=n[1-2]r[1-2]"), GRES, "host list that setup does not read"),
+        (CONF.replace("NodeName=n[1-4]", "NodeName=m[1-4]"), GRES, "n1 has no NodeName line with GPUs"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_merged_is_refused_with_the_remedy(
+    tmp_path: Path, conf: str, gres: str | None, what: str
+) -> None:
+    assert what in refused(Site(tmp_path, conf, gres).merged())
+
+
+def test_a_link_to_slurm_conf_is_read_through(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (site.etc / "slurm.conf").rename(shared / "slurm.conf")
+    (site.etc / "slurm.conf").symlink_to(shared / "slurm.conf")
+    assert set(site.merged().files) == {site.etc / "slurm.conf", site.etc / "gres.conf"}
+
+
+@given(st.lists(st.text("ab=#\\ \r", max_size=8), max_size=8), st.booleans())
+def test_an_edit_leaves_every_other_byte_alone(lines: list[str], ends: bool) -> None:
+    text = "\n".join(lines) + ("\n" if ends else "")
+    assert edited(text, []) == text
+    for statement in statements_of(text, Path("x")):
+        before, after = text.split("\n")[: statement.first], text.split("\n")[statement.after :]
+        fresh = edited(text, [Edit(statement.first, statement.after, ("new",))])
+        assert fresh.split("\n")[: statement.first] == before
+        assert fresh.split("\n")[statement.first + 1 :] == after
+
+
+def test_a_value_is_set_behind_a_comment_of_a_line_before(tmp_path: Path) -> None:
+    text = "NodeName=a Gres=gpu:1 # Feature=no\n"
+    [statement] = statements_of(text, tmp_path)
+    fresh = edited(text, [with_values(statement, text, {"Feature": "x", "gres": "gpu:2"})])
+    assert fresh == "NodeName=a Gres=gpu:2 Feature=x # Feature=no\n"
+
+
+@given(st.sets(st.sampled_from([f"n{i}" for i in range(12)] + ["n007", "n008", "m", "gpu-1a"])))
+def test_a_host_list_names_the_hosts_again(hosts: set[str]) -> None:
+    assert not hosts or set(hosts_in(host_list(hosts))) == hosts
+
+
+def test_lucid_toml_keeps_its_lines_and_comments() -> None:
+    own = '# mine\n[slurm]\n\n[daemon.partitions]\nvc-a = "observe" # first\n"vc.b" = "observe"\n\n[models]\n'
+    fresh = with_keys(own, "daemon.partitions", {"vc-a": "pack", "vc.b": "observe", "vc-c": "order"})
+    assert fresh == own.replace('vc-a = "observe" # first', 'vc-a = "pack"').replace(
+        '"vc.b" = "observe"\n', '"vc.b" = "observe"\nvc-c = "order"\n'
+    )
+    assert with_keys(fresh, "daemon.partitions", {"vc-a": "pack"}) == fresh
+    new = with_keys(NEW_TOML, "daemon", {"gpu_mem_mib_by_feature": {"a100": 40960}})
+    assert new.endswith("[daemon]\ngpu_mem_mib_by_feature = { a100 = 40960 }\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['daemon = { partitions = { vc-a = "observe" } }\n', '[daemon]\npartitions.vc-a = "observe"\n', "[daemon\n"],
+)
+def test_lucid_toml_in_another_form_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"vc-a = \"pack\"|mend it first"):
+        with_keys(text, "daemon.partitions", {"vc-a": "pack"})
