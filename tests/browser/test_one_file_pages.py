@@ -157,7 +157,12 @@ def test_every_page_is_dark_where_the_reader_is(browser: Any, folder: Path, name
     for scheme in ("light", "dark"):
         page, _ = opened(browser, folder / f"{name}.html", 1280, scheme)
         seen[scheme] = page.evaluate(
-            "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('text')).fill]"
+            """() => {
+                const of = (element) => getComputedStyle(element);
+                const drawn = document.querySelector("svg text");
+                const ink = drawn ? of(drawn).fill : of(document.querySelector("td")).color;
+                return [of(document.body).backgroundColor, ink];
+            }"""
         )
         page.context.close()
     assert seen["light"][0] == "rgb(255, 255, 255)"
