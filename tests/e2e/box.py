@@ -16,6 +16,10 @@ from lucid.adapters.slurm.early import FIRST_JSON
 
 PATIENCE = 4.0
 """Limits are what a quiet machine needs at most; a busy one gets this many times as long before a test gives up."""
+OVER = frozenset(
+    ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"]
+)
+"""States of a job that has ended."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +88,9 @@ class Box:
             time.sleep(0.2)
 
     def wait_ended(self, *numbers: str, limit_s: float = 60.0) -> None:
-        over = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
-
         def ended() -> bool:
             jobs = self.jobs()
-            return all(jobs[number]["job_state"][0] in over for number in numbers)
+            return all(jobs[number]["job_state"][0] in OVER for number in numbers)
 
         self.wait(f"end of {numbers}", ended, limit_s)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from box import Box
+from make_once import why_not_made
 from plain_slurm import REPO, plain_slurm, typed
 from test_install_guide import slurms_own
 
@@ -28,11 +29,8 @@ ROLE = REPO / "packaging/ansible"
 @pytest.fixture(scope="module")
 def tools() -> Path:
     """Ansible in an environment of its own, as ``make`` makes it."""
-    done = subprocess.run(
-        ["make", "build/ansible/.installed"], cwd=REPO, capture_output=True, text=True, check=False, timeout=600
-    )
-    if done.returncode:
-        pytest.skip(f"ansible-core and ansible-lint cannot be had: {done.stderr[-300:]}")
+    if why := why_not_made("build/ansible/.installed"):
+        pytest.skip(f"ansible-core and ansible-lint cannot be had: {why}")
     return TOOLS
 
 

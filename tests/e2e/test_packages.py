@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from box import Box
+from make_once import why_not_made
 from test_install_guide import give_network, make_plain
 
 from sdists import unpacked_sdist
@@ -28,6 +29,11 @@ pytestmark = pytest.mark.slow
 REPO = Path(__file__).resolve().parents[2]
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TOOLS = REPO / "build/supply/bin/python"
+SUITE = layout_from(os.environ).suite
+SUITES = {"bookworm": ("3.11", "~deb12"), "trixie": ("3.13", "~deb13")}
+PYTHON, MARK = SUITES.get(SUITE, ("", ""))
+"""The chroot's Python, and what a version made for it ends in."""
+LIBRARY = f"usr/lib/lucid/lib/python{PYTHON}/site-packages"
 
 
 class Packages:
@@ -55,7 +61,7 @@ class Packages:
     def _build(self, kind: str, source: Path, name: str) -> Path:
         """As `make deb` does it, whose tools are there."""
         out = self.folder / name
-        of = "--suite=trixie" if kind == "deb" else "--python=3.13"  # the chroot's
+        of = f"--suite={SUITE}" if kind == "deb" else f"--python={PYTHON}"
         words = ["packaging", kind, of, "--level=0", "--out", out, "--work", self.folder / "work"]
         path = os.pathsep.join([str(source), str(REPO / "build/packages/tools")])
         done = subprocess.run(
@@ -124,11 +130,11 @@ class Host:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    made = subprocess.run(
-        ["make", "build/packages/tools/.installed"], cwd=REPO, capture_output=True, text=True, check=False
-    )
-    if made.returncode or not shutil.which("dpkg-deb") or not shutil.which("readelf"):
-        pytest.skip(f"packages cannot be built here: {made.stderr[-300:] or 'dpkg-deb and readelf are needed'}")
+    if not PYTHON:
+        pytest.skip(f"packages are made for {' and '.join(SUITES)}; the testbed is {SUITE}")
+    why = why_not_made("build/packages/tools/.installed")
+    if why or not shutil.which("dpkg-deb") or not shutil.which("readelf"):
+        pytest.skip(f"packages cannot be built here: {why or 'dpkg-deb and readelf are needed'}")
     return Packages(tmp_path_factory.mktemp("packages"))
 
 
@@ -139,8 +145,6 @@ def host(packages: Packages) -> Iterator[Host]:
     layout = layout_from({**os.environ, **plain})
     if reason := cli.unfit(layout):
         pytest.skip(reason)
-    if layout.suite != "trixie":
-        pytest.skip(f"the packages are built for trixie, the testbed is {layout.suite}")
     with tree.locked(layout.cache / f"{layout.name}.session.lock"):
         tree.build(layout, print)
         cli.down(layout)
@@ -190,7 +194,8 @@ def test_the_life_of_a_package_on_a_host_with_slurm(host: Host, packages: Packag
         "rustworkx, scipy.optimize, scipy.stats, sklearn.ensemble, starlette, textual, uvicorn, httpx'; rm numpy.py",
         user="alice",
     )
-    assert list(root.glob("usr/lib/lucid/lib/python3.13/site-packages/lucid/core/__pycache__/*.cpython-313.pyc"))
+    compiled = f"*.cpython-{PYTHON.replace('.', '')}.pyc"
+    assert list(root.glob(f"{LIBRARY}/lucid/core/__pycache__/{compiled}"))
     assert host.sh("lucidctl demo --help", user="alice").startswith("Usage: lucidctl demo")
 
     # configured: the package's lucidd observes the real Slurm
@@ -208,12 +213,12 @@ def test_the_life_of_a_package_on_a_host_with_slurm(host: Host, packages: Packag
     # installed again, and upgraded: idempotent, and what was known is known still
     host.install(packages.now, "--reinstall")
     host.install(packages.next)
-    assert host.version() == "installed 99.0-1~deb13"
+    assert host.version() == f"installed 99.0-1{MARK}"
     assert host.schema() == schema, "the package itself does not touch the store"
     with host.lucidd():
         box.wait("lucidd brings the store up to date", lambda: host.schema() == schema + 1, 30)
         assert waiting in host.sh("lucidctl history --json")
-    pycache = set(root.glob("usr/lib/lucid/lib/python3.13/site-packages/**/__pycache__"))
+    pycache = set(root.glob(f"{LIBRARY}/**/__pycache__"))
     assert pycache
     assert host.slurm_files() == before
 
@@ -221,7 +226,7 @@ def test_the_life_of_a_package_on_a_host_with_slurm(host: Host, packages: Packag
     said = host.install(packages.now, "--allow-downgrades", fails=True)
     assert f"schema {schema + 1}; this version reads {schema}" in said
     assert f"mv /var/lib/lucid/lucid.db /var/lib/lucid/lucid.db.schema{schema + 1}" in said
-    assert host.version() == "installed 99.0-1~deb13"
+    assert host.version() == f"installed 99.0-1{MARK}"
     assert "99.0" in host.sh("lucidctl --version")
     assert waiting in host.sh("lucidctl history --json")
     host.sh(f"mv /var/lib/lucid/lucid.db /var/lib/lucid/lucid.db.schema{schema + 1}; rm -f /var/lib/lucid/lucid.db-*")
@@ -317,7 +322,7 @@ def test_the_rpm_does_the_same_in_a_root_folder_of_its_own(host: Host, packages:
         pytest.skip("rpm and rpmbuild are not installed here: make rpm")
     root, before = host.root, host.slurm_files()
     now, following = packages.both("rpm")
-    host.sh("apt-get install --yes python3.13")  # the deb's dependency, gone with nobody
+    host.sh(f"apt-get install --yes python{PYTHON}")  # the deb's dependency, gone with nobody
 
     def rpm(*words: str, fails: bool = False) -> str:
         done = subprocess.run(
@@ -336,7 +341,7 @@ def test_the_rpm_does_the_same_in_a_root_folder_of_its_own(host: Host, packages:
         assert "lucidd runs" in host.sh("lucidctl status")
     schema = host.schema()
     rpm("--upgrade", str(following))
-    assert list(root.glob("usr/lib/lucid/lib/python3.13/site-packages/lucid/core/__pycache__/*.pyc"))
+    assert list(root.glob(f"{LIBRARY}/lucid/core/__pycache__/*.pyc"))
     with host.lucidd():
         host.box.wait("lucidd brings the store up to date", lambda: host.schema() == schema + 1, 30)
     said = rpm("--upgrade", "--oldpackage", str(now), fails=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from box import Box
+from box import OVER, Box
 from daemon_box import LIGHT, Lucidd
 from sbatch_lines import NAME, Line, Outcome, differences, excepted, lines, seen
 
@@ -26,8 +26,6 @@ QUICK = [
     Line(("--gres=gpu:1", "-c3", f"--job-name={NAME}"), "stops", 1.0),
 ]
 """One of each kind that broke."""
-
-_OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
 
 
 def play(
@@ -64,11 +62,11 @@ def _batch(box: Box, wanted: Sequence[Line], limit_s: float, hopeless: Sequence[
             j for j in box.jobs().values() if str(j["job_id"]) in ours or str(j["array_job_id"]["number"]) in ours
         ]
         waited_for = [j for j in mine if str(j["job_id"]) not in lost]
-        if all(j["job_state"][0] in _OVER and "COMPLETING" not in j["job_state"] for j in waited_for):
+        if all(j["job_state"][0] in OVER and "COMPLETING" not in j["job_state"] for j in waited_for):
             break
         stuck = [j for j in mine if j["job_state"] == ["PENDING"]]
         never = {"BadConstraints", "PartitionConfig", "PartitionNodeLimit", "Resources"}
-        over = len(stuck) + sum(j["job_state"][0] in _OVER for j in mine) == len(mine)
+        over = len(stuck) + sum(j["job_state"][0] in OVER for j in mine) == len(mine)
         quiet = quiet + 1 if not hopeless and over and all(j["state_reason"] in never for j in stuck) else 0
         time.sleep(1.0)
     found = []
@@ -110,7 +108,7 @@ def compare(box: Box, lucidd: Lucidd, wanted: Sequence[Line], at_once: int) -> t
     box.stop_beating()
     plain = play(box, wanted, 8, 60)
     lucidd.start()
-    hopeless = [any(run.state not in _OVER for run in outcome.runs) for outcome in plain]
+    hopeless = [any(run.state not in OVER for run in outcome.runs) for outcome in plain]
     after = play(box, wanted, at_once, 150, hopeless)
     wrong = []
     for line, before, now in zip(wanted, plain, after, strict=True):

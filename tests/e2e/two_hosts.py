@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from box import Box
+from box import OVER, Box
 from breakage import SLURM
 from daemon_box import REPO, Lucidd
 
@@ -33,7 +33,6 @@ COUNTED = (
     'sleep {0} && echo "END $(date +%s)" >> $F'
 )
 """As RUNS of ``breakage``, with the times."""
-OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
 
 
 class TwoHosts:
