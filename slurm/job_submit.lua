@@ -217,6 +217,11 @@ local function given(text)
   return type(text) == "string" and text ~= ""
 end
 
+-- Does a comment opt in to be resized? Only at submission: the job's environment is made then.
+local function opts_in(comment)
+  return (" " .. (comment or "")):find("[%s,;]lucid:elastic=%d") ~= nil
+end
+
 -- Does a comment have lucid:WORD as a word of its own?
 local function says(comment, word)
   return (" " .. (comment or "") .. " "):find("[%s,;]lucid:" .. word .. "[%s,;]") ~= nil
@@ -430,6 +435,9 @@ local function tag_of(job, request, types, name, entry, begin)
   if says(job.comment, "amp") then
     tag[#tag + 1] = "amp=1"
   end
+  if opts_in(job.comment) then
+    tag[#tag + 1] = "elastic=1"
+  end
   tag[#tag + 1] = "v=2" -- holds of users and administrators show in the comment: slurm_job_modify
   return "lucid:" .. table.concat(tag, ";")
 end
@@ -562,7 +570,7 @@ local function decide(job, part_list, uid, now)
     -- For the task prolog: 26.05 forgets GPUs a task once the request has become slots.
     edits[#edits + 1] = { "environment", { "LUCID_GPUS_PER_TASK", per_task == "" and "1" or per_task } }
   end
-  if (" " .. (job.comment or "")):find("[%s,;]lucid:elastic=%d") then
+  if opts_in(job.comment) then
     edits[#edits + 1] = { "environment", { "LUCID_ELASTIC", "1" } } -- for the task prolog: its size may change
   end
   if held then

@@ -82,10 +82,11 @@ class FakeSlurm:
     def submit(
         self, job_id: str, /, partition: str, gpus: int = 1, run_s: float = 1e9, mark: str = "", **rest: Any
     ) -> str:
-        """A held, tagged job unless told."""
+        """A held, tagged job unless told; tagged as slurm/job_submit.lua does it."""
+        mark = mark or f"lucid:vc={partition}" + ";elastic=1" * ("lucid:elastic=" in rest.get("comment", ""))
         made = SlurmJob(
             id=job_id, number=len(self.records) + 1, state="PENDING", flags=frozenset(), partition=partition,
-            user="ada", account="", name=job_id, admin_comment=mark or f"lucid:vc={partition}", reason="JobHeldUser",
+            user="ada", account="", name=job_id, admin_comment=mark, reason="JobHeldUser",
             held=True, gpus=gpus, min_nodes=1, cpus=1, mem_mib=500, submit_s=self.now, eligible_s=self.now,
             start_s=0.0, end_s=0.0, time_limit_s=None, restarts=0, requeue=True, batch=True,
             request=Request(tres_per_node=f"gres/gpu:{gpus}"), features="", simple=True, dependent=False,

@@ -148,6 +148,7 @@ def test_bad_text_leaves_the_job_rigid_and_says_why(stage: Stage, text: str) -> 
         ({"batch": False}, "batch"),
         ({"features": "ib"}, "features"),
         ({"gpus": 9}, "9 GPUs"),
+        ({"mark": "lucid:vc=vc"}, "after its submission"),
     ],
 )
 def test_a_job_that_cannot_be_resized_keeps_its_size_and_its_story_says_why(

@@ -96,6 +96,8 @@ def rigid_because(record: SlurmJob, note: JobNote | None, limits: Elastic) -> st
         "it is not a batch job": not record.batch,
         "it may not be requeued (--no-requeue)": not record.requeue,
         "it is a task of an array": "_" in record.id,
+        # job_submit.lua then has told the task prolog nothing, and an srun inside would ask for the old size
+        "its comment said so only after its submission; submit it with --comment": not mark.get("elastic"),
         "it asks for GPUs by socket": written.get("tres_per_socket"),
         "it asks for GPUs by task": written.get("tres_per_task") or request.tasks_per_gpu,
         "it names its nodes": written.get("req_nodes"),
