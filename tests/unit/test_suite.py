@@ -114,7 +114,7 @@ def test_a_published_figure_stands_beside_ours_and_a_wide_gap_is_marked(tmp_path
     assert results["muri-s"]["figures"] is None
     write_suite(tmp_path / "suite.html", [entry], cells)
     page = (tmp_path / "suite.html").read_text(encoding="utf-8")
-    assert "Beside 2 replays stands a published figure: within 5% of it 1, the furthest 20.0% away." in page
+    assert "1 of 2 published figures came out within 5%. The largest difference is 20.0%." in page
     assert "+20.0% <span" in page
     assert "+1.0%</td>" in page
     assert "&lt;b&gt;stages" in page

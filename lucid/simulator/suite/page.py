@@ -82,8 +82,8 @@ def write_suite(path: Path, entries: Sequence[Entry], cells: Sequence[Cell]) -> 
     if compared:
         close = sum(item <= _CLOSE for item in compared)
         headline += (
-            f" Beside {show_many(len(compared), 'replay')} stands a published figure: within {_CLOSE:.0%} of it"
-            f" {show_count(close)}, the furthest {max(compared):.1%} away."
+            f" {show_count(close)} of {show_many(len(compared), 'published figure')} came out within {_CLOSE:.0%}."
+            f" The largest difference is {max(compared):.1%}."
         )
     context = {
         "headline": headline,
