@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from lucid_job import Refused, adaptdl, checkpoints, nodes, ranks, tell
+from lucid_job import Refused, checkpoints, nodes, ranks, tell
 
 
 def arguments(words):
@@ -76,6 +76,8 @@ def start(said, signals):
         "checkpoints": folder,
     }
     if said.adaptdl:
+        from lucid_job import adaptdl  # only for such jobs: small Pythons have no http.server
+
         place.update(adaptdl.prepared(folder, place["restart"]))
     if count > 1:
         return nodes.over_nodes(place, said, signals, count, str(Path(__file__).resolve()))

@@ -67,6 +67,7 @@ def environment(own, place, local):
         ADAPTDL_NUM_NODES=str(place["nodes"]),
         ADAPTDL_NUM_RESTARTS=str(place["restart"]),
         ADAPTDL_SUPERVISOR_URL=place["url"],
+        ADAPTDL_SCHED_VERSION="0.0.0",  # AdaptDL's word for one that it need not compare with its own
     )
     return made
 

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import stat
 import subprocess
 import time
@@ -107,6 +106,8 @@ def clean(root, days, now_s=None):
     Raises:
         Unsafe: Slurm does not say which jobs live, or this Python cannot remove folders safely.
     """
+    import shutil  # jobs go on under a small Python, too
+
     if not shutil.rmtree.avoids_symlink_attacks:
         raise Unsafe("this Python cannot remove folders safely")
     alive = _living()

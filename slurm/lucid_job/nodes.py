@@ -1,7 +1,6 @@
 """A job of several nodes: srun starts lucid_run.py on each of them, and each joins the first one over TCP."""
 
 import contextlib
-import hmac
 import json
 import os
 import select
@@ -91,9 +90,7 @@ def gather(listener, token, count, signals, srun):
                 said = lines[0] if lines else {}
                 asking.remove(ready)
                 index, gpus = said.get("node"), said.get("gpus")
-                sound = hmac.compare_digest(str(said.get("token")).encode(), token.encode()) and isinstance(
-                    index, int
-                )
+                sound = said.get("token") == token and isinstance(index, int)
                 if sound and index not in joined and isinstance(gpus, int) and 0 < gpus < 1024:
                     joined[index] = ready, said
                 else:
@@ -108,6 +105,7 @@ def over_nodes(place, command_line, signals, nodes, program):
     listener = socket.socket()
     listener.bind(("", 0))
     listener.listen(nodes + 16)
+    listener.setblocking(False)
     token = os.urandom(16).hex()
     environ = {name: value for name, value in os.environ.items() if name not in STALE}
     environ[JOIN] = f"{token} {listener.getsockname()[1]} {socket.gethostname()}"

@@ -1,7 +1,6 @@
 """The processes of one node: their environment, signals, statuses. Used by lucid_run.py."""
 
 import contextlib
-import ctypes
 import os
 import random
 import select
@@ -10,7 +9,7 @@ import socket
 import subprocess
 import time
 
-from lucid_job import Refused, adaptdl, tell
+from lucid_job import Refused, tell
 
 GRACE_S = 30.0
 """Seconds that processes get after SIGTERM where one of them has failed."""
@@ -92,7 +91,12 @@ class Ranks:
         Raises:
             Refused: the command cannot be started.
         """
-        prctl = getattr(ctypes.CDLL(None), "prctl", None)
+        try:
+            import ctypes
+
+            prctl = ctypes.CDLL(None).prctl
+        except (ImportError, AttributeError):  # a small Python: Slurm ends what it leaves behind
+            prctl = None
 
         def die_with_parent():
             if prctl is not None:
@@ -163,6 +167,8 @@ def environments(place, command_line, base):
         if place["checkpoints"]:
             own["LUCID_CHECKPOINTS"] = place["checkpoints"]
         if command_line.adaptdl:
+            from lucid_job import adaptdl
+
             own = adaptdl.environment(own, place, local)
         yield own
 
@@ -174,6 +180,8 @@ def run_here(place, command_line, signals, control=None):
             place["checkpoints"]))  # fmt: skip
     server = None
     if command_line.adaptdl:
+        from lucid_job import adaptdl  # only for such jobs: small Pythons have no http.server
+
         server = adaptdl.Endpoint(place)
         place = dict(place, url=server.url)
     ranks = Ranks()

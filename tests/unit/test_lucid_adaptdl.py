@@ -83,7 +83,7 @@ def test_each_replica_has_what_adaptdl_reads(tmp_path: Path) -> None:
             "ADAPTDL_JOB_ID": "slurm/7", "ADAPTDL_MASTER_ADDR": "127.0.0.1",
             "ADAPTDL_MASTER_PORT": one["MASTER_PORT"],
             "ADAPTDL_REPLICA_RANK": str(rank), "ADAPTDL_NUM_REPLICAS": "2", "ADAPTDL_NUM_NODES": "1",
-            "ADAPTDL_NUM_RESTARTS": "4",
+            "ADAPTDL_NUM_RESTARTS": "4", "ADAPTDL_SCHED_VERSION": "0.0.0",
         }  # fmt: skip
         assert "127.0.0.1" in one["no_proxy"]
         assert "LOCAL_RANK" not in one
