@@ -22,10 +22,11 @@ export LUCID_TESTBED_SUITE := $(SUITE)
 SEED ?= 1
 MINUTES ?= 5
 SAMPLE ?= 600
+TORCH ?= torch==2.13.0
 export LUCID_SHARED ?= $(abspath ../shared)
 
 .PHONY: help install install-locked lock sbom audit deb rpm lint-packages release build-release demo cluster demo-slurm demo-elastic \
-	campaign cluster-down check test e2e \
+	campaign cluster-down check test test-adaptdl e2e \
 	nightly mutants bench lint types fast clean
 
 help: ## this list
@@ -148,6 +149,12 @@ demo-elastic: $(STAMP) ## 20 elastic jobs on a real Slurm, at fixed size and res
 
 campaign: $(STAMP) ## random faults over counted jobs on a real Slurm: SEED=n MINUTES=m, JSON=1 (root): docs/campaign.md
 	@$(BIN)/python tests/campaign --seed $(SEED) --minutes $(MINUTES) $(if $(JSON),--json) $(CAMPAIGN)
+
+test-adaptdl: $(STAMP) ## jobs of the real AdaptDL and PyTorch under lucid-run, on CPUs (CPython 3.11; TORCH= names the wheel)
+	@test -x .venv-adaptdl/bin/python || $(PYTHON) -m venv .venv-adaptdl
+	@.venv-adaptdl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps '$(TORCH)' adaptdl==0.2.11
+	@.venv-adaptdl/bin/python -m pip install --quiet --disable-pip-version-check -r tests/adaptdl-requirements.txt
+	LUCID_ADAPTDL_PYTHON=.venv-adaptdl/bin/python $(BIN)/python -m pytest -v tests/unit/test_real_adaptdl.py tests/unit/test_lucid_torch.py
 
 cluster-down: ## end it and remove every trace but the cached tree
 	@$(PYTHON) slurm/testbed down

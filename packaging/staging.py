@@ -193,7 +193,8 @@ def _node(target: Target, root: Path) -> None:
     _launcher(root, prefix / "bin/lucid-sampler", "lucid.node.command", "/usr/lib/lucid-node")
     for name in source_files():
         if re.match(
-            r"slurm/((prolog\.d|epilog\.d|mps|lucid_hooks)/|(node_hook\.sh|task_prolog|unseal|lucid_report\.py)$)",
+            r"slurm/((prolog\.d|epilog\.d|mps|lucid_hooks|lucid_job)/"
+            r"|(node_hook\.sh|task_prolog|unseal|lucid_(report|run|torch)\.py)$)",
             name,
         ):
             (prefix / name).parent.mkdir(parents=True, exist_ok=True)

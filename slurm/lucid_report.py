@@ -20,16 +20,24 @@ import contextlib
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 
 FOLDER = "/var/spool/lucid/reports"
 MOST = 200
 """Most losses kept: then every second one is dropped."""
+MOST_PROFILE = 64
+"""Most rows of step times kept; the oldest goes first."""
+AGENT = ("batch_range", "atomic_range", "accumulation", "step_model", "gradient")
+"""What an agent inside the job tells besides: replaced as a whole by its newest value."""
 
 
 def gpus_here():
-    """GPUs of this job: those of this node times its nodes, as the task prolog has told it."""
+    """GPUs of this job: lucid_run's count of this start, or those of this node times its nodes."""
     try:
+        job, _, ranks = os.environ.get("LUCID_RUN", "").partition(":")
+        if job and job == os.environ.get("SLURM_JOB_ID"):  # another job's was inherited by sbatch
+            return int(ranks)
         here = int(os.environ.get("LUCID_GPUS_HERE") or os.environ.get("SLURM_GPUS_ON_NODE") or 0)
         return here * int(os.environ.get("LUCID_NODES") or os.environ.get("SLURM_JOB_NUM_NODES") or 1)
     except ValueError:
@@ -52,8 +60,11 @@ def read(path):
         return {}
 
 
-def merged(data, epochs, epoch_s=None, gpus=None, loss=None, batch=None):
-    """A report with what is new: epoch times by number of GPUs, losses by epochs."""
+def merged(data, epochs, epoch_s=None, gpus=None, loss=None, batch=None, profile=(), **agent):
+    """A report with what is new: epoch times by number of GPUs, losses by epochs, step times by kind of step."""
+    unknown = sorted(set(agent) - set(AGENT))
+    if unknown:
+        raise TypeError("unknown: " + ", ".join(unknown) + "; known are " + ", ".join(AGENT))
     made = dict(data, epochs=float(epochs))
     gpus = int(gpus or gpus_here())
     if epoch_s is not None and gpus > 0:
@@ -64,17 +75,28 @@ def merged(data, epochs, epoch_s=None, gpus=None, loss=None, batch=None):
         made["losses"] = losses if len(losses) <= MOST else losses[::2]
     if batch is not None:
         made["batch"] = int(batch)
+    if profile:
+        fresh = {tuple(row[:3]) for row in profile}
+        rows = [row for row in data.get("profile", []) if tuple(row[:3]) not in fresh]
+        made["profile"] = [*rows, *map(list, profile)][-MOST_PROFILE:]
+    made.update((name, value) for name, value in agent.items() if value is not None)
     return made
 
 
-def report(epochs, epoch_s=None, gpus=None, loss=None, batch=None, folder=None, job=None):
-    """Report; True where that was written. ``epoch_s``: seconds of the last epoch, on ``gpus`` GPUs."""
+def report(epochs, epoch_s=None, gpus=None, loss=None, batch=None, folder=None, job=None, **agent):
+    """Report; True where that was written. ``epoch_s``: seconds of the last epoch, on ``gpus`` GPUs.
+
+    ``agent``: ``profile``, rows [nodes, GPUs, samples a GPU a pass, seconds of a pass without a step, seconds of the
+    last pass of a step]; ``batch_range``, [initial, largest] total batch; ``atomic_range``, [fewest, most] samples a
+    GPU a pass; ``accumulation``, may several passes make a step; ``step_model``, Pollux's seven parameters;
+    ``gradient``, [squared norm, variance] at the initial batch size.
+    """
     path = path_of(folder, job)
     if path is None:
         return False
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
-        made = merged(read(path), epochs, epoch_s, gpus, loss, batch)
+        made = merged(read(path), epochs, epoch_s, gpus, loss, batch, **agent)
         text = json.dumps(made, allow_nan=False)
         with temporary.open("x") as file:  # never one that somebody else has put there
             file.write(text)

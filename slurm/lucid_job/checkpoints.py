@@ -1,0 +1,154 @@
+"""Checkpoint folders of jobs: made for lucid_run.py, found again after a requeue, cleaned by age. No dependency.
+
+ROOT/JOB belongs to the job's user alone (0700). ROOT is a folder on a file system that all nodes share. Many users
+write there, so nothing that lies there is trusted that is not the caller's own.
+"""
+
+import contextlib
+import json
+import os
+import re
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+MARK = ".lucid-run"
+"""A file in each folder: which run of which job made it."""
+_NAME = re.compile(r"(\d+)(\.old-\d+)?")
+
+
+class Unsafe(Exception):
+    """A folder that cannot be used; the text says why and what helps."""
+
+
+def folder_of(root, environ):
+    """This job's folder below ROOT, made where it is not there.
+
+    Returns:
+        Its path, and what its user should know, or "".
+
+    Raises:
+        Unsafe: others could change what lies there, or it cannot be made.
+    """
+    root, job = Path(root), environ.get("SLURM_JOB_ID", "")
+    if not root.is_absolute() or not re.fullmatch("[0-9]+", job):
+        raise Unsafe(f"a checkpoint folder needs an absolute path and a job of Slurm, not {str(root)!r} in {job!r}")
+    run = {"started": environ.get("SLURM_JOB_START_TIME", ""), "restart": environ.get("SLURM_RESTART_COUNT") or "0"}
+    path, says = root / job, ""
+    try:
+        _check_root(root)
+        before = _mark(path)
+        # Job numbers begin anew after a reinstallation: what an earlier job of that number left is not this one's.
+        if before is not None and run["restart"] == "0" and before.get("started") != run["started"]:
+            path.rename(path.with_name(f"{job}.old-{int(time.time())}"))
+            says = f"{path} was there from an earlier job of this number; it is now named {job}.old-*"
+            before = None
+        if before is None and run["restart"] != "0":
+            says = (
+                f"{path} is new, though this job has started before: is {root} on a file system that all nodes share?"
+            )
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        _check_own(path)
+        fresh = path / (MARK + ".new")
+        with contextlib.suppress(FileNotFoundError):
+            fresh.unlink()
+        with fresh.open("x") as file:
+            json.dump(run, file)
+        fresh.replace(path / MARK)
+    except OSError as error:
+        raise Unsafe(f"{path} cannot be used: {error.strerror}") from None
+    return path, says
+
+
+def _check_root(root):
+    found = root.stat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise Unsafe(f"{root} is not a folder")
+    shared = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+    if shared or found.st_uid not in (0, os.getuid()):
+        raise Unsafe(
+            f"other users can rename what lies in {root}: it has to be root's or yours, with mode 1777 or 0755"
+        )
+
+
+def _check_own(path):
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise Unsafe(
+            f"{path} is not a folder of yours: somebody has put it there; ask its owner or root to remove it"
+        )
+    path.chmod(0o700)
+
+
+def _mark(path):
+    """The run that made a folder; None: there is none, or it is empty."""
+    try:
+        _check_own(path)
+        if not any(path.iterdir()):
+            return None
+    except FileNotFoundError:
+        return None
+    try:
+        data = json.loads((path / MARK).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def clean(root, days, now_s=None):
+    """Remove the caller's folders in which nothing has changed for so many days and whose jobs have left Slurm.
+
+    Returns:
+        The paths that were removed.
+
+    Raises:
+        Unsafe: Slurm does not say which jobs live, or this Python cannot remove folders safely.
+    """
+    import shutil  # jobs go on under a small Python, too
+
+    if not shutil.rmtree.avoids_symlink_attacks:
+        raise Unsafe("this Python cannot remove folders safely")
+    alive = _living()
+    now_s = time.time() if now_s is None else now_s
+    removed = []
+    for path in sorted(Path(root).iterdir()):
+        named = _NAME.fullmatch(path.name)
+        if not named or (named.group(1) in alive and not named.group(2)):
+            continue
+        try:
+            found = path.lstat()
+            own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and (path / MARK).is_file()
+            if own and now_s - _newest_s(path) > days * 86400:
+                shutil.rmtree(str(path))
+                removed.append(path)
+        except OSError:
+            continue  # another's, or it has just gone
+    return removed
+
+
+def _living():
+    """Numbers of the jobs that Slurm has, those that wait included."""
+    try:
+        done = subprocess.run(  # noqa: UP022 - capture_output is of Python 3.7
+            ["squeue", "--noheader", "--all", "--format=%A"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=60,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unsafe(f"squeue does not answer, so nothing is removed: {error}") from None
+    if done.returncode:
+        raise Unsafe("squeue failed, so nothing is removed: " + done.stderr.decode("utf-8", "replace").strip())
+    return set(done.stdout.decode().split())
+
+
+def _newest_s(path):
+    """When something in a folder last changed, Unix seconds."""
+    newest = path.lstat().st_mtime
+    for base, folders, files in os.walk(str(path)):
+        for name in folders + files:
+            newest = max(newest, (Path(base) / name).lstat().st_mtime)
+    return newest

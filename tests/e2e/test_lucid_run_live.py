@@ -1,0 +1,116 @@
+"""lucid-run on a real Slurm: ranks over two nodes, requeued at another size, from the system's checkpoint folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from box import Box
+from daemon_box import REPO
+
+CHECKPOINTS = "tmp/lucid-checkpoints"
+
+TRAIN = r'''
+"""Counts steps; rank 0 writes them down at SIGTERM. Arguments: STEPS SECONDS."""
+import json, os, signal, sys, time
+
+rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
+folder = os.environ["LUCID_CHECKPOINTS"]
+path, stop, step = folder + "/state.json", [], 0
+if os.path.exists(path):
+    with open(path) as file:
+        step = json.load(file)["step"]
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+shown = ("SLURM_JOB_ID", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR",
+         "MASTER_PORT", "LUCID_RESTART", "SLURMD_NODENAME", "SLURM_GPUS", "LUCID_CHECKPOINTS")
+with open("/tmp/ranks-%s.%s.%s" % (os.environ["SLURM_JOB_ID"], os.environ["LUCID_RESTART"], rank), "w") as file:
+    json.dump(dict({name: os.environ.get(name) for name in shown}, step=step), file)
+while step < int(sys.argv[1]):
+    time.sleep(float(sys.argv[2]))
+    step += 1
+    if stop:
+        if rank == "0":
+            with open(path, "w") as file:
+                json.dump({"step": step, "world": world}, file)
+        sys.exit(143)
+'''
+
+
+@pytest.fixture
+def programs(box: Box) -> str:
+    """Where lucid-run lies in the testbed, with a program to start."""
+    folder = box.root / "opt/lucid-run"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "lucid_job").mkdir(parents=True)
+    for name in ("lucid_run.py", "lucid_report.py"):
+        shutil.copy(REPO / "slurm" / name, folder)
+    for path in (REPO / "slurm/lucid_job").glob("*.py"):
+        shutil.copy(path, folder / "lucid_job")
+    (folder / "train.py").write_text(TRAIN)
+    root = box.root / CHECKPOINTS
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    root.chmod(0o1777)
+    return "/opt/lucid-run"
+
+
+def ranks(box: Box, number: str, restart: int) -> list[dict[str, str]]:
+    """Those of one start that have begun, in order."""
+    found = [json.loads(path.read_text() or "{}") for path in (box.root / "tmp").glob(f"ranks-{number}.{restart}.*")]
+    return sorted((one for one in found if one), key=lambda one: int(one["RANK"]))
+
+
+def resized(box: Box, number: str, nodes: int, gpus: int) -> None:
+    """Put a job back to the queue, and let it start at another size."""
+    box.run("scontrol", "requeuehold", number)
+    box.wait("it has left its nodes", lambda: box.state(number) == "PENDING", 40)
+    box.run("scontrol", "update", f"JobId={number}", f"NumNodes={nodes}", f"TresPerNode=gres/gpu:{gpus}")
+    box.run("sleep", "2")
+    box.run("scontrol", "release", number)
+
+
+def test_two_nodes_then_one_then_two_with_the_right_world_each_time(box: Box, programs: str) -> None:
+    box.stop_beating()
+    train = f"python3 {programs}/train.py 1000 0.05"
+    number = box.sbatch(
+        "-N2", "--gres=gpu:1", "--requeue", "--open-mode=append", "--comment=lucid:elastic=1-8",
+        script=f"exec python3 {programs}/lucid_run.py --checkpoints /{CHECKPOINTS} {train}",
+    )  # fmt: skip
+    sizes = [(2, 1), (1, 2), (2, 2)]
+    before = 0
+    for restart, (nodes, gpus) in enumerate(sizes):
+        if restart:
+            resized(box, number, nodes, gpus)
+        world = nodes * gpus
+        box.wait(f"{world} ranks", lambda r=restart, w=world: len(ranks(box, number, r)) == w, 40)  # type: ignore[misc]
+        found = ranks(box, number, restart)
+        assert [one["RANK"] for one in found] == [str(rank) for rank in range(world)]
+        assert {one["WORLD_SIZE"] for one in found} == {str(world)}
+        assert len({one["SLURMD_NODENAME"] for one in found}) == nodes
+        assert len({(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in found}) == 1
+        assert {one["LUCID_CHECKPOINTS"] for one in found} == {f"/{CHECKPOINTS}/{number}"}
+        assert {one["SLURM_GPUS"] for one in found} == {None}
+        steps = {int(one["step"]) for one in found}
+        assert len(steps) == 1, "all ranks go on from the same checkpoint"
+        assert steps.pop() > before or not restart, "it goes on, and does not begin anew"
+        before = int(found[0]["step"])
+        box.run("sleep", "1")
+    folder = box.root / CHECKPOINTS / number
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert json.loads((folder / "state.json").read_text())["world"] == "2"
+    box.run("scancel", number)
+    box.wait_ended(number)
+    print(box.output(number))
+
+
+def test_a_rank_that_fails_on_one_node_ends_the_job_with_its_status(box: Box, programs: str) -> None:
+    box.stop_beating()
+    number = box.sbatch(
+        "-N2", "--gres=gpu:1", "--no-requeue",
+        script=f"exec python3 {programs}/lucid_run.py sh -c 'test $RANK = 0 && exec sleep 100; exit 7'",
+    )  # fmt: skip
+    box.wait_ended(number, limit_s=30)
+    assert box.state(number) == "FAILED"
+    assert box.job(number)["exit_code"]["return_code"]["number"] == 7
+    assert "status 7; the others are stopped" in box.output(number)
