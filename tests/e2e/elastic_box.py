@@ -162,6 +162,7 @@ def elastic_lucidd(
         f'reports_dir = "{box.root}/{REPORTS}"',
         f"resize_every_s = {every_s}",
         f"silent_s = {silent_s}",
+        "restart_s = 5.0",
         *rounds,
     )
     return Lucidd(box, folder, restarts="", more="\n".join(more))

@@ -118,6 +118,7 @@ class Viewer:
             node.out,
             cpus,
             mem,
+            gpu_type=node.gpu_types[0] if len({*node.gpu_types}) == 1 else "",
         )
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> Job:
