@@ -108,6 +108,7 @@ def play(box: Box, policy: str, wanted: list[Small], state: Path, say: Console) 
                     gpus=one.gpus,
                     epochs=one.epochs,
                     batch=f"{one.model.batch}:{8 * one.model.batch}",
+                    start=1,
                 )
             )
         found: dict[str, dict[str, Any]] = {}

@@ -108,10 +108,11 @@ class Elastics:
         )  # fmt: skip
 
     def submit_adaptive(self, *options: str, program: str, how: str, gpus: int, epochs: int, size: str = "1-8",
-                        batch: str = "") -> str:  # fmt: skip
-        """A job that may choose its batch (``adaptive_sgd``). ``program``: its options; ``batch``: as the comment has
-        it."""
-        comment = f"lucid:elastic={size}{f',batch={batch}' if batch else ''},epochs={epochs}"
+                        batch: str = "", start: int = 0) -> str:  # fmt: skip
+        """A job that may choose its batch (``adaptive_sgd``). ``program``: its options; ``batch`` and ``start``: as
+        the comment has them."""
+        words = [f"lucid:elastic={size}", *([f"batch={batch}"] if batch else []), f"epochs={epochs}"]
+        comment = ",".join([*words, *([f"start={start}"] if start else [])])
         return self.box.sbatch(
             f"--gres=gpu:{gpus}", "--open-mode=append", "--requeue", f"--comment={comment}", *options,
             script=f"export LUCID_REPORTS=/{REPORTS}; "

@@ -33,7 +33,7 @@ def test_a_job_grows_and_chooses_a_larger_batch_beside_a_rigid_one(box: Box, luc
     number = submit(jobs, "adapts", 40)
     rigid = box.sbatch("-p", "vc-a", "--gres=gpu:2", script="sleep 25")
     box.wait("it has grown", lambda: box.job(number)["restart_cnt"] > 0, 60)
-    assert "Allotted" in lucidd.ctl("explain", number) or "speedup" in lucidd.ctl("explain", number)
+    assert "resize" in lucidd.ctl("explain", number)
     box.wait_ended(number, rigid, limit_s=120)
     assert box.state(number) == box.state(rigid) == "COMPLETED"
     assert box.job(rigid)["restart_cnt"] == 0
@@ -74,3 +74,23 @@ def _between(box: Box, numbers: object) -> bool:
     return all(job["job_state"][0] in ("COMPLETED", "FAILED") for job in found) or any(
         job["restart_cnt"] and (job["job_state"][0] == "PENDING" or "COMPLETING" in job["job_state"]) for job in found
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["sia", "optimus-fitted", "optimus-drf"])
+def test_the_other_policies_by_rounds_serve_jobs_too(box: Box, tmp_path: Path, policy: str) -> None:
+    lucidd = elastic_lucidd(box, tmp_path / "state", policy, every_s=3.0, round_s=5.0)
+    lucidd.start()
+    try:
+        jobs = Elastics(box)
+        numbers = [submit(jobs, "adapts" if policy == "sia" else "fixed", 30) for _ in range(2)]
+        rigid = box.sbatch("-p", "vc-a", "--gres=gpu:2", script="sleep 5")
+        box.wait("somebody is resized", lambda: any(box.job(n)["restart_cnt"] for n in numbers), 60)
+        why = lucidd.ctl("explain", next(n for n in numbers if box.job(n)["restart_cnt"]))
+        box.wait_ended(*numbers, rigid, limit_s=200)
+        print(policy, [jobs.sizes(n) for n in numbers])
+        assert {n: box.state(n) for n in (*numbers, rigid)} == dict.fromkeys((*numbers, rigid), "COMPLETED")
+        assert [jobs.lost(n) for n in numbers] == [0, 0]
+        assert "resize" in why
+    finally:
+        lucidd.close()

@@ -496,3 +496,37 @@ def test_a_job_with_different_numbers_on_its_nodes_goes_on_last(stage: Stage) ->
     stage.round(rounds=8)
     assert [name for name, _ in stage.starts] == ["1", "2", "2", "1"]
     assert stage.slurm.records["1"].state == stage.slurm.records["2"].state == "RUNNING"
+
+
+# -- the first start -----------------------------------------------------------------------------------------
+
+
+def test_a_user_may_let_the_job_start_on_fewer_gpus_than_written(stage: Stage) -> None:
+    stage.submit("1", 4, comment="lucid:elastic=1-8,start=2")
+    entry = stage.entry("1")
+    assert entry.job.elastic == Elastic(4, 2)
+    assert "may start on 2 to 4 GPUs" in stage.cluster.elastic()["1"]
+    assert stage.do("1", Start(at("n1:0,1"), WHY)) is None
+    coming = stage.entry("1")
+    assert isinstance(coming, Running)
+    assert (coming.gpus, coming.job.elastic) == (2, None), "on its way it is nobody's to move"
+    stage.round(1.0, 2)
+    running = stage.entry("1")
+    assert isinstance(running, Running)
+    assert (running.gpus, running.job.gpus, running.job.elastic) == (2, 2, None), "rigid until it reports"
+    stage.report("1")
+    assert stage.entry("1").job.elastic == Elastic(8, 1, 8, pinned=True)
+    assert stage.entry("1").job.gpus == 4, "what its user wrote is not forgotten"
+
+
+@pytest.mark.parametrize("text", ["start=0", "start=9", "start=x", "start="])
+def test_a_first_start_outside_of_the_range_is_refused(stage: Stage, text: str) -> None:
+    stage.submit("1", 4, comment=f"lucid:elastic=1-8,{text}")
+    assert stage.entry("1").job.elastic is None
+    assert "within 1-8 is wanted" in stage.cluster.elastic()["1"]
+
+
+def test_a_first_start_that_is_not_asked_for_is_at_the_size_written(stage: Stage) -> None:
+    stage.submit("1", 4)
+    assert stage.entry("1").job.elastic is None
+    assert stage.entry("1").job.gpus == 4

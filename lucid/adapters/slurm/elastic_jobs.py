@@ -66,6 +66,11 @@ class ElasticJobs:
         report = None
         if limits is not None and not why:
             report = self.reports.of(record.id, record.uid, now_s)
+            waits = record.pending and not _on_its_way(record, note)
+            if report is None and waits and wish is not None and wish.start is not None:
+                limits, words = _first_start(limits, wish.start, written_gpus(record, note))
+                self.words[record.id] = words
+                return Elasticity(limits)
             why = self._keeps(record, note, report, now_s)
         progress = None
         if report is not None and report.said is not None:
@@ -173,6 +178,13 @@ def _narrowed(limits: Elastic, said: Said) -> Elastic:
         atomic_min=least,
         atomic_max=max(min(most, high), least),
     )
+
+
+def _first_start(limits: Elastic, least: int, gpus: int) -> tuple[Elastic, str]:
+    """Of a job that nobody knows yet: on how many GPUs it may start, and that in words."""
+    most = max(gpus, least)
+    words = f"it may start on {least} to {most} GPUs; afterwards it is not resized before its first report"
+    return replace(limits, min_gpus=least, max_gpus=most), words
 
 
 def _standing(note: JobNote | None, limits: Elastic | None, progress: Progress | None, restart_s: float) -> str:
