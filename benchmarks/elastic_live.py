@@ -38,7 +38,7 @@ LAYOUT = {
     "LUCID_TESTBED_PARTITIONS": f"vc-a=n[1-{NODES}] prof=n{NODES + 1}",
 }
 LIMIT_S = 900.0
-EVERY_S, ROUND_S = 15.0, 15.0
+EVERY_S, ROUND_S = 10.0, 10.0
 """Jobs of one to four minutes: a cool-down and rounds of the default length would be as long as they are."""
 NO_ROUNDS = ("fifo", "elastic")
 NOT_SERVED = {
