@@ -81,7 +81,9 @@ def expand(
     table = []
     costs = np.broadcast_to(np.asarray(restart_s, dtype=np.float64), s.shape)
     for times, have, remaining, cost in zip(f, s.tolist(), left.tolist(), costs.tolist(), strict=True):
-        gain = (times[have - 1] - times[have - 1 : have + idle]) * remaining
+        then = times[have - 1 : have + idle]
+        able = np.isfinite(then)  # infinite where it may not run: with no epoch left, too, that is no gain of 0
+        gain = np.where(able, (times[have - 1] - np.where(able, then, 0.0)) * remaining, -np.inf)
         gain[1:] -= cost
         table.append(gain)
     total, choices = _best(table, idle)
