@@ -44,8 +44,8 @@ class Model:
 
 
 MODELS = (Model(64, 0.008, 0.092 / 64, 0.004), Model(128, 0.010, 0.390 / 128, 0.015))
-"""A small one, of which eight GPUs are worth three, and a large one, of which they are worth four, at the initial
-batch size."""
+"""A small one, of which eight GPUs are worth 3.1, and a large one, of which they are worth 3.7, at the initial batch
+size."""
 
 
 @dataclass(frozen=True)

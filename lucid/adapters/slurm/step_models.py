@@ -56,7 +56,7 @@ class StepModels:
 
 def _fit(rows: Profile) -> tuple[float, ...]:
     """Empty where the rows lead to no model."""
-    import numpy as np  # not before a job reports rows: the fit needs scipy, which lucidd else never loads
+    import numpy as np  # not before a job reports rows: commands that read no reports start without scipy
 
     from lucid.systems.pollux import Observations, fit_perf_params
 
