@@ -1,8 +1,9 @@
 """``make demo-elastic``: the same 20 small jobs on a real Slurm, at fixed size and resized by policies that do so.
 
-The training is real (SGD in plain Python, a checkpoint at SIGTERM), Slurm and lucidd are real. GPUs are emulated,
-and a step is as much faster on several of them as the jobs' own sleep says. So the table tells what resizing costs
-and brings in this scheduler, and nothing of any GPU.
+The training is real (SGD in plain Python, gradients with their noise, a checkpoint at SIGTERM), Slurm and lucidd are
+real. GPUs are emulated, and a step takes as long on several of them as the jobs' own sleep says
+(``elastic_stream.Model``). So the table tells what resizing costs and brings in this scheduler, and nothing of any
+GPU. Under ``pollux`` the jobs choose their batch. Beside each run stands the simulator's forecast.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import shutil
 import sys
 import time
@@ -26,42 +26,33 @@ from elastic_box import Elastics, elastic_lucidd  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
+from benchmarks.elastic_stream import NODE_GPUS, NODES, Small, forecast, small_jobs  # noqa: E402
 from lucid.errors import LucidError  # noqa: E402
 from testbed import cli as testbed  # noqa: E402
 from testbed.settings import TestbedError, layout_from  # noqa: E402
 
 LAYOUT = {
     "LUCID_TESTBED_NAME": "demo-elastic",
-    "LUCID_TESTBED_NODES": "n[1-2]:gpus=4,cpus=16,mem=64000,type=a100 n3:gpus=4,cpus=16,mem=64000,type=a100",
-    "LUCID_TESTBED_PARTITIONS": "vc-a=n[1-2] prof=n3",
+    "LUCID_TESTBED_NODES": f"n[1-{NODES}]:gpus={NODE_GPUS},cpus=32,mem=64000,type=a100 "
+    f"n{NODES + 1}:gpus={NODE_GPUS},cpus=16,mem=64000,type=a100",
+    "LUCID_TESTBED_PARTITIONS": f"vc-a=n[1-{NODES}] prof=n{NODES + 1}",
 }
-STEPS = 20
-LIMIT_S = 500.0
+LIMIT_S = 900.0
+EVERY_S, ROUND_S = 10.0, 10.0
+"""Jobs of one to four minutes: a cool-down and rounds of the default length would be as long as they are."""
+NO_ROUNDS = ("fifo", "elastic")
 NOT_SERVED = {
-    "optimus": "decides at rounds of exact times, which lucidd's looks never meet",
-    "pollux": "needs an agent in each job's training loop (adapt), which lucidd has no part for yet",
+    "muri-l": "needs jobs that take turns on one GPU (interleave)",
+    "optimus": "needs to know what each job will take, which only a replay knows (oracle)",
 }
-
-
-@dataclass(frozen=True)
-class Small:
-    """One job: ``work_s`` seconds on one GPU."""
-
-    at_s: float
-    gpus: int
-    epochs: int
-    step_s: float
-
-    @property
-    def work_s(self) -> float:
-        return self.epochs * STEPS * self.step_s
 
 
 @dataclass(frozen=True)
 class Outcome:
     """Of one run of all jobs. ``restart_s``: from the order to stop until the next start was told, on average;
     ``lost``: steps that were done twice; ``gpu_s``: GPU-seconds by accounting, ``own_gpu_s``: by the jobs' clocks;
-    ``worst_loss``: the largest last loss that a job reported."""
+    ``worst_loss``: the largest last loss that a job reported, ``mean_loss`` their mean; 1 is the noise of the points.
+    ``forecast_makespan_s``, ``forecast_jct_s``: by the simulator, with this run's seconds a restart."""
 
     policy: str
     makespan_s: float
@@ -72,15 +63,9 @@ class Outcome:
     gpu_s: float
     own_gpu_s: float
     worst_loss: float
-
-
-def small_jobs(count: int, seed: int, mean_s: float) -> list[Small]:
-    draw = random.Random(seed)
-    at_s, found = 0.0, []
-    for _ in range(count):
-        found.append(Small(at_s, draw.choice([1, 1, 1, 2, 2, 4]), draw.randint(8, 30), draw.choice([0.05, 0.1, 0.2])))
-        at_s += draw.expovariate(1 / mean_s)
-    return found
+    mean_loss: float
+    forecast_makespan_s: float
+    forecast_jct_s: float
 
 
 def gpu_seconds(box: Box, numbers: list[str], expected: int) -> float:
@@ -107,7 +92,7 @@ def gpu_seconds(box: Box, numbers: list[str], expected: int) -> float:
 
 def play(box: Box, policy: str, wanted: list[Small], state: Path, say: Console) -> Outcome:
     shutil.rmtree(state, ignore_errors=True)
-    lucidd = elastic_lucidd(box, state, policy, every_s=10.0)
+    lucidd = elastic_lucidd(box, state, policy, EVERY_S, round_s=0.0 if policy in NO_ROUNDS else ROUND_S)
     jobs = Elastics(box)
     lucidd.start()
     try:
@@ -115,8 +100,15 @@ def play(box: Box, policy: str, wanted: list[Small], state: Path, say: Console) 
         for one in wanted:
             time.sleep(max(one.at_s - (time.monotonic() - began), 0.0))
             numbers.append(
-                jobs.submit(
-                    "-p", "vc-a", epochs=one.epochs, steps=STEPS, step_s=one.step_s, gpus=one.gpus, size="1-8"
+                jobs.submit_adaptive(
+                    "-p",
+                    "vc-a",
+                    program=one.options,
+                    how="adapts" if policy == "pollux" else "fixed",
+                    gpus=one.gpus,
+                    epochs=one.epochs,
+                    batch=f"{one.model.batch}:{8 * one.model.batch}",
+                    start=1,
                 )
             )
         found: dict[str, dict[str, Any]] = {}
@@ -133,16 +125,21 @@ def play(box: Box, policy: str, wanted: list[Small], state: Path, say: Console) 
         restarts = sum(int(found[n]["restart_cnt"]) for n in numbers)
         reports = [json.loads((box.root / f"run/lucid-reports/{n}.json").read_text()) for n in numbers]
         took = restarts_in(lucidd.log())
+        restart_s = sum(took) / len(took) if took else 0.0
+        losses = [report["losses"][-1][1] for report in reports]
+        expected_s = forecast(wanted, policy, ROUND_S, restart_s)
         return Outcome(
             policy,
             max(ends.values()) - began_s,
             sum(ends[n] - began_s - one.at_s for n, one in zip(numbers, wanted, strict=True)) / len(numbers),
             restarts,
-            sum(took) / len(took) if took else 0.0,
+            restart_s,
             sum(jobs.lost(n) for n in numbers),
             gpu_seconds(box, numbers, restarts + len(numbers)),
             sum(jobs.gpu_s(n) for n in numbers),
-            max(report["losses"][-1][1] for report in reports),
+            max(losses),
+            sum(losses) / len(losses),
+            *expected_s,
         )
     finally:
         lucidd.close()
@@ -166,8 +163,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--mean-s", type=float, default=5.0, help="between submissions, on average")
-    parser.add_argument("--policy", action="append", help="beside fifo (default: elastic)")
+    parser.add_argument("--mean-s", type=float, default=8.0, help="between submissions, on average")
+    parser.add_argument("--policy", action="append", help="beside fifo (default: elastic, pollux)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("out/demo-elastic"))
     given = parser.parse_args()
@@ -178,11 +175,13 @@ def main() -> int:
         return 2
     wanted = small_jobs(given.jobs, given.seed, given.mean_s)
     say.print(
-        f"{len(wanted)} jobs, {sum(one.work_s for one in wanted):.0f} GPU-s of work, on 8 GPUs", highlight=False
+        f"{len(wanted)} jobs, {sum(one.alone_s * one.gpus for one in wanted):.0f} GPU-s at the sizes asked for, the "
+        f"last after {wanted[-1].at_s:.0f} s, on {NODES * NODE_GPUS} GPUs",
+        highlight=False,
     )
     made: list[Outcome] = []
     try:
-        for policy in ("fifo", *(given.policy or ("elastic",))):
+        for policy in ("fifo", *(given.policy or ("elastic", "pollux"))):
             testbed.down(layout)
             testbed.up(layout, lambda text: say.print(text, highlight=False))
             made.append(play(Box(layout.root), policy, wanted, given.out.absolute() / policy, say))
@@ -203,6 +202,8 @@ def tell(made: list[Outcome], as_json: bool, say: Console) -> None:
             **asdict(one),
             "makespan_ratio": one.makespan_s / fixed.makespan_s,
             "jct_ratio": one.avg_jct_s / fixed.avg_jct_s,
+            "forecast_makespan_error": one.forecast_makespan_s / one.makespan_s - 1,
+            "forecast_jct_error": one.forecast_jct_s / one.avg_jct_s - 1,
         }
         for one in made
     ]
@@ -210,12 +211,14 @@ def tell(made: list[Outcome], as_json: bool, say: Console) -> None:
         print(json.dumps({"runs": rows, "not_served": NOT_SERVED, "target_makespan_ratio": 0.75}, indent=1))
         return
     table = Table("policy", "makespan s", "ratio", "avg JCT s", "ratio", "restarts", "a restart s", "steps twice",
-                  "GPU-s (sacct)", "GPU-s (jobs)", "worst loss")  # fmt: skip
+                  "GPU-s (sacct)", "GPU-s (jobs)", "mean loss", "worst", "forecast: makespan s", "JCT s")  # fmt: skip
     for one, row in zip(made, rows, strict=True):
         table.add_row(
             one.policy, f"{one.makespan_s:.0f}", f"{row['makespan_ratio']:.2f}", f"{one.avg_jct_s:.0f}",
             f"{row['jct_ratio']:.2f}", str(one.restarts), f"{one.restart_s:.1f}", str(one.lost), f"{one.gpu_s:.0f}",
-            f"{one.own_gpu_s:.0f}", f"{one.worst_loss:.1e}",
+            f"{one.own_gpu_s:.0f}", f"{one.mean_loss:.3f}", f"{one.worst_loss:.3f}",
+            f"{one.forecast_makespan_s:.0f} ({row['forecast_makespan_error']:+.0%})",
+            f"{one.forecast_jct_s:.0f} ({row['forecast_jct_error']:+.0%})",
         )  # fmt: skip
     say.print(table)
     for policy, why in NOT_SERVED.items():

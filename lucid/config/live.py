@@ -159,6 +159,9 @@ class ElasticSettings(Section):
     users write there (mode 1777). Empty: nothing is resized, and a policy that must resize does not start."""
     resize_every_s: float = Field(300.0, ge=0)
     """A job that was resized, or started, keeps its GPUs for at least so long."""
+    restart_s: float = Field(30.0, ge=0)
+    """What a restart of such a job is taken to cost until one was measured, s: from the order to stop to the start on
+    other GPUs. A job is not resized for less than its restart costs."""
     silent_s: float = Field(900.0, gt=0)
     """A job that has not reported for so long while it runs keeps the GPUs that it has."""
 

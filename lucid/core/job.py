@@ -193,6 +193,9 @@ class Running:
     group: tuple[str, ...] = ()
     """Ids of the jobs that take turns on these GPUs, itself among them; empty unless there are several."""
     work: Work | None = None
+    restart_s: float | None = None
+    """Of an elastic job: what a restart is expected to cost it, s, as measured; ``None`` in a replay, where policies
+    go by their own settings."""
 
     @property
     def gpus(self) -> int:

@@ -26,7 +26,11 @@ class Capability(StrEnum):
     RESIZE = "resize"
     """Elastic jobs can be resized."""
     ADAPT = "adapt"
-    """Elastic jobs carry an agent that chooses their batch size, fits their step time and watches the gradient."""
+    """Elastic jobs may carry an agent that chooses their batch size, measures their step time and watches the
+    gradient. A job without one is as yet unknown to the policy."""
+    ORACLE = "oracle"
+    """What elastic jobs will take is known beforehand: epochs, and seconds an epoch on each number of GPUs. A replay
+    of a trace knows."""
     INTERLEAVE = "interleave"
     """Jobs can be run in groups that take turns on each resource, moved, and regrouped from a checkpoint; an
     executor reports their progress."""

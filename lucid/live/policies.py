@@ -27,12 +27,6 @@ from lucid.orchestrator.policy import Policy, known_policies, make_policy
 __all__ = ["LivePolicy", "check_policy", "live_models", "live_policy", "live_predictor", "needs_of"]
 
 
-_ROUNDS = "rounds at exact times"
-_BY_ROUNDS = frozenset(["optimus", "optimus-drf", "optimus-fitted"])
-"""Between rounds these decide nothing, and a round is at one moment: lucidd's looks never fall on it, so that every
-job would wait for ever."""
-
-
 @dataclass(frozen=True, slots=True)
 class LivePolicy:
     """The policy of lucidd, its predictor aside: the policy's name, and its settings as this cluster can honour them.
@@ -109,11 +103,17 @@ def check_policy(settings: Settings, where: str) -> None:
     if (
         Capability.RESIZE in lacking
         and settings.slurm.packs
-        and {*lacking} <= {Capability.RESIZE, Capability.PREEMPT}
+        and {*lacking} <= {Capability.RESIZE, Capability.ADAPT, Capability.PREEMPT}
     ):
         raise ConfigError(
             f"{where}: daemon.policy = {name!r}: it resizes jobs, and lacks {Capability.RESIZE} here: set "
             f"daemon.elastic.reports_dir to a folder where such jobs report their progress (lucid-report); "
+            f"{_known(settings, able)}"
+        )
+    if Capability.ORACLE in lacking and settings.daemon.elastic.reports_dir:
+        raise ConfigError(
+            f"{where}: daemon.policy = {name!r}: it goes by the epochs and epoch times of each job as they will be, "
+            f"which only a replay knows ({Capability.ORACLE}); optimus-fitted learns them from reports; "
             f"{_known(settings, able)}"
         )
     if lacking:
@@ -133,7 +133,7 @@ def _most(settings: Settings) -> frozenset[Capability]:
     if live_profiling(settings.policy).restarts == "allowed":
         able.add(Capability.PREEMPT)  # whom it preempts is started over
     if settings.daemon.elastic.reports_dir:
-        able.add(Capability.RESIZE)
+        able |= {Capability.RESIZE, Capability.ADAPT}
     return frozenset(able)
 
 
@@ -150,7 +150,7 @@ def _lacking(name: str, settings: Settings, able: frozenset[Capability]) -> list
     needs = _needs(name, settings, able)
     if Capability.RESIZE in needs & able:
         able |= {Capability.PREEMPT}  # it stops elastic jobs only, whose users said that they go on from a checkpoint
-    return [*((_ROUNDS,) if name in _BY_ROUNDS else ()), *sorted(needs - able)]
+    return sorted(needs - able)
 
 
 def _runnable(settings: Settings, able: frozenset[Capability]) -> list[str]:

@@ -127,7 +127,7 @@ class SimulatedCluster(ActingFloor):
         if PROFILING in self._rooms:
             able.add(Capability.PROFILE)
         if self._elastic:
-            able.add(Capability.RESIZE)
+            able |= {Capability.RESIZE, Capability.ORACLE}
             if self._agents:
                 able.add(Capability.ADAPT)
         return frozenset(able)

@@ -32,6 +32,7 @@ Report = Callable[[str, int, int], None]
 _LACKING = {
     Capability.INTERLEAVE: "needs the time that jobs spend on each resource, which the trace does not have",
     Capability.RESIZE: "needs elastic jobs, and the trace has none",
+    Capability.ORACLE: "needs the epochs and epoch times of elastic jobs, and the trace has none",
     Capability.ADAPT: "needs data on how jobs train, which the trace does not have",
 }
 _LOOK_S = 0.2

@@ -133,7 +133,7 @@ class Scenario:
         if self.staged:
             able.add(Capability.INTERLEAVE)
         if any(item.learning is not None for item in self.trace.jobs):
-            able |= {Capability.RESIZE, Capability.ADAPT}
+            able |= {Capability.RESIZE, Capability.ADAPT, Capability.ORACLE}
         return frozenset(able)
 
     def forecaster_for(self, rules: PolicySettings, profiled: Callable[[Job], bool]) -> Forecaster | None:
@@ -238,7 +238,7 @@ def simulate(
     return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster, starts)
 
 
-_NOT_PLANNED_AHEAD = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.INTERLEAVE})
+_NOT_PLANNED_AHEAD = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.ORACLE, Capability.INTERLEAVE})
 
 
 def _usage(settings: PolicySettings) -> UsageBook | None:

@@ -92,6 +92,7 @@ class Elastics:
         programs = box.root / "opt/elastic"
         programs.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPO / "slurm/lucid_report.py", programs)
+        shutil.copy(REPO / "tests/e2e/adaptive_sgd.py", programs)
         (programs / "train.py").write_text(TRAIN)
 
     def submit(
@@ -104,6 +105,18 @@ class Elastics:
         return self.box.sbatch(
             f"--gres=gpu:{gpus}", "--open-mode=append", "--requeue", *comment, *options,
             script=f"export LUCID_REPORTS=/{REPORTS}; {wrap.format(call)}",
+        )  # fmt: skip
+
+    def submit_adaptive(self, *options: str, program: str, how: str, gpus: int, epochs: int, size: str = "1-8",
+                        batch: str = "", start: int = 0) -> str:  # fmt: skip
+        """A job that may choose its batch (``adaptive_sgd``). ``program``: its options; ``batch`` and ``start``: as
+        the comment has them."""
+        words = [f"lucid:elastic={size}", *([f"batch={batch}"] if batch else []), f"epochs={epochs}"]
+        comment = ",".join([*words, *([f"start={start}"] if start else [])])
+        return self.box.sbatch(
+            f"--gres=gpu:{gpus}", "--open-mode=append", "--requeue", f"--comment={comment}", *options,
+            script=f"export LUCID_REPORTS=/{REPORTS}; "
+            f"exec python3 /opt/elastic/adaptive_sgd.py --how {how} {program}",
         )  # fmt: skip
 
     def steps(self, number: str) -> list[int]:
@@ -133,9 +146,16 @@ class Elastics:
 
 
 def elastic_lucidd(
-    box: Box, folder: Path, policy: str = "elastic", every_s: float = 3.0, silent_s: float = 900.0
+    box: Box,
+    folder: Path,
+    policy: str = "elastic",
+    every_s: float = 3.0,
+    silent_s: float = 900.0,
+    round_s: float = 0.0,
 ) -> Lucidd:
-    """One that reads the testbed's reports."""
+    """One that reads the testbed's reports. ``round_s``: between rounds, where the policy decides in such."""
+    section = policy.partition("-")[0]
+    rounds = [f"[policy.{section}]", f"interval_s = {round_s}"] if round_s else []
     more: Sequence[str] = (
         "lease_s = 6",
         f'policy = "{policy}"',
@@ -143,5 +163,7 @@ def elastic_lucidd(
         f'reports_dir = "{box.root}/{REPORTS}"',
         f"resize_every_s = {every_s}",
         f"silent_s = {silent_s}",
+        "restart_s = 5.0",
+        *rounds,
     )
     return Lucidd(box, folder, restarts="", more="\n".join(more))

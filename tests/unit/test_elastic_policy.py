@@ -11,7 +11,23 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from builders import VC, a_cluster, a_trace, by, guess, kinds, nodes, part, policy, reason, runs, snap, waits
+from builders import (
+    VC,
+    a_cluster,
+    a_trace,
+    at,
+    by,
+    decide,
+    guess,
+    kinds,
+    nodes,
+    part,
+    policy,
+    reason,
+    runs,
+    snap,
+    waits,
+)
 from lucid.cli.experiment import experiment
 from lucid.config import PolicySettings
 from lucid.core.decision import Hold, PartitionPlan, Resize, Start
@@ -217,3 +233,17 @@ def test_reported_times_alone_let_a_job_grow() -> None:
     known = {"a": guess(600.0)}
     made = policy("elastic").plan(snap(100.0, part(nodes(2, 4), [], [entry]), predictions=known)).partitions[VC]
     assert gpus(made, "a") == 8
+
+
+def test_a_job_that_reports_more_epochs_than_its_user_said_stays_within_its_limits() -> None:
+    limits = Elastic(2, epochs=3.0)
+    entry = replace(
+        runs("a", "n1:0"), job=replace(waits("a", 1).job, elastic=limits), progress=Progress(5.0, ((1, 10.0),))
+    )
+    others = [
+        replace(entry, job=replace(entry.job, id=f"o{i}", elastic=Elastic(8, epochs=9.0)), placement=at(f"n1:{i}"))
+        for i in (1, 2)
+    ]
+    made = decide("elastic", snap(600.0, part(nodes(2, 4), running=[entry, *others])))
+    assert "a" not in made.decisions
+    assert made.actions, "the others grow"

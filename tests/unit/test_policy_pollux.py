@@ -36,6 +36,7 @@ from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError
 from lucid.orchestrator.check import check_partition
 from lucid.orchestrator.policies import pollux
+from lucid.orchestrator.rounds import Round
 from lucid.simulator.cluster import JobOutcome
 from lucid.simulator.elastic.adaptive import AppLearning
 from lucid.simulator.elastic.applications import Application
@@ -72,11 +73,12 @@ ALL = ("pollux", "optimus", "optimus-fitted")
 
 @pytest.mark.parametrize("name", ALL)
 def test_between_rounds_everybody_waits_and_the_memory_is_passed_on(name: str) -> None:
-    made = plan(name, part(nodes(1, 4), [wants("a")]), 601.0, memory="kept", pollux={"interval_s": 60.0})
+    made = plan(name, part(nodes(1, 4), [wants("a")]), 601.0, memory=Round(rest="kept"), pollux={"interval_s": 60.0})
     assert isinstance(made.decisions["a"], Hold)
     assert reason(made.decisions["a"], NextRound).at_s == made.wake_s
     assert made.wake_s == (660.0 if name == "pollux" else 1200.0)
-    assert made.memory == "kept"
+    assert isinstance(made.memory, Round)
+    assert made.memory.rest == "kept"
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -172,7 +172,7 @@ def test_a_job_without_reports_is_rigid_and_loses_nothing(stage: Stage) -> None:
 def test_reports_reach_the_policy(stage: Stage) -> None:
     stage.running("1")
     entry = stage.entry("1")
-    assert entry.job.elastic == Elastic(8, 1, epochs=30.0)
+    assert entry.job.elastic == Elastic(8, 1, 8, pinned=True, epochs=30.0)
     assert entry.progress is not None
     assert entry.progress.epoch_s == ((2, 10.0),)
     assert "between 1 and 8 GPUs" in stage.cluster.elastic()["1"]
@@ -207,6 +207,14 @@ def test_under_a_policy_that_resizes_nothing_the_job_is_rigid(stage: Stage) -> N
      b'{"epochs": -1}', b'{"epochs": "3"}', b'{"epochs": true}', b'{"epoch_s": [[1e30, 1]]}',
      b'{"epoch_s": [[1]]}', b'{"epoch_s": 3}',
      b'{"losses": [[0, 1e400]]}', b'{"batch": ' + b"9" * 5000 + b"}", b'{"gradient": [1]}', b'{"step_model": {}}',
+     b'{"step_model": [1, 1]}', b'{"step_model": [-1, 0, 0, 0, 0, 0, 1]}', b'{"step_model": [0, 0, 0, 0, 0, 0, 11]}',
+     b'{"step_model": [1e9, 0, 0, 0, 0, 0, 1]}', b'{"profile": 3}', b'{"profile": [[1, 1, 8, 0.1]]}',
+     b'{"profile": [[2, 1, 8, 0.1, 0.1]]}', b'{"profile": [[1, 1, 0.5, 0.1, 0.1]]}',
+     b'{"profile": [[1, 1, 8, 0, 0.1]]}',
+     b'{"profile": [[1, 1, 8, 0.1, 1e999]]}', b'{"profile": [[1, 99999, 8, 0.1, 1]]}', b'{"batch_range": [8]}',
+     b'{"batch_range": [0, 8]}', b'{"batch_range": [9, 8]}', b'{"atomic_range": [1, 1e300]}',
+     b'{"atomic_range": "1-8"}',
+     json.dumps({"profile": [[1, 1, 8, 0.1, 0.1]] * 65}).encode(),
      json.dumps({"losses": [[0, 0]] * 2000}).encode()],
 )  # fmt: skip
 def test_rubbish_is_refused_by_rule(stage: Stage, content: bytes) -> None:
@@ -431,14 +439,14 @@ def test_lucidd_may_die_at_any_point(tmp_path: Path, at_write: int, done: bool) 
 def test_lucidd_refuses_a_policy_that_this_cluster_cannot_serve(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'elastic'.*resize.*daemon\.elastic\.reports_dir"):
         check_policy(settings_from({"daemon": {"policy": "elastic"}}, "t"), "lucid.toml")
-    with pytest.raises(ConfigError, match=r"'pollux'.*adapt"):
-        check_policy(_with(tmp_path, "pollux"), "lucid.toml")
+    with pytest.raises(ConfigError, match=r"'pollux'.*resize.*daemon\.elastic\.reports_dir"):
+        check_policy(settings_from({"daemon": {"policy": "pollux"}}, "t"), "lucid.toml")
     with pytest.raises(ConfigError, match=r"'muri-l'.*interleave"):
         check_policy(_with(tmp_path, "muri-l"), "lucid.toml")
-    for by_rounds in ("optimus", "optimus-fitted", "optimus-drf"):
-        with pytest.raises(ConfigError, match=f"'{by_rounds}'.*rounds at exact times"):
-            check_policy(_with(tmp_path, by_rounds), "lucid.toml")
-    check_policy(_with(tmp_path, "elastic"), "lucid.toml")
+    with pytest.raises(ConfigError, match=r"'optimus'.*only a replay knows.*optimus-fitted learns"):
+        check_policy(_with(tmp_path, "optimus"), "lucid.toml")
+    for served in ("elastic", "pollux", "sia", "optimus-fitted", "optimus-drf"):
+        check_policy(_with(tmp_path, served), "lucid.toml")
 
 
 def _with(folder: Path, policy: str) -> Any:
@@ -446,7 +454,7 @@ def _with(folder: Path, policy: str) -> Any:
 
 
 def test_the_cluster_can_resize_where_jobs_report(stage: Stage) -> None:
-    assert Capability.RESIZE in stage.cluster.capabilities
+    assert stage.cluster.capabilities >= {Capability.RESIZE, Capability.ADAPT}
     stage.slurm.slurm_version = (22, 5)
     assert Capability.RESIZE not in stage.cluster.capabilities
 
@@ -489,3 +497,37 @@ def test_a_job_with_different_numbers_on_its_nodes_goes_on_last(stage: Stage) ->
     stage.round(rounds=8)
     assert [name for name, _ in stage.starts] == ["1", "2", "2", "1"]
     assert stage.slurm.records["1"].state == stage.slurm.records["2"].state == "RUNNING"
+
+
+# -- the first start -----------------------------------------------------------------------------------------
+
+
+def test_a_user_may_let_the_job_start_on_fewer_gpus_than_written(stage: Stage) -> None:
+    stage.submit("1", 4, comment="lucid:elastic=1-8,start=2")
+    entry = stage.entry("1")
+    assert entry.job.elastic == Elastic(4, 2)
+    assert "may start on 2 to 4 GPUs" in stage.cluster.elastic()["1"]
+    assert stage.do("1", Start(at("n1:0,1"), WHY)) is None
+    coming = stage.entry("1")
+    assert isinstance(coming, Running)
+    assert (coming.gpus, coming.job.elastic) == (2, None), "on its way it is nobody's to move"
+    stage.round(1.0, 2)
+    running = stage.entry("1")
+    assert isinstance(running, Running)
+    assert (running.gpus, running.job.gpus, running.job.elastic) == (2, 2, None), "rigid until it reports"
+    stage.report("1")
+    assert stage.entry("1").job.elastic == Elastic(8, 1, 8, pinned=True)
+    assert stage.entry("1").job.gpus == 4, "what its user wrote is not forgotten"
+
+
+@pytest.mark.parametrize("text", ["start=0", "start=9", "start=x", "start="])
+def test_a_first_start_outside_of_the_range_is_refused(stage: Stage, text: str) -> None:
+    stage.submit("1", 4, comment=f"lucid:elastic=1-8,{text}")
+    assert stage.entry("1").job.elastic is None
+    assert "within 1-8 is wanted" in stage.cluster.elastic()["1"]
+
+
+def test_a_first_start_that_is_not_asked_for_is_at_the_size_written(stage: Stage) -> None:
+    stage.submit("1", 4)
+    assert stage.entry("1").job.elastic is None
+    assert stage.entry("1").job.gpus == 4

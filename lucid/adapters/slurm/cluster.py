@@ -101,7 +101,7 @@ class SlurmCluster:
             if self._daemon.profiling_partition:
                 able.add(Capability.PROFILE)
             if self._daemon.elastic.reports_dir:
-                able.add(Capability.RESIZE)
+                able |= {Capability.RESIZE, Capability.ADAPT}
         return frozenset(able)
 
     @property

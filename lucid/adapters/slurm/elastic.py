@@ -1,7 +1,9 @@
 """Elastic jobs: what a user opts in to, by the job's comment, and what keeps a job at its size all the same. Pure.
 
-``lucid:elastic=1-8[,batch=256:4096][,epochs=30]`` is a word of the comment. The user says by it that the job writes a
-checkpoint at SIGTERM, goes on from it when it is started again, and can do so on any number of GPUs in the range.
+``lucid:elastic=1-8[,batch=256:4096][,epochs=30][,start=1]`` is a word of the comment. The user says by it that the
+job writes a checkpoint at SIGTERM, goes on from it when it is started again, and can do so on any number of GPUs in
+the range. ``start=1``: before it has reported anything, too, it may be started on fewer GPUs than the user wrote, on
+so many at the least.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ _WORD = re.compile(r"(?:^|[\s,;])lucid:elastic=([^\s;]*)")
 @dataclass(frozen=True, slots=True)
 class Wish:
     """``limits``: what the comment asks for; ``None`` where it asks for nothing, or for what cannot be read, and then
-    ``why`` says what."""
+    ``why`` says what. ``start``: on how many GPUs at the least it may start before it has reported."""
 
     limits: Elastic | None = None
     why: str = ""
+    start: int | None = None
 
 
 @lru_cache(maxsize=4096)
@@ -46,7 +49,7 @@ def elastic_wish(comment: str) -> Wish:
     size = _pair(first, "-", _MOST_GPUS)
     if size is None:
         return _bad(first, f"a range of GPUs is wanted, as 1-8, of {_MOST_GPUS} at the most")
-    batch, epochs = (1, 1), None
+    batch, epochs, start = (1, 1), None, None
     for item in rest:
         key, _, value = item.partition("=")
         if key == "batch":
@@ -58,8 +61,12 @@ def elastic_wish(comment: str) -> Wish:
             epochs = _positive(value)
             if epochs is None:
                 return _bad(item, "a number of epochs above 0 is wanted, as epochs=30")
+        elif key == "start":
+            start = digits(value)
+            if start is None or not size[0] <= start <= size[1]:
+                return _bad(item, f"a number of GPUs within {size[0]}-{size[1]} is wanted, as start={size[0]}")
     low, high = batch
-    return Wish(Elastic(size[1], size[0], low, low, high, 1, high, epochs=epochs))
+    return Wish(Elastic(size[1], size[0], low, low, high, 1, high, epochs=epochs), start=start)
 
 
 def _bad(item: str, wanted: str) -> Wish:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 
 from lucid.adapters.bounded import digits
 from lucid.adapters.slurm.elastic import elastic_wish, rigid_because, written_gpus
 from lucid.adapters.slurm.facts import parse_placement
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.reports import Report, Reports
+from lucid.adapters.slurm.reports import Report, Reports, Said
+from lucid.adapters.slurm.step_models import StepModels
 from lucid.adapters.store.port import JobNote
 from lucid.config import ElasticSettings
 from lucid.core.job import Elastic, Progress
@@ -22,7 +24,7 @@ __all__ = ["NOT_ELASTIC", "ElasticJobs", "Elasticity"]
 class Elasticity:
     """``limits``: between which a job may be resized now; ``None``: it keeps its GPUs. ``words``: of a job whose user
     opted in, how that stands. ``gpus``, ``nodes``, ``cpus``, ``mem_mib``: what its user asked for, where it has been
-    resized since; 0 where that is what Slurm shows."""
+    resized since; 0 where that is what Slurm shows. ``restart_s``: what the next restart is expected to cost it."""
 
     limits: Elastic | None = None
     progress: Progress | None = None
@@ -31,9 +33,11 @@ class Elasticity:
     nodes: int = 0
     cpus: int = 0
     mem_mib: int = 0
+    restart_s: float | None = None
 
 
 NOT_ELASTIC = Elasticity()
+_RESTARTS_KEPT = 200
 
 
 class ElasticJobs:
@@ -43,6 +47,9 @@ class ElasticJobs:
         self._settings = settings
         self._resizes = resizes
         self.reports = Reports(settings.reports_dir)
+        self._models = StepModels()
+        self._restarts_s: dict[str, float] = {}
+        """What the last restart of each job took, of the jobs restarted last."""
         self.words: dict[str, str] = {}
         """How it stands with each job whose user opted in, as last looked at."""
 
@@ -59,15 +66,23 @@ class ElasticJobs:
         report = None
         if limits is not None and not why:
             report = self.reports.of(record.id, record.uid, now_s)
+            waits = record.pending and not _on_its_way(record, note)
+            if report is None and waits and wish is not None and wish.start is not None:
+                limits, words = _first_start(limits, wish.start, written_gpus(record, note))
+                self.words[record.id] = words
+                return Elasticity(limits)
             why = self._keeps(record, note, report, now_s)
-        progress = None if report is None else report.progress
-        self.words[record.id] = why or _standing(note, limits, progress)
+        progress = None
+        if report is not None and report.said is not None:
+            limits, progress = self._told(record.id, limits, report.said, now_s)
+        restart_s = self._restart_s(record.id, note)
+        self.words[record.id] = why or _standing(note, limits, progress, restart_s)
         free = limits if not why else None
         on_its_way = _on_its_way(record, note)
         if on_its_way:
             return Elasticity(None, progress, self.words[record.id], placement_gpus(on_its_way))
         if not (record.pending or free is not None) or note is None or not noted:
-            return Elasticity(free, progress, self.words[record.id])
+            return Elasticity(free, progress, self.words[record.id], restart_s=restart_s)
         written = note.as_written
         return Elasticity(
             free,
@@ -77,11 +92,34 @@ class ElasticJobs:
             digits(written.get("num_nodes", "")) or 0,
             digits(written.get("num_cpus", "")) or 0,
             digits(written.get("mem_mib", "")) or 0,
+            restart_s,
         )
+
+    def _told(self, job_id: str, limits: Elastic | None, said: Said, now_s: float) -> tuple[Elastic | None, Progress]:
+        """The job's limits and its progress by what its comment and its report say."""
+        limits, progress = limits and _narrowed(limits, said), said.progress
+        if limits is None or not _knows_batch(limits):
+            return limits, replace(progress, step_model=())  # a model of step times says nothing of unknown batches
+        if not progress.step_model:
+            progress = replace(progress, step_model=self._models.of(job_id, said.profile, now_s))
+        return limits, progress
+
+    def _restart_s(self, job_id: str, note: JobNote | None) -> float:
+        """What a restart of this job is expected to cost: what its last one took, else the median of the jobs that
+        were restarted last, else what the administrator guesses."""
+        if note is not None and note.restart_s > 0:
+            if self._restarts_s.get(job_id) != note.restart_s:
+                self._restarts_s.pop(job_id, None)
+                self._restarts_s[job_id] = note.restart_s
+                if len(self._restarts_s) > _RESTARTS_KEPT:
+                    del self._restarts_s[next(iter(self._restarts_s))]
+            return note.restart_s
+        return median(self._restarts_s.values()) if self._restarts_s else self._settings.restart_s
 
     def forget_all_but(self, alive: Collection[str]) -> None:
         """Jobs that have left."""
         self.reports.forget_all_but(alive)
+        self._models.forget_all_but(alive)
         self.words = {job_id: words for job_id, words in self.words.items() if job_id in alive}
 
     def _not_here(self) -> str:
@@ -114,7 +152,42 @@ def _on_its_way(record: SlurmJob, note: JobNote | None) -> Placement:
     return parse_placement(note.going_to or (note.where if record.pending and not record.held else ""))
 
 
-def _standing(note: JobNote | None, limits: Elastic | None, progress: Progress | None) -> str:
+def _knows_batch(limits: Elastic) -> bool:
+    return limits.most_batch > 1
+
+
+def _narrowed(limits: Elastic, said: Said) -> Elastic:
+    """The limits of a comment, narrowed by what the job itself reports. A job whose batch size nobody has said keeps
+    the one that it has, whatever that is: then only its number of GPUs bounds it."""
+    low, high = limits.init_batch, limits.most_batch
+    if said.batch_range is not None:
+        first, last = said.batch_range
+        low, high = (first, last) if not _knows_batch(limits) else (min(max(first, low), high), min(last, high))
+        high = max(low, high)
+    elif not _knows_batch(limits):
+        low = high = said.progress.batch
+        if low <= 1:
+            return replace(limits, batch=limits.max_gpus, pinned=True)
+    least, most = (1, high) if said.atomic_range is None else said.atomic_range
+    least = min(least, high)
+    return replace(
+        limits,
+        batch=low,
+        init_batch=low,
+        most_batch=high,
+        atomic_min=least,
+        atomic_max=max(min(most, high), least),
+    )
+
+
+def _first_start(limits: Elastic, least: int, gpus: int) -> tuple[Elastic, str]:
+    """Of a job that nobody knows yet: on how many GPUs it may start, and that in words."""
+    most = max(gpus, least)
+    words = f"it may start on {least} to {most} GPUs; afterwards it is not resized before its first report"
+    return replace(limits, min_gpus=least, max_gpus=most), words
+
+
+def _standing(note: JobNote | None, limits: Elastic | None, progress: Progress | None, restart_s: float) -> str:
     if limits is None or progress is None:
         return "it is not resized: its comment no longer says lucid:elastic="
     words = (
@@ -122,4 +195,10 @@ def _standing(note: JobNote | None, limits: Elastic | None, progress: Progress |
     )
     if note is not None and note.restart_s:
         words += f"; its last restart took {note.restart_s:.1f} s"
+    else:
+        words += f"; a restart is taken to cost {restart_s:.1f} s"
+    if progress.step_model and progress.gradient is not None:
+        words += "; its step times and gradients are known"
+    elif progress.step_model:
+        words += "; it has not reported its gradient's statistics"
     return words

@@ -18,21 +18,46 @@ from typing import Any
 from lucid.adapters.bounded import MOST
 from lucid.core.job import Progress
 
-__all__ = ["Report", "Reports", "progress_of"]
+__all__ = ["Profile", "Report", "Reports", "Said", "progress_of", "said_in"]
 
 LARGEST_BYTES = 1 << 16
 _MOST_PAIRS = 1024
 _MOST_EPOCHS, _MOST_EPOCH_S, _MOST_GPUS = 1e9, 1e7, 4096
+_MOST_BATCH = 1 << 40
+_MOST_ROWS = 64
+_LEAST_STEP_S, _MOST_STEP_S = 1e-6, 1e5
+_NOTHING_S = 1e-8
+"""Stands for 0 in a model of step times: one of nothing but zeros would be infinitely fast."""
+_PARAMETERS = 7
+"""Of Pollux's model of step times; the last is gamma, from 1 to 10."""
+Profile = tuple[tuple[int, int, int, float, float], ...]
+"""Rows of nodes, GPUs, samples a GPU a pass, mean seconds of a pass without a step, and of the last one of a step."""
 _Stamp = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """What a report says. ``batch_range``: the initial and the largest total batch size; ``atomic_range``: fewest and
+    most samples on one GPU in one pass; ``None`` where it does not say."""
+
+    progress: Progress
+    profile: Profile = ()
+    batch_range: tuple[int, int] | None = None
+    atomic_range: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """What a job has reported (``progress``), or why its file is refused, and since when it stands there, Unix s."""
+    """What a job has reported (``said``), or why its file is refused, and since when it stands there, Unix s."""
 
     at_s: float
-    progress: Progress | None = None
+    said: Said | None = None
     refused: str = ""
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far it is; ``None`` where the file is refused."""
+        return None if self.said is None else self.said.progress
 
 
 class Reports:
@@ -76,7 +101,7 @@ class Reports:
         finally:
             os.close(fd)
         try:
-            report = Report(now_s, progress_of(content))
+            report = Report(now_s, said_in(content))
         except ValueError as error:
             return self._refuse(job_id, stamp, now_s, str(error))
         self._seen[job_id] = stamp, report
@@ -97,6 +122,15 @@ def progress_of(content: bytes) -> Progress:
     """The progress that a file tells.
 
     Raises:
+        ValueError: as ``said_in``.
+    """
+    return said_in(content).progress
+
+
+def said_in(content: bytes) -> Said:
+    """What a file tells.
+
+    Raises:
         ValueError: saying by which rule it is refused.
     """
     try:
@@ -108,7 +142,10 @@ def progress_of(content: bytes) -> Progress:
     gradient = _numbers(data, "gradient", 0.0, 2)
     if len(gradient) not in (0, 2):
         raise ValueError("gradient is not two numbers")
-    return Progress(
+    model = _numbers(data, "step_model", 0.0, _PARAMETERS)
+    if model and (len(model) != _PARAMETERS or max(model) > _MOST_STEP_S or not 1.0 <= model[-1] <= 10.0):
+        raise ValueError(f"step_model is not {_PARAMETERS} numbers up to {_MOST_STEP_S:g}, the last from 1 to 10")
+    progress = Progress(
         epochs=_number(data.get("epochs", 0), "epochs", 0.0, _MOST_EPOCHS),
         epoch_s=tuple(
             (int(gpus), seconds)
@@ -116,9 +153,10 @@ def progress_of(content: bytes) -> Progress:
         ),
         losses=tuple(_pairs(data, "losses", (0.0, _MOST_EPOCHS), (-1e12, 1e12))),
         batch=int(_number(data.get("batch", 0), "batch", 0.0, 1e12)),
-        step_model=tuple(_numbers(data, "step_model", -float(MOST), 16)),
+        step_model=tuple(max(value, _NOTHING_S) for value in model),
         gradient=(gradient[0], gradient[1]) if gradient else None,
     )
+    return Said(progress, _profile(data), _range(data, "batch_range"), _range(data, "atomic_range"))
 
 
 def _number(value: Any, name: str, least: float, most: float) -> float:
@@ -143,3 +181,38 @@ def _pairs(
     if any(not isinstance(pair, list) or len(pair) != 2 for pair in values):
         raise ValueError(f"{name} is not a list of pairs")
     return [(_number(a, name, *first), _number(b, name, *second)) for a, b in values]
+
+
+def _range(data: Mapping[str, Any], name: str) -> tuple[int, int] | None:
+    values = data.get(name)
+    if values is None:
+        return None
+    if not isinstance(values, list) or len(values) != 2:
+        raise ValueError(f"{name} is not two numbers")
+    low, high = (_whole(value, name, _MOST_BATCH) for value in values)
+    if low > high:
+        raise ValueError(f"{name} begins with the larger number")
+    return low, high
+
+
+def _profile(data: Mapping[str, Any]) -> Profile:
+    rows = data.get("profile", [])
+    if not isinstance(rows, list) or len(rows) > _MOST_ROWS:
+        raise ValueError(f"profile is not a list of at most {_MOST_ROWS} rows")
+    found = []
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 5:
+            raise ValueError("profile has a row that is not five numbers")
+        nodes, gpus = (_whole(value, "profile", _MOST_GPUS) for value in row[:2])
+        if nodes > gpus:
+            raise ValueError("profile has a row with more nodes than GPUs")
+        accumulation_s, step_s = (_number(value, "profile", _LEAST_STEP_S, _MOST_STEP_S) for value in row[3:])
+        found.append((nodes, gpus, _whole(row[2], "profile", _MOST_BATCH), accumulation_s, step_s))
+    return tuple(found)
+
+
+def _whole(value: Any, name: str, most: int) -> int:
+    number = _number(value, name, 1, most)
+    if number != int(number):
+        raise ValueError(f"{name} has {number:g} where a whole number is wanted")
+    return int(number)

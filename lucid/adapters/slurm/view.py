@@ -118,6 +118,7 @@ class Viewer:
             node.out,
             cpus,
             mem,
+            gpu_type=node.gpu_types[0] if len({*node.gpu_types}) == 1 else "",
         )
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> Job:
@@ -128,7 +129,7 @@ class Viewer:
         nodes = facts.nodes if record.request.whole_nodes else None
         rest = (note, home, defaults, nodes, facts.pool, self._features_of(home, facts))
         asks = self.elastic.of(record, note, facts.now_s)
-        key = (*rest, asks if asks is NOT_ELASTIC else replace(asks, progress=None, words=""))
+        key = (*rest, asks if asks is NOT_ELASTIC else replace(asks, progress=None, words="", restart_s=None))
         before = self._made.get(record.id)
         if before is not None and before[0] is record and before[1] == key:
             return before[2]
@@ -279,6 +280,8 @@ class Viewer:
     def _entry(
         self, record: SlurmJob, note: JobNote | None, placement: Placement, start_s: float, facts: Facts
     ) -> Running:
+        job = self.job(record, note, facts)
+        asks = self.elastic.of(record, note, facts.now_s)
         known = note or JobNote(record.id)
         packs = facts.modes.get(self._ownership.home(record, note)) is Mode.PACK
         settled = record.state == "RUNNING" and not record.completing
@@ -292,7 +295,7 @@ class Viewer:
         )
         joinable = settled and (not packs or record.request.shards) and not (known.alone or record.unread)
         return Running(
-            self.job(record, note, facts),
+            job,
             start_s,
             placement,
             Stage.PROFILE if in_profiling else Stage.MAIN,
@@ -301,7 +304,8 @@ class Viewer:
             record.restarts,
             None,
             not joinable,
-            self.elastic.of(record, note, facts.now_s).progress,
+            asks.progress,
+            restart_s=asks.restart_s,
         )
 
 

@@ -11,21 +11,15 @@ from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Requeue, 
 from lucid.core.job import Elastic, Pending, Running, Stage
 from lucid.core.ledger import Ledger
 from lucid.core.placement import NodeGpus, Placement
-from lucid.core.reason import FairOrder, FreeGpus, NextRound, Preempted, Reason
+from lucid.core.reason import FairOrder, FreeGpus, Preempted, Reason
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import no_place
 
-__all__ = ["Desk", "Entry", "limits_of", "most_of", "wait_for_round"]
+__all__ = ["Desk", "Entry", "limits_of", "most_of"]
 
 Ints = NDArray[np.intp]
 Entry = Pending | Running
-
-
-def wait_for_round(partition: Partition, at_s: float) -> PartitionPlan:
-    """All jobs wait for the round at ``at_s``."""
-    hold = Hold((NextRound(at_s),))
-    return PartitionPlan(dict.fromkeys((e.job.id for e in partition.pending), hold), wake_s=at_s)
 
 
 def limits_of(entry: Entry) -> Elastic:

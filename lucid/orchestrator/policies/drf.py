@@ -10,10 +10,10 @@ from lucid.config import OptimusSettings
 from lucid.core.decision import PartitionPlan
 from lucid.core.ports import Capability
 from lucid.core.reason import Allotted
-from lucid.core.rounding import next_round_s
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policies.desk import Desk, limits_of, most_of, wait_for_round
-from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.policies.desk import Desk, limits_of, most_of
+from lucid.orchestrator.policies.worth import keep_unless_worth, stacked
+from lucid.orchestrator.rounds import RoundPolicy, after_round_s
 from lucid.systems.optimus import Claim, fair_shares, pick_node
 
 __all__ = ["DrfPolicy"]
@@ -21,7 +21,7 @@ __all__ = ["DrfPolicy"]
 Ints = NDArray[np.intp]
 
 
-class DrfPolicy(PartitionPolicy):
+class DrfPolicy(RoundPolicy):
     """Decides at Optimus's rounds. A worker is a GPU, so the dominant resource of each job is the GPU. Who keeps his
     number of GPUs keeps his GPUs."""
 
@@ -29,16 +29,10 @@ class DrfPolicy(PartitionPolicy):
     needs = frozenset({Capability.RESIZE, Capability.PREEMPT})
 
     def __init__(self, settings: OptimusSettings) -> None:
-        super().__init__()
-        self._interval_s = settings.interval_s
+        super().__init__(settings.interval_s)
 
-    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        """Share out anew at a round, wait for it between rounds."""
-        if not partition.pending and not partition.running:
-            return PartitionPlan({})
-        at_s = next_round_s(snapshot.now_s, self._interval_s)
-        if at_s > snapshot.now_s:
-            return wait_for_round(partition, at_s)
+    def plan_round(self, partition: Partition, snapshot: Snapshot, memory: object) -> PartitionPlan:  # noqa: ARG002
+        """Share out anew."""
         desk = Desk(partition)
         entries = sorted(desk.entries, key=lambda e: (e.job.submit_s, e.job.rank))
         total = float(desk.capacity.sum())
@@ -61,9 +55,13 @@ class DrfPolicy(PartitionPolicy):
                     break
                 row[node] += 1
                 used[node] += 1.0
+        # as fast as it has GPUs: the rule asks no job how fast it is
+        found = stacked([rows[entry.job.id] for entry in entries], desk)
+        kept = keep_unless_worth(desk, entries, found, lambda _, row: float(row.sum()), snapshot.now_s)
+        given = {entry.job.id: row for entry, row in zip(entries, kept, strict=True)}
         why = {
             str(c.job_id): Allotted("share of the GPUs", units[c.job_id], c.most, units[c.job_id] / max(total, 1.0))
             for c in claims
         }
-        desk.deal(rows, why)
-        return desk.plan(snapshot.now_s + self._interval_s if entries else None)
+        desk.deal(given, why)
+        return desk.plan(after_round_s(snapshot.now_s, self.interval_s) if entries else None)

@@ -68,6 +68,8 @@ class _Job:
     epochs: float
     epoch_s: Floats
     gpus: int
+    restart_s: float = 0.0
+    """What a resize costs it, s, where that is measured; nothing in a replay, as the document has it."""
 
     @property
     def id(self) -> str:
@@ -83,7 +85,8 @@ class _Job:
 
 def _job(entry: Pending | Running, limits: Elastic, found: Prediction | None) -> _Job:
     """Epochs left and epoch times as known: reported ones before preset ones (E13). Without preset ones: times
-    inverse in the number of GPUs, from the last one reported. Without either: one epoch."""
+    inverse in the number of GPUs, from the last one reported. Where nobody said how many epochs: as many again as
+    done, and one at the least."""
     most = limits.max_gpus
     reported = [gpus * seconds for gpus, seconds in entry.progress.epoch_s] if entry.progress is not None else []
     one_s = reported[-1] if reported and reported[-1] > 0 else 60.0
@@ -95,9 +98,9 @@ def _job(entry: Pending | Running, limits: Elastic, found: Prediction | None) ->
         for gpus, epoch_s in entry.progress.epoch_s:
             if 1 <= gpus <= most and epoch_s > 0:
                 times.record(gpus, epoch_s)
-    epochs = (found.epochs if found is not None else None) or limits.epochs or done + 1.0
-    gpus = entry.gpus if isinstance(entry, Running) else 0
-    return _Job(entry, limits, max(epochs - done, 0.0), times.times(), gpus)
+    epochs = (found.epochs if found is not None else None) or limits.epochs or max(2.0 * done, done + 1.0)
+    gpus, restart_s = (entry.gpus, entry.restart_s or 0.0) if isinstance(entry, Running) else (0, 0.0)
+    return _Job(entry, limits, max(epochs - done, 0.0), times.times(), gpus, restart_s)
 
 
 class _Desk:
@@ -164,7 +167,7 @@ class _Desk:
         for _ in range(_MOST_ROUNDS):
             need = asked + sum(job.limits.min_gpus for job in line)
             spare = total - sum(job.limits.min_gpus - 1 for job in jobs)
-            plan = rescale([job.virtual(width) for job in jobs], need, spare)
+            plan = rescale([job.virtual(width) for job in jobs], need, spare, [job.restart_s for job in jobs])
             for job in jobs:
                 if job.id in plan.gpus:
                     job.gpus = plan.gpus[job.id] + job.limits.min_gpus - 1

@@ -15,10 +15,10 @@ from lucid.core.decision import PartitionPlan
 from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Allotted
-from lucid.core.rounding import next_round_s
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policies.desk import Desk, Entry, limits_of, most_of, wait_for_round
-from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.policies.desk import Desk, Entry, limits_of, most_of
+from lucid.orchestrator.policies.worth import keep_unless_worth, stacked
+from lucid.orchestrator.rounds import RoundPolicy, after_round_s
 from lucid.systems.optimus import OptimusJob, SpeedEstimator, allocate, end_epoch, merge_points, next_probe
 
 __all__ = ["OptimusPolicy"]
@@ -42,40 +42,34 @@ class _Memory:
     present: Mapping[str, tuple[str, float]] = field(default_factory=dict)
 
 
-class OptimusPolicy(PartitionPolicy):
-    """Decides at multiples of the interval only.
-
-    With ``fitted`` the epochs that a job takes come from its loss curve or from jobs of its type (those of the
+class OptimusPolicy(RoundPolicy):
+    """With ``fitted`` the epochs that a job takes come from its loss curve or from jobs of its type (those of the
     same name), and its speed from a fit to what it and they have shown; an unknown job runs on numbers
     of GPUs chosen by lot until it is known (O9). Otherwise both are the predictor's.
     """
 
-    needs = frozenset({Capability.RESIZE, Capability.PREEMPT})
-
     def __init__(self, name: str, settings: OptimusSettings, *, fitted: bool) -> None:
-        super().__init__()
+        super().__init__(settings.interval_s)
         self.name = name
         self._settings = settings
         self._fitted = fitted
+        self.needs = frozenset({Capability.RESIZE, Capability.PREEMPT} | (set() if fitted else {Capability.ORACLE}))
         self._fits: dict[str, SpeedEstimator] = {}
 
-    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        """Allocate anew at a round, wait for it between rounds."""
-        found = snapshot.memory.get(partition.name)
-        memory = found if isinstance(found, _Memory) else _Memory()
-        if not partition.pending and not partition.running:
-            return PartitionPlan({}, memory=found)
+    def idle_plan(self, partition: Partition, memory: object) -> PartitionPlan | None:
+        """What was learnt is kept while nobody is there."""
+        return None if partition.pending or partition.running else PartitionPlan({}, memory=memory)
+
+    def plan_round(self, partition: Partition, snapshot: Snapshot, memory: object) -> PartitionPlan:
+        """Allocate anew."""
+        learnt = memory if isinstance(memory, _Memory) else _Memory()
         now_s = snapshot.now_s
-        at_s = next_round_s(now_s, self._settings.interval_s)
-        if at_s > now_s:
-            waiting = wait_for_round(partition, at_s)
-            return PartitionPlan(waiting.decisions, wake_s=at_s, memory=found)
         desk = Desk(partition)
         entries = sorted(desk.entries, key=lambda e: (e.job.submit_s, e.job.rank))
         total = int(desk.capacity.sum())
         if self._fitted:
-            memory = _learn(memory, entries)
-            jobs, probes = self._fitted_jobs(entries, memory, now_s)
+            learnt = _learn(learnt, entries)
+            jobs, probes = self._fitted_jobs(entries, learnt, now_s)
         else:
             measured = self._settings.epochs_left == "measured"
             jobs, probes = [_known_job(e, snapshot.predictions.get(e.job.id), measured) for e in entries], {}
@@ -83,13 +77,23 @@ class OptimusPolicy(PartitionPolicy):
         tasks = allocate(jobs, (0.0, 0.0, 0.0, float(total)), stop="exhausted").tasks
         wanted = {str(job_id): workers for job_id, (_, workers) in tasks.items()}
         _probe(wanted, probes, total)
-        rows = _rows(desk, entries, wanted)
+        found = _rows(desk, entries, wanted)
+
+        def speed(j: int, row: Ints) -> float:
+            gpus = int(row.sum())
+            known = jobs[j].speed(gpus, gpus) if gpus else 0.0
+            return np.nan if known is None else known
+
+        ids = [entry.job.id for entry in entries]
+        kept = keep_unless_worth(desk, entries, stacked([found[job_id] for job_id in ids], desk), speed, now_s)
+        rows = dict(zip(ids, kept, strict=True))
         why = {
-            job.job_id: Allotted("epochs left", wanted.get(entry.job.id, 0), most_of(entry), max(job.epochs, 0.0))
+            job.job_id: Allotted("epochs left", int(rows[entry.job.id].sum()), most_of(entry), max(job.epochs, 0.0))
             for entry, job in zip(entries, jobs, strict=True)
         }
         desk.deal(rows, {str(job_id): reason for job_id, reason in why.items()})
-        return desk.plan(now_s + self._settings.interval_s if entries else None, memory if self._fitted else None)
+        due_s = after_round_s(now_s, self.interval_s) if entries else None
+        return desk.plan(due_s, learnt if self._fitted else None)
 
     def _fitted_jobs(
         self, entries: list[Entry], memory: _Memory, now_s: float

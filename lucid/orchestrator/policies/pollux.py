@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from lucid.config import PolluxSettings
 from lucid.core.decision import PartitionPlan
+from lucid.core.job import Running
 from lucid.core.ports import Capability
 from lucid.core.reason import Allotted
-from lucid.core.rounding import next_round_s
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policies.desk import Desk, Entry, limits_of, wait_for_round
+from lucid.orchestrator.policies.desk import Desk, Entry, limits_of
 from lucid.orchestrator.policies.queue import attained_s
-from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.policies.worth import keep_unless_worth, restarts_s
+from lucid.orchestrator.rounds import RoundPolicy, after_round_s
 from lucid.systems.pollux import (
     BatchLimits,
     GoodputModel,
@@ -34,6 +35,8 @@ from lucid.systems.pollux import (
 
 __all__ = ["PolluxPolicy", "reported_job"]
 
+Ints = NDArray[np.intp]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Memory:
@@ -45,28 +48,21 @@ class _Memory:
     population: NDArray[np.int32]
 
 
-class PolluxPolicy(PartitionPolicy):
-    """Decides at multiples of the interval only. Needs no estimate: it uses what the jobs report."""
+class PolluxPolicy(RoundPolicy):
+    """Needs no estimate: it uses what the jobs report."""
 
     name = "pollux"
     needs = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.PREEMPT})
 
     def __init__(self, settings: PolluxSettings) -> None:
-        super().__init__()
+        super().__init__(settings.interval_s)
         self._settings = settings
         self._goodputs: dict[str, Goodputs] = {}
         """By partition, what the last round has worked out: the same again where a job reports nothing new."""
 
-    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        """Search for the best allocation at a round, wait for it between rounds."""
-        if not partition.pending and not partition.running:
-            return PartitionPlan({})
+    def plan_round(self, partition: Partition, snapshot: Snapshot, memory: object) -> PartitionPlan:
+        """Search for the best allocation."""
         now_s, settings = snapshot.now_s, self._settings
-        at_s = next_round_s(now_s, settings.interval_s)
-        memory = snapshot.memory.get(partition.name)
-        if at_s > now_s:
-            waiting = wait_for_round(partition, at_s)
-            return PartitionPlan(waiting.decisions, wake_s=at_s, memory=memory)
         desk = Desk(partition)
         # jobs that had least come first where two want the same GPU
         entries = sorted(desk.entries, key=lambda e: (attained_s(e, now_s), e.job.submit_s, e.job.rank))
@@ -76,12 +72,12 @@ class PolluxPolicy(PartitionPolicy):
         total = int(desk.capacity.sum())
         jobs = [reported_job(entry, now_s) for entry in entries]
         speedups = SpeedupTable(jobs, max(total, 1), known=self._goodputs.get(partition.name))
-        nodes = len(desk.capacity)
+        nodes, delays_s = len(desk.capacity), restarts_s(entries, settings.restart_s)
         found = search(
             speedups,
             desk.capacity,
             desk.base(entries),
-            restart_factors([job.age_s for job in jobs], [job.restarts for job in jobs], settings.restart_s),
+            restart_factors([job.age_s for job in jobs], [job.restarts for job in jobs], delays_s),
             np.random.default_rng((settings.seed, int(now_s))),
             objective=Objective(p=settings.p, scale=nodes / max(total, 1)),
             options=SearchOptions(
@@ -92,12 +88,22 @@ class PolluxPolicy(PartitionPolicy):
             blocked=desk.crossed,
         )
         self._goodputs[partition.name] = speedups.known
-        rows = found.allocation
+
+        def speed(j: int, row: Ints) -> float:
+            gpus = min(int(row.sum()), int(speedups.most[j]))
+            return float(speedups(np.array([j]), np.array([int((row > 0).sum() > 1)]), np.array([gpus]))[0])
+
+        wanted = found.allocation.astype(np.intp)
+        rows = keep_unless_worth(desk, entries, wanted, speed, now_s)
+        worth = [
+            float(value) if np.array_equal(row, want) else speed(j, row)
+            for j, (value, row, want) in enumerate(zip(found.speedups, rows, wanted, strict=True))
+        ]
         desk.deal(
             {entry.job.id: row for entry, row in zip(entries, rows, strict=True)},
             {
-                entry.job.id: Allotted("speedup", int(row.sum()), job.max_replicas, float(value))
-                for entry, job, row, value in zip(entries, jobs, rows, found.speedups, strict=True)
+                entry.job.id: Allotted("speedup", int(row.sum()), job.max_replicas, value)
+                for entry, job, row, value in zip(entries, jobs, rows, worth, strict=True)
             },
         )
         kept = _Memory(
@@ -106,7 +112,7 @@ class PolluxPolicy(PartitionPolicy):
             tuple(node.name for node in partition.nodes),
             found.population,
         )
-        return desk.plan(now_s + settings.interval_s, kept)
+        return desk.plan(after_round_s(now_s, settings.interval_s), kept)
 
 
 def reported_job(entry: Entry, now_s: float) -> PolluxJob:
@@ -115,6 +121,8 @@ def reported_job(entry: Entry, now_s: float) -> PolluxJob:
     least, most = (limits.batch,) * 2 if limits.pinned else (limits.init_batch, limits.most_batch)
     batch = BatchLimits(least, most, limits.atomic_min, limits.atomic_max)
     largest = max((gpus for gpus, _ in progress.epoch_s), default=0) if progress is not None else 0
+    if isinstance(entry, Running) and entry.restart_s is not None:
+        largest = max(largest, entry.gpus)  # what it has on a real cluster, whether it has told of that or not
     model = None
     if progress is not None and progress.step_model and progress.gradient is not None:
         perf, grad = PerfParams(*progress.step_model), GradParams(*progress.gradient)

@@ -14,12 +14,12 @@ from lucid.core.job import Running
 from lucid.core.node import Node
 from lucid.core.ports import Capability
 from lucid.core.reason import Allotted
-from lucid.core.rounding import next_round_s
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policies.desk import Desk, Entry, limits_of, wait_for_round
+from lucid.orchestrator.policies.desk import Desk, Entry, limits_of
 from lucid.orchestrator.policies.pollux import reported_job
 from lucid.orchestrator.policies.queue import attained_s
-from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.policies.worth import keep_unless_worth, restarts_s
+from lucid.orchestrator.rounds import RoundPolicy, after_round_s
 from lucid.systems.pollux import Goodputs, PolluxJob, SpeedupTable, restart_factors
 from lucid.systems.sia import Bundle, Kind, bundles_of, choose, kinds_of, place, utilities
 
@@ -29,26 +29,21 @@ Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
 
 
-class SiaPolicy(PartitionPolicy):
-    """Decides at multiples of the interval only. Needs no estimate: it uses what the jobs report."""
+class SiaPolicy(RoundPolicy):
+    """Needs no estimate: it uses what the jobs report."""
 
     name = "sia"
     needs = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.PREEMPT})
 
     def __init__(self, settings: SiaSettings) -> None:
-        super().__init__()
+        super().__init__(settings.interval_s)
         self._settings = settings
         self._goodputs: dict[tuple[str, float], Goodputs] = {}
         """By partition and speed of its GPUs, what the last round has worked out."""
 
-    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        """Solve the program at a round, wait for it between rounds."""
-        if not partition.pending and not partition.running:
-            return PartitionPlan({})
+    def plan_round(self, partition: Partition, snapshot: Snapshot, memory: object) -> PartitionPlan:  # noqa: ARG002
+        """Solve the program."""
         now_s, settings = snapshot.now_s, self._settings
-        at_s = next_round_s(now_s, settings.interval_s)
-        if at_s > now_s:
-            return wait_for_round(partition, at_s)
         desk = Desk(partition)
         entries = sorted(desk.entries, key=lambda e: (attained_s(e, now_s), e.job.submit_s, e.job.rank))
         if not entries:
@@ -63,7 +58,9 @@ class SiaPolicy(PartitionPolicy):
         present = [_bundle_of(row, bundles, kinds) for row in base]
         goodput = self._goodput(partition, entries, jobs, bundles, kinds)
         least = [limits_of(entry).min_gpus for entry in entries]
-        restart = restart_factors([job.age_s for job in jobs], [job.restarts for job in jobs], settings.restart_s)
+        restart = restart_factors(
+            [job.age_s for job in jobs], [job.restarts for job in jobs], restarts_s(entries, settings.restart_s)
+        )
         chosen = choose(
             utilities(goodput, least, present, restart, settings.p),
             bundles,
@@ -77,7 +74,15 @@ class SiaPolicy(PartitionPolicy):
         wanted = {j: bundles[b] for j, b in enumerate(picked) if b >= 0}
         staying = {j: base[j] for j in wanted if picked[j] == present[j] and (base[j] <= desk.capacity).all()}
         placed = place(wanted, staying, kinds, len(partition.nodes))
-        rows = {j: placed.rows.get(j, np.zeros(len(partition.nodes), dtype=np.intp)) for j in range(len(entries))}
+        found = np.zeros((len(entries), len(partition.nodes)), dtype=np.intp)
+        for j, row in placed.rows.items():
+            found[j] = row
+
+        def speed(j: int, row: Ints) -> float:
+            bundle = _bundle_of(row, bundles, kinds)
+            return float(goodput[j, bundle]) if bundle >= 0 else 0.0
+
+        rows = keep_unless_worth(desk, entries, found, speed, now_s)
         worth = _normalised(goodput)
         desk.deal(
             {entry.job.id: rows[j] for j, entry in enumerate(entries)},
@@ -91,7 +96,7 @@ class SiaPolicy(PartitionPolicy):
                 for j, entry in enumerate(entries)
             },
         )
-        return desk.plan(now_s + settings.interval_s)
+        return desk.plan(after_round_s(now_s, settings.interval_s))
 
     def _goodput(
         self,

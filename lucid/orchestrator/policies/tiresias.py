@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 
 from lucid.config import TiresiasSettings
-from lucid.core.decision import Decision, Hold, PartitionPlan
+from lucid.core.decision import PartitionPlan
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Capability
-from lucid.core.reason import NextRound, Priority, Reason
-from lucid.core.rounding import ROUNDING, next_round_s
+from lucid.core.reason import Priority, Reason
+from lucid.core.rounding import ROUNDING
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import emptiest
 from lucid.orchestrator.policies.queue import attained_s, fill_quota
-from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.rounds import RoundPolicy, after_round_s
 
 __all__ = ["TiresiasPolicy"]
 
@@ -24,30 +24,26 @@ def _anywhere(ledger: Ledger, job: Job) -> Placement | None:
     return emptiest(ledger, job, job.gpus)
 
 
-class TiresiasPolicy(PartitionPolicy):
+class TiresiasPolicy(RoundPolicy):
     """Jobs that have had at most ``threshold_gpu_s`` GPU-seconds come before the rest; by submission within
-    each queue. Decides at multiples of ``interval_s`` only. Needs no estimate."""
+    each queue. Needs no estimate."""
 
     name = "tiresias"
     keeps_quotas = True
     needs = frozenset({Capability.PREEMPT})
 
     def __init__(self, settings: TiresiasSettings) -> None:
-        super().__init__()
+        super().__init__(settings.interval_s)
         self._threshold = settings.threshold_gpu_s
-        self._interval_s = settings.interval_s
         self._anywhere = settings.placement == "emptiest"
 
-    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        """Fill the quota of GPUs at a round, wait for it between rounds."""
-        if not partition.pending:
-            return PartitionPlan({})
+    def idle_plan(self, partition: Partition, memory: object) -> PartitionPlan | None:  # noqa: ARG002
+        """Nothing is decided while nobody waits."""
+        return None if partition.pending else PartitionPlan({})
+
+    def plan_round(self, partition: Partition, snapshot: Snapshot, memory: object) -> PartitionPlan:  # noqa: ARG002
+        """Fill the quota of GPUs."""
         now_s = snapshot.now_s
-        at_s = next_round_s(now_s, self._interval_s)
-        if at_s > now_s:
-            hold = Hold((NextRound(at_s),))
-            decisions: dict[str, Decision] = dict.fromkeys((e.job.id for e in partition.pending), hold)
-            return PartitionPlan(decisions, wake_s=at_s)
         both: list[Running | Pending] = [*partition.running, *partition.pending]
         keyed = [(attained_s(entry, now_s) * entry.job.gpus, entry) for entry in both]
         keyed.sort(key=lambda item: (item[0] > self._threshold, item[1].job.submit_s))
@@ -62,7 +58,7 @@ class TiresiasPolicy(PartitionPolicy):
         """The next round that could decide otherwise: the very next after an action, else the first at which
         a running job has crossed the threshold (arrivals and ends change the partition by themselves)."""
         if acted:
-            return now_s + self._interval_s
+            return after_round_s(now_s, self.interval_s)
         crossings = [
             now_s + (self._threshold / e.job.gpus - attained_s(e, now_s))
             for e in partition.running
@@ -71,4 +67,4 @@ class TiresiasPolicy(PartitionPolicy):
         if not crossings:
             return None
         # strictly past the threshold: at the crossing itself the job still counts as low
-        return (math.floor(min(crossings) / self._interval_s + ROUNDING) + 1) * self._interval_s
+        return (math.floor(min(crossings) / self.interval_s + ROUNDING) + 1) * self.interval_s

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from lucid.systems.elastic.dp import expand, reduce
 
@@ -60,7 +60,7 @@ class Resize:
     gpus: dict[Hashable, int]
 
 
-def rescale(running: Sequence[ElasticJob], waiting: int, total_gpus: int, restart_s: float = 0.0) -> Resize:
+def rescale(running: Sequence[ElasticJob], waiting: int, total_gpus: int, restart_s: ArrayLike = 0.0) -> Resize:
     """Admit, shrink or grow after an arrival or a completion (E1-E5).
 
     Waiting requests come before expansion (principle 3): idle GPUs go to them first, one each. If some

@@ -56,7 +56,7 @@ def _trace(choices: list[Ints], k: int) -> Ints:
 
 
 def expand(
-    epoch_s: ArrayLike, gpus: ArrayLike, epochs: ArrayLike, idle: int, restart_s: float = 0.0
+    epoch_s: ArrayLike, gpus: ArrayLike, epochs: ArrayLike, idle: int, restart_s: ArrayLike = 0.0
 ) -> tuple[Ints, float]:
     """Share out idle GPUs so that the remaining times fall by the most (E6, E9: eq. 3, Algorithm 1).
 
@@ -65,8 +65,8 @@ def expand(
         gpus: (m,) GPUs that each job has, 1..P.
         epochs: (m,) epochs that each job has left.
         idle: GPUs to share out; not all need be used (more can be slower).
-        restart_s: what a rescaled job loses, in the unit of ``epoch_s``. The paper leaves it out of the
-            objective (0); with it, a job is not restarted for less than the restart costs.
+        restart_s: what a rescaled job loses, in the unit of ``epoch_s``; of all jobs, or (m,) of each. The
+            paper leaves it out of the objective (0); with it, a job is not restarted for less than the restart costs.
 
     Returns:
         (m,) GPUs that each job gains, and the total time saved. Of several optima, one that uses the
@@ -79,9 +79,12 @@ def expand(
     if idle <= 0 or not len(s):
         return np.zeros(len(s), dtype=np.intp), 0.0
     table = []
-    for times, have, remaining in zip(f, s.tolist(), left.tolist(), strict=True):
-        gain = (times[have - 1] - times[have - 1 : have + idle]) * remaining
-        gain[1:] -= restart_s
+    costs = np.broadcast_to(np.asarray(restart_s, dtype=np.float64), s.shape)
+    for times, have, remaining, cost in zip(f, s.tolist(), left.tolist(), costs.tolist(), strict=True):
+        then = times[have - 1 : have + idle]
+        able = np.isfinite(then)  # infinite where it may not run: with no epoch left, too, that is no gain of 0
+        gain = np.where(able, (times[have - 1] - np.where(able, then, 0.0)) * remaining, -np.inf)
+        gain[1:] -= cost
         table.append(gain)
     total, choices = _best(table, idle)
     k = int(total.argmax())

@@ -54,16 +54,17 @@ def growth_cap(largest_ever: int, limits: BatchLimits | None = None) -> int:
     return cap if limits is None else min(cap, max(limits.max_replicas, 1))
 
 
-def restart_factors(age_s: ArrayLike, restarts: ArrayLike, delay_s: float = RESTART_S) -> Floats:
+def restart_factors(age_s: ArrayLike, restarts: ArrayLike, delay_s: ArrayLike = RESTART_S) -> Floats:
     """Factor on the speedup of a job whose allocation changes: (T - R d) / (T + d), at least 0 (P26).
 
     Args:
         age_s: T, (J,) seconds since submission.
         restarts: R, (J,) restarts so far.
-        delay_s: d, seconds that one restart takes.
+        delay_s: d, seconds that one restart takes; of all jobs, or (J,) of each.
     """
     age = np.asarray(age_s, dtype=np.float64)
-    factor = np.maximum(age - np.asarray(restarts) * delay_s, 0.0) / (age + delay_s)
+    delay = np.asarray(delay_s, dtype=np.float64)
+    factor = np.maximum(age - np.asarray(restarts) * delay, 0.0) / (age + delay)
     return np.asarray(factor, dtype=np.float64)
 
 

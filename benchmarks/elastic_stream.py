@@ -1,0 +1,213 @@
+"""The jobs of ``make demo-elastic``, and what the simulator expects of them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lucid.config import OverheadSettings, Settings
+from lucid.core.job import Elastic, Job, Progress
+from lucid.core.prediction import MeasuredRun
+from lucid.simulator.elastic.training import EpochTable, Training
+from lucid.simulator.layout import NodeShape
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.traces.record import Trace, TraceJob
+
+__all__ = ["NODES", "NODE_GPUS", "STEPS", "Model", "Small", "forecast", "small_jobs"]
+
+NODES, NODE_GPUS, STEPS, MOST_GPUS = 4, 4, 20, 8
+
+
+@dataclass(frozen=True)
+class Model:
+    """How fast a kind of job is: a pass over m samples on one GPU takes ``pass_s + sample_s * m``, and synchronising
+    ``sync_s`` within a node, twice as long across nodes, and a tenth more for each GPU beyond two."""
+
+    batch: int
+    pass_s: float
+    sample_s: float
+    sync_s: float
+
+    def step_s(self, nodes: int, gpus: int, local: int, passes: int = 1) -> float:
+        sync_s = 0.0 if gpus < 2 else self.sync_s * (2 if nodes > 1 else 1) * (1 + 0.1 * (gpus - 2))
+        return passes * (self.pass_s + self.sample_s * local) + sync_s
+
+    def epoch_s(self, gpus: int) -> float:
+        """With the initial batch, on as few nodes as can be."""
+        return STEPS * self.step_s(-(-gpus // NODE_GPUS), gpus, max(self.batch // gpus, 1))
+
+
+MODELS = (Model(64, 0.008, 0.092 / 64, 0.004), Model(128, 0.010, 0.390 / 128, 0.015))
+"""A small one, of which eight GPUs are worth 3.1, and a large one, of which they are worth 3.7, at the initial batch
+size."""
+
+
+@dataclass(frozen=True)
+class Small:
+    """One job, as its user submits it."""
+
+    at_s: float
+    gpus: int
+    epochs: int
+    model: Model
+    seed: int
+
+    @property
+    def alone_s(self) -> float:
+        """Seconds that it takes at the size that its user asks for."""
+        return self.epochs * self.model.epoch_s(self.gpus)
+
+    @property
+    def options(self) -> str:
+        """Of its program."""
+        m = self.model
+        return (
+            f"--epochs {self.epochs} --steps {STEPS} --batch {m.batch} --most {8 * m.batch} --pass-s {m.pass_s} "
+            f"--sample-s {m.sample_s:.6f} --sync-s {m.sync_s} --seed {self.seed}"
+        )
+
+
+def small_jobs(count: int, seed: int, mean_s: float) -> list[Small]:
+    """As users of a cluster for training submit: seven of ten ask for one GPU, two for two, one for four; four of
+    five take 60 to 90 s at that size, the others 180 to 240 s; submissions at random, ``mean_s`` apart on average."""
+    draw = random.Random(seed)
+    at_s, found = 0.0, []
+    for number in range(count):
+        gpus = draw.choices((1, 2, 4), (7, 2, 1))[0]
+        model = draw.choice(MODELS)
+        alone_s = draw.uniform(60, 90) if draw.random() < 0.8 else draw.uniform(180, 240)
+        found.append(Small(at_s, gpus, max(round(alone_s / model.epoch_s(gpus)), 1), model, 100 + number))
+        at_s += draw.expovariate(1 / mean_s)
+    return found
+
+
+# -- what the simulator expects ------------------------------------------------------------------------------------
+
+
+def forecast(wanted: Sequence[Small], policy: str, interval_s: float, restart_s: float) -> tuple[float, float]:
+    """Makespan and average JCT, s. ``restart_s``: what a restart takes."""
+    items = []
+    for number, one in enumerate(wanted):
+        m = one.model
+        limits = Elastic(MOST_GPUS, 1, m.batch, m.batch, 8 * m.batch, 1, 8 * m.batch, epochs=float(one.epochs))
+        job = Job(str(number), "vc-a", one.gpus, one.at_s, number, elastic=limits)
+        learning: Any = _Adapting(one) if policy == "pollux" else _table(one)
+        items.append(TraceJob(job, one.alone_s, learning=learning))
+    settings = Settings.model_validate(
+        {"policy": {"pollux": {"interval_s": interval_s, "restart_s": restart_s}}}
+        | {"overheads": OverheadSettings(rescale_s=restart_s, elastic_start_s=1.0).model_dump()}
+    )
+    scenario = Scenario(Trace("demo", tuple(items)), {"vc-a": NODES}, NodeShape(gpus=NODE_GPUS), settings=settings)
+    outcomes = simulate(scenario, policy).outcomes
+    return max(o.end_s for o in outcomes), sum(o.jct_s for o in outcomes) / len(outcomes)
+
+
+def _table(one: Small) -> EpochTable:
+    return EpochTable(float(one.epochs), tuple(one.model.epoch_s(gpus) for gpus in range(1, MOST_GPUS + 1)))
+
+
+class _Adapting:
+    """A job that chooses its batch. Its gradients by epoch are those of the program, run without its sleeps."""
+
+    def __init__(self, one: Small) -> None:
+        self.one = one
+        self.gradients = _gradients(one)
+
+    @property
+    def epochs(self) -> float:
+        return float(self.one.epochs)
+
+    def measured(self, most: int) -> MeasuredRun:
+        return _table(self.one).measured(most)
+
+    def epoch_s(self, most: int) -> tuple[float, ...]:
+        return _table(self.one).epoch_s(most)
+
+    def begin(self, job: Job, agent: bool) -> Training:  # noqa: ARG002 - part of the protocol
+        return _AdaptingTraining(self)
+
+
+class _AdaptingTraining:
+    """Progress in epochs at the initial batch size; each epoch has one noise of the gradient, and one batch."""
+
+    def __init__(self, truth: _Adapting) -> None:
+        self._truth, self._one, self._model = truth, truth.one, truth.one.model
+        self._layout: tuple[int, ...] = ()
+        self._delay_s = self._done = 0.0
+        self._batch, self._epoch_s = self._model.batch, math.inf
+        self._seen: dict[int, float] = {}
+
+    @property
+    def done(self) -> bool:
+        return self._done >= self._one.epochs - 1e-9
+
+    @property
+    def _gradient(self) -> tuple[float, float]:
+        return self._truth.gradients[min(int(self._done + 1e-9), self._one.epochs - 1)]
+
+    def place(self, layout: tuple[int, ...], delay_s: float) -> None:
+        self._layout, self._delay_s = layout, delay_s
+        self._choose()
+
+    def leave(self) -> None:
+        self._layout = ()
+
+    def _choose(self) -> None:
+        gpus, m, (sqr, var) = sum(self._layout), self._model, self._gradient
+        best = 0.0
+        for i in range(16):
+            low = max(m.batch, gpus)
+            wanted = low * (8 * m.batch / low) ** (i / 15)
+            passes = 2 if gpus == 1 and wanted > m.batch else 1
+            local = math.ceil(wanted / gpus / passes - 1e-9)
+            batch = local * gpus * passes
+            gain = (var + sqr) / (var * m.batch / batch + sqr)
+            rate = gain / m.step_s(len(self._layout), gpus, local, passes)
+            if rate > best:
+                best, self._batch = rate, batch
+        self._epoch_s = STEPS / best
+
+    def left_s(self) -> float:
+        return 0.0 if self.done else self._delay_s + (math.floor(self._done + 1e-9) + 1 - self._done) * self._epoch_s
+
+    def advance(self, seconds: float) -> None:
+        if not self._layout or self.done:
+            return
+        waited_s = min(seconds, self._delay_s)
+        self._delay_s -= waited_s
+        if seconds > waited_s:
+            self._done += (seconds - waited_s) / self._epoch_s
+            self._seen[sum(self._layout)] = self._epoch_s
+            if abs(self._done - round(self._done)) < 1e-6:
+                self._done = float(round(self._done))
+                self._choose()
+
+    def progress(self) -> Progress:
+        m = self._model
+        perf = (m.pass_s, m.sample_s, 2 * m.sync_s, 0.2 * m.sync_s, m.sync_s, 0.1 * m.sync_s, 1.0)
+        batch = self._batch if self._layout else 0
+        return Progress(self._done, tuple(self._seen.items()), (), batch, perf, self._gradient)
+
+
+def _gradients(one: Small) -> list[tuple[float, float]]:
+    """Squared norm and variance at the initial batch size, by epoch."""
+    program = importlib.import_module("adaptive_sgd")
+    os.environ["SLURM_JOB_ID"] = "0"
+    job = program.Job(
+        argparse.Namespace(
+            epochs=one.epochs, steps=STEPS, batch=one.model.batch, most=8 * one.model.batch, pass_s=0.0, sample_s=0.0,
+            sync_s=0.0, seed=one.seed, how="fixed",
+        )
+    )  # fmt: skip
+    found = []
+    for _ in range(one.epochs):
+        for _ in range(STEPS):
+            job.step()
+        found.append(job.statistics())
+    return found

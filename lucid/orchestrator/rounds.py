@@ -1,0 +1,101 @@
+"""Policies that decide in rounds: at multiples of an interval, or at the first look after one that was waited for."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start
+from lucid.core.job import Pending
+from lucid.core.ledger import Ledger
+from lucid.core.reason import NextRound
+from lucid.core.rounding import next_round_s
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.policy import PartitionPolicy
+
+__all__ = ["Round", "RoundPolicy", "after_round_s"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """What a policy that decides in rounds leaves in a partition's memory.
+
+    ``due_s``: the round that is waited for; ``None``: none. ``starts``: by job id, what the last round decided to
+    start. ``rest``: the policy's own memory."""
+
+    due_s: float | None = None
+    starts: Mapping[str, Start] | None = None
+    rest: object = None
+
+
+def after_round_s(now_s: float, interval_s: float) -> float:
+    """The round after the one that is decided at ``now_s``, which may be late."""
+    at_s = next_round_s(now_s, interval_s)
+    return at_s if at_s > now_s else now_s + interval_s
+
+
+class RoundPolicy(PartitionPolicy):
+    """Base of policies that decide at multiples of ``interval_s`` seconds of the clock only.
+
+    A cluster is seldom looked at on the exact moment, so a round that was waited for and has passed is decided late,
+    at the first look after it. The round is kept in the memory of the partition: without it (a restart) the next
+    multiple is waited for. What a round decided to start and the cluster could not start yet, because a job that
+    gives its GPUs up had not left them, is started between rounds, as soon as those GPUs are free.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        super().__init__()
+        self.interval_s = interval_s
+
+    @abstractmethod
+    def plan_round(self, partition: Partition, snapshot: Snapshot, memory: object) -> PartitionPlan:
+        """Decide one partition at a round. ``memory``: what the last plan left, at a round or between."""
+
+    def idle_plan(self, partition: Partition, memory: object) -> PartitionPlan | None:  # noqa: ARG002
+        """The plan where there is nothing to decide; ``None`` where there is."""
+        return None if partition.pending or partition.running else PartitionPlan({})
+
+    def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
+        """Decide at a round, wait for it between rounds."""
+        found = snapshot.memory.get(partition.name)
+        before = found if isinstance(found, Round) else Round()
+        idle = self.idle_plan(partition, before.rest)
+        if idle is not None:
+            return idle if idle.memory is None else PartitionPlan({}, memory=Round(rest=idle.memory))
+        now_s = snapshot.now_s
+        at_s = next_round_s(now_s, self.interval_s)
+        if at_s > now_s and (before.due_s is None or now_s < before.due_s):
+            return _wait(partition, before, at_s)
+        made = self.plan_round(partition, snapshot, before.rest)
+        starts = {a.job_id: a.decision for a in made.actions if isinstance(a.decision, Start)}
+        return PartitionPlan(made.decisions, made.actions, made.wake_s, Round(made.wake_s, starts, made.memory))
+
+
+def _wait(partition: Partition, before: Round, at_s: float) -> PartitionPlan:
+    """All jobs wait for the round at ``at_s``, but for those that the last one wanted to start."""
+    hold = Hold((NextRound(at_s),))
+    decisions: dict[str, Decision] = {}
+    actions: list[Action] = []
+    open_starts = before.starts or {}
+    ledger = Ledger(partition) if any(e.job.id in open_starts for e in partition.pending) else None
+    for entry in partition.pending:
+        start = open_starts.get(entry.job.id)
+        if ledger is None or start is None or not _free(ledger, entry, start):
+            decisions[entry.job.id] = hold
+            continue
+        ledger.take(entry.job, start.placement)
+        decisions[entry.job.id] = start
+        actions.append(Action(entry.job.id, partition.name, start))
+    return PartitionPlan(decisions, tuple(actions), at_s, Round(at_s, before.starts, before.rest))
+
+
+def _free(ledger: Ledger, entry: Pending, start: Start) -> bool:
+    """Are the GPUs free, with CPUs and memory for this job?"""
+    for name, mask in start.placement:
+        node = ledger.index.get(name)
+        if node is None or mask & ~ledger.free_mask[node]:
+            return False
+        if ledger.host_limits and not ledger.host_fits(node, entry.job, mask.bit_count()):
+            return False
+    return True

@@ -1,0 +1,37 @@
+"""The stream of ``make demo-elastic`` and what the simulator expects of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.elastic_stream import MODELS, forecast, small_jobs
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_stream_is_what_its_description_says() -> None:
+    jobs = small_jobs(400, 7, 8.0)
+    assert jobs == small_jobs(400, 7, 8.0)
+    share = sum(one.gpus == 1 for one in jobs) / len(jobs)
+    assert share == pytest.approx(0.7, abs=0.06)
+    assert {one.gpus for one in jobs} == {1, 2, 4}
+    assert min(one.alone_s for one in jobs) > 50
+    assert max(one.alone_s for one in jobs) < 250
+    assert jobs[-1].at_s / 399 == pytest.approx(8.0, rel=0.15)
+
+
+@pytest.mark.parametrize(("model", "worth"), [(MODELS[0], 3.1), (MODELS[1], 3.7)])
+def test_eight_gpus_are_worth_what_the_page_says(model: object, worth: float) -> None:
+    assert model.epoch_s(1) / model.epoch_s(8) == pytest.approx(worth, abs=0.1)  # type: ignore[attr-defined]
+
+
+def test_the_forecast_of_a_job_alone_is_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "tests/e2e"), *sys.path])
+    (one,) = small_jobs(1, 1, 8.0)
+    fixed, elastic, pollux = (forecast([one], name, 10.0, 3.0)[0] for name in ("fifo", "elastic", "pollux"))
+    assert fixed == pytest.approx(one.alone_s + 1.0, rel=1e-6)
+    assert elastic < fixed / 2, "all GPUs are its own"
+    assert pollux < fixed
