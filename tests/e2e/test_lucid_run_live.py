@@ -114,3 +114,17 @@ def test_a_rank_that_fails_on_one_node_ends_the_job_with_its_status(box: Box, pr
     assert box.state(number) == "FAILED"
     assert box.job(number)["exit_code"]["return_code"]["number"] == 7
     assert "status 7; the others are stopped" in box.output(number)
+
+
+def test_sigterm_to_the_batch_script_alone_reaches_the_other_node(box: Box, programs: str) -> None:
+    box.stop_beating()
+    train = f"python3 {programs}/train.py 1000 0.05"
+    number = box.sbatch(
+        "-N2", "--gres=gpu:1", "--no-requeue",
+        script=f"exec python3 {programs}/lucid_run.py --checkpoints /{CHECKPOINTS} {train}",
+    )  # fmt: skip
+    box.wait("two ranks", lambda: len(ranks(box, number, 0)) == 2, 40)
+    box.run("scancel", "--batch", "--signal=TERM", number)
+    box.wait_ended(number, limit_s=20)
+    assert box.job(number)["exit_code"]["return_code"]["number"] == 143, box.output(number)
+    assert (box.root / CHECKPOINTS / number / "state.json").exists()
