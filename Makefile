@@ -154,7 +154,7 @@ test-adaptdl: $(STAMP) ## jobs of the real AdaptDL and PyTorch under lucid-run, 
 	@test -x .venv-adaptdl/bin/python || $(PYTHON) -m venv .venv-adaptdl
 	@.venv-adaptdl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps '$(TORCH)' adaptdl==0.2.11
 	@.venv-adaptdl/bin/python -m pip install --quiet --disable-pip-version-check -r tests/adaptdl-requirements.txt
-	LUCID_ADAPTDL_PYTHON=.venv-adaptdl/bin/python $(BIN)/python -m pytest -v tests/unit/test_real_adaptdl.py tests/unit/test_lucid_torch.py
+	LUCID_ADAPTDL_PYTHON=$(CURDIR)/.venv-adaptdl/bin/python $(BIN)/python -m pytest -v tests/unit/test_real_adaptdl.py tests/unit/test_lucid_torch.py
 
 cluster-down: ## end it and remove every trace but the cached tree
 	@$(PYTHON) slurm/testbed down

@@ -192,7 +192,7 @@ def join(command_line, signals):
         if not said:
             continue
         place = dict(said[0], master=master)
-        status = 1
+        status = 2
         try:
             status = run_here(place, command_line, signals, line)
         finally:

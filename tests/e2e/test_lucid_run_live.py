@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from box import Box
 from daemon_box import REPO
+from elastic_box import REPORTS, elastic_lucidd
 
 CHECKPOINTS = "tmp/lucid-checkpoints"
 
 TRAIN = r'''
-"""Counts steps; rank 0 writes them down at SIGTERM. Arguments: STEPS SECONDS."""
+"""Counts steps; rank 0 reports, and writes them down at SIGTERM. Arguments: STEPS SECONDS, of one GPU."""
 import json, os, signal, sys, time
+sys.path.insert(0, "/opt/lucid-run")
+import lucid_report
 
 rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
 folder = os.environ["LUCID_CHECKPOINTS"]
@@ -27,8 +31,10 @@ shown = ("SLURM_JOB_ID", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
 with open("/tmp/ranks-%s.%s.%s" % (os.environ["SLURM_JOB_ID"], os.environ["LUCID_RESTART"], rank), "w") as file:
     json.dump(dict({name: os.environ.get(name) for name in shown}, step=step), file)
 while step < int(sys.argv[1]):
-    time.sleep(float(sys.argv[2]))
+    time.sleep(float(sys.argv[2]) / int(world))
     step += 1
+    if rank == "0" and step % 20 == 0 and "LUCID_REPORTS" in os.environ:
+        lucid_report.report(step / 20, 20 * float(sys.argv[2]) / int(world))
     if stop:
         if rank == "0":
             with open(path, "w") as file:
@@ -114,3 +120,50 @@ def test_a_rank_that_fails_on_one_node_ends_the_job_with_its_status(box: Box, pr
     assert box.state(number) == "FAILED"
     assert box.job(number)["exit_code"]["return_code"]["number"] == 7
     assert "status 7; the others are stopped" in box.output(number)
+
+
+def test_sigterm_to_the_batch_script_alone_reaches_the_other_node(box: Box, programs: str) -> None:
+    box.stop_beating()
+    train = f"python3 {programs}/train.py 1000 0.05"
+    number = box.sbatch(
+        "-N2", "--gres=gpu:1", "--no-requeue",
+        script=f"exec python3 {programs}/lucid_run.py --checkpoints /{CHECKPOINTS} {train}",
+    )  # fmt: skip
+    box.wait("two ranks", lambda: len(ranks(box, number, 0)) == 2, 40)
+    box.run("scancel", "--batch", "--signal=TERM", number)
+    box.wait_ended(number, limit_s=20)
+    assert box.job(number)["exit_code"]["return_code"]["number"] == 143, box.output(number)
+    assert (box.root / CHECKPOINTS / number / "state.json").exists()
+
+
+def test_lucidd_resizes_a_job_over_nodes_and_each_world_is_right(box: Box, programs: str, tmp_path: Path) -> None:
+    reports = box.root / REPORTS
+    shutil.rmtree(reports, ignore_errors=True)
+    reports.mkdir(parents=True)
+    reports.chmod(0o1777)
+    daemon = elastic_lucidd(box, tmp_path / "state")
+    daemon.start()
+    try:
+        train = f"python3 {programs}/train.py 600 0.3"
+        number = box.sbatch(
+            "-p", "vc-a", "--gres=gpu:1", "--requeue", "--open-mode=append", "--comment=lucid:elastic=1-8,epochs=30",
+            script=f"export LUCID_REPORTS=/{REPORTS}; "
+            f"exec python3 {programs}/lucid_run.py --checkpoints /{CHECKPOINTS} {train}",
+        )  # fmt: skip
+        box.wait_ended(number, limit_s=60)
+        assert box.state(number) == "COMPLETED", box.output(number)
+    finally:
+        daemon.close()
+    starts = int(box.job(number)["restart_cnt"]) + 1
+    worlds = [ranks(box, number, restart) for restart in range(starts)]
+    print("worlds", [(len(one), sorted({rank["SLURMD_NODENAME"] for rank in one})) for one in worlds])
+    assert starts >= 2
+    before = -1
+    for found in worlds:
+        assert {one["WORLD_SIZE"] for one in found} == {str(len(found))}
+        assert len({one["step"] for one in found}) == 1
+        assert before < int(found[0]["step"]), "it goes on"
+        before = int(found[0]["step"])
+    told = json.loads((reports / f"{number}.json").read_text())
+    assert told["epochs"] == 30.0
+    assert {gpus for gpus, _ in told["epoch_s"]} <= {len(found) for found in worlds}

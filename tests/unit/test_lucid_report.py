@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import lucid_report
 from lucid.adapters.slurm.reports import Reports, progress_of
 
 REPORT = Path(__file__).resolve().parents[2] / "slurm/lucid_report.py"
@@ -68,3 +69,32 @@ def test_rubbish_that_stands_there_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "7.json").write_bytes(b"\xff{")
     assert call(tmp_path, "--epochs", "1").returncode == 0
     assert progress_of((tmp_path / "7.json").read_bytes()).epochs == 1.0
+
+
+def test_what_an_agent_tells_is_kept_beside_it(tmp_path: Path) -> None:
+    def told(**agent: object) -> dict[str, object]:
+        assert lucid_report.report(1, folder=str(tmp_path), job=7, **agent)
+        found: dict[str, object] = json.loads((tmp_path / "7.json").read_text())
+        return found
+
+    told(profile=[[1, 2, 16, 0.1, 0.2], [1, 2, 32, 0.2, 0.3]], batch_range=[32, 512], gradient=[0.5, 2.0])
+    found = told(profile=[[1, 2, 16, 0.15, 0.25]], gradient=None, atomic_range=[8, 64])
+    assert found["profile"] == [[1, 2, 32, 0.2, 0.3], [1, 2, 16, 0.15, 0.25]], "a kind of step has one row"
+    assert (found["batch_range"], found["atomic_range"], found["gradient"]) == ([32, 512], [8, 64], [0.5, 2.0])
+    found = told(profile=[[1, 4, size, 0.1, 0.2] for size in range(1, 100)])
+    assert found["profile"] == [[1, 4, size, 0.1, 0.2] for size in range(36, 100)], "the newest 64"
+    assert progress_of((tmp_path / "7.json").read_bytes()).gradient == (0.5, 2.0)
+
+
+def test_a_word_that_is_not_known_is_said_and_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not lucid_report.report(1, folder=str(tmp_path), job=7, gradients=[1, 2])
+    assert "unknown: gradients; known are batch_range" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_gpus_are_lucid_runs_where_it_started_this_job(tmp_path: Path) -> None:
+    for run, gpus in (("7:5", 5), ("6:5", 4), (":", 4), ("7:many", 0)):
+        call(tmp_path, "--epochs", "1", "--epoch-s", "9", LUCID_RUN=run)
+        found = json.loads((tmp_path / "7.json").read_text())
+        assert found.get("epoch_s", [[0]])[0][0] == gpus, run
+        (tmp_path / "7.json").unlink()

@@ -220,6 +220,10 @@ def test_old_folders_of_jobs_that_have_left_are_cleaned(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [f"removed {root / name}" for name in ("5", "8.old-3")], done.stderr
     assert sorted(path.name for path in root.iterdir()) == ["10", "6", "7", "9", "notes"]
     (root / "7").rename(root / "11")
+    if os.getuid() == 0:
+        os.chown(root / "6", 12345, 12345)
+        done = run("--checkpoints", str(root), "--clean", "0", PATH=squeue(tmp_path, "echo 11"))
+        assert done.stdout.splitlines() == [f"removed {root / '6'}"], "root's cron job cleans for all"
     for text in ("echo no >&2; exit 1", "exit 1"):
         done = run("--checkpoints", str(root), "--clean", "0", PATH=squeue(tmp_path, text))
         assert (done.returncode, "nothing is removed" in done.stderr) == (2, True)

@@ -15,6 +15,7 @@ from typing import IO
 
 import pytest
 from test_lucid_run import RUN, environ
+from test_lucid_run_nodes import two_nodes
 
 from lucid.adapters.slurm.reports import progress_of
 
@@ -97,3 +98,10 @@ def test_an_unmodified_job_reports_stops_and_goes_on_at_another_size(tmp_path: P
     ):
         assert process.wait(240) == 0, second.read_text()
     assert done + epochs_of(second, 1) == list(range(done[-1] + 4)), "each epoch was done once"
+
+
+def test_an_unmodified_job_over_two_nodes(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as file, launch(tmp_path, file, 2, 0.001, **two_nodes(tmp_path)) as process:
+        assert process.wait(240) == 0, log.read_text()
+    assert epochs_of(log, 3) == [0, 1]
