@@ -15,6 +15,10 @@ from campaign.stream import FOLDER
 __all__ = ["sabotage"]
 
 
+_A_LOOK_S = 6.0
+"""A start that lucidd had decided on before it could see the hold has reached Slurm by then."""
+
+
 def sabotage(
     site: Site, people: People, observer: Observer, stop: threading.Event, note: Callable[..., None]
 ) -> threading.Thread:
@@ -67,7 +71,7 @@ def _do(site: Site, kind: str, job: str) -> bool:
         case _:
             words = ["scontrol", "update", f"JobId={job}", "Comment=lucid:held", "Priority=0"]
             done = site.run(*words).returncode == 0
-            time.sleep(1)
+            time.sleep(_A_LOOK_S)
             return done and "JobState=PENDING" in site.run("scontrol", "show", "job", job).stdout
 
 

@@ -21,9 +21,9 @@ OPTIONS = ["-p", "vc-a"]
 
 @pytest.fixture
 def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    one = Lucidd(box, tmp_path / "lucidd")
-    settings = one.folder / "lucid.toml"  # nobody shares: the order is the queue's alone
-    settings.write_text(settings.read_text().replace("[policy.packing]\n", "[policy.packing]\ngss = 0\n"))
+    # Nobody shares, and the order is that of the queue alone. Lucid's own policy puts short programs first, and by
+    # what other tests ran here before, Alice's are shorter than Bob's.
+    one = Lucidd(box, tmp_path / "lucidd", more='lease_s = 6\npolicy = "fifo"')
     yield one
     one.close()
     box.stop_beating()
@@ -164,7 +164,7 @@ def start_of(box: Box, job: str) -> float:
 
 @pytest.mark.slow
 def test_every_way_past_the_queue_ends_behind_it(box: Box, lucidd: Lucidd) -> None:
-    ended = sbatch(box, GPU, user="root")  # before Lucid is there; nobody's program is known as short
+    ended = sbatch(box, GPU, user="root")  # before Lucid is there; one that alice can depend on
     box.wait_ended(ended)
     takers = [box.sbatch(*OPTIONS, GPU, script="sleep 600", user="root") for _ in range(8)]
     takers.append(box.sbatch("-p", "prof", "--gres=gpu:4", script="sleep 600", user="root"))
