@@ -94,7 +94,11 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         if not self.places.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # the job may start no more threads
+            self.places.release()
+            self.shutdown_request(request)
 
     def process_request_thread(self, request, client_address):
         try:

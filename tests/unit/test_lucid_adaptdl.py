@@ -12,12 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from test_lucid_run import environ, run, shown
+from test_lucid_run import PYTHON, environ, run, shown
 
 from lucid.adapters.slurm.reports import progress_of
 from lucid_job import adaptdl
@@ -39,7 +40,7 @@ class Job:
     def __init__(self, root: Path, reports: Path, **more: str) -> None:
         wait = "import os, time; print(os.environ['ADAPTDL_SUPERVISOR_URL'], flush=True); time.sleep(120)"
         self.process = subprocess.Popen(
-            [sys.executable, "-B", str(RUN), "--adaptdl", "--checkpoints", str(root), sys.executable, "-c", wait],
+            [PYTHON, "-B", str(RUN), "--adaptdl", "--checkpoints", str(root), sys.executable, "-c", wait],
             stdout=subprocess.PIPE, text=True,
             env=environ(LUCID_REPORTS=str(reports), **{"SLURM_GPUS_ON_NODE": "1", **more}),
         )  # fmt: skip
@@ -48,12 +49,10 @@ class Job:
         self.report = reports / "7.json"
 
     def call(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
-        line = http.client.HTTPConnection(self.url.netloc, timeout=20)
-        line.request(method, self.url.path + path, body, headers)
-        answer = line.getresponse()
-        found = answer.status, answer.read()
-        line.close()
-        return found
+        with closing(http.client.HTTPConnection(self.url.netloc, timeout=20)) as line:
+            line.request(method, self.url.path + path, body, headers)
+            answer = line.getresponse()
+            return answer.status, answer.read()
 
     def put(self, said: Any) -> int:
         return self.call("PUT", "/hints/slurm/7", json.dumps(said).encode())[0]
@@ -116,14 +115,15 @@ def test_rubbish_is_refused_and_the_job_goes_on(job: Job) -> None:
     assert job.call("BREW", "/hints/slurm/7")[0] == 501
     with socket.create_connection((job.url.hostname or "", job.url.port or 0)) as raw:
         raw.sendall(b"\x00" * 100_000)
-    guessed = http.client.HTTPConnection(job.url.netloc, timeout=20)
-    guessed.request("PUT", "/hints/slurm/7", json.dumps(HINTS).encode())
-    assert guessed.getresponse().status == 404, "another user of the node does not know the random part"
+    with closing(http.client.HTTPConnection(job.url.netloc, timeout=20)) as guessed:
+        guessed.request("PUT", "/hints/slurm/7", json.dumps(HINTS).encode())
+        assert guessed.getresponse().status == 404, "another user of the node does not know the random part"
     assert not job.report.exists()
     assert job.put(HINTS) == 200
     assert job.process.poll() is None
 
 
+@pytest.mark.slow
 def test_slow_clients_do_not_keep_the_agent_from_reporting(job: Job) -> None:
     slow = [
         socket.create_connection((job.url.hostname or "", job.url.port or 0)) for _ in range(adaptdl.MOST_CLIENTS * 2)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from test_lucid_run import PYTHON
 
 import lucid_report
 from lucid.adapters.slurm.reports import Reports, progress_of
@@ -18,9 +18,7 @@ REPORT = Path(__file__).resolve().parents[2] / "slurm/lucid_report.py"
 
 def call(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     env = {"LUCID_REPORTS": str(folder), "SLURM_JOB_ID": "7", "LUCID_GPUS_HERE": "2", "LUCID_NODES": "2", **environ}
-    return subprocess.run(
-        [sys.executable, "-IB", str(REPORT), *words], capture_output=True, text=True, check=False, env=env
-    )
+    return subprocess.run([PYTHON, "-IB", str(REPORT), *words], capture_output=True, text=True, check=False, env=env)
 
 
 def test_what_a_job_reports_is_what_lucidd_reads(tmp_path: Path) -> None:

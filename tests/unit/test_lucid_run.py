@@ -17,6 +17,8 @@ from lucid_job import checkpoints
 
 SLURM = Path(__file__).resolve().parents[2] / "slurm"
 RUN = SLURM / "lucid_run.py"
+PYTHON = os.environ.get("LUCID_JOB_PYTHON", sys.executable)
+"""What runs lucid-run; a node may have an old one."""
 
 
 def environ(**more: str) -> dict[str, str]:
@@ -26,7 +28,7 @@ def environ(**more: str) -> dict[str, str]:
 
 def launch(*words: str, **more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-B", str(RUN), *words],
+        [PYTHON, "-B", str(RUN), *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ(**more),
     )  # fmt: skip
 
