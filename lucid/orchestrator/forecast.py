@@ -79,7 +79,7 @@ def forecast(
     most_paths: int = 3,
 ) -> Forecast:
     """When the jobs that wait in ``snapshot`` are expected to start: the median of a few planned paths. Policies that
-    resize jobs in rounds are not planned ahead: of them only what the plan starts now is known.
+    resize jobs in rounds are not planned ahead: known is what the plan starts now, and when the next round is.
 
     Args:
         snapshot: what ``plan`` was made from, with a prediction for every job.
@@ -96,7 +96,8 @@ def forecast(
     """
     if isinstance(policy, RoundPolicy) and Capability.RESIZE in policy.needs:
         # the jobs here stay where they are when they are resized, and each round is a search: only its starts count
-        return Forecast({a.job_id: 0.0 for a in plan.actions if isinstance(a.decision, Start)}, 0.0)
+        till_round_s = 0.0 if plan.wake_s is None else max(plan.wake_s - snapshot.now_s, 0.0)
+        return Forecast({a.job_id: 0.0 for a in plan.actions if isinstance(a.decision, Start)}, till_round_s)
     jobs = max(sum(len(part.pending) + len(part.running) for part in snapshot.partitions.values()), 1)
     several = run_times is not None and most_paths > 1 and jobs * _PLANS * len(_FIRSTS) <= most_looks
     firsts = _FIRSTS if several else _FIRSTS[:1]

@@ -104,7 +104,8 @@ def test_a_start_that_had_to_wait_for_gpus_to_be_left_is_made_between_rounds() -
 def test_nobody_plans_such_a_policy_ahead(name: str) -> None:
     """A search for each round of a day would take minutes, and resized jobs are not followed."""
     made = by_name(name)
-    held = snap(1000.3, part(nodes(1, 4), [waits("a", 1)]))
-    assert forecast(held, made.plan(held), made) == Forecast({}, 0.0)
-    due = snap(1020.0, part(nodes(1, 4), [waits("a", 1)]))
-    assert forecast(due, made.plan(due), made) == Forecast({"a": 0.0}, 0.0)
+    partition = part(nodes(1, 4), [waits("a", 1, elastic=Elastic(4))])
+    held = snap(1000.3, partition)
+    assert forecast(held, made.plan(held), made) == Forecast({}, pytest.approx(19.7))
+    due = snap(1020.0, partition)
+    assert forecast(due, made.plan(due), made) == Forecast({"a": 0.0}, 60.0)
