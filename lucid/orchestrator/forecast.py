@@ -13,9 +13,11 @@ from math import inf, log
 
 from lucid.core.decision import Action, Keep, Plan, Release, Requeue, Start
 from lucid.core.job import Ended, JobProfile, Pending, Running, Stage
+from lucid.core.ports import Capability
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.rounds import RoundPolicy
 from lucid.orchestrator.run_times import Draws, RunTimes
 
 __all__ = ["SETTLE_S", "Forecast", "PairSpeed", "around", "forecast"]
@@ -76,7 +78,8 @@ def forecast(
     run_times: RunTimes | None = None,
     most_paths: int = 3,
 ) -> Forecast:
-    """When the jobs that wait in ``snapshot`` are expected to start: the median of a few planned paths.
+    """When the jobs that wait in ``snapshot`` are expected to start: the median of a few planned paths. Policies that
+    resize jobs in rounds are not planned ahead: known is what the plan starts now, and when the next round is.
 
     Args:
         snapshot: what ``plan`` was made from, with a prediction for every job.
@@ -91,6 +94,10 @@ def forecast(
         run_times: how estimates came true; without it jobs run for their estimates, and there is one path.
         most_paths: 1, or as many as the looks suffice for.
     """
+    if isinstance(policy, RoundPolicy) and Capability.RESIZE in policy.needs:
+        # the jobs here stay where they are when they are resized, and each round is a search: only its starts count
+        till_round_s = 0.0 if plan.wake_s is None else max(plan.wake_s - snapshot.now_s, 0.0)
+        return Forecast({a.job_id: 0.0 for a in plan.actions if isinstance(a.decision, Start)}, till_round_s)
     jobs = max(sum(len(part.pending) + len(part.running) for part in snapshot.partitions.values()), 1)
     several = run_times is not None and most_paths > 1 and jobs * _PLANS * len(_FIRSTS) <= most_looks
     firsts = _FIRSTS if several else _FIRSTS[:1]

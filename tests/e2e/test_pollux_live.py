@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,9 @@ def test_a_job_grows_and_chooses_a_larger_batch_beside_a_rigid_one(box: Box, luc
     jobs = Elastics(box)
     number = submit(jobs, "adapts", 40)
     rigid = box.sbatch("-p", "vc-a", "--gres=gpu:2", script="sleep 25")
+    began = time.monotonic()
+    print(lucidd.ctl("queue"), lucidd.ctl("when", "--gpus", "1"))
+    assert time.monotonic() - began < 30, "no search for each round of the days to come"
     box.wait("it has grown", lambda: box.job(number)["restart_cnt"] > 0, 60)
     assert "resize" in lucidd.ctl("explain", number)
     box.wait_ended(number, rigid, limit_s=120)

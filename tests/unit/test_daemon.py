@@ -475,7 +475,7 @@ def test_bad_configurations_are_told(tmp_path: Path, capsys: pytest.CaptureFixtu
         ('[daemon]\npolicy = "lucyd"\n[daemon.partitions]\nvc = "order"\n', "did you mean 'lucid'? lucidd can run: "),
         (
             '[daemon]\npolicy = "pollux"\n[daemon.partitions]\nvc = "order"\n',
-            "it needs adapt, preempt, resize, which Slurm",
+            "it resizes jobs, and lacks resize here: set daemon.elastic.reports_dir",
         ),
         (
             '[policy.packing]\nsame_user_only = false\n[daemon.partitions]\nvc = "pack"\n',

@@ -186,3 +186,14 @@ def test_under_drf_everybody_has_the_same_on_the_emptiest_nodes() -> None:  # O1
     }
     assert {p.node for p in where["j0"]} == {"n1", "n2"}, "one by one, not together"
     assert decide("optimus-drf", snap(601.0, part(machines, line, []))).wake_s == 1200.0
+
+
+def test_a_job_that_is_not_to_be_resized_for_a_while_has_not_ended() -> None:
+    """On a real cluster a job is not elastic within its cool-down, or when it falls silent."""
+    first = fitted(trains("e0", 10.0, kind="same", where="n1:0"))
+    cooling = trains("e0", 11.0, kind="same", where="n1:0")
+    cooling = replace(cooling, job=replace(cooling.job, elastic=None))
+    made = fitted(cooling, trains("a", 3.0, kind="same"), memory=first.memory, now_s=1200.0)
+    assert left(made, "a") == 20, "nobody of its type has ended"
+    later = fitted(trains("a", 3.0, kind="same"), memory=made.memory, now_s=1800.0)
+    assert left(later, "a") == 10 - 3, "now it has"

@@ -13,6 +13,7 @@ from lucid.config import PolicySettings
 from lucid.core.decision import Hold, PartitionPlan, Resize, Start
 from lucid.core.job import Elastic, Progress
 from lucid.core.snapshot import Partition
+from lucid.orchestrator.forecast import Forecast, forecast
 from lucid.orchestrator.policy import Policy, make_policy
 
 ALL = ("pollux", "sia", "optimus", "optimus-fitted", "optimus-drf", "tiresias")
@@ -97,3 +98,14 @@ def test_a_start_that_had_to_wait_for_gpus_to_be_left_is_made_between_rounds() -
     assert isinstance(again.decisions["x"], Hold), "who came after the round waits for the next"
     over = look(made, 6064.4, part(nodes(1, 4), [waits("x", 1)], [gone, runs("r", "n1:2-3", 6064.0)]), again)
     assert not over.actions
+
+
+@pytest.mark.parametrize("name", ["pollux", "sia", "optimus-fitted", "optimus-drf"])
+def test_nobody_plans_such_a_policy_ahead(name: str) -> None:
+    """A search for each round of a day would take minutes, and resized jobs are not followed."""
+    made = by_name(name)
+    partition = part(nodes(1, 4), [waits("a", 1, elastic=Elastic(4))])
+    held = snap(1000.3, partition)
+    assert forecast(held, made.plan(held), made) == Forecast({}, pytest.approx(19.7))
+    due = snap(1020.0, partition)
+    assert forecast(due, made.plan(due), made) == Forecast({"a": 0.0}, 60.0)

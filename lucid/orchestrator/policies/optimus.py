@@ -4,7 +4,7 @@ without parameter servers: one worker a GPU, all of them synchronising with each
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -68,7 +68,8 @@ class OptimusPolicy(RoundPolicy):
         entries = sorted(desk.entries, key=lambda e: (e.job.submit_s, e.job.rank))
         total = int(desk.capacity.sum())
         if self._fitted:
-            learnt = _learn(learnt, entries)
+            there = {e.job.id for e in partition.pending} | {e.job.id for e in partition.running}
+            learnt = _learn(learnt, entries, there)
             jobs, probes = self._fitted_jobs(entries, learnt, now_s)
         else:
             measured = self._settings.epochs_left == "measured"
@@ -166,10 +167,12 @@ def _known_job(entry: Entry, prediction: Prediction | None, measured: bool) -> O
     )
 
 
-def _learn(memory: _Memory, entries: list[Entry]) -> _Memory:
+def _learn(memory: _Memory, entries: list[Entry], there: Collection[str]) -> _Memory:
     """What the jobs that are there have measured, and how long those took that are gone. A number of GPUs is
-    measured once for a type: the mean of the jobs that show it first."""
-    present = {e.job.id: (_type(e), e.progress.epochs if e.progress is not None else 0.0) for e in entries}
+    measured once for a type: the mean of the jobs that show it first. ``there``: all jobs; one that is not to
+    be resized for a while has not ended."""
+    present = {job_id: seen for job_id, seen in memory.present.items() if job_id in there}
+    present |= {e.job.id: (_type(e), e.progress.epochs if e.progress is not None else 0.0) for e in entries}
     epochs = dict(memory.epochs)
     for job_id, (kind, done) in memory.present.items():
         if job_id not in present and done > 0:
