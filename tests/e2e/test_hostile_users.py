@@ -19,6 +19,7 @@ UIDS = {"alice": 2001, "bob": 2002}
 
 def start(box: Box, user: str, gpus: tuple[int, ...], script: str, mem: int = 9000) -> str:
     """A job in slots of these GPUs of n1, as lucidd starts it."""
+    box.beat()  # on a busy machine the last one may be old by now, and then the job is not held
     job = box.sbatch(f"--gres=gpu:{len(gpus)}", script=script, user=user)
     slots = ",".join(f"gres/shard:g{i}:1" for i in gpus)
     box.scontrol(
@@ -55,7 +56,6 @@ def victim() -> Iterator[subprocess.Popen[bytes]]:
 @pytest.fixture
 def pair(box: Box, mps: Path) -> Iterator[tuple[str, str]]:
     """Two jobs of bob's under MPS, which have to go on so whatever others do."""
-    box.beat()
     jobs = start(box, "bob", (1, 2), "sleep 900"), start(box, "bob", (1, 2), "sleep 900", 5000)
     box.wait("bob's pair under MPS", lambda: all("CUDA_MPS_PIPE" in told(box, job) for job in jobs))
     yield jobs
