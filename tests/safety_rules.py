@@ -207,12 +207,13 @@ def outline(plan: Plan) -> dict[str, object]:
     }
 
 
-def _keeps_nodes_behind_overdue(plan: PartitionPlan, partition: Partition, snapshot: Snapshot) -> bool:
-    """Are nodes kept, and does a job run there for longer than was expected? What is expected of these nodes then
-    moves with every second."""
-    kept = any(isinstance(r, Reserved) for made in plan.decisions.values() for r in made.reasons)
-    return kept and any(
-        e.elapsed_s(snapshot.now_s) + e.ran_s > snapshot.predictions[e.job.id].duration_s for e in partition.running
+def _time_moves_kept_nodes(plan: PartitionPlan, partition: Partition, snapshot: Snapshot) -> bool:
+    """Are nodes kept, and what guests may start there moves with every second? It does where a job runs for longer
+    than was expected, and where a guest has to end in time even if it takes several times its estimate."""
+    kept = [r for made in plan.decisions.values() for r in made.reasons if isinstance(r, Reserved)]
+    return any(r.times > 1 for r in kept) or any(
+        kept and e.elapsed_s(snapshot.now_s) + e.ran_s > snapshot.predictions[e.job.id].duration_s
+        for e in partition.running
     )
 
 
@@ -261,7 +262,7 @@ class Watcher:
                     if self.last.get(name) is part:
                         del kept[name], cold[name]
             for name in [n for n, part in plan.partitions.items() if self.last.get(n) is part]:
-                if _keeps_nodes_behind_overdue(plan.partitions[name], snapshot.partitions[name], snapshot):
+                if _time_moves_kept_nodes(plan.partitions[name], snapshot.partitions[name], snapshot):
                     del kept[name], cold[name]  # looked at anew after LOOK_AGAIN_S, decision 0005
             assert kept == cold, "a kept plan differs from a fresh one"
         self.last = plan.partitions
