@@ -1,4 +1,4 @@
-"""Carries out a resize: the job is told to stop and go back to the queue, held, and goes on on its new GPUs.
+"""Carries out a resize: the job goes back to the queue, held, and is released onto its new GPUs once it has stopped.
 
 Slurm sends SIGTERM to the batch script and its steps, and SIGKILL after KillWait. The job's new place is
 stored before the job is told to stop. A lucidd that is started after a crash continues from that note.
