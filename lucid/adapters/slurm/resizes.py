@@ -1,7 +1,7 @@
 """Carries out a resize: the job goes back to the queue, held, and is released onto its new GPUs once it has stopped.
 
 Slurm sends SIGTERM to the batch script and its steps, and SIGKILL after KillWait. The job's new place is
-stored before the job is told to stop. A lucidd that is started after a crash continues from that note.
+stored before the job is told to stop. If lucidd crashes, the next lucidd continues from that note.
 """
 
 from __future__ import annotations
