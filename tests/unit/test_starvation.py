@@ -13,7 +13,7 @@ from builders import FixedPredictor, a_trace, by, guess, kinds, nodes, part, pol
 from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.config import FairnessSettings, settings_from
 from lucid.core.decision import Hold, PartitionPlan, Start
-from lucid.core.job import Ended
+from lucid.core.job import Ended, Stage
 from lucid.core.ledger import Ledger
 from lucid.core.reason import PlainOrder, Reserved
 from lucid.core.snapshot import Partition, Snapshot
@@ -149,6 +149,19 @@ def test_one_gpu_needs_no_node_kept() -> None:
     plan = planned(2 * HOUR, room, {"one": 0.0})
     assert kinds(plan.decisions["one"]) == ["PlainOrder", "FreeGpus"]
     assert memory_of(plan).fences == {}
+
+
+def test_nodes_are_no_longer_kept_for_a_job_that_has_gone_to_be_profiled() -> None:
+    """Its VC then has nobody waiting. A plan once looked for the job there, and lucidd failed in every cycle."""
+    room = part(nodes(2, 4), [waits("wide", 4, 0.0)], [runs("x", "n1:0-3"), runs("y", "n2:0-1")])
+    plan = planned(2 * HOUR, room, {"wide": 0.0}, {"x": 9 * HOUR, "y": 2.5 * HOUR})
+    assert memory_of(plan).fences.keys() == {"wide"}
+    away = runs("wide", "p1:0-3", stage=Stage.PROFILE)
+    profiling = part(nodes(1, 4, "p"), [], [away], name="prof", profiling=True)
+    scene = replace(snap(2 * HOUR, replace(room, pending=()), profiling), memory={"vc": plan.memory})
+    rules: dict[str, Any] = {**OFF, "profiling": {"enabled": True}, "fairness": {"beyond_plain_s": 2 * HOUR}}
+    after = policy("lucid", None, **rules).plan(scene).partitions["vc"]
+    assert memory_of(after).fences == {}
 
 
 def test_turns_wake_when_the_next_one_comes() -> None:

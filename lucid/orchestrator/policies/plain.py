@@ -43,9 +43,10 @@ class Shadow:
 
     ``waiting``, ``running``: in the shadow, by job id, in order. ``starts_s``: when the shadow started those jobs
     that really still wait. ``guesses``: the estimate with which each job of the shadow was submitted, of which its
-    time limit is made where it has none. ``ran_s``: how long jobs really ran, of those that have ended. ``fences``:
-    nodes kept for a job whose turn has come. ``started``: jobs that really run, as of
-    ``at_s``. ``told_s``: when the last plan started which jobs.
+    time limit is made where it has none. ``ran_s``: how long jobs really ran, of those that have ended. ``started``:
+    jobs that really run, as of ``at_s``. ``fences``: the nodes that the last plan kept, by the job whose turn had
+    come; ``told_s``: when it started which jobs. Both are the plan's own, so the next step of the shadow begins
+    without.
     """
 
     at_s: float

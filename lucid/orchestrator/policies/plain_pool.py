@@ -117,7 +117,7 @@ def _begun(part: Partition, now_s: float, bound_s: float) -> Shadow:
 
 
 def joined(shadows: Mapping[str, Shadow]) -> Shadow:
-    """The shadows of a pool in one, as its plan looks at them: starts, kept nodes, the tally."""
+    """The shadows of a pool in one, as its plan looks at them: starts and the tally."""
     every = [*shadows.values()]
     kept = Kept(
         every[0].kept.bound_s,
@@ -125,15 +125,11 @@ def joined(shadows: Mapping[str, Shadow]) -> Shadow:
         sum(shadow.kept.past for shadow in every),
         max(shadow.kept.worst_s for shadow in every),
     )
-    fences: dict[str, KeptNodes] = {}
     starts_s: dict[str, float] = {}
     for shadow in every:
-        fences.update(shadow.fences)
         starts_s.update(shadow.starts_s)
     next_end_s = earliest(*(shadow.next_end_s for shadow in every))
-    return Shadow(
-        max(shadow.at_s for shadow in every), (), kept, starts_s=starts_s, fences=fences, next_end_s=next_end_s
-    )
+    return Shadow(max(shadow.at_s for shadow in every), (), kept, starts_s=starts_s, next_end_s=next_end_s)
 
 
 def split(shadows: Mapping[str, Shadow], whole: Shadow, partition: Partition) -> dict[str, Shadow]:

@@ -157,8 +157,8 @@ class _Advance:
             self._start(at_s)
         if self._arrive() or withdrawn:
             self._start(self._now_s)
-        gone, started = self._gone, self._started
-        for job_id in [*gone, *(entry.job.id for entry in self._fresh if entry.job.id in started)]:
+        started = self._started
+        for job_id in [*self._gone, *(entry.job.id for entry in self._fresh if entry.job.id in started)]:
             self._starts_s.pop(job_id, None)
         return replace(
             self._before,
@@ -168,7 +168,7 @@ class _Advance:
             starts_s=self._starts_s,
             guesses=self._guesses,
             ran_s=self._ran_s,
-            fences={i: nodes for i, nodes in self._before.fences.items() if i not in gone and i not in started},
+            fences={},
             started=frozenset(started),
             told_s={},
             next_end_s=min(ends_s.values(), default=None) if self._waiting else None,
