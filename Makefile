@@ -116,7 +116,7 @@ fast: $(STAMP)
 check: lint types fast ## the inner loop: ruff, mypy, import-linter, fast tests (under 2 minutes)
 
 test: lint types ## everything CI runs; on a real Slurm too, where it is root and debootstrap is installed
-	$(BIN)/python -m pytest -n 2 -m "not nightly and not e2e"
+	LUCID_SAME_EXAMPLES=1 $(BIN)/python -m pytest -n 2 -m "not nightly and not e2e"
 	$(BIN)/python -m pytest -rs -m "e2e and not slow"
 
 e2e: $(STAMP) ## every test on a real Slurm, SUITE=bookworm|trixie|sid (root, debootstrap): docs/testbed.md
