@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 from box import Box
 from make_once import why_not_made
-from plain_slurm import REPO, plain_slurm, typed
-from test_install_guide import slurms_own
+from plain_slurm import REPO, give_wheel, plain_slurm, slurms_own, typed
 
 from lucid.adapters.slurm.client import FIRST_TO_PACK
 
@@ -37,6 +36,7 @@ def tools() -> Path:
 @pytest.fixture(scope="module")
 def site() -> Iterator[Box]:
     with plain_slurm("ansible") as box:
+        give_wheel(box)
         done = typed(box, "apt-get install --yes --no-install-recommends python3")  # whose modules Ansible runs on
         assert done.returncode == 0, done.stderr
         yield box

@@ -19,15 +19,14 @@ from pathlib import Path
 import pytest
 from box import Box
 from make_once import why_not_made
-from test_install_guide import give_network, make_plain
+from plain_slurm import PATH, plain_slurm
 
 from sdists import unpacked_sdist
-from testbed import cli, tree
+from testbed import tree
 from testbed.settings import layout_from
 
 pytestmark = pytest.mark.slow
 REPO = Path(__file__).resolve().parents[2]
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TOOLS = REPO / "build/supply/bin/python"
 SUITE = layout_from(os.environ).suite
 SUITES = {"bookworm": ("3.11", "~deb12"), "trixie": ("3.13", "~deb13")}
@@ -37,26 +36,37 @@ LIBRARY = f"usr/lib/lucid/lib/python{PYTHON}/site-packages"
 
 
 class Packages:
-    """The package as it is, and the one of the next version, which has a table more in its store."""
+    """The package as it is, and the one of the next version, which has a table more in its store.
+
+    They are in a folder that all test processes of one run share: what one has built, the others take.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._source = self._next_version()
         self.now, self.next = self.both("deb")
         self.node = next(self.now.parent.glob("lucid-node_*.deb"))
 
     def both(self, kind: str) -> tuple[Path, Path]:
-        return self._build(kind, REPO, "now"), self._build(kind, self._source, "next")
+        with tree.locked(self.folder / "lock"):
+            built = self.folder / f"{kind}.built"
+            if not built.exists():
+                following = self._build(kind, self._next_version(), "next")
+                built.write_text(f"{self._build(kind, REPO, 'now')}\n{following}\n")
+            now, following = map(Path, built.read_text().splitlines())
+            return now, following
 
     def _next_version(self) -> Path:
-        source = unpacked_sdist(self.folder / "sdist")
-        project, schema = source / "pyproject.toml", source / "lucid/adapters/store/schema.py"
+        source = self.folder / "source"
+        if source.exists():
+            return source
+        made = unpacked_sdist(self.folder / "sdist")
+        project, schema = made / "pyproject.toml", made / "lucid/adapters/store/schema.py"
         text, count = re.subn(r'^version = ".*"$', 'version = "99.0"', project.read_text(), flags=re.MULTILINE)
         assert count == 1
         project.write_text(text)
         head, closing, _ = schema.read_text().rpartition(")")
         schema.write_text(head + '    "CREATE TABLE of_the_next_version (one INTEGER)",\n' + closing + "\n")
-        return source
+        return made.rename(source)
 
     def _build(self, kind: str, source: Path, name: str) -> Path:
         """As `make deb` does it, whose tools are there."""
@@ -82,7 +92,7 @@ class Host:
         done = subprocess.run(
             ["chroot", f"--userspec={user}", str(self.root), "sh", "-ec", line],
             capture_output=True, text=True, check=False, cwd="/", stdin=subprocess.DEVNULL, timeout=900,
-            env={"PATH": _PATH, "LC_ALL": "C.UTF-8", "HOME": "/tmp", "DEBIAN_FRONTEND": "noninteractive"},
+            env={"PATH": PATH, "LC_ALL": "C.UTF-8", "HOME": "/tmp", "DEBIAN_FRONTEND": "noninteractive"},
         )  # fmt: skip
         assert (done.returncode != 0) is fails, f"{line}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout + done.stderr
@@ -106,7 +116,7 @@ class Host:
         with (self.root / "srv/lucidd.log").open("ab") as log:
             process = subprocess.Popen(
                 ["chroot", f"--userspec={user[1]}", str(self.root), *command[1].split()],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env={"PATH": _PATH, "LC_ALL": "C.UTF-8"},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env={"PATH": PATH, "LC_ALL": "C.UTF-8"},
             )  # fmt: skip
         started, beat = time.time(), self.root / "run/lucid/heartbeat"
         try:
@@ -135,36 +145,18 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
     why = why_not_made("build/packages/tools/.installed")
     if why or not shutil.which("dpkg-deb") or not shutil.which("readelf"):
         pytest.skip(f"packages cannot be built here: {why or 'dpkg-deb and readelf are needed'}")
-    return Packages(tmp_path_factory.mktemp("packages"))
+    here = tmp_path_factory.getbasetemp()
+    return Packages((here.parent if "PYTEST_XDIST_WORKER" in os.environ else here) / "packages")
 
 
 @pytest.fixture(scope="module")
 def host(packages: Packages) -> Iterator[Host]:
-    base = os.environ.get("LUCID_TESTBED_NAME", "pytest")
-    plain = {"LUCID_TESTBED_NAME": f"{base}-deb", "LUCID_TESTBED_PLUGIN": "0", "LUCID_TESTBED_VARIANT": "bare"}
-    layout = layout_from({**os.environ, **plain})
-    if reason := cli.unfit(layout):
-        pytest.skip(reason)
-    with tree.locked(layout.cache / f"{layout.name}.session.lock"):
-        tree.build(layout, print)
-        cli.down(layout)
-        cli.up(layout, print)
-        try:
-            box = Box(layout.root)
-            found = re.search(
-                r"NodeHostname=\S+ NodeAddr=\S+ Port=\S+", (box.root / "etc/slurm/lucid.slurm.conf").read_text()
-            )
-            assert found
-            make_plain(box, found[0])
-            (box.root / "usr/local/bin/systemctl").unlink()
-            give_network(box)
-            here = Host(box)
-            # instead of all of systemd, which nothing could start here
-            here.sh("apt-get install --yes systemd-standalone-sysusers systemd-standalone-tmpfiles")
-            yield here
-        finally:
-            if os.environ.get("LUCID_TESTBED_KEEP") != "1":
-                cli.down(layout)
+    with plain_slurm("deb") as box:
+        (box.root / "usr/local/bin/systemctl").unlink()
+        here = Host(box)
+        # instead of all of systemd, which nothing could start here
+        here.sh("apt-get install --yes systemd-standalone-sysusers systemd-standalone-tmpfiles")
+        yield here
 
 
 @pytest.fixture(autouse=True)

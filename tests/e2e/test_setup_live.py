@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from box import Box
-from plain_slurm import PATH, plain_slurm, typed
-from test_install_guide import slurms_own
+from plain_slurm import PATH, give_wheel, plain_slurm, slurms_own, typed
 
 from json_schemas import trouble_with
 from lucid.adapters.slurm.client import FIRST_TO_PACK
@@ -27,6 +26,7 @@ PACK = f"{SETUP} --mode pack --partitions vc-a --nodes-have-files --drain --yes"
 @pytest.fixture(scope="module")
 def box() -> Iterator[Box]:
     with plain_slurm("setup") as box:
+        give_wheel(box)
         lines = (
             "apt-get install --yes --no-install-recommends python3-venv",
             "python3 -m venv /opt/lucid",

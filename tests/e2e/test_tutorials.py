@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from own_testbed import own_testbed
 from test_install_guide import Block, blocks
 
-from testbed import cli, tree
-from testbed.settings import Layout, layout_from
+from testbed.settings import Layout
 
 pytestmark = pytest.mark.slow
 REPO = Path(__file__).resolve().parents[2]
@@ -51,26 +51,19 @@ class Shell:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    base = os.environ.get("LUCID_TESTBED_NAME", "pytest")
-    layout = layout_from({**os.environ, "LUCID_TESTBED_NAME": f"{base}-tutor"})
-    if reason := cli.unfit(layout):
-        pytest.skip(reason)
-    (tmp_path / "bin").mkdir()
-    for name in ("sbatch", "squeue", "scancel", "scontrol"):
-        command = tmp_path / "bin" / name
-        command.write_text(f'#!/bin/sh\nexec chroot --userspec="$TYPED_BY" {layout.root} /usr/bin/{name} "$@"\n')
-        command.chmod(0o755)
-    pid = REPO / "out/tutorial/lucidd.pid"
-    pid.unlink(missing_ok=True)
-    with tree.locked(layout.cache / f"{layout.name}.session.lock"):
-        tree.build(layout, print)
-        cli.down(layout)
+    with own_testbed("tutor") as layout:
+        (tmp_path / "bin").mkdir()
+        for name in ("sbatch", "squeue", "scancel", "scontrol"):
+            command = tmp_path / "bin" / name
+            command.write_text(f'#!/bin/sh\nexec chroot --userspec="$TYPED_BY" {layout.root} /usr/bin/{name} "$@"\n')
+            command.chmod(0o755)
+        pid = REPO / "out/tutorial/lucidd.pid"
+        pid.unlink(missing_ok=True)
         try:
             yield Shell(layout, tmp_path)
         finally:
             if pid.exists():
                 subprocess.run(["kill", pid.read_text().strip()], check=False, capture_output=True)
-            cli.down(layout)
 
 
 @pytest.mark.usefixtures("packs")

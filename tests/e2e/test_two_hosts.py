@@ -9,30 +9,21 @@ from collections.abc import Iterator
 
 import pytest
 from box import Box
+from own_testbed import own_testbed
 from two_hosts import Stream, TwoHosts
 
-from testbed import cli, tree
-from testbed.settings import layout_from
+from testbed import cli
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("packs")]
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
-    name = f"{os.environ.get('LUCID_TESTBED_NAME', 'pytest')}-ha"
-    layout = layout_from({**os.environ, "LUCID_TESTBED_NAME": name, "LUCID_TESTBED_VARIANT": "ha"})
-    if reason := cli.unfit(layout):
-        pytest.skip(reason)
-    with tree.locked(layout.cache / f"{layout.name}.session.lock"):
-        tree.build(layout, print)
-        cli.down(layout)
+    with own_testbed("ha", LUCID_TESTBED_VARIANT="ha") as layout:
         cli.up(layout, print)
-        try:
-            hosts = TwoHosts(Box(layout.root), layout, tmp_path_factory.mktemp("hosts"))
-            yield hosts
-            hosts.close()
-        finally:
-            cli.down(layout)
+        hosts = TwoHosts(Box(layout.root), layout, tmp_path_factory.mktemp("hosts"))
+        yield hosts
+        hosts.close()
 
 
 def stands_by(pair: TwoHosts, name: str) -> bool:
