@@ -97,7 +97,7 @@ def give_network(box: Box) -> None:
     names.write_text(names.read_text().replace("hosts: files", "hosts: files dns"))
     certificates = Path("/etc/ssl/certs/ca-certificates.crt")
     # a mirror may hold sid as it was weeks ago
-    (root / "etc/apt/apt.conf.d/90lucid-tests").write_text('Acquire::Check-Valid-Until "false";\n')
+    (root / "etc/apt/apt.conf.d/90old-mirror").write_text('Acquire::Check-Valid-Until "false";\n')
     done = subprocess.run(
         ["chroot", str(root), "sh", "-c", "apt-get update && apt-get install -y ca-certificates"],
         capture_output=True, text=True, check=False, timeout=300,
