@@ -36,7 +36,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @contextlib.contextmanager
 def _job(name: str, workload: str, paths: NodePaths, gpu: str, environment: Mapping[str, str]) -> Iterator[Path]:
-    """A training job. The sampler is told of its processes once the job has done its first step."""
+    """A training job. The sampler hears of its processes after the job's first step."""
     report = paths.run / f"{name}.steps"
     report.unlink(missing_ok=True)
     words = ["--workload", workload, "--seconds", "300", "--report", str(report)]
