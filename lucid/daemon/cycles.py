@@ -16,6 +16,7 @@ from lucid.core.job import Stage
 from lucid.core.ports import Capability, Forecaster, Predictor
 from lucid.daemon.build import Parts
 from lucid.live.catch_up import CatchUp
+from lucid.live.guarded import GuardedPolicy
 from lucid.live.models import LiveModels, live_forecaster
 from lucid.live.modes import live_profiling
 from lucid.live.policies import live_policy, live_predictor, needs_of
@@ -151,7 +152,7 @@ class Cycles:
         policy, recorder = with_records(parts.settings, live, predictor, store)
         self._start_log = StartLog(parts.store, live.make(predictor), predictor.pair_speed)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
-        timed = TimedPolicy(policy, self._tally.planned)
+        timed = TimedPolicy(GuardedPolicy(policy, parts.left_out), self._tally.planned)
         return Cycle(self.cluster, predictor, timed, recorder, forecaster, before, tolerant=True)
 
     def _tell_models(self, models: LiveModels) -> None:

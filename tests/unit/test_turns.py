@@ -13,15 +13,19 @@ from typing import Any
 import pytest
 from test_daemon import Site
 
+from builders import nodes, part, policy, snap, waits
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.request import Request
+from lucid.core.decision import Start
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
 from lucid.errors import ClusterError, ClusterUnavailable, ConfigError, StoreError
-from lucid.live.guarded import Guarded
+from lucid.live.guarded import Guarded, GuardedPolicy
 from lucid.live.log import JsonLines
 from lucid.live.turns import OWN_TURNS, Turns, behind_barrier, persistently
+from lucid.orchestrator.policies.lucid_plan import LucidMemory
+from lucid.orchestrator.policies.plain import Kept, Shadow
 
 KINDS = [
     OverflowError("Python int too large"), ValueError("x"), MemoryError(), RecursionError("deep"), OSError(28, "x"),
@@ -211,6 +215,23 @@ def test_a_job_that_the_models_cannot_take_has_a_first_guess() -> None:
     guarded.learn([Ended(bad, 1.0, 1.0), Ended(good, 1.0, 1.0)])
     assert brittle.learned == ["1"]
     assert set(left_out.told()["predictions of the models"]["first"]) == {"job 2", "a pair"}
+
+
+def test_a_plan_that_fails_by_what_earlier_plans_left_is_made_without_it() -> None:
+    inner, left_out = policy("lucid", fairness={"beyond_plain_s": 7200.0}, profiling={"enabled": False}), LeftOut()
+    scene = snap(10.0, part(nodes(1), [waits("a"), waits("b")]))
+    spoilt = Shadow(5.0, ("n1",), Kept(7200.0), running={"a": None})  # type: ignore[dict-item]
+    with_memory = replace(scene, memory={"vc": LucidMemory(spoilt)})
+    with pytest.raises(AttributeError):
+        inner.plan(with_memory)
+    guarded = GuardedPolicy(inner, left_out)
+    plan = guarded.plan(with_memory)
+    assert [type(plan.partitions["vc"].decisions[job]) for job in "ab"] == [Start, Start]
+    assert (guarded.name, guarded.group_limit) == ("lucid", inner.group_limit)  # type: ignore[attr-defined]
+    assert left_out.told()["the policy's memory"]["first"].keys() == {"vc"}
+    assert guarded.plan(replace(scene, memory=plan.memory)).memory.keys() == {"vc"}
+    with pytest.raises(AttributeError):
+        guarded.plan(replace(scene, partitions={"vc": None}))  # type: ignore[dict-item]
 
 
 def test_a_held_job_that_cannot_be_read_is_let_go_and_its_note_is_kept(site: Site) -> None:
