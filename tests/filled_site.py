@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from test_daemon import Site
-
 from builders import LIGHT
+from daemon_site import Site
 from lucid.adapters.gpu.profile_files import write_summary
 from lucid.adapters.gpu.profiles import ProfileReading
 from lucid.live.upkeep import UPKEEP

@@ -3,90 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from builders import LIGHT, at
-from fake_slurm import FakeSampler, FakeSlurm, fake_node
-from lucid.adapters.estimates import WithContention
-from lucid.adapters.slurm.client import Breaker
+from builders import at
+from daemon_site import Site
 from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.adapters.store.pair_memory import PairMemoryFile
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.cli import when as when_command
-from lucid.cli.main import lucidctl
-from lucid.cli.start_words import told_words
-from lucid.config import Mode, Settings, settings_from
-from lucid.core.ports import Predictor
-from lucid.daemon import Daemon, Parts, main
-from lucid.errors import ClusterUnavailable, ConfigError, StoreError
-from lucid.live.models import LiveModels
+from lucid.config import Mode, settings_from
+from lucid.daemon import main
+from lucid.errors import ClusterUnavailable, ConfigError
 from lucid.live.modes import modes_from, policy_settings
-from lucid.live.policies import live_models
-from lucid.live.start_log import START_TIMES, start_times_of
-from lucid.models.history import HistoryPredictor
-
-
-class Site:
-    """A VC of two nodes and a profiling node; every job is measured light."""
-
-    def __init__(self, folder: Path, restarts: str | None = "allowed", **daemon: Any) -> None:
-        self.folder = folder
-        # profiled first, although home has room: these tests are about profiling runs
-        rule: dict[str, object] = {} if restarts is None else {"restarts": restarts, "home_if_room": False}
-        self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")], now=1000.0)
-        self.sampler = FakeSampler(self.slurm, {})
-        data = {
-            "policy": {"profiling": {"t_prof_s": 60.0, "carry_on_share": 0.0, **rule}},
-            "daemon": {
-                "partitions": {"vc": "pack"}, "profiling_partition": "prof", "state_dir": str(folder),
-                "heartbeat": str(folder / "run/heartbeat"), "first_guess_s": 2000.0, **daemon,
-            },
-        }  # fmt: skip
-        (folder / "lucid.toml").write_text(_toml(data))
-        self.settings: Settings = settings_from(data, "test")
-        self.predictor: Predictor | LiveModels = WithContention(HistoryPredictor(2000.0))
-        self.daemon = self.start()
-
-    def start(self, holder: str = "one") -> Daemon:
-        self.store = SqliteStore(self.folder / "lucid.db")
-        parts = Parts(
-            self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            self.predictor, monotonic_s=lambda: self.slurm.now,
-        )  # fmt: skip
-        self.daemon = Daemon(parts, holder)
-        return self.daemon
-
-    def submit(self, job_id: str, /, gpus: int = 1, **rest: Any) -> None:
-        self.sampler.profiles[job_id] = LIGHT
-        self.sampler.after_s = 30.0
-        self.slurm.submit(job_id, "vc", gpus, **rest)
-
-    def turns(self, seconds: float, daemon: Daemon | None = None) -> None:
-        until = self.slurm.now + seconds
-        while self.slurm.now < until:
-            self.slurm.advance(min(max((daemon or self.daemon).turn(), 0.5), until - self.slurm.now))
-
-    def ctl(self, *words: str) -> Any:
-        done = CliRunner().invoke(lucidctl, [*words, "--config", str(self.folder / "lucid.toml")])
-        if done.exception is not None and not isinstance(done.exception, SystemExit):
-            raise done.exception
-        return done.output
-
-
-def _toml(data: dict[str, Any]) -> str:
-    lines = []
-    for section, values in data.items():
-        tables = {k: v for k, v in values.items() if isinstance(v, dict)}
-        lines += [f"[{section}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items() if k not in tables)]
-        for name, table in tables.items():
-            lines += [f"[{section}.{name}]", *(f"{k} = {json.dumps(v)}" for k, v in table.items())]
-    return "\n".join(lines) + "\n"
 
 
 @pytest.fixture
@@ -171,24 +100,6 @@ def test_users_share_with_each_other_only_where_the_site_says_so(tmp_path: Path)
         pairs = {frozenset((e.job.id, e.partner)) for e in _running(site) if e.partner}
         assert (frozenset("13") in pairs) or across
         assert not across or pairs
-
-
-@pytest.mark.parametrize(
-    ("users", "mps", "words"),
-    [
-        ("ada ada", True, "by MPS, where the node has it"),
-        ("ada bob", True, "by time-slicing: MPS serves one user"),
-        ("ada ada", False, "by time-slicing: there is no MPS here"),
-    ],
-)
-def test_a_pair_is_told_by_what_it_shares(tmp_path: Path, users: str, mps: bool, words: str) -> None:
-    site = Site(tmp_path, share_across_users=True, mps=mps)
-    for number, user in zip("12", users.split(), strict=True):
-        site.submit(number, 2, user=user)
-    site.turns(200.0)
-    told = " ".join(site.ctl("explain", "2").split())
-    assert words in told
-    assert bool(site.slurm.records["2"].extra) is mps
 
 
 def _running(site: Site) -> Any:
@@ -363,95 +274,6 @@ def test_killed_again_and_again_it_loses_no_job_and_starts_none_twice(site: Site
         assert len(mine) == 1 + site.slurm.records[name].restarts
 
 
-def test_why_not_plans_again(site: Site) -> None:
-    for n in range(3):
-        site.submit(f"{n}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0, name=f"j{n}")
-    site.turns(400.0)
-    (waiting,) = [r.id for r in site.slurm.records.values() if r.pending]
-    assert "needs 4 GPUs, 0 free" in site.ctl("queue", "--json") or waiting in site.ctl("queue")
-    told = site.ctl("why-not", waiting, "--gpus", "2", "--share")
-    assert "as it is: waits (vc): " in told
-    assert "with 2 GPUs: " in told
-    data = json.loads(site.ctl("why-not", waiting, "--json"))
-    assert data["as_it_is"]["verb"] == "hold"
-    with pytest.raises(ConfigError, match="does not wait"):
-        site.ctl("why-not", "77")
-
-
-def test_why_not_plans_by_the_policy_that_lucidd_runs(tmp_path: Path) -> None:
-    """Under fifo nobody passes the head of the queue, though two GPUs are free."""
-    site = Site(tmp_path, restarts=None, policy="fifo", profiling_partition="")
-    for name, gpus in (("a", 4), ("b", 2), ("head", 4), ("small", 1)):
-        site.submit(name, gpus, run_s=5000.0, name=name)
-        site.turns(5.0)
-    assert "as it is: waits (vc): behind job head" in site.ctl("why-not", "small", "--share")
-    data = json.loads(site.ctl("why-not", "small", "--gpus", "1", "--json"))
-    assert {data["as_it_is"]["verb"], data["if"]["with 1 GPU"]["verb"]} == {"hold"}
-
-
-def test_why_not_knows_what_pairs_were_seen_to_do(tmp_path: Path) -> None:
-    """lucidd has seen such a pair crawl and does not make it again; the contention model would."""
-    site = Site(tmp_path, restarts=None, profiling_partition="", partitions={"vc": "pack"}, share_across_users=True)
-    memory = PairMemoryFile(tmp_path / "pairs.json")
-    memory.note(("train", "train"), (0.4, 0.4), "1+2")
-    site.predictor = live_models(site.settings, tmp_path / "lucid.toml", memory)
-    site.start()
-    (tmp_path / "pairs.json").write_text(json.dumps([["train", "train", {"1+2": [0.4, 0.4]}]]))
-    for name in ("1", "2", "3"):
-        site.submit(name, 4, run_s=5000.0, name=f"j{name}")
-        site.sampler.profiles[name] = replace(LIGHT, workload="train")
-        site.turns(60.0)
-    assert site.slurm.records["3"].pending
-    assert "as it is: waits (vc): " in site.ctl("why-not", "3")
-    assert json.loads(site.ctl("why-not", "3", "--share", "--json"))["if"]["willing to share"]["verb"] == "hold"
-
-
-def test_the_queue_is_in_the_order_of_lucidds_policy(tmp_path: Path) -> None:
-    """Under fifo the long job that came first starts first, and nobody is said to start before it."""
-    site = Site(tmp_path, restarts=None, policy="fifo", profiling_partition="")
-    for name, gpus in (("a", 4), ("b", 2), ("long", 4), ("short", 1)):
-        site.submit(name, gpus, run_s=5000.0, name=name, time_limit_s=1000.0 if name == "long" else 100.0)
-        site.turns(5.0)
-    rows = json.loads(site.ctl("queue", "--json"))["queue"]
-    assert [(row["position"], row["job"], row["decision"]["verb"]) for row in rows] == [
-        (1, "long", "hold"),
-        (2, "short", "hold"),
-    ]
-    first, second = (row["starts_in_s"][1] for row in rows)
-    assert 0 < first <= second
-    assert [reason["kind"] for reason in rows[1]["decision"]["reasons"]] == ["BehindHead"]
-    assert "vc 2" in site.ctl("queue")
-
-
-def test_why_not_says_so_where_it_cannot_plan_as_lucidd_did(site: Site) -> None:
-    for n in range(3):
-        site.submit(f"{n}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0, name=f"j{n}")
-    site.turns(400.0)
-    (waiting,) = [r.id for r in site.slurm.records.values() if r.pending]
-    picture = site.store.view("snapshot")
-    picture["plan"]["vc"]["77"] = {
-        "verb": "start",
-        "reasons": [],
-        "placement": "n1:0",
-        "beside": None,
-        "slots": False,
-    }
-    site.store.put_view("snapshot", picture)
-    told = site.ctl("why-not", waiting)
-    assert "as it is: waits (vc): " in told
-    assert "planning again here comes to another plan than lucidd's" in told
-    assert "with 2 GPUs" not in told
-    assert "why_no_if" in json.loads(site.ctl("why-not", waiting, "--json"))
-
-
-def test_what_an_older_lucidd_wrote_is_no_answer(site: Site) -> None:
-    site.daemon.turn()
-    picture = site.store.view("snapshot")
-    site.store.put_view("snapshot", {key: value for key, value in picture.items() if key != "policy"})
-    with pytest.raises(StoreError, match="another version of lucidd wrote the last plan; restart lucidd"):
-        site.ctl("queue")
-
-
 def test_modes_follow_the_switches(site: Site) -> None:
     settings = settings_from({"daemon": {"partitions": {"a": "pack", "b": "order"}}}, "test")
     assert modes_from(settings, {}) == {"a": Mode.PACK, "b": Mode.ORDER}
@@ -517,18 +339,6 @@ def test_slurm_down_is_no_reason_to_end(site: Site) -> None:
         assert site.daemon.turn() > 0
 
 
-def test_a_job_that_slurm_started_at_once_is_told_as_that(tmp_path: Path) -> None:
-    site = Site(tmp_path, partitions={"vc": "observe"})
-    site.submit("1", 4, held=False, mark="none", run_s=30.0)
-    site.slurm.advance(2.0)
-    for _ in range(2):
-        site.turns(20.0)
-        with pytest.raises(ConfigError, match="Slurm started it before lucidd saw it wait"):
-            site.ctl("explain", "1")
-    with pytest.raises(ConfigError, match="asks for no GPU"):
-        site.ctl("explain", "99")
-
-
 def test_observing_a_full_queue_is_idle(tmp_path: Path) -> None:
     site = Site(tmp_path, partitions={"vc": "observe"})
     for n in range(6):
@@ -537,46 +347,6 @@ def test_observing_a_full_queue_is_idle(tmp_path: Path) -> None:
     before = site.slurm.reads
     site.turns(600.0)
     assert (site.slurm.reads - before) / 10 <= 12
-
-
-def test_pictures_are_drawn_on_after_the_clock_was_set_back(site: Site) -> None:
-    site.submit("1")
-    site.turns(20.0)
-    site.slurm.now -= 3600.0
-    site.submit("2")
-    site.turns(20.0)
-    drawn = site.store.view("snapshot")
-    assert drawn["now_s"] < 1000.0
-    assert "2" in json.dumps(drawn)
-
-
-def test_an_array_is_explained_task_by_task(site: Site) -> None:
-    site.submit("7_1")
-    site.submit("7_0")
-    site.turns(20.0)
-    with pytest.raises(ConfigError, match=r"job 7 is an array, and its 2 tasks are decided one by one: .* 7_0, 7_1"):
-        site.ctl("explain", "7")
-    assert "starts" in site.ctl("explain", "7_0")
-
-
-def test_slurms_fair_share_factor_counts_in_the_order_and_is_told(site: Site) -> None:
-    policy = {"profiling": {"enabled": False}, "packing": {"gss": 0}, "fairness": {"share_bound": 4.0}}
-    site.settings = settings_from({**site.settings.model_dump(), "policy": policy}, "test")
-    site.slurm.shares = {("over", "ada"): 0.1, ("under", "bob"): 0.9}
-    site.start()
-    for name in ("1", "2"):
-        site.submit(name, 4, run_s=200.0)
-    site.turns(20.0)
-    site.submit("3", 4, account="over", user="ada", run_s=50.0)
-    site.submit("4", 4, account="under", user="bob", run_s=50.0)
-    site.submit("5", 4, account="over", user="ada", run_s=50.0)
-    site.turns(300.0)
-    order = [job for _, job, _ in site.slurm.starts]
-    assert order == ["1", "2", "4", "3", "5"]
-    assert "fair-share factor 0.90 of under: its priority value counts 0.33 times" in " ".join(
-        site.ctl("explain", "4").split()
-    )
-    assert "no_fair_share" in json.loads(site.ctl("status", "--json"))
 
 
 def test_what_slurm_makes_of_a_start_is_looked_at_soon(tmp_path: Path) -> None:
@@ -590,55 +360,3 @@ def test_what_slurm_makes_of_a_start_is_looked_at_soon(tmp_path: Path) -> None:
         site.slurm.advance(waits[-1])
     assert waits == [site.settings.slurm.poll_busy_s] * 3
     assert "QOSMaxJobsPerUserLimit" in site.ctl("explain", "1").partition("waits (vc)")[2]
-
-
-def _crowded(site: Site) -> None:
-    for n in range(3):
-        site.submit(f"{n}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0, name=f"j{n}")
-    site.turns(400.0)
-
-
-def test_when_answers_before_anybody_submits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a profiling node free it starts there now; one that is not profiled waits behind the third."""
-    _crowded(site)
-    jobs = len(site.slurm.records)
-    monkeypatch.setattr(when_command, "lives", lambda lease, now_s: lease is not None)
-    found = json.loads(site.ctl("when", "--gpus", "8", "--time", "0:30:00", "--json"))
-    answer = found["partitions"]["vc"]
-    early_s, likely_s, late_s = answer["starts_in_s"]
-    assert 0 < early_s <= likely_s <= late_s
-    assert answer["estimate_s"] <= 1800.0
-    assert "would start in about" in site.ctl("when", "--gpus", "8", "--partition", "vc")
-    assert "vc: would start now" in site.ctl("when", "--gpus", "1")
-    assert len(site.slurm.records) == jobs, "nothing is submitted"
-    with pytest.raises(ConfigError, match="fits nowhere"):
-        site.ctl("when", "--gpus", "99")
-    with pytest.raises(ConfigError, match="does not look after it"):
-        site.ctl("when", "--gpus", "1", "--partition", "elsewhere")
-    with pytest.raises(ConfigError, match="no time limit"):
-        site.ctl("when", "--gpus", "1", "--time", "soon")
-    monkeypatch.undo()  # by the wall clock this daemon is long gone
-    with pytest.raises(StoreError, match="systemctl start lucidd"):
-        site.ctl("when", "--gpus", "1")
-
-
-def test_every_command_tells_the_same_start_and_what_came_true_is_kept(site: Site) -> None:
-    _crowded(site)
-    (waiting,) = [r.id for r in site.slurm.records.values() if r.pending]
-    (row,) = json.loads(site.ctl("queue", "--json"))["queue"]
-    early_s, likely_s, late_s = row["starts_in_s"]
-    assert 0 < early_s <= likely_s <= late_s
-    assert json.loads(site.ctl("why-not", waiting, "--json"))["starts_in_s"] == row["starts_in_s"]
-    assert json.loads(site.ctl("explain", waiting, "--json"))["starts_in_s"] == row["starts_in_s"]
-    assert "starts in about: " in site.ctl("why-not", waiting)
-    assert "starts in about: " in site.ctl("explain", waiting)
-    assert waiting in start_times_of(site.store.view(START_TIMES)).open
-    site.start("two")  # a restart
-    site.turns(12_000.0)
-    assert site.slurm.records[waiting].state == "COMPLETED"
-    assert not start_times_of(site.store.view(START_TIMES)).open
-    rows = json.loads(site.ctl("history", "--json", "--days", "1e6"))["jobs"]
-    told = {row["job"]: row["start_forecast"] for row in rows}[waiting]
-    assert told["real_s"] > 0
-    assert told["early_s"] <= told["likely_s"] <= told["late_s"]
-    assert re.fullmatch(r"\S+ \S+ \(.* to .*\), was .+", told_words(told))  # a narrow terminal folds the table's cell

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from test_daemon import Site
 
 from benchmarks.exposition import big_store
 from builders import LIGHT
+from daemon_site import Site
 from lucid.adapters.gpu.profile_files import write_summary
 from lucid.adapters.gpu.profiles import ProfileReading
 from lucid.adapters.store.snapshot_json import decision_to_dict

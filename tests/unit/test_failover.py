@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_daemon import Site
 
+from daemon_site import Site
 from fake_slurm import FakeSlurm
 from lucid.adapters.estimates import WithContention
 from lucid.adapters.slurm.client import Breaker

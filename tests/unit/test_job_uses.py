@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_daemon import Site
 
 from builders import LIGHT, a_job
+from daemon_site import Site
 from lucid.adapters.gpu.profile_files import write_summary
 from lucid.adapters.gpu.use_files import UseFolder
 from lucid.adapters.slurm.request import EXCLUSIVE, NOT_TO_SHARE

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
-from test_daemon import Site
 from test_plan_records import written
 
+from daemon_site import Site
 from json_schemas import FOLDER, Recorder, closed, commands, name_of, schema_from, schema_of, trouble_with
 from lucid.cli.main import lucidctl
 

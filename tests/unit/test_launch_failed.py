@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from test_daemon import Site
+from daemon_site import Site
 
 MARK = "lucid:vc=vc;held=1;share=0;v=2"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_daemon import Site
 
+from daemon_site import Site
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
 from lucid.core.arrivals import ArrivalForecast

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from test_daemon import Site
 
+from daemon_site import Site
 from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.wake import WakeFile
 from lucid.adapters.store.leased import IN_MEMORY

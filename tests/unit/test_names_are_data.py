@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from test_daemon import Site
 
 from builders import a_job
+from daemon_site import Site
 from lucid.cli.console import Console, Table, say
 from lucid.cli.main import _COMMANDS, lucidctl
 from lucid.core.job import Ended

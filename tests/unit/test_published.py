@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_daemon import Site
 
 from builders import LIGHT
+from daemon_site import Site
 from lucid.adapters.store.snapshot_json import snapshot_from_dict
 from lucid.atomic import closed_to_others
 from lucid.live.last_plan import last_plan

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_daemon import Site
 
+from daemon_site import Site
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.store.port import JobNote
 

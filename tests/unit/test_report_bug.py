@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from test_daemon import Site
 from test_names_are_data import HOSTILE
 
+from daemon_site import Site
 from lucid.cli.main import lucidctl
 from lucid.cli.scrub import Scrubber, _own_words
 

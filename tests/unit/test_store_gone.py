@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_daemon import Site
 
+from daemon_site import Site
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.store.port import JobNote, StoreGone
 from lucid.adapters.store.sqlite import SqliteStore

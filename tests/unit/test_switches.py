@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from test_daemon import Site
 
+from daemon_site import Site
 from lucid.config import Mode
 from lucid.errors import ConfigError
 from lucid.live.switches import Switch, switches_of

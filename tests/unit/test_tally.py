@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_daemon import Site
 
 from builders import LIGHT, a_job, at
+from daemon_site import Site
 from lucid.core.decision import Action, Plan, Release, Requeue, Start
 from lucid.core.job import Running, Stage
 from lucid.core.ports import Applied

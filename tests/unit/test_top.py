@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 pytest.importorskip("textual")
 
-from test_daemon import Site
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 
+from daemon_site import Site
 from lucid.cli.main import lucidctl
 from lucid.cli.queue_rows import queue_rows
 from lucid.cli.top_app import TopApp

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_daemon import Site
 
 from builders import nodes, part, policy, snap, waits
+from daemon_site import Site
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.request import Request

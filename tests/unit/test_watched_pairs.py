@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_daemon import Site
 
+from daemon_site import Site
 from lucid.adapters.estimates import WithContention
 from lucid.adapters.gpu.profiles import ProfileFolder
 from lucid.adapters.slurm.client import Breaker

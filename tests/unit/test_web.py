@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_daemon import Site as SlurmSite
 
 from builders import LIGHT
+from daemon_site import Site as SlurmSite
 from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
 from lucid.config import Anonymous, Others, Settings, WebSettings
 from lucid.errors import ConfigError

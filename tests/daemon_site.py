@@ -1,0 +1,78 @@
+"""A whole daemon over a slurmctld in memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from builders import LIGHT
+from fake_slurm import FakeSampler, FakeSlurm, fake_node
+from lucid.adapters.estimates import WithContention
+from lucid.adapters.slurm.client import Breaker
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.cli.main import lucidctl
+from lucid.config import Settings, settings_from
+from lucid.core.ports import Predictor
+from lucid.daemon import Daemon, Parts
+from lucid.live.models import LiveModels
+from lucid.models.history import HistoryPredictor
+
+
+class Site:
+    """A VC of two nodes and a profiling node; every job is measured light."""
+
+    def __init__(self, folder: Path, restarts: str | None = "allowed", **daemon: Any) -> None:
+        self.folder = folder
+        # profiled first, although home has room: these tests are about profiling runs
+        rule: dict[str, object] = {} if restarts is None else {"restarts": restarts, "home_if_room": False}
+        self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")], now=1000.0)
+        self.sampler = FakeSampler(self.slurm, {})
+        data = {
+            "policy": {"profiling": {"t_prof_s": 60.0, "carry_on_share": 0.0, **rule}},
+            "daemon": {
+                "partitions": {"vc": "pack"}, "profiling_partition": "prof", "state_dir": str(folder),
+                "heartbeat": str(folder / "run/heartbeat"), "first_guess_s": 2000.0, **daemon,
+            },
+        }  # fmt: skip
+        (folder / "lucid.toml").write_text(_toml(data))
+        self.settings: Settings = settings_from(data, "test")
+        self.predictor: Predictor | LiveModels = WithContention(HistoryPredictor(2000.0))
+        self.daemon = self.start()
+
+    def start(self, holder: str = "one") -> Daemon:
+        self.store = SqliteStore(self.folder / "lucid.db")
+        parts = Parts(
+            self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
+            self.predictor, monotonic_s=lambda: self.slurm.now,
+        )  # fmt: skip
+        self.daemon = Daemon(parts, holder)
+        return self.daemon
+
+    def submit(self, job_id: str, /, gpus: int = 1, **rest: Any) -> None:
+        self.sampler.profiles[job_id] = LIGHT
+        self.sampler.after_s = 30.0
+        self.slurm.submit(job_id, "vc", gpus, **rest)
+
+    def turns(self, seconds: float, daemon: Daemon | None = None) -> None:
+        until = self.slurm.now + seconds
+        while self.slurm.now < until:
+            self.slurm.advance(min(max((daemon or self.daemon).turn(), 0.5), until - self.slurm.now))
+
+    def ctl(self, *words: str) -> Any:
+        done = CliRunner().invoke(lucidctl, [*words, "--config", str(self.folder / "lucid.toml")])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.output
+
+
+def _toml(data: dict[str, Any]) -> str:
+    lines = []
+    for section, values in data.items():
+        tables = {k: v for k, v in values.items() if isinstance(v, dict)}
+        lines += [f"[{section}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items() if k not in tables)]
+        for name, table in tables.items():
+            lines += [f"[{section}.{name}]", *(f"{k} = {json.dumps(v)}" for k, v in table.items())]
+    return "\n".join(lines) + "\n"
