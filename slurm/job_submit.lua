@@ -438,6 +438,9 @@ local function tag_of(job, request, types, name, entry, begin)
   if opts_in(job.comment) then
     tag[#tag + 1] = "elastic=1"
   end
+  if says(job.comment, "turns") then
+    tag[#tag + 1] = "turns=1"
+  end
   tag[#tag + 1] = "v=2" -- holds of users and administrators show in the comment: slurm_job_modify
   return "lucid:" .. table.concat(tag, ";")
 end

@@ -7,6 +7,7 @@
 #   limit   5                         seconds that each may take
 #   daemon  lucid                     the user that lucidd runs as, by name or number
 #   mps-dir /run/lucid-mps            root's own folder for MPS; mps-protocol 2 keeps to MPS version 2
+#   turns-dir /run/lucid-turns        root's own folder for jobs that take turns (lucid:turns)
 #   path    /usr/sbin:/usr/bin:/sbin:/bin   where nvidia-smi, unmunge, python3 and NVIDIA's MPS are looked for
 # The file is read, never run, and has to be root's. Nothing of the job but numbers is passed on, and no variable of
 # the environment is read but Slurm's own (docs/node.md lists who can write which).
@@ -23,6 +24,42 @@ lucid_setting() {
 # lucid_item KEY DIGITS: the value of an item that was sealed, where it consists of these characters.
 lucid_item() {
     printf '%s\n' "$sealed" | sed -n "1s/^\(.* \)\{0,1\}$1=\([0-9][$2]*\)\( .*\)\{0,1\}\$/\2/p"
+}
+
+# lucid_turns start|stop: the folder in which the jobs on one set of GPUs agree on turns, BASE/NODE/g0-1, writable for
+# all (sticky). It is there as long as a job uses it, by the files BASE/NODE/jobs/ID, which hold its name. All above it is
+# root's, so no user can put a link in its place. What is removed is first moved to where no job looks.
+lucid_turns() {
+    base=$(lucid_setting turns-dir)
+    base=${base:-/run/lucid-turns}
+    node=${SLURMD_NODENAME:-node}
+    case $base$node in *[!A-Za-z0-9_./-]* | *..*) return 0 ;; esac
+    own=$base/$node
+    [ "$1" = start ] && [ "$turns" = 1 ] && [ -n "$gpus" ] || [ -f "$own/jobs/$job" ] || return 0
+    command -v flock >/dev/null 2>&1 || return 0
+    (
+        umask 022
+        for folder in "$base" "$own" "$own/jobs"; do
+            [ -e "$folder" ] || mkdir "$folder"
+            # shellcheck disable=SC3067
+            [ -d "$folder" ] && [ ! -L "$folder" ] && [ -O "$folder" ] || exit 0
+        done
+        exec 9>"$own/lock" || exit 0
+        flock -w "$limit" 9 || exit 0
+        set=''
+        [ "$1" != start ] || [ "$turns" != 1 ] || set=g$(printf '%s' "$gpus" | tr ',' '-')
+        old=$(sed -n 's/^.*\/\(g[0-9-]\{1,\}\)$/\1/p' "$own/jobs/$job" 2>/dev/null | head -n 1)
+        rm -f "$own/jobs/$job"
+        if [ -n "$set" ]; then
+            [ -d "$own/$set" ] || mkdir "$own/$set" || exit 0
+            chmod 1777 "$own/$set" && printf '%s\n' "$own/$set" >"$own/jobs/$job"
+        fi
+        if [ -n "$old" ] && [ "$old" != "$set" ] && ! grep -qsxF "$own/$old" "$own"/jobs/*; then
+            mv "$own/$old" "$own/gone.$old.$job"
+        fi
+        exec 9>&-
+        timeout -k 1 "$limit" rm -rf --one-file-system "$own"/gone.*
+    ) </dev/null >/dev/null 2>&1
 }
 
 lucid_hook() {
@@ -54,7 +91,9 @@ lucid_hook() {
     gpus=$(lucid_item gpus '0-9,')
     mem=$(lucid_item mem '0-9')
     speed=$(lucid_item speed '0-9.')
+    turns=$(lucid_item turns '0-9')
     name=$job
+    lucid_turns "$1"
     case ${SLURM_ARRAY_JOB_ID:-x}${SLURM_ARRAY_TASK_ID:-x} in
         *[!0-9]*) ;;
         *) name=${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID} ;;
@@ -80,7 +119,7 @@ lucid_hook() {
         if [ "$1" = stop ]; then
             timeout -k 1 "$limit" "$mps/stop" --job "$job" --within "$within" ${dir:+--dir "$dir"} \
                 </dev/null >/dev/null 2>&1
-        elif [ -n "$gpus" ] && [ -n "$uid" ]; then
+        elif [ -n "$gpus" ] && [ -n "$uid" ] && [ "$(lucid_item mps '0-9')" != 0 ]; then
             # By UUID: a daemon of MPS numbers its devices anew.
             gpus=$(timeout -k 1 "$limit" nvidia-smi --query-gpu=uuid --format=csv,noheader -i "$gpus" 2>/dev/null |
                 sed -n 's/^ *\(GPU-[0-9A-Za-z-]\{1,\}\) *$/\1/p' | paste -sd, -)

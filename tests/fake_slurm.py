@@ -148,7 +148,10 @@ class FakeSlurm:
                 continue
             if types:
                 gpus = [node.gpu_types.index(t) for t in types]
-                if all(self._use(node.name, g)[0] == 0 and self._use(node.name, g)[1] < 2 for g in gpus):
+                if all(
+                    self._use(node.name, g)[0] == 0 and self._use(node.name, g)[1] < max(node.slots, default=2)
+                    for g in gpus
+                ):
                     return (NodeGpus(node.name, sum(1 << g for g in gpus)),)
                 continue
             spread = record.min_nodes > 1 and gpu_count(record.request.tres_per_node)

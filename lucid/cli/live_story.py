@@ -55,8 +55,9 @@ def live_story(store: SqliteStore | Published, job_id: str, profiling: str = "")
 
 def _elastic(store: SqliteStore, job_id: str) -> list[str]:
     """How it stands with a job whose user opted in to be resized."""
-    words = ((store.view("status") or {}).get("elastic") or {}).get(job_id)
-    return [f"elastic: {words}"] if words else []
+    status = store.view("status") or {}
+    found = {kind: (status.get(kind) or {}).get(job_id) for kind in ("elastic", "turns")}
+    return [f"{kind}: {words}" for kind, words in found.items() if words]
 
 
 def _story(

@@ -257,8 +257,8 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         + ("some are idle, and no request waits for them" if r else f"requests that wait: {r.waiting}")
     ),
     "Interleaved": lambda r: (
-        f"takes turns in a group of {r.jobs} ({r.group}): a round takes {r.period_s:.3g} s, "
-        f"one after the other {r.alone_s:.3g} s"
+        f"{'takes' if r else 'would take'} turns in a group of {r.jobs} ({r.group}): "
+        f"a round takes {r.period_s:.3g} s, one after the other {r.alone_s:.3g} s"
     ),
     "Reserved": _reserved,
     "LargeShare": _large_share,
@@ -325,7 +325,7 @@ _VERBS = {
     "hold": "waits",
     "requeue": "is preempted",
     "resize": "is resized, and goes on from a checkpoint",
-    "regroup": "goes on from a checkpoint",
+    "regroup": "goes on in another group",
     "part": "is parted from its partner, and will run alone",
     "release": "moves on to its VC",
     "keep": "carries on in place",

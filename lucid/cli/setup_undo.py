@@ -18,7 +18,7 @@ from lucid.slurmconf.nodes import host_list
 
 __all__ = ["undo_setup"]
 
-_STATE = ("/var/lib/lucid", "/run/lucid", "/run/lucid-web", "/run/lucid-mps", "/etc/lucid")
+_STATE = ("/var/lib/lucid", "/run/lucid", "/run/lucid-web", "/run/lucid-mps", "/run/lucid-turns", "/etc/lucid")
 
 
 def undo_setup(

@@ -38,6 +38,9 @@ def slurm() -> None:
 @click.option(
     "--node-extra", "node_extra", multiple=True, metavar="HOSTS=TEXT", help="more for the NodeName line of a --nodes"
 )
+@click.option(
+    "--slots", type=click.Choice(["2", "4"]), default="2", show_default=True, help="jobs a GPU: 4 for groups of Muri"
+)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="write files there instead of printing")
 @click.option("--json", "as_json", is_flag=True, help="print the texts as JSON")
 def render_command(
@@ -47,6 +50,7 @@ def render_command(
     heartbeat: str,
     files: str,
     node_extra: tuple[str, ...],
+    slots: str,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -60,7 +64,12 @@ def render_command(
     )
     groups = [parse_node(text) for text in nodes]
     rendered = render(
-        groups, described, heartbeat=heartbeat, files=files, node_extra=_extra(node_extra, [g.hosts for g in groups])
+        groups,
+        described,
+        heartbeat=heartbeat,
+        files=files,
+        node_extra=_extra(node_extra, [g.hosts for g in groups]),
+        slots=int(slots),
     )
     texts = {
         "gres.conf": rendered.gres_conf,

@@ -279,6 +279,8 @@ class MuriSettings(Section):
     """Reckon with the overheads of interleaving that Muri's authors measured (a factor by group size)."""
     split_pairs: bool = False
     """With groups of at most three: take pairs apart to make threes, which the published rounds cannot do."""
+    patience_s: float = Field(3600.0, ge=0)
+    """lucidd: once a job has waited so long, none passes it, s: until it starts no other starts or joins a group."""
 
 
 class OverheadSettings(Section):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lucid.core.placement import Placement, placement_gpus
+from lucid.core.prediction import StageTimes
 
 __all__ = ["Elastic", "Ended", "Job", "JobProfile", "Pending", "Progress", "Running", "Stage", "Work"]
 
@@ -103,6 +104,8 @@ class Job:
     """Why it cannot share its GPUs, where that is not simply its user's wish: said in its story."""
     restart_asked: bool = False
     """Its user said that it may be started over (``--requeue``, or ``lucid:restart`` in its comment)."""
+    takes_turns: bool = False
+    """Its user said that it takes turns with others on its GPUs (``lucid:turns`` in its comment)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,8 @@ class Pending:
     """When a barred job is tried again, at the latest."""
     home_only: bool = False
     """It is to start in its own VC: it comes from a profiling node, or Slurm would not start it on one."""
+    stages: StageTimes | None = None
+    """What it, or an earlier job of its kind, reported of one iteration alone. In a replay the predictor knows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +201,8 @@ class Running:
     restart_s: float | None = None
     """Of an elastic job: what a restart is expected to cost it, s, as measured; ``None`` in a replay, where policies
     go by their own settings."""
+    stages: StageTimes | None = None
+    """As of a pending job."""
 
     @property
     def gpus(self) -> int:

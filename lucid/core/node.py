@@ -30,6 +30,8 @@ class Node:
     """The same of its memory."""
     gpu_type: str = ""
     """Type of its GPUs, where that is known."""
+    slots: int = 0
+    """How many jobs may hold one of its GPUs at once, as Slurm is configured; 0: nothing limits that (a replay)."""
 
     @property
     def cpus_left(self) -> int:

@@ -32,8 +32,8 @@ class Capability(StrEnum):
     """What elastic jobs will take is known beforehand: epochs, and seconds an epoch on each number of GPUs. A replay
     of a trace knows."""
     INTERLEAVE = "interleave"
-    """Jobs can be run in groups that take turns on each resource, moved, and regrouped from a checkpoint; an
-    executor reports their progress."""
+    """Jobs can be run in groups that take turns on each resource. A replay moves them and regroups them from a
+    checkpoint, and reports their progress; on a real cluster others join them where they run."""
 
 
 @dataclass(frozen=True, slots=True)

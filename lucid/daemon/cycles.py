@@ -67,6 +67,7 @@ class Cycles:
             slurm_knows_all,
             settings.policy.lending.mode != "off",
             Capability.RESIZE in needs,
+            Capability.INTERLEAVE in needs,
         )
         self._parts = parts
         self._seen_modes = modes

@@ -90,6 +90,7 @@ def tell_status(
             status["no_fair_share"] = cycles.shares.why_none
         status["aside"] = cycles.cluster.aside()
         status["elastic"] = cycles.cluster.elastic()
+        status["turns"] = cycles.cluster.turns()
         public = {key: status[key] for key in ("modes", "paused", "aside")}
         publisher.write(now_s, {**public, "lasts_s": lasts_s})
     parts.store.put_view("status", status)

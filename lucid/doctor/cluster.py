@@ -22,7 +22,8 @@ __all__ = ["Site", "look_over_site", "see_site"]
 
 _HELD_S = 300.0
 _SKEW_WARN_S, _SKEW_BAD_S = 5.0, 60.0
-_SLOTS = 2
+_SLOTS = ({2}, {4})
+"""How many slots each GPU of a node may have: two for pairs, four where groups of up to four take turns (Muri)."""
 _PRIVILEGED = ("operator", "administrator")
 
 
@@ -286,12 +287,20 @@ def _nodes(settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmN
                     f"GPUs of {', '.join(dull[:5])} have no address: nothing shares in {name!r}",
                     "gres.conf and slurm.conf as: lucidctl slurm render",
                 )
-            odd = [node.name for node in mine if node.addressable and node.slots - {_SLOTS}]
+            odd = [node.name for node in mine if node.addressable and node.slots and node.slots not in _SLOTS]
             if odd:
                 yield bad(
-                    f"GPUs of {', '.join(odd[:5])} have not {_SLOTS} slots each: Slurm would keep pairs apart, or "
-                    "let a third job in",
-                    f"Name=shard … Count={_SLOTS} in gres.conf, and shard:gN:{_SLOTS} in slurm.conf",
+                    f"GPUs of {', '.join(odd[:5])} have neither 2 nor 4 slots each: Slurm would keep jobs apart that "
+                    "are to share",
+                    "Name=shard … Count=2 in gres.conf, and shard:gN:2 in slurm.conf; 4 for groups of up to four "
+                    "under Muri",
+                )
+            pairs = [node.name for node in mine if node.addressable and node.slots == {2}]
+            if pairs and settings.daemon.policy in ("muri-s", "muri-l"):
+                yield warn(
+                    f"GPUs of {', '.join(pairs[:5])} have 2 slots each: under {settings.daemon.policy} no "
+                    "more than two jobs share one",
+                    "Name=shard … Count=4 in gres.conf, and shard:gN:4 in slurm.conf, for groups of up to four",
                 )
         out = [f"{node.name} ({node.reason or '+'.join(sorted(node.states))})" for node in mine if not node.available]
         if out:

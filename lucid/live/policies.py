@@ -26,6 +26,11 @@ from lucid.orchestrator.policy import Policy, known_policies, make_policy
 
 __all__ = ["LivePolicy", "check_policy", "live_models", "live_policy", "live_predictor", "needs_of"]
 
+_RESOURCES = 4
+"""Of which a report tells the times: storage, CPU, GPU, network."""
+
+_ABLATIONS = frozenset(name for name in BUILT_IN if name.startswith("muri-") and name not in ("muri-s", "muri-l"))
+
 
 @dataclass(frozen=True, slots=True)
 class LivePolicy:
@@ -110,6 +115,17 @@ def check_policy(settings: Settings, where: str) -> None:
             f"daemon.elastic.reports_dir to a folder where such jobs report their progress (lucid-report); "
             f"{_known(settings, able)}"
         )
+    if Capability.INTERLEAVE in lacking:
+        raise ConfigError(
+            f"{where}: daemon.policy = {name!r}: it forms groups of jobs that take turns, and lacks "
+            f"{Capability.INTERLEAVE} here: {_for_turns(name, settings)}; {_known(settings, able)}"
+        )
+    if Capability.INTERLEAVE in _needs(name, settings, able) and settings.policy.muri.resources != _RESOURCES:
+        raise ConfigError(
+            f"{where}: daemon.policy = {name!r}: jobs report the times of {_RESOURCES} resources, and "
+            f"policy.muri.resources is {settings.policy.muri.resources}; leave it at {_RESOURCES}, and set "
+            "policy.muri.group_size for smaller groups"
+        )
     if Capability.ORACLE in lacking and settings.daemon.elastic.reports_dir:
         raise ConfigError(
             f"{where}: daemon.policy = {name!r}: it goes by the epochs and epoch times of each job as they will be, "
@@ -133,7 +149,7 @@ def _most(settings: Settings) -> frozenset[Capability]:
     if live_profiling(settings.policy).restarts == "allowed":
         able.add(Capability.PREEMPT)  # whom it preempts is started over
     if settings.daemon.elastic.reports_dir:
-        able |= {Capability.RESIZE, Capability.ADAPT}
+        able |= {Capability.RESIZE, Capability.ADAPT, Capability.INTERLEAVE}
     return frozenset(able)
 
 
@@ -150,7 +166,20 @@ def _lacking(name: str, settings: Settings, able: frozenset[Capability]) -> list
     needs = _needs(name, settings, able)
     if Capability.RESIZE in needs & able:
         able |= {Capability.PREEMPT}  # it stops elastic jobs only, whose users said that they go on from a checkpoint
+    if name in _ABLATIONS:
+        able -= {Capability.INTERLEAVE}
+    if Capability.INTERLEAVE in needs & able:
+        able |= {Capability.PREEMPT}  # on a real cluster it stops nobody
     return sorted(needs - able)
+
+
+def _for_turns(name: str, settings: Settings) -> str:
+    """What is missing for it, and the remedy."""
+    if name in _ABLATIONS:
+        return "it is an ablation for the simulator; muri-s and muri-l run live"
+    if not settings.slurm.packs:
+        return "the client of slurm.client cannot start jobs on chosen GPUs; use command line or rest"
+    return "set daemon.elastic.reports_dir to a folder where such jobs report their stage times (lucid-report)"
 
 
 def _runnable(settings: Settings, able: frozenset[Capability]) -> list[str]:

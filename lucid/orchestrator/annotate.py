@@ -20,7 +20,8 @@ _NOTHING: _Places = ((), {})
 
 class Annotator:
     """Fills in ``Snapshot.predictions``, and ``arrivals`` where there is a forecaster. A job is predicted when first
-    seen and again when its profile comes or its time limit changes, and never beyond that limit; partitions handed
+    seen, and again when its profile comes, or its time limit or the stage times that it reports change. It is never
+    predicted to run beyond its limit. Partitions handed
     out unchanged are not looked at again, and jobs that ended are forgotten.
 
     A snapshot's predictions can be read only, and stay as they are for as long as somebody keeps the snapshot."""
@@ -68,12 +69,15 @@ class Annotator:
         seen, limits, missing = self._seen_with, self._limits, _MISSING
         for entry in entries:
             job = entry.job
-            if seen.get(job.id, missing) is entry.profile and limits.get(job.id) == job.time_limit_s:
+            known = seen.get(job.id, missing) is entry.profile and limits.get(job.id) == job.time_limit_s
+            if known and (entry.stages is None or entry.stages == self._predictions[job.id].stages):
                 continue
             if self._forecaster is not None and job.id not in seen:
                 self._forecaster.saw(job)
             seen[job.id], limits[job.id] = entry.profile, job.time_limit_s
             said = self._predictor.predict(job, entry.profile, now_s)
+            if entry.stages is not None:
+                said = replace(said, stages=entry.stages)
             self._predictions[job.id] = said.within(job.time_limit_s)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from lucid.core.decision import PartitionPlan, Regroup, Release, Requeue, Start
 from lucid.core.job import Job, JobProfile, Pending, Running
 from lucid.core.placement import Placement
 from lucid.core.snapshot import Partition
-from lucid.errors import UnsafePlan
+from lucid.errors import UnsafeAction, UnsafePlan
 
 __all__ = ["check_groups"]
 
@@ -22,7 +22,8 @@ def check_groups(partition: Partition, plan: PartitionPlan, limit: int) -> None:
     The rules: a group names each of its members once, two to ``limit`` of them; all name the same group, are there
     and hold exactly the same GPUs, of the count that each asked for; no other job holds these GPUs; every member
     lets itself be shared, and is in no pair; the memory peaks of the measured members fit on each card
-    together. A group that loses a member is formed anew in the same plan.
+    together, and its nodes have a slot for each. A group that loses a member is formed anew in the same plan. A group
+    that the plan has nothing to do with is as the cluster shows it, and is not checked.
 
     Args:
         partition: its state before the plan.
@@ -30,7 +31,7 @@ def check_groups(partition: Partition, plan: PartitionPlan, limit: int) -> None:
         limit: the policy's declared bound of jobs in a group; 1 allows none.
 
     Raises:
-        UnsafePlan: naming the rule, the group and the job.
+        UnsafeAction: naming the rule, the group and the job, and an action that the plan is to do without.
     """
     named = (action.decision for action in plan.actions)
     if limit == 1 and not any(isinstance(decision, Start | Regroup) and decision.group for decision in named):
@@ -46,24 +47,52 @@ def check_groups(partition: Partition, plan: PartitionPlan, limit: int) -> None:
                     on_gpus[name, bit].add(job_id)
     paired = {entry.job.id for entry in partition.running if entry.partner is not None}
     paired |= {action.decision.beside or "" for action in plan.actions if isinstance(action.decision, Start)}
+    acts = [action.job_id for action in plan.actions]
     seen: set[tuple[str, ...]] = set()
     for job_id, member in after.items():
         group = member[3]
         if not group:
             continue
-        words = f"group {' '.join(group)}"
-        if job_id not in group:
-            raise UnsafePlan(f"job {job_id}: it runs in {words}, which does not name it")
-        if group not in seen:
-            seen.add(group)
-            _check_group(words, group, after, partition, limit)
-        for name, mask in member[2]:
-            for bit in range(mask.bit_length()):
-                if mask >> bit & 1 and on_gpus[name, bit] != set(group):
-                    strangers = sorted(on_gpus[name, bit] ^ set(group))
-                    raise UnsafePlan(f"{words}: GPU {bit} of node {name!r} is not the group's alone ({strangers})")
-        if job_id in paired:
-            raise UnsafePlan(f"job {job_id}: it is in {words} and in a pair at once")
+        concerned = {*group, job_id, *(i for name, mask in member[2] for i in _on(on_gpus, name, mask))}
+        guilty = next((i for i in acts if i in concerned), None)
+        if guilty is None:
+            continue
+        try:
+            _check_member(job_id, member, group not in seen, after, on_gpus, paired, partition, limit)
+        except UnsafePlan as error:
+            raise UnsafeAction(str(error), guilty) from None
+        seen.add(group)
+
+
+def _on(on_gpus: Mapping[tuple[str, int], set[str]], name: str, mask: int) -> set[str]:
+    """Who holds any of these GPUs of a node."""
+    return set().union(*(on_gpus[name, bit] for bit in range(mask.bit_length()) if mask >> bit & 1))
+
+
+def _check_member(
+    job_id: str,
+    member: _Member,
+    first: bool,
+    after: Mapping[str, _Member],
+    on_gpus: Mapping[tuple[str, int], set[str]],
+    paired: Collection[str],
+    partition: Partition,
+    limit: int,
+) -> None:
+    """``first``: of its group, which is looked at with it."""
+    group = member[3]
+    words = f"group {' '.join(group)}"
+    if job_id not in group:
+        raise UnsafePlan(f"job {job_id}: it runs in {words}, which does not name it")
+    if first:
+        _check_group(words, group, after, partition, limit)
+    for name, mask in member[2]:
+        for bit in range(mask.bit_length()):
+            if mask >> bit & 1 and on_gpus[name, bit] != set(group):
+                strangers = sorted(on_gpus[name, bit] ^ set(group))
+                raise UnsafePlan(f"{words}: GPU {bit} of node {name!r} is not the group's alone ({strangers})")
+    if job_id in paired:
+        raise UnsafePlan(f"job {job_id}: it is in {words} and in a pair at once")
 
 
 def _after(partition: Partition, plan: PartitionPlan) -> dict[str, _Member]:
@@ -102,6 +131,8 @@ def _check_group(
             raise UnsafePlan(f"{words}: job {job_id} may not be shared")
         peaks_mib += 0.0 if profile is None else profile.gpu_mem_mib
     for node in partition.nodes:
+        if 0 < node.slots < len(group) and any(name == node.name for name, _ in first[2]):
+            raise UnsafePlan(f"{words}: {len(group)} jobs, and a GPU of {node.name!r} has {node.slots} slots")
         if peaks_mib > node.gpu_mem_mib and any(name == node.name for name, _ in first[2]):
             raise UnsafePlan(
                 f"{words}: its memory peaks of {peaks_mib:g} MiB in all do not fit on a GPU of {node.name!r} "

@@ -12,8 +12,11 @@ from lucid.errors import ConfigError
 from lucid.slurmconf.conf_text import Texts, read_text, read_texts, statements_of
 from lucid.slurmconf.install import FILES, PROGRAMS, of_package, program_in, shipped_content
 from lucid.slurmconf.nodes import hosts_in
+from lucid.slurmconf.render import MOST_SLOTS, SLOTS
 
 __all__ = ["Finding", "check_installation", "heartbeat_in", "settings_in"]
+
+_COUNTS = (str(SLOTS), str(MOST_SLOTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +170,12 @@ def _gres(conf: Texts, path: Path) -> Iterator[Finding]:
     if len(plain) < len(gpus):  # nodes of partitions that only observe may stay as they are
         gpus = {host: types for host, types in gpus.items() if host not in plain}
     for host, types in sorted(gpus.items()):
-        wanted = {f"gpu:{kind}:1" for kind in types} | {f"shard:{kind}:2" for kind in types}
+        count = next(iter(slots.get(host, {}).values()), str(SLOTS))
+        wanted = {f"gpu:{kind}:1" for kind in types} | {f"shard:{kind}:{count}" for kind in types}
         if types != {f"g{number}" for number in range(len(types))}:
             says = f"GPU types are {', '.join(sorted(types)) or 'none'}; each GPU needs its own: g0, g1, …"
-        elif slots.get(host, {}) != dict.fromkeys(types, "2"):
-            says = "each GPU needs one line `Name=shard Type=gN Count=2` with the same File"
+        elif count not in _COUNTS or slots.get(host, {}) != dict.fromkeys(types, count):
+            says = f"each GPU needs one line `Name=shard Type=gN Count={SLOTS}` (or {MOST_SLOTS}) with the same File"
         elif set(declared.get(host, "").split(",")) != wanted:
             says = (
                 f"slurm.conf declares Gres={declared.get(host, '') or '(nothing)'}, which is not what gres.conf has"
@@ -181,7 +185,7 @@ def _gres(conf: Texts, path: Path) -> Iterator[Finding]:
         bad += 1
         yield Finding(f"node {host}", False, says, remedy)
     if gpus and not bad:
-        yield Finding("gres.conf", True, f"{len(gpus)} nodes with an address and two slots a GPU")
+        yield Finding("gres.conf", True, f"{len(gpus)} nodes with an address and slots for each GPU")
 
 
 def _hosts(expression: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Writes gres.conf, and the lines of slurm.conf and of the plugin's settings that go with it.
 
 Each GPU gets a GRES type of its own, its address (``g0``, ``g1``, ...), and slots (shards) of the same type:
-only so can a job be sent to a chosen GPU, and only so does Slurm itself keep it to two jobs a GPU.
+only so can a job be sent to a chosen GPU, and only so does Slurm itself bound the jobs of a GPU.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from lucid.errors import ConfigError
 from lucid.slurmconf.nodes import NodeSpec, PartitionSpec, hosts_in
 
-__all__ = ["Rendered", "addresses", "gpu_lines", "plugin_conf", "render"]
+__all__ = ["MOST_SLOTS", "SLOTS", "Rendered", "addresses", "gpu_lines", "plugin_conf", "render"]
 
 SLOTS = 2
-"""Jobs that may share one GPU. Lucid pairs; it never packs three."""
-
+"""Jobs that may share one GPU, unless told. Lucid pairs; only groups that take turns (Muri) need ``MOST_SLOTS``."""
+MOST_SLOTS = 4
 
 STALE_S = 60
 """Age of the heartbeat, s, from which the plugin leaves jobs alone."""
@@ -38,6 +38,7 @@ def render(
     heartbeat: str = "/run/lucid/heartbeat",
     files: str = "/etc/slurm/lucid",
     node_extra: dict[str, str] | None = None,
+    slots: int = SLOTS,
 ) -> Rendered:
     """Configuration for these nodes and partitions.
 
@@ -47,6 +48,7 @@ def render(
         heartbeat: Where the daemon writes its heartbeat, on slurmctld's host.
         files: The folder that holds Lucid's prolog, epilog and task prolog on every node.
         node_extra: More for each NodeName line, by host list (``{"n[1-4]": "Port=[17001-17004]"}``).
+        slots: Jobs that may share one GPU.
 
     Raises:
         ConfigError: a host stands in two groups, or a partition names a host that no group has.
@@ -64,25 +66,25 @@ def render(
     if len([partition for partition in partitions if partition.default]) > 1:
         raise ConfigError("more than one partition is the default; give --default once")
     return Rendered(
-        _gres_conf(nodes),
-        _slurm_conf(nodes, partitions, files, node_extra or {}),
+        _gres_conf(nodes, slots),
+        _slurm_conf(nodes, partitions, files, node_extra or {}, slots),
         plugin_conf([node.gpu_type for node in nodes if node.gpu_type], heartbeat),
     )
 
 
-def gpu_lines(hosts: str, devices: Sequence[str]) -> list[str]:
+def gpu_lines(hosts: str, devices: Sequence[str], slots: int = SLOTS) -> list[str]:
     """Lines of gres.conf: an address and slots for each GPU. A device is its File, and what else its line says."""
     lines = [f"NodeName={hosts} Name=gpu Type=g{number} File={device}" for number, device in enumerate(devices)]
     files = [device.split()[0] for device in devices]
     return lines + [
-        f"NodeName={hosts} Name=shard Type=g{number} Count={SLOTS} File={file}" for number, file in enumerate(files)
+        f"NodeName={hosts} Name=shard Type=g{number} Count={slots} File={file}" for number, file in enumerate(files)
     ]
 
 
-def addresses(gpus: int) -> str:
+def addresses(gpus: int, slots: int = SLOTS) -> str:
     """What ``Gres=`` of a NodeName line says for so many GPUs."""
     return ",".join(
-        [*(f"gpu:g{number}:1" for number in range(gpus)), *(f"shard:g{number}:{SLOTS}" for number in range(gpus))]
+        [*(f"gpu:g{number}:1" for number in range(gpus)), *(f"shard:g{number}:{slots}" for number in range(gpus))]
     )
 
 
@@ -99,19 +101,19 @@ def plugin_conf(types: Iterable[str], heartbeat: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _gres_conf(nodes: Sequence[NodeSpec]) -> str:
+def _gres_conf(nodes: Sequence[NodeSpec], slots: int) -> str:
     lines = [
         "# Written by `lucidctl slurm render`. The same file belongs on every node and on slurmctld's host.",
         "# One type a GPU is its address; found types (AutoDetect) would hide the addresses.",
         "AutoDetect=off",
     ]
     for node in nodes:
-        lines += gpu_lines(node.hosts, [node.device.replace("{}", str(number)) for number in range(node.gpus)])
+        lines += gpu_lines(node.hosts, [node.device.replace("{}", str(number)) for number in range(node.gpus)], slots)
     return "\n".join(lines) + "\n"
 
 
 def _slurm_conf(
-    nodes: Sequence[NodeSpec], partitions: Sequence[PartitionSpec], files: str, extra: dict[str, str]
+    nodes: Sequence[NodeSpec], partitions: Sequence[PartitionSpec], files: str, extra: dict[str, str], slots: int
 ) -> str:
     lines = [
         "# Written by `lucidctl slurm render`. Include it from slurm.conf in place of the site's own lines for",
@@ -133,7 +135,7 @@ def _slurm_conf(
         parts += [f"RealMemory={node.mem_mib}"] if node.mem_mib else []
         features = [*([node.gpu_type] if node.gpu_type else []), *node.features]
         parts += [f"Feature={','.join(features)}"] if features else []
-        parts += [f"Gres={addresses(node.gpus)}"]
+        parts += [f"Gres={addresses(node.gpus, slots)}"]
         parts += [extra[node.hosts]] if node.hosts in extra else []
         lines.append(" ".join(parts))
     for partition in partitions:

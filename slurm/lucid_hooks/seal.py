@@ -22,7 +22,7 @@ __all__ = ["Refused", "Sealed", "opened", "read"]
 _PAYLOAD = re.compile(
     r"lucid 1 job=([0-9]{1,10}) restarts=([0-9]{1,5}) node=([A-Za-z0-9_.-]{1,64})"
     r" gpus=([0-9]{1,3}(?:,[0-9]{1,3}){0,63})"
-    r"(?: mem=([0-9]{1,9}))?(?: speed=([0-9]\.[0-9]{2}))?"
+    r"(?: mem=([0-9]{1,9}))?(?: speed=([0-9]\.[0-9]{2}))?(?: turns=(1))?(?: mps=(0))?"
 )
 _IN_EXTRA = re.compile(r"(?:^|;)lucid-seal=(MUNGE:[A-Za-z0-9+/=]{16,1000}:)(?:;|$)")
 _GENUINE = (0, 15, 16, 17)
@@ -38,11 +38,14 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Sealed:
-    """GPUs by the driver's index, the memory fence in MiB and the speed expected beside a partner (as text)."""
+    """GPUs by the driver's index, the memory fence in MiB and the speed expected beside a partner (as text), whether
+    the job takes turns with others on these GPUs, and whether it may have MPS."""
 
     gpus: Sequence[int]
     mem: str = ""
     speed: str = ""
+    turns: bool = False
+    mps: bool = True
 
 
 def read(text: str, job: str, restarts: int, node: str, devices: Sequence[int]) -> Sealed:
@@ -67,7 +70,7 @@ def read(text: str, job: str, restarts: int, node: str, devices: Sequence[int]) 
         raise Refused("the job has no GPUs here")
     if not set(devices) <= set(gpus):
         raise Refused(f"the job has GPU {','.join(map(str, devices))}, and the seal names {found[4]}")
-    return Sealed(gpus, found[5] or "", found[6] or "")
+    return Sealed(gpus, found[5] or "", found[6] or "", bool(found[7]), not found[8])
 
 
 def _uid_of(daemon: str) -> int:

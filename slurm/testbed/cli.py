@@ -146,6 +146,7 @@ def _describe(layout: Layout, base: int) -> dict[str, Any]:
         "partitions": {partition.name: partition.hosts for partition in layout.partitions},
         "profiling": [partition.name for partition in layout.partitions if partition.profiling],
         "gpus": {node.hosts: node.gpus for node in layout.nodes},
+        "slots": layout.slots,
         "enforced": layout.enforced,
         "controllers": list(layout.controllers),
     }
@@ -155,9 +156,10 @@ def _usage(d: dict[str, Any]) -> str:
     prefix = f"chroot {d['root']}"
     alice = f"chroot --userspec=alice {d['root']}"
     job = "--gres=gpu:2 --wrap 'echo $CUDA_VISIBLE_DEVICES; sleep 30'"
+    gpus = ", ".join(f"{count} on each of {hosts}" for hosts, count in d["gpus"].items())
     return f"""testbed {d["name"]} (Slurm {d["slurm"]}, {d["suite"]}) is up
   partitions    {", ".join(f"{name} ({hosts})" for name, hosts in d["partitions"].items())}
-  fake GPUs     {", ".join(f"{gpus} on each of {hosts}" for hosts, gpus in d["gpus"].items())}; two slots each
+  fake GPUs     {gpus}; {d["slots"]} slots each
   Slurm prefix  {json.dumps(d["prefix"])}   (for lucid.toml)
   REST          {d["rest_socket"]}
                 {d["rest_http"]}  with a token: {prefix} scontrol token username=lucid

@@ -46,7 +46,7 @@ def write(layout: Layout, base: int, files: Path) -> None:
     (root / "etc/resolv.conf").touch()
     (root / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nshadow: files\nhosts: files\n")
     etc = root / "etc/slurm"
-    rendered = render(layout.nodes, layout.partitions, node_extra=_addresses(layout, base))
+    rendered = render(layout.nodes, layout.partitions, node_extra=_addresses(layout, base), slots=layout.slots)
     (etc / "gres.conf").write_text(rendered.gres_conf)
     (etc / "lucid.slurm.conf").write_text(_wanted(rendered.slurm_conf, files, layout))
     (etc / "lucid.plugin.conf").write_text(rendered.plugin_conf)

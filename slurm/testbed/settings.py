@@ -65,7 +65,7 @@ class Layout:
     of it, and the folder for ``chroot``. ``enforced``: accounts, QOS and licences bind (docs/testbed.md).
     ``cgroup``: ``none``, ``v1`` or ``v2``. ``controllers``: hosts of slurmctld, the primary first; none:
     this machine. ``source``: a source folder of Slurm, built into the tree in place of Debian's Slurm; ``pyslurm``:
-    one of pyslurm. ``built``: what of it is in the tree, as a part of the tree's name.
+    one of pyslurm. ``slots``: of each GPU. ``built``: what of it is in the tree, as a part of the tree's name.
     """
 
     name: str
@@ -83,6 +83,7 @@ class Layout:
     source: Path | None = None
     pyslurm: Path | None = None
     built: str = ""
+    slots: int = 2
 
     @property
     def tree(self) -> Path:
@@ -132,6 +133,9 @@ def layout_from(environ: Mapping[str, str]) -> Layout:
     cgroup = environ.get("LUCID_TESTBED_CGROUP", "none")
     if cgroup not in ("none", "v1", "v2"):
         raise TestbedError(f"LUCID_TESTBED_CGROUP={cgroup!r}: use none, v1 or v2")
+    slots = environ.get("LUCID_TESTBED_SLOTS", "2")
+    if slots not in ("2", "4"):
+        raise TestbedError(f"LUCID_TESTBED_SLOTS={slots!r}: use 2 or 4")
     own_nodes = environ.get("LUCID_TESTBED_NODES")
     # nodes of one's own are asked for n1 to n4 only, as they always were
     texts = environ.get("LUCID_TESTBED_PARTITIONS", _PARTITIONS["bare" if own_nodes else variant]).split()
@@ -161,6 +165,7 @@ def layout_from(environ: Mapping[str, str]) -> Layout:
         source=source,
         pyslurm=pyslurm,
         built=built,
+        slots=int(slots),
     )
     if len(layout.hosts) > MOST_NODES:
         raise TestbedError(f"LUCID_TESTBED_NODES: more than {MOST_NODES:,} nodes on one machine")

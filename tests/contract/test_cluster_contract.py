@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import pytest
@@ -14,12 +15,15 @@ from lucid.adapters.slurm.client import SlurmClient
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import DaemonSettings, Mode, SlurmSettings
-from lucid.core.decision import Action, Keep, Release, Requeue, Resize, Start
+from lucid.config import DaemonSettings, ElasticSettings, Mode, SlurmSettings
+from lucid.core.decision import Action, Keep, Regroup, Release, Requeue, Resize, Start
 from lucid.core.job import Stage
 from lucid.core.ports import Applied, Capability, Cluster
+from lucid.core.prediction import StageTimes
 from lucid.core.reason import FairOrder
 from lucid.core.snapshot import Partition
+from lucid.simulator.interleaving import Interleaving
+from lucid.systems.muri import PUBLISHED
 
 WHY = (FairOrder(0.0),)
 
@@ -28,7 +32,8 @@ class Scene(Protocol):
     """A cluster with VC ``vc`` (nodes n1 and n2 of 4 GPUs) and VC ``other`` (node o1), the profiling partition
     (node p1), and pending: a and b (1 GPU) and c (2 GPUs) in vc, o in other, d in profiling. All of a, b and c
     have a profile by the time that they have run 100 s. Where the cluster can resize: also e (2 GPUs, takes
-    1 to 4) in VC ``stretch`` (node s1)."""
+    1 to 4) in VC ``stretch`` (node s1). Where it can interleave: also x, y and z (2 GPUs each, whose users opted in)
+    and r (2 GPUs, rigid) in VC ``turns`` (node t1)."""
 
     cluster: Cluster
     profiling: str
@@ -48,10 +53,23 @@ class Simulated:
             by("c", 2, 5000.0, profile=LIGHT),
         ]
         simulated = a_cluster(
-            a_trace(*jobs, by("o", vc="other"), by("d", 1, 5000.0, profile=LIGHT), elastic("e", 2, vc="stretch")),
-            {VC: nodes(2, 4), "other": nodes(1, 4, prefix="o"), "stretch": nodes(1, 4, prefix="s")},
+            a_trace(
+                *jobs,
+                by("o", vc="other"),
+                by("d", 1, 5000.0, profile=LIGHT),
+                elastic("e", 2, vc="stretch"),
+                *(replace(by(name, 2, 5000.0, vc="turns"), stages=stages) for name, stages in STAGED.items()),
+                by("r", 2, 5000.0, vc="turns"),
+            ),
+            {
+                VC: nodes(2, 4),
+                "other": nodes(1, 4, prefix="o"),
+                "stretch": nodes(1, 4, prefix="s"),
+                "turns": nodes(1, 4, prefix="t"),
+            },
             profiled=lambda job: job.id == "d",
             profiling_nodes=nodes(1, 4, prefix="p"),
+            interleaving=Interleaving(3, "best", PUBLISHED),
         )
         simulated.advance(0.0)
         self.profiling = "profiling"
@@ -74,10 +92,14 @@ class Live:
     client: Callable[[FakeSlurm], SlurmClient] = staticmethod(lambda slurm: slurm)
 
     def __init__(self) -> None:
-        slurm = FakeSlurm([fake_node(name, room) for name, room in NODES.items()])
+        slurm = FakeSlurm([fake_node(name, room, slots=frozenset({4})) for name, room in NODES.items()])
         for name, gpus, home in (("a", 1, VC), ("b", 1, VC), ("c", 2, VC), ("o", 1, "other")):
             slurm.submit(name, home, gpus)
         slurm.submit("d", VC, 1)
+        for name in "xyz":
+            slurm.submit(name, "turns", 2, mark="lucid:vc=turns;turns=1")
+        slurm.submit("r", "turns", 2)
+        modes = dict.fromkeys((VC, "other", "turns"), Mode.PACK)
         store = SqliteStore(IN_MEMORY)
         lease = store.take_lease("test", 0.0, 1e9)
         assert lease is not None
@@ -88,10 +110,13 @@ class Live:
             FakeSampler(slurm, dict.fromkeys("abcd", LIGHT)),
             slurm,
             SlurmSettings(),
-            DaemonSettings(partitions={VC: Mode.PACK, "other": Mode.PACK}, profiling_partition="prof"),
-            lambda: {VC: Mode.PACK, "other": Mode.PACK},
+            DaemonSettings(
+                partitions=modes, profiling_partition="prof", elastic=ElasticSettings(reports_dir="/nonexistent")
+            ),
+            lambda: modes,
             lambda job: job.id == "d",
             lease.token,
+            interleaves=True,
         )
         self.pass_time = slurm.advance
 
@@ -102,7 +127,11 @@ class LiveOverRest(Live):
     client = staticmethod(NamedClient)
 
 
-NODES = {"n1": VC, "n2": VC, "o1": "other", "p1": "prof"}
+NODES = {"n1": VC, "n2": VC, "o1": "other", "p1": "prof", "t1": "turns"}
+STAGED = {
+    name: StageTimes(tuple(9.0 if i == at else 0.5 for i in range(3)), 10.0, start_s=1.0)
+    for at, name in enumerate("xyz")
+}
 
 STAGES: list[Callable[[], Scene]] = [Simulated, Live, LiveOverRest]
 
@@ -244,8 +273,8 @@ def test_what_leaves_makes_room_for_what_starts_in_the_same_call(scene: Scene) -
 
 def stretched(scene: Scene) -> None:
     """Starts e on two GPUs, if the cluster can resize."""
-    if Capability.RESIZE not in scene.cluster.capabilities:
-        pytest.skip("this cluster does not resize jobs")
+    if "stretch" not in scene.cluster.observe().partitions:
+        pytest.skip("this scene has no jobs to resize")
     assert start(scene, "e", "s1:0-1", name="stretch").refused is None
     scene.pass_time(100.0)
 
@@ -280,6 +309,50 @@ def test_the_progress_of_an_elastic_job_is_new_at_every_look(scene: Scene) -> No
     assert second.epochs > first.epochs
 
 
+def grouped(scene: Scene, *ids: str) -> None:
+    """Starts these in one group."""
+    start_ = {name: Start(at("t1:0-1"), WHY, group=ids, slots=True) for name in ids}
+    done = scene.cluster.apply([Action(name, "turns", decision) for name, decision in start_.items()])
+    assert [item.refused for item in done] == [None] * len(ids)
+
+
+def groups(scene: Scene) -> dict[str, set[str]]:
+    return {entry.job.id: set(entry.group) for entry in room(scene, "turns").running}
+
+
+def test_jobs_of_a_group_hold_the_same_gpus_and_know_of_each_other(scene: Scene) -> None:
+    grouped(scene, "x", "y", "z")
+    scene.pass_time(5.0)
+    assert groups(scene) == {name: {"x", "y", "z"} for name in "xyz"}
+    entries = room(scene, "turns").running
+    assert {entry.placement for entry in entries} == {at("t1:0-1")}
+    assert {entry.partner for entry in entries} == {None}
+
+
+def test_a_job_joins_a_group_where_it_runs_and_stops_nobody(scene: Scene) -> None:
+    grouped(scene, "x", "y")
+    scene.pass_time(50.0)
+    now = {entry.job.id: entry for entry in room(scene, "turns").running}
+    ids = ("x", "y", "z")
+    actions: list[Action] = [Action(name, "turns", Regroup(at("t1:0-1"), WHY, ids)) for name in "xy"]
+    done = scene.cluster.apply([*actions, Action("z", "turns", Start(at("t1:0-1"), WHY, group=ids, slots=True))])
+    assert [item.refused for item in done] == [None] * 3
+    scene.pass_time(5.0)
+    assert groups(scene) == {name: {"x", "y", "z"} for name in "xyz"}
+    then = {entry.job.id: entry for entry in room(scene, "turns").running}
+    assert all(then[name].start_s == now[name].start_s for name in "xy")
+
+
+def test_the_others_go_on_when_a_member_leaves(scene: Scene) -> None:
+    grouped(scene, "x", "y", "z")
+    scene.pass_time(5.0)
+    actions: list[Action] = [Action(name, "turns", Regroup(at("t1:0-1"), WHY, ("x", "y"))) for name in "xy"]
+    scene.cluster.apply([Action("z", "turns", Requeue(WHY)), *actions])
+    scene.pass_time(5.0)
+    assert groups(scene) == {"x": {"x", "y"}, "y": {"x", "y"}}
+    assert "z" in waiting(scene, "turns")
+
+
 REFUSED = {
     "start a job that is not there": Action("ghost", VC, Start(at("n1:0"), WHY, slots=True)),
     "requeue a job that is not there": Action("ghost", VC, Requeue(WHY)),
@@ -290,6 +363,7 @@ REFUSED = {
     "resize a job that is not elastic": Action("c", VC, Resize(at("n2:0"), WHY)),
     "resize a job that waits": Action("a", VC, Resize(at("n1:0"), WHY)),
     "start beside a job that is not there": Action("a", VC, Start(at("n1:0"), WHY, "ghost", slots=True)),
+    "regroup a job that waits": Action("a", VC, Regroup(at("n1:0"), WHY)),
     "start beside a job that waits": Action("a", VC, Start(at("n1:0"), WHY, "b", slots=True)),
 }
 

@@ -16,10 +16,11 @@ from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.request import NO_DEFAULTS
 from lucid.adapters.slurm.resizes import Resizes, leaving, overlaps
 from lucid.adapters.slurm.starts import start_changes
+from lucid.adapters.slurm.turn_jobs import takes_turns
 from lucid.adapters.slurm.view import gpu_mem_mib
 from lucid.adapters.store.port import JobNote
 from lucid.config import DaemonSettings, Mode
-from lucid.core.decision import Action, Keep, Release, Requeue, Resize, Start
+from lucid.core.decision import Action, Keep, Regroup, Release, Requeue, Resize, Start
 from lucid.core.placement import Placement, show_placement
 from lucid.core.ports import Applied
 from lucid.errors import ActionRefused
@@ -91,6 +92,8 @@ class Actions:
             self._requeue(record, note, decision)
         elif isinstance(decision, Resize):
             self._resize(record, note, decision)
+        elif isinstance(decision, Regroup):
+            self._regroup(record, decision)
         elif isinstance(decision, Release):
             self._release(record, note, action.partition)
         elif isinstance(decision, Keep):
@@ -133,6 +136,8 @@ class Actions:
             )
         if start.beside is not None:
             self._partner(job_id, start)
+        if start.group:
+            self._members(job_id, start.group, start.placement)
         note = self._note(record, note)
         shards = start.slots
         for part in start.placement:
@@ -142,7 +147,7 @@ class Actions:
         for other, held in self._leaving.items():
             if overlaps(start.placement, held):
                 raise ActionRefused(f"job {job_id}: waits until job {other}, which is resized, has left its GPUs")
-        items = self._items(record, start) if shards and self._daemon.mps else None
+        items = self._items(record, start) if shards and (self._daemon.mps or takes_turns(record)) else None
         number = own_number(record)
         extra, unsealed = sealed(self._hands.client, record, number, items) if items and number else ("", "")
         pool, home, room = self._facts.pool, self._hands.ownership.home(record, note), action.partition
@@ -165,6 +170,7 @@ class Actions:
             )
         )
         words = f"{place}{f' beside {start.beside}' if start.beside else ''}{' in slots' if shards else ''}"
+        words += f" in turns with {' '.join(i for i in start.group if i != job_id)}" if start.group else ""
         if items is not None and not free_extra(record.extra):
             words += ", without MPS, because the user has set the job's Extra field"
         elif unsealed:
@@ -190,7 +196,8 @@ class Actions:
         node = next((node for node in self._facts.nodes if node.name == part.node), None)
         if node is None:
             return None
-        return items_for(part.node, part.gpus, self._known.of(record), gpu_mem_mib(node, self._daemon), start.reasons)
+        made = items_for(part.node, part.gpus, self._known.of(record), gpu_mem_mib(node, self._daemon), start.reasons)
+        return replace(made, turns=takes_turns(record), mps=self._daemon.mps)
 
     def _tell(self, record: SlurmJob, changes: Changes, late: Items | None) -> None:
         """Write a start into Slurm. ``late``: what is still to be sealed for a task of an array, which has a number
@@ -211,6 +218,37 @@ class Actions:
             or tuple(sorted(other.placement)) != tuple(sorted(start.placement))
         ):
             raise ActionRefused(f"job {job_id}: {start.beside} does not run on slots of these GPUs")
+
+    def _members(self, job_id: str, group: Sequence[str], placement: Placement) -> None:
+        """Each of them runs on slots of these GPUs, or is about to start there."""
+        for other_id in group:
+            other, note = self._jobs.get(other_id), self._hands.notes.get(other_id)
+            if other is None or other.completing or other.ended:
+                raise ActionRefused(f"job {job_id}: {other_id} of its group is no longer there")
+            if not takes_turns(other):
+                raise ActionRefused(
+                    f"job {job_id}: the user of {other_id} did not opt in to take turns (lucid:turns)"
+                )
+            if other_id == job_id:
+                continue
+            # one that was told to start, now or before, is where its note says
+            told = note is not None and note.shards and note.where and other.pending
+            where = parse_placement(note.where) if told and note is not None else other.placement
+            if tuple(sorted(where)) == tuple(sorted(placement)) and (told or other.request.shards):
+                continue
+            if told or not self._hands.ownership.decides(other, note, self._facts):
+                raise ActionRefused(f"job {job_id}: {other_id} of its group does not run on slots of these GPUs")
+
+    def _regroup(self, record: SlurmJob, decision: Regroup) -> None:
+        """Others join a job where it runs. Slurm has nothing to do for that, and nobody is moved."""
+        if not record.running or record.completing:
+            raise ActionRefused(f"job {record.id} is not running")
+        if tuple(sorted(record.placement)) != tuple(sorted(decision.placement)):
+            raise ActionRefused(f"job {record.id}: no running job is moved to another group's GPUs")
+        self._members(record.id, decision.group, decision.placement)
+        self._hands.do(
+            record.id, "regroup", f"takes turns with {' '.join(i for i in decision.group if i != record.id)}"
+        )
 
     def _requeue(self, record: SlurmJob, note: JobNote | None, decision: Requeue) -> None:
         if not record.running or record.completing:

@@ -59,9 +59,11 @@ class SlurmCluster:
         slurm_knows_all: Callable[[], bool] = lambda: True,
         lends: bool = False,
         resizes: bool = False,
+        interleaves: bool = False,
     ) -> None:
         """``slurm_knows_all``: does slurmctld know by now which jobs have ended, as far as can be told? ``lends``:
-        have the VCs of ``daemon.pool`` their nodes in common? ``resizes``: does the policy resize jobs?"""
+        have the VCs of ``daemon.pool`` their nodes in common? ``resizes``: does the policy resize jobs?
+        ``interleaves``: does it form groups?"""
         self._client = client
         self._store = store
         self._clock = clock
@@ -75,7 +77,7 @@ class SlurmCluster:
         """Profiles, by job."""
         self._hands = Hands(client, store, clock, slurm, daemon, token)
         self._ownership = self._hands.ownership
-        self._viewer = Viewer(daemon, self._ownership, self.known.of, profiled, resizes)
+        self._viewer = Viewer(daemon, self._ownership, self.known.of, profiled, resizes, interleaves, store)
         self._actions = Actions(self._hands, daemon, self.known, slurm_knows_all)
         self.factors = SiteFactors(self._hands)
         """Order mode's writes."""
@@ -92,7 +94,8 @@ class SlurmCluster:
     @property
     def capabilities(self) -> frozenset[Capability]:
         """Sharing needs a Slurm that replaces requests; profiling a partition for it; all of it a client that can
-        requeue."""
+        requeue; elastic jobs and groups a folder for reports. Members of a group are never moved: others join them
+        where they run."""
         if not self._slurm.packs:
             return frozenset()
         able = {Capability.PREEMPT}
@@ -101,7 +104,7 @@ class SlurmCluster:
             if self._daemon.profiling_partition:
                 able.add(Capability.PROFILE)
             if self._daemon.elastic.reports_dir:
-                able |= {Capability.RESIZE, Capability.ADAPT}
+                able |= {Capability.RESIZE, Capability.ADAPT, Capability.INTERLEAVE}
         return frozenset(able)
 
     @property
@@ -148,6 +151,7 @@ class SlurmCluster:
             self._ownership.not_yet = not_yet(self._ownership, self._facts)
         partitions = self._viewer.partitions(self._facts)
         self._viewer.elastic.forget_all_but(self._jobs.keys())
+        self._viewer.turns.forget_all_but(self._jobs.keys())
         self._actions.saw(self._facts, self._jobs)
         fair_share = {} if self._shares is None else self._shares(now_s)
         return Snapshot(now_s, partitions, self._ended(jobs), fair_share=fair_share)
@@ -194,6 +198,7 @@ class SlurmCluster:
     def heal(self) -> list[str]:
         """Put right what the last look showed to be out of joint (``mend``), and drop the notes of jobs that
         have left; returns what was done, in words."""
+        self._viewer.turns.keep()
         done = self._mender.mend(self._facts)
         if (self._facts.jobs or self._facts.nodes) and tells_all(self._facts.jobs):
             unread = numbers_unread(self._facts.jobs)
@@ -222,6 +227,10 @@ class SlurmCluster:
     def elastic(self) -> dict[str, str]:
         """How it stands with each job whose user opted in to be resized, in words, by id."""
         return dict(self._viewer.elastic.words)
+
+    def turns(self) -> dict[str, str]:
+        """How it stands with each job whose user opted in to take turns, in words, by id."""
+        return dict(self._viewer.turns.words)
 
     def aside(self) -> dict[str, str]:
         """Waiting jobs of ours that are nobody's to decide at present, by id, with the reason in words."""

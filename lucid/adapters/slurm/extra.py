@@ -2,7 +2,8 @@
 
 ``lucid-gpus=1,3;lucid-mem=9312;lucid-speed=0.93;lucid-seal=MUNGE:…:``. The plain items are for people: the indices of
 its GPUs on the node (Slurm names only the last of them to a prolog), its memory fence under MPS in MiB, and the speed
-expected of it beside its partner. Extra is a user's to write, so the prolog goes by the seal alone
+expected of it beside its partner. ``lucid-turns=1``: it takes turns with others on its GPUs, and the prolog makes a
+folder for that. Extra is a user's to write, so the prolog goes by the seal alone
 (slurm/lucid_hooks/seal.py): a munge credential that only root opens, of the same items and of the job, the start and
 the node that they are for. A user's own Extra is never changed, nor sent anywhere.
 """
@@ -38,18 +39,22 @@ class Items:
     gpus: tuple[int, ...]
     mem_mib: int | None = None
     speed: float | None = None
+    turns: bool = False
+    mps: bool = True
+    """Is MPS wanted at all?"""
 
     def plain(self) -> str:
         """As people read them."""
         text = f"lucid-gpus={','.join(map(str, self.gpus))}"
         text += "" if self.mem_mib is None else f";lucid-mem={self.mem_mib}"
-        return text + ("" if self.speed is None else f";lucid-speed={self.speed:.2f}")
+        return text + ("" if self.speed is None else f";lucid-speed={self.speed:.2f}") + ";lucid-turns=1" * self.turns
 
     def payload(self, number: int, restarts: int) -> str:
         """What is sealed for the start of Slurm's job ``number`` that comes after so many restarts."""
         text = f"lucid 1 job={number} restarts={restarts} node={self.node} gpus={','.join(map(str, self.gpus))}"
         text += "" if self.mem_mib is None else f" mem={self.mem_mib}"
-        return text + ("" if self.speed is None else f" speed={min(self.speed, 9.99):.2f}")
+        text += "" if self.speed is None else f" speed={min(self.speed, 9.99):.2f}"
+        return text + " turns=1" * self.turns + " mps=0" * (not self.mps)
 
 
 def items_for(

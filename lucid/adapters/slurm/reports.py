@@ -17,8 +17,9 @@ from typing import Any
 
 from lucid.adapters.bounded import MOST
 from lucid.core.job import Progress
+from lucid.core.prediction import StageTimes
 
-__all__ = ["Profile", "Report", "Reports", "Said", "progress_of", "said_in"]
+__all__ = ["Profile", "Report", "Reports", "Said", "progress_of", "said_in", "stages_in"]
 
 LARGEST_BYTES = 1 << 16
 _MOST_PAIRS = 1024
@@ -28,6 +29,7 @@ _MOST_ROWS = 64
 _LEAST_STEP_S, _MOST_STEP_S = 1e-6, 1e5
 _NOTHING_S = 1e-8
 """Stands for 0 in a model of step times: one of nothing but zeros would be infinitely fast."""
+_STAGES = ("storage", "cpu", "gpu", "network")
 _PARAMETERS = 7
 """Of Pollux's model of step times; the last is gamma, from 1 to 10."""
 Profile = tuple[tuple[int, int, int, float, float], ...]
@@ -44,6 +46,8 @@ class Said:
     profile: Profile = ()
     batch_range: tuple[int, int] | None = None
     atomic_range: tuple[int, int] | None = None
+    stages: StageTimes | None = None
+    """Seconds of one iteration alone; ``None`` where it does not say, or says what cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,24 @@ def said_in(content: bytes) -> Said:
         step_model=tuple(max(value, _NOTHING_S) for value in model),
         gradient=(gradient[0], gradient[1]) if gradient else None,
     )
-    return Said(progress, _profile(data), _range(data, "batch_range"), _range(data, "atomic_range"))
+    stages = stages_in(data.get("stages"))
+    return Said(progress, _profile(data), _range(data, "batch_range"), _range(data, "atomic_range"), stages)
+
+
+def stages_in(value: Any) -> StageTimes | None:
+    """Seconds of one iteration alone on each resource, of the object that a report has for ``stages``; ``None`` for
+    anything else. ``iteration`` is kept within what its parts allow: not less than the longest, for that much it
+    takes, and not more than all of them, for no other job could use the rest."""
+    if not isinstance(value, Mapping):
+        return None
+    try:
+        times_s = tuple(_number(value.get(name, 0), name, 0.0, _MOST_STEP_S) for name in _STAGES)
+        iteration_s = _number(value.get("iteration", sum(times_s)), "iteration", 0.0, len(_STAGES) * _MOST_STEP_S)
+    except ValueError:
+        return None
+    if max(times_s) < _LEAST_STEP_S:
+        return None
+    return StageTimes(times_s, min(max(iteration_s, *times_s), sum(times_s)))
 
 
 def _number(value: Any, name: str, least: float, most: float) -> float:

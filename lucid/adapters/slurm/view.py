@@ -19,7 +19,8 @@ from lucid.adapters.slurm.obstacles import Outlook, outlook
 from lucid.adapters.slurm.ownership import Ownership
 from lucid.adapters.slurm.request import NO_DEFAULTS, whole_because
 from lucid.adapters.slurm.text import parse_mark
-from lucid.adapters.store.port import JobNote
+from lucid.adapters.slurm.turn_jobs import TurnJobs, takes_turns
+from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings, Mode
 from lucid.core.job import Job, JobProfile, Pending, Running, Stage
 from lucid.core.node import Node
@@ -43,9 +44,16 @@ class Viewer:
         profile_of: KnownProfile,
         profiled: Profiled,
         resizes: bool = False,
+        interleaves: bool = False,
+        store: Store | None = None,
     ) -> None:
+        """``resizes``, ``interleaves``: does the policy resize jobs, form groups? ``store``: where what jobs reported
+        is kept for later ones."""
         self.elastic = ElasticJobs(settings.elastic, resizes)
-        """Which jobs may be resized, if the policy ``resizes`` any."""
+        """Which jobs may be resized."""
+        self.turns = TurnJobs(self.elastic.reports, interleaves, store)
+        """Which jobs may take turns."""
+        self._interleaves = interleaves
         self._settings = settings
         self._ownership = ownership
         self._profiled = profiled
@@ -119,6 +127,7 @@ class Viewer:
             cpus,
             mem,
             gpu_type=node.gpu_types[0] if len({*node.gpu_types}) == 1 else "",
+            slots=min(node.slots, default=2),
         )
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> Job:
@@ -160,6 +169,7 @@ class Viewer:
             whole_because=whole,
             min_nodes=1 if asks.limits is not None else min(asks.nodes or record.min_nodes, max(record.gpus, 1)),
             elastic=asks.limits,
+            takes_turns=self._interleaves and takes_turns(record) and not whole and record.min_nodes <= 1,
         )
 
     def whole_because(self, record: SlurmJob, note: JobNote | None, home: str, facts: Facts) -> str:
@@ -229,6 +239,7 @@ class Viewer:
                     retry_s=retry_s,
                     home_only=note.to_home,
                     progress=self.elastic.of(record, note, facts.now_s).progress,
+                    stages=self.turns.of(record, facts.now_s, job.whole_because, profile is not None),
                 )
             )
         return found
@@ -266,7 +277,7 @@ class Viewer:
         for gone in [job_id for job_id in self._places if job_id not in alive]:
             del self._places[gone]
         found: dict[str, list[Running]] = {}
-        for entry in _paired(without_clashes(entries, coming, gpus)):
+        for entry in _together(without_clashes(entries, coming, gpus), self._interleaves):
             parts: dict[str, list[NodeGpus]] = {}
             for part in entry.placement:
                 if part.node in owner:
@@ -282,7 +293,7 @@ class Viewer:
     ) -> Running:
         job = self.job(record, note, facts)
         asks = self.elastic.of(record, note, facts.now_s)
-        known = note or JobNote(record.id)
+        known, profile = note or JobNote(record.id), self._profile_of(record)
         packs = facts.modes.get(self._ownership.home(record, note)) is Mode.PACK
         settled = record.state == "RUNNING" and not record.completing
         in_profiling = (
@@ -299,13 +310,14 @@ class Viewer:
             start_s,
             placement,
             Stage.PROFILE if in_profiling else Stage.MAIN,
-            self._profile_of(record),
+            profile,
             known.ran_s,
             record.restarts,
             None,
             not joinable,
             asks.progress,
             restart_s=asks.restart_s,
+            stages=self.turns.of(record, facts.now_s, job.whole_because, profile is not None),
         )
 
 
@@ -331,16 +343,21 @@ def _whole(placement: Placement, gpus: Mapping[str, int]) -> Placement:
     return tuple(NodeGpus(part.node, part.mask | (1 << gpus.get(part.node, 0)) - 1) for part in placement)
 
 
-def _paired(entries: Iterable[Running]) -> list[Running]:
-    """Jobs on exactly the same GPUs know of each other."""
+def _together(entries: Iterable[Running], interleaves: bool) -> list[Running]:
+    """Jobs on exactly the same GPUs know of each other: two are partners, unless they take turns; more are a group,
+    whatever the policy is now, and nobody joins that by any rule but the policy's that forms groups."""
     found = list(entries)
-    first: dict[Placement, int] = {}
+    at: dict[Placement, list[int]] = {}
     for i, entry in enumerate(found):
-        place = tuple(sorted(entry.placement))
-        if place in first:
-            other = first.pop(place)
-            found[i] = replace(entry, partner=found[other].job.id)
-            found[other] = replace(found[other], partner=entry.job.id)
-        else:
-            first[place] = i
+        at.setdefault(tuple(sorted(entry.placement)), []).append(i)
+    for here in at.values():
+        if len(here) == 1:
+            continue
+        turns = interleaves and all(found[i].job.takes_turns for i in here)
+        ids = tuple(found[i].job.id for i in here)
+        for i in here:
+            if len(here) == 2 and not turns:
+                found[i] = replace(found[i], partner=next(other for other in ids if other != found[i].job.id))
+            else:
+                found[i] = replace(found[i], group=ids, alone=found[i].alone or not turns)
     return found

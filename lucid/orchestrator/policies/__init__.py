@@ -82,7 +82,8 @@ def _srsf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: AR
 
 def _muri(name: str, rule: PriorityRule, **changes: object) -> PolicyFactory:
     def make(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-        return MuriPolicy(name, rule, settings.muri.model_copy(update=changes))
+        chosen = settings.muri.model_copy(update=changes)
+        return MuriPolicy(name, rule, chosen, same_user=settings.packing.same_user_only)
 
     return make
 

@@ -1,7 +1,8 @@
 """Muri: jobs of equal GPU count take turns on storage, CPU, GPU and network, in groups chosen by matching.
 
-At every arrival and end the jobs to run are chosen by priority and grouped anew (rows M9-M19); running groups
-keep their GPUs. The mathematics is ``lucid.systems.muri``.
+At every arrival and end the jobs to run are chosen by priority and grouped anew (rows M9-M19). Running groups
+keep their GPUs. On a real cluster nobody is stopped for that (``muri_live``). The mathematics is in
+``lucid.systems.muri``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from lucid.core.prediction import Prediction
 from lucid.core.reason import FreeGpus, Interleaved, Priority, Reason
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
+from lucid.orchestrator.policies.muri_live import Line, LiveRules, is_live, plan_live
 from lucid.orchestrator.policies.places import Place, Placed, arrange, moves
 from lucid.orchestrator.policies.queue import attained_s
 from lucid.orchestrator.policy import PartitionPolicy
@@ -98,7 +100,9 @@ class MuriPolicy(PartitionPolicy):
         settings: MuriSettings,
         place: Place = consolidated,
         stay: bool = True,
+        same_user: bool = True,
     ) -> None:
+        """``same_user``: on a real cluster only jobs of one user share."""
         super().__init__()
         self.name = name
         self.options = grouping_options(settings)
@@ -108,6 +112,7 @@ class MuriPolicy(PartitionPolicy):
         self._unpack = settings.unpack
         self._place = place
         self._stay = stay
+        self._live = LiveRules(self.options, settings.patience_s, same_user)
         self._table = GammaTable(self.options.k, self.options.ordering, self.options.overhead)
         self._known: dict[str, MuriJob] = {}
 
@@ -117,6 +122,9 @@ class MuriPolicy(PartitionPolicy):
         queue = self._queue(partition, snapshot, decisions)
         if not queue.order:
             return PartitionPlan(decisions)
+        if is_live(partition):
+            live = plan_live(partition, snapshot, queue.line(partition), self._live)
+            return replace(live, decisions={**decisions, **live.decisions})
         fits = _Fits(partition, self._place, queue)
         admitted = choose_candidates(queue.order, fits, self.options.limit, queue.alone)
         groups = [Group(job.gpus, (job,)) for job in admitted if job.job_id in queue.alone]
@@ -244,6 +252,16 @@ class _Queue:
     rule: PriorityRule
     values: dict[str, float]
     predictions: Mapping[str, Prediction]
+
+    def line(self, partition: Partition) -> Line:
+        """The same for a cluster on which nobody is moved."""
+        entries: tuple[Pending | Running, ...] = (*partition.pending, *partition.running)
+        return Line(
+            [(self.values[e.job.id], e) for e in partition.pending if e.job.id in self.values],
+            {str(job.job_id): job for job in self.order},
+            frozenset(self.alone),
+            {e.job.id: self.priority(e) for e in entries if e.job.id in self.values},
+        )
 
     def priority(self, entry: Pending | Running) -> Priority:
         """The sort key of a job, as a reason."""

@@ -96,8 +96,8 @@ def _node(site: Site, viewer: Viewer, part: Partition, node: Node) -> dict[str, 
 
 
 def _slots(site: Site, viewer: Viewer, node: Node, here: Sequence[Running]) -> list[list[dict[str, Any]]]:
-    """Two rows of cells: each cell has ``gpu`` (the first), ``gpus`` (how many side by side) and ``rows`` (2 where it
-    takes both slots). What stands in the second slot of a GPU came later."""
+    """Rows of cells, two or as many as the most jobs on one GPU: each cell has ``gpu`` (the first), ``gpus`` (how
+    many side by side) and ``rows`` (how many it spans). What stands further down on a GPU came later."""
     on: list[list[Running]] = [[] for _ in range(node.gpus)]
     for entry in here:
         for placed in entry.placement:
@@ -105,8 +105,8 @@ def _slots(site: Site, viewer: Viewer, node: Node, here: Sequence[Running]) -> l
                 for gpu in placed.gpus:
                     if gpu < node.gpus:
                         on[gpu].append(entry)
-    upper: list[dict[str, Any]] = []
-    lower: list[dict[str, Any]] = []
+    deep = max(2, *map(len, on)) if on else 2
+    rows: list[list[dict[str, Any]]] = [[] for _ in range(deep)]
     gpu = 0
     while gpu < node.gpus:
         width = 1
@@ -116,20 +116,28 @@ def _slots(site: Site, viewer: Viewer, node: Node, here: Sequence[Running]) -> l
         first = standing[0] if standing else None
         if first is None:
             kind = "free" if node.available else "out"
-            upper.append({"gpu": gpu, "gpus": width, "rows": 2, "kind": kind, "job": None})
+            rows[0].append({"gpu": gpu, "gpus": width, "rows": deep, "kind": kind, "job": None})
         elif len(standing) == 1 and (first.alone or not first.job.shareable):
-            upper.append(_cell(site, viewer, gpu, width, 2, first))
+            rows[0].append(_cell(site, viewer, gpu, width, deep, first))
         else:
-            upper.append(_cell(site, viewer, gpu, width, 1, first))
-            free = {"gpu": gpu, "gpus": width, "rows": 1, "kind": "slot", "job": None}
-            lower.append(_cell(site, viewer, gpu, width, 1, standing[1]) if len(standing) > 1 else free)
+            for at, entry in enumerate(standing):
+                rows[at].append(_cell(site, viewer, gpu, width, 1, entry))
+            left = deep - len(standing)
+            if left:
+                rows[-left].append({"gpu": gpu, "gpus": width, "rows": left, "kind": "slot", "job": None})
         gpu += width
-    return [upper, lower]
+    return rows
 
 
 def _cell(site: Site, viewer: Viewer, gpu: int, width: int, rows: int, entry: Running) -> dict[str, Any]:
     job = site.job_of(entry.job, viewer)
-    kind = "profile" if entry.stage is Stage.PROFILE else "shared" if entry.partner is not None else "alone"
+    kind = (
+        "profile"
+        if entry.stage is Stage.PROFILE
+        else "shared"
+        if entry.partner is not None or entry.group
+        else "alone"
+    )
     cell = {"gpu": gpu, "gpus": width, "rows": rows, "kind": "taken" if job is None else kind, "job": None}
     if job is None:
         return cell

@@ -1,0 +1,275 @@
+"""Muri's groups on a real cluster, where moving a job costs it a restart: groups grow where they run.
+
+Nobody is stopped, moved or parted. Waiting jobs get GPUs of their own as long as there are any (row M18). Those that
+find none join jobs that run, or that start now, by rounds of maximum-weight matching on the interleaving efficiency
+(M9-M12). A job joins only where its group then does more in all than without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from lucid.binder.sharing import memory_limit_mib
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Regroup, Start, earliest
+from lucid.core.job import Job, Pending, Running, Stage
+from lucid.core.ledger import Ledger
+from lucid.core.node import Node
+from lucid.core.placement import Placement
+from lucid.core.prediction import Prediction
+from lucid.core.reason import BehindHead, FreeGpus, Interleaved, Priority, Reason
+from lucid.core.rounding import reached
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.placement import Feasibility, consolidated
+from lucid.orchestrator.policies.queue import no_place
+from lucid.systems.muri import Group, GroupingOptions, MuriJob, group_efficiency, group_period
+
+__all__ = ["Line", "LiveRules", "is_live", "plan_live"]
+
+
+def is_live(partition: Partition) -> bool:
+    """Has the cluster a number of slots for each GPU? A replay has none, and may move jobs for nothing."""
+    return any(node.slots for node in partition.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRules:
+    """``options``: how groups are reckoned. ``patience_s``: after so long a wait a job is passed by nobody.
+    ``same_user``: only jobs of one user share."""
+
+    options: GroupingOptions
+    patience_s: float
+    same_user: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The jobs of one plan. ``waiting``: with the value by which each goes, smaller first. ``known``: what Muri knows
+    of each job, by id. ``alone``: ids of those that share with nobody. ``why``: the sort key as a reason, by id."""
+
+    waiting: Sequence[tuple[float, Pending]]
+    known: Mapping[str, MuriJob]
+    alone: frozenset[str]
+    why: Mapping[str, Priority]
+
+
+@dataclass(slots=True)
+class _Host:
+    """Jobs that hold the same GPUs, or will: ``here`` are those that run already."""
+
+    placement: Placement
+    members: list[Pending | Running]
+    here: int
+    limit: int
+    mem_mib: float
+    free: FreeGpus | None = None
+    """Of GPUs that were given out in this plan: what was free when they were."""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(entry.job.id for entry in self.members)
+
+
+def plan_live(partition: Partition, snapshot: Snapshot, line: Line, rules: LiveRules) -> PartitionPlan:
+    """Starts only, and for jobs that are joined where they run the group that they are in from now on."""
+    return _Plan(partition, snapshot, line, rules).made()
+
+
+class _Plan:
+    def __init__(self, partition: Partition, snapshot: Snapshot, line: Line, rules: LiveRules) -> None:
+        self._partition, self._snapshot, self._line, self._rules = partition, snapshot, line, rules
+        self._now_s = snapshot.now_s
+        self._nodes: Mapping[str, Node] = {node.name: node for node in partition.nodes}
+        self._ledger = Ledger(partition)
+        self._hosts = self._running_hosts()
+        self._decisions: dict[str, Decision] = {}
+        self._refusals: dict[str, Interleaved] = {}
+        """The best group that a job would not have been worth in, by job."""
+
+    def made(self) -> PartitionPlan:
+        """The plan."""
+        left, wake_s = self._give_gpus()
+        joined = self._join(left)
+        head = next((entry for entry in left if entry.job.id not in joined), None)
+        actions = [action for host in self._hosts for action in self._actions(host)]
+        for entry in left:
+            if entry.job.id not in joined:
+                self._decisions[entry.job.id] = self._hold(entry, head)
+        decisions = {entry.job.id: self._decisions[entry.job.id] for _, entry in self._line.waiting}
+        decisions.update({action.job_id: action.decision for action in actions})
+        return PartitionPlan({**self._decisions, **decisions}, tuple(actions), wake_s)
+
+    # -- GPUs of their own -------------------------------------------------------------------------------------
+
+    def _order(self) -> tuple[list[Pending], float | None]:
+        """Who is served first, and when the next one will have waited for ``patience_s``."""
+        patience_s = self._rules.patience_s
+
+        def late(entry: Pending) -> bool:
+            return reached(self._now_s - entry.since_s, patience_s)
+
+        def stand(item: tuple[float, Pending]) -> tuple[float, ...]:
+            value, entry = item
+            return (0.0 if late(entry) else 1.0, 0.0 if late(entry) else value, entry.job.submit_s, entry.job.rank)
+
+        order = [entry for _, entry in sorted(self._line.waiting, key=stand)]
+        due_s = earliest(*(entry.since_s + patience_s for entry in order if not late(entry)))
+        return order, due_s
+
+    def _give_gpus(self) -> tuple[list[Pending], float | None]:
+        """Free GPUs to jobs in order, until one does not fit; returns who got none, in order. One that does not fit
+        on the nodes that are up, were they empty, waits for other nodes, and nobody waits behind it."""
+        order, wake_s = self._order()
+        feasible = Feasibility(self._partition, up_only=True)
+        left: list[Pending] = []
+        for entry in order:
+            placement = None if left else consolidated(self._ledger, entry.job, remainder_on_emptiest=True)
+            if placement is None and feasible.bar(entry.job) is not None:
+                self._decisions[entry.job.id] = Hold((*self._why(entry.job), *no_place(self._ledger, entry)))
+                continue
+            if placement is None:
+                left.append(entry)
+                continue
+            host = self._host(placement, [entry], 0)
+            host.free = FreeGpus(entry.job.gpus, self._ledger.largest, self._ledger.free, True)
+            self._ledger.take(entry.job, placement)
+            self._hosts.append(host)
+        return left, wake_s
+
+    def _host(self, placement: Placement, members: list[Pending | Running], here: int) -> _Host:
+        nodes = [self._nodes[part.node] for part in placement if part.node in self._nodes]
+        open_to = len(placement) == 1 and bool(nodes) and all(self._may_share(entry) for entry in members)
+        limit = min(self._rules.options.limit, *(node.slots for node in nodes)) if open_to else 1
+        return _Host(placement, members, here, limit, min((node.gpu_mem_mib for node in nodes), default=0))
+
+    def _running_hosts(self) -> list[_Host]:
+        at: dict[Placement, list[Pending | Running]] = {}
+        for entry in self._partition.running:
+            at.setdefault(tuple(sorted(entry.placement)), []).append(entry)
+        up = {node.name for node in self._partition.nodes if node.available}
+        found = [self._host(placement, members, len(members)) for placement, members in at.items()]
+        return [host for host in found if host.limit > len(host.members) and host.placement[0].node in up]
+
+    # -- groups -----------------------------------------------------------------------------------------------
+
+    def _may_share(self, entry: Pending | Running) -> bool:
+        """Did its user opt in, and is all known of it that sharing takes?"""
+        job = entry.job
+        known = job.takes_turns and entry.profile is not None and job.id not in self._line.alone and not entry.alone
+        if isinstance(entry, Running):
+            return known and entry.partner is None and entry.stage is Stage.MAIN
+        return known
+
+    def _join(self, left: Sequence[Pending]) -> set[str]:
+        """Rounds in which each group takes in one more job at the most; returns who joined. Once the first that got
+        no GPUs has waited for ``patience_s``, nobody joins before it does: groups end, and it gets their GPUs."""
+        sharing = [entry for entry in left if self._may_share(entry)]
+        if left and reached(self._now_s - left[0].since_s, self._rules.patience_s):
+            sharing = sharing[:1] if sharing[:1] == [left[0]] else []
+        joined: set[str] = set()
+        for _ in range(self._rules.options.limit - 1):
+            fresh = self._round([entry for entry in sharing if entry.job.id not in joined])
+            if not fresh:
+                break
+            joined |= fresh
+        return joined
+
+    def _round(self, sharing: Sequence[Pending]) -> set[str]:
+        joined: set[str] = set()
+        for gpus in dict.fromkeys(entry.job.gpus for entry in sharing):
+            hosts = [h for h in self._hosts if len(h.members) < h.limit and h.members[0].job.gpus == gpus]
+            # as many as there are places in all, by priority (M17)
+            places = sum(host.limit - len(host.members) for host in hosts)
+            fits = [entry for entry in sharing if entry.job.gpus == gpus][:places]
+            if not hosts or not fits:
+                continue
+            worth = np.array([[self._worth(entry, host) for host in hosts] for entry in fits])
+            for row, column in zip(*linear_sum_assignment(worth, maximize=True), strict=True):
+                entry, host = fits[row], hosts[column]
+                if worth[row, column] > 0:
+                    host.members.append(entry)
+                    self._ledger.join(entry.job, host.placement)
+                    joined.add(entry.job.id)
+        return joined
+
+    def _worth(self, entry: Pending, host: _Host) -> float:
+        """The efficiency of the group with this job in it; 0 where the job may not join it, or is not worth it."""
+        members = [*host.members, entry]
+        if self._rules.same_user and len({item.job.user for item in members}) > 1:
+            return 0.0
+        need_mib = sum(_need_mib(item, host.mem_mib) for item in members)
+        node = self._ledger.index[host.placement[0].node]
+        if need_mib > host.mem_mib or not self._ledger.host_fits(node, entry.job, entry.job.gpus):
+            return 0.0
+        before, group = self._group(host.members), self._group(members)
+        period_s = group_period(group, self._rules.options)
+        alone_s = sum(job.solo_s for job in group.jobs)
+        rate_before = sum(job.solo_s for job in before.jobs) / group_period(before, self._rules.options)
+        if period_s > alone_s or alone_s / period_s <= rate_before:
+            self._refusals.setdefault(entry.job.id, self._reason(members))
+            return 0.0
+        if any(self._overruns(item, job.solo_s / period_s) for item, job in zip(members, group.jobs, strict=True)):
+            return 0.0
+        return group_efficiency(group, self._rules.options)
+
+    def _group(self, members: Sequence[Pending | Running]) -> Group:
+        return Group(members[0].job.gpus, tuple(self._line.known[entry.job.id] for entry in members))
+
+    def _overruns(self, entry: Pending | Running, speed: float) -> bool:
+        """Would it, so much slower, be expected to reach its time limit, at which Slurm ends it?"""
+        limit_s = entry.job.time_limit_s
+        if limit_s is None:
+            return False
+        ran_s = entry.elapsed_s(self._now_s) if isinstance(entry, Running) else 0.0
+        found: Prediction | None = self._snapshot.predictions.get(entry.job.id)
+        left_s = limit_s if found is None else found.remaining_s(ran_s)
+        return left_s / speed > limit_s - ran_s
+
+    # -- words --------------------------------------------------------------------------------------------------
+
+    def _reason(self, members: Sequence[Pending | Running]) -> Interleaved:
+        group = self._group(members)
+        alone_s = sum(job.solo_s for job in group.jobs)
+        ids = " ".join(entry.job.id for entry in members)
+        return Interleaved(len(members), ids, group_period(group, self._rules.options), alone_s)
+
+    def _why(self, job: Job) -> tuple[Reason, ...]:
+        found = self._line.why.get(job.id)
+        return () if found is None else (found,)
+
+    def _actions(self, host: _Host) -> list[Action]:
+        """What changes for the jobs on these GPUs."""
+        if len(host.members) == host.here:
+            return []
+        group = host.ids if len(host.members) > 1 else ()
+        how: tuple[Reason, ...] = (self._reason(host.members),) if group else ()
+        made: list[Action] = []
+        for entry in host.members:
+            free = () if host.free is None else (host.free,)
+            why = (*self._why(entry.job), *how, *free)
+            decision: Start | Regroup
+            if isinstance(entry, Running):
+                decision = Regroup(host.placement, why, group)
+            else:
+                slots = entry.job.takes_turns and len(host.placement) == 1
+                decision = Start(host.placement, why, group=group, slots=slots)
+                self._decisions[entry.job.id] = decision
+            made.append(Action(entry.job.id, self._partition.name, decision))
+        return made
+
+    def _hold(self, entry: Pending, head: Pending | None) -> Hold:
+        refused = self._refusals.get(entry.job.id)
+        words: tuple[Reason, ...] = () if refused is None else (refused,)
+        if head is not None and head is not entry:
+            return Hold((*self._why(entry.job), *words, BehindHead(head.job.id)))
+        return Hold((*self._why(entry.job), *words, *no_place(self._ledger, entry)))
+
+
+def _need_mib(entry: Pending | Running, card_mib: float) -> float:
+    """GPU memory that is kept for a job: its fence under MPS, which is its measured peak and some slack, so that all
+    of a group may reach theirs at once. The whole card where it has none."""
+    fence = memory_limit_mib(entry.profile, card_mib)
+    return card_mib if fence is None else fence

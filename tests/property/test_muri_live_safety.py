@@ -1,0 +1,96 @@
+"""Whatever stands on a real cluster and whatever jobs report: Muri's plan is safe, stops nobody and moves nobody."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from builders import VC, guess, part, policy, snap
+from lucid.core.decision import Hold, Regroup, Start
+from lucid.core.job import Job, JobProfile, Pending, Running
+from lucid.core.ledger import Ledger
+from lucid.core.node import Node
+from lucid.core.prediction import StageTimes
+from lucid.core.snapshot import Partition
+from lucid.orchestrator.check import check_partition
+from lucid.orchestrator.placement import consolidated
+
+
+def a_job(rng: random.Random, at: int) -> Job:
+    return Job(
+        f"j{at}", VC, rng.choice([1, 1, 1, 2, 4, 8]), float(rng.randrange(100)), at,
+        user=rng.choice(["ada", "eve"]), cpus=rng.choice([0, 1, 4]), mem_mib=rng.choice([0, 1000, 30000]),
+        time_limit_s=rng.choice([None, 500.0, 1e6]), shareable=rng.random() < 0.9, takes_turns=rng.random() < 0.8,
+        min_nodes=rng.choice([1, 1, 1, 2]),
+    )  # fmt: skip
+
+
+def stages(rng: random.Random) -> StageTimes | None:
+    if rng.random() < 0.2:
+        return None
+    times = tuple(rng.choice([0.0, 1e-6, 0.1, 1.0, 1e5]) for _ in range(4))
+    return StageTimes(times, min(max(sum(times) * rng.random(), *times), sum(times))) if any(times) else None
+
+
+def cluster(rng: random.Random) -> tuple[Partition, dict[str, StageTimes | None]]:
+    slots = [rng.choice([1, 2, 4]) for _ in range(rng.randrange(1, 5))]
+    machines = [
+        Node(f"n{i}", rng.choice([1, 2, 4]), cpus=16, mem_mib=64000, available=rng.random() < 0.9, slots=count)
+        for i, count in enumerate(slots)
+    ]
+    jobs = [a_job(rng, at) for at in range(rng.randrange(1, 25))]
+    peaks = {
+        job.id: None if rng.random() < 0.2 else JobProfile(9.0, 9.0, rng.choice([10.0, 5e3, 9e4])) for job in jobs
+    }
+    empty = part(machines)
+    ledger, running, waiting = Ledger(empty), list[Running](), list[Pending]()
+    for job in jobs:
+        placement = consolidated(ledger, job) if rng.random() < 0.6 else None
+        if placement is None:
+            waiting.append(Pending(job, job.submit_s, peaks[job.id], alone=rng.random() < 0.1))
+            continue
+        ledger.take(job, placement)
+        running.append(Running(job, 50.0, placement, profile=peaks[job.id], alone=rng.random() < 0.2))
+        others = [w for w in waiting if w.job.gpus == job.gpus][
+            : rng.randrange(4)
+        ]  # as somebody once put them together
+        ids = (job.id, *(w.job.id for w in others))
+        if others and rng.random() < 0.5:
+            running[-1] = replace(running[-1], group=ids)
+            for w in others:
+                waiting.remove(w)
+                running.append(Running(w.job, 60.0, placement, profile=w.profile, group=ids))
+    return part(machines, waiting, running), {job.id: stages(rng) for job in jobs}
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_plans_are_safe_and_touch_nobody_that_runs(seed: int) -> None:
+    rng = random.Random(seed)
+    partition, known = cluster(rng)
+    entries: tuple[Pending | Running, ...] = (*partition.pending, *partition.running)
+    guesses = {
+        e.job.id: replace(guess(rng.choice([1.0, 1e3, 1e7])).within(e.job.time_limit_s), stages=known[e.job.id])
+        for e in entries
+    }
+    planner = policy(rng.choice(["muri-s", "muri-l"]), packing={"same_user_only": True}, muri={"patience_s": 80.0})
+    seen = snap(100.0, partition, predictions=guesses)
+    made = planner.plan(seen).partitions[VC]
+    check_partition(partition, made, planner.group_limit)  # type: ignore[attr-defined]
+    running = {entry.job.id: entry for entry in partition.running}
+    by_id = {entry.job.id: entry for entry in entries}
+    for job_id, decision in made.decisions.items():
+        assert isinstance(decision, Start | Hold | Regroup)
+        if isinstance(decision, Regroup):
+            assert decision.placement == running[job_id].placement
+        if isinstance(decision, Start | Regroup) and decision.group:
+            members = [by_id[name] for name in decision.group]
+            assert all(m.job.takes_turns and m.job.shareable and m.profile is not None for m in members)
+            assert all(known[m.job.id] is not None for m in members)
+            assert len({m.job.user for m in members}) == 1
+            assert len(decision.placement) == 1
+            (node,) = [node for node in partition.nodes if node.name == decision.placement[0].node]
+            assert len(members) <= node.slots
+    again = policy(planner.name, packing={"same_user_only": True}, muri={"patience_s": 80.0}).plan(seen)
+    assert again.partitions[VC].decisions == made.decisions, "a plan follows from its snapshot"

@@ -1,0 +1,238 @@
+"""Muri on a real cluster: who joins whom where it runs, and who is never touched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from builders import LIGHT, VC, guess, nodes, part, policy, reason, runs, snap, waits
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Regroup, Start
+from lucid.core.job import JobProfile, Pending, Running
+from lucid.core.node import Node
+from lucid.core.prediction import StageTimes
+from lucid.core.reason import BehindHead, Interleaved
+from lucid.core.snapshot import Partition
+from lucid.orchestrator.check import SafetyCheck, check_partition
+
+STORE, CPU, GPU, NET = (StageTimes(tuple(9.0 if i == j else 0.5 for j in range(4)), 10.5) for i in range(4))
+FOUR = dict(zip("abcd", (STORE, CPU, GPU, NET), strict=True))
+
+
+def turns(entry: Any, **changes: Any) -> Any:
+    """The same of a job whose user opted in."""
+    return replace(entry, job=replace(entry.job, takes_turns=True, user="ada"), **changes)
+
+
+def waiting(name: str, gpus: int = 1, **changes: Any) -> Any:
+    return turns(waits(name, gpus, profile=LIGHT), **changes)
+
+
+def running(name: str, where: str, group: Sequence[str] = (), **changes: Any) -> Any:
+    return turns(replace(runs(name, where), profile=LIGHT, group=tuple(group)), **changes)
+
+
+def plan(
+    machines: Sequence[Node],
+    entries: Sequence[Pending | Running],
+    stages: dict[str, StageTimes],
+    name: str = "muri-l",
+    now_s: float = 100.0,
+    **sections: Any,
+) -> tuple[Partition, PartitionPlan]:
+    """What the policy decides; the plan is safe."""
+    partition = part(
+        machines,
+        [entry for entry in entries if isinstance(entry, Pending)],
+        [entry for entry in entries if isinstance(entry, Running)],
+    )
+    guesses = {
+        e.job.id: replace(guess(1000.0).within(e.job.time_limit_s), stages=stages.get(e.job.id)) for e in entries
+    }
+    planner = policy(name, **sections)
+    made = planner.plan(snap(now_s, partition, predictions=guesses)).partitions[VC]
+    check_partition(partition, made, planner.group_limit)  # type: ignore[attr-defined]
+    return partition, made
+
+
+def groups(made: PartitionPlan) -> set[frozenset[str]]:
+    return {frozenset(d.group) for d in made.decisions.values() if isinstance(d, Start | Regroup) and d.group}
+
+
+def slots(count: int, nodes_: int = 1, gpus: int = 1) -> tuple[Node, ...]:
+    return tuple(replace(node, slots=count) for node in nodes(nodes_, gpus))
+
+
+def test_four_waiting_jobs_of_four_resources_start_as_one_group() -> None:
+    _, made = plan(slots(4), [waiting(name) for name in "abcd"], FOUR)
+    assert groups(made) == {frozenset("abcd")}
+    assert all(isinstance(d, Start) and d.slots for d in made.decisions.values())
+    assert reason(made.decisions["a"], Interleaved).jobs == 4
+
+
+def test_two_slots_make_pairs() -> None:
+    _, made = plan(slots(2), [waiting(name) for name in "abcd"], FOUR)
+    assert [len(group) for group in groups(made)] == [2]
+
+
+def test_a_waiting_job_joins_one_that_runs_and_nobody_is_moved() -> None:
+    _, made = plan(slots(4), [running("a", "n1:0"), waiting("b"), waiting("c")], FOUR)
+    assert groups(made) == {frozenset("abc")}
+    regroup = made.decisions["a"]
+    assert isinstance(regroup, Regroup)
+    assert regroup.placement == runs("a", "n1:0").placement
+
+
+def test_nobody_shares_while_gpus_are_free() -> None:
+    _, made = plan(slots(4, gpus=4), [running("a", "n1:0"), waiting("b"), waiting("c")], FOUR)
+    assert groups(made) == set()
+    assert all(isinstance(d, Start) and d.slots for d in made.decisions.values()), "others may join them later"
+
+
+def test_jobs_bound_by_the_same_resource_do_not_share() -> None:
+    _, made = plan(slots(4), [running("a", "n1:0"), waiting("b"), waiting("c")], dict.fromkeys("abc", GPU))
+    assert groups(made) == set()
+    assert {name for name, d in made.decisions.items() if isinstance(d, Hold)} == {"b", "c"}
+    found = reason(made.decisions["b"], Interleaved)
+    assert not found
+
+
+def test_a_third_that_makes_the_group_slower_in_all_stays_out() -> None:
+    stages = {"a": STORE, "b": CPU, "c": CPU}
+    _, made = plan(slots(4), [running("a", "n1:0", "ab"), running("b", "n1:0", "ab"), waiting("c")], stages)
+    assert isinstance(made.decisions["c"], Hold)
+    assert len(made.actions) == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"profile": None},
+        {"profile": JobProfile(10.0, 5.0, 23000.0)},
+        {"alone": True},
+        {"job": {"takes_turns": False}},
+        {"job": {"shareable": False}},
+        {"job": {"user": "eve"}},
+        {"job": {"time_limit_s": 1000.0}},
+        {"stages": None},
+    ],
+)
+@pytest.mark.parametrize("who", ["runs", "waits"])
+def test_who_did_not_opt_in_or_is_not_known_shares_with_nobody(change: dict[str, Any], who: str) -> None:
+    entries = {"runs": running("a", "n1:0"), "waits": waiting("b")}
+    stages = dict(FOUR)
+    entry = entries[who]
+    if "stages" in change:
+        del stages[entry.job.id]
+    elif "job" in change:
+        entries[who] = replace(entry, job=replace(entry.job, **change["job"]))
+    else:
+        entries[who] = replace(entry, **change)
+    _, made = plan(slots(4), list(entries.values()), stages, packing={"same_user_only": True})
+    assert not made.actions
+
+
+def test_memory_is_kept_for_the_fences_of_all_members() -> None:
+    """Fences of three are 3 x (6,000 x 1.1 + 512) MiB, which fit 24,576 MiB; those of four do not."""
+    big = JobProfile(10.0, 5.0, 6000.0)
+    _, made = plan(slots(4), [waiting(name, profile=big) for name in "abcd"], FOUR)
+    assert [len(group) for group in groups(made)] == [3]
+
+
+def test_jobs_on_several_nodes_stay_alone() -> None:
+    machines = slots(4, 2, 1)
+    _, made = plan(machines, [running("a", "n1:0 n2:0"), waiting("b", 2)], FOUR)
+    assert not made.actions
+    _, made = plan(machines, [waiting("a", 2), waiting("b", 2)], FOUR)
+    assert [(d.slots, d.group) for d in made.decisions.values() if isinstance(d, Start)] == [(False, ())]
+
+
+def test_rigid_jobs_are_neither_stopped_nor_joined_and_start_alone() -> None:
+    rigid = runs("r", "n1:0-1")
+    entries = [rigid, replace(waits("s", 2), job=waits("s", 2).job), waiting("a", 2), waiting("b", 2)]
+    stages = {"a": STORE, "b": GPU, "r": CPU, "s": NET}
+    _, made = plan(slots(4, 2, 2), entries, stages, now_s=10.0)
+    assert "r" not in made.decisions
+    starts = {name: d for name, d in made.decisions.items() if isinstance(d, Start)}
+    assert set(starts) == {"s"}, "who came first has the free GPUs"
+    assert not starts["s"].slots
+
+
+def test_who_has_waited_too_long_is_passed_by_nobody() -> None:
+    """A job of the whole node waits; others could join the group for ever."""
+    big = waits("z", 2)
+    entries = [running("a", "n1:0"), big, waiting("b"), waiting("c")]
+    early = plan(slots(4, gpus=2), entries, FOUR, now_s=100.0, muri={"patience_s": 1000.0})[1]
+    assert groups(early) == {frozenset("abc")} or isinstance(early.decisions["b"], Start)
+    assert early.wake_s == 1000.0
+    late = plan(slots(4, gpus=2), entries, FOUR, now_s=1000.0, muri={"patience_s": 1000.0})[1]
+    assert not late.actions
+    assert reason(late.decisions["b"], BehindHead).head == "z"
+
+
+def test_members_that_are_left_are_joined_again() -> None:
+    entries = [running("a", "n1:0", "ab"), running("b", "n1:0", "ab"), waiting("c"), waiting("d")]
+    _, made = plan(slots(4), entries, FOUR)
+    assert groups(made) == {frozenset("abcd")}
+    assert [type(made.decisions[name]) for name in "abcd"] == [Regroup, Regroup, Start, Start]
+
+
+def test_a_node_that_is_down_takes_nobody_in() -> None:
+    (machine,) = slots(4)
+    _, made = plan([replace(machine, available=False)], [running("a", "n1:0"), waiting("b")], FOUR)
+    assert not made.actions
+
+
+def test_cpus_of_the_node_bound_a_group() -> None:
+    (machine,) = slots(4)
+    entries = [turns(replace(e, job=replace(e.job, cpus=3))) for e in (running("a", "n1:0"), *map(waiting, "bcd"))]
+    _, made = plan([replace(machine, cpus=8, mem_mib=1000)], entries, FOUR)
+    assert [len(group) for group in groups(made)] == [2]
+
+
+def test_lucids_own_policy_leaves_a_group_alone() -> None:
+    """As after a change of policy: three on the same GPU are shown so, and nobody joins them."""
+    entries = [running(name, "n1:0", "abc", alone=True) for name in "abc"]
+    partition = part(slots(4, gpus=2), [waiting("d"), waiting("e"), waiting("f", 2)], entries)
+    guesses = {name: guess(1000.0, 0) for name in "abcdef"}
+    planner = policy("lucid")
+    made = planner.plan(snap(100.0, partition, predictions=guesses)).partitions[VC]
+    check_partition(partition, made)
+    assert not {"a", "b", "c"} & set(made.decisions)
+    starts = {name: d for name, d in made.decisions.items() if isinstance(d, Start)}
+    assert {d.placement for d in starts.values()} <= {runs("x", "n1:1").placement}
+    assert {d.beside for d in starts.values()} <= {None, *"def"}
+
+
+def test_a_group_that_breaks_a_rule_takes_only_its_own_actions_out() -> None:
+    entries = [running("a", "n1:0"), waiting("b"), waiting("z", 1)]
+    partition = part(slots(4, gpus=2), [e for e in entries if isinstance(e, Pending)], [entries[0]])
+    group = ("a", "b")
+    decisions: dict[str, Decision] = {
+        "b": Start(runs("x", "n1:0").placement, (), group=group, slots=True),
+        "a": Regroup(runs("x", "n1:0").placement, (), (*group, "ghost")),
+        "z": Start(runs("x", "n1:1").placement, (), slots=True),
+    }
+    actions = tuple(Action(name, VC, d) for name, d in decisions.items() if not isinstance(d, Hold))
+    plan_ = Plan(1.0, {VC: PartitionPlan(decisions, actions)})
+    left, unsafe = SafetyCheck(4).safe_part(snap(1.0, partition), plan_)
+    assert [action.job_id for action in left.actions] == ["z"]
+    assert {error.job_id for error in unsafe} == {"a", "b"}
+
+
+def test_a_group_that_the_plan_does_not_touch_blocks_nothing() -> None:
+    """Its members' memory has grown since they were put together."""
+    huge = JobProfile(10.0, 5.0, 20000.0)
+    group = [running(name, "n1:0", "ab", profile=huge) for name in "ab"]
+    _, made = plan(slots(4, gpus=2), [*group, waiting("z")], FOUR)
+    assert isinstance(made.decisions["z"], Start)
+
+
+def test_a_job_that_waits_for_a_node_to_come_back_holds_nobody_up() -> None:
+    machines = [*slots(4, gpus=2), replace(slots(4, gpus=8)[0], name="big", available=False)]
+    entries = [waits("z", 8), running("a", "n1:0-1"), waiting("b", 2)]
+    _, made = plan(machines, entries, FOUR, now_s=5000.0, muri={"patience_s": 1000.0})
+    assert isinstance(made.decisions["z"], Hold)
+    assert groups(made) == {frozenset("ab")}
