@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builders import LIGHT, VC, guess, nodes, part, policy, reason, runs, snap, waits
+from builders import LIGHT, VC, at, guess, kinds, nodes, part, policy, reason, runs, snap, waits
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Regroup, Start
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.node import Node
@@ -165,7 +165,12 @@ def test_who_has_waited_too_long_is_passed_by_nobody() -> None:
     big = waits("z", 2)
     entries = [running("a", "n1:0"), big, waiting("b"), waiting("c")]
     early = plan(slots(4, gpus=2), entries, FOUR, now_s=100.0, muri={"patience_s": 1000.0})[1]
-    assert groups(early) == {frozenset("abc")} or isinstance(early.decisions["b"], Start)
+    begun = early.decisions["b"]
+    assert isinstance(begun, Start)
+    assert begun.placement == at("n1:1"), "until then a job that fits passes one that does not"
+    assert isinstance(early.decisions["c"], Start)
+    assert len(groups(early)) == 1, "it joins one of them"
+    assert kinds(early.decisions["z"])[-1] == "FreeGpus"
     assert early.wake_s == 1000.0
     late = plan(slots(4, gpus=2), entries, FOUR, now_s=1000.0, muri={"patience_s": 1000.0})[1]
     assert not late.actions

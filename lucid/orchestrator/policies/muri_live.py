@@ -37,7 +37,7 @@ def is_live(partition: Partition) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LiveRules:
-    """``options``: how groups are reckoned. ``patience_s``: after so long a wait a job is passed by nobody.
+    """``options``: how groups are reckoned. ``patience_s``: after so long a wait no other job starts before it.
     ``same_user``: only jobs of one user share."""
 
     options: GroupingOptions
@@ -94,6 +94,8 @@ class _Plan:
         left, wake_s = self._give_gpus()
         joined = self._join(left)
         head = next((entry for entry in left if entry.job.id not in joined), None)
+        if head is not None and not self._late(head):
+            head = None
         actions = [action for host in self._hosts for action in self._actions(host)]
         for entry in left:
             if entry.job.id not in joined:
@@ -104,29 +106,34 @@ class _Plan:
 
     # -- GPUs of their own -------------------------------------------------------------------------------------
 
+    def _late(self, entry: Pending) -> bool:
+        """Has it waited for so long that no job may start before it?"""
+        return reached(self._now_s - entry.since_s, self._rules.patience_s)
+
     def _order(self) -> tuple[list[Pending], float | None]:
         """Who is served first, and when the next one will have waited for ``patience_s``."""
-        patience_s = self._rules.patience_s
-
-        def late(entry: Pending) -> bool:
-            return reached(self._now_s - entry.since_s, patience_s)
 
         def stand(item: tuple[float, Pending]) -> tuple[float, ...]:
             value, entry = item
-            return (0.0 if late(entry) else 1.0, 0.0 if late(entry) else value, entry.job.submit_s, entry.job.rank)
+            late = self._late(entry)
+            return (0.0 if late else 1.0, 0.0 if late else value, entry.job.submit_s, entry.job.rank)
 
         order = [entry for _, entry in sorted(self._line.waiting, key=stand)]
-        due_s = earliest(*(entry.since_s + patience_s for entry in order if not late(entry)))
+        due_s = earliest(*(entry.since_s + self._rules.patience_s for entry in order if not self._late(entry)))
         return order, due_s
 
     def _give_gpus(self) -> tuple[list[Pending], float | None]:
-        """Free GPUs to jobs in order, until one does not fit; returns who got none, in order. One that does not fit
-        on the nodes that are up, were they empty, waits for other nodes, and nobody waits behind it."""
+        """Free GPUs to jobs in order; the next may start before one that does not fit (M17), until that has
+        waited for ``patience_s``. Returns who got none, in order. One that does not fit on the nodes that are up, were they
+        empty, waits for other nodes, and nobody waits behind it."""
         order, wake_s = self._order()
         feasible = Feasibility(self._partition, up_only=True)
         left: list[Pending] = []
         for entry in order:
-            placement = None if left else consolidated(self._ledger, entry.job, remainder_on_emptiest=True)
+            blocked = bool(left) and self._late(left[0])  # late jobs come first in the order
+            placement = None
+            if not blocked:
+                placement = consolidated(self._ledger, entry.job, remainder_on_emptiest=True)
             if placement is None and feasible.bar(entry.job) is not None:
                 self._decisions[entry.job.id] = Hold((*self._why(entry.job), *no_place(self._ledger, entry)))
                 continue
@@ -167,7 +174,7 @@ class _Plan:
         """Rounds in which each group takes in one more job at the most; returns who joined. Once the first that got
         no GPUs has waited for ``patience_s``, nobody joins before it does: groups end, and it gets their GPUs."""
         sharing = [entry for entry in left if self._may_share(entry)]
-        if left and reached(self._now_s - left[0].since_s, self._rules.patience_s):
+        if left and self._late(left[0]):
             sharing = sharing[:1] if sharing[:1] == [left[0]] else []
         joined: set[str] = set()
         for _ in range(self._rules.options.limit - 1):
@@ -261,6 +268,7 @@ class _Plan:
         return made
 
     def _hold(self, entry: Pending, head: Pending | None) -> Hold:
+        """``head``: the job before which no other may start, if there is one."""
         refused = self._refusals.get(entry.job.id)
         words: tuple[Reason, ...] = () if refused is None else (refused,)
         if head is not None and head is not entry:
