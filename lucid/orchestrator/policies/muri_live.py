@@ -123,9 +123,9 @@ class _Plan:
         return order, due_s
 
     def _give_gpus(self) -> tuple[list[Pending], float | None]:
-        """Free GPUs to jobs in order; the next may start before one that does not fit (M17), until that has
-        waited for ``patience_s``. Returns who got none, in order. One that does not fit on the nodes that are up, were they
-        empty, waits for other nodes, and nobody waits behind it."""
+        """Free GPUs to jobs in order; the next may start before one that does not fit (M17), until that has waited
+        for ``patience_s``. Returns who got none, in order. One that does not fit on the nodes that are up, were
+        they empty, waits for other nodes, and nobody waits behind it."""
         order, wake_s = self._order()
         feasible = Feasibility(self._partition, up_only=True)
         left: list[Pending] = []
