@@ -93,8 +93,8 @@ def merged(data, epochs=None, epoch_s=None, gpus=None, loss=None, batch=None, pr
 
 
 def report(epochs=None, epoch_s=None, gpus=None, loss=None, batch=None, folder=None, job=None, **agent):
-    """Report; True where that was written. ``epoch_s``: seconds of the last epoch, on ``gpus`` GPUs. ``stages``: seconds
-    of one iteration alone by stage, ``{"storage": s, "cpu": s, "gpu": s, "network": s, "iteration": s}``.
+    """Report; True where that was written. ``epoch_s``: seconds of the last epoch, on ``gpus`` GPUs. ``stages``:
+    seconds of one iteration alone, ``{"storage": s, "cpu": s, "gpu": s, "network": s, "iteration": s}``.
 
     ``agent``: ``profile``, rows [nodes, GPUs, samples a GPU a pass, seconds of a pass without a step, seconds of the
     last pass of a step]; ``batch_range``, [initial, largest] total batch; ``atomic_range``, [fewest, most] samples a

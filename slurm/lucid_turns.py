@@ -18,11 +18,10 @@
 It measures how long each stage takes and reports that to Lucid. In a job that shares its GPUs with others that do the
 same ($LUCID_TURNS names their folder), one job at a time is in a stage, in the order with the shortest round. A stage
 may be left out; going back to an earlier one begins another round. A stage within a stage takes no turn of its own.
-Stages of another thread or process than the one that made the Turns do nothing. It never fails the job: what cannot be
-done is told on stderr, once.
+Stages of another thread or process than the one that made the Turns do nothing. It never fails the job: what cannot
+be done is told on stderr, once.
 """
 
-import atexit
 import collections
 import os
 import statistics
@@ -74,7 +73,7 @@ class Turns:
             self._folder = ""
         rank = os.environ.get("SLURM_PROCID", "0"), os.environ.get("RANK", "0"), os.environ.get("LOCAL_RANK", "0")
         self._report = report and rank == ("0", "0", "0")
-        self._group = None
+        self._held = []
         self._thread, self._open, self._told = threading.get_ident(), False, False
         self._failures, self._again_s = 0, 0.0
         self._rows = collections.deque(maxlen=KEPT)
@@ -88,8 +87,8 @@ class Turns:
         """Seconds in each stage and of an iteration, alone: medians. None before they are known."""
         self.waited_s = 0.0
         """Seconds waited for turns so far."""
+        weakref.finalize(self, _leave, self._held, self._pid)  # at the end of the process, too
         mine = weakref.ref(self)
-        atexit.register(_close, mine)
         if hasattr(os, "register_at_fork"):  # Python 3.7; before, a child keeps its parent's sign of life
             os.register_at_fork(after_in_child=lambda: _forked(mine))
 
@@ -110,6 +109,10 @@ class Turns:
         return _Stage(self, 3)
 
     @property
+    def _group(self):
+        return self._held[0] if self._held else None
+
+    @property
     def members(self):
         """Jobs that take turns together, this one included; 0 while this one takes none."""
         return 0 if self._group is None else self._group.count
@@ -127,8 +130,8 @@ class Turns:
         self._spent = [0.0] * len(members.RESOURCES)
         self._waited_s, self._began_s = 0.0, now
         if self._rows and (len(self._rows) < EVERY or self.iterations % EVERY == 0):
-            medians = [statistics.median(column) for column in zip(*self._rows)]
-            self.stages = dict(zip((*members.RESOURCES, "iteration"), medians))
+            names = enumerate((*members.RESOURCES, "iteration"))
+            self.stages = {name: statistics.median([row[at] for row in self._rows]) for at, name in names}
         self._guarded(self._stepped)
         self._tell_lucid(now)
 
@@ -139,9 +142,7 @@ class Turns:
 
     def close(self):
         """No more turns. The end of the process does the same."""
-        if os.getpid() == self._pid and self._group is not None:
-            group, self._group = self._group, None
-            group.leave()
+        _leave(self._held, self._pid)
         self._folder = ""
 
     def _mine(self):
@@ -164,7 +165,7 @@ class Turns:
                 )
         elif self._folder and self.iterations >= FREE and time.monotonic() >= self._again_s:
             try:
-                group = members.Group(self._folder, os.environ.get("SLURM_JOB_ID", ""), self._patience_s)
+                group = members.Group(self._folder, os.environ.get("SLURM_JOB_ID", "0"), self._patience_s)
             except FileNotFoundError:
                 self._folder = ""  # no turns here
                 return
@@ -173,7 +174,7 @@ class Turns:
             except BaseException:
                 group.forget()
                 raise
-            self._group = group
+            self._held.append(group)
             self._waits.clear()
 
     def _enter(self, resource):
@@ -211,17 +212,13 @@ class Turns:
         try:
             call()
         except (OSError, members.Unusable) as error:
-            group, self._group = self._group, None
-            if group is not None:
-                group.leave()
+            _leave(self._held, self._pid)
             away_s = min(AWAY_S * 2**self._failures, LONGEST_AWAY_S)
             self._failures = min(self._failures + 1, 10)
             self._again_s = time.monotonic() + away_s
             if not self._told:
                 self._told = True
-                sys.stderr.write(
-                    "lucid-turns: goes on without turns, at first for {:.0f} s: {}\n".format(away_s, error)
-                )
+                sys.stderr.write(f"lucid-turns: goes on without turns, at first for {away_s:.0f} s: {error}\n")
 
     def _tell_lucid(self, now):
         if not self._report or len(self._rows) < EVERY or now - self._reported_s < REPORT_S:
@@ -252,17 +249,18 @@ class _Stage:
 
 
 def _differ(before, after):
-    return any(abs(a - b) > CHANGED * max(a, b) and abs(a - b) > 1e-3 for a, b in zip(before, after))
+    pairs = zip(before, after)  # noqa: B905 - strict= needs Python 3.10
+    return any(abs(a - b) > CHANGED * max(a, b) and abs(a - b) > 1e-3 for a, b in pairs)
 
 
-def _close(turns):
-    if turns() is not None:
-        turns().close()
+def _leave(held, pid):
+    """The member's end; not its forked child's."""
+    while held and os.getpid() == pid:
+        held.pop().leave()
 
 
 def _forked(turns):
     """A child takes no turns: it closes what it has of its parent's, so that it is no sign of the parent's life."""
     mine = turns()
-    if mine is not None and mine._group is not None:
-        group, mine._group = mine._group, None
-        group.forget()
+    while mine is not None and mine._held:
+        mine._held.pop().forget()

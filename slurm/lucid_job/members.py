@@ -76,8 +76,8 @@ def unpack(name, content, now):
 def best_order(stages):
     """Indices of the members in the order in which they enter a round, and that round's period in s.
 
-    The period of an order is the sum over the four steps of a round of the longest stage in that step. The first order
-    with the shortest period counts. In a full group only the cycle matters, so its first member stands still.
+    The period of an order is the sum over the four steps of a round of the longest stage in that step. The first
+    order with the shortest period counts. In a full group only the cycle matters, so its first member stands still.
     """
     count, steps = len(stages), len(RESOURCES)
     best = None
@@ -122,7 +122,8 @@ class Group:
 
     def __init__(self, path, job, floor_s=FLOOR_S):
         """Opens the folder. Raises Unusable, or OSError where it is not there."""
-        self._path, self._job, self._floor_s = path, job, floor_s
+        self._path, self._floor_s = path, floor_s
+        self._job = job if re.match(r"[0-9]{1,19}\Z", job) else "0"  # only a person who looks there reads it
         self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         found = os.fstat(self._folder)
         if found.st_uid not in (0, os.getuid()) or (found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX):
@@ -140,7 +141,7 @@ class Group:
         uid = os.getuid()
         for _ in range(3):
             tail = binascii.hexlify(os.urandom(8)).decode()
-            name = "turn.{}.{}.{}".format(uid, self._job, tail)
+            name = f"turn.{uid}.{self._job}.{tail}"
             hidden = ".new." + tail
             fd = os.open(
                 hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=self._folder
@@ -221,7 +222,7 @@ class Group:
             first = False
             now = time.monotonic()
             if now - began > limit_s:
-                raise Unusable("waited {:.1f} s for a turn".format(now - began))
+                raise Unusable(f"waited {now - began:.1f} s for a turn")
             if now - self._me.state.stamp > self._floor_s / 10:
                 self._tell()  # waiting, not stuck
             time.sleep(pause)
