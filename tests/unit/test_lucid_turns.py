@@ -75,17 +75,19 @@ def test_each_resource_goes_round_in_the_best_order(box: Box, count: int) -> Non
 
 
 def test_jobs_join_and_leave_while_others_go_on(box: Box) -> None:
-    box.start("a", STAGES[0], 60, tell_at=8)
+    go = box.root / "go"
+    box.start("a", STAGES[0], 60, wait_at=8, go=str(go))
     box.start("b", STAGES[1], 25)
-    assert box.line("a").startswith("there")
     box.start("c", STAGES[2], 30)
+    box.wait_for_members(3)
+    go.touch()
     box.start("d", (0, 0, 0.02, 0), 12, every=2)
     for name in "abcd":
         _, err = box.ends(name)
         assert err == ""
     rows = box.used()
     assert overlaps(rows) == []
-    assert {row[4] for row in rows} >= {0, 2, 3}
+    assert {row[4] for row in rows} >= {0, 3}
     assert box.members() == []
 
 
@@ -326,7 +328,7 @@ def test_jobs_of_different_users_take_turns(open_box: Box) -> None:
         assert box.ends(name)[1] == ""
     rows = box.used()
     assert overlaps(rows) == []
-    assert {row[4] for row in rows} == {1, 2, 3} | ({row[4] for row in rows} & {1, 2})
+    assert max(row[4] for row in rows) == 3
 
 
 LOOP = """
