@@ -24,7 +24,6 @@ be done is told on stderr, once.
 
 import collections
 import os
-import statistics
 import sys
 import threading
 import time
@@ -131,12 +130,12 @@ class Turns:
         self._waited_s, self._began_s = 0.0, now
         if self._rows and (len(self._rows) < EVERY or self.iterations % EVERY == 0):
             names = enumerate((*members.RESOURCES, "iteration"))
-            self.stages = {name: statistics.median([row[at] for row in self._rows]) for at, name in names}
+            self.stages = {name: _median([row[at] for row in self._rows]) for at, name in names}
         self._guarded(self._stepped)
         self._tell_lucid(now)
 
     def pause(self):
-        """Nobody waits for this job until its next stage: for what takes long, such as a validation."""
+        """The others do not wait for this job until its next stage: for what takes long, such as a validation."""
         if self._group is not None and not self._open and self._mine():
             self._guarded(lambda: self._group.step(away=True))
 
@@ -246,6 +245,12 @@ class _Stage:
         if self._began is not None:
             self._turns._exit(self._resource, self._began)
         return False
+
+
+def _median(values):
+    """Without the module statistics, which a small Python lacks."""
+    values, half = sorted(values), len(values) // 2
+    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
 
 
 def _differ(before, after):

@@ -1,5 +1,5 @@
 """Who shares a set of GPUs of this node, and whose turn it is on each resource. docs/decisions/0041-turns.md has the
-rules and why nobody waits for ever.
+rules and why no job waits for ever.
 
 Each member has one small file in the folder and holds its flock as long as it lives. It writes there its stage times
 and how far it is. All members work out the same order from the same files; there is no daemon. The folder's own lock
@@ -134,7 +134,7 @@ class Group:
         self._listed = None
         self._best = (None, None)
         self.count = 1
-        """Members that take turns, this one included, as last seen."""
+        """Members that take turns, this one included, as last seen; 0 where there are too many for this one."""
 
     def join(self, times):
         """Register with the stage times; takes the round after everybody's. Raises Unusable, OSError."""
@@ -270,6 +270,7 @@ class Group:
         now = time.monotonic()
         members = _fair([*self._active(now), self._me])
         if self._me not in members:
+            self.count = 0
             return True  # more than can take turns: it shares without
         self.count = len(members)
         place = members.index(self._me)

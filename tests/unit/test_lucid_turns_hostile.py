@@ -286,3 +286,16 @@ def keeps(folder: Path, name: str, content: bytes) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def test_a_fifth_member_shares_without_turns(box: Box) -> None:
+    """It neither waits nor is waited for."""
+    groups = [joined(box) for _ in range(5)]
+    fifth = max(groups, key=lambda group: group._me.name)
+    fifth.enter(2, 0.0)
+    assert fifth.count == 0
+    first = min(groups, key=lambda group: group._me.name)
+    first._free(0)
+    assert first.count == 4
+    for group in groups:
+        group.leave()
