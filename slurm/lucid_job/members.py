@@ -259,7 +259,7 @@ class Group:
             fcntl.flock(self._folder, fcntl.LOCK_UN)
 
     def _catch_up(self):
-        """Whoever was given up for a while goes on with the round of the others; they do not wait for its old ones."""
+        """Whoever was given up for a while goes on with the others' round; they do not wait for its old ones."""
         top = max([one.state.round for one in self._active(time.monotonic())], default=0)
         if top > self._me.state.round + 1:
             self._tell(round=top)
