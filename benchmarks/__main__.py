@@ -33,6 +33,7 @@ from benchmarks import (
     systems,
     timeaware,
     tuner,
+    turns,
     web,
 )
 from benchmarks.figure import Absent, Figure, as_dict, markdown
@@ -74,6 +75,10 @@ PARTS: dict[str, tuple[Part, str]] = {
     "web": (web.figures, "lucid-web at 10,000 waiting and 2,000 running jobs: ms of each page, memory"),
     "scale": (live_scale.figures, "lucidd on a real slurmctld: 1,000 nodes, 14,000 jobs (root; 25 minutes)"),
     "sbatch": (live_scale.latency, "sbatch with Lucid's plugins, beside plain Slurm (root)"),
+    "turns": (
+        turns.figures,
+        "jobs that take turns: iterations beside Muri's formula and plain locks; cost of a turn",
+    ),
     "models": (models.figures, "a synthetic month by policy and predictor; what training and predicting cost"),
 }
 

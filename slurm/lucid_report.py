@@ -28,6 +28,8 @@ MOST = 200
 """Most losses kept: then every second one is dropped."""
 MOST_PROFILE = 64
 """Most rows of step times kept; the oldest goes first."""
+STAGES = ("storage", "cpu", "gpu", "network", "iteration")
+"""Of one iteration alone, in seconds; lucid_turns.py measures them."""
 AGENT = ("batch_range", "atomic_range", "accumulation", "step_model", "gradient")
 """What an agent inside the job tells besides: replaced as a whole by its newest value."""
 
@@ -60,11 +62,14 @@ def read(path):
         return {}
 
 
-def merged(data, epochs, epoch_s=None, gpus=None, loss=None, batch=None, profile=(), **agent):
-    """A report with what is new: epoch times by number of GPUs, losses by epochs, step times by kind of step."""
+def merged(data, epochs=None, epoch_s=None, gpus=None, loss=None, batch=None, profile=(), stages=None, **agent):
+    """A report with what is new: epoch times by number of GPUs, losses by epochs, step times by kind of step. Without
+    ``epochs`` those that stand there hold, 0 at first."""
     unknown = sorted(set(agent) - set(AGENT))
     if unknown:
         raise TypeError("unknown: " + ", ".join(unknown) + "; known are " + ", ".join(AGENT))
+    if epochs is None:
+        epochs = data.get("epochs", 0)
     made = dict(data, epochs=float(epochs))
     gpus = int(gpus or gpus_here())
     if epoch_s is not None and gpus > 0:
@@ -79,12 +84,17 @@ def merged(data, epochs, epoch_s=None, gpus=None, loss=None, batch=None, profile
         fresh = {tuple(row[:3]) for row in profile}
         rows = [row for row in data.get("profile", []) if tuple(row[:3]) not in fresh]
         made["profile"] = [*rows, *map(list, profile)][-MOST_PROFILE:]
+    if stages is not None:
+        if not set(stages) <= set(STAGES) or any(not 0 <= float(value) < float("inf") for value in stages.values()):
+            raise ValueError("stages: seconds from 0 up, of " + ", ".join(STAGES))
+        made["stages"] = {name: float(stages.get(name, 0)) for name in STAGES}
     made.update((name, value) for name, value in agent.items() if value is not None)
     return made
 
 
-def report(epochs, epoch_s=None, gpus=None, loss=None, batch=None, folder=None, job=None, **agent):
-    """Report; True where that was written. ``epoch_s``: seconds of the last epoch, on ``gpus`` GPUs.
+def report(epochs=None, epoch_s=None, gpus=None, loss=None, batch=None, folder=None, job=None, **agent):
+    """Report; True where that was written. ``epoch_s``: seconds of the last epoch, on ``gpus`` GPUs. ``stages``:
+    seconds of one iteration alone, ``{"storage": s, "cpu": s, "gpu": s, "network": s, "iteration": s}``.
 
     ``agent``: ``profile``, rows [nodes, GPUs, samples a GPU a pass, seconds of a pass without a step, seconds of the
     last pass of a step]; ``batch_range``, [initial, largest] total batch; ``atomic_range``, [fewest, most] samples a
@@ -113,13 +123,21 @@ def report(epochs, epoch_s=None, gpus=None, loss=None, batch=None, folder=None, 
 def main(words=None):
     """Of the command line."""
     parser = argparse.ArgumentParser(prog="lucid_report.py", description="Tell Lucid how far this job's training is.")
-    parser.add_argument("--epochs", type=float, required=True, help="epochs done so far")
+    parser.add_argument("--epochs", type=float, help="epochs done so far")
     parser.add_argument("--epoch-s", type=float, help="seconds that the last epoch took")
     parser.add_argument("--gpus", type=int, help="on so many GPUs (default: those of this job)")
     parser.add_argument("--loss", type=float, help="validation loss now")
     parser.add_argument("--batch", type=int, help="total batch size now, samples")
+    parser.add_argument("--stages", type=_stages, help="seconds of an iteration: storage=0.1,gpu=0.5,iteration=0.6")
     said = parser.parse_args(words)
-    return 0 if report(said.epochs, said.epoch_s, said.gpus, said.loss, said.batch) else 1
+    if said.epochs is None and said.stages is None:
+        parser.error("say --epochs, or --stages")
+    told = {} if said.stages is None else {"stages": said.stages}
+    return 0 if report(said.epochs, said.epoch_s, said.gpus, said.loss, said.batch, **told) else 1
+
+
+def _stages(text):
+    return {name: float(seconds) for name, _, seconds in (part.partition("=") for part in text.split(","))}
 
 
 if __name__ == "__main__":

@@ -57,10 +57,11 @@ FILES = (
     ShippedFile("task_prolog", "etc/slurm/lucid/task_prolog", executable=True),
     ShippedFile("lucid_report.py", "etc/slurm/lucid/lucid_report.py", executable=True),
     ShippedFile("lucid_torch.py", "etc/slurm/lucid/lucid_torch.py"),
+    ShippedFile("lucid_turns.py", "etc/slurm/lucid/lucid_turns.py"),
     ShippedFile("lucid_run.py", "etc/slurm/lucid/lucid_run.py", executable=True),
     *(
         ShippedFile(f"lucid_job/{name}.py", f"etc/slurm/lucid/lucid_job/{name}.py")
-        for name in ("__init__", "adaptdl", "checkpoints", "nodes", "ranks")
+        for name in ("__init__", "adaptdl", "checkpoints", "members", "nodes", "ranks")
     ),
     *(
         ShippedFile(f"mps/{name}", f"etc/slurm/lucid/mps/{name}", executable=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -158,3 +159,60 @@ def test_what_hostile_jobs_report_costs_nobody_a_job(box: Box, lucidd: Lucidd) -
     assert lucidd.process.poll() is None
     assert (box.root / "etc/passwd").exists()
     assert "Traceback" not in lucidd.log()
+
+
+LOOP = """
+import os, sys, time
+sys.path.insert(0, "/etc/slurm/lucid")
+import lucid_turns
+kind, seconds = sys.argv[1], float(sys.argv[2])
+turns, end = lucid_turns.Turns(), time.monotonic() + seconds
+with open("/tmp/turns-%s.log" % os.environ["SLURM_JOB_ID"], "w") as log:
+    while time.monotonic() < end:
+        for name in ("storage", "cpu", "gpu", "network"):
+            with getattr(turns, name)():
+                began = time.monotonic()
+                time.sleep(0.3 if name == kind else 0.01)
+                log.write("%s %d %.6f %.6f\\\\n" % (name, turns.members, began, time.monotonic()))
+        turns.step()
+"""
+
+
+def loops(box: Box, kind: str, seconds: float, where: str) -> str:
+    """A job that calls lucid_turns, and reports by itself."""
+    (box.root / "tmp/turns_loop.py").write_text(LOOP)
+    return box.sbatch(
+        "-p", where, "--gres=gpu:1", f"--job-name=loop-{kind}", "--comment=lucid:turns",
+        script=f"export LUCID_REPORTS=/{REPORTS}; python3 /tmp/turns_loop.py {kind} {seconds} && echo DONE",
+    )  # fmt: skip
+
+
+def test_programs_that_call_turns_report_by_themselves_and_take_turns(box: Box, lucidd: Lucidd) -> None:
+    warm_ups = {kind: loops(box, kind, 20, "vc-a") for kind in KINDS}
+    for kind, number in warm_ups.items():
+        box.wait(
+            f"lucidd has read {kind}",
+            lambda number=number: "its own report" in lucidd.ctl("explain", number),  # type: ignore[misc]
+            60,
+        )
+        box.wait("it is measured", (lucidd.profiles / f"{number}.json").exists, 30)
+    box.wait_ended(*warm_ups.values(), limit_s=90)
+    rigid = box.sbatch("-p", "vc-b", "--gres=gpu:3", script="sleep 70")
+    box.wait("it runs", lambda: together(box, rigid))
+    jobs = [loops(box, kind, 40, "vc-b") for kind in KINDS]
+    box.wait("all four run at once", lambda: together(box, *jobs), 60)
+    box.wait_ended(*jobs, rigid, limit_s=150)
+    assert {box.state(number) for number in (*jobs, rigid)} == {"COMPLETED"}
+    assert len({gpu_of(box, number) for number in jobs}) <= 1
+    held: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
+    for number in jobs:
+        lines = [line.split() for line in (box.root / f"tmp/turns-{number}.log").read_text().splitlines()]
+        four = [line for line in lines if line[1] == "4"]
+        print(number, len(lines), "stages,", len(four), "of them in a group of four")
+        assert len(four) > 20
+        for name, _, began, ended in four[4:-4]:  # who joins or leaves is seen by the others at their next stage
+            held[name].append((float(began), float(ended)))
+    for name, spans in held.items():
+        spans.sort()
+        late = [(one, other) for one, other in itertools.pairwise(spans) if other[0] < one[1]]
+        assert not late, f"two jobs in {name} at once"

@@ -96,3 +96,27 @@ def test_gpus_are_lucid_runs_where_it_started_this_job(tmp_path: Path) -> None:
         found = json.loads((tmp_path / "7.json").read_text())
         assert found.get("epoch_s", [[0]])[0][0] == gpus, run
         (tmp_path / "7.json").unlink()
+
+
+def test_stage_times_are_told_with_or_without_epochs(tmp_path: Path) -> None:
+    assert call(tmp_path, "--stages", "storage=0.1,gpu=0.5,iteration=0.7").returncode == 0
+    found = json.loads((tmp_path / "7.json").read_text())
+    assert found["stages"] == {"storage": 0.1, "cpu": 0.0, "gpu": 0.5, "network": 0.0, "iteration": 0.7}
+    assert found["epochs"] == 0.0
+    assert call(tmp_path, "--epochs", "2").returncode == 0
+    assert call(tmp_path, "--stages", "gpu=0.4,iteration=0.7").returncode == 0
+    found = json.loads((tmp_path / "7.json").read_text())
+    assert (found["epochs"], found["stages"]["gpu"], found["stages"]["storage"]) == (2.0, 0.4, 0.0)
+    assert progress_of((tmp_path / "7.json").read_bytes()).epochs == 2.0
+
+
+@pytest.mark.parametrize("said", ["gpu=nan", "gpu=-1", "gpu=inf", "disk=1", "gpu", "gpu=", ""])
+def test_stage_times_that_are_none_are_not_written(tmp_path: Path, said: str) -> None:
+    done = call(tmp_path, f"--stages={said}")
+    assert done.returncode != 0
+    assert done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_to_tell_is_refused(tmp_path: Path) -> None:
+    assert call(tmp_path).returncode == 2

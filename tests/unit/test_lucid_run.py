@@ -234,7 +234,10 @@ def test_old_folders_of_jobs_that_have_left_are_cleaned(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [*(SLURM / f"lucid_{name}.py" for name in ("report", "run", "torch")), *(SLURM / "lucid_job").glob("*.py")],
+    [
+        *(SLURM / f"lucid_{name}.py" for name in ("report", "run", "torch", "turns")),
+        *(SLURM / "lucid_job").glob("*.py"),
+    ],
 )
 def test_what_runs_in_a_job_is_python_of_3_6(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 6))
