@@ -183,7 +183,7 @@ def loops(box: Box, kind: str, seconds: float, where: str) -> str:
     (box.root / "tmp/turns_loop.py").write_text(LOOP)
     return box.sbatch(
         "-p", where, "--gres=gpu:1", f"--job-name=loop-{kind}", "--comment=lucid:turns",
-        script=f"export LUCID_REPORTS=/{REPORTS}; python3 /tmp/turns_loop.py {kind} {seconds} && echo DONE",
+        script=f"echo GPU $CUDA_VISIBLE_DEVICES; export LUCID_REPORTS=/{REPORTS}; python3 /tmp/turns_loop.py {kind} {seconds} && echo DONE",
     )  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def test_programs_that_call_turns_report_by_themselves_and_take_turns(box: Box, 
     box.wait("all four run at once", lambda: together(box, *jobs), 60)
     box.wait_ended(*jobs, rigid, limit_s=150)
     assert {box.state(number) for number in (*jobs, rigid)} == {"COMPLETED"}
-    assert len({gpu_of(box, number) for number in jobs}) <= 1
+    assert len({gpu_of(box, number) for number in jobs}) == 1
     held: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
     for number in jobs:
         lines = [line.split() for line in (box.root / f"tmp/turns-{number}.log").read_text().splitlines()]
