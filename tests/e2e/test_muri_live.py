@@ -183,7 +183,8 @@ def loops(box: Box, kind: str, seconds: float, where: str) -> str:
     (box.root / "tmp/turns_loop.py").write_text(LOOP)
     return box.sbatch(
         "-p", where, "--gres=gpu:1", f"--job-name=loop-{kind}", "--comment=lucid:turns",
-        script=f"echo GPU $CUDA_VISIBLE_DEVICES; export LUCID_REPORTS=/{REPORTS}; python3 /tmp/turns_loop.py {kind} {seconds} && echo DONE",
+        script=f"echo GPU $CUDA_VISIBLE_DEVICES TURNS $LUCID_TURNS; export LUCID_REPORTS=/{REPORTS}; "
+        f"python3 /tmp/turns_loop.py {kind} {seconds} && echo DONE",
     )  # fmt: skip
 
 
