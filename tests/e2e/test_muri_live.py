@@ -173,7 +173,7 @@ with open("/tmp/turns-%s.log" % os.environ["SLURM_JOB_ID"], "w") as log:
             with getattr(turns, name)():
                 began = time.monotonic()
                 time.sleep(0.3 if name == kind else 0.01)
-                log.write("%s %d %.6f %.6f\\\\n" % (name, turns.members, began, time.monotonic()))
+                log.write("%s %d %.6f %.6f\\n" % (name, turns.members, began, time.monotonic()))
         turns.step()
 """
 
