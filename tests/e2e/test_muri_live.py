@@ -62,9 +62,8 @@ def submit(
     )  # fmt: skip
 
 
-def warm(box: Box, lucidd: Lucidd, *kinds: str) -> None:
-    """One job of each name runs alone, and is measured: what it reports counts for later ones."""
-    jobs = {kind: submit(box, kind, 12, "vc-a") for kind in kinds}
+def until_known(box: Box, lucidd: Lucidd, jobs: Mapping[str, str]) -> None:
+    """Jobs by name run alone, to their end, and are measured: what they report counts for later ones."""
     for kind, number in jobs.items():
         box.wait(
             f"lucidd has read {kind}",
@@ -72,7 +71,11 @@ def warm(box: Box, lucidd: Lucidd, *kinds: str) -> None:
             60,
         )
         box.wait("it is measured", (lucidd.profiles / f"{number}.json").exists, 30)
-    box.wait_ended(*jobs.values())
+    box.wait_ended(*jobs.values(), limit_s=90)
+
+
+def warm(box: Box, lucidd: Lucidd, *kinds: str) -> None:
+    until_known(box, lucidd, {kind: submit(box, kind, 12, "vc-a") for kind in kinds})
 
 
 def span(box: Box, number: str) -> tuple[float, float]:
@@ -189,15 +192,7 @@ def loops(box: Box, kind: str, seconds: float, where: str) -> str:
 
 
 def test_programs_that_call_turns_report_by_themselves_and_take_turns(box: Box, lucidd: Lucidd) -> None:
-    warm_ups = {kind: loops(box, kind, 20, "vc-a") for kind in KINDS}
-    for kind, number in warm_ups.items():
-        box.wait(
-            f"lucidd has read {kind}",
-            lambda number=number: "its own report" in lucidd.ctl("explain", number),  # type: ignore[misc]
-            60,
-        )
-        box.wait("it is measured", (lucidd.profiles / f"{number}.json").exists, 30)
-    box.wait_ended(*warm_ups.values(), limit_s=90)
+    until_known(box, lucidd, {kind: loops(box, kind, 20, "vc-a") for kind in KINDS})
     rigid = box.sbatch("-p", "vc-b", "--gres=gpu:3", script="sleep 70")
     box.wait("it runs", lambda: together(box, rigid))
     jobs = [loops(box, kind, 40, "vc-b") for kind in KINDS]
