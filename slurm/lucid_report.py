@@ -137,7 +137,11 @@ def main(words=None):
 
 
 def _stages(text):
-    return {name: float(seconds) for name, _, seconds in (part.partition("=") for part in text.split(","))}
+    try:
+        return {name: float(seconds) for name, _, seconds in (part.partition("=") for part in text.split(","))}
+    except ValueError:
+        words = "{!r}: write seconds by name, as in gpu=0.5,iteration=0.7".format(text)
+        raise argparse.ArgumentTypeError(words) from None
 
 
 if __name__ == "__main__":
