@@ -140,7 +140,7 @@ def _stages(text):
     try:
         return {name: float(seconds) for name, _, seconds in (part.partition("=") for part in text.split(","))}
     except ValueError:
-        words = "{!r}: write seconds by name, as in gpu=0.5,iteration=0.7".format(text)
+        words = f"{text!r}: write seconds by name, as in gpu=0.5,iteration=0.7"
         raise argparse.ArgumentTypeError(words) from None
 
 
