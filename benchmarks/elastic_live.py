@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ EVERY_S, ROUND_S = 10.0, 10.0
 """Jobs of one to four minutes: a cool-down and rounds of the default length would be as long as they are."""
 NO_ROUNDS = ("fifo", "elastic")
 NOT_SERVED = {
-    "muri-l": "needs jobs that take turns on one GPU (interleave)",
+    "muri-l": "resizes nobody; it lets jobs take turns on the same GPUs (docs/systems/muri.md)",
     "optimus": "needs to know what each job will take, which only a replay knows (oracle)",
 }
 
@@ -210,22 +211,35 @@ def tell(made: list[Outcome], as_json: bool, say: Console) -> None:
     if as_json:
         print(json.dumps({"runs": rows, "not_served": NOT_SERVED, "target_makespan_ratio": 0.75}, indent=1))
         return
-    table = Table("policy", "makespan s", "ratio", "avg JCT s", "ratio", "restarts", "a restart s", "steps twice",
-                  "GPU-s (sacct)", "GPU-s (jobs)", "mean loss", "worst", "forecast: makespan s", "JCT s")  # fmt: skip
-    for one, row in zip(made, rows, strict=True):
-        table.add_row(
-            one.policy, f"{one.makespan_s:.0f}", f"{row['makespan_ratio']:.2f}", f"{one.avg_jct_s:.0f}",
-            f"{row['jct_ratio']:.2f}", str(one.restarts), f"{one.restart_s:.1f}", str(one.lost), f"{one.gpu_s:.0f}",
-            f"{one.own_gpu_s:.0f}", f"{one.mean_loss:.3f}", f"{one.worst_loss:.3f}",
-            f"{one.forecast_makespan_s:.0f} ({row['forecast_makespan_error']:+.0%})",
-            f"{one.forecast_jct_s:.0f} ({row['forecast_jct_error']:+.0%})",
-        )  # fmt: skip
-    say.print(table)
+    say.print(_table(rows))
     for policy, why in NOT_SERVED.items():
-        say.print(f"{policy}: not served: {why}", highlight=False)
+        say.print(f"{policy}: not run here: {why}", highlight=False)
     for row in rows[1:]:
         met = "met" if row["makespan_ratio"] <= 0.75 and row["lost"] == 0 else "MISSED"
         say.print(f"{row['policy']}: makespan at most 0.75 of fixed size, 0 steps twice: {met}", highlight=False)
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    """A column for each run, so that it fits a terminal of 80 columns."""
+    figures: dict[str, Callable[[dict[str, Any]], str]] = {
+        "makespan, s": lambda row: f"{row['makespan_s']:.0f} ({row['makespan_ratio']:.2f})",
+        "average JCT, s": lambda row: f"{row['avg_jct_s']:.0f} ({row['jct_ratio']:.2f})",
+        "restarts": lambda row: str(row["restarts"]),
+        "seconds a restart": lambda row: f"{row['restart_s']:.1f}",
+        "steps done twice": lambda row: str(row["lost"]),
+        "GPU-s by accounting": lambda row: f"{row['gpu_s']:.0f}",
+        "GPU-s by the jobs": lambda row: f"{row['own_gpu_s']:.0f}",
+        "last loss, mean": lambda row: f"{row['mean_loss']:.3f}",
+        "last loss, worst": lambda row: f"{row['worst_loss']:.3f}",
+        "forecast makespan, s": lambda row: (
+            f"{row['forecast_makespan_s']:.0f} ({row['forecast_makespan_error']:+.0%})"
+        ),
+        "forecast JCT, s": lambda row: f"{row['forecast_jct_s']:.0f} ({row['forecast_jct_error']:+.0%})",
+    }
+    table = Table("", *(row["policy"] for row in rows), caption="in brackets: beside fixed size; forecast: error")
+    for name, told in figures.items():
+        table.add_row(name, *map(told, rows))
+    return table
 
 
 if __name__ == "__main__":
