@@ -282,7 +282,7 @@ _BLOCKS, _EACH = 8, 30
 
 
 def latency(runs: int) -> Iterator[Figure]:
-    """The time of sbatch under three set-ups in turns: all of Lucid's scripts, job_submit.lua alone, none."""
+    """Times sbatch with all of Lucid's scripts, with job_submit.lua alone, and with none. The three take turns."""
     name = f"{os.environ.get('LUCID_TESTBED_NAME', 'scale')[:20]}-sbatch"
     with _site({"LUCID_TESTBED_VARIANT": "bare", "LUCID_TESTBED_NAME": name}) as site, site.beating():
         conf = site.root / "etc/slurm/lucid.slurm.conf"

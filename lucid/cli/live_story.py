@@ -46,15 +46,15 @@ def live_story(store: SqliteStore | Published, job_id: str, profiling: str = "")
         measured,
         joined,
         [(a.at_s, f"Slurm is told: {a.verb} {a.detail}".rstrip() + f": {a.result or 'under way'}") for a in actions],
-        [*([] if said is None else prediction_lines(said.prediction, said.user)), *_elastic(store, job_id)],
+        [*([] if said is None else prediction_lines(said.prediction, said.user)), *_opted_in(store, job_id)],
     )
     data["actions"] = [{"at_s": a.at_s, "verb": a.verb, "detail": a.detail, "result": a.result} for a in actions]
     data["prediction"] = None if said is None else {"user": said.user, **prediction_data(said.prediction)}
     return story, data
 
 
-def _elastic(store: SqliteStore, job_id: str) -> list[str]:
-    """How it stands with a job whose user opted in to be resized."""
+def _opted_in(store: SqliteStore, job_id: str) -> list[str]:
+    """How it stands with a job whose user opted in to be resized, or to take turns."""
     status = store.view("status") or {}
     found = {kind: (status.get(kind) or {}).get(job_id) for kind in ("elastic", "turns")}
     return [f"{kind}: {words}" for kind, words in found.items() if words]

@@ -280,7 +280,7 @@ class MuriSettings(Section):
     split_pairs: bool = False
     """With groups of at most three: take pairs apart to make threes, which the published rounds cannot do."""
     patience_s: float = Field(3600.0, ge=0)
-    """lucidd: once a job has waited so long, none passes it, s: until it starts no other starts or joins a group."""
+    """lucidd: once a job has waited so long, s, no other job starts or joins a group before it has started."""
 
 
 class OverheadSettings(Section):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lucid.adapters.left_out import LeftOut
+from lucid.adapters.slurm.reports import STAGES
 from lucid.config import PolicySettings, Settings, library_folder, settings_from
 from lucid.core.ports import Capability, Predictor
 from lucid.errors import ConfigError
@@ -25,9 +26,6 @@ from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policy import Policy, known_policies, make_policy
 
 __all__ = ["LivePolicy", "check_policy", "live_models", "live_policy", "live_predictor", "needs_of"]
-
-_RESOURCES = 4
-"""Of which a report tells the times: storage, CPU, GPU, network."""
 
 _ABLATIONS = frozenset(name for name in BUILT_IN if name.startswith("muri-") and name not in ("muri-s", "muri-l"))
 
@@ -120,10 +118,10 @@ def check_policy(settings: Settings, where: str) -> None:
             f"{where}: daemon.policy = {name!r}: it forms groups of jobs that take turns, and lacks "
             f"{Capability.INTERLEAVE} here: {_for_turns(name, settings)}; {_known(settings, able)}"
         )
-    if Capability.INTERLEAVE in _needs(name, settings, able) and settings.policy.muri.resources != _RESOURCES:
+    if Capability.INTERLEAVE in _needs(name, settings, able) and settings.policy.muri.resources != len(STAGES):
         raise ConfigError(
-            f"{where}: daemon.policy = {name!r}: jobs report the times of {_RESOURCES} resources, and "
-            f"policy.muri.resources is {settings.policy.muri.resources}; leave it at {_RESOURCES}, and set "
+            f"{where}: daemon.policy = {name!r}: jobs report the times of {len(STAGES)} resources, and "
+            f"policy.muri.resources is {settings.policy.muri.resources}; leave it at {len(STAGES)}, and set "
             "policy.muri.group_size for smaller groups"
         )
     if Capability.ORACLE in lacking and settings.daemon.elastic.reports_dir:

@@ -160,7 +160,7 @@ def test_rigid_jobs_are_neither_stopped_nor_joined_and_start_alone() -> None:
     assert not starts["s"].slots
 
 
-def test_who_has_waited_too_long_is_passed_by_nobody() -> None:
+def test_no_job_starts_before_one_that_has_waited_too_long() -> None:
     """A job of the whole node waits; others could join the group for ever."""
     big = waits("z", 2)
     entries = [running("a", "n1:0"), big, waiting("b"), waiting("c")]

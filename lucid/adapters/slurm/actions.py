@@ -170,7 +170,7 @@ class Actions:
             )
         )
         words = f"{place}{f' beside {start.beside}' if start.beside else ''}{' in slots' if shards else ''}"
-        words += f" in turns with {' '.join(i for i in start.group if i != job_id)}" if start.group else ""
+        words += f" in turns with {_others(start.group, job_id)}" if start.group else ""
         if items is not None and not free_extra(record.extra):
             words += ", without MPS, because the user has set the job's Extra field"
         elif unsealed:
@@ -224,7 +224,7 @@ class Actions:
         for other_id in group:
             other, note = self._jobs.get(other_id), self._hands.notes.get(other_id)
             if other is None or other.completing or other.ended:
-                raise ActionRefused(f"job {job_id}: {other_id} of its group is no longer there")
+                raise ActionRefused(f"job {job_id}: job {other_id}, a member of its group, has left")
             if not takes_turns(other):
                 raise ActionRefused(
                     f"job {job_id}: the user of {other_id} did not opt in to take turns (lucid:turns)"
@@ -246,9 +246,7 @@ class Actions:
         if tuple(sorted(record.placement)) != tuple(sorted(decision.placement)):
             raise ActionRefused(f"job {record.id}: no running job is moved to another group's GPUs")
         self._members(record.id, decision.group, decision.placement)
-        self._hands.do(
-            record.id, "regroup", f"takes turns with {' '.join(i for i in decision.group if i != record.id)}"
-        )
+        self._hands.do(record.id, "regroup", f"takes turns with {_others(decision.group, record.id)}")
 
     def _requeue(self, record: SlurmJob, note: JobNote | None, decision: Requeue) -> None:
         if not record.running or record.completing:
@@ -308,3 +306,8 @@ class Actions:
     def _note_start(self, job_id: str, placement: Placement, shards: bool) -> None:
         for part in placement:
             self._starting.setdefault(part.node, {})[shards] = job_id
+
+
+def _others(group: Sequence[str], job_id: str) -> str:
+    """The other members of a job's group."""
+    return " ".join(other for other in group if other != job_id)

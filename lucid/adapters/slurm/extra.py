@@ -3,7 +3,7 @@
 ``lucid-gpus=1,3;lucid-mem=9312;lucid-speed=0.93;lucid-seal=MUNGE:…:``. The plain items are for people: the indices of
 its GPUs on the node (Slurm names only the last of them to a prolog), its memory fence under MPS in MiB, and the speed
 expected of it beside its partner. ``lucid-turns=1``: it takes turns with others on its GPUs, and the prolog makes a
-folder for that. Extra is a user's to write, so the prolog goes by the seal alone
+folder for that. A user can write Extra, so the prolog trusts the seal alone
 (slurm/lucid_hooks/seal.py): a munge credential that only root opens, of the same items and of the job, the start and
 the node that they are for. A user's own Extra is never changed, nor sent anywhere.
 """

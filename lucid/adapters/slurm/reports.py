@@ -19,7 +19,7 @@ from lucid.adapters.bounded import MOST
 from lucid.core.job import Progress
 from lucid.core.prediction import StageTimes
 
-__all__ = ["Profile", "Report", "Reports", "Said", "progress_of", "said_in", "stages_in"]
+__all__ = ["STAGES", "Profile", "Report", "Reports", "Said", "progress_of", "said_in", "stages_in"]
 
 LARGEST_BYTES = 1 << 16
 _MOST_PAIRS = 1024
@@ -29,7 +29,8 @@ _MOST_ROWS = 64
 _LEAST_STEP_S, _MOST_STEP_S = 1e-6, 1e5
 _NOTHING_S = 1e-8
 """Stands for 0 in a model of step times: one of nothing but zeros would be infinitely fast."""
-_STAGES = ("storage", "cpu", "gpu", "network")
+STAGES = ("storage", "cpu", "gpu", "network")
+"""Of an iteration, in the order of ``StageTimes``."""
 _PARAMETERS = 7
 """Of Pollux's model of step times; the last is gamma, from 1 to 10."""
 Profile = tuple[tuple[int, int, int, float, float], ...]
@@ -171,8 +172,8 @@ def stages_in(value: Any) -> StageTimes | None:
     if not isinstance(value, Mapping):
         return None
     try:
-        times_s = tuple(_number(value.get(name, 0), name, 0.0, _MOST_STEP_S) for name in _STAGES)
-        iteration_s = _number(value.get("iteration", sum(times_s)), "iteration", 0.0, len(_STAGES) * _MOST_STEP_S)
+        times_s = tuple(_number(value.get(name, 0), name, 0.0, _MOST_STEP_S) for name in STAGES)
+        iteration_s = _number(value.get("iteration", sum(times_s)), "iteration", 0.0, len(STAGES) * _MOST_STEP_S)
     except ValueError:
         return None
     if max(times_s) < _LEAST_STEP_S:
