@@ -19,6 +19,7 @@ from lucid.core.job import JobProfile
 from lucid.core.ports import GpuMetrics
 from lucid.core.readings import GpuLost, GpuProcess, GpuReading
 from lucid.errors import MetricsError
+from lucid.node.host import Host
 from lucid.node.jobs import JobSpec
 from lucid.node.owners import Owners
 from lucid.profiler.samples import GpuSample
@@ -39,6 +40,8 @@ _OFTEN_S, _SELDOM_S, _YOUNG_S = 10.0, 60.0, 900.0
 """A summary every 10 s in a job's first quarter of an hour (its profiling run is over by then), then every minute."""
 _MOST_NOTES: Final = 20
 _LONGEST_NOTE: Final = 200
+_MOST_PIDS: Final = 16
+"""Of a job, to find its control group by."""
 _MPS_DIR: Final = Path(os.environ.get("LUCID_MPS_DIR", "/run/lucid-mps"))
 """Where slurm/mps keeps its state."""
 
@@ -80,6 +83,7 @@ class Sampler:
         owners: Owners | None = None,
         log: Callable[[str], None] = lambda _: None,
         mps: Path = _MPS_DIR,
+        host: Host | None = None,
     ) -> None:
         self._metrics = metrics
         self._spool = spool
@@ -89,6 +93,7 @@ class Sampler:
         self._owners = owners or Owners()
         self._log = log
         self._mps = mps
+        self._host = host or Host()
         self._watched: dict[str, _Watched] = {}
         self._by_index: dict[str, str] = {}
 
@@ -107,6 +112,7 @@ class Sampler:
                 self._begin(spec, now_s)
             elif watched.spec != spec:
                 watched.spec = spec
+        self._host.forget_all_but(self._watched)
         if self._watched:
             self._sample(now_s)
         for watched in self._watched.values():
@@ -193,7 +199,10 @@ class Sampler:
                 self._log(str(error))
                 continue
             watched.meter.add(watched.gpus, sample)
-            point = point_of(sample, self._interval_s)
+            pids = [p.pid for uuid in watched.gpus for p in owned.get((uuid, job), ())]
+            number = watched.spec.slurm_id or job
+            host = self._host.use(job, number, [*watched.spec.pids, *pids][:_MOST_PIDS], now_s)
+            point = point_of(sample, self._interval_s, host)
             if point is not None:
                 watched.series.add(point)
 

@@ -13,7 +13,7 @@ from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Reg
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.node import Node
 from lucid.core.prediction import StageTimes
-from lucid.core.reason import BehindHead, Interleaved
+from lucid.core.reason import BehindHead, Interleaved, Overlaps
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.check import SafetyCheck, check_partition
 
@@ -145,6 +145,10 @@ def test_jobs_on_several_nodes_stay_alone() -> None:
     machines = slots(4, 2, 1)
     _, made = plan(machines, [running("a", "n1:0 n2:0"), waiting("b", 2)], FOUR)
     assert not made.actions
+    spread = waiting("b", 2)
+    spread = replace(spread, job=replace(spread.job, min_nodes=2))
+    _, made = plan(slots(4, 1, 2), [running("a", "n1:0-1"), spread], FOUR)
+    assert not made.actions
     _, made = plan(machines, [waiting("a", 2), waiting("b", 2)], FOUR)
     assert [(d.slots, d.group) for d in made.decisions.values() if isinstance(d, Start)] == [(False, ())]
 
@@ -241,3 +245,73 @@ def test_a_job_that_waits_for_a_node_to_come_back_holds_nobody_up() -> None:
     _, made = plan(machines, entries, FOUR, now_s=5000.0, muri={"patience_s": 1000.0})
     assert isinstance(made.decisions["z"], Hold)
     assert groups(made) == {frozenset("ab")}
+
+
+def shares(storage: float, cpu: float, gpu: float) -> StageTimes:
+    """As a node measured them."""
+    return StageTimes((storage, cpu, gpu, 0.0), 1.0, outside=True)
+
+
+LOADS, COMPUTES = shares(0.75, 0.1, 0.15), shares(0.02, 0.08, 0.9)
+
+
+@pytest.mark.parametrize("slots_", [2, 4])
+def test_jobs_known_from_outside_make_pairs_and_nothing_larger(slots_: int) -> None:
+    stages = {"a": LOADS, "b": COMPUTES, "c": shares(0.0, 0.8, 0.1), "d": NET}
+    _, made = plan(slots(slots_), [waiting(name) for name in "abcd"], stages)
+    assert groups(made) == {frozenset("ab")}, "the best pair for the first of them"
+    found = reason(made.decisions["b"], Overlaps)
+    assert found.group == "a b"
+    assert found.conflict == pytest.approx(0.75 * 0.02 + 0.1 * 0.08 + 0.15 * 0.9)
+    assert found.speed == pytest.approx(1 / 1.158)
+
+
+def test_jobs_known_from_outside_that_are_bound_by_the_same_resource_do_not_share() -> None:
+    stages = {"a": COMPUTES, "b": shares(0.1, 0.1, 0.7), "c": shares(0.0, 0.2, 0.6)}
+    _, made = plan(slots(4), [running("a", "n1:0"), waiting("b"), waiting("c")], stages)
+    assert not made.actions
+    assert reason(made.decisions["b"], Overlaps).conflict > 1 / 3
+
+
+@pytest.mark.parametrize("who", ["runs", "waits"])
+def test_one_that_calls_turns_and_one_that_does_not_are_a_pair_by_shares(who: str) -> None:
+    """Nobody enforces an order, so the one that reports seconds counts by its shares, too."""
+    seconds = StageTimes((0.1, 0.4, 4.5, 0.0), 5.0)
+    stages = {"a": LOADS, "b": seconds} if who == "runs" else {"a": seconds, "b": LOADS}
+    entries = [running("a", "n1:0"), waiting("b"), waiting("c")]
+    _, made = plan(slots(4), entries, {**stages, "c": CPU})
+    assert groups(made) == {frozenset("ab")}
+    assert reason(made.decisions["b"], Overlaps).conflict == pytest.approx(0.75 * 0.02 + 0.1 * 0.08 + 0.15 * 0.9)
+
+
+def test_nobody_known_from_outside_joins_a_group_that_takes_turns() -> None:
+    entries = [running("a", "n1:0", "ab"), running("b", "n1:0", "ab"), waiting("c"), waiting("d")]
+    _, made = plan(slots(4), entries, {"a": STORE, "b": CPU, "c": shares(0.0, 0.1, 0.9), "d": GPU})
+    assert groups(made) == {frozenset("abd")}
+    assert isinstance(made.decisions["c"], Hold)
+
+
+def test_a_pair_from_outside_is_joined_by_nobody() -> None:
+    entries = [running("a", "n1:0", "ab"), running("b", "n1:0", "ab"), waiting("c")]
+    for stages in ({"a": LOADS, "b": COMPUTES, "c": NET}, {"a": LOADS, "b": GPU, "c": NET}):
+        _, made = plan(slots(4), entries, stages)
+        assert not made.actions
+
+
+def test_waits_for_nobody_knows_what_count_as_waits_for_storage() -> None:
+    """A job that streams its data shows as idle: two of them may wait for the same network."""
+    idle = shares(0.0, 0.1, 0.2)
+    _, made = plan(slots(4), [running("a", "n1:0"), waiting("b")], {"a": idle, "b": LOADS})
+    assert not made.actions
+    _, made = plan(slots(4), [running("a", "n1:0"), waiting("b")], {"a": idle, "b": COMPUTES})
+    assert groups(made) == {frozenset("ab")}
+
+
+def test_a_member_that_would_reach_its_time_limit_is_not_slowed_from_outside_either() -> None:
+    limited = waiting("b")
+    limited = replace(limited, job=replace(limited.job, time_limit_s=1050.0))
+    _, made = plan(slots(4), [running("a", "n1:0"), limited], {"a": LOADS, "b": COMPUTES})
+    assert not made.actions
+    limited = replace(limited, job=replace(limited.job, time_limit_s=1300.0))
+    _, made = plan(slots(4), [running("a", "n1:0"), limited], {"a": LOADS, "b": COMPUTES})
+    assert groups(made) == {frozenset("ab")}, "1,000 s take 1,158"

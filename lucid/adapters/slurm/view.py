@@ -239,7 +239,7 @@ class Viewer:
                     retry_s=retry_s,
                     home_only=note.to_home,
                     progress=self.elastic.of(record, note, facts.now_s).progress,
-                    stages=self.turns.of(record, facts.now_s, job.whole_because, profile is not None),
+                    stages=self.turns.of(record, facts.now_s, job.whole_because, profile),
                 )
             )
         return found
@@ -317,7 +317,7 @@ class Viewer:
             not joinable,
             asks.progress,
             restart_s=asks.restart_s,
-            stages=self.turns.of(record, facts.now_s, job.whole_because, profile is not None),
+            stages=self.turns.of(record, facts.now_s, job.whole_because, profile),
         )
 
 

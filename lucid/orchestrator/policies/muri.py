@@ -261,6 +261,7 @@ class _Queue:
             {str(job.job_id): job for job in self.order},
             frozenset(self.alone),
             {e.job.id: self.priority(e) for e in entries if e.job.id in self.values},
+            frozenset(job_id for job_id, said in self.predictions.items() if said.stages and said.stages.outside),
         )
 
     def priority(self, entry: Pending | Running) -> Priority:
