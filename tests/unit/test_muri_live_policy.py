@@ -298,6 +298,13 @@ def test_a_pair_from_outside_is_joined_by_nobody() -> None:
         assert not made.actions
 
 
+def test_a_larger_group_of_which_one_is_known_only_from_outside_by_now_stays_as_it_is() -> None:
+    """As after a restart of lucidd, where a report can no longer be read."""
+    three = [running(name, "n1:0", "abc") for name in "abc"]
+    _, made = plan(slots(4), [*three, waiting("d")], {**FOUR, "a": LOADS})
+    assert not made.actions
+
+
 def test_waits_for_nobody_knows_what_count_as_waits_for_storage() -> None:
     """A job that streams its data shows as idle: two of them may wait for the same network."""
     idle = shares(0.0, 0.1, 0.2)
@@ -315,3 +322,14 @@ def test_a_member_that_would_reach_its_time_limit_is_not_slowed_from_outside_eit
     limited = replace(limited, job=replace(limited.job, time_limit_s=1300.0))
     _, made = plan(slots(4), [running("a", "n1:0"), limited], {"a": LOADS, "b": COMPUTES})
     assert groups(made) == {frozenset("ab")}, "1,000 s take 1,158"
+
+
+def test_a_job_that_fits_in_no_group_takes_nobodys_place() -> None:
+    """With a place for one, the first in line is bound by the same resource as the job that runs."""
+    _, made = plan(
+        slots(4), [running("a", "n1:0"), waiting("b"), waiting("c")], {"a": COMPUTES, "b": COMPUTES, "c": LOADS}
+    )
+    assert groups(made) == {frozenset("ac")}
+    assert isinstance(made.decisions["b"], Hold)
+    _, made = plan(slots(2), [running("a", "n1:0"), waiting("b"), waiting("c")], {"a": GPU, "b": GPU, "c": NET})
+    assert groups(made) == {frozenset("ac")}

@@ -41,6 +41,8 @@ from lucid.systems.muri import (
 __all__ = ["Line", "LiveRules", "is_live", "plan_live"]
 
 
+_MOST_PASSED = 64
+"""Jobs that fit nowhere and are passed over in one round: each is compared with every group, which takes time."""
 _MOST_FREE = 2
 """Jobs on the same GPUs where nobody makes one of them wait for its turn: nothing keeps three from wanting the same
 resource at once."""
@@ -207,12 +209,10 @@ class _Plan:
         joined: set[str] = set()
         for gpus in dict.fromkeys(entry.job.gpus for entry in sharing):
             hosts = [h for h in self._hosts if self._places(h) and h.members[0].job.gpus == gpus]
-            # as many as there are places in all, by priority (M17)
-            places = sum(self._places(host) for host in hosts)
-            fits = [entry for entry in sharing if entry.job.gpus == gpus][:places]
-            if not hosts or not fits:
+            fits, rows = self._first_that_fit([e for e in sharing if e.job.gpus == gpus], hosts)
+            if not fits:
                 continue
-            worth = np.array([[self._worth(entry, host) for host in hosts] for entry in fits])
+            worth = np.array(rows)
             for row, column in zip(*linear_sum_assignment(worth, maximize=True), strict=True):
                 entry, host = fits[row], hosts[column]
                 if worth[row, column] > 0:
@@ -221,13 +221,31 @@ class _Plan:
                     joined.add(entry.job.id)
         return joined
 
+    def _first_that_fit(
+        self, line: Sequence[Pending], hosts: Sequence[_Host]
+    ) -> tuple[list[Pending], list[list[float]]]:
+        """As many of these jobs as there are places, by priority (M17), and what each would be worth in each group.
+        One that fits nowhere takes nobody's place."""
+        places = sum(self._places(host) for host in hosts)
+        fits: list[Pending] = []
+        rows: list[list[float]] = []
+        for entry in line[: places + _MOST_PASSED]:
+            row = [self._worth(entry, host) for host in hosts]
+            if any(row):
+                fits.append(entry)
+                rows.append(row)
+            if len(fits) >= places:
+                break
+        return fits, rows
+
     def _free(self, members: Sequence[Pending | Running]) -> bool:
         """Is any of them known only from outside, so that nobody makes it wait for its turn?"""
         return any(entry.job.id in self._line.outside for entry in members)
 
     def _places(self, host: _Host) -> int:
         """How many more jobs may join those on these GPUs."""
-        return (min(host.limit, _MOST_FREE) if self._free(host.members) else host.limit) - len(host.members)
+        limit = min(host.limit, _MOST_FREE) if self._free(host.members) else host.limit
+        return max(limit - len(host.members), 0)
 
     def _worth(self, entry: Pending, host: _Host) -> float:
         """The efficiency of the group with this job in it; 0 where the job may not join it, or is not worth it."""
