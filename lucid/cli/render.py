@@ -268,6 +268,10 @@ _WORDS: dict[str, Callable[[Any], str]] = {
             else f"of the time, more than {r.most:.0%}"
         )
     ),
+    "SlowBefore": lambda r: (
+        f"does not share its GPUs ({r.group}): such a pair was seen at {r.seen:.0%} of full speed, "
+        f"expected {r.promised:.0%}"
+    ),
     "Reserved": _reserved,
     "LargeShare": _large_share,
     "Quota": quota,

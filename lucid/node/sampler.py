@@ -56,8 +56,8 @@ class _Watched:
     gpus: tuple[str, ...] = ()
     due_s: float = 0.0
     partner: str | None = None
-    last_partner: str | None = None
-    """The present one, or the one before: what was seen of that pair is kept."""
+    partners: tuple[str, ...] = ()
+    """Those present, or those before: what was seen beside them is kept."""
     partner_since_s: float = 0.0
     alone: JobProfile | None = None
     """The job's profile alone, of this run or an earlier one."""
@@ -183,11 +183,10 @@ class Sampler:
         for job, watched in self._watched.items():
             if not watched.gpus:
                 continue  # not on any GPU yet
-            partners = [other for other in sharing[watched.gpus[0]] if other != job]
-            partner = partners[0] if partners else None
-            if partner is not None and partner != watched.last_partner:
-                watched.last_partner, watched.partner_since_s = partner, now_s
-            watched.partner = partner
+            partners = tuple(other for other in sharing[watched.gpus[0]] if other != job)
+            if partners and partners != watched.partners:
+                watched.partners, watched.partner_since_s = partners, now_s
+            watched.partner = partners[0] if partners else None
             parts = [
                 self._part(watched, readings.get(uuid), owned.get((uuid, job), ()), len(sharing[uuid]) > 1)
                 for uuid in watched.gpus
@@ -304,7 +303,8 @@ class Sampler:
             workload=watched.spec.workload,
         )
         watched.alone = found.profile or watched.alone
-        beside = self._watched.get(watched.partner or "")
+        # beside two others, a card's readings do not tell how fast anybody runs
+        beside = self._watched.get(watched.partner or "") if len(watched.partners) == 1 else None
         found = with_partner(found, watched.alone, None if beside is None else beside.alone)
         return replace(found, use=watched.meter.uses)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 
 from builders import LIGHT, VC, at, guess, kinds, nodes, part, policy, reason, runs, snap, waits
+from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Regroup, Start
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.node import Node
 from lucid.core.prediction import StageTimes
-from lucid.core.reason import BehindHead, Interleaved, Overlaps
+from lucid.core.reason import BehindHead, Interleaved, Overlaps, SlowBefore
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.check import SafetyCheck, check_partition
 
@@ -333,3 +335,84 @@ def test_a_job_that_fits_in_no_group_takes_nobodys_place() -> None:
     assert isinstance(made.decisions["b"], Hold)
     _, made = plan(slots(2), [running("a", "n1:0"), waiting("b"), waiting("c")], {"a": GPU, "b": GPU, "c": NET})
     assert groups(made) == {frozenset("ac")}
+
+
+def seen_at(speed: float, *names: str) -> list[Running]:
+    """A pair that runs, as its sampler saw it."""
+    return [
+        running(name, "n1:0", names, profile=replace(LIGHT, seen_speed=speed, seen_beside=other))
+        for name, other in zip(names, reversed(names), strict=True)
+    ]
+
+
+def after(
+    entries: Sequence[Pending | Running], stages: dict[str, StageTimes], memory: object, at_s: float = 200.0
+) -> PartitionPlan:
+    """The next plan, with what the one before left; over a restart of lucidd, too."""
+    kept = noun_from_json(json.loads(json.dumps(noun_to_json({VC: memory}))))
+    waits_ = [entry for entry in entries if isinstance(entry, Pending)]
+    partition = part(slots(2), waits_, [entry for entry in entries if isinstance(entry, Running)])
+    guesses = {e.job.id: replace(guess(1000.0), stages=stages[e.job.id]) for e in entries}
+    return policy("muri-l").plan(replace(snap(at_s, partition, predictions=guesses), memory=kept)).partitions[VC]
+
+
+def named(name: str, kind: str, where: str = "") -> Any:
+    """A job of a kind: jobs of one name."""
+    entry = running(name, where) if where else waiting(name)
+    return replace(entry, job=replace(entry.job, name=kind))
+
+
+def kinds_of(pair: list[Running], *names: str) -> list[Running]:
+    return [replace(entry, job=replace(entry.job, name=name)) for entry, name in zip(pair, names, strict=True)]
+
+
+@pytest.mark.parametrize("stages", [{"a": LOADS, "b": COMPUTES}, {"a": NET, "b": GPU}])
+def test_a_pair_that_was_much_slower_than_promised_is_not_made_again(stages: dict[str, StageTimes]) -> None:
+    """Nobody of it is stopped. Pairs that call turns are seen, too."""
+    pair = kinds_of(seen_at(0.4, "a", "b"), "load", "train")
+    first = after(pair, stages, None)
+    assert not first.actions
+    memory = first.memory
+    later = [named("c", "train", "n1:0"), named("d", "load")]
+    known = {"c": stages["b"], "d": stages["a"]}
+    made = after(later, known, memory, 300.0)
+    assert not made.actions
+    found = reason(made.decisions["d"], SlowBefore)
+    assert (found.group, found.seen) == ("c d", 0.4)
+    assert made.memory == memory
+    assert groups(after([named("c", "train", "n1:0"), named("d", "other")], known, memory)) == {frozenset("cd")}
+    assert groups(after(later, known, memory, 40 * 86400.0)) == {frozenset("cd")}, "after a month it is tried again"
+    assert isinstance(memory, tuple)
+    assert not groups(after(later, known, (*memory, "rubbish")))
+    assert groups(after(later, known, "rubbish")) == {frozenset("cd")}
+
+
+def test_a_pair_of_kinds_that_do_something_else_by_now_is_made_again() -> None:
+    pair = kinds_of(seen_at(0.4, "a", "b"), "load", "train")
+    memory = after(pair, {"a": LOADS, "b": COMPUTES}, None).memory
+    later = [named("c", "train", "n1:0"), named("d", "load")]
+    assert groups(after(later, {"c": COMPUTES, "d": shares(0.4, 0.5, 0.0)}, memory)) == {frozenset("cd")}
+    assert groups(after(later, {"c": COMPUTES, "d": shares(0.7, 0.15, 0.15)}, memory)) == set()
+
+
+def test_a_pair_that_is_as_fast_as_promised_or_not_seen_is_made_again() -> None:
+    later = [named("c", "train", "n1:0"), named("d", "load")]
+    known = {"c": COMPUTES, "d": LOADS}
+    stages = {"a": LOADS, "b": COMPUTES}
+    slow = after(kinds_of(seen_at(0.4, "a", "b"), "load", "train"), stages, None).memory
+    fast = after(kinds_of(seen_at(0.7, "a", "b"), "load", "train"), stages, slow).memory
+    assert groups(after(later, known, fast)) == {frozenset("cd")}, "it was forgotten"
+    unseen = kinds_of([running(name, "n1:0", "ab") for name in "ab"], "load", "train")
+    assert after(unseen, stages, None).memory is None
+    strangers = [replace(e, profile=replace(LIGHT, seen_speed=0.1, seen_beside="z")) for e in unseen]
+    assert after(strangers, stages, None).memory is None, "what was seen beside another says nothing"
+
+
+def test_what_was_seen_outlives_an_empty_cluster_and_is_bounded() -> None:
+    memory: object = None
+    for at_ in range(250):
+        pair = kinds_of(seen_at(0.3, "a", "b"), f"load{at_}", "train")
+        memory = after(pair, {"a": LOADS, "b": COMPUTES}, memory).memory
+    assert isinstance(memory, tuple)
+    assert len(memory) == 200
+    assert after([], {}, memory).memory == memory

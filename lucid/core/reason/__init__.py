@@ -65,6 +65,7 @@ from lucid.core.reason.sharing import (
     SharedBy,
     ShareScores,
     SharingLevel,
+    SlowBefore,
     Stable,
     UserAllows,
 )
@@ -121,6 +122,7 @@ __all__ = [
     "SharedBy",
     "SharingLevel",
     "SkipsProfiling",
+    "SlowBefore",
     "SlurmBars",
     "SlurmPriority",
     "Stable",

@@ -26,6 +26,7 @@ __all__ = [
     "Shareable",
     "SharedBy",
     "SharingLevel",
+    "SlowBefore",
     "Stable",
     "UserAllows",
 ]
@@ -285,6 +286,19 @@ class Overlaps(Reason):
 
     def __bool__(self) -> bool:
         return self.conflict <= self.most
+
+
+@dataclass(frozen=True, slots=True)
+class SlowBefore(Reason):
+    """Did an earlier pair of these two kinds of job keep what was promised? ``group`` names both jobs; ``seen`` and
+    ``promised`` are normalised speeds of the earlier pair. It is given only where the answer is no."""
+
+    group: str
+    seen: float
+    promised: float
+
+    def __bool__(self) -> bool:
+        return self.seen >= self.promised
 
 
 @dataclass(frozen=True, slots=True)

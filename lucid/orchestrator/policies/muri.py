@@ -121,7 +121,7 @@ class MuriPolicy(PartitionPolicy):
         decisions: dict[str, Decision] = {}
         queue = self._queue(partition, snapshot, decisions)
         if not queue.order:
-            return PartitionPlan(decisions)
+            return PartitionPlan(decisions, memory=snapshot.memory.get(partition.name))
         if is_live(partition):
             live = plan_live(partition, snapshot, queue.line(partition), self._live)
             return replace(live, decisions={**decisions, **live.decisions})

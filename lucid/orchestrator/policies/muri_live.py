@@ -23,10 +23,11 @@ from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
-from lucid.core.reason import BehindHead, FreeGpus, Interleaved, Overlaps, Priority, Reason
+from lucid.core.reason import BehindHead, FreeGpus, Interleaved, Overlaps, Priority, Reason, SlowBefore
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
+from lucid.orchestrator.policies.muri_watch import SlowPairs
 from lucid.orchestrator.policies.queue import no_place
 from lucid.systems.muri import (
     MOST_CONFLICT,
@@ -106,8 +107,10 @@ class _Plan:
         self._ledger = Ledger(partition)
         self._hosts = self._running_hosts()
         self._decisions: dict[str, Decision] = {}
-        self._refusals: dict[str, Interleaved | Overlaps] = {}
+        self._refusals: dict[str, Reason] = {}
         """The best group that a job would not have been worth in, by job."""
+        self._slow = SlowPairs(snapshot.memory.get(partition.name), snapshot.now_s)
+        self._watch()
 
     def made(self) -> PartitionPlan:
         """The plan."""
@@ -122,7 +125,7 @@ class _Plan:
                 self._decisions[entry.job.id] = self._hold(entry, head)
         decisions = {entry.job.id: self._decisions[entry.job.id] for _, entry in self._line.waiting}
         decisions.update({action.job_id: action.decision for action in actions})
-        return PartitionPlan({**self._decisions, **decisions}, tuple(actions), wake_s)
+        return PartitionPlan({**self._decisions, **decisions}, tuple(actions), wake_s, self._slow.memory)
 
     # -- GPUs of their own -------------------------------------------------------------------------------------
 
@@ -179,6 +182,20 @@ class _Plan:
         up = {node.name for node in self._partition.nodes if node.available}
         found = [self._host(placement, members, len(members)) for placement, members in at.items()]
         return [host for host in found if host.limit > len(host.members) and host.placement[0].node in up]
+
+    def _watch(self) -> None:
+        """Look how fast the pairs are that run."""
+        for entry in self._partition.running:
+            pair = [other for other in self._partition.running if other.job.id in entry.group]
+            if len(pair) == len(entry.group) == 2 and pair[0] is entry and all(map(self._may_share, pair)):
+                self._slow.look(pair, self._line.known, self._promised(pair))
+
+    def _promised(self, pair: Sequence[Pending | Running]) -> float:
+        """Normalised speed that both members of a pair are expected at, at least."""
+        if self._free(pair):
+            return self._overlaps(pair).speed
+        group = self._group(pair)
+        return min(job.solo_s for job in group.jobs) / group_period(group, self._rules.options)
 
     # -- groups -----------------------------------------------------------------------------------------------
 
@@ -258,6 +275,12 @@ class _Plan:
         node = self._ledger.index[host.placement[0].node]
         if need_mib > host.mem_mib or not self._ledger.host_fits(node, entry.job, entry.job.gpus):
             return 0.0
+        if len(members) == 2:
+            slow = self._slow.found(members[0].job, entry.job, self._line.known)
+            if slow is not None:
+                ids = " ".join(item.job.id for item in members)
+                self._refusals.setdefault(entry.job.id, SlowBefore(ids, slow.seen, slow.promised))
+                return 0.0
         if self._free(members):
             return self._worth_free(members)
         before, group = self._group(host.members), self._group(members)
