@@ -33,21 +33,26 @@ _GROUP: Final = re.compile(r"/(?:job_(\d+)|(s[0-9A-HJKMNP-TV-Z]{13}))(?=/|$)")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _AGAIN_S: Final = 10.0
 """Which processes and cores a job has is looked up so often."""
+_LOOK_S: Final = 2.0
+"""Between two looks at a job's processes, where its group does not tell it all: they are the dear part."""
 _MOST_GAP_S: Final = 10.0
 """A longer time between two readings is passed over: what the GPU did in all of it is not known."""
 _MOST_PROCESSES, _MOST_FOLDERS = 64, 64
 """Of a job: those beyond are not looked at."""
 _LARGEST: Final = 1 << 16
+_DELAYS, _STATES = "delays of block I/O", "states of processes"
 _CPU, _ACCOUNTS, _PRESSURE, _CPUSET = "cpu.stat", "cpuacct.usage", "io.pressure", "cpuset.cpus"
 
 
 @dataclass(slots=True)
 class _Processes:
-    """Of one moment: CPU seconds and seconds of waiting for storage, each by process, and whether one waits now."""
+    """At one look: CPU seconds and seconds of waiting for storage, each by process. ``busy``, ``storage``: cores that
+    were busy since the look before, and the share of waiting; ``None`` where that is not known."""
 
     cpu_s: dict[int, float] = field(default_factory=dict)
     delay_s: dict[int, float] = field(default_factory=dict)
-    waiting: bool = False
+    busy: float | None = None
+    storage: float | None = None
 
 
 @dataclass(slots=True)
@@ -63,6 +68,7 @@ class _Job:
     cpu_s: float | None = None
     stalled_s: float | None = None
     seen: _Processes = field(default_factory=_Processes)
+    seen_s: float = float("-inf")
 
 
 class Host:
@@ -182,32 +188,46 @@ class Host:
 
     def _since(self, job: _Job, now_s: float) -> HostUse | None:
         step_s, job.at_s = now_s - job.at_s, now_s
-        seen, before = self._look(job.pids), job.seen
-        job.seen = seen
+        if job.pids and not 0.0 <= now_s - job.seen_s < _LOOK_S:
+            self._look(job, now_s)
         cpu_s, job.cpu_s = job.cpu_s, self._cpu_s(job)
         stalled_s, job.stalled_s = job.stalled_s, _stalled_s(job)
         if not 0.0 < step_s <= _MOST_GAP_S:
             return None
-        if job.cpu_s is not None:
-            busy_s = None if cpu_s is None else job.cpu_s - cpu_s
-        elif _CPU in job.files or _ACCOUNTS in job.files or not job.pids:
-            busy_s = None
+        if _CPU not in job.files and _ACCOUNTS not in job.files:
+            busy = job.seen.busy
+        elif cpu_s is None or job.cpu_s is None or job.cpu_s < cpu_s:
+            busy = None  # unreadable, or it counts anew
         else:
-            busy_s = _grown(seen.cpu_s, before.cpu_s)
-        if busy_s is None or busy_s < 0.0:  # unreadable, or it counts anew
+            busy = (job.cpu_s - cpu_s) / step_s
+        if busy is None:
             return None
-        busy = busy_s / step_s
-        if job.stalled_s is not None:
-            if stalled_s is None or job.stalled_s < stalled_s:
+        if _PRESSURE in job.files:
+            if stalled_s is None or job.stalled_s is None or job.stalled_s < stalled_s:
                 return HostUse(busy, job.cores)
             return HostUse(busy, job.cores, min((job.stalled_s - stalled_s) / step_s, 1.0), _PRESSURE)
-        if not job.pids:
+        if not job.pids or job.seen.storage is None:
             return HostUse(busy, job.cores)
-        if self._delays:
-            return HostUse(
-                busy, job.cores, min(_grown(seen.delay_s, before.delay_s) / step_s, 1.0), "delays of block I/O"
-            )
-        return HostUse(busy, job.cores, float(seen.waiting), "states of processes")
+        return HostUse(busy, job.cores, job.seen.storage, _DELAYS if self._delays else _STATES)
+
+    def _look(self, job: _Job, now_s: float) -> None:
+        """Look at a job's processes; what they did since the last look stands until the next."""
+        step_s, job.seen_s = now_s - job.seen_s, now_s
+        before, seen = job.seen, _Processes()
+        waiting = False
+        for pid in job.pids:
+            stat = _stat(self._proc / str(pid))
+            if len(stat) > 39 and stat[11].isdecimal() and stat[12].isdecimal() and stat[39].isdecimal():
+                waiting = waiting or stat[0] == "D"
+                seen.cpu_s[pid] = (int(stat[11]) + int(stat[12])) / _TICKS
+                seen.delay_s[pid] = int(stat[39]) / _TICKS
+        since = 0.0 < step_s <= _MOST_GAP_S
+        seen.busy = _grown(seen.cpu_s, before.cpu_s) / step_s if since else None
+        if not self._delays:
+            seen.storage = float(waiting)
+        elif since:
+            seen.storage = min(_grown(seen.delay_s, before.delay_s) / step_s, 1.0)
+        job.seen = seen
 
     def _cpu_s(self, job: _Job) -> float | None:
         if _CPU in job.files:
@@ -217,16 +237,6 @@ class Host:
             told = (_text(job.files[_ACCOUNTS]) or "").strip()
             return int(told) / 1e9 if told.isdecimal() else None
         return None
-
-    def _look(self, pids: Iterable[int]) -> _Processes:
-        found = _Processes()
-        for pid in pids:
-            stat = _stat(self._proc / str(pid))
-            if len(stat) > 39 and all(stat[at].isdecimal() for at in (11, 12, 39)):
-                found.waiting = found.waiting or stat[0] == "D"
-                found.cpu_s[pid] = (int(stat[11]) + int(stat[12])) / _TICKS
-                found.delay_s[pid] = int(stat[39]) / _TICKS
-        return found
 
 
 def _grown(now: dict[int, float], before: dict[int, float]) -> float:

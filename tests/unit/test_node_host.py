@@ -83,9 +83,11 @@ def test_version_one_tells_cpu_time_and_the_states_of_processes(tmp_path: Path) 
     assert machine.use(0.0) is None
     machine.counters(0.5)
     machine.stat(500, "D")
-    assert machine.use(1.0) == HostUse(0.5, 4, 1.0, "states of processes")
+    assert machine.use(1.0) == HostUse(0.5, 4, 0.0, "states of processes"), "it is looked every other second"
+    assert machine.use(2.0) == HostUse(0.0, 4, 1.0, "states of processes")
     machine.stat(500, "R")
-    assert machine.use(2.0) == HostUse(0.0, 4, 0.0, "states of processes")
+    assert machine.use(3.0) == HostUse(0.0, 4, 1.0, "states of processes")
+    assert machine.use(4.0) == HostUse(0.0, 4, 0.0, "states of processes")
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -94,10 +96,13 @@ def test_delays_of_processes_where_the_kernel_counts_them(tmp_path: Path, versio
     machine.processes(500, 501)
     machine.stat(501)
     machine.use(0.0)
-    machine.stat(500, delay_s=0.25)
-    machine.stat(501, "D", delay_s=0.5)
+    machine.stat(500, delay_s=0.5)
+    machine.stat(501, "D", delay_s=1.0)
     machine.counters(1.0)
-    assert machine.use(1.0) == HostUse(1.0, 4, 0.75, "delays of block I/O")
+    assert machine.use(1.0) == HostUse(1.0, 4), "one look tells nothing yet"
+    assert machine.use(2.0) == HostUse(0.0, 4, 0.75, "delays of block I/O")
+    assert machine.use(3.0) == HostUse(0.0, 4, 0.75, "delays of block I/O")
+    assert machine.use(4.0) == HostUse(0.0, 4, 0.0, "delays of block I/O")
 
 
 @pytest.mark.parametrize(("ticks", "how"), [(30, "delays of block I/O"), (0, "states of processes")])
@@ -106,7 +111,7 @@ def test_a_kernel_that_does_not_say_whether_it_counts_delays(tmp_path: Path, tic
     machine.stat(1, delay_s=ticks / TICKS)
     machine.host = Host(machine.proc, machine.groups)
     machine.use(0.0)
-    found = machine.use(1.0)
+    found = machine.use(2.0)
     assert found is not None
     assert found.storage_by == how
 
@@ -120,9 +125,10 @@ def test_version_one_without_accounts_counts_the_time_of_processes_that_are_stil
     machine.stat(500, cpu_s=0.5)
     (machine.proc / "501/stat").unlink()
     machine.stat(502, cpu_s=80.0)
-    found = machine.use(1.0)
+    assert machine.use(1.0) is None
+    found = machine.use(2.0)
     assert found is not None
-    assert found.busy_cores == 0.5
+    assert found.busy_cores == 0.25
 
 
 def test_a_group_without_pressure_or_processes_tells_no_storage(tmp_path: Path) -> None:
