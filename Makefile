@@ -144,17 +144,18 @@ cluster: ## a real Slurm on this machine (root, Debian's debootstrap); prints ho
 demo-slurm: $(STAMP) ## 60 jobs of three users on a real Slurm, plain and with Lucid packing (root; about 8 minutes)
 	@$(BIN)/python slurm/demo.py
 
-demo-elastic: $(STAMP) ## 20 elastic jobs on a real Slurm, at fixed size and resized; JSON=1 (root; about 16 minutes)
-	@$(BIN)/python benchmarks/elastic_live.py $(if $(JSON),--json)
+demo-elastic: $(STAMP) ## 20 elastic jobs on a real Slurm, at fixed size and resized; SEED=n, JSON=1 (root; 16 minutes)
+	@$(BIN)/python benchmarks/elastic_live.py --seed $(SEED) $(if $(JSON),--json)
 
 campaign: $(STAMP) ## random faults over counted jobs on a real Slurm: SEED=n MINUTES=m, JSON=1 (root): docs/campaign.md
 	@$(BIN)/python tests/campaign --seed $(SEED) --minutes $(MINUTES) $(if $(JSON),--json) $(CAMPAIGN)
 
-test-adaptdl: $(STAMP) ## jobs of the real AdaptDL and PyTorch under lucid-run, on CPUs (CPython 3.11; TORCH= names the wheel)
+test-adaptdl: $(STAMP) ## jobs of the real AdaptDL and PyTorch, on CPUs and a real Slurm (CPython 3.11, root; TORCH= names the wheel)
 	@test -x .venv-adaptdl/bin/python || $(PYTHON) -m venv .venv-adaptdl
 	@.venv-adaptdl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps '$(TORCH)' adaptdl==0.2.11
 	@.venv-adaptdl/bin/python -m pip install --quiet --disable-pip-version-check -r tests/adaptdl-requirements.txt
 	LUCID_ADAPTDL_PYTHON=$(CURDIR)/.venv-adaptdl/bin/python $(BIN)/python -m pytest -v tests/unit/test_real_adaptdl.py tests/unit/test_lucid_torch.py
+	LUCID_ADAPTDL_PYTHON=$(CURDIR)/.venv-adaptdl/bin/python $(BIN)/python -m pytest -v -m e2e -n 0 tests/e2e/test_adaptdl_live.py
 
 cluster-down: ## end it and remove every trace but the cached tree
 	@$(PYTHON) slurm/testbed down

@@ -15,6 +15,7 @@ import click
 from benchmarks import (
     contention,
     durations,
+    elastic_stream,
     exposition,
     fair,
     forecaster,
@@ -67,6 +68,10 @@ PARTS: dict[str, tuple[Part, str]] = {
     "metrics": (exposition.figures, "one scrape of /metrics at 10,000 waiting jobs: series, CPU time"),
     "report": (report.figures, "report.html of 10,000 jobs: size, CPU time to write it beside the replays"),
     "systems": (systems.figures, "Muri, Pollux, Optimus, elastic: times of decisions, and the elastic experiment"),
+    "elastic": (
+        elastic_stream.figures,
+        "12 streams of make demo-elastic in the simulator: makespans beside fixed size and a bound",
+    ),
     "sia": (sia.measure, "Sia beside Pollux on workloads made from its paper's description (10 minutes a workload)"),
     "tuner": (tuner.search, "200 trials of a synthetic 10,000-job month on two processes, beside bare replays"),
     "clusters": (tuner.clusters, "the tuner on 20 synthetic clusters: how many of its proposals lose afterwards"),

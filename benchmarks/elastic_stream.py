@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import math
 import os
 import random
-from collections.abc import Sequence
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import scipy.optimize
+import scipy.sparse
+
+from benchmarks.figure import Figure
 from lucid.config import OverheadSettings, Settings
 from lucid.core.job import Elastic, Job, Progress
 from lucid.core.prediction import MeasuredRun
@@ -19,9 +28,26 @@ from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import Trace, TraceJob
 
-__all__ = ["NODES", "NODE_GPUS", "STEPS", "Model", "Small", "forecast", "small_jobs"]
+__all__ = [
+    "ADAPTING", "MEAN_S", "NODES", "NODE_GPUS", "RESTART_S", "ROUND_S", "STEPS", "Curve", "Model", "Small", "apart",
+    "figures", "forecast", "least_makespan_s", "loss_noise", "small_jobs",
+]  # fmt: skip
 
+REPO = Path(__file__).resolve().parents[1]
+TARGET = 0.75
+"""Makespan beside fixed size."""
 NODES, NODE_GPUS, STEPS, MOST_GPUS = 4, 4, 20, 8
+MEAN_S = 8.0
+"""Between submissions, on average."""
+ROUND_S = 5.0
+"""Between two decisions of a policy by rounds: jobs of one to four minutes would see only a few of the usual 60 s."""
+RESTART_S = 2.7
+"""What a restart took in the runs of docs/systems/elastic.md."""
+ADAPTING = ("pollux", "sia")
+"""Policies under which a job chooses its batch."""
+
+Curve = list[tuple[float, float]]
+"""Validation loss by epochs, in order of the epochs."""
 
 
 @dataclass(frozen=True)
@@ -97,15 +123,99 @@ def forecast(wanted: Sequence[Small], policy: str, interval_s: float, restart_s:
         m = one.model
         limits = Elastic(MOST_GPUS, 1, m.batch, m.batch, 8 * m.batch, 1, 8 * m.batch, epochs=float(one.epochs))
         job = Job(str(number), "vc-a", one.gpus, one.at_s, number, elastic=limits)
-        learning: Any = _Adapting(one) if policy == "pollux" else _table(one)
+        learning: Any = _Adapting(one) if policy in ADAPTING else _table(one)
         items.append(TraceJob(job, one.alone_s, learning=learning))
+    rounds = {"interval_s": interval_s}
     settings = Settings.model_validate(
-        {"policy": {"pollux": {"interval_s": interval_s, "restart_s": restart_s}}}
+        {"policy": {**{name: {**rounds, "restart_s": restart_s} for name in ADAPTING}, "optimus": rounds}}
         | {"overheads": OverheadSettings(rescale_s=restart_s, elastic_start_s=1.0).model_dump()}
     )
     scenario = Scenario(Trace("demo", tuple(items)), {"vc-a": NODES}, NodeShape(gpus=NODE_GPUS), settings=settings)
     outcomes = simulate(scenario, policy).outcomes
     return max(o.end_s for o in outcomes), sum(o.jct_s for o in outcomes) / len(outcomes)
+
+
+def least_makespan_s(wanted: Sequence[Small]) -> float:
+    """No schedule at the initial batch sizes ends earlier, s: the linear programme in which jobs change their size
+    at any moment for nothing, hold parts of GPUs, and need not fit on nodes. Found to within a second."""
+    low, high = max(one.at_s for one in wanted), forecast(wanted, "fifo", ROUND_S, 0.0)[0]
+    while high - low > 1.0:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _ends_by(wanted, middle) else (middle, high)
+    return high
+
+
+def _ends_by(wanted: Sequence[Small], end_s: float) -> bool:
+    """Variables: seconds of job j on g GPUs between the k-th submission and the next."""
+    cuts = [*sorted({one.at_s for one in wanted}), end_s]
+    spans = [(k, start_s, stop_s - start_s) for k, (start_s, stop_s) in enumerate(itertools.pairwise(cuts))]
+    free = [
+        (j, k, gpus)
+        for j, one in enumerate(wanted)
+        for k, start_s, _ in spans
+        if start_s >= one.at_s
+        for gpus in range(1, MOST_GPUS + 1)
+    ]
+    jobs, parts = len(wanted), len(spans)
+    rows = scipy.sparse.lil_array((jobs * parts + parts + jobs, len(free)))
+    for column, (j, k, gpus) in enumerate(free):
+        rows[j * parts + k, column] = 1.0
+        rows[jobs * parts + k, column] = gpus
+        rows[jobs * parts + parts + j, column] = -1.0 / wanted[j].model.epoch_s(gpus)
+    lengths = [length_s for _, _, length_s in spans]
+    at_most = [*(lengths * jobs), *(NODES * NODE_GPUS * length for length in lengths), *(-o.epochs for o in wanted)]
+    done = scipy.optimize.linprog(np.zeros(len(free)), A_ub=rows.tocsr(), b_ub=at_most, method="highs")
+    return bool(done.status == 0)
+
+
+STREAMS = 12
+
+
+def figures(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - all is deterministic
+    """Streams 1 to 12 of the demonstration in the simulator: makespans beside fixed size and beside the bound."""
+    sys.path[:1] = [str(REPO / "tests/e2e"), str(REPO / "slurm"), str(REPO)]
+    ratios: dict[str, list[float]] = {"elastic": [], "pollux": [], "bound": []}
+    for seed in range(1, STREAMS + 1):
+        wanted = small_jobs(20, seed, MEAN_S)
+        fixed_s = forecast(wanted, "fifo", ROUND_S, RESTART_S)[0]
+        for policy in ("elastic", "pollux"):
+            ratios[policy].append(forecast(wanted, policy, ROUND_S, RESTART_S)[0] / fixed_s)
+        ratios["bound"].append(least_makespan_s(wanted) / fixed_s)
+        words = ", ".join(f"{name} {found[-1]:.2f}" for name, found in ratios.items() if name != "elastic")
+        yield Figure(f"elastic / fixed size, makespan, stream {seed}", ratios["elastic"][-1], "", note=words)
+    for name, found in ratios.items():
+        met = sum(ratio <= TARGET for ratio in found)
+        what = f"{name} / fixed size, makespan, median of {STREAMS} streams"
+        asked = None if name == "bound" else TARGET
+        yield Figure(what, statistics.median(found), "", STREAMS, at_most=asked, note=f"{met} within {TARGET}")
+
+
+# -- losses ----------------------------------------------------------------------------------------------------------
+
+
+def apart(one: Curve, other: Curve) -> float:
+    """Root of the mean squared difference of two curves, at the epochs of the first that the other covers too."""
+    x, y = zip(*other, strict=True)
+    common = [(epoch, loss) for epoch, loss in one if x[0] <= epoch <= x[-1]]
+    squares = [(loss - float(np.interp(epoch, x, y))) ** 2 for epoch, loss in common]
+    return math.sqrt(sum(squares) / len(squares)) if squares else math.inf
+
+
+def loss_noise(wanted: Sequence[Small]) -> float:
+    """How far two curves of one job are apart whose points come in another order, mean of all jobs."""
+    return statistics.mean(apart(_curve(one, 0), _curve(one, 1024)) for one in wanted)
+
+
+def _curve(one: Small, first: int) -> Curve:
+    """Of the program, run without its sleeps at its initial batch size from point ``first`` on."""
+    job = _program(one)
+    job.state["drawn"] = first
+    found: Curve = []
+    for epoch in range(1, one.epochs + 1):
+        for _ in range(STEPS):
+            job.step()
+        found.append((float(epoch), job.data.loss(job.state["w"])))
+    return found
 
 
 def _table(one: Small) -> EpochTable:
@@ -197,17 +307,22 @@ class _AdaptingTraining:
 
 def _gradients(one: Small) -> list[tuple[float, float]]:
     """Squared norm and variance at the initial batch size, by epoch."""
-    program = importlib.import_module("adaptive_sgd")
-    os.environ["SLURM_JOB_ID"] = "0"
-    job = program.Job(
-        argparse.Namespace(
-            epochs=one.epochs, steps=STEPS, batch=one.model.batch, most=8 * one.model.batch, pass_s=0.0, sample_s=0.0,
-            sync_s=0.0, seed=one.seed, how="fixed",
-        )
-    )  # fmt: skip
+    job = _program(one)
     found = []
     for _ in range(one.epochs):
         for _ in range(STEPS):
             job.step()
         found.append(job.statistics())
     return found
+
+
+def _program(one: Small) -> Any:
+    """Its training at a fixed batch, which takes no longer than it computes."""
+    program = importlib.import_module("adaptive_sgd")
+    os.environ["SLURM_JOB_ID"] = "0"
+    return program.Job(
+        argparse.Namespace(
+            epochs=one.epochs, steps=STEPS, batch=one.model.batch, most=8 * one.model.batch, pass_s=0.0, sample_s=0.0,
+            sync_s=0.0, seed=one.seed, how="fixed",
+        )
+    )  # fmt: skip

@@ -121,7 +121,7 @@ local function heartbeat(known, now)
   if not written or #text == HEARTBEAT_BYTES or now - written > known.stale or written - now > AHEAD_S then
     return nil
   end
-  local beat = { modes = {}, most = {}, profiling = text:match("\nprofiling ([%w_.-]+)\n") }
+  local beat = { modes = {}, most = {}, unrouted = {}, profiling = text:match("\nprofiling ([%w_.-]+)\n") }
   beat.pool = text:match("\npool ([%w_.-]+)\n")
   beat.n_prof = tonumber(text:match("\nn_prof (%d+)\n")) or 0
   beat.optout = text:match("\noptout (%l+)\n") or "free"
@@ -130,6 +130,9 @@ local function heartbeat(known, now)
   end
   for name, mode in text:gmatch("mode ([%w_.-]+) (%l+)\n") do
     beat.modes[name] = mode
+  end
+  for name in text:gmatch("\nunrouted ([%w_.-]+)") do
+    beat.unrouted[name] = true
   end
   return beat
 end
@@ -555,7 +558,8 @@ local function decide(job, part_list, uid, now)
     return {}, "refused", SAYS.immediate
   end
   local begin, waits, held = begins(job, now), given(job.dependency), job.priority == 0
-  local routes = known.route and beat.profiling and job.requeue ~= 0 and gpus_of(job, request) <= beat.n_prof
+  local routes = known.route and beat.profiling and not beat.unrouted[name] and job.requeue ~= 0
+  routes = routes and gpus_of(job, request) <= beat.n_prof
   local routed = routes and not (skip or begin or waits or held)
   local entry = (routed and "routed=1" or "held=1") .. (waits and ";wait=1" or "") .. (held and ";own=1" or "")
   local tag = not skip and tag_of(job, request, known.types, name, entry, begin)

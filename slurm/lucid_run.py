@@ -76,8 +76,13 @@ def start(said, signals):
         "checkpoints": folder,
     }
     if said.adaptdl:
-        from lucid_job import adaptdl  # only for such jobs: small Pythons have no http.server
-
+        try:
+            from lucid_job import adaptdl  # only for such jobs: small Pythons have no http.server
+        except ModuleNotFoundError as error:
+            raise Refused(
+                f"--adaptdl needs Python's whole standard library, and {sys.executable} has no {error.name}: call "
+                "lucid_run.py with the Python of your training program, or ask for the whole python3 on the nodes"
+            ) from None
         place.update(adaptdl.prepared(folder, place["restart"]))
     if count > 1:
         return nodes.over_nodes(place, said, signals, count, str(Path(__file__).resolve()))

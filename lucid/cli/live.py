@@ -150,11 +150,14 @@ def status(config: Path, as_json: bool) -> None:
         if found["trouble"]:
             say(f"the {kind} model in service cannot be used: {shown(found['why'])}")
     table = Table()
-    for name in ("partition", "mode", "GPUs", "waiting", "running", "packed"):
-        table.add_column(name, justify="left" if name in ("partition", "mode") else "right")
+    for name in ("partition", "mode", "policy", "GPUs", "waiting", "running", "packed"):
+        table.add_column(name, justify="left" if name in ("partition", "mode", "policy") else "right")
+    policies = seen.get("policies", {})
     for name, part in seen.get("partitions", {}).items():
         mode_ = "pool" if "vcs" in part else seen["modes"].get(name, "profiling")
-        table.add_row(name, mode_, *(str(part[key]) for key in ("gpus", "pending", "running", "packed")))
+        table.add_row(
+            name, mode_, policies.get(name, ""), *(str(part[key]) for key in ("gpus", "pending", "running", "packed"))
+        )
     stdout_console().print(table)
     for part in seen.get("partitions", {}).values():
         for vc, found in part.get("vcs", {}).items():

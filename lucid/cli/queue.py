@@ -50,7 +50,7 @@ def queue(config: Path, as_json: bool) -> None:
             str(job.gpus),
             duration(snapshot.now_s - row.entry.since_s),
             duration(snapshot.predictions[job.id].duration_s),
-            start_words(row.starts_in_s, ahead.ahead_s, bool(row.entry.barred)),
+            start_words(row.starts_in_s, ahead.ahead_of(job.id), bool(row.entry.barred)),
             why_words(row.decision),
         )
     stdout_console().print(table)

@@ -31,7 +31,7 @@ def starts_of(last: SeenPlan, ahead: Forecast, job_id: str) -> tuple[dict[str, A
         for entry in partition.pending:
             if entry.job.id == job_id:
                 found = last.expected(partition, entry, ahead)
-                return {"starts_in_s": found}, start_words(found, ahead.ahead_s, bool(entry.barred))
+                return {"starts_in_s": found}, start_words(found, ahead.ahead_of(job_id), bool(entry.barred))
     return None
 
 

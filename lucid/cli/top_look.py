@@ -144,7 +144,7 @@ def _wait(row: QueueRow, last: LastPlan, ahead: Forecast) -> Row:
     why = why_words(row.decision)
     cells = (
         line_of(row, last), str(row.position or "-"), job.id, job.user, str(job.gpus), duration(waits_s),
-        duration(estimate_s), start_words(row.starts_in_s, ahead.ahead_s, bool(row.entry.barred)), why,
+        duration(estimate_s), start_words(row.starts_in_s, ahead.ahead_of(job.id), bool(row.entry.barred)), why,
     )  # fmt: skip
     starts_s = float("inf") if row.starts_in_s is None else float(row.starts_in_s[1])
     position = float(row.position or 0)

@@ -109,7 +109,7 @@ def _answer(last: LastPlan, home: Partition, job: Job, predictor: Predictor) -> 
     if ahead.starts_s.get(_ID, inf) <= SETTLE_S:
         ahead = replace(ahead, starts_s={**ahead.starts_s, _ID: 0.0})
     starts_in_s = last.expected(inside, entry, ahead)
-    words = start_words(starts_in_s, ahead.ahead_s)
+    words = start_words(starts_in_s, ahead.ahead_of(_ID))
     return {
         "starts_in_s": starts_in_s,
         "estimate_s": round(said.duration_s, 1),

@@ -177,6 +177,9 @@ class DaemonSettings(Section):
     elastic: ElasticSettings = ElasticSettings()
     policy: str = "lucid"
     """What decides in pack mode: a policy that can run live (docs/policies.md)."""
+    policies: dict[str, str] = Field(default_factory=dict)
+    """Another policy for some of the partitions: { research = "pollux", sweeps = "muri-l" }. So users choose a policy
+    by partition. ``policy`` decides in all others."""
     state_dir: str = "/var/lib/lucid"
     """lucidd's own folder: its store, models, plans, job log."""
     shared_state: bool = False

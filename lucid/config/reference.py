@@ -33,7 +33,7 @@ _SIMULATIONS: Final = """
 ## Settings of simulations only
 
 They stand in a file for `lucidctl simulate --config`. lucidd does not start with a file that sets one of them; it
-takes those of the policy that `daemon.policy` names.
+takes those of the policies that `daemon.policy` and `daemon.policies` name.
 """
 _EXAMPLE: Final = """\
 # An example of /etc/lucid/lucid.toml: every key that lucidd reads, with its meaning and lucidd's default.
@@ -160,7 +160,7 @@ def _allowed_in(kind: Any) -> str:
         return " or ".join(f"`{_toml(str(value))}`" for value in kind)
     if get_origin(kind) is Literal:
         return " or ".join(f"`{value}`" for value in get_args(kind))
-    return "numbers"
+    return "texts" if kind is str else "numbers"
 
 
 def _says(field: FieldInfo) -> str:

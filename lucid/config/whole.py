@@ -129,15 +129,16 @@ def _keys_at(path: list[str]) -> list[str]:
 
 def simulation_keys(settings: Settings) -> list[str]:
     """The keys that were set and that lucidd does not read, as ``policy.muri.unpack``."""
-    return [*_simulation_keys(settings, settings.daemon.policy, "", simulated=False)]
+    policies = {name.partition("-")[0] for name in (settings.daemon.policy, *settings.daemon.policies.values())}
+    return [*_simulation_keys(settings, policies, "", simulated=False)]
 
 
-def _simulation_keys(section: BaseModel, policy: str, table: str, *, simulated: bool) -> Iterator[str]:
+def _simulation_keys(section: BaseModel, policies: set[str], table: str, *, simulated: bool) -> Iterator[str]:
     for name in sorted(section.model_fields_set):
         key, value, only = f"{table}.{name}".lstrip("."), getattr(section, name), of_simulations(type(section), name)
-        refused = simulated or (only is not None and (not only or policy.partition("-")[0] != only))
+        refused = simulated or (only is not None and (not only or only not in policies))
         if isinstance(value, BaseModel):
-            yield from _simulation_keys(value, policy, key, simulated=refused)
+            yield from _simulation_keys(value, policies, key, simulated=refused)
         elif refused:
             yield key
 

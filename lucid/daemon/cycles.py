@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import partial
 
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.pool import modes_with_pool
 from lucid.adapters.slurm.shares import FairShares
 from lucid.adapters.store.recorder import StoreRecorder
 from lucid.config import Mode
-from lucid.core.job import Stage
+from lucid.core.job import Job, Stage
 from lucid.core.ports import Capability, Forecaster, Predictor
 from lucid.daemon.build import Parts
 from lucid.live.catch_up import CatchUp
@@ -49,8 +48,7 @@ class Cycles:
     ) -> None:
         """``modes``: in force now, by partition; ``token``: of the lease; ``slurm_knows_all``: see ``Leader``."""
         settings = parts.settings
-        profiling = live_profiling(settings.policy)
-        needs = needs_of(settings)
+        self._needs = needs = needs_of(settings)
         self.token = token
         self.shares = _fair_shares(parts)
         self.cluster = SlurmCluster(
@@ -61,13 +59,13 @@ class Cycles:
             settings.slurm,
             settings.daemon,
             modes,
-            lambda job: Capability.PROFILE in needs and goes_through_profiling(job, profiling),
+            self._profiled,
             token,
             self.shares,
             slurm_knows_all,
             settings.policy.lending.mode != "off",
-            Capability.RESIZE in needs,
-            Capability.INTERLEAVE in needs,
+            lambda home: Capability.RESIZE in needs(home),
+            lambda home: Capability.INTERLEAVE in needs(home),
         )
         self._parts = parts
         self._seen_modes = modes
@@ -147,14 +145,21 @@ class Cycles:
         ended = parts.store.ended()
         predictor.learn(ended)
         live = live_policy(parts.settings, able)
-        profiled = partial(goes_through_profiling, settings=live_profiling(parts.settings.policy))
-        self._forecaster = forecaster = live_forecaster(parts.models, ended, profiled, parts.left_out)
+        self._forecaster = forecaster = live_forecaster(parts.models, ended, self._profiled, parts.left_out)
         store = StoreRecorder(parts.store, self.token, self._modes, self._publisher.take, live.to_dict())
         policy, recorder = with_records(parts.settings, live, predictor, store)
         self._start_log = StartLog(parts.store, live.make(predictor), predictor.pair_speed)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
         timed = TimedPolicy(GuardedPolicy(policy, parts.left_out), self._tally.planned)
         return Cycle(self.cluster, predictor, timed, recorder, forecaster, before, tolerant=True)
+
+    def profiles_in(self, vc: str) -> bool:
+        """Does the policy of this VC profile jobs?"""
+        return Capability.PROFILE in self._needs(vc)
+
+    def _profiled(self, job: Job) -> bool:
+        """Does a new job go through the profiling partition first?"""
+        return self.profiles_in(job.vc) and goes_through_profiling(job, live_profiling(self._parts.settings.policy))
 
     def _tell_models(self, models: LiveModels) -> None:
         for kind, serving in models.serving.items():

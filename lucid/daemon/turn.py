@@ -56,7 +56,7 @@ class Daemon:
         self._file_read = False
         """Have the switches been held against lucid.toml as it was read? Those set later are newer than the file."""
         self._carried = Carried()
-        self._policy_memory = PolicyMemory(parts.store, self._settings.daemon.policy)
+        self._policy_memory = PolicyMemory(parts.store, self._settings.daemon.policy, self._settings.daemon.policies)
         self._publisher = Publisher(self._settings)
         self._private = PrivateData(parts.client.config)
         self._tally: Tally | None = None
@@ -211,7 +211,7 @@ class Daemon:
             self._carried = replace(carried, newer=other is None or other.holder == leader.holder)
         memory = None if self._cycles is None else self._cycles.memory
         leader.lease = self._cycles = None
-        self._policy_memory = PolicyMemory(store, self._settings.daemon.policy)
+        self._policy_memory = PolicyMemory(store, self._settings.daemon.policy, self._settings.daemon.policies)
         if memory is not None:
             self._policy_memory.start_with(memory)
         return 0.0

@@ -277,6 +277,7 @@ def _nodes(settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmN
     lends = settings.policy.lending.mode != "off"
     wanted = [*modes, *([room] if room and room not in modes else [])]
     for name in wanted:
+        policy = settings.daemon.policies.get(name, settings.daemon.policy)
         mine = [node for node in nodes if name in node.partitions]
         if mine and not any(node.gpu_types for node in mine):
             yield warn(f"partition {name!r} has no node with GPUs", "nothing will ever be decided there")
@@ -296,9 +297,9 @@ def _nodes(settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmN
                     "under Muri",
                 )
             pairs = [node.name for node in mine if node.addressable and node.slots == {2}]
-            if pairs and settings.daemon.policy in ("muri-s", "muri-l"):
+            if pairs and policy in ("muri-s", "muri-l"):
                 yield warn(
-                    f"GPUs of {', '.join(pairs[:5])} have 2 slots each: under {settings.daemon.policy} no "
+                    f"GPUs of {', '.join(pairs[:5])} have 2 slots each: under {policy} no "
                     "more than two jobs share one",
                     "Name=shard … Count=4 in gres.conf, and shard:gN:4 in slurm.conf, for groups of up to four",
                 )

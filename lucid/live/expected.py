@@ -15,9 +15,10 @@ __all__ = ["expected_start", "wait_of"]
 def wait_of(partition: Partition, entry: Pending, ahead: Forecast) -> Wait | None:
     """What planning ahead came to for a job that waits; ``None`` where it never starts as things are."""
     planned_s = ahead.starts_s.get(entry.job.id)
-    if planned_s is None and (entry.barred or ahead.ahead_s == math.inf):
+    ahead_s = ahead.ahead_of(entry.job.id)
+    if planned_s is None and (entry.barred or ahead_s == math.inf):
         return None
-    reach_s = ahead.ahead_s if planned_s is None else planned_s
+    reach_s = ahead_s if planned_s is None else planned_s
     spread = ahead.spreads.get(entry.job.id)
     return Wait(partition.name, entry.job.gpus, reach_s, planned_s is not None, partition.profiling, spread)
 

@@ -59,7 +59,7 @@ def last_plan(store: SqliteStore | Published) -> LastPlan:
     """
     data = seen_picture(store)
     policy, seen = LivePolicy.from_dict(data["policy"]), seen_plan(store, data)
-    memory = {} if isinstance(store, Published) else PolicyMemory(store, policy.name).load()
+    memory = {} if isinstance(store, Published) else PolicyMemory(store, policy.name, policy.own).load()
     snapshot = replace(seen.snapshot, memory=memory)
     run_times = run_times_of(store.view(START_TIMES))
     return LastPlan(snapshot, seen.plan, seen.modes, seen.times, policy=policy, run_times=run_times)

@@ -6,8 +6,8 @@ There is one way to make it: lucidd makes its policy so, and ``lucidctl`` makes 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from lucid.live.models import LiveModels
 from lucid.live.modes import live_profiling, policy_settings
 from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemory
+from lucid.orchestrator.by_partition import make_policies
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policy import Policy, known_policies, make_policy
 
-__all__ = ["LivePolicy", "check_policy", "live_models", "live_policy", "live_predictor", "needs_of"]
+__all__ = ["LivePolicy", "check_policy", "live_models", "live_policy", "live_predictor", "needs_of", "policy_of"]
 
 _ABLATIONS = frozenset(name for name in BUILT_IN if name.startswith("muri-") and name not in ("muri-s", "muri-l"))
 
@@ -37,6 +38,8 @@ class LivePolicy:
 
     name: str
     settings: PolicySettings
+    own: Mapping[str, str] = field(default_factory=dict)
+    """By partition, the name of the policy of those that have another."""
 
     def make(self, predictor: Predictor) -> Policy:
         """The policy; it asks ``predictor`` about pairs.
@@ -44,11 +47,12 @@ class LivePolicy:
         Raises:
             ConfigError: there is no such policy.
         """
-        return make_policy(self.name, self.settings, predictor)
+        return make_policies(self.name, self.own, self.settings, predictor)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
-        return {"name": self.name, "settings": self.settings.model_dump(mode="json")}
+        own = {"own": dict(self.own)} if self.own else {}
+        return {"name": self.name, **own, "settings": self.settings.model_dump(mode="json")}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LivePolicy:
@@ -58,12 +62,13 @@ class LivePolicy:
             ConfigError: another version of Lucid wrote it.
             KeyError, TypeError: it is something else.
         """
-        return cls(data["name"], settings_from({"policy": data["settings"]}, "policy of the last plan").policy)
+        settings = settings_from({"policy": data["settings"]}, "policy of the last plan").policy
+        return cls(data["name"], settings, data.get("own", {}))
 
 
 def live_policy(settings: Settings, able: frozenset[Capability]) -> LivePolicy:
     """The policy of a lucidd with these settings, on a cluster with these capabilities."""
-    return LivePolicy(settings.daemon.policy, policy_settings(settings, able))
+    return LivePolicy(settings.daemon.policy, policy_settings(settings, able), settings.daemon.policies)
 
 
 def live_models(settings: Settings, config: Path, memory: PairMemory) -> LiveModels:
@@ -83,24 +88,41 @@ def live_predictor(settings: Settings, predictor: Predictor | LiveModels, left_o
 
 
 def check_policy(settings: Settings, where: str) -> None:
-    """``where``: the file that names the policy.
+    """``where``: the file that names the policy, and those of single partitions.
 
     Raises:
-        ConfigError: there is no policy of that name, it needs what no Slurm cluster with these settings offers, or
-            what VCs lend is not said in full.
+        ConfigError: there is no policy of such a name, it needs what no Slurm cluster with these settings offers, a
+            partition cannot have a policy of its own, or what VCs lend is not said in full.
     """
     check_lending(settings, where)
-    name, able = settings.daemon.policy, _most(settings)
+    _check_one(settings, settings.daemon.policy, f"{where}: daemon.policy = {settings.daemon.policy!r}")
+    daemon = settings.daemon
+    for partition, name in daemon.policies.items():
+        key = f"{where}: daemon.policies.{partition} = {name!r}"
+        if partition == daemon.profiling_partition:
+            raise ConfigError(f"{key}: this is the profiling partition, which daemon.policy uses; leave it out")
+        if partition not in daemon.partitions:
+            known = ", ".join(daemon.partitions)
+            raise ConfigError(f"{key}: not in daemon.partitions (there: {known}); say there what lucidd may do")
+        if partition in daemon.pool.quotas:
+            raise ConfigError(
+                f"{key}: this VC lends GPUs (daemon.pool.quotas), and one policy has to plan all that lend; leave it "
+                "out here, or there"
+            )
+        _check_one(settings, name, key)
+
+
+def _check_one(settings: Settings, name: str, key: str) -> None:
+    """``key``: the file and the setting that names the policy."""
+    able = _most(settings)
     if name not in known_policies():
         near = difflib.get_close_matches(name, _runnable(settings, able), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(
-            f"{where}: daemon.policy = {name!r}: there is no such policy; {hint}{_known(settings, able)}"
-        )
+        raise ConfigError(f"{key}: there is no such policy; {hint}{_known(settings, able)}")
     lacking = _lacking(name, settings, able)
     if lacking == [Capability.PREEMPT] and settings.slurm.packs:
         raise ConfigError(
-            f"{where}: daemon.policy = {name!r}: it stops running jobs, which then start over; "
+            f"{key}: it stops running jobs, which then start over; "
             f'that takes policy.profiling.restarts = "allowed"; {_known(settings, able)}'
         )
     if (
@@ -109,30 +131,30 @@ def check_policy(settings: Settings, where: str) -> None:
         and {*lacking} <= {Capability.RESIZE, Capability.ADAPT, Capability.PREEMPT}
     ):
         raise ConfigError(
-            f"{where}: daemon.policy = {name!r}: it resizes jobs, and lacks {Capability.RESIZE} here: set "
+            f"{key}: it resizes jobs, and lacks {Capability.RESIZE} here: set "
             f"daemon.elastic.reports_dir to a folder where such jobs report their progress (lucid-report); "
             f"{_known(settings, able)}"
         )
     if Capability.INTERLEAVE in lacking:
         raise ConfigError(
-            f"{where}: daemon.policy = {name!r}: it forms groups of jobs that take turns, and lacks "
+            f"{key}: it forms groups of jobs that take turns, and lacks "
             f"{Capability.INTERLEAVE} here: {_for_turns(name, settings)}; {_known(settings, able)}"
         )
     if Capability.INTERLEAVE in _needs(name, settings, able) and settings.policy.muri.resources != len(STAGES):
         raise ConfigError(
-            f"{where}: daemon.policy = {name!r}: jobs report the times of {len(STAGES)} resources, and "
+            f"{key}: jobs report the times of {len(STAGES)} resources, and "
             f"policy.muri.resources is {settings.policy.muri.resources}; leave it at {len(STAGES)}, and set "
             "policy.muri.group_size for smaller groups"
         )
     if Capability.ORACLE in lacking and settings.daemon.elastic.reports_dir:
         raise ConfigError(
-            f"{where}: daemon.policy = {name!r}: it goes by the epochs and epoch times of each job as they will be, "
+            f"{key}: it goes by the epochs and epoch times of each job as they will be, "
             f"which only a replay knows ({Capability.ORACLE}); optimus-fitted learns them from reports; "
             f"{_known(settings, able)}"
         )
     if lacking:
         raise ConfigError(
-            f"{where}: daemon.policy = {name!r}: it needs {', '.join(lacking)}, which Slurm does not offer Lucid "
+            f"{key}: it needs {', '.join(lacking)}, which Slurm does not offer Lucid "
             f"with these settings, so it runs in simulations only; {_known(settings, able)}"
         )
 
@@ -151,9 +173,17 @@ def _most(settings: Settings) -> frozenset[Capability]:
     return frozenset(able)
 
 
-def needs_of(settings: Settings) -> frozenset[Capability]:
-    """What the policy of lucidd needs of the cluster, with these settings."""
-    return _needs(settings.daemon.policy, settings, _most(settings))
+def policy_of(settings: Settings, partition: str) -> str:
+    """The name of the policy that decides in a partition."""
+    return settings.daemon.policies.get(partition, settings.daemon.policy)
+
+
+def needs_of(settings: Settings) -> Callable[[str], frozenset[Capability]]:
+    """What the policy of a partition needs of the cluster, with these settings."""
+    able = _most(settings)
+    names = {settings.daemon.policy, *settings.daemon.policies.values()}
+    needs = {name: _needs(name, settings, able) for name in names}
+    return lambda partition: needs[policy_of(settings, partition)]
 
 
 def _needs(name: str, settings: Settings, able: frozenset[Capability]) -> frozenset[Capability]:

@@ -20,12 +20,13 @@ _COST: Final = 100.0
 
 
 class PolicyMemory:
-    """Keeps the memory of the policy called ``policy`` in the store. Of a daemon that is killed the last half minute
-    is lost: a shadow goes on from when it was kept, with what is known by then."""
+    """Keeps the memory of a policy in the store: of the one called ``policy``, and of those in ``own``, by partition.
+    Of a daemon that is killed the last half minute is lost: a shadow goes on from when it was kept, with what is
+    known by then."""
 
-    def __init__(self, store: Store, policy: str) -> None:
+    def __init__(self, store: Store, policy: str, own: Mapping[str, str] | None = None) -> None:
         self._store = store
-        self._policy = policy
+        self._policy, self._own = policy, dict(own or {})
         self._kept: Mapping[str, object] = {}
         self._due_s = 0.0
         self._start: Mapping[str, object] | None = None
@@ -35,18 +36,24 @@ class PolicyMemory:
         self._start = memory
 
     def load(self) -> Mapping[str, object]:
-        """As it was kept last; empty where there is none, or where another policy or version left it."""
+        """As it was kept last, by partition; nothing of a partition where another policy or version left it."""
         if self._start is not None:
             return self._start
         data = self._store.view(_VIEW)
-        if not isinstance(data, dict) or data.get("policy") != self._policy:
+        if not isinstance(data, dict):
             return {}
+        policy, own = data.get("policy"), data.get("own", {})
         try:
             found = noun_from_json(data.get("memory"))
+            kept = {
+                name: memory
+                for name, memory in found.items()
+                if own.get(name, policy) == self._own.get(name, self._policy)
+            }
         except Exception as error:
             _LOG.warning("policy memory begins anew", extra={"facts": {"why": str(error)}})
             return {}
-        self._kept = found if isinstance(found, dict) else {}
+        self._kept = kept
         return self._kept
 
     def keep(self, memory: Mapping[str, object], *, now: bool = False) -> None:
@@ -58,7 +65,7 @@ class PolicyMemory:
         began_s = time.monotonic()
         if memory is self._kept or (began_s < self._due_s and not now) or not (memory or self._kept):
             return
-        self._store.put_view(_VIEW, {"policy": self._policy, "memory": noun_to_json(dict(memory))})
+        self._store.put_view(_VIEW, {"policy": self._policy, "own": self._own, "memory": noun_to_json(dict(memory))})
         self._kept = memory
         took_s = time.monotonic() - began_s
         self._due_s = began_s + took_s + max(_LEAST_EVERY_S, _COST * took_s)

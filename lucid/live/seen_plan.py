@@ -72,7 +72,8 @@ def seen_plan(store: SqliteStore | Published, data: Mapping[str, Any]) -> SeenPl
         ConfigError: its policy's package cannot be imported.
         StoreError: another version of Lucid wrote it.
     """
-    import_policy(data["policy"]["name"])  # a third party's policy may have reasons of its own
+    for name in (data["policy"]["name"], *data["policy"].get("own", {}).values()):
+        import_policy(name)  # a third party's policy may have reasons of its own
     snapshot = snapshot_from_dict(data)
     plan = plan_from_dict(data["plan"], snapshot.now_s, data["wake_s"])
     modes = (store.view("status") or {}).get("modes", {})

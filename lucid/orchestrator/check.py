@@ -38,12 +38,17 @@ class SafetyCheck:
     """Checks plans. A partition's plan that was checked against the same partition before is not checked
     again (policies hand unchanged plans out anew). ``group_limit``: most jobs that the policy may interleave on
     the same GPUs; 1 forbids it. ``restarts``: whom it may start over; ``None`` where the policy has no such rule.
-    ``lending``: what VCs of a pool may have beyond their quotas; ``None``: nothing."""
+    ``lending``: what VCs of a pool may have beyond their quotas; ``None``: nothing. ``own``: group limit and rule on
+    restarts of the partitions that have a policy of their own."""
 
     def __init__(
-        self, group_limit: int = 1, restarts: Restarts | None = None, lending: LendingSettings | None = None
+        self,
+        group_limit: int = 1,
+        restarts: Restarts | None = None,
+        lending: LendingSettings | None = None,
+        own: Mapping[str, tuple[int, Restarts | None]] | None = None,
     ) -> None:
-        self._group_limit, self._restarts, self._lending = group_limit, restarts, lending
+        self._rules, self._lending, self._own = (group_limit, restarts), lending, own or {}
         self._passed: dict[str, tuple[Partition, PartitionPlan]] = {}
 
     def __call__(self, snapshot: Snapshot, plan: Plan) -> None:
@@ -67,7 +72,7 @@ class SafetyCheck:
             passed = self._passed.get(name)
             if passed is not None and passed[0] is partition and passed[1] is part:
                 continue
-            check_partition(partition, part, self._group_limit, self._restarts, others)
+            check_partition(partition, part, *self._own.get(name, self._rules), others)
             check_quotas(partition, part, self._lending, snapshot.predictions)
             self._passed[name] = (partition, part)
         _once(plan)

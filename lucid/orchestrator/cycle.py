@@ -56,7 +56,10 @@ class Cycle:
         self._policy = policy
         self._annotate = Annotator(predictor, forecaster)
         self._check = SafetyCheck(
-            getattr(policy, "group_limit", 1), getattr(policy, "restarts", None), getattr(policy, "lending", None)
+            getattr(policy, "group_limit", 1),
+            getattr(policy, "restarts", None),
+            getattr(policy, "lending", None),
+            getattr(policy, "own_rules", None),
         )
         self._recorder = recorder
         self._tolerant = tolerant

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, log
+from typing import Any
 
 from lucid.core.decision import Action, Keep, Plan, Release, Requeue, Start
 from lucid.core.job import Ended, JobProfile, Pending, Running, Stage
 from lucid.core.ports import Capability
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Snapshot
+from lucid.orchestrator.by_partition import PoliciesByPartition
 from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.rounds import RoundPolicy
 from lucid.orchestrator.run_times import Draws, RunTimes
@@ -56,6 +58,12 @@ class Forecast:
     """How many jobs were looked at, all plans together: what the forecast cost."""
     spreads: Mapping[str, float] = field(default_factory=dict)
     """How far the planned paths differ, where there were several: logarithm of the latest over the earliest start."""
+    own_ahead_s: Mapping[str, float] = field(default_factory=dict)
+    """By job, in partitions whose policy was planned ahead by itself, and as far as that: the rest as ``ahead_s``."""
+
+    def ahead_of(self, job_id: str) -> float:
+        """How far ahead was planned where this job waits, s."""
+        return self.own_ahead_s.get(job_id, self.ahead_s)
 
 
 def around(snapshot: Snapshot, plan: Plan, names: frozenset[str]) -> tuple[Snapshot, Plan]:
@@ -94,6 +102,11 @@ def forecast(
         run_times: how estimates came true; without it jobs run for their estimates, and there is one path.
         most_paths: 1, or as many as the looks suffice for.
     """
+    if isinstance(policy, PoliciesByPartition):
+        return _each(
+            snapshot, plan, policy, until, most_looks=most_looks, pair_speed=pair_speed, coarser=coarser,
+            run_times=run_times, most_paths=most_paths,
+        )  # fmt: skip
     if isinstance(policy, RoundPolicy) and Capability.RESIZE in policy.needs:
         # the jobs here stay where they are when they are resized, and each round is a search: only its starts count
         till_round_s = 0.0 if plan.wake_s is None else max(plan.wake_s - snapshot.now_s, 0.0)
@@ -109,6 +122,25 @@ def forecast(
         world = _World(snapshot, pair_speed, Draws(run_times or RunTimes(), snapshot.predictions, first))
         paths.append(_planned(world, snapshot, plan, policy, looks, until, coarser))
     return paths[0] if len(paths) == 1 else _median(paths)
+
+
+def _each(
+    snapshot: Snapshot, plan: Plan, policies: PoliciesByPartition, until: frozenset[str], **how: Any
+) -> Forecast:
+    """Each policy's partitions by themselves: they share nothing. ``until``: where these jobs do not wait, nothing is
+    asked."""
+    starts_s, spreads, own_ahead_s, looks = dict[str, float](), dict[str, float](), dict[str, float](), 0
+    for policy, seen in policies.split(snapshot):
+        waiting = {entry.job.id for part in seen.partitions.values() for entry in part.pending}
+        if until and not until & waiting:
+            continue
+        parts = {name: part for name, part in plan.partitions.items() if name in seen.partitions}
+        found = forecast(seen, Plan(plan.now_s, parts), policy, until=until & waiting, **how)
+        starts_s.update(found.starts_s)
+        spreads.update(found.spreads)
+        own_ahead_s.update(dict.fromkeys(waiting, found.ahead_s))
+        looks += found.looks
+    return Forecast(starts_s, inf, looks, spreads, own_ahead_s)
 
 
 def _planned(

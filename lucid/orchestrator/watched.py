@@ -66,6 +66,8 @@ class WatchedPolicy:
         self.group_limit: int = getattr(self._inner, "group_limit", 1)
         self.restarts: Restarts | None = getattr(self._inner, "restarts", None)
         self.lending: LendingSettings | None = getattr(self._inner, "lending", None)
+        self.own_rules: Mapping[str, tuple[int, Restarts | None]] = getattr(self._inner, "own_rules", {})
+        self.own_names: Mapping[str, str] = getattr(self._inner, "own_names", {})
         self._made: dict[str, tuple[PartitionPlan, Context]] = {}
 
     @property

@@ -82,13 +82,18 @@ def _answer(known: _Last, asked: dict[str, Any]) -> dict[str, Any]:
     ahead = known.ahead(last)
     return {
         "at_s": last.snapshot.now_s,
-        "ahead_s": None if ahead.ahead_s == math.inf else ahead.ahead_s,
+        "ahead_s": _finite(ahead.ahead_s),
+        "own_ahead_s": {job_id: _finite(ahead_s) for job_id, ahead_s in ahead.own_ahead_s.items()},
         "starts": {
             entry.job.id: last.expected(part, entry, ahead)
             for part in last.snapshot.partitions.values()
             for entry in part.pending
         },
     }
+
+
+def _finite(seconds: float) -> float | None:
+    return None if seconds == math.inf else seconds
 
 
 def main() -> None:

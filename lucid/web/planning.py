@@ -30,6 +30,10 @@ _MOVED = 0.1
 """A forecast that differs by less, as a share of the wait, is no news."""
 
 
+def _or_inf(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds
+
+
 class Forecasts:
     """How the forecasts of starts have changed since this process began."""
 
@@ -154,8 +158,8 @@ class Planning:
         self.trouble = found.get("error", "")
         if not self.trouble:
             starts = {job_id: None if said is None else tuple(said) for job_id, said in found["starts"].items()}
-            ahead_s = math.inf if found["ahead_s"] is None else found["ahead_s"]
-            self.ahead = Ahead(found["at_s"], ahead_s, starts)
+            own_ahead_s = {job_id: _or_inf(ahead_s) for job_id, ahead_s in found["own_ahead_s"].items()}
+            self.ahead = Ahead(found["at_s"], _or_inf(found["ahead_s"]), starts, own_ahead_s)
             self.forecasts.take(self.ahead)
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A small training job that adapts: SGD on noisy points in plain Python, for Python 3.9 or later without packages.
+"""A small training job that adapts: SGD on noisy points in plain Python (3.9 or later), with ``lucid_report``.
 
 The gradients, their noise and the losses are real. The time is not: a pass over m samples on one emulated GPU takes
 ``pass_s + sample_s * m`` seconds, and GPUs that synchronise take ``sync_s`` more, twice as long across nodes.
@@ -22,6 +22,8 @@ import signal
 import sys
 import time
 from pathlib import Path
+
+import lucid_report
 
 FEATURES, PARTS, CANDIDATES, MEMORY = 6, 4, 16, 0.98
 WARM = 6
@@ -74,7 +76,6 @@ class Job:
         self.data = Data(said.seed)
         self.state = {
             "step": 0, "progress": 0.0, "w": [0.0] * FEATURES, "stats": [0.0, 0.0, 0.0], "drawn": 0, "rows": {},
-            "epoch_s": {}, "losses": [],
         }  # fmt: skip
         saved = self.base.with_suffix(".ckpt")
         if saved.exists():
@@ -173,25 +174,24 @@ class Job:
 
     # -- what is told ----------------------------------------------------------------------------------------
 
-    def report(self) -> None:
+    def report(self, epoch_s: float | None = None) -> None:
+        """``epoch_s``: what the last epoch took on these GPUs."""
         said, state = self.said, self.state
-        data = {
-            "epochs": state["progress"] / said.steps,
-            "epoch_s": [[int(gpus), seconds] for gpus, seconds in state["epoch_s"].items()],
-            "losses": state["losses"],
-            "batch": self.local * self.passes * self.gpus,
-            "gradient": list(self.statistics()),
-            "profile": [[*map(int, key.split()), *value[1:]] for key, value in state["rows"].items()],
-            "batch_range": [said.batch, said.most if said.how == "adapts" else said.batch],
-            "atomic_range": [1, said.most],
-        }
-        if said.how == "lies":
-            data["step_model"] = [1e-8, 1e-8, 0, 0, 0, 0, 1]
-            data["gradient"] = [0, 1e12]
-            data["epochs"] = 0.001
         if said.how == "silent" and state["progress"] > 2 * said.steps:
             return
-        put(Path(os.environ["LUCID_REPORTS"]) / f"{self.job}.json", data)
+        lies = said.how == "lies"
+        lucid_report.report(
+            0.001 if lies else state["progress"] / said.steps,
+            epoch_s,
+            self.gpus,
+            self.data.loss(state["w"]),
+            self.local * self.passes * self.gpus,
+            gradient=[0, 1e12] if lies else list(self.statistics()),
+            profile=[[*map(int, key.split()), *value[1:]] for key, value in state["rows"].items()],
+            batch_range=[said.batch, said.most if said.how == "adapts" else said.batch],
+            atomic_range=[1, said.most],
+            step_model=[1e-8, 1e-8, 0, 0, 0, 0, 1] if lies else None,
+        )
 
     def checkpoint(self) -> None:
         put(self.base.with_suffix(".ckpt"), self.state)
@@ -216,11 +216,8 @@ class Job:
             done = state["progress"]
             if int(done / said.steps) > int(since / said.steps) or self.begun == 2 * WARM:
                 if self.begun >= 2 * WARM:
-                    state["epoch_s"][str(self.gpus)] = (time.time() - began) / (done - since) * said.steps
-                    state["losses"] = [*state["losses"], [done / said.steps, self.data.loss(state["w"])]][-100:]
-                    self.report()
+                    self.report((time.time() - began) / (done - since) * said.steps)
                 began, since = time.time(), done
-        state["losses"] = [*state["losses"], [state["progress"] / said.steps, self.data.loss(state["w"])]][-100:]
         self.checkpoint()
         self.report()
         print(f"DONE loss={self.data.loss(state['w']):.4f}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -136,6 +137,22 @@ class Box:
             yield name
         finally:
             self.run("scontrol", "delete", f"reservation={name}", check=False)
+
+    @contextmanager
+    def configured(self, **changed: object) -> Iterator[None]:
+        """slurm.conf with other values of settings that stand there, each alone on its line."""
+        conf = self.root / "etc/slurm/slurm.conf"
+        before = text = conf.read_text()
+        for name, value in changed.items():
+            text, found = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", text)
+            assert found == 1, f"{name} stands {found} times in {conf}"
+        conf.write_text(text)
+        self.run("scontrol", "reconfigure")
+        try:
+            yield
+        finally:
+            conf.write_text(before)
+            self.run("scontrol", "reconfigure")
 
     def clear(self) -> None:
         """Cancel everything and wait until the nodes are free."""

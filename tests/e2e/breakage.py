@@ -84,19 +84,6 @@ class Breakage:
                 mine.add(pid)
         _kill(sorted(mine))
 
-    @contextmanager
-    def losses_noticed_after(self, seconds: int) -> Iterator[None]:
-        """slurmctld gives a silent node up after so long."""
-        conf = self.box.root / "etc/slurm/slurm.conf"
-        before = conf.read_text()
-        conf.write_text(before.replace("SlurmdTimeout=60", f"SlurmdTimeout={seconds}"))
-        self.box.run("scontrol", "reconfigure")
-        try:
-            yield
-        finally:
-            conf.write_text(before)
-            self.box.run("scontrol", "reconfigure")
-
 
 def _kill(pids: list[int]) -> None:
     for pid in pids:

@@ -92,7 +92,7 @@ def test_a_node_is_lost_with_jobs_on_it(box: Box, lucidd: Lucidd, broken: Breaka
         box.wait("it is profiled", lambda: box.state(ids[0]) == "RUNNING", 30)
     lost = str(box.job(ids[0])["nodes"])
     assert (lost == "n4") is (where == "profiling")
-    with broken.losses_noticed_after(10):
+    with box.configured(SlurmdTimeout=10):
         broken.lose_node(lost)
         box.wait("slurmctld has given it up", lambda: broken.node_state(lost).startswith("down"), 90)
         box.wait_ended(*ids, limit_s=200)

@@ -200,6 +200,9 @@ def test_a_job_is_routed_to_the_profiling_partition_where_that_is_switched_on(bo
         assert routed["admin_comment"] == "lucid:vc=vc-a;routed=1;node=gres/gpu:2;v=2"
         for held in (too_large, fixed):
             assert (held["partition"], held["hold"]) == ("vc-a", True)
+        box.beat(extra="profiling prof\nn_prof 2\nunrouted vc-b\nunrouted vc-a\n")
+        unrouted = box.job(box.sbatch("-p", "vc-a", "--gres=gpu:2", script="sleep 2"))
+        assert (unrouted["partition"], unrouted["hold"]) == ("vc-a", True), "the policy there profiles nobody"
     finally:
         settings.write_text(before)
 

@@ -95,6 +95,13 @@ def test_adaptdl_without_a_folder_is_refused_with_a_remedy() -> None:
     assert (done.returncode, "--adaptdl needs --checkpoints" in done.stderr) == (2, True)
 
 
+def test_a_minimal_python_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "socketserver.py").write_text("raise ModuleNotFoundError(name='socketserver')")
+    done = run("--adaptdl", "--checkpoints", str(tmp_path), "true", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert "has no socketserver: call lucid_run.py with the Python of your training program" in done.stderr
+
+
 def test_the_agents_hints_become_a_report_that_lucidd_reads(job: Job) -> None:
     assert json.loads(job.call("GET", "/discover/slurm/7/0")[1]) == ["127.0.0.1"]
     assert job.put(HINTS) == 200

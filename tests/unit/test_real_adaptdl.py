@@ -25,43 +25,13 @@ pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="LUCID_ADAPTDL_PYTHON names no Python with AdaptDL: make test-adaptdl"),
 ]
 
-TRAIN = '''
-"""A linear model of noisy points, as a user of AdaptDL writes it. Arguments: EPOCHS STEP_S."""
-import sys
-import time
-
-import adaptdl.torch as adl
-import torch
-from torch.utils.data import TensorDataset
-
-epochs, step_s = int(sys.argv[1]), float(sys.argv[2])
-adl.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-torch.manual_seed(1)
-points = torch.randn(2048, 4)
-data = TensorDataset(points, points @ torch.tensor([[1.0], [-2.0], [0.5], [3.0]]) + 0.25 * torch.randn(2048, 1))
-loader = adl.AdaptiveDataLoader(data, batch_size=64, shuffle=True, drop_last=True)
-loader.autoscale_batch_size(256, local_bsz_bounds=(16, 128))
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-model = adl.AdaptiveDataParallel(model, optimizer)
-for epoch in adl.remaining_epochs_until(epochs):
-    for x, y in loader:
-        time.sleep(step_s)
-        optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(model(x), y)
-        loss.backward()
-        optimizer.step()
-    rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    sys.stdout.write(f"EPOCH {epoch} rank {rank} of {world}\\n")
-    sys.stdout.flush()
-'''
+TRAIN = Path(__file__).resolve().parents[1] / "adaptdl_train.py"
 
 
 def launch(folder: Path, log: IO[str], epochs: int, step_s: float, **more: str) -> subprocess.Popen[str]:
-    (folder / "train.py").write_text(TRAIN)
     for name in ("checkpoints", "reports"):
         (folder / name).mkdir(exist_ok=True)
-    words = [PYTHON, "-W", "ignore", str(folder / "train.py"), str(epochs), str(step_s)]
+    words = [PYTHON, "-W", "ignore", str(TRAIN), str(epochs), str(step_s)]
     return subprocess.Popen(
         [sys.executable, "-B", str(RUN), "--adaptdl", "--checkpoints", str(folder / "checkpoints"), *words],
         stdout=log, stderr=subprocess.STDOUT, text=True, env=environ(LUCID_REPORTS=str(folder / "reports"), **more),
@@ -72,7 +42,7 @@ def epochs_of(path: Path, world: int) -> list[int]:
     """Those that rank 0 has done."""
     lines = [line.split() for line in path.read_text().splitlines()]
     return [
-        int(words[1]) for words in lines if words[:1] == ["EPOCH"] and words[2:] == ["rank", "0", "of", str(world)]
+        int(words[1]) for words in lines if words[:1] == ["EPOCH"] and words[2:6] == ["rank", "0", "of", str(world)]
     ]
 
 

@@ -58,7 +58,7 @@ class Stage:
         self.cluster = SlurmCluster(
             self.slurm, self.store, FakeSampler(self.slurm, {}), self.slurm, SlurmSettings(),
             DaemonSettings(partitions={"vc": Mode.PACK}, elastic=self.elastic),
-            lambda: {"vc": self.mode}, lambda job: False, self.token, resizes=resizes,
+            lambda: {"vc": self.mode}, lambda job: False, self.token, resizes=lambda _: resizes,
         )  # fmt: skip
         return self.cluster
 

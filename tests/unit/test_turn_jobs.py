@@ -82,7 +82,7 @@ class Stage:
             DaemonSettings(
                 partitions={"vc": Mode.PACK}, elastic=ElasticSettings(reports_dir=str(self.folder)), mps=self.mps
             ),
-            lambda: {"vc": Mode.PACK}, lambda job: False, self.token, interleaves=self.interleaves,
+            lambda: {"vc": Mode.PACK}, lambda job: False, self.token, interleaves=lambda _: self.interleaves,
         )  # fmt: skip
 
     def submit(self, *names: str, mark: str = TAG, **rest: Any) -> None:

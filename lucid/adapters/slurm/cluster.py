@@ -24,7 +24,7 @@ from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.shares import FairShares
 from lucid.adapters.slurm.unread import numbers_unread, tells_all, without_unread
-from lucid.adapters.slurm.view import Profiled, Viewer
+from lucid.adapters.slurm.view import InVc, Profiled, Viewer, nowhere
 from lucid.adapters.slurm.waits import parked
 from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings, Mode, SlurmSettings
@@ -58,11 +58,11 @@ class SlurmCluster:
         shares: FairShares | None = None,
         slurm_knows_all: Callable[[], bool] = lambda: True,
         lends: bool = False,
-        resizes: bool = False,
-        interleaves: bool = False,
+        resizes: InVc = nowhere,
+        interleaves: InVc = nowhere,
     ) -> None:
         """``slurm_knows_all``: does slurmctld know by now which jobs have ended, as far as can be told? ``lends``:
-        have the VCs of ``daemon.pool`` their nodes in common? ``resizes``: does the policy resize jobs?
+        have the VCs of ``daemon.pool`` their nodes in common? ``resizes``: does the policy of a VC resize jobs?
         ``interleaves``: does it form groups?"""
         self._client = client
         self._store = store

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -41,9 +41,9 @@ _RESTARTS_KEPT = 200
 
 
 class ElasticJobs:
-    """``resizes``: does the policy resize jobs? Else every job keeps its GPUs."""
+    """``resizes``: does the policy of this VC resize jobs? Else every job of it keeps its GPUs."""
 
-    def __init__(self, settings: ElasticSettings, resizes: bool) -> None:
+    def __init__(self, settings: ElasticSettings, resizes: Callable[[str], bool]) -> None:
         self._settings = settings
         self._resizes = resizes
         self.reports = Reports(settings.reports_dir)
@@ -53,8 +53,8 @@ class ElasticJobs:
         self.words: dict[str, str] = {}
         """How it stands with each job whose user opted in, as last looked at."""
 
-    def of(self, record: SlurmJob, note: JobNote | None, now_s: float) -> Elasticity:
-        """How elastic a job is at present."""
+    def of(self, record: SlurmJob, note: JobNote | None, vc: str, now_s: float) -> Elasticity:
+        """How elastic a job of this VC is at present."""
         wish = elastic_wish(record.comment) if "lucid:elastic=" in record.comment else None
         noted = note is not None and "gpus" in note.as_written
         if wish is None and not noted:
@@ -62,7 +62,7 @@ class ElasticJobs:
         limits = None if wish is None else wish.limits
         why = "" if wish is None else wish.why
         if limits is not None:
-            why = rigid_because(record, note, limits) or self._not_here()
+            why = rigid_because(record, note, limits) or self._not_in(vc)
         report = None
         if limits is not None and not why:
             report = self.reports.of(record.id, record.uid, now_s)
@@ -122,9 +122,9 @@ class ElasticJobs:
         self._models.forget_all_but(alive)
         self.words = {job_id: words for job_id, words in self.words.items() if job_id in alive}
 
-    def _not_here(self) -> str:
-        if not self._resizes:
-            return "it is not resized: the policy here (daemon.policy) resizes no job"
+    def _not_in(self, vc: str) -> str:
+        if not self._resizes(vc):
+            return "it is not resized: the policy of its partition resizes no job"
         return "" if self.reports.kept else "it is not resized: daemon.elastic.reports_dir is not set"
 
     def _keeps(self, record: SlurmJob, note: JobNote | None, report: Report | None, now_s: float) -> str:

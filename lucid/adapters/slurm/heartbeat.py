@@ -22,7 +22,8 @@ class Heartbeat:
     ``n_prof`` GPUs; empty where they are not. ``most``: GPUs of the largest node, by partition: a job that asks for
     more on one is Slurm's to refuse, which it does not do once the job is held. ``host``: of the lucidd that wrote
     it, ``standby``: of the one that would go on in its place; both are for lucid-release. ``optout``: as in the
-    settings. ``pool``: the partition of the VCs that lend to each other; empty where there is none."""
+    settings. ``pool``: the partition of the VCs that lend to each other; empty where there is none. ``unrouted``:
+    partitions whose jobs are not profiled, by the policy there."""
 
     at_s: float
     modes: Mapping[str, Mode] = field(default_factory=dict)
@@ -33,6 +34,7 @@ class Heartbeat:
     standby: str = ""
     optout: str = "behind"
     pool: str = ""
+    unrouted: tuple[str, ...] = ()
 
 
 def write_heartbeat(path: Path, beat: Heartbeat) -> None:
@@ -48,6 +50,7 @@ def write_heartbeat(path: Path, beat: Heartbeat) -> None:
         lines += [f"profiling {beat.profiling}", f"n_prof {beat.n_prof}"]
     if beat.pool:
         lines.append(f"pool {beat.pool}")
+    lines += [f"unrouted {name}" for name in beat.unrouted]
     hosts = {"host": beat.host, "standby": beat.standby}
     lines += [f"{key} {name}" for key, name in hosts.items() if _HOST.fullmatch(name)]
     try:
@@ -68,7 +71,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
         return Heartbeat(
             float(pairs["time"]), modes, pairs.get("profiling", ""), int(pairs.get("n_prof", "0")), most,
             pairs.get("host", ""), pairs.get("standby", ""), pairs.get("optout", "free"),
-            pairs.get("pool", ""),
+            pairs.get("pool", ""), tuple(words[1] for words in lines if len(words) == 2 and words[0] == "unrouted"),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, UnicodeDecodeError):
         return None

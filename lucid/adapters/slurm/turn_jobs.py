@@ -10,7 +10,7 @@ two is made (row M2).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.reports import Reports
@@ -38,27 +38,29 @@ def takes_turns(record: SlurmJob) -> bool:
 
 
 class TurnJobs:
-    """``interleaves``: does the policy form groups? Else nobody takes turns, and nothing is read."""
+    """``interleaves``: does the policy of this VC form groups? Else nobody takes turns there, and nothing is read."""
 
-    def __init__(self, reports: Reports, interleaves: bool, store: Store | None = None) -> None:
+    def __init__(self, reports: Reports, interleaves: Callable[[str], bool], store: Store | None = None) -> None:
         self._reports = reports
         self._interleaves = interleaves
         self._store = store
         self._own: dict[str, StageTimes] = {}
-        self._earlier: dict[_Key, StageTimes] = {} if store is None or not interleaves else _kept(store)
+        self._earlier: dict[_Key, StageTimes] = {} if store is None else _kept(store)
         self._new = False
         self.words: dict[str, str] = {}
         """How it stands with each job whose user opted in, as last looked at."""
 
-    def of(self, record: SlurmJob, now_s: float, whole_because: str, profile: JobProfile | None) -> StageTimes | None:
+    def of(
+        self, record: SlurmJob, vc: str, now_s: float, whole_because: str, profile: JobProfile | None
+    ) -> StageTimes | None:
         """Seconds of one iteration of a job that may take turns, or shares of its time; the same as long as it
-        reports about the same. ``whole_because``: why its request cannot be said in slots, in words. ``profile``:
-        what was measured of it, if it was."""
+        reports about the same. ``vc``: where it is at home. ``whole_because``: why its request cannot be said in
+        slots, in words. ``profile``: what was measured of it, if it was."""
         if not takes_turns(record):
             return None
         why = ""
-        if not self._interleaves:
-            why = "the policy here (daemon.policy) forms no groups"
+        if not self._interleaves(vc):
+            why = "the policy of its partition forms no groups"
         elif whole_because:
             why = whole_because
         elif record.min_nodes > 1:

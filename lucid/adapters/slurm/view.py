@@ -27,11 +27,18 @@ from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.snapshot import Partition
 
-__all__ = ["KnownProfile", "Profiled", "Viewer", "gpu_mem_mib"]
+__all__ = ["InVc", "KnownProfile", "Profiled", "Viewer", "gpu_mem_mib", "nowhere"]
 
 KnownProfile = Callable[[SlurmJob], JobProfile | None]
 Profiled = Callable[[Job], bool]
 """Does a new job go through profiling first? The policy's rule."""
+InVc = Callable[[str], bool]
+"""Of the policy of a VC, by the VC's name."""
+
+
+def nowhere(vc: str) -> bool:  # noqa: ARG001 - an InVc
+    """No policy does."""
+    return False
 
 
 class Viewer:
@@ -43,12 +50,12 @@ class Viewer:
         ownership: Ownership,
         profile_of: KnownProfile,
         profiled: Profiled,
-        resizes: bool = False,
-        interleaves: bool = False,
+        resizes: InVc = nowhere,
+        interleaves: InVc = nowhere,
         store: Store | None = None,
     ) -> None:
-        """``resizes``, ``interleaves``: does the policy resize jobs, form groups? ``store``: where what jobs reported
-        is kept for later ones."""
+        """``resizes``, ``interleaves``: does the policy of a VC resize jobs, form groups? ``store``: where what jobs
+        reported is kept for later ones."""
         self.elastic = ElasticJobs(settings.elastic, resizes)
         """Which jobs may be resized."""
         self.turns = TurnJobs(self.elastic.reports, interleaves, store)
@@ -137,7 +144,7 @@ class Viewer:
         defaults = None if known is None else known.get(home, NO_DEFAULTS)
         nodes = facts.nodes if record.request.whole_nodes else None
         rest = (note, home, defaults, nodes, facts.pool, self._features_of(home, facts))
-        asks = self.elastic.of(record, note, facts.now_s)
+        asks = self.elastic.of(record, note, home, facts.now_s)
         key = (*rest, asks if asks is NOT_ELASTIC else replace(asks, progress=None, words="", restart_s=None))
         before = self._made.get(record.id)
         if before is not None and before[0] is record and before[1] == key:
@@ -169,7 +176,7 @@ class Viewer:
             whole_because=whole,
             min_nodes=1 if asks.limits is not None else min(asks.nodes or record.min_nodes, max(record.gpus, 1)),
             elastic=asks.limits,
-            takes_turns=self._interleaves and takes_turns(record) and not whole and record.min_nodes <= 1,
+            takes_turns=self._interleaves(home) and takes_turns(record) and not whole and record.min_nodes <= 1,
         )
 
     def whole_because(self, record: SlurmJob, note: JobNote | None, home: str, facts: Facts) -> str:
@@ -238,8 +245,8 @@ class Viewer:
                     barred=words,
                     retry_s=retry_s,
                     home_only=note.to_home,
-                    progress=self.elastic.of(record, note, facts.now_s).progress,
-                    stages=self.turns.of(record, facts.now_s, job.whole_because, profile),
+                    progress=self.elastic.of(record, note, home, facts.now_s).progress,
+                    stages=self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile),
                 )
             )
         return found
@@ -277,7 +284,7 @@ class Viewer:
         for gone in [job_id for job_id in self._places if job_id not in alive]:
             del self._places[gone]
         found: dict[str, list[Running]] = {}
-        for entry in _together(without_clashes(entries, coming, gpus), self._interleaves):
+        for entry in _together(without_clashes(entries, coming, gpus)):
             parts: dict[str, list[NodeGpus]] = {}
             for part in entry.placement:
                 if part.node in owner:
@@ -292,7 +299,7 @@ class Viewer:
         self, record: SlurmJob, note: JobNote | None, placement: Placement, start_s: float, facts: Facts
     ) -> Running:
         job = self.job(record, note, facts)
-        asks = self.elastic.of(record, note, facts.now_s)
+        asks = self.elastic.of(record, note, job.vc, facts.now_s)
         known, profile = note or JobNote(record.id), self._profile_of(record)
         packs = facts.modes.get(self._ownership.home(record, note)) is Mode.PACK
         settled = record.state == "RUNNING" and not record.completing
@@ -317,7 +324,7 @@ class Viewer:
             not joinable,
             asks.progress,
             restart_s=asks.restart_s,
-            stages=self.turns.of(record, facts.now_s, job.whole_because, profile),
+            stages=self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile),
         )
 
 
@@ -343,7 +350,7 @@ def _whole(placement: Placement, gpus: Mapping[str, int]) -> Placement:
     return tuple(NodeGpus(part.node, part.mask | (1 << gpus.get(part.node, 0)) - 1) for part in placement)
 
 
-def _together(entries: Iterable[Running], interleaves: bool) -> list[Running]:
+def _together(entries: Iterable[Running]) -> list[Running]:
     """Jobs on exactly the same GPUs know of each other: two are partners, unless they take turns; more are a group,
     whatever the policy is now, and nobody joins that by any rule but the policy's that forms groups."""
     found = list(entries)
@@ -353,7 +360,7 @@ def _together(entries: Iterable[Running], interleaves: bool) -> list[Running]:
     for here in at.values():
         if len(here) == 1:
             continue
-        turns = interleaves and all(found[i].job.takes_turns for i in here)
+        turns = all(found[i].job.takes_turns for i in here)
         ids = tuple(found[i].job.id for i in here)
         for i in here:
             if len(here) == 2 and not turns:

@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -32,7 +32,8 @@ from lucid.core.ports import Applied, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import StoreError
-from lucid.orchestrator.policy import Policy, import_policy, make_policy
+from lucid.orchestrator.by_partition import make_policies
+from lucid.orchestrator.policy import Policy, import_policy
 from lucid.orchestrator.watched import Context, WatchedPolicy
 
 __all__ = [
@@ -59,7 +60,8 @@ _COST = 100.0
 @dataclass(frozen=True, slots=True)
 class PlanRecord:
     """``plans``: bytes of each partition's plan as it was made, ``context`` which of ``contexts`` it was made from.
-    ``code``: the version and the digest of the deciding half that made it."""
+    ``code``: the version and the digest of the deciding half that made it. ``own``: by partition, the policy of those
+    that have another than ``policy``."""
 
     at_s: float
     code: str
@@ -68,6 +70,7 @@ class PlanRecord:
     contexts: tuple[Context, ...]
     context: Mapping[str, int]
     plans: Mapping[str, bytes]
+    own: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache
@@ -98,8 +101,15 @@ def plan_bytes(part: PartitionPlan) -> bytes:
 # -- writing ---------------------------------------------------------------------------------------------------
 
 
-def record_bytes(plan: Plan, made_from: Mapping[str, Context], policy: str, settings: PolicySettings) -> bytes:
-    """A record, compressed. Partitions and predictions that contexts share are written once.
+def record_bytes(
+    plan: Plan,
+    made_from: Mapping[str, Context],
+    policy: str,
+    settings: PolicySettings,
+    own: Mapping[str, str] | None = None,
+) -> bytes:
+    """A record, compressed. Partitions and predictions that contexts share are written once. ``own``: as in
+    ``PlanRecord``.
 
     Raises:
         StoreError: the policy's memory is of a kind that cannot be written.
@@ -112,6 +122,7 @@ def record_bytes(plan: Plan, made_from: Mapping[str, Context], policy: str, sett
         "at_s": plan.now_s,
         "code": lucid_version(),
         "policy": policy,
+        **({"own": dict(own)} if own else {}),
         "settings": settings.model_dump(mode="json"),
         "contexts": [_context_json(context, partitions, predictions) for context in contexts],
         "partitions": partitions.written,
@@ -181,7 +192,9 @@ def read_record(path: Path) -> PlanRecord:
         data = json.loads(gzip.decompress(path.read_bytes()))
         if data["format"] != _FORMAT:
             raise StoreError(f"{path}: a record of format {data['format']}, this version reads {_FORMAT}")
-        import_policy(data["policy"])  # its nouns may be in the record
+        own = data.get("own", {})
+        for name in (data["policy"], *own.values()):
+            import_policy(name)  # its nouns may be in the record
         partitions = [_partition(part) for part in data["partitions"]]
         predictions = [noun_from_json(item) for item in data["predictions"]]
         return PlanRecord(
@@ -192,6 +205,7 @@ def read_record(path: Path) -> PlanRecord:
             tuple(_context(item, partitions, predictions) for item in data["contexts"]),
             data["context"],
             {name: text.encode() for name, text in data["plans"].items()},
+            own,
         )
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror or error})") from None
@@ -265,7 +279,7 @@ def replan(record: PlanRecord) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for number, context in enumerate(record.contexts):
         predictor: Predictor = _Recorded(context)
-        policy: Policy = make_policy(record.policy, record.settings, predictor)
+        policy: Policy = make_policies(record.policy, record.own, record.settings, predictor)
         plan = policy.plan(context.snapshot)
         for name, of in record.context.items():
             if of == number and name in plan.partitions:
@@ -313,7 +327,7 @@ class PlanRecorder:
         self._next_s = plan.now_s + max(self._every_s, _COST * (time.perf_counter() - began))
 
     def _write(self, plan: Plan) -> None:
-        data = record_bytes(plan, self._policy.made_from(), self._policy.name, self._settings)
+        data = record_bytes(plan, self._policy.made_from(), self._policy.name, self._settings, self._policy.own_names)
         path = self._folder / f"{plan.now_s:017.3f}{_SUFFIX}"
         self._folder.mkdir(parents=True, exist_ok=True)
         write_atomic(path, data, mode=0o600)

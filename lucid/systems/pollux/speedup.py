@@ -64,8 +64,9 @@ def restart_factors(age_s: ArrayLike, restarts: ArrayLike, delay_s: ArrayLike = 
     """
     age = np.asarray(age_s, dtype=np.float64)
     delay = np.asarray(delay_s, dtype=np.float64)
-    factor = np.maximum(age - np.asarray(restarts) * delay, 0.0) / (age + delay)
-    return np.asarray(factor, dtype=np.float64)
+    kept = np.maximum(age - np.asarray(restarts) * delay, 0.0)
+    # a job of this very moment whose restart costs nothing loses nothing by one
+    return np.divide(kept, age + delay, out=np.ones(np.broadcast(kept, delay).shape), where=age + delay > 0)
 
 
 class SpeedupTable:

@@ -128,7 +128,7 @@ def starts_words(site: Site, row: QueueRow) -> str:
     ahead = site.planning.ahead
     if ahead is None or row.entry.job.id not in ahead.starts:
         return ""
-    return start_words(row.starts_in_s, ahead.ahead_s, bool(row.entry.barred))
+    return start_words(row.starts_in_s, ahead.ahead_of(row.entry.job.id), bool(row.entry.barred))
 
 
 def _row(

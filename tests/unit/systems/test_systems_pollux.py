@@ -189,6 +189,7 @@ def test_growth_and_restarts() -> None:  # P20, P26
     assert [growth_cap(n) for n in (0, 1, 3)] == [1, 2, 6]
     assert growth_cap(200, LIMITS) == LIMITS.max_replicas == 256
     assert restart_factors([600.0, 10.0], [2, 1]).tolist() == [pytest.approx(540 / 630), 0.0]
+    assert restart_factors([0.0, 600.0], [0, 2], 0.0).tolist() == [1.0, 1.0], "a restart that costs nothing"
 
 
 def table(jobs: int, most: int, gpus: int, **kind: str) -> SpeedupTable:

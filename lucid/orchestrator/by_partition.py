@@ -1,0 +1,70 @@
+"""Several policies on one cluster: each plans partitions of its own, and one plans all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from lucid.config import LendingSettings, PolicySettings
+from lucid.core.decision import PartitionPlan, Plan
+from lucid.core.job import Job
+from lucid.core.ports import Capability, Predictor
+from lucid.core.restart import Restarts
+from lucid.core.snapshot import Snapshot
+from lucid.orchestrator.policy import Policy, make_policy
+
+__all__ = ["PoliciesByPartition", "make_policies"]
+
+
+class PoliciesByPartition:
+    """Plans as one policy. No policy sees the partitions of another; the profiling partition is the first one's.
+
+    ``name``, ``group_limit``, ``restarts`` and ``lending`` are those of the first policy; ``own_rules`` has the group
+    limit and the rule on restarts of the partitions that have another.
+    """
+
+    def __init__(self, rest: Policy, own: Mapping[str, Policy]) -> None:
+        """``own``: by partition; the same object for partitions that one policy plans. ``rest``: of all others."""
+        self._rest, self._own = rest, dict(own)
+        self.name = rest.name
+        self.own_names: Mapping[str, str] = {name: policy.name for name, policy in own.items()}
+        """The policy's name, by partition that has one of its own."""
+        self.needs: frozenset[Capability] = rest.needs.union(*(policy.needs for policy in own.values()))
+        self.group_limit, self.restarts = _rules(rest)
+        self.lending: LendingSettings | None = getattr(rest, "lending", None)
+        self.own_rules = {name: _rules(policy) for name, policy in own.items()}
+
+    def profiled(self, job: Job) -> bool:
+        """As the policy of the job's partition has it."""
+        return self._own.get(job.vc, self._rest).profiled(job)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Each policy's plan of its partitions, in one."""
+        parts: dict[str, PartitionPlan] = {}
+        for policy, seen in self.split(snapshot):
+            parts.update(policy.plan(seen).partitions)
+        return Plan(snapshot.now_s, {name: parts[name] for name in snapshot.partitions if name in parts})
+
+    def split(self, snapshot: Snapshot) -> Iterator[tuple[Policy, Snapshot]]:
+        """Each policy that has partitions here, with what it sees."""
+        for policy in dict.fromkeys((self._rest, *self._own.values())):
+            mine = {name: p for name, p in snapshot.partitions.items() if self._own.get(name, self._rest) is policy}
+            if mine:
+                yield policy, replace(snapshot, partitions=mine)
+
+
+def _rules(policy: Policy) -> tuple[int, Restarts | None]:
+    return getattr(policy, "group_limit", 1), getattr(policy, "restarts", None)
+
+
+def make_policies(name: str, own: Mapping[str, str], settings: PolicySettings, predictor: Predictor) -> Policy:
+    """The policy called ``name``, and beside it others for the partitions in ``own``, by name.
+
+    Raises:
+        ConfigError: there is no policy of such a name, or the package that adds it cannot be imported.
+    """
+    rest = make_policy(name, settings, predictor)
+    if not own:
+        return rest
+    made = {other: make_policy(other, settings, predictor) for other in own.values()}
+    return PoliciesByPartition(rest, {partition: made[other] for partition, other in own.items()})
