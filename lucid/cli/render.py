@@ -269,7 +269,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         )
     ),
     "SlowBefore": lambda r: (
-        f"does not share its GPUs ({r.group}): such a pair was seen at {r.seen:.0%} of full speed, "
+        f"does not share its GPUs ({r.group}): such a group was seen at {r.seen:.0%} of full speed, "
         f"expected {r.promised:.0%}"
     ),
     "Reserved": _reserved,

@@ -218,6 +218,9 @@ class Running:
     go by their own settings."""
     stages: StageTimes | None = None
     """As of a pending job."""
+    in_turns: tuple[float, int] | None = None
+    """What it reported of its group: seconds of one iteration, waiting for turns included, and how many jobs take
+    turns there."""
 
     @property
     def gpus(self) -> int:

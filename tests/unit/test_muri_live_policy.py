@@ -416,3 +416,43 @@ def test_what_was_seen_outlives_an_empty_cluster_and_is_bounded() -> None:
     assert isinstance(memory, tuple)
     assert len(memory) == 200
     assert after([], {}, memory).memory == memory
+
+
+def took(round_s: float, count: int, *names: str) -> list[Running]:
+    """A group that runs, and what its members report of their turns."""
+    return [running(name, "n1:0", names, in_turns=(round_s, count)) for name in names]
+
+
+def four(*names: str, group: Sequence[Running] = ()) -> list[Running]:
+    return [replace(entry, job=replace(entry.job, name=name)) for entry, name in zip(group, names, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("round_s", "count", "slow"),
+    [
+        (20.0, 4, True),
+        (15.0, 4, False),  # 10.5 s each by the formula, with overhead 14.2
+        (20.0, 3, False),  # of when they were three
+    ],
+)
+def test_a_group_that_reports_slow_turns_is_not_made_again(round_s: float, count: int, slow: bool) -> None:
+    group = four("w", "x", "y", "z", group=took(round_s, count, *"abcd"))
+    memory = after(group, FOUR, None).memory
+    assert (memory is not None) is slow
+    kinds_ = dict(zip("efgh", "wxyz", strict=True))
+    again = [replace(e, job=replace(e.job, name=kinds_[e.job.id])) for e in map(waiting, "efgh")]
+    stages = dict(zip("efgh", FOUR.values(), strict=True))
+    guesses = {e.job.id: replace(guess(1000.0), stages=stages[e.job.id]) for e in again}
+    seen = replace(snap(300.0, part(slots(4), again), predictions=guesses), memory={VC: memory})
+    made = policy("muri-l").plan(seen).partitions[VC]
+    assert [len(found) for found in groups(made)] == [3 if slow else 4]
+    if slow:
+        (left,) = (d for d in made.decisions.values() if isinstance(d, Hold))
+        assert reason(left, SlowBefore).seen == pytest.approx(10.5 / 20.0)
+
+
+def test_one_members_word_alone_breaks_no_group() -> None:
+    group = took(15.0, 4, *"abcd")
+    group[0] = replace(group[0], in_turns=(1e6, 4))
+    silent = [group[0], *(replace(entry, in_turns=None) for entry in group[1:])]
+    assert after(silent, FOUR, None).memory is None

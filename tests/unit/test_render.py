@@ -125,7 +125,7 @@ SAID: list[tuple[Reason, str]] = [
     ),
     (
         why.SlowBefore("a b", 0.55, 0.8),
-        "does not share its GPUs (a b): such a pair was seen at 55% of full speed, expected 80%",
+        "does not share its GPUs (a b): such a group was seen at 55% of full speed, expected 80%",
     ),
     (why.Overlaps("a b", 0.5, 0.33), "would share its GPUs (a b): both want the same resource 50% of the time, more"),
     (

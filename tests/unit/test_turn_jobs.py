@@ -64,6 +64,21 @@ def test_an_iteration_is_not_shorter_than_its_longest_part_nor_longer_than_all_o
     assert (short.iteration_s, long.iteration_s) == (0.9, pytest.approx(1.2))
 
 
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ([0.5, 3], (0.5, 3)), ([1, 2], (1.0, 2)), ([], None), (None, None), (7, None), ([0.5], None),
+        ([0.5, 1], None), ([0.5, 5], None), ([0.5, 2.5], None), ([0.0, 2], None), ([-1, 2], None),
+        ([float("inf"), 2], None),
+        ([float("nan"), 2], None), (["1", 2], None), ([True, 2], None), ([1e9, 2], None), ([[], 2], None),
+    ],
+)  # fmt: skip
+def test_what_an_iteration_takes_in_turns_is_read_or_ignored(value: Any, found: tuple[float, int] | None) -> None:
+    said = said_in(json.dumps({"epochs": 3, "in_turns": value}).encode())
+    assert said.in_turns == found
+    assert said.progress.epochs == 3
+
+
 class Stage:
     def __init__(self, folder: Path, interleaves: bool = True, mps: bool = True) -> None:
         self.folder, self.interleaves, self.mps = folder, interleaves, mps
@@ -92,7 +107,7 @@ class Stage:
     def look(self) -> Partition:
         return self.cluster.observe().partitions["vc"]
 
-    def start(self, names: str, where: str = "n1:0", group: Sequence[str] = ()) -> list[Applied]:
+    def start(self, names: Sequence[str], where: str = "n1:0", group: Sequence[str] = ()) -> list[Applied]:
         self.look()
         return self.cluster.apply(
             [Action(name, "vc", Start(at(where), WHY, group=tuple(group or names), slots=True)) for name in names]
@@ -221,6 +236,25 @@ def test_a_new_profile_without_shares_does_not_take_them_away(stage: Stage) -> N
         assert profile is not None
         assert profile.gpu_util == util
         assert profile.shares == (shares or SHARES)
+
+
+def test_members_show_what_they_report_of_their_turns(stage: Stage) -> None:
+    stage.submit("1", "2")
+    stage.start(["1", "2"])
+    stage.slurm.advance(5.0)
+    report(stage, "1")
+    assert stage.running()["1"].in_turns is None
+    text = {"epochs": 1, "stages": TIMES, "in_turns": [1.5, 2]}
+    (stage.folder / "1.json").write_text(json.dumps(text))
+    first = stage.running()["1"].in_turns
+    assert first == (1.5, 2)
+    (stage.folder / "1.json").write_text(json.dumps({**text, "in_turns": [1.6, 2]}))
+    assert stage.running()["1"].in_turns == first, "about the same"
+    (stage.folder / "1.json").write_text(json.dumps({**text, "in_turns": [1.6, 3]}))
+    assert stage.running()["1"].in_turns == (1.6, 3)
+    report(stage, "1")
+    assert stage.running()["1"].in_turns is None
+    assert stage.running()["2"].in_turns is None
 
 
 def test_three_jobs_on_the_same_gpus_are_a_group_under_every_policy(tmp_path: Path) -> None:

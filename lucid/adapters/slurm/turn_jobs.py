@@ -45,6 +45,7 @@ class TurnJobs:
         self._interleaves = interleaves
         self._store = store
         self._own: dict[str, StageTimes] = {}
+        self._rounds: dict[str, tuple[float, int]] = {}
         self._earlier: dict[_Key, StageTimes] = {} if store is None else _kept(store)
         self._new = False
         self.words: dict[str, str] = {}
@@ -86,6 +87,22 @@ class TurnJobs:
         self.words[record.id] = _standing(found, source, refused, profile is not None)
         return found
 
+    def in_turns(self, record: SlurmJob, vc: str, now_s: float) -> tuple[float, int] | None:
+        """Seconds of one iteration of a job in its group, and how many jobs take turns there, as it last reported;
+        the same as long as they are about the same. ``vc``: where it is at home."""
+        if not self._interleaves(vc) or not takes_turns(record):
+            return None
+        report = self._reports.of(record.id, record.uid, now_s)
+        said = None if report is None or report.said is None else report.said.in_turns
+        known = self._rounds.get(record.id)
+        if said and known and said[1] == known[1] and abs(said[0] - known[0]) <= _SAME * known[0]:
+            return known
+        if said is None:
+            self._rounds.pop(record.id, None)
+        else:
+            self._rounds[record.id] = said
+        return said
+
     def _note(self, key: _Key, stages: StageTimes) -> None:
         self._earlier.pop(key, None)
         self._earlier[key] = stages
@@ -103,6 +120,7 @@ class TurnJobs:
     def forget_all_but(self, alive: Collection[str]) -> None:
         """Jobs that have left."""
         self._own = {job_id: item for job_id, item in self._own.items() if job_id in alive}
+        self._rounds = {job_id: item for job_id, item in self._rounds.items() if job_id in alive}
         self.words = {job_id: words for job_id, words in self.words.items() if job_id in alive}
 
 

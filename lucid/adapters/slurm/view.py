@@ -325,6 +325,7 @@ class Viewer:
             asks.progress,
             restart_s=asks.restart_s,
             stages=self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile),
+            in_turns=self.turns.in_turns(record, job.vc, facts.now_s),
         )
 
 

@@ -290,8 +290,8 @@ class Overlaps(Reason):
 
 @dataclass(frozen=True, slots=True)
 class SlowBefore(Reason):
-    """Did an earlier pair of these two kinds of job keep what was promised? ``group`` names both jobs; ``seen`` and
-    ``promised`` are normalised speeds of the earlier pair. It is given only where the answer is no."""
+    """Did an earlier group of these kinds of job keep what was promised? ``group`` names the jobs; ``seen`` and
+    ``promised`` are normalised speeds of the earlier group. It is given only where the answer is no."""
 
     group: str
     seen: float

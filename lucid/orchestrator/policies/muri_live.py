@@ -27,7 +27,7 @@ from lucid.core.reason import BehindHead, FreeGpus, Interleaved, Overlaps, Prior
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
-from lucid.orchestrator.policies.muri_watch import SlowPairs
+from lucid.orchestrator.policies.muri_watch import SlowGroups
 from lucid.orchestrator.policies.queue import no_place
 from lucid.systems.muri import (
     MOST_CONFLICT,
@@ -109,7 +109,7 @@ class _Plan:
         self._decisions: dict[str, Decision] = {}
         self._refusals: dict[str, Reason] = {}
         """The best group that a job would not have been worth in, by job."""
-        self._slow = SlowPairs(snapshot.memory.get(partition.name), snapshot.now_s)
+        self._slow = SlowGroups(snapshot.memory.get(partition.name), snapshot.now_s)
         self._watch()
 
     def made(self) -> PartitionPlan:
@@ -184,18 +184,20 @@ class _Plan:
         return [host for host in found if host.limit > len(host.members) and host.placement[0].node in up]
 
     def _watch(self) -> None:
-        """Look how fast the pairs are that run."""
+        """Look how fast the groups are that run."""
+        by_id = {entry.job.id: entry for entry in self._partition.running}
         for entry in self._partition.running:
-            pair = [other for other in self._partition.running if other.job.id in entry.group]
-            if len(pair) == len(entry.group) == 2 and pair[0] is entry and all(map(self._may_share, pair)):
-                self._slow.look(pair, self._line.known, self._promised(pair))
+            group = [by_id[job_id] for job_id in entry.group if job_id in by_id]
+            whole = len(group) == len(entry.group) > 1 and group[0] is entry
+            if whole and all(map(self._may_share, group)) and (len(group) == 2 or not self._free(group)):
+                self._slow.look(group, self._line.known, self._promised(group))
 
-    def _promised(self, pair: Sequence[Pending | Running]) -> float:
-        """Normalised speed that both members of a pair are expected at, at least."""
-        if self._free(pair):
-            return self._overlaps(pair).speed
-        group = self._group(pair)
-        return min(job.solo_s for job in group.jobs) / group_period(group, self._rules.options)
+    def _promised(self, members: Sequence[Pending | Running]) -> list[float]:
+        """Normalised speed that each member of a group is expected at."""
+        if self._free(members):
+            return [self._overlaps(members).speed] * len(members)
+        group = self._group(members)
+        return [job.solo_s / group_period(group, self._rules.options) for job in group.jobs]
 
     # -- groups -----------------------------------------------------------------------------------------------
 
@@ -275,12 +277,11 @@ class _Plan:
         node = self._ledger.index[host.placement[0].node]
         if need_mib > host.mem_mib or not self._ledger.host_fits(node, entry.job, entry.job.gpus):
             return 0.0
-        if len(members) == 2:
-            slow = self._slow.found(members[0].job, entry.job, self._line.known)
-            if slow is not None:
-                ids = " ".join(item.job.id for item in members)
-                self._refusals.setdefault(entry.job.id, SlowBefore(ids, slow.seen, slow.promised))
-                return 0.0
+        slow = self._slow.found([item.job for item in members], self._line.known)
+        if slow is not None:
+            ids = " ".join(item.job.id for item in members)
+            self._refusals.setdefault(entry.job.id, SlowBefore(ids, slow.seen, slow.promised))
+            return 0.0
         if self._free(members):
             return self._worth_free(members)
         before, group = self._group(host.members), self._group(members)

@@ -1,7 +1,7 @@
-"""Do pairs of Muri's run as fast as was promised? Those that did not are not made again.
+"""Do groups of Muri's run as fast as was promised? Those that did not are not made again.
 
-Samplers see how fast two jobs run beside each other (lucid.profiler.watch), whether or not they take turns. Groups of
-three and four are not seen: a card's readings cannot be divided among so many.
+Jobs that take turns report how long an iteration takes them there. Of two jobs that do not, samplers see how fast
+they run beside each other (lucid.profiler.watch).
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from dataclasses import dataclass
 from lucid.core.job import Job, Running
 from lucid.systems.muri import MuriJob
 
-__all__ = ["SlowPair", "SlowPairs"]
+__all__ = ["SlowGroup", "SlowGroups"]
 
 _LEAST_KEPT = 0.75
-"""Of the promised speed: a pair below has broken its promise. Speeds are seen within 0.07 on a GPU, and a promise
+"""Of the promised speed: a group below has broken its promise. Speeds are seen within 0.07 on a GPU, and a promise
 is a model's."""
 _SAME = 0.2
 """Times of a job, as shares of its iteration, that differ by more are another program's."""
 _MOST_KEPT = 200
 _KEEP_S = 30 * 86400.0
-"""After a month a pair may be tried again: drivers and programs change."""
+"""After a month a group may be tried again: drivers and programs change."""
 
 Kind = tuple[str, str, int]
 """User, name and number of GPUs of a job."""
 
 
 @dataclass(frozen=True, slots=True)
-class SlowPair:
-    """Two kinds of job that ran slower beside each other than promised. ``shares``: what was known of each then;
-    ``seen`` and ``promised``: normalised speeds; ``at_s``: when it was seen last, Unix s."""
+class SlowGroup:
+    """Kinds of job that ran slower beside each other than promised. ``shares``: what was known of each then;
+    ``seen`` and ``promised``: normalised speeds, means over the jobs; ``at_s``: when it was seen last, Unix s."""
 
-    kinds: tuple[Kind, Kind]
-    shares: tuple[tuple[float, ...], tuple[float, ...]]
+    kinds: tuple[Kind, ...]
+    shares: tuple[tuple[float, ...], ...]
     seen: float
     promised: float
     at_s: float
 
 
-class SlowPairs:
+class SlowGroups:
     """What earlier plans left (``memory``), and what is seen now."""
 
     def __init__(self, memory: object, now_s: float) -> None:
         rows = memory if isinstance(memory, tuple) else ()
-        found = (row for row in rows if isinstance(row, SlowPair) and now_s - row.at_s < _KEEP_S)
+        found = (row for row in rows if isinstance(row, SlowGroup) and now_s - row.at_s < _KEEP_S)
         self._rows = {row.kinds: row for row in found}
         self._now_s = now_s
 
@@ -53,33 +53,57 @@ class SlowPairs:
         """For the next plan; ``None`` where there is nothing."""
         return tuple(self._rows.values())[-_MOST_KEPT:] or None
 
-    def look(self, pair: Sequence[Running], known: Mapping[str, MuriJob], promised: float) -> None:
-        """Two jobs that run beside each other."""
-        first, second = sorted(pair, key=lambda entry: _kind(entry.job))
-        speeds = [_seen(first, second), _seen(second, first)]
-        told = [speed for speed in speeds if speed is not None]
-        if not told or not (first.job.user and second.job.user):
+    def look(self, group: Sequence[Running], known: Mapping[str, MuriJob], promised: Sequence[float]) -> None:
+        """Jobs that run beside each other. ``promised``: the normalised speed of each."""
+        told = _in_turns(group, known) or _sampled(group, promised)
+        if told is None or not all(entry.job.user for entry in group):
             return
-        kinds, seen = (_kind(first.job), _kind(second.job)), sum(told) / len(told)
+        seen, expected = told[0], told[1] or sum(promised) / len(promised)
+        ordered = sorted((entry.job for entry in group), key=_kind)
+        kinds = tuple(map(_kind, ordered))
         before = self._rows.pop(kinds, None)
-        if seen < _LEAST_KEPT * promised:
-            shares = (_shares(known[first.job.id]), _shares(known[second.job.id]))
+        if seen < _LEAST_KEPT * expected:
+            shares = tuple(_shares(known[job.id]) for job in ordered)
             again = before is not None and (before.seen, before.shares) == (seen, shares)
-            row = before if again and before is not None else SlowPair(kinds, shares, seen, promised, self._now_s)
+            row = before if again and before is not None else SlowGroup(kinds, shares, seen, expected, self._now_s)
             self._rows[kinds] = row
 
-    def found(self, a: Job, b: Job, known: Mapping[str, MuriJob]) -> SlowPair | None:
-        """Was such a pair slower than promised? Not where either job does something else by now."""
-        first, second = sorted((a, b), key=_kind)
-        row = self._rows.get((_kind(first), _kind(second)))
+    def found(self, jobs: Sequence[Job], known: Mapping[str, MuriJob]) -> SlowGroup | None:
+        """Was such a group slower than promised? Not where one of them does something else by now."""
+        ordered = sorted(jobs, key=_kind)
+        row = self._rows.get(tuple(map(_kind, ordered)))
         if row is None:
             return None
-        now = (_shares(known[first.id]), _shares(known[second.id]))
+        now = [_shares(known[job.id]) for job in ordered]
         alike = all(
             len(one) == len(other) and all(abs(x - y) <= _SAME for x, y in zip(one, other, strict=True))
             for one, other in zip(now, row.shares, strict=True)
         )
         return row if alike else None
+
+
+def _in_turns(group: Sequence[Running], known: Mapping[str, MuriJob]) -> tuple[float, float | None] | None:
+    """Mean speed of the members by what they report of their turns; ``None`` unless all do, of this group."""
+    speeds = [
+        known[entry.job.id].solo_s / entry.in_turns[0]
+        for entry in group
+        if entry.in_turns is not None and entry.in_turns[1] == len(group)
+    ]
+    return (sum(speeds) / len(speeds), None) if len(speeds) == len(group) else None
+
+
+def _sampled(group: Sequence[Running], promised: Sequence[float]) -> tuple[float, float | None] | None:
+    """Mean speed of a pair by their sampler, and the least that may be expected: it weighs both by their use of the
+    GPU. ``None`` where it has not seen them for long enough, and of larger groups."""
+    if len(group) != 2:
+        return None
+    speeds = [
+        entry.profile.seen_speed
+        for entry, partner in zip(group, reversed(group), strict=True)
+        if entry.profile is not None and entry.profile.seen_beside == partner.job.id
+    ]
+    told = [speed for speed in speeds if speed is not None]
+    return (sum(told) / len(told), min(promised)) if told else None
 
 
 def _kind(job: Job) -> Kind:
@@ -88,8 +112,3 @@ def _kind(job: Job) -> Kind:
 
 def _shares(job: MuriJob) -> tuple[float, ...]:
     return tuple(time / job.solo_s for time in job.stages)
-
-
-def _seen(entry: Running, partner: Running) -> float | None:
-    profile = entry.profile
-    return profile.seen_speed if profile is not None and profile.seen_beside == partner.job.id else None
