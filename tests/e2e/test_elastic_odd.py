@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,6 +136,30 @@ def test_the_cluster_changes_in_mid_resize(box: Box, lucidd: Lucidd) -> None:
     broken.start_slurmctld()
     box.wait_ended(second, limit_s=120)
     well(box, jobs, second, 400)
+
+
+def test_a_job_whose_nodes_have_different_numbers_of_gpus_knows_how_many_it_has(box: Box, lucidd: Lucidd) -> None:
+    """Five GPUs on two nodes of four: its report would say eight, were they counted by its first node."""
+    rigid = [box.sbatch("-p", "vc-a", "--gres=gpu:3", script="sleep 1000")]
+    box.wait("it runs", lambda: box.state(rigid[0]) == "RUNNING", 30)
+    jobs = Elastics(box)
+    number = jobs.submit("-p", "vc-a", epochs=40, size="1-5")
+    box.wait("it has all that is left", lambda: _last_size(jobs, number) == 5 or box.state(number) in OVER, 60)
+    print(lucidd.ctl("explain", number), jobs.sizes(number))
+    assert box.job(number)["node_count"]["number"] == 2
+    told = box.root / f"run/lucid-reports/{number}.json"
+    box.wait("it has reported", lambda: 5 in {gpus for gpus, _ in json.loads(told.read_text())["epoch_s"]}, 60)
+    box.run("scancel", *rigid)
+    box.wait_ended(number, limit_s=150)
+    assert box.state(number) == "COMPLETED"
+    assert {gpus for gpus, _ in json.loads(told.read_text())["epoch_s"]} <= set(range(1, 6))
+    own_s = jobs.gpu_s(number)
+    print("sizes", jobs.sizes(number), "GPU-seconds by its own clock", own_s)
+
+
+def _last_size(jobs: Elastics, number: str) -> int:
+    path = jobs.box.root / "tmp" / f"{number}_4294967294.out"
+    return (jobs.sizes(number) or [0])[-1] if path.exists() else 0
 
 
 ODD = {
