@@ -24,8 +24,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def figures(runs: int) -> Iterator[Figure]:
-    """One run of a minute: CPU seconds by /proc over wall seconds, peak resident memory, bytes of samples a day."""
+    """Reading control groups; then one run of a minute: CPU seconds by /proc over wall seconds, peak resident memory,
+    bytes of samples a day."""
     del runs  # a minute at 1 Hz is sixty runs of a round
+    for version, what in ((2, "cgroup/v2"), (1, "cgroup/v1, 10 processes each")):
+        name = f"control groups of 8 jobs at 1 Hz ({what}): CPU"
+        yield Figure(name, _groups_cpu(version), "% of a core", at_most=0.2)
     if shutil.which("cc") is None:
         raise Absent("no C compiler (cc), which builds the emulated driver")
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -67,6 +71,36 @@ def figures(runs: int) -> Iterator[Figure]:
 
     yield Figure("samples of a job on 8 GPUs at 1 Hz: a day", 86_400 * record_size(8) / 2**20, "MiB", at_most=20)
     yield Figure("samples of these 8 jobs at 1 Hz: a day", grown / took * 86_400 / 2**20, "MiB", at_most=20)
+
+
+def _groups_cpu(version: int) -> float:
+    """Of a core in percent, on folders made up here: what the kernel does when it is asked is not in it."""
+    from lucid.node.host import Host
+
+    with tempfile.TemporaryDirectory() as name:
+        proc, groups = Path(name, "proc"), Path(name, "cgroup")
+        for job in range(8):
+            pids = [1000 * job + at for at in range(100, 110)]
+            inside = f"slurm/job_{job}/step_0"
+            for kind in ("",) if version == 2 else ("freezer", "cpuacct", "cpuset"):
+                folder = groups / kind / inside
+                folder.mkdir(parents=True)
+                (folder / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+                (folder.parent / "cpu.stat").write_text("usage_usec 5\nuser_usec 1\nsystem_usec 4\n")
+                (folder.parent / "cpuacct.usage").write_text("5\n")
+                (folder.parent / "io.pressure").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n")
+                (folder.parent / "cpuset.cpus").write_text("0-7\n")
+            for pid in pids:
+                (proc / str(pid)).mkdir(parents=True)
+                lines = "0::/" if version == 2 else "3:freezer:/X\n2:cpuacct:/X\n1:cpuset:/"
+                (proc / str(pid) / "cgroup").write_text(lines.replace("X", inside) + inside + "\n")
+                (proc / str(pid) / "stat").write_text(Path("/proc/self/stat").read_text())
+        host, rounds = Host(proc, groups), 200
+        began = time.process_time()
+        for second in range(rounds):
+            for job in range(8):
+                host.use(str(job), str(job), (1000 * job + 100,), float(second))
+        return 100.0 * (time.process_time() - began) / rounds
 
 
 def _cpu_s(pid: int) -> float:

@@ -30,7 +30,7 @@ MOST_PROFILE = 64
 """Most rows of step times kept; the oldest goes first."""
 STAGES = ("storage", "cpu", "gpu", "network", "iteration")
 """Of one iteration alone, in seconds; lucid_turns.py measures them."""
-AGENT = ("batch_range", "atomic_range", "accumulation", "step_model", "gradient")
+AGENT = ("batch_range", "atomic_range", "accumulation", "step_model", "gradient", "in_turns")
 """What an agent inside the job tells besides: replaced as a whole by its newest value."""
 
 
@@ -102,7 +102,8 @@ def report(epochs=None, epoch_s=None, gpus=None, loss=None, batch=None, folder=N
     ``agent``: ``profile``, rows [nodes, GPUs, samples a GPU a pass, seconds of a pass without a step, seconds of the
     last pass of a step]; ``batch_range``, [initial, largest] total batch; ``atomic_range``, [fewest, most] samples a
     GPU a pass; ``accumulation``, may several passes make a step; ``step_model``, Pollux's seven parameters;
-    ``gradient``, [squared norm, variance] at the initial batch size.
+    ``gradient``, [squared norm, variance] at the initial batch size; ``in_turns``, [seconds of an iteration beside
+    others, jobs that take turns], empty where there are none.
     """
     path = path_of(folder, job)
     if path is None:

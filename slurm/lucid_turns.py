@@ -79,11 +79,15 @@ class Turns:
         self._waits = collections.deque(maxlen=_ALLOWED)
         self._spent = [0.0] * len(members.RESOURCES)
         self._waited_s, self._began_s = 0.0, time.monotonic()
+        self._rounds, self._of = collections.deque(maxlen=KEPT), 0
         self._reported, self._reported_s = None, float("-inf")
         self.iterations = 0
         """Iterations done."""
         self.stages = None
         """Seconds in each stage and of an iteration, alone: medians. None before they are known."""
+        self.in_turns = None
+        """Seconds of an iteration beside others, waiting included, and how many jobs take turns: a median. None while
+        this job takes no turns with others, or not for long enough."""
         self.waited_s = 0.0
         """Seconds waited for turns so far."""
         weakref.finalize(self, _leave, self._held, self._pid)  # at the end of the process, too
@@ -126,6 +130,7 @@ class Turns:
             self._rows.append((*self._spent, max(now - self._began_s - self._waited_s, 0.0)))
         if self._group is not None:
             self._waits.append(self._waited_s)
+        self._saw_round(now - self._began_s)
         self._spent = [0.0] * len(members.RESOURCES)
         self._waited_s, self._began_s = 0.0, now
         if self._rows and (len(self._rows) < EVERY or self.iterations % EVERY == 0):
@@ -133,6 +138,15 @@ class Turns:
             self.stages = {name: _median([row[at] for row in self._rows]) for at, name in names}
         self._guarded(self._stepped)
         self._tell_lucid(now)
+
+    def _saw_round(self, took_s):
+        if self.members != self._of:  # somebody came or went within it
+            self._rounds.clear()
+            self._of, self.in_turns = self.members, None
+        elif self._of > 1:
+            self._rounds.append(took_s)
+            if len(self._rounds) >= 2 * EVERY and self.iterations % EVERY == 0:
+                self.in_turns = _median(self._rounds), self._of
 
     def pause(self):
         """The others do not wait for this job until its next stage: for what takes long, such as a validation."""
@@ -222,11 +236,12 @@ class Turns:
     def _tell_lucid(self, now):
         if not self._report or len(self._rows) < EVERY or now - self._reported_s < REPORT_S:
             return
-        values = tuple(self.stages.values())
+        in_turns = list(self.in_turns or ())
+        values = (*self.stages.values(), *in_turns)
         if self._reported is not None and not _differ(self._reported, values):
             return
         self._reported, self._reported_s = values, now
-        if lucid_report.path_of() is not None and not lucid_report.report(stages=self.stages):
+        if lucid_report.path_of() is not None and not lucid_report.report(stages=self.stages, in_turns=in_turns):
             self._report = False
 
 
@@ -255,7 +270,7 @@ def _median(values):
 
 def _differ(before, after):
     pairs = zip(before, after)  # noqa: B905 - strict= needs Python 3.10
-    return any(abs(a - b) > CHANGED * max(a, b) and abs(a - b) > 1e-3 for a, b in pairs)
+    return len(before) != len(after) or any(abs(a - b) > CHANGED * max(a, b) and abs(a - b) > 1e-3 for a, b in pairs)
 
 
 def _leave(held, pid):

@@ -260,6 +260,18 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         f"{'takes' if r else 'would take'} turns in a group of {r.jobs} ({r.group}): "
         f"a round takes {r.period_s:.3g} s, one after the other {r.alone_s:.3g} s"
     ),
+    "Overlaps": lambda r: (
+        f"{'shares' if r else 'would share'} its GPUs ({r.group}): both want the same resource {r.conflict:.0%} "
+        + (
+            f"of the time, so expected at {r.speed:.0%} of full speed"
+            if r
+            else f"of the time, more than {r.most:.0%}"
+        )
+    ),
+    "SlowBefore": lambda r: (
+        f"does not share its GPUs ({r.group}): such a group was seen at {r.seen:.0%} of full speed, "
+        f"expected {r.promised:.0%}"
+    ),
     "Reserved": _reserved,
     "LargeShare": _large_share,
     "Quota": quota,

@@ -8,7 +8,7 @@ from enum import StrEnum
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.prediction import StageTimes
 
-__all__ = ["Elastic", "Ended", "Job", "JobProfile", "Pending", "Progress", "Running", "Stage", "Work"]
+__all__ = ["Elastic", "Ended", "Job", "JobProfile", "Pending", "Progress", "Running", "Stage", "TimeShares", "Work"]
 
 
 class Stage(StrEnum):
@@ -109,6 +109,19 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeShares:
+    """What a job alone on its GPUs does with its time, as measured from outside (lucid.profiler.shares): the shares
+    (0-1) of its time at work in which it waited for storage, computed on CPUs, and computed on GPUs. They sum to less
+    than 1 where it waited for something else, to more where it does two of them at once. ``storage`` is ``None``
+    where its node does not tell, ``storage_by`` says by what it was measured. Use of the network is not measured."""
+
+    storage: float | None
+    cpu: float
+    gpu: float
+    storage_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobProfile:
     """What sampling one job alone showed, averaged over its GPUs.
 
@@ -138,6 +151,8 @@ class JobProfile:
     """Normalised speed at which the job was seen to run (1 = as fast as alone; lucid.profiler.watch) …"""
     seen_beside: str | None = None
     """… beside this job; says nothing once the partner is another."""
+    shares: TimeShares | None = None
+    """Of a job on one node whose control group is known there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +218,9 @@ class Running:
     go by their own settings."""
     stages: StageTimes | None = None
     """As of a pending job."""
+    in_turns: tuple[float, int] | None = None
+    """What it reported of its group: seconds of one iteration, waiting for turns included, and how many jobs take
+    turns there."""
 
     @property
     def gpus(self) -> int:

@@ -38,12 +38,15 @@ class StageTimes:
 
     ``times_s``: seconds on each resource, in the order in which an iteration passes them (storage, CPU, GPU,
     network; or data, GPU, network where loading was not taken apart). ``iteration_s``: seconds of the whole
-    iteration. ``start_s``: seconds from a start, or a restart, to the first iteration.
+    iteration. ``start_s``: seconds from a start, or a restart, to the first iteration. ``outside``: these are shares
+    of its time that its node measured, of an iteration of 1; such a job calls nothing that would make it wait for its
+    turn.
     """
 
     times_s: tuple[float, ...]
     iteration_s: float
     start_s: float = 0.0
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from lucid.core.job import JobProfile
 from lucid.core.ports import GpuMetrics
 from lucid.core.readings import GpuLost, GpuProcess, GpuReading
 from lucid.errors import MetricsError
+from lucid.node.host import Host
 from lucid.node.jobs import JobSpec
 from lucid.node.owners import Owners
 from lucid.profiler.samples import GpuSample
@@ -39,6 +40,8 @@ _OFTEN_S, _SELDOM_S, _YOUNG_S = 10.0, 60.0, 900.0
 """A summary every 10 s in a job's first quarter of an hour (its profiling run is over by then), then every minute."""
 _MOST_NOTES: Final = 20
 _LONGEST_NOTE: Final = 200
+_MOST_PIDS: Final = 16
+"""Of a job, to find its control group by."""
 _MPS_DIR: Final = Path(os.environ.get("LUCID_MPS_DIR", "/run/lucid-mps"))
 """Where slurm/mps keeps its state."""
 
@@ -53,8 +56,8 @@ class _Watched:
     gpus: tuple[str, ...] = ()
     due_s: float = 0.0
     partner: str | None = None
-    last_partner: str | None = None
-    """The present one, or the one before: what was seen of that pair is kept."""
+    partners: tuple[str, ...] = ()
+    """Those present, or those before: what was seen beside them is kept."""
     partner_since_s: float = 0.0
     alone: JobProfile | None = None
     """The job's profile alone, of this run or an earlier one."""
@@ -80,6 +83,7 @@ class Sampler:
         owners: Owners | None = None,
         log: Callable[[str], None] = lambda _: None,
         mps: Path = _MPS_DIR,
+        host: Host | None = None,
     ) -> None:
         self._metrics = metrics
         self._spool = spool
@@ -89,6 +93,7 @@ class Sampler:
         self._owners = owners or Owners()
         self._log = log
         self._mps = mps
+        self._host = host or Host()
         self._watched: dict[str, _Watched] = {}
         self._by_index: dict[str, str] = {}
 
@@ -107,6 +112,7 @@ class Sampler:
                 self._begin(spec, now_s)
             elif watched.spec != spec:
                 watched.spec = spec
+        self._host.forget_all_but(self._watched)
         if self._watched:
             self._sample(now_s)
         for watched in self._watched.values():
@@ -177,11 +183,10 @@ class Sampler:
         for job, watched in self._watched.items():
             if not watched.gpus:
                 continue  # not on any GPU yet
-            partners = [other for other in sharing[watched.gpus[0]] if other != job]
-            partner = partners[0] if partners else None
-            if partner is not None and partner != watched.last_partner:
-                watched.last_partner, watched.partner_since_s = partner, now_s
-            watched.partner = partner
+            partners = tuple(other for other in sharing[watched.gpus[0]] if other != job)
+            if partners and partners != watched.partners:
+                watched.partners, watched.partner_since_s = partners, now_s
+            watched.partner = partners[0] if partners else None
             parts = [
                 self._part(watched, readings.get(uuid), owned.get((uuid, job), ()), len(sharing[uuid]) > 1)
                 for uuid in watched.gpus
@@ -193,7 +198,10 @@ class Sampler:
                 self._log(str(error))
                 continue
             watched.meter.add(watched.gpus, sample)
-            point = point_of(sample, self._interval_s)
+            pids = [p.pid for uuid in watched.gpus for p in owned.get((uuid, job), ())]
+            number = watched.spec.slurm_id or job
+            host = self._host.use(job, number, [*watched.spec.pids, *pids][:_MOST_PIDS], now_s)
+            point = point_of(sample, self._interval_s, host)
             if point is not None:
                 watched.series.add(point)
 
@@ -295,7 +303,8 @@ class Sampler:
             workload=watched.spec.workload,
         )
         watched.alone = found.profile or watched.alone
-        beside = self._watched.get(watched.partner or "")
+        # beside two others, a card's readings do not tell how fast anybody runs
+        beside = self._watched.get(watched.partner or "") if len(watched.partners) == 1 else None
         found = with_partner(found, watched.alone, None if beside is None else beside.alone)
         return replace(found, use=watched.meter.uses)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from lucid.core.job import TimeShares
 from lucid.profiler.samples import GpuSample, Sample
+from lucid.profiler.shares import HostUse, mean_shares, shares_in
 
 __all__ = ["Point", "Series", "mean_of", "point_of"]
 
@@ -16,7 +18,8 @@ class Point:
 
     ``gpu_util``, ``mem_util`` and ``mem_mib`` are the job's own where it shares its GPUs (``None`` where that
     cannot be told), the card's where it is alone; the fields named ``card`` and the two last are the cards'.
-    ``step_s``: the time that the point stands for.
+    ``step_s``: the time that the point stands for. ``shares``: what the job did with it, where it was alone and its
+    node tells.
     """
 
     at_s: float
@@ -30,6 +33,7 @@ class Point:
     card_mib: float | None = None
     sm_active: float | None = None
     dram_active: float | None = None
+    shares: TimeShares | None = None
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
@@ -42,11 +46,17 @@ def _most(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def point_of(sample: Sample, step_s: float = 1.0) -> Point | None:
-    """The point of one sample; ``None`` where no GPU of the job could be read."""
+def point_of(sample: Sample, step_s: float = 1.0, host: HostUse | None = None) -> Point | None:
+    """The point of one sample; ``None`` where no GPU of the job could be read. ``host``: what the job did on its node
+    in the meantime, where that is known."""
     seen = [gpu for gpu in sample.gpus if not gpu.lost]
     if not seen:
         return None
+    # the GPU that worked most: a pipeline is at work on its GPUs as long as it is on any
+    most = _most(gpu.gpu_util for gpu in seen)
+    shares = None
+    if host is not None and most is not None and not any(gpu.shared for gpu in seen):
+        shares = shares_in(host, most / 100.0)
     return Point(
         sample.at_s,
         step_s,
@@ -59,6 +69,7 @@ def point_of(sample: Sample, step_s: float = 1.0) -> Point | None:
         _most(gpu.mem_mib for gpu in seen),
         mean_of(gpu.sm_active for gpu in seen),
         mean_of(gpu.dram_active for gpu in seen),
+        shares,
     )
 
 
@@ -81,6 +92,7 @@ def _joined(first: Point, second: Point) -> Point:
         _most(p.card_mib for p in pair),
         mean_of(p.sm_active for p in pair),
         mean_of(p.dram_active for p in pair),
+        mean_shares([(p.step_s, p.shares) for p in pair]),
     )
 
 

@@ -23,6 +23,7 @@ from lucid.profiler.shape import (
     steadiness,
     warm_up,
 )
+from lucid.profiler.shares import mean_shares
 from lucid.profiler.use import GpuUse
 
 __all__ = ["FORETELL_S", "LEAST_WORK_S", "Phase", "Spell", "Summary", "merged_profile", "summarise"]
@@ -198,6 +199,7 @@ def _alone(points: Sequence[Point], amp: bool | None, workload: str) -> _Alone:
         sm_active=mean_of(point.sm_active for point in work),
         dram_active=mean_of(point.dram_active for point in work),
         mem_growing=bool(trend and trend.growing),
+        shares=mean_shares([(point.step_s, point.shares) for point in work], LEAST_WORK_S),
     )
     return _Alone(profile, warm_up_s, steady, trend, phases, spell)
 

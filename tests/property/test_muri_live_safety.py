@@ -13,12 +13,18 @@ from lucid.core.job import Job, JobProfile, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.prediction import StageTimes
+from lucid.core.reason import Overlaps
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.check import check_partition
 from lucid.orchestrator.placement import consolidated
 
 
-def a_job(rng: random.Random, at: int) -> Job:
+def a_job(rng: random.Random, at: int, willing: bool) -> Job:
+    if willing:
+        return Job(
+            f"j{at}", VC, rng.choice([1, 1, 2]), float(rng.randrange(100)), at, user="ada", takes_turns=True,
+            time_limit_s=rng.choice([None, 5e3]),
+        )  # fmt: skip
     return Job(
         f"j{at}", VC, rng.choice([1, 1, 1, 2, 4, 8]), float(rng.randrange(100)), at,
         user=rng.choice(["ada", "eve"]), cpus=rng.choice([0, 1, 4]), mem_mib=rng.choice([0, 1000, 30000]),
@@ -30,6 +36,10 @@ def a_job(rng: random.Random, at: int) -> Job:
 def stages(rng: random.Random) -> StageTimes | None:
     if rng.random() < 0.2:
         return None
+    if rng.random() < 0.4:
+        some = (rng.random(), rng.random(), rng.random())
+        shares = rng.choice([(0.9, 0.05, 0.0), (0.0, 0.9, 0.1), (0.0, 0.05, 0.95), (1.0, 1.0, 1.0), some])
+        return StageTimes((*shares, 0.0), 1.0, outside=True)
     times = tuple(rng.choice([0.0, 1e-6, 0.1, 1.0, 1e5]) for _ in range(4))
     return StageTimes(times, min(max(sum(times) * rng.random(), *times), sum(times))) if any(times) else None
 
@@ -40,10 +50,10 @@ def cluster(rng: random.Random) -> tuple[Partition, dict[str, StageTimes | None]
         Node(f"n{i}", rng.choice([1, 2, 4]), cpus=16, mem_mib=64000, available=rng.random() < 0.9, slots=count)
         for i, count in enumerate(slots)
     ]
-    jobs = [a_job(rng, at) for at in range(rng.randrange(1, 25))]
-    peaks = {
-        job.id: None if rng.random() < 0.2 else JobProfile(9.0, 9.0, rng.choice([10.0, 5e3, 9e4])) for job in jobs
-    }
+    willing = rng.random() < 0.5  # in these scenes most may share
+    jobs = [a_job(rng, at, willing) for at in range(rng.randrange(1, 25))]
+    sizes = [10.0] if willing else [10.0, 5e3, 9e4]
+    peaks = {job.id: None if rng.random() < 0.2 else JobProfile(9.0, 9.0, rng.choice(sizes)) for job in jobs}
     empty = part(machines)
     ledger, running, waiting = Ledger(empty), list[Running](), list[Pending]()
     for job in jobs:
@@ -74,7 +84,8 @@ def test_plans_are_safe_and_touch_nobody_that_runs(seed: int) -> None:
         e.job.id: replace(guess(rng.choice([1.0, 1e3, 1e7])).within(e.job.time_limit_s), stages=known[e.job.id])
         for e in entries
     }
-    planner = policy(rng.choice(["muri-s", "muri-l"]), packing={"same_user_only": True}, muri={"patience_s": 80.0})
+    muri = {"patience_s": rng.choice([80.0, 1e6])}
+    planner = policy(rng.choice(["muri-s", "muri-l"]), packing={"same_user_only": True}, muri=muri)
     seen = snap(100.0, partition, predictions=guesses)
     made = planner.plan(seen).partitions[VC]
     check_partition(partition, made, planner.group_limit)  # type: ignore[attr-defined]
@@ -92,5 +103,26 @@ def test_plans_are_safe_and_touch_nobody_that_runs(seed: int) -> None:
             assert len(decision.placement) == 1
             (node,) = [node for node in partition.nodes if node.name == decision.placement[0].node]
             assert len(members) <= node.slots
-    again = policy(planner.name, packing={"same_user_only": True}, muri={"patience_s": 80.0}).plan(seen)
+            if any(found.outside for m in members if (found := known[m.job.id]) is not None):
+                assert len(members) == 2
+                test = next(item for item in decision.reasons if isinstance(item, Overlaps))
+                assert test
+                assert set(test.group.split()) == set(decision.group)
+    again = policy(planner.name, packing={"same_user_only": True}, muri=muri).plan(seen)
     assert again.partitions[VC].decisions == made.decisions, "a plan follows from its snapshot"
+
+
+def test_the_random_scenes_make_groups_and_pairs_from_outside() -> None:
+    """Else the rules above hold because there is nothing to hold them to."""
+    pairs, largest = 0, 0
+    for seed in range(150):
+        partition, known = cluster(random.Random(seed))
+        entries: tuple[Pending | Running, ...] = (*partition.pending, *partition.running)
+        guesses = {e.job.id: replace(guess(1e3).within(e.job.time_limit_s), stages=known[e.job.id]) for e in entries}
+        made = policy("muri-l", muri={"patience_s": 1e6}).plan(snap(100.0, partition, predictions=guesses))
+        for action in made.partitions[VC].actions:
+            if isinstance(action.decision, Start | Regroup):
+                pairs += any(isinstance(item, Overlaps) for item in action.decision.reasons)
+                largest = max(largest, len(action.decision.group))
+    assert pairs > 20
+    assert largest > 2

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import lucid_turns
-from lucid.adapters.slurm.reports import progress_of
+from lucid.adapters.slurm.reports import progress_of, said_in
 from lucid.systems.muri.interleave import best_ordering
 from lucid_job import members
 from turns_box import PYTHON, REPO, Box, overlaps, sequences
@@ -355,3 +355,35 @@ def job(program: str, box: Box, **environ: str) -> subprocess.Popen[str]:
         [PYTHON, "-B", "-c", HEAD + program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, env={"PATH": os.environ["PATH"], "LUCID_TURNS": str(box.folder), **environ},
     )  # fmt: skip
+
+
+BESIDE = """
+lucid_turns.REPORT_S = 0.0
+turns = lucid_turns.Turns()
+end = time.monotonic() + float(os.environ["SECONDS_"])
+while time.monotonic() < end:
+    with turns.gpu():
+        time.sleep(0.02)
+    turns.step()
+    if turns.in_turns is not None:
+        print(json.dumps([turns.in_turns, turns.stages["iteration"]]), flush=True)
+"""
+
+
+def test_a_job_reports_what_an_iteration_takes_beside_others(tmp_path: Path, box: Box) -> None:
+    """Two jobs of one resource take twice as long together; the iteration alone stays what it was."""
+    both = {"LUCID_REPORTS": str(tmp_path), "SLURM_JOB_ID": "7", "SECONDS_": "4"}
+    with job(BESIDE, box, **both) as one, job(BESIDE, box, **{**both, "SLURM_JOB_ID": "8", "SECONDS_": "2.5"}) as two:
+        out, err = one.communicate(timeout=60)
+        two.communicate(timeout=60)
+    assert err == ""
+    lines = [json.loads(line) for line in out.splitlines()]
+    (took_s, count), alone_s = lines[len(lines) // 2]
+    assert count == 2
+    assert 0.018 < alone_s < 0.035
+    assert took_s > 1.5 * alone_s
+    said = said_in((tmp_path / "8.json").read_bytes())
+    assert said.in_turns is not None
+    assert said.in_turns[1] == 2
+    assert said.stages is not None
+    assert said_in((tmp_path / "7.json").read_bytes()).in_turns is None, "it was alone again at its end"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 
 from builders import LIGHT, VC, at, guess, kinds, nodes, part, policy, reason, runs, snap, waits
+from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Regroup, Start
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.node import Node
 from lucid.core.prediction import StageTimes
-from lucid.core.reason import BehindHead, Interleaved
+from lucid.core.reason import BehindHead, Interleaved, Overlaps, SlowBefore
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.check import SafetyCheck, check_partition
 
@@ -145,6 +147,10 @@ def test_jobs_on_several_nodes_stay_alone() -> None:
     machines = slots(4, 2, 1)
     _, made = plan(machines, [running("a", "n1:0 n2:0"), waiting("b", 2)], FOUR)
     assert not made.actions
+    spread = waiting("b", 2)
+    spread = replace(spread, job=replace(spread.job, min_nodes=2))
+    _, made = plan(slots(4, 1, 2), [running("a", "n1:0-1"), spread], FOUR)
+    assert not made.actions
     _, made = plan(machines, [waiting("a", 2), waiting("b", 2)], FOUR)
     assert [(d.slots, d.group) for d in made.decisions.values() if isinstance(d, Start)] == [(False, ())]
 
@@ -241,3 +247,212 @@ def test_a_job_that_waits_for_a_node_to_come_back_holds_nobody_up() -> None:
     _, made = plan(machines, entries, FOUR, now_s=5000.0, muri={"patience_s": 1000.0})
     assert isinstance(made.decisions["z"], Hold)
     assert groups(made) == {frozenset("ab")}
+
+
+def shares(storage: float, cpu: float, gpu: float) -> StageTimes:
+    """As a node measured them."""
+    return StageTimes((storage, cpu, gpu, 0.0), 1.0, outside=True)
+
+
+LOADS, COMPUTES = shares(0.75, 0.1, 0.15), shares(0.02, 0.08, 0.9)
+
+
+@pytest.mark.parametrize("slots_", [2, 4])
+def test_jobs_known_from_outside_make_pairs_and_nothing_larger(slots_: int) -> None:
+    stages = {"a": LOADS, "b": COMPUTES, "c": shares(0.0, 0.8, 0.1), "d": NET}
+    _, made = plan(slots(slots_), [waiting(name) for name in "abcd"], stages)
+    assert groups(made) == {frozenset("ab")}, "the best pair for the first of them"
+    found = reason(made.decisions["b"], Overlaps)
+    assert found.group == "a b"
+    assert found.conflict == pytest.approx(0.75 * 0.02 + 0.1 * 0.08 + 0.15 * 0.9)
+    assert found.speed == pytest.approx(1 / 1.158)
+
+
+def test_jobs_known_from_outside_that_are_bound_by_the_same_resource_do_not_share() -> None:
+    stages = {"a": COMPUTES, "b": shares(0.1, 0.1, 0.7), "c": shares(0.0, 0.2, 0.6)}
+    _, made = plan(slots(4), [running("a", "n1:0"), waiting("b"), waiting("c")], stages)
+    assert not made.actions
+    assert reason(made.decisions["b"], Overlaps).conflict > 1 / 3
+
+
+@pytest.mark.parametrize("who", ["runs", "waits"])
+def test_one_that_calls_turns_and_one_that_does_not_are_a_pair_by_shares(who: str) -> None:
+    """Nobody enforces an order, so the one that reports seconds counts by its shares, too."""
+    seconds = StageTimes((0.1, 0.4, 4.5, 0.0), 5.0)
+    stages = {"a": LOADS, "b": seconds} if who == "runs" else {"a": seconds, "b": LOADS}
+    entries = [running("a", "n1:0"), waiting("b"), waiting("c")]
+    _, made = plan(slots(4), entries, {**stages, "c": CPU})
+    assert groups(made) == {frozenset("ab")}
+    assert reason(made.decisions["b"], Overlaps).conflict == pytest.approx(0.75 * 0.02 + 0.1 * 0.08 + 0.15 * 0.9)
+
+
+def test_nobody_known_from_outside_joins_a_group_that_takes_turns() -> None:
+    entries = [running("a", "n1:0", "ab"), running("b", "n1:0", "ab"), waiting("c"), waiting("d")]
+    _, made = plan(slots(4), entries, {"a": STORE, "b": CPU, "c": shares(0.0, 0.1, 0.9), "d": GPU})
+    assert groups(made) == {frozenset("abd")}
+    assert isinstance(made.decisions["c"], Hold)
+
+
+def test_a_pair_from_outside_is_joined_by_nobody() -> None:
+    entries = [running("a", "n1:0", "ab"), running("b", "n1:0", "ab"), waiting("c")]
+    for stages in ({"a": LOADS, "b": COMPUTES, "c": NET}, {"a": LOADS, "b": GPU, "c": NET}):
+        _, made = plan(slots(4), entries, stages)
+        assert not made.actions
+
+
+def test_a_larger_group_of_which_one_is_known_only_from_outside_by_now_stays_as_it_is() -> None:
+    """As after a restart of lucidd, where a report can no longer be read."""
+    three = [running(name, "n1:0", "abc") for name in "abc"]
+    _, made = plan(slots(4), [*three, waiting("d")], {**FOUR, "a": LOADS})
+    assert not made.actions
+
+
+def test_waits_for_nobody_knows_what_count_as_waits_for_storage() -> None:
+    """A job that streams its data shows as idle: two of them may wait for the same network."""
+    idle = shares(0.0, 0.1, 0.2)
+    _, made = plan(slots(4), [running("a", "n1:0"), waiting("b")], {"a": idle, "b": LOADS})
+    assert not made.actions
+    _, made = plan(slots(4), [running("a", "n1:0"), waiting("b")], {"a": idle, "b": COMPUTES})
+    assert groups(made) == {frozenset("ab")}
+
+
+def test_a_member_that_would_reach_its_time_limit_is_not_slowed_from_outside_either() -> None:
+    limited = waiting("b")
+    limited = replace(limited, job=replace(limited.job, time_limit_s=1050.0))
+    _, made = plan(slots(4), [running("a", "n1:0"), limited], {"a": LOADS, "b": COMPUTES})
+    assert not made.actions
+    limited = replace(limited, job=replace(limited.job, time_limit_s=1300.0))
+    _, made = plan(slots(4), [running("a", "n1:0"), limited], {"a": LOADS, "b": COMPUTES})
+    assert groups(made) == {frozenset("ab")}, "1,000 s take 1,158"
+
+
+def test_a_job_that_fits_in_no_group_takes_nobodys_place() -> None:
+    """With a place for one, the first in line is bound by the same resource as the job that runs."""
+    _, made = plan(
+        slots(4), [running("a", "n1:0"), waiting("b"), waiting("c")], {"a": COMPUTES, "b": COMPUTES, "c": LOADS}
+    )
+    assert groups(made) == {frozenset("ac")}
+    assert isinstance(made.decisions["b"], Hold)
+    _, made = plan(slots(2), [running("a", "n1:0"), waiting("b"), waiting("c")], {"a": GPU, "b": GPU, "c": NET})
+    assert groups(made) == {frozenset("ac")}
+
+
+def seen_at(speed: float, *names: str) -> list[Running]:
+    """A pair that runs, as its sampler saw it."""
+    return [
+        running(name, "n1:0", names, profile=replace(LIGHT, seen_speed=speed, seen_beside=other))
+        for name, other in zip(names, reversed(names), strict=True)
+    ]
+
+
+def after(
+    entries: Sequence[Pending | Running], stages: dict[str, StageTimes], memory: object, at_s: float = 200.0
+) -> PartitionPlan:
+    """The next plan, with what the one before left; over a restart of lucidd, too."""
+    kept = noun_from_json(json.loads(json.dumps(noun_to_json({VC: memory}))))
+    waits_ = [entry for entry in entries if isinstance(entry, Pending)]
+    partition = part(slots(2), waits_, [entry for entry in entries if isinstance(entry, Running)])
+    guesses = {e.job.id: replace(guess(1000.0), stages=stages[e.job.id]) for e in entries}
+    return policy("muri-l").plan(replace(snap(at_s, partition, predictions=guesses), memory=kept)).partitions[VC]
+
+
+def named(name: str, kind: str, where: str = "") -> Any:
+    """A job of a kind: jobs of one name."""
+    entry = running(name, where) if where else waiting(name)
+    return replace(entry, job=replace(entry.job, name=kind))
+
+
+def kinds_of(pair: list[Running], *names: str) -> list[Running]:
+    return [replace(entry, job=replace(entry.job, name=name)) for entry, name in zip(pair, names, strict=True)]
+
+
+@pytest.mark.parametrize("stages", [{"a": LOADS, "b": COMPUTES}, {"a": NET, "b": GPU}])
+def test_a_pair_that_was_much_slower_than_promised_is_not_made_again(stages: dict[str, StageTimes]) -> None:
+    """Nobody of it is stopped. Pairs that call turns are seen, too."""
+    pair = kinds_of(seen_at(0.4, "a", "b"), "load", "train")
+    first = after(pair, stages, None)
+    assert not first.actions
+    memory = first.memory
+    later = [named("c", "train", "n1:0"), named("d", "load")]
+    known = {"c": stages["b"], "d": stages["a"]}
+    made = after(later, known, memory, 300.0)
+    assert not made.actions
+    found = reason(made.decisions["d"], SlowBefore)
+    assert (found.group, found.seen) == ("c d", 0.4)
+    assert made.memory == memory
+    assert groups(after([named("c", "train", "n1:0"), named("d", "other")], known, memory)) == {frozenset("cd")}
+    assert groups(after(later, known, memory, 40 * 86400.0)) == {frozenset("cd")}, "after a month it is tried again"
+    assert isinstance(memory, tuple)
+    assert not groups(after(later, known, (*memory, "rubbish")))
+    assert groups(after(later, known, "rubbish")) == {frozenset("cd")}
+
+
+def test_a_pair_of_kinds_that_do_something_else_by_now_is_made_again() -> None:
+    pair = kinds_of(seen_at(0.4, "a", "b"), "load", "train")
+    memory = after(pair, {"a": LOADS, "b": COMPUTES}, None).memory
+    later = [named("c", "train", "n1:0"), named("d", "load")]
+    assert groups(after(later, {"c": COMPUTES, "d": shares(0.4, 0.5, 0.0)}, memory)) == {frozenset("cd")}
+    assert groups(after(later, {"c": COMPUTES, "d": shares(0.7, 0.15, 0.15)}, memory)) == set()
+
+
+def test_a_pair_that_is_as_fast_as_promised_or_not_seen_is_made_again() -> None:
+    later = [named("c", "train", "n1:0"), named("d", "load")]
+    known = {"c": COMPUTES, "d": LOADS}
+    stages = {"a": LOADS, "b": COMPUTES}
+    slow = after(kinds_of(seen_at(0.4, "a", "b"), "load", "train"), stages, None).memory
+    fast = after(kinds_of(seen_at(0.7, "a", "b"), "load", "train"), stages, slow).memory
+    assert groups(after(later, known, fast)) == {frozenset("cd")}, "it was forgotten"
+    unseen = kinds_of([running(name, "n1:0", "ab") for name in "ab"], "load", "train")
+    assert after(unseen, stages, None).memory is None
+    strangers = [replace(e, profile=replace(LIGHT, seen_speed=0.1, seen_beside="z")) for e in unseen]
+    assert after(strangers, stages, None).memory is None, "what was seen beside another says nothing"
+
+
+def test_what_was_seen_outlives_an_empty_cluster_and_is_bounded() -> None:
+    memory: object = None
+    for at_ in range(250):
+        pair = kinds_of(seen_at(0.3, "a", "b"), f"load{at_}", "train")
+        memory = after(pair, {"a": LOADS, "b": COMPUTES}, memory).memory
+    assert isinstance(memory, tuple)
+    assert len(memory) == 200
+    assert after([], {}, memory).memory == memory
+
+
+def took(round_s: float, count: int, *names: str) -> list[Running]:
+    """A group that runs, and what its members report of their turns."""
+    return [running(name, "n1:0", names, in_turns=(round_s, count)) for name in names]
+
+
+def four(*names: str, group: Sequence[Running] = ()) -> list[Running]:
+    return [replace(entry, job=replace(entry.job, name=name)) for entry, name in zip(group, names, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("round_s", "count", "slow"),
+    [
+        (20.0, 4, True),
+        (15.0, 4, False),  # 10.5 s each by the formula, with overhead 14.2
+        (20.0, 3, False),  # of when they were three
+    ],
+)
+def test_a_group_that_reports_slow_turns_is_not_made_again(round_s: float, count: int, slow: bool) -> None:
+    group = four("w", "x", "y", "z", group=took(round_s, count, *"abcd"))
+    memory = after(group, FOUR, None).memory
+    assert (memory is not None) is slow
+    kinds_ = dict(zip("efgh", "wxyz", strict=True))
+    again = [replace(e, job=replace(e.job, name=kinds_[e.job.id])) for e in map(waiting, "efgh")]
+    stages = dict(zip("efgh", FOUR.values(), strict=True))
+    guesses = {e.job.id: replace(guess(1000.0), stages=stages[e.job.id]) for e in again}
+    seen = replace(snap(300.0, part(slots(4), again), predictions=guesses), memory={VC: memory})
+    made = policy("muri-l").plan(seen).partitions[VC]
+    assert [len(found) for found in groups(made)] == [3 if slow else 4]
+    if slow:
+        (left,) = (d for d in made.decisions.values() if isinstance(d, Hold))
+        assert reason(left, SlowBefore).seen == pytest.approx(10.5 / 20.0)
+
+
+def test_one_members_word_alone_breaks_no_group() -> None:
+    group = took(15.0, 4, *"abcd")
+    group[0] = replace(group[0], in_turns=(1e6, 4))
+    silent = [group[0], *(replace(entry, in_turns=None) for entry in group[1:])]
+    assert after(silent, FOUR, None).memory is None

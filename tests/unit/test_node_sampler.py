@@ -97,6 +97,30 @@ def test_two_jobs_of_a_pair_are_told_apart(sampler: Sampler, source: Readings, t
     assert samples["a"][60].gpus[0].shared
 
 
+def test_in_a_group_of_three_nobody_knows_how_fast_each_runs(sampler: Sampler, source: Readings) -> None:
+    """What three do together on a card is not the work of two."""
+    jobs = [JobSpec(name, ("GPU-0",)) for name in "abc"]
+    for at, job in enumerate(jobs):  # each alone at first
+        source.now = {"GPU-0": GpuReading("GPU-0", 30, 20, 900, sm_active=20.0)}
+        ticks(sampler, [job], 100 * at, 60)
+        ticks(sampler, [], 100 * at + 60, 1)
+    source.now = {"GPU-0": GpuReading("GPU-0", 90, 60, 2700, sm_active=54.0)}
+    ticks(sampler, jobs, 300, 90)
+    found = sampler.summary("a").profile
+    assert found is not None
+    assert found.seen_speed is None
+    source.now = {"GPU-0": GpuReading("GPU-0", 60, 40, 1800, sm_active=36.0)}
+    ticks(sampler, jobs[:2], 390, 50)
+    found = sampler.summary("a").profile
+    assert found is not None
+    assert found.seen_speed is None, "not for long enough"
+    ticks(sampler, jobs[:2], 440, 30)
+    found = sampler.summary("a").profile
+    assert found is not None
+    assert found.seen_speed == pytest.approx(0.9)
+    assert found.seen_beside == "b"
+
+
 def test_beside_a_busy_partner_a_process_that_is_not_listed_did_nothing(sampler: Sampler, source: Readings) -> None:
     source.now = {
         "GPU-0": GpuReading("GPU-0", 90, 40, 900, processes=(GpuProcess(101, 400), GpuProcess(201, 400, 90, 40)))

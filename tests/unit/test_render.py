@@ -120,6 +120,15 @@ SAID: list[tuple[Reason, str]] = [
         "takes turns in a group of 2 (a b): a round takes 0.25 s, one after the other 0.4 s",
     ),
     (
+        why.Overlaps("a b", 0.25, 0.33),
+        "shares its GPUs (a b): both want the same resource 25% of the time, so expected at 80% of full speed",
+    ),
+    (
+        why.SlowBefore("a b", 0.55, 0.8),
+        "does not share its GPUs (a b): such a group was seen at 55% of full speed, expected 80%",
+    ),
+    (why.Overlaps("a b", 0.5, 0.33), "would share its GPUs (a b): both want the same resource 50% of the time, more"),
+    (
         why.Reserved("b", 60.0, 0.0, 2),
         "2 nodes kept for job b, which should have drained: no other job may start",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ import pytest
 
 from builders import LIGHT, at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node, unsealed
+from lucid.adapters.gpu.known_profiles import KnownProfiles
+from lucid.adapters.gpu.profiles import ProfileReading
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.reports import said_in
 from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import DaemonSettings, ElasticSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Regroup, Start
-from lucid.core.job import Running
+from lucid.core.job import Running, TimeShares
 from lucid.core.ports import Applied, Capability
 from lucid.core.prediction import StageTimes
 from lucid.core.reason import FairOrder
@@ -61,9 +64,25 @@ def test_an_iteration_is_not_shorter_than_its_longest_part_nor_longer_than_all_o
     assert (short.iteration_s, long.iteration_s) == (0.9, pytest.approx(1.2))
 
 
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ([0.5, 3], (0.5, 3)), ([1, 2], (1.0, 2)), ([], None), (None, None), (7, None), ([0.5], None),
+        ([0.5, 1], None), ([0.5, 5], None), ([0.5, 2.5], None), ([0.0, 2], None), ([-1, 2], None),
+        ([float("inf"), 2], None),
+        ([float("nan"), 2], None), (["1", 2], None), ([True, 2], None), ([1e9, 2], None), ([[], 2], None),
+    ],
+)  # fmt: skip
+def test_what_an_iteration_takes_in_turns_is_read_or_ignored(value: Any, found: tuple[float, int] | None) -> None:
+    said = said_in(json.dumps({"epochs": 3, "in_turns": value}).encode())
+    assert said.in_turns == found
+    assert said.progress.epochs == 3
+
+
 class Stage:
     def __init__(self, folder: Path, interleaves: bool = True, mps: bool = True) -> None:
         self.folder, self.interleaves, self.mps = folder, interleaves, mps
+        self.profiles = dict.fromkeys("abcdef", LIGHT)
         self.slurm = FakeSlurm([fake_node(name, "vc", slots=frozenset({4})) for name in ("n1", "n2")])
         self.store = SqliteStore(IN_MEMORY)
         lease = self.store.take_lease("test", 0.0, 1e9)
@@ -73,7 +92,7 @@ class Stage:
 
     def restart(self) -> None:
         self.cluster = SlurmCluster(
-            self.slurm, self.store, FakeSampler(self.slurm, dict.fromkeys("abcdef", LIGHT), after_s=10.0), self.slurm,
+            self.slurm, self.store, FakeSampler(self.slurm, self.profiles, after_s=10.0), self.slurm,
             SlurmSettings(),
             DaemonSettings(
                 partitions={"vc": Mode.PACK}, elastic=ElasticSettings(reports_dir=str(self.folder)), mps=self.mps
@@ -88,7 +107,7 @@ class Stage:
     def look(self) -> Partition:
         return self.cluster.observe().partitions["vc"]
 
-    def start(self, names: str, where: str = "n1:0", group: Sequence[str] = ()) -> list[Applied]:
+    def start(self, names: Sequence[str], where: str = "n1:0", group: Sequence[str] = ()) -> list[Applied]:
         self.look()
         return self.cluster.apply(
             [Action(name, "vc", Start(at(where), WHY, group=tuple(group or names), slots=True)) for name in names]
@@ -145,6 +164,97 @@ def test_later_jobs_of_a_kind_reuse_what_earlier_ones_reported_and_a_new_lucidd_
     stage.store.put_view("stage_times", [["ada", "train", 1, [1, 2], 3], None, 7, ["x"] * 5])
     stage.restart()
     assert of(stage, "2") is None
+
+
+SHARES = TimeShares(0.1, 0.3, 0.6, "io.pressure")
+
+
+def test_what_nodes_measured_counts_where_nobody_reported(stage: Stage) -> None:
+    """Of the job itself, or of an earlier one of its kind; a report of either counts for more."""
+    stage.profiles = {"1": replace(LIGHT, shares=SHARES), "3": LIGHT}
+    stage.restart()
+    for number in ("1", "2", "3"):
+        stage.submit(number, name="train" if number != "3" else "other")
+    assert of(stage, "1") is None
+    said = stage.cluster.turns()["1"]
+    assert "once it has reported its stage times, or share its GPUs with one job, once its node has measured" in said
+    stage.start("1")
+    stage.start("3", "n2:0")
+    stage.slurm.advance(20.0)
+    measured = StageTimes((0.1, 0.3, 0.6, 0.0), 1.0, outside=True)
+    assert of(stage, "1") == measured
+    assert of(stage, "2") == measured, "the same name, user and number of GPUs"
+    assert of(stage, "3") is None, "its node told nothing"
+    said = stage.cluster.turns()["1"]
+    assert "storage 10%, CPU 30%, GPU 60% (measured on its node, storage by io.pressure)" in said
+    stage.cluster.heal()
+    stage.restart()
+    assert of(stage, "2") == measured, "a new lucidd knows"
+    report(stage, "2")
+    assert of(stage, "2") == StageTimes((0.9, 0.1, 0.2, 0.0), 1.1)
+    assert of(stage, "1") == StageTimes((0.9, 0.1, 0.2, 0.0), 1.1), "an earlier job's report"
+
+
+@pytest.mark.parametrize(
+    ("shares", "storage"), [(TimeShares(None, 0.3, 0.6), 0.0), (TimeShares(0.0, 0.01, 0.02), None)]
+)
+def test_shares_that_lack_the_storage_count_and_those_of_nothing_do_not(
+    stage: Stage, shares: TimeShares, storage: float | None
+) -> None:
+    stage.profiles = {"a": replace(LIGHT, shares=shares)}
+    stage.restart()
+    stage.submit("a")
+    stage.start("a")
+    stage.slurm.advance(20.0)
+    found = of(stage, "a")
+    assert (None if found is None else found.times_s[0]) == storage
+    assert ("storage not known" in stage.cluster.turns()["a"]) is (storage is not None)
+
+
+class Readings:
+    """A sampler that writes what the test says."""
+
+    def __init__(self) -> None:
+        self.now: list[ProfileReading] = []
+
+    def new(self) -> list[ProfileReading]:
+        return self.now
+
+
+def test_a_new_profile_without_shares_does_not_take_them_away(stage: Stage) -> None:
+    """A sampler that was restarted has to see for itself again, and no plan changes for that."""
+    stage.submit("1")
+    stage.start("1")
+    stage.slurm.advance(20.0)
+    (record,) = stage.slurm.jobs()
+    source = Readings()
+    known = KnownProfiles(stage.store, source, stage.slurm, 7.0)
+    for turn, shares, util in ((1, SHARES, 20.0), (2, None, 60.0), (3, replace(SHARES, cpu=0.9), 60.0)):
+        source.now = [ProfileReading("1", replace(LIGHT, gpu_util=util, shares=shares), f"1@{turn}")]
+        known.take({"1": record}, [record], float(turn), stage.token)
+        profile = known.of(record)
+        assert profile is not None
+        assert profile.gpu_util == util
+        assert profile.shares == (shares or SHARES)
+
+
+def test_members_show_what_they_report_of_their_turns(stage: Stage) -> None:
+    stage.submit("1", "2")
+    stage.start(["1", "2"])
+    stage.slurm.advance(5.0)
+    report(stage, "1")
+    assert stage.running()["1"].in_turns is None
+    text = {"epochs": 1, "stages": TIMES, "in_turns": [1.5, 2]}
+    (stage.folder / "1.json").write_text(json.dumps(text))
+    first = stage.running()["1"].in_turns
+    assert first == (1.5, 2)
+    (stage.folder / "1.json").write_text(json.dumps({**text, "in_turns": [1.6, 2]}))
+    assert stage.running()["1"].in_turns == first, "about the same"
+    (stage.folder / "1.json").write_text(json.dumps({**text, "in_turns": [1.6, 3]}))
+    assert stage.running()["1"].in_turns == (1.6, 3)
+    report(stage, "1")
+    assert stage.running()["1"].in_turns is None
+    assert stage.running()["2"].in_turns is None
 
 
 def test_three_jobs_on_the_same_gpus_are_a_group_under_every_policy(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lucid.adapters.gpu.profiles import ProfileSource, labelled, says_more
 from lucid.adapters.slurm.nouns import SlurmJob
@@ -48,8 +49,11 @@ class KnownProfiles:
                 continue
             mark = parse_mark(job.admin_comment) or {}
             profile = labelled(reading.profile, job.user, job.name, True if mark.get("amp") == "1" else None)
-            if not says_more(self._own.get(job.id), profile):
+            before = self._own.get(job.id)
+            if not says_more(before, profile):
                 continue
+            if profile.shares is None and before is not None:  # of a sampler that has not seen enough of it yet
+                profile = replace(profile, shares=before.shares)
             row = ProfileRow(job.id, job.user, job.name, job.gpus, profile, now_s)
             if self._store.put_profile(row, reading.source, token):
                 self.set(job.id, profile)

@@ -148,6 +148,9 @@ def _sound(profile: JobProfile) -> JobProfile:
             raise ValueError(f"{name} is {getattr(profile, name)}, not a percentage")
     if not 0 <= profile.gpu_mem_mib < 1 << 30:
         raise ValueError(f"gpu_mem_mib is {profile.gpu_mem_mib}, not a size of memory")
+    shares = profile.shares
+    if shares is not None and not all(0 <= part <= 1 for part in (shares.storage or 0, shares.cpu, shares.gpu)):
+        raise ValueError(f"shares are {shares}, not shares of time")
     return profile
 
 

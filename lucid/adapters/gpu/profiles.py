@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lucid.adapters.gpu.profile_files import read_summary
-from lucid.core.job import JobProfile
+from lucid.core.job import JobProfile, TimeShares
 from lucid.errors import MetricsError
 from lucid.profiler.summary import Summary, merged_profile
 
@@ -17,6 +17,7 @@ __all__ = ["ProfileFolder", "ProfileReading", "ProfileSource", "labelled", "says
 _UTIL_POINTS = 5.0
 _MEMORY_SHARE = 0.05
 _SPEED = 0.05
+_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ def says_more(before: JobProfile | None, after: JobProfile) -> bool:
         or (before.unstable, before.amp, before.workload) != (after.unstable, after.amp, after.workload)
         or (before.mem_growing, before.seen_beside) != (after.mem_growing, after.seen_beside)
         or _differ(before.seen_speed, after.seen_speed)
+        or _shares_differ(before.shares, after.shares)
         or abs(before.gpu_util - after.gpu_util) > _UTIL_POINTS
         or abs(before.mem_util - after.mem_util) > _UTIL_POINTS
         or abs(before.gpu_mem_mib - after.gpu_mem_mib) > _MEMORY_SHARE * max(before.gpu_mem_mib, 1.0)
@@ -109,3 +111,12 @@ def _differ(before: float | None, after: float | None) -> bool:
     if before is None or after is None:
         return before is not after
     return abs(before - after) > _SPEED
+
+
+def _shares_differ(before: TimeShares | None, after: TimeShares | None) -> bool:
+    if before is None or after is None:
+        return after is not None  # a new sampler does not know yet: what is known stays
+    if (before.storage is None) is not (after.storage is None):
+        return True
+    pairs = (((before.storage or 0.0), (after.storage or 0.0)), (before.cpu, after.cpu), (before.gpu, after.gpu))
+    return any(abs(one - other) > _SHARE for one, other in pairs)

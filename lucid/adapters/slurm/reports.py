@@ -49,6 +49,8 @@ class Said:
     atomic_range: tuple[int, int] | None = None
     stages: StageTimes | None = None
     """Seconds of one iteration alone; ``None`` where it does not say, or says what cannot be."""
+    in_turns: tuple[float, int] | None = None
+    """Seconds of one iteration beside others, and how many jobs take turns there; ``None`` as with ``stages``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,8 @@ def said_in(content: bytes) -> Said:
         gradient=(gradient[0], gradient[1]) if gradient else None,
     )
     stages = stages_in(data.get("stages"))
-    return Said(progress, _profile(data), _range(data, "batch_range"), _range(data, "atomic_range"), stages)
+    ranges = _range(data, "batch_range"), _range(data, "atomic_range")
+    return Said(progress, _profile(data), *ranges, stages, _in_turns(data.get("in_turns")))
 
 
 def stages_in(value: Any) -> StageTimes | None:
@@ -179,6 +182,17 @@ def stages_in(value: Any) -> StageTimes | None:
     if max(times_s) < _LEAST_STEP_S:
         return None
     return StageTimes(times_s, min(max(iteration_s, *times_s), sum(times_s)))
+
+
+def _in_turns(value: Any) -> tuple[float, int] | None:
+    if not isinstance(value, list) or len(value) != 2:
+        return None
+    try:
+        iteration_s = _number(value[0], "in_turns", _LEAST_STEP_S, len(STAGES) ** 2 * _MOST_STEP_S)
+        jobs = _whole(value[1], "in_turns", len(STAGES))
+    except ValueError:
+        return None
+    return (iteration_s, jobs) if jobs > 1 else None
 
 
 def _number(value: Any, name: str, least: float, most: float) -> float:

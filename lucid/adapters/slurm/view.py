@@ -246,7 +246,7 @@ class Viewer:
                     retry_s=retry_s,
                     home_only=note.to_home,
                     progress=self.elastic.of(record, note, home, facts.now_s).progress,
-                    stages=self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile is not None),
+                    stages=self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile),
                 )
             )
         return found
@@ -324,7 +324,8 @@ class Viewer:
             not joinable,
             asks.progress,
             restart_s=asks.restart_s,
-            stages=self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile is not None),
+            stages=self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile),
+            in_turns=self.turns.in_turns(record, job.vc, facts.now_s),
         )
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "InSlots",
     "Interleaved",
     "NotMeasured",
+    "Overlaps",
     "PairHarm",
     "PairSpeed",
     "PartnerLeaves",
@@ -25,6 +26,7 @@ __all__ = [
     "Shareable",
     "SharedBy",
     "SharingLevel",
+    "SlowBefore",
     "Stable",
     "UserAllows",
 ]
@@ -265,6 +267,38 @@ class Interleaved(Reason):
 
     def __bool__(self) -> bool:
         return self.period_s <= self.alone_s
+
+
+@dataclass(frozen=True, slots=True)
+class Overlaps(Reason):
+    """Do two jobs that nobody makes wait for their turn want different resources most of the time? They want the same
+    one for a share ``conflict`` of the time, at most ``most``. Then either is expected to run at ``speed`` of its
+    speed alone. ``group`` names both."""
+
+    group: str
+    conflict: float
+    most: float
+
+    @property
+    def speed(self) -> float:
+        """Expected normalised speed of both (lucid.systems.muri.free)."""
+        return 1.0 / (1.0 + self.conflict)
+
+    def __bool__(self) -> bool:
+        return self.conflict <= self.most
+
+
+@dataclass(frozen=True, slots=True)
+class SlowBefore(Reason):
+    """Did an earlier group of these kinds of job keep what was promised? ``group`` names the jobs; ``seen`` and
+    ``promised`` are normalised speeds of the earlier group. It is given only where the answer is no."""
+
+    group: str
+    seen: float
+    promised: float
+
+    def __bool__(self) -> bool:
+        return self.seen >= self.promised
 
 
 @dataclass(frozen=True, slots=True)

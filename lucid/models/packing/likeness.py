@@ -59,14 +59,18 @@ class LikeProfiles:
         job was measured."""
         if not user:
             return None
-        for key, margin in zip(self._keys(user, name, gpus), _MARGINS, strict=False):
+        for level, (key, margin) in enumerate(zip(self._keys(user, name, gpus), _MARGINS, strict=False)):
             known = self._known.get(key)
             if known is None or now_s - known.at_s > self._keep_s:
                 continue
             told = self._told.get(key)
             if told is None or told[0] is not known:
                 profile = replace(
-                    known.profile, gpu_mem_mib=known.most_mib * margin, seen_speed=None, seen_beside=None
+                    known.profile,
+                    gpu_mem_mib=known.most_mib * margin,
+                    seen_speed=None,
+                    seen_beside=None,
+                    shares=None if level else known.profile.shares,  # of another program they may be all others
                 )
                 told = self._told[key] = (known, profile)
             return told[1]

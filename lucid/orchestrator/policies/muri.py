@@ -121,7 +121,7 @@ class MuriPolicy(PartitionPolicy):
         decisions: dict[str, Decision] = {}
         queue = self._queue(partition, snapshot, decisions)
         if not queue.order:
-            return PartitionPlan(decisions)
+            return PartitionPlan(decisions, memory=snapshot.memory.get(partition.name))
         if is_live(partition):
             live = plan_live(partition, snapshot, queue.line(partition), self._live)
             return replace(live, decisions={**decisions, **live.decisions})
@@ -261,6 +261,7 @@ class _Queue:
             {str(job.job_id): job for job in self.order},
             frozenset(self.alone),
             {e.job.id: self.priority(e) for e in entries if e.job.id in self.values},
+            frozenset(job_id for job_id, said in self.predictions.items() if said.stages and said.stages.outside),
         )
 
     def priority(self, entry: Pending | Running) -> Priority:

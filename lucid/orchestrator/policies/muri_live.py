@@ -3,6 +3,9 @@
 Nobody is stopped, moved or parted. Waiting jobs get GPUs of their own as long as there are any (row M18). Those that
 find none join jobs that run, or that start now, by rounds of maximum-weight matching on the interleaving efficiency
 (M9-M12). A job joins only where its group then does more in all than without it.
+
+Jobs whose times are known only from outside call nothing that would make them wait for their turn. They share with
+one other job at most, where both rarely want the same resource at once (``lucid.systems.muri.free``).
 """
 
 from __future__ import annotations
@@ -20,14 +23,30 @@ from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
-from lucid.core.reason import BehindHead, FreeGpus, Interleaved, Priority, Reason
+from lucid.core.reason import BehindHead, FreeGpus, Interleaved, Overlaps, Priority, Reason, SlowBefore
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
+from lucid.orchestrator.policies.muri_watch import SlowGroups
 from lucid.orchestrator.policies.queue import no_place
-from lucid.systems.muri import Group, GroupingOptions, MuriJob, group_efficiency, group_period
+from lucid.systems.muri import (
+    MOST_CONFLICT,
+    Group,
+    GroupingOptions,
+    MuriJob,
+    conflict,
+    group_efficiency,
+    group_period,
+)
 
 __all__ = ["Line", "LiveRules", "is_live", "plan_live"]
+
+
+_MOST_PASSED = 64
+"""Jobs that fit nowhere and are passed over in one round: each is compared with every group, which takes time."""
+_MOST_FREE = 2
+"""Jobs on the same GPUs where nobody makes one of them wait for its turn: nothing keeps three from wanting the same
+resource at once."""
 
 
 def is_live(partition: Partition) -> bool:
@@ -48,12 +67,14 @@ class LiveRules:
 @dataclass(frozen=True, slots=True)
 class Line:
     """The jobs of one plan. ``waiting``: with the value by which each goes, smaller first. ``known``: what Muri knows
-    of each job, by id. ``alone``: ids of those that share with nobody. ``why``: the sort key as a reason, by id."""
+    of each job, by id. ``alone``: ids of those that share with nobody. ``why``: the sort key as a reason, by id.
+    ``outside``: ids of those of which only shares of time are known, as their nodes measured them."""
 
     waiting: Sequence[tuple[float, Pending]]
     known: Mapping[str, MuriJob]
     alone: frozenset[str]
     why: Mapping[str, Priority]
+    outside: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -86,8 +107,10 @@ class _Plan:
         self._ledger = Ledger(partition)
         self._hosts = self._running_hosts()
         self._decisions: dict[str, Decision] = {}
-        self._refusals: dict[str, Interleaved] = {}
+        self._refusals: dict[str, Reason] = {}
         """The best group that a job would not have been worth in, by job."""
+        self._slow = SlowGroups(snapshot.memory.get(partition.name), snapshot.now_s)
+        self._watch()
 
     def made(self) -> PartitionPlan:
         """The plan."""
@@ -102,7 +125,7 @@ class _Plan:
                 self._decisions[entry.job.id] = self._hold(entry, head)
         decisions = {entry.job.id: self._decisions[entry.job.id] for _, entry in self._line.waiting}
         decisions.update({action.job_id: action.decision for action in actions})
-        return PartitionPlan({**self._decisions, **decisions}, tuple(actions), wake_s)
+        return PartitionPlan({**self._decisions, **decisions}, tuple(actions), wake_s, self._slow.memory)
 
     # -- GPUs of their own -------------------------------------------------------------------------------------
 
@@ -160,12 +183,29 @@ class _Plan:
         found = [self._host(placement, members, len(members)) for placement, members in at.items()]
         return [host for host in found if host.limit > len(host.members) and host.placement[0].node in up]
 
+    def _watch(self) -> None:
+        """Look how fast the groups are that run."""
+        by_id = {entry.job.id: entry for entry in self._partition.running}
+        for entry in self._partition.running:
+            group = [by_id[job_id] for job_id in entry.group if job_id in by_id]
+            whole = len(group) == len(entry.group) > 1 and group[0] is entry
+            if whole and all(map(self._may_share, group)) and (len(group) == 2 or not self._free(group)):
+                self._slow.look(group, self._line.known, self._promised(group))
+
+    def _promised(self, members: Sequence[Pending | Running]) -> list[float]:
+        """Normalised speed that each member of a group is expected at."""
+        if self._free(members):
+            return [self._overlaps(members).speed] * len(members)
+        group = self._group(members)
+        return [job.solo_s / group_period(group, self._rules.options) for job in group.jobs]
+
     # -- groups -----------------------------------------------------------------------------------------------
 
     def _may_share(self, entry: Pending | Running) -> bool:
         """Did its user opt in, and is all known of it that sharing takes?"""
         job = entry.job
         known = job.takes_turns and entry.profile is not None and job.id not in self._line.alone and not entry.alone
+        known = known and job.min_nodes <= 1
         if isinstance(entry, Running):
             return known and entry.partner is None and entry.stage is Stage.MAIN
         return known
@@ -187,13 +227,11 @@ class _Plan:
     def _round(self, sharing: Sequence[Pending]) -> set[str]:
         joined: set[str] = set()
         for gpus in dict.fromkeys(entry.job.gpus for entry in sharing):
-            hosts = [h for h in self._hosts if len(h.members) < h.limit and h.members[0].job.gpus == gpus]
-            # as many as there are places in all, by priority (M17)
-            places = sum(host.limit - len(host.members) for host in hosts)
-            fits = [entry for entry in sharing if entry.job.gpus == gpus][:places]
-            if not hosts or not fits:
+            hosts = [h for h in self._hosts if self._places(h) and h.members[0].job.gpus == gpus]
+            fits, rows = self._first_that_fit([e for e in sharing if e.job.gpus == gpus], hosts)
+            if not fits:
                 continue
-            worth = np.array([[self._worth(entry, host) for host in hosts] for entry in fits])
+            worth = np.array(rows)
             for row, column in zip(*linear_sum_assignment(worth, maximize=True), strict=True):
                 entry, host = fits[row], hosts[column]
                 if worth[row, column] > 0:
@@ -202,15 +240,50 @@ class _Plan:
                     joined.add(entry.job.id)
         return joined
 
+    def _first_that_fit(
+        self, line: Sequence[Pending], hosts: Sequence[_Host]
+    ) -> tuple[list[Pending], list[list[float]]]:
+        """As many of these jobs as there are places, by priority (M17), and what each would be worth in each group.
+        One that fits nowhere takes nobody's place."""
+        places = sum(self._places(host) for host in hosts)
+        fits: list[Pending] = []
+        rows: list[list[float]] = []
+        for entry in line[: places + _MOST_PASSED]:
+            row = [self._worth(entry, host) for host in hosts]
+            if any(row):
+                fits.append(entry)
+                rows.append(row)
+            if len(fits) >= places:
+                break
+        return fits, rows
+
+    def _free(self, members: Sequence[Pending | Running]) -> bool:
+        """Is any of them known only from outside, so that nobody makes it wait for its turn?"""
+        return any(entry.job.id in self._line.outside for entry in members)
+
+    def _places(self, host: _Host) -> int:
+        """How many more jobs may join those on these GPUs."""
+        limit = min(host.limit, _MOST_FREE) if self._free(host.members) else host.limit
+        return max(limit - len(host.members), 0)
+
     def _worth(self, entry: Pending, host: _Host) -> float:
         """The efficiency of the group with this job in it; 0 where the job may not join it, or is not worth it."""
         members = [*host.members, entry]
+        if len(members) > _MOST_FREE and self._free(members):
+            return 0.0
         if self._rules.same_user and len({item.job.user for item in members}) > 1:
             return 0.0
         need_mib = sum(_need_mib(item, host.mem_mib) for item in members)
         node = self._ledger.index[host.placement[0].node]
         if need_mib > host.mem_mib or not self._ledger.host_fits(node, entry.job, entry.job.gpus):
             return 0.0
+        slow = self._slow.found([item.job for item in members], self._line.known)
+        if slow is not None:
+            ids = " ".join(item.job.id for item in members)
+            self._refusals.setdefault(entry.job.id, SlowBefore(ids, slow.seen, slow.promised))
+            return 0.0
+        if self._free(members):
+            return self._worth_free(members)
         before, group = self._group(host.members), self._group(members)
         period_s = group_period(group, self._rules.options)
         alone_s = sum(job.solo_s for job in group.jobs)
@@ -221,6 +294,17 @@ class _Plan:
         if any(self._overruns(item, job.solo_s / period_s) for item, job in zip(members, group.jobs, strict=True)):
             return 0.0
         return group_efficiency(group, self._rules.options)
+
+    def _worth_free(self, members: Sequence[Pending | Running]) -> float:
+        """The same of two jobs that nobody makes wait for their turn."""
+        how = self._overlaps(members)
+        if not how:
+            self._refusals.setdefault(members[-1].job.id, how)
+            return 0.0
+        if any(self._overruns(item, how.speed) for item in members):
+            return 0.0
+        used = sum(sum(job.stages) / job.solo_s for job in self._group(members).jobs)
+        return used * how.speed / self._rules.options.k
 
     def _group(self, members: Sequence[Pending | Running]) -> Group:
         return Group(members[0].job.gpus, tuple(self._line.known[entry.job.id] for entry in members))
@@ -237,7 +321,13 @@ class _Plan:
 
     # -- words --------------------------------------------------------------------------------------------------
 
-    def _reason(self, members: Sequence[Pending | Running]) -> Interleaved:
+    def _overlaps(self, members: Sequence[Pending | Running]) -> Overlaps:
+        one, other = self._group(members).jobs
+        return Overlaps(" ".join(entry.job.id for entry in members), conflict(one, other), MOST_CONFLICT)
+
+    def _reason(self, members: Sequence[Pending | Running]) -> Interleaved | Overlaps:
+        if self._free(members):
+            return self._overlaps(members)
         group = self._group(members)
         alone_s = sum(job.solo_s for job in group.jobs)
         ids = " ".join(entry.job.id for entry in members)

@@ -1,5 +1,6 @@
 """Muri: jobs take turns on storage, CPU, GPU and network, grouped by maximum-weight matching."""
 
+from lucid.systems.muri.free import MOST_CONFLICT, conflict
 from lucid.systems.muri.grouping import (
     Group,
     GroupingOptions,
@@ -28,6 +29,7 @@ from lucid.systems.muri.stages import RESOURCES, MuriJob, check_stages, stage_ti
 from lucid.systems.muri.weights import GammaTable
 
 __all__ = [
+    "MOST_CONFLICT",
     "NO_OVERHEAD",
     "PUBLISHED",
     "PUBLISHED_UNMATCHED",
@@ -42,6 +44,7 @@ __all__ = [
     "best_ordering",
     "check_stages",
     "choose_candidates",
+    "conflict",
     "efficiencies",
     "group_efficiency",
     "group_jobs",

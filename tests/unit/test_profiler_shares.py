@@ -1,0 +1,192 @@
+"""What a job does with its time: readings of a second become shares on storage, CPU and GPU (row M2)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_node_sampler import Given, Readings, ticks
+
+from lucid.adapters.gpu.profile_files import read_summary, summary_from_dict, summary_to_dict, write_summary
+from lucid.adapters.gpu.profiles import says_more
+from lucid.core.job import JobProfile, TimeShares
+from lucid.core.readings import GpuProcess, GpuReading
+from lucid.errors import MetricsError
+from lucid.models.packing.likeness import LikeProfiles
+from lucid.node.host import Host
+from lucid.node.jobs import JobSpec
+from lucid.node.sampler import Sampler
+from lucid.profiler.samples import GpuSample, Sample
+from lucid.profiler.series import Series, point_of
+from lucid.profiler.shares import HostUse, mean_shares, shares_in
+from lucid.profiler.summary import Summary, summarise
+from lucid.systems.muri import stage_times
+
+PROFILE = JobProfile(50.0, 20.0, 3000.0, shares=TimeShares(0.1, 0.3, 0.6, "io.pressure"))
+
+
+def use(cores: float, storage: float | None = 0.0, of: int = 8) -> HostUse:
+    return HostUse(cores, of, storage, "x")
+
+
+@pytest.mark.parametrize(
+    ("readings", "gpu", "shares"),
+    [
+        (use(0.3, 0.1), 0.6, (0.1, 0.3, 0.6)),  # three stages that do not overlap
+        (use(1.0, 0.0), 0.95, (0.0, 0.125, 0.95)),  # the thread that waits for its GPU in a busy loop
+        (use(1.0, 0.0), 0.2, (0.0, 0.8, 0.2)),  # one thread prepares what the GPU then computes
+        (use(8.0, 0.0), 0.5, (0.0, 1.0, 0.5)),  # loaders on all cores, while the GPU computes
+        (use(0.1, 0.9), 0.9, (0.9, 0.0125, 0.9)),  # loaders that read ahead
+        (use(0.0, 0.0), 0.0, (0.0, 0.0, 0.0)),
+        (use(99.0, 7.0), 3.0, (1.0, 1.0, 1.0)),
+        (use(0.5, None), 0.1, (None, 0.5, 0.1)),
+    ],
+)
+def test_a_second_is_divided_by_its_readings(readings: HostUse, gpu: float, shares: tuple[float | None, ...]) -> None:
+    found = shares_in(readings, gpu)
+    assert (found.storage, found.cpu, found.gpu) == pytest.approx(shares)
+
+
+def test_where_stages_are_longer_than_a_second_it_is_the_rule_of_the_highest() -> None:
+    """Of 10 s, 2 read, 3 compute on the CPU, 5 on the GPU, of which a host thread waits in a busy loop."""
+    moments = [(0.9, 0.1, 0.0)] * 2 + [(0.05, 1.0, 0.0)] * 3 + [(0.0, 1.0, 0.95)] * 5
+    shares = mean_shares([(1.0, shares_in(use(cpu, storage), gpu)) for storage, cpu, gpu in moments])
+    assert shares is not None
+    by_rule = stage_times([(storage, min(cpu, 1.0 - gpu), gpu) for storage, cpu, gpu in moments], 1.0) / 10.0
+    assert (shares.storage, shares.cpu, shares.gpu) == pytest.approx(tuple(by_rule), abs=0.07)
+
+
+def test_means_leave_out_what_is_not_known() -> None:
+    a, b = TimeShares(0.5, 0.2, 0.3, "x"), TimeShares(None, 0.4, 0.1)
+    assert mean_shares([(1.0, a), (5.0, None), (1.0, b)]) == TimeShares(
+        0.5, pytest.approx(0.3), pytest.approx(0.2), "x"
+    )
+    assert mean_shares([(1.0, a), (3.0, b)]) == TimeShares(None, pytest.approx(0.35), pytest.approx(0.15))
+    assert mean_shares([(1.0, a)], 2.0) is None
+    assert mean_shares([]) is None
+
+
+def points(series: Series, start: int, count: int, util: float, host: HostUse | None, shared: bool = False) -> None:
+    for second in range(start, start + count):
+        own = util if shared else None
+        gpus = (
+            GpuSample(util, 10.0, 900.0, own, own, 900.0, shared=shared),
+            GpuSample(util / 2, 10.0, 900.0, own, own, 900.0, shared=shared),
+        )
+        point = point_of(Sample(second, float(second), gpus), 1.0, host)
+        assert point is not None
+        series.add(point)
+
+
+def found_in(series: Series) -> TimeShares | None:
+    profile = summarise(series, "a", "n", ("g0", "g1"), len(series)).profile
+    return None if profile is None else profile.shares
+
+
+def test_start_up_and_time_beside_a_partner_do_not_count() -> None:
+    series = Series()
+    points(series, 0, 30, 0.0, use(1.0, 0.9))  # imports, and reads its libraries
+    points(series, 30, 22, 60.0, use(0.3, 0.1))
+    assert found_in(series) is None, "19 s of work, for the first three settle"
+    points(series, 52, 10, 60.0, use(0.3, 0.1))
+    alone = found_in(series)
+    assert alone is not None
+    assert (alone.storage, alone.cpu, alone.gpu) == pytest.approx((0.1, 0.3, 0.6))
+    points(series, 62, 100, 90.0, use(0.9, 0.9), shared=True)
+    assert found_in(series) == alone
+
+
+def test_without_readings_of_the_node_there_is_a_profile_and_no_shares() -> None:
+    series = Series()
+    points(series, 0, 60, 60.0, None)
+    assert summarise(series, "a", "n", ("g0",), 60).profile is not None
+    assert found_in(series) is None
+    points(series, 60, 19, 60.0, use(0.3))
+    assert found_in(series) is None, "a sampler that came later has to see as much"
+    points(series, 79, 5, 60.0, use(0.3))
+    assert found_in(series) is not None
+
+
+def test_a_long_job_keeps_its_shares_at_a_coarser_step() -> None:
+    series = Series(limit=64)
+    points(series, 0, 1000, 60.0, use(0.3, 0.1))
+    assert len(series) <= 64
+    found = found_in(series)
+    assert found is not None
+    assert (found.storage, found.cpu, found.gpu) == pytest.approx((0.1, 0.3, 0.6))
+
+
+class Told(Host):
+    """A node that tells the same of job a every second, and of others nothing."""
+
+    def use(self, job: str, number: str, pids: Sequence[int], now_s: float) -> HostUse | None:
+        self.asked = (job, number, tuple(pids))
+        return use(0.3, 0.1) if job == "a" else None
+
+
+def test_the_sampler_asks_for_the_jobs_processes_and_writes_the_shares(tmp_path: Path) -> None:
+    (tmp_path / "profiles").mkdir()
+    source, host = Readings(), Told()
+    sampler = Sampler(source, tmp_path / "spool", tmp_path / "profiles", "n1", owners=Given(), host=host)
+    processes = (GpuProcess(101, 3000, 60, 30), GpuProcess(102, 3000, 0, 0))
+    source.now = {"GPU-0": GpuReading("GPU-0", 60, 30, 3200, processes=processes)}
+    ticks(sampler, [JobSpec("a", ("GPU-0",), slurm_id="75", pids=(7,))], 0, 40)
+    ticks(sampler, [], 40, 1)
+    assert host.asked == ("a", "75", (7, 101, 102))
+    profile = read_summary(tmp_path / "profiles/a.json").profile
+    assert profile is not None
+    assert profile.shares is not None
+    assert (profile.shares.storage, profile.shares.cpu, profile.shares.gpu) == pytest.approx((0.1, 0.3, 0.6))
+    assert profile.shares.storage_by == "x"
+
+
+def test_summaries_of_older_samplers_are_read(tmp_path: Path) -> None:
+    summary = Summary("7", "n", (), 0.0, 30.0, 30, PROFILE)
+    data = json.loads(json.dumps(summary_to_dict(summary)))
+    assert summary_from_dict(data) == summary
+    del data["profile"]["shares"]
+    older = summary_from_dict(data).profile
+    assert older is not None
+    assert older.shares is None
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [7, [], "x", {"cpu": 0.1}, {"storage": 0.1, "cpu": 2.0, "gpu": 0.1}, {"storage": -1, "cpu": 0.1, "gpu": 0.1},
+     {"storage": 0.1, "cpu": True, "gpu": 0.1}, {"storage": 0.1, "cpu": "1", "gpu": 0.1},
+     {"storage": 0.1, "cpu": float("nan"), "gpu": 0.1}, {"storage": 0.1, "cpu": None, "gpu": 0.1}],
+)  # fmt: skip
+def test_shares_that_cannot_be_are_refused(tmp_path: Path, shares: object) -> None:
+    path = write_summary(tmp_path, Summary("7", "n", (), 0.0, 30.0, 30, PROFILE))
+    data = json.loads(path.read_bytes())
+    data["profile"]["shares"] = shares
+    path.write_text(json.dumps(data))
+    with pytest.raises(MetricsError, match="not a job's summary"):
+        read_summary(path)
+
+
+def test_only_a_clear_change_says_more() -> None:
+    """Each change of a profile makes plans anew."""
+    assert PROFILE.shares is not None
+    nearly, clearly = replace(PROFILE.shares, cpu=0.38), replace(PROFILE.shares, cpu=0.45)
+    assert not says_more(PROFILE, replace(PROFILE, shares=nearly))
+    assert says_more(PROFILE, replace(PROFILE, shares=clearly))
+    assert says_more(replace(PROFILE, shares=None), PROFILE)
+    assert not says_more(PROFILE, replace(PROFILE, shares=None)), "a new sampler has to see for itself again"
+    assert says_more(PROFILE, replace(PROFILE, shares=replace(PROFILE.shares, storage=None)))
+
+
+def test_only_a_job_of_the_same_name_and_gpus_has_the_same_shares() -> None:
+    like = LikeProfiles()
+    like.note("ada", "train-1", 2, PROFILE, 0.0)
+    assert [
+        None if found is None else found.shares
+        for found in (
+            like.of("ada", "train-1", 2, 1.0),
+            like.of("ada", "train-2", 2, 1.0),
+            like.of("ada", "train-1", 4, 1.0),
+        )
+    ] == [PROFILE.shares, None, None]
