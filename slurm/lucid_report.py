@@ -35,11 +35,14 @@ AGENT = ("batch_range", "atomic_range", "accumulation", "step_model", "gradient"
 
 
 def gpus_here():
-    """GPUs of this job: lucid_run's count of this start, or those of this node times its nodes."""
+    """GPUs of this job: lucid_run's count of this start, or the task prolog's, or those of this node times its
+    nodes."""
     try:
         job, _, ranks = os.environ.get("LUCID_RUN", "").partition(":")
         if job and job == os.environ.get("SLURM_JOB_ID"):  # another job's was inherited by sbatch
             return int(ranks)
+        if os.environ.get("LUCID_GPUS"):
+            return int(os.environ["LUCID_GPUS"])
         here = int(os.environ.get("LUCID_GPUS_HERE") or os.environ.get("SLURM_GPUS_ON_NODE") or 0)
         return here * int(os.environ.get("LUCID_NODES") or os.environ.get("SLURM_JOB_NUM_NODES") or 1)
     except ValueError:

@@ -7,7 +7,7 @@ such a forecast is off is learned from starts that came true (``orchestrator.sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, log
 from typing import Any
@@ -15,10 +15,11 @@ from typing import Any
 from lucid.core.decision import Action, Keep, Plan, Release, Requeue, Start
 from lucid.core.job import Ended, JobProfile, Pending, Running, Stage
 from lucid.core.ports import Capability
+from lucid.core.prediction import Prediction
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.by_partition import PoliciesByPartition
-from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.policy import PartitionPolicy, Policy
 from lucid.orchestrator.rounds import RoundPolicy
 from lucid.orchestrator.run_times import Draws, RunTimes
 
@@ -26,6 +27,8 @@ __all__ = ["SETTLE_S", "Forecast", "PairSpeed", "around", "forecast"]
 
 PairSpeed = Callable[[JobProfile, JobProfile], tuple[float, float] | None]
 """As ``Predictor.pair_speed``."""
+_GroupSpeeds = Callable[[Sequence[Running], Mapping[str, Prediction]], Mapping[str, float]]
+"""As ``PartitionPolicy.group_speeds``."""
 
 SETTLE_S = 1.0
 """After a job was moved, or has come, the policy looks again this much later, as lucidd does."""
@@ -43,7 +46,7 @@ _PLANS = 20
 """There are several paths only where each may make so many plans."""
 _FAR_S = 30 * 86400.0
 _SLOWEST = 0.1
-"""No pair is expected to be slower than this: a speed of 0 would never let a job end."""
+"""No pair or group is expected to be slower than this: a speed of 0 would never let a job end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +120,11 @@ def forecast(
     looks = most_looks // len(firsts)
     if coarser is None:
         coarser = min(max(_REACH ** (1.0 / max(looks / jobs, 1.0)) - 1.0, _FINEST), _COARSEST)
+    group_speeds = policy.group_speeds if isinstance(policy, PartitionPolicy) else None
     paths = []
     for first in firsts:
-        world = _World(snapshot, pair_speed, Draws(run_times or RunTimes(), snapshot.predictions, first))
+        draws = Draws(run_times or RunTimes(), snapshot.predictions, first)
+        world = _World(snapshot, pair_speed, group_speeds, draws)
         paths.append(_planned(world, snapshot, plan, policy, looks, until, coarser))
     return paths[0] if len(paths) == 1 else _median(paths)
 
@@ -183,12 +188,14 @@ def _median(paths: list[Forecast]) -> Forecast:
 class _World:
     """The cluster as it is expected to be at ``now_s``."""
 
-    def __init__(self, snapshot: Snapshot, pair_speed: PairSpeed | None, draws: Draws) -> None:
+    def __init__(
+        self, snapshot: Snapshot, pair_speed: PairSpeed | None, group_speeds: _GroupSpeeds | None, draws: Draws
+    ) -> None:
         self._draws = draws
         self.now_s = snapshot.now_s
-        self._pair_speed = pair_speed
+        self._pair_speed, self._group_speeds = pair_speed, group_speeds
         self._speeds: dict[str, float] = {}
-        """Of the jobs in pairs; 1 for all others."""
+        """Of the jobs in pairs and groups; 1 for all others."""
         self._seen = snapshot
         self._pending = {name: {e.job.id: e for e in part.pending} for name, part in snapshot.partitions.items()}
         self._running = {name: {e.job.id: e for e in part.running} for name, part in snapshot.partitions.items()}
@@ -267,6 +274,7 @@ class _World:
             if start.beside in running:
                 self._pace(name, job_id)
                 self._pace(name, start.beside)
+            self._regroup(name, start.group)
             self._changed |= {home, name}
             return
 
@@ -278,10 +286,20 @@ class _World:
         if gone is not None and gone.partner in self._running[name]:
             self._running[name][gone.partner] = replace(self._running[name][gone.partner], partner=None)
             self._pace(name, gone.partner)
+        if gone is not None:
+            self._regroup(name, [other for other in gone.group if other != job_id])
         self._changed.add(name)
 
+    def _regroup(self, name: str, ids: Sequence[str]) -> None:
+        """These take turns from now on, as far as they run; one that is left over is alone."""
+        here = tuple(job_id for job_id in ids if job_id in self._running[name])
+        for job_id in here:
+            self._running[name][job_id] = replace(self._running[name][job_id], group=here if len(here) > 1 else ())
+        for job_id in here:
+            self._pace(name, job_id)
+
     def _pace(self, name: str, job_id: str) -> None:
-        """Let a job go on as fast as it does beside the partner that it has now."""
+        """Let a job go on as fast as it does beside those with which it shares its GPUs now."""
         speed, before = self._speed(name, job_id), self._speeds.pop(job_id, 1.0)
         if speed != before:
             self._ends_s[job_id] = self.now_s + (self._ends_s[job_id] - self.now_s) * before / speed
@@ -290,6 +308,10 @@ class _World:
 
     def _speed(self, name: str, job_id: str) -> float:
         entry = self._running[name][job_id]
+        if entry.group and self._group_speeds is not None:
+            here = self._running[name]
+            members = [here[job_id] for job_id in entry.group if job_id in here]
+            return max(self._group_speeds(members, self._seen.predictions).get(job_id, 1.0), _SLOWEST)
         other = None if entry.partner is None else self._running[name].get(entry.partner)
         if self._pair_speed is None or other is None or entry.profile is None or other.profile is None:
             return 1.0

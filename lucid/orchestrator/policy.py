@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
 from lucid.config import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan
-from lucid.core.job import Job
+from lucid.core.job import Job, Running
 from lucid.core.ports import Capability, Predictor
+from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.barred import Barred
@@ -106,6 +107,11 @@ class PartitionPolicy(ABC):
     def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:  # noqa: ARG002
         """What else the plan of this partition depends on: a change there makes a kept plan void."""
         return ()
+
+    def group_speeds(self, members: Sequence[Running], predictions: Mapping[str, Prediction]) -> Mapping[str, float]:  # noqa: ARG002
+        """How fast the jobs that take turns on the same GPUs run, by id, as a share of their speed alone, as the plan
+        reckons it; empty where that is not known."""
+        return {}
 
     @abstractmethod
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:

@@ -159,7 +159,8 @@ def environments(place, command_line, base):
             "NODE_RANK": place["node"], "GROUP_WORLD_SIZE": place["nodes"],
             "SLURM_NTASKS": place["world"], "SLURM_NPROCS": place["world"], "SLURM_PROCID": rank,
             "SLURM_LOCALID": local, "SLURM_NODEID": place["node"],
-            "LUCID_GPUS_HERE": place["here"], "LUCID_NODES": place["nodes"], "LUCID_RESTART": place["restart"],
+            "LUCID_GPUS": place["world"], "LUCID_GPUS_HERE": place["here"], "LUCID_NODES": place["nodes"],
+            "LUCID_RESTART": place["restart"],
             "LUCID_RUN": "{}:{}".format(base.get("SLURM_JOB_ID", ""), place["world"]),
         }  # fmt: skip
         own = dict(kept, **{name: str(value) for name, value in made.items()})

@@ -71,7 +71,7 @@ class Job:
         self.said = said
         self.job = os.environ["SLURM_JOB_ID"]
         self.nodes = number("LUCID_NODES", "SLURM_JOB_NUM_NODES")
-        self.gpus = number("LUCID_GPUS_HERE", "SLURM_GPUS_ON_NODE") * self.nodes
+        self.gpus = number("LUCID_GPUS")
         self.base = Path("/tmp/elastic") / self.job
         self.data = Data(said.seed)
         self.state = {

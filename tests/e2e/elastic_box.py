@@ -63,7 +63,9 @@ while state["step"] < epochs * steps:
         sys.exit(3)
     if stop:
         checkpoint()
-        sys.exit(143)
+        if how == "slow":
+            time.sleep(3)
+        sys.exit({"polite": 0, "cross": 1}.get(how, 143))
     if state["step"] % steps == 0:
         took = time.time() - began
         if how == "rubbish":

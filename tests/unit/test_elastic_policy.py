@@ -34,7 +34,7 @@ from lucid.core.decision import Hold, PartitionPlan, Resize, Start
 from lucid.core.job import Elastic, Pending, Progress, Running
 from lucid.core.node import Node
 from lucid.core.placement import placement_gpus
-from lucid.core.reason import Rescaled
+from lucid.core.reason import FreeGpus, Rescaled
 from lucid.orchestrator.policy import make_policy
 from lucid.simulator.elastic.sets import compare_case, replay_set
 from lucid.simulator.elastic.training import EpochTable
@@ -91,6 +91,13 @@ def test_a_request_alone_gets_everything_and_a_second_takes_its_share() -> None:
     why = reason(made.decisions["a"], Rescaled)
     assert (why.before, why.after, why.waiting) == (8, 7, 1)
     assert not why
+
+
+def test_a_start_on_all_gpus_says_that_they_were_free() -> None:
+    made = plan("elastic", nodes(1), [waits("a", elastic=GROWS)])
+    assert isinstance(made.decisions["a"], Start)
+    free = reason(made.decisions["a"], FreeGpus)
+    assert (free.needed, free.free) == (8, 8)
 
 
 def test_when_nobody_can_spare_a_gpu_the_line_waits_in_order() -> None:

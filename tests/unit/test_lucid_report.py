@@ -90,6 +90,11 @@ def test_a_word_that_is_not_known_is_said_and_not_written(tmp_path: Path, capsys
     assert list(tmp_path.iterdir()) == []
 
 
+def test_gpus_are_counted_over_all_nodes_where_these_have_different_numbers(tmp_path: Path) -> None:
+    call(tmp_path, "--epochs", "1", "--epoch-s", "9", LUCID_GPUS="5")
+    assert json.loads((tmp_path / "7.json").read_text())["epoch_s"] == [[5, 9.0]]
+
+
 def test_gpus_are_lucid_runs_where_it_started_this_job(tmp_path: Path) -> None:
     for run, gpus in (("7:5", 5), ("6:5", 4), (":", 4), ("7:many", 0)):
         call(tmp_path, "--epochs", "1", "--epoch-s", "9", LUCID_RUN=run)

@@ -52,13 +52,14 @@ class Stage:
         self.elastic = ElasticSettings(
             reports_dir=str(folder), **{"resize_every_s": 0.0, "silent_s": 900.0, **elastic}
         )
+        self.daemon = DaemonSettings(partitions={"vc": Mode.PACK}, elastic=self.elastic)
         self.cluster = self.restart()
 
     def restart(self, resizes: bool = True) -> SlurmCluster:
         self.cluster = SlurmCluster(
             self.slurm, self.store, FakeSampler(self.slurm, {}), self.slurm, SlurmSettings(),
-            DaemonSettings(partitions={"vc": Mode.PACK}, elastic=self.elastic),
-            lambda: {"vc": self.mode}, lambda job: False, self.token, resizes=lambda _: resizes,
+            self.daemon, lambda: dict.fromkeys(self.daemon.partitions, self.mode), lambda job: False, self.token,
+            resizes=lambda _: resizes,
         )  # fmt: skip
         return self.cluster
 
@@ -195,7 +196,7 @@ def test_under_a_policy_that_resizes_nothing_the_job_is_rigid(stage: Stage) -> N
     stage.running("1")
     stage.restart(resizes=False)
     assert stage.entry("1").job.elastic is None
-    assert "daemon.policy" in stage.cluster.elastic()["1"]
+    assert "resizes no job" in stage.cluster.elastic()["1"]
 
 
 # -- reports -------------------------------------------------------------------------------------------------

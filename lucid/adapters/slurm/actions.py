@@ -21,11 +21,13 @@ from lucid.adapters.slurm.view import gpu_mem_mib
 from lucid.adapters.store.port import JobNote
 from lucid.config import DaemonSettings, Mode
 from lucid.core.decision import Action, Keep, Regroup, Release, Requeue, Resize, Start
-from lucid.core.placement import Placement, show_placement
+from lucid.core.placement import Placement, placement_gpus, show_placement
 from lucid.core.ports import Applied
 from lucid.errors import ActionRefused
 
 __all__ = ["Actions"]
+
+_LEAVES = (Requeue, Release, Resize)
 
 
 class Actions:
@@ -42,6 +44,8 @@ class Actions:
         self._facts = Facts((), (), hands.notes, {}, 0.0)
         self._jobs: Mapping[str, SlurmJob] = {}
         self.resizes = Resizes(hands)
+        self._staying: dict[str, Placement] = {}
+        """Jobs that this plan was to stop, and that go on; and their GPUs."""
         self._leaving: dict[str, Placement] = {}
         """Jobs that are being resized, and the GPUs that they hold still."""
         self._starting: dict[str, dict[bool, str]] = {}
@@ -62,17 +66,34 @@ class Actions:
                 self._note_start(job.id, parse_placement(note.where), note.shards)
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
-        """What leaves first, then what starts. In a partition that is not in pack mode nothing is done."""
+        """What leaves first, then what shrinks, grows and starts. In a partition that is not in pack mode nothing is
+        done."""
         refused: dict[int, str] = {}
-        for starts in (False, True):
-            for i, action in enumerate(actions):
-                if isinstance(action.decision, Start) is not starts:
-                    continue
-                try:
-                    self._carry_out(action)
-                except ActionRefused as error:
-                    refused[i] = str(error)
+        self._staying = {}
+        for i in sorted(range(len(actions)), key=lambda i: self._turn(actions[i])):
+            try:
+                self._carry_out(actions[i])
+            except ActionRefused as error:
+                refused[i] = str(error)
+                record = self._jobs.get(actions[i].job_id)
+                if isinstance(actions[i].decision, _LEAVES) and record is not None and record.running:
+                    self._staying[record.id] = record.placement
         return [Applied(action, refused.get(i)) for i, action in enumerate(actions)]
+
+    def _turn(self, action: Action) -> tuple[int, int]:
+        """GPUs have to be given up before others get them."""
+        if isinstance(action.decision, Resize):
+            record = self._jobs.get(action.job_id)
+            had = 0 if record is None else placement_gpus(record.placement)
+            return 1, placement_gpus(action.decision.placement) - had
+        return (2 if isinstance(action.decision, Start) else 0), 0
+
+    def _unless_kept(self, job_id: str, placement: Placement) -> None:
+        """Has a job that was to give these GPUs up, and that Slurm did not stop, still got them?"""
+        for other, held in self._staying.items():
+            theirs = dict(held)
+            if other != job_id and any(theirs.get(part.node, 0) & part.mask for part in placement):
+                raise ActionRefused(f"job {job_id}: job {other}, which was to leave these GPUs, could not be stopped")
 
     def _carry_out(self, action: Action) -> None:
         job_id, decision = action.job_id, action.decision
@@ -147,6 +168,7 @@ class Actions:
         for other, held in self._leaving.items():
             if overlaps(start.placement, held):
                 raise ActionRefused(f"job {job_id}: waits until job {other}, which is resized, has left its GPUs")
+        self._unless_kept(job_id, start.placement)
         items = self._items(record, start) if shards and (self._daemon.mps or takes_turns(record)) else None
         number = own_number(record)
         extra, unsealed = sealed(self._hands.client, record, number, items) if items and number else ("", "")
@@ -274,6 +296,7 @@ class Actions:
             raise ActionRefused(f"job {record.id}: slurmctld did not answer lately; tried again later")
         if elastic_wish(record.comment).limits is None:
             raise ActionRefused(f"job {record.id}: its user did not opt in to be resized (lucid:elastic=)")
+        self._unless_kept(record.id, decision.placement)
         self.resizes.begin(record, self._note(record, note), decision.placement)
         self._leaving[record.id] = record.placement
 

@@ -63,6 +63,7 @@ class ElasticJobs:
         why = "" if wish is None else wish.why
         if limits is not None:
             why = rigid_because(record, note, limits) or self._not_in(vc)
+            limits = _as_slurm_gives(limits, note, now_s)
         report = None
         if limits is not None and not why:
             report = self.reports.of(record.id, record.uid, now_s)
@@ -136,8 +137,10 @@ class ElasticJobs:
             return f"it is not resized: {report.refused}"
         if note is not None and note.going_to:
             return f"it goes on on {note.going_to} as soon as it has stopped"
-        if record.state != "RUNNING":
+        if record.pending:
             return ""
+        if record.state != "RUNNING" or record.completing:
+            return f"it is not resized: it {'is suspended' if record.state == 'SUSPENDED' else 'has ended'}"
         silent_s = now_s - max(report.at_s, record.start_s)
         if silent_s > settings.silent_s:
             return f"it is not resized: no report for {silent_s:.0f} s (daemon.elastic.silent_s)"
@@ -180,9 +183,16 @@ def _narrowed(limits: Elastic, said: Said) -> Elastic:
     )
 
 
+def _as_slurm_gives(limits: Elastic, note: JobNote | None, now_s: float) -> Elastic:
+    """The limits of a comment, as far as Slurm's limits are known to give that many GPUs."""
+    if note is None or not note.most_gpus or 0 < note.most_until_s <= now_s:
+        return limits
+    return replace(limits, max_gpus=max(min(limits.max_gpus, note.most_gpus), limits.min_gpus))
+
+
 def _first_start(limits: Elastic, least: int, gpus: int) -> tuple[Elastic, str]:
     """Of a job that nobody knows yet: on how many GPUs it may start, and that in words."""
-    most = max(gpus, least)
+    most = max(min(gpus, limits.max_gpus), least)
     words = f"it may start on {least} to {most} GPUs; afterwards it is not resized before its first report"
     return replace(limits, min_gpus=least, max_gpus=most), words
 
@@ -193,6 +203,8 @@ def _standing(note: JobNote | None, limits: Elastic | None, progress: Progress |
     words = (
         f"it may be resized between {limits.min_gpus} and {limits.max_gpus} GPUs; epochs done: {progress.epochs:g}"
     )
+    if note is not None and note.most_gpus == limits.max_gpus:
+        words += f"; Slurm did not start it on more ({note.most_why})"
     if note is not None and note.restart_s:
         words += f"; its last restart took {note.restart_s:.1f} s"
     else:

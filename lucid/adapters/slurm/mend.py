@@ -261,6 +261,9 @@ class Mender:
             return ""
         self._take_back(record, note)
         if found is Outlook.BARRED and (whose_limit(record.reason) or not hands.at_profiling(record)):
+            smaller = self._resizes.smaller(record, note, facts.now_s)
+            if smaller:
+                return smaller
             hands.obstacles.met(record, record.reason, facts.now_s)
             return f"job {record.id}: Slurm does not start it now ({record.reason}); waits"
         if found is Outlook.WAITS:

@@ -14,7 +14,7 @@ from enum import Enum
 
 from lucid.adapters.slurm.nouns import SlurmJob
 
-__all__ = ["NOT_IN_TIME", "Obstacle", "Obstacles", "Outlook", "outlook", "whose_limit"]
+__all__ = ["NOT_IN_TIME", "Obstacle", "Obstacles", "Outlook", "of_one_job", "outlook", "whose_limit"]
 
 NOT_IN_TIME = "Slurm did not start a job like it in time"
 """While Lucid waits for Slurm, the GPUs that the job was to have are kept from others. So a late start counts against
@@ -73,6 +73,11 @@ _Key = tuple[str, ...]
 def whose_limit(reason: str) -> bool:
     """Is it a limit of the user, account or QOS, which holds in every partition?"""
     return reason.startswith(("QOS", "Assoc")) or "PerAccount" in reason or "PerUser" in reason
+
+
+def of_one_job(reason: str) -> bool:
+    """Is it a limit on what a single job asks for? It stays, whatever other jobs do."""
+    return any(word in reason for word in _ALONE)
 
 
 @dataclass(slots=True)
@@ -169,5 +174,5 @@ def _keys(job: SlurmJob) -> tuple[_Key, _Key]:
 
 
 def _key(job: SlurmJob, reason: str) -> _Key:
-    shared = reason == NOT_IN_TIME or (whose_limit(reason) and not any(word in reason for word in _ALONE))
+    shared = reason == NOT_IN_TIME or (whose_limit(reason) and not of_one_job(reason))
     return _keys(job)[0 if shared else 1]

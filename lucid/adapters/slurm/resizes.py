@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from lucid.adapters.slurm.elastic import elastic_wish
 from lucid.adapters.slurm.facts import Facts, parse_placement
 from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.obstacles import of_one_job
 from lucid.adapters.slurm.request import NO_DEFAULTS
 from lucid.adapters.slurm.starts import start_changes
 from lucid.adapters.store.port import JobNote
-from lucid.core.placement import Placement, show_placement
+from lucid.core.placement import Placement, placement_gpus, show_placement
 from lucid.errors import ActionRefused
 
 __all__ = ["LEAST_S", "Resizes", "leaving", "overlaps", "uneven"]
@@ -25,6 +27,9 @@ LEAST_S = 2.0
 ('Job credential revoked'), after 2 s in none (24.11.5)."""
 _TAKEN_S = 10.0
 """Slurm has taken a requeue by then, if it takes it at all."""
+_BOUND_S = 3600.0
+"""So long a job does not grow again past a size that a limit on several jobs together did not give. Each try stops
+the job, so it is not tried at every end of another job."""
 
 
 def leaving(job: SlurmJob, note: JobNote | None) -> Placement:
@@ -94,6 +99,10 @@ class Resizes:
             self._drop(note, now_s)
             return f"job {record.id}: is not resized: it waits for something else now"
         placement = parse_placement(note.going_to)
+        home = hands.ownership.home(record, note)
+        if not {part.node for part in placement} <= {node.name for node in facts.nodes if home in node.partitions}:
+            self._drop(note, now_s)
+            return f"job {record.id}: is not resized: its partition {home} does not have the nodes that it was to get"
         others = (leaving(other, hands.notes.get(other.id)) for other in facts.jobs if other.id != record.id)
         if now_s - note.stopped_s < LEAST_S or any(overlaps(placement, held) for held in others):
             return ""
@@ -142,6 +151,17 @@ class Resizes:
         """A job that was resized runs again: how long that took is what is known of the cost of a restart."""
         took_s = max(record.start_s - note.stopped_s, 0.0)
         self._hands.put(replace(note, stopped_s=0.0, restart_s=took_s))
+
+    def smaller(self, record: SlurmJob, note: JobNote, now_s: float) -> str:
+        """A limit keeps an elastic job from starting at this size: from now on half of it is the most that it gets,
+        and the least that its user wrote at any rate. Returns that in words; empty where it may not be smaller."""
+        limits, tried = elastic_wish(record.comment).limits, placement_gpus(parse_placement(note.where))
+        if limits is None or "gpus" not in note.as_written or tried <= limits.min_gpus:
+            return ""
+        most, until_s = max(tried // 2, limits.min_gpus), 0.0 if of_one_job(record.reason) else now_s + _BOUND_S
+        note = self._hands.notes[record.id]
+        self._hands.put(replace(note, most_gpus=most, most_why=record.reason, most_until_s=until_s))
+        return f"job {record.id}: Slurm does not start it on {tried} GPUs ({record.reason}); it gets at most {most}"
 
     def _drop(self, note: JobNote, since_s: float) -> None:
         """It is an ordinary job again: one that runs, or one that waits since then."""

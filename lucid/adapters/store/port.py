@@ -80,7 +80,9 @@ class JobNote:
 
     Of an elastic job: ``going_to``: the GPUs on which it is to go on, from the moment in which it is told to stop
     (``stopped_s``) until it is told to start there; ``leaves``: those that it holds until it has stopped.
-    ``restart_s``: seconds from there until it ran again, the last time.
+    ``restart_s``: seconds from there until it ran again, the last time. ``most_gpus``: Slurm's limits kept it from
+    starting on more than about so many, 0 where none did; ``most_why``: the limit; ``most_until_s``: until when that
+    is taken to hold, 0 for the job's life.
     """
 
     job_id: str
@@ -108,6 +110,9 @@ class JobNote:
     leaves: str = ""
     stopped_s: float = 0.0
     restart_s: float = 0.0
+    most_gpus: int = 0
+    most_why: str = ""
+    most_until_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

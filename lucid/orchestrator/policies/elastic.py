@@ -274,7 +274,8 @@ class _Desk:
 
     def _start(self, entry: Pending, where: Placement, taken: bool = False) -> None:
         gpus = sum(part.mask.bit_count() for part in where)
-        free = FreeGpus(gpus, self._ledger.largest, self._ledger.free, True)
+        # GPUs that the deal has given it already were free for it, too
+        free = FreeGpus(gpus, self._ledger.largest, self._ledger.free + (gpus if taken else 0), True)
         if not taken:
             self._ledger.take(entry.job, where)
         self._act(entry, Start(where, (FairOrder(entry.job.submit_s), free)))

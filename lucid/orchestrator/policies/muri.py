@@ -162,6 +162,16 @@ class MuriPolicy(PartitionPolicy):
                 decisions[entry.job.id] = holds.setdefault(entry.job.gpus, Hold(why_not(entry)))
         return PartitionPlan(decisions, tuple(actions))
 
+    def group_speeds(self, members: Sequence[Running], predictions: Mapping[str, Prediction]) -> Mapping[str, float]:
+        """A member's iteration alone over the round of its group (M4-M8)."""
+        found = {entry.job.id: predictions.get(entry.job.id) for entry in members}
+        stages = {job_id: one.stages for job_id, one in found.items() if one is not None and one.stages is not None}
+        if len(stages) < len(members) or not 1 < len(members) <= self.options.limit:
+            return {}
+        jobs = [MuriJob(e.job.id, e.job.gpus, (s := stages[e.job.id]).times_s, s.iteration_s) for e in members]
+        period_s = group_period(Group(jobs[0].gpus, tuple(jobs)), self.options)
+        return {str(job.job_id): job.solo_s / period_s for job in jobs}
+
     def _interleaved(self, group: Group | None, item: Placed) -> tuple[Reason, ...]:
         """The comparison that keeps a group together; none for a job alone."""
         if group is None or not item.group:
