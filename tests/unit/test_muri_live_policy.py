@@ -462,14 +462,18 @@ def test_one_members_word_alone_breaks_no_group() -> None:
 
 
 def _starts(
-    entries: Sequence[Pending | Running], lasts: dict[str, float], machines: Sequence[Node]
+    entries: Sequence[Pending | Running],
+    lasts: dict[str, float],
+    machines: Sequence[Node],
+    stages: dict[str, StageTimes] | None = None,
 ) -> dict[str, float]:
     room = part(
         machines,
         [entry for entry in entries if isinstance(entry, Pending)],
         [entry for entry in entries if isinstance(entry, Running)],
     )
-    guesses = {name: replace(guess(length), stages=FOUR.get(name)) for name, length in lasts.items()}
+    known = stages or FOUR
+    guesses = {name: replace(guess(length), stages=known.get(name)) for name, length in lasts.items()}
     snapshot = snap(0.0, room, predictions=guesses)
     planner = policy("muri-l")
     return dict(forecast(snapshot, planner.plan(snapshot), planner, coarser=0.0).starts_s)
@@ -503,3 +507,14 @@ def test_a_group_whose_times_nobody_knows_is_taken_to_run_as_if_alone() -> None:
     both = [running(name, "n1:0", ("a", "y")) for name in "ay"]
     found = _starts([*both, waits("whole", 1)], {"a": 100.0, "y": 100.0, "whole": 10.0}, slots(2))
     assert found == {"whole": pytest.approx(100.0)}
+
+
+def test_the_forecast_takes_a_pair_from_outside_to_be_as_slow_as_promised() -> None:
+    both = [running(name, "n1:0", ("a", "b")) for name in "ab"]
+    lasts = {"a": 1000.0, "b": 1000.0, "whole": 10.0}
+    found = _starts([*both, waits("whole", 1)], lasts, slots(2), {"a": LOADS, "b": COMPUTES})
+    assert found == {"whole": pytest.approx(1158.0)}
+    three = [running(name, "n1:0", "abc") for name in "abc"]
+    lasts["c"] = 1000.0
+    found = _starts([*three, waits("whole", 1)], lasts, slots(4), {"a": LOADS, "b": COMPUTES, "c": NET})
+    assert found == {"whole": pytest.approx(1000.0)}, "of three nobody reckons it"
