@@ -39,7 +39,7 @@ from lucid.systems.muri import (
     group_period,
 )
 
-__all__ = ["Line", "LiveRules", "is_live", "plan_live"]
+__all__ = ["Line", "LiveRules", "is_live", "member_speeds", "plan_live"]
 
 
 _MOST_PASSED = 64
@@ -47,6 +47,16 @@ _MOST_PASSED = 64
 _MOST_FREE = 2
 """Jobs on the same GPUs where nobody makes one of them wait for its turn: nothing keeps three from wanting the same
 resource at once."""
+
+
+def member_speeds(jobs: Sequence[MuriJob], free: bool, options: GroupingOptions) -> list[float]:
+    """Normalised speed that each member of a group is expected at: its iteration alone over the group's round (M4 to
+    M8). ``free``: of two jobs that nobody makes wait for their turn."""
+    if free:
+        one, other = jobs
+        return [1.0 / (1.0 + conflict(one, other))] * 2
+    period_s = group_period(Group(jobs[0].gpus, tuple(jobs)), options)
+    return [job.solo_s / period_s for job in jobs]
 
 
 def is_live(partition: Partition) -> bool:
@@ -194,10 +204,7 @@ class _Plan:
 
     def _promised(self, members: Sequence[Pending | Running]) -> list[float]:
         """Normalised speed that each member of a group is expected at."""
-        if self._free(members):
-            return [self._overlaps(members).speed] * len(members)
-        group = self._group(members)
-        return [job.solo_s / group_period(group, self._rules.options) for job in group.jobs]
+        return member_speeds(self._group(members).jobs, self._free(members), self._rules.options)
 
     # -- groups -----------------------------------------------------------------------------------------------
 
