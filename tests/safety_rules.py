@@ -15,7 +15,8 @@ from lucid.core.ports import Applied, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.reason import PairHarm, Reason, Reserved
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policy import Policy, make_policy
+from lucid.orchestrator.by_partition import make_policies
+from lucid.orchestrator.policy import Policy
 
 PREEMPTIVE = {"srtf", "srsf", "tiresias"}
 INTERLEAVING = {"muri-s": 4, "muri-l": 4, "muri-l-2": 2, "muri-l-3": 3}
@@ -225,6 +226,8 @@ class Watcher:
     settings: PolicySettings
     predictor: Predictor
     compare_cold: bool = True
+    own: Mapping[str, str] = field(default_factory=dict)
+    """By partition, the policy of those that have another."""
     cycles: int = 0
     packed: int = 0
     regrouped: int = 0
@@ -269,7 +272,7 @@ class Watcher:
 
     def fresh(self) -> Policy:
         """The same policy without memory."""
-        return make_policy(self.policy, self.settings, self.predictor)
+        return make_policies(self.policy, self.own, self.settings, self.predictor)
 
     def _overflow(self, snapshot: Snapshot, plan: Plan) -> dict[str, Pending]:
         """Who waits in a VC and is started on a profiling node."""

@@ -20,7 +20,7 @@ from lucid.core.node import Node
 from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import StageTimes
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.by_partition import make_policies
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 from lucid.simulator.engine import run
 from lucid.simulator.estimates import DryRunPredictor, GivenPredictor
@@ -78,6 +78,7 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
         "lucid",
         {"fairness": {"beyond_plain_s": 1000.0, "keep_from": 1.0}, "packing": {"dynamic": True, "horizon_h": 1.0}},
     ),
+    "lucid, fifo and backfill elsewhere": ("lucid", {"fairness": {"beyond_plain_s": 500.0}}),
     "lucid, time-aware": (
         "lucid",
         {
@@ -86,6 +87,9 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
         },
     ),
 }
+
+OWN = {"lucid, fifo and backfill elsewhere": {"other": "fifo", "third": "backfill"}}
+"""Policies of single partitions, by variant."""
 
 HEAD_OF_LINE = {"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias"}
 """One job that waits for a node to come back may hold up everybody behind it."""
@@ -217,10 +221,11 @@ def play(scene: Scene, variant: str, compare_cold: bool = True) -> tuple[Watcher
     if name in INTERLEAVING:
         scene = replace(scene, trace=with_stages(scene.trace))
     predictor = scene.predictor()
-    policy = make_policy(name, rules, predictor)
+    own = OWN.get(variant, {})
+    policy = make_policies(name, own, rules, predictor)
     cluster = scene.cluster(policy, rules)
     assert policy.needs <= cluster.capabilities | {Capability.PROFILE}
-    watcher = Watcher(name, rules, predictor, compare_cold)
+    watcher = Watcher(name, rules, predictor, compare_cold, own)
     result = run(cluster, policy, predictor, watcher)
     return watcher, {outcome.job.id: outcome for outcome in result.outcomes}
 
@@ -253,7 +258,7 @@ def check_end(scene: Scene, variant: str, watcher: Watcher, outcomes: Mapping[st
 
 def waits_for_repair(scene: Scene, variant: str, vc: str) -> bool:
     """Head-of-line policies may wait for a job that needs a node which is down."""
-    return VARIANTS[variant][0] in HEAD_OF_LINE and any(
+    return OWN.get(variant, {}).get(vc, VARIANTS[variant][0]) in HEAD_OF_LINE and any(
         not could_run(item.job, scene.layout[vc])
         and could_run(item.job, [Node(n.name, n.gpus, n.gpu_mem_mib, n.cpus, n.mem_mib) for n in scene.layout[vc]])
         for item in scene.trace.jobs

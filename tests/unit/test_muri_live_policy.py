@@ -18,7 +18,6 @@ from lucid.core.prediction import StageTimes
 from lucid.core.reason import BehindHead, Interleaved, Overlaps, SlowBefore
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.check import SafetyCheck, check_partition
-from lucid.orchestrator.forecast import forecast
 from lucid.systems.muri import PUBLISHED
 
 STORE, CPU, GPU, NET = (StageTimes(tuple(9.0 if i == j else 0.5 for j in range(4)), 10.5) for i in range(4))
@@ -459,62 +458,3 @@ def test_one_members_word_alone_breaks_no_group() -> None:
     group[0] = replace(group[0], in_turns=(1e6, 4))
     silent = [group[0], *(replace(entry, in_turns=None) for entry in group[1:])]
     assert after(silent, FOUR, None).memory is None
-
-
-def _starts(
-    entries: Sequence[Pending | Running],
-    lasts: dict[str, float],
-    machines: Sequence[Node],
-    stages: dict[str, StageTimes] | None = None,
-) -> dict[str, float]:
-    room = part(
-        machines,
-        [entry for entry in entries if isinstance(entry, Pending)],
-        [entry for entry in entries if isinstance(entry, Running)],
-    )
-    known = stages or FOUR
-    guesses = {name: replace(guess(length), stages=known.get(name)) for name, length in lasts.items()}
-    snapshot = snap(0.0, room, predictions=guesses)
-    planner = policy("muri-l")
-    return dict(forecast(snapshot, planner.plan(snapshot), planner, coarser=0.0).starts_s)
-
-
-def test_the_forecast_knows_that_members_are_slower() -> None:
-    """A round of two whose long stages differ is as long as one iteration, times the overhead of two (M8)."""
-    both = [running(name, "n1:0", ("a", "b")) for name in "ab"]
-    whole = waits("whole", 1)
-    found = _starts([*both, whole], {"a": 1000.0, "b": 1000.0, "whole": 10.0}, slots(2))
-    assert found == {"whole": pytest.approx(1000.0 * TWO)}
-    alone = _starts([running("a", "n1:0"), whole], {"a": 1000.0, "whole": 10.0}, slots(2))
-    assert alone == {"whole": pytest.approx(1000.0)}
-
-
-def test_the_forecast_lets_those_who_are_left_run_faster() -> None:
-    both = [running(name, "n1:0", ("a", "b")) for name in "ab"]
-    found = _starts([*both, waits("whole", 1)], {"a": 100.0, "b": 1000.0, "whole": 10.0}, slots(2))
-    assert found == {"whole": pytest.approx(100.0 * TWO + 900.0)}
-
-
-def test_the_forecast_lets_a_joined_job_run_slower() -> None:
-    """Who starts in a group now slows the one that runs."""
-    entries = [running("a", "n1:0"), waiting("b"), waits("whole", 1)]
-    found = _starts(entries, {"a": 1000.0, "b": 1000.0, "whole": 10.0}, slots(2))
-    assert found["b"] == 0.0
-    assert found["whole"] == pytest.approx(1000.0 * TWO)
-
-
-def test_a_group_whose_times_nobody_knows_is_taken_to_run_as_if_alone() -> None:
-    both = [running(name, "n1:0", ("a", "y")) for name in "ay"]
-    found = _starts([*both, waits("whole", 1)], {"a": 100.0, "y": 100.0, "whole": 10.0}, slots(2))
-    assert found == {"whole": pytest.approx(100.0)}
-
-
-def test_the_forecast_takes_a_pair_from_outside_to_be_as_slow_as_promised() -> None:
-    both = [running(name, "n1:0", ("a", "b")) for name in "ab"]
-    lasts = {"a": 1000.0, "b": 1000.0, "whole": 10.0}
-    found = _starts([*both, waits("whole", 1)], lasts, slots(2), {"a": LOADS, "b": COMPUTES})
-    assert found == {"whole": pytest.approx(1158.0)}
-    three = [running(name, "n1:0", "abc") for name in "abc"]
-    lasts["c"] = 1000.0
-    found = _starts([*three, waits("whole", 1)], lasts, slots(4), {"a": LOADS, "b": COMPUTES, "c": NET})
-    assert found == {"whole": pytest.approx(1000.0)}, "of three nobody reckons it"

@@ -19,7 +19,7 @@ from lucid.core.prediction import Prediction
 from lucid.core.reason import FreeGpus, Interleaved, Priority, Reason
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
-from lucid.orchestrator.policies.muri_live import Line, LiveRules, expected_speeds, is_live, plan_live
+from lucid.orchestrator.policies.muri_live import Line, LiveRules, is_live, member_speeds, plan_live
 from lucid.orchestrator.policies.places import Place, Placed, arrange, moves
 from lucid.orchestrator.policies.queue import attained_s
 from lucid.orchestrator.policy import PartitionPolicy
@@ -163,15 +163,17 @@ class MuriPolicy(PartitionPolicy):
         return PartitionPlan(decisions, tuple(actions))
 
     def group_speeds(self, members: Sequence[Running], predictions: Mapping[str, Prediction]) -> Mapping[str, float]:
-        """A member's iteration alone over the round of its group (M4-M8), or the speed of a pair without turns."""
+        """As ``member_speeds``; of a group of which not all stage times are known, nothing."""
         found = {entry.job.id: predictions.get(entry.job.id) for entry in members}
         stages = {job_id: one.stages for job_id, one in found.items() if one is not None and one.stages is not None}
         if len(stages) < len(members) or not 1 < len(members) <= self.options.limit:
             return {}
-        jobs = [MuriJob(e.job.id, e.job.gpus, (s := stages[e.job.id]).times_s, s.iteration_s) for e in members]
         free = any(one.outside for one in stages.values())
-        speeds = expected_speeds(Group(jobs[0].gpus, tuple(jobs)), free, self.options)
-        return {str(job.job_id): speed for job, speed in zip(jobs, speeds, strict=False)}
+        if free and len(members) > 2:
+            return {}
+        jobs = [MuriJob(e.job.id, e.job.gpus, (s := stages[e.job.id]).times_s, s.iteration_s) for e in members]
+        speeds = member_speeds(jobs, free, self.options)
+        return {str(job.job_id): speed for job, speed in zip(jobs, speeds, strict=True)}
 
     def _interleaved(self, group: Group | None, item: Placed) -> tuple[Reason, ...]:
         """The comparison that keeps a group together; none for a job alone."""

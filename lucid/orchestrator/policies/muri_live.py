@@ -39,7 +39,7 @@ from lucid.systems.muri import (
     group_period,
 )
 
-__all__ = ["Line", "LiveRules", "expected_speeds", "is_live", "plan_live"]
+__all__ = ["Line", "LiveRules", "is_live", "member_speeds", "plan_live"]
 
 
 _MOST_PASSED = 64
@@ -47,6 +47,16 @@ _MOST_PASSED = 64
 _MOST_FREE = 2
 """Jobs on the same GPUs where nobody makes one of them wait for its turn: nothing keeps three from wanting the same
 resource at once."""
+
+
+def member_speeds(jobs: Sequence[MuriJob], free: bool, options: GroupingOptions) -> list[float]:
+    """Normalised speed that each member of a group is expected at: its iteration alone over the group's round (M4 to
+    M8). ``free``: of two jobs that nobody makes wait for their turn."""
+    if free:
+        one, other = jobs
+        return [1.0 / (1.0 + conflict(one, other))] * 2
+    period_s = group_period(Group(jobs[0].gpus, tuple(jobs)), options)
+    return [job.solo_s / period_s for job in jobs]
 
 
 def is_live(partition: Partition) -> bool:
@@ -92,17 +102,6 @@ class _Host:
     @property
     def ids(self) -> tuple[str, ...]:
         return tuple(entry.job.id for entry in self.members)
-
-
-def expected_speeds(group: Group, free: bool, options: GroupingOptions) -> list[float]:
-    """Normalised speed of each member. ``free``: nobody makes them wait for their turn; of groups larger than pairs,
-    which no plan makes then, nothing is expected."""
-    if not free:
-        period_s = group_period(group, options)
-        return [job.solo_s / period_s for job in group.jobs]
-    if len(group.jobs) != _MOST_FREE:
-        return []
-    return [1.0 / (1.0 + conflict(*group.jobs))] * _MOST_FREE
 
 
 def plan_live(partition: Partition, snapshot: Snapshot, line: Line, rules: LiveRules) -> PartitionPlan:
@@ -200,10 +199,12 @@ class _Plan:
         for entry in self._partition.running:
             group = [by_id[job_id] for job_id in entry.group if job_id in by_id]
             whole = len(group) == len(entry.group) > 1 and group[0] is entry
-            if whole and all(map(self._may_share, group)):
-                promised = expected_speeds(self._group(group), self._free(group), self._rules.options)
-                if promised:
-                    self._slow.look(group, self._line.known, promised)
+            if whole and all(map(self._may_share, group)) and (len(group) == 2 or not self._free(group)):
+                self._slow.look(group, self._line.known, self._promised(group))
+
+    def _promised(self, members: Sequence[Pending | Running]) -> list[float]:
+        """Normalised speed that each member of a group is expected at."""
+        return member_speeds(self._group(members).jobs, self._free(members), self._rules.options)
 
     # -- groups -----------------------------------------------------------------------------------------------
 
