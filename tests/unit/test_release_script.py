@@ -15,7 +15,8 @@ SLURM = r"""#!/bin/sh
 echo "$*" >> {0}/calls
 case "$1 $*" in
 squeue*' Comment'*) ;;
-squeue*) cat {0}/jobs 2>/dev/null && exit; for n in $(seq {1}); do echo "$n 0 vc 0 N/A gres/gpu:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2"; done ;;
+squeue*) cat {0}/jobs 2>/dev/null && exit
+  for n in $(seq {1}); do echo "$n 0 vc 0 N/A gres/gpu:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2"; done ;;
 sbatch*) cat {0}/said >&2; exit 1 ;;
 scontrol*release*) {2} ;;
 esac
