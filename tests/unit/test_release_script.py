@@ -15,7 +15,8 @@ SLURM = r"""#!/bin/sh
 echo "$*" >> {0}/calls
 case "$1 $*" in
 squeue*' Comment'*) ;;
-squeue*) for n in $(seq {1}); do echo "$n 0 vc 0 N/A gres/gpu:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2"; done ;;
+squeue*) cat {0}/jobs 2>/dev/null && exit
+  for n in $(seq {1}); do echo "$n 0 vc 0 N/A gres/gpu:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2"; done ;;
 sbatch*) cat {0}/said >&2; exit 1 ;;
 scontrol*release*) {2} ;;
 esac
@@ -109,3 +110,18 @@ def test_for_good_lists_nothing(tmp_path: Path) -> None:
     fake.list.write_text("7 0 900\n")
     assert fake.release("--all").returncode == 0
     assert fake.list.read_text() == ""
+
+
+def test_the_nodes_that_lucid_chose_for_a_job_that_ran_bind_it_no_longer(tmp_path: Path) -> None:
+    """Its node may be gone, and nobody else would ever choose another. A user's own choice stays."""
+    fake = Fake(tmp_path, "no plugin\n")
+    (tmp_path / "jobs").write_text(
+        "1 0 vc 2 N/A gres/gpu:4 lucid:vc=vc;held=1;node=gres/gpu:1;restart=1;elastic=1;v=2\n"
+        "2 0 vc 0 N/A gres/gpu:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
+        "3 0 vc 1 N/A gres/gpu:1 lucid:vc=vc;held=1;node=gres/gpu:1;share=0;why=nodes;v=2\n"
+        "4 7 vc 1 N/A gres/gpu:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
+    )
+    assert fake.release().returncode == 0
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [line for line in calls if "ReqNodeList" in line] == ["scontrol update JobId=1 ReqNodeList="]
+    assert "scontrol release 1,2,3" in calls

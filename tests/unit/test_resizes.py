@@ -240,6 +240,9 @@ def test_files_that_are_no_reports_of_the_jobs_user_are_refused(tmp_path: Path) 
         found = reports.of(number, me, 1.0)
         assert found is not None, number
         assert found.refused, number
+    link = reports.of("1", me, 1.0)
+    assert link is not None
+    assert link.refused.endswith("it is a link")
     other = reports.of("5", me + 1, 1.0)
     assert other is not None
     assert "job's user" in other.refused

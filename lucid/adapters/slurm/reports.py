@@ -7,6 +7,7 @@ Times are this host's: when a file was first seen changed, never what it or its 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -90,7 +91,8 @@ class Reports:
         except FileNotFoundError:
             return None
         except OSError as error:
-            return self._refuse(job_id, None, now_s, f"it cannot be opened ({error.strerror})")
+            words = "it is a link" if error.errno == errno.ELOOP else f"it cannot be opened ({error.strerror})"
+            return self._refuse(job_id, None, now_s, words)
         try:
             found = os.fstat(fd)
             stamp = (found.st_mtime_ns, found.st_ino, found.st_size, found.st_uid)
