@@ -23,6 +23,11 @@ def test_links_lead_to_files(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_merge_left_its_marks(page: Path) -> None:
+    assert re.findall(r"^(?:<{7}|>{7}) .*|^={7}$", page.read_text(encoding="utf-8"), re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert set(re.findall(r"python -m benchmarks --only (\w+)", text)) <= set(PARTS)
