@@ -165,7 +165,7 @@ def test_uninstalled_in_mid_resize(box: Box, lucidd: Lucidd) -> None:
     assert jobs.steps(number) == list(range(1, 401))
 
 
-def test_thirty_jobs_of_a_greedy_user_and_a_modest_one(box: Box, lucidd: Lucidd) -> None:
+def test_thirty_jobs_of_one_name_at_once_most_of_them_greedy(box: Box, lucidd: Lucidd) -> None:
     jobs = Elastics(box)
     greedy = [jobs.submit("-p", "vc-a", "-J", "same", epochs=4, steps=10, size="4-4096", gpus=4) for _ in range(20)]
     modest = [jobs.submit("-p", "vc-a", "-J", "same", epochs=4, steps=10, size="1-2") for _ in range(10)]
