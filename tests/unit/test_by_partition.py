@@ -11,6 +11,7 @@ import pytest
 
 from builders import HEAVY, LIGHT, FixedPredictor, a_job, elastic, nodes, part, runs, settings, snap, waits
 from lucid.adapters.store.plan_records import read_record, record_bytes, replan
+from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.binder.contention import contention_speeds
 from lucid.binder.dynamic import SharingMode
@@ -114,6 +115,10 @@ def test_each_partition_is_planned_ahead_as_far_as_its_policy_can_be() -> None:
     ahead = forecast(seen, plan, made)
     assert ahead.starts_s == {"b": 0.0}
     assert ahead.ahead_of("p") == 30.0, "until the round"
+    stored = plan_from_dict(
+        plan_to_dict(plan), seen.now_s, 4000.0
+    )  # with one wake time for all
+    assert forecast(seen, stored, made).ahead_of("p") == 30.0
     only = forecast(seen, plan, made, until=frozenset("p"))
     assert only.looks <= 1, "what waits elsewhere is not planned ahead"
     assert only.ahead_of("p") == 30.0
