@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from builders import HEAVY, LIGHT, FixedPredictor, a_job, elastic, nodes, part, runs, settings, snap, waits
+from daemon_site import Site
+from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.store.plan_records import read_record, record_bytes, replan
 from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict
 from lucid.adapters.store.sqlite import SqliteStore
@@ -115,9 +117,7 @@ def test_each_partition_is_planned_ahead_as_far_as_its_policy_can_be() -> None:
     ahead = forecast(seen, plan, made)
     assert ahead.starts_s == {"b": 0.0}
     assert ahead.ahead_of("p") == 30.0, "until the round"
-    stored = plan_from_dict(
-        plan_to_dict(plan), seen.now_s, 4000.0
-    )  # with one wake time for all
+    stored = plan_from_dict(plan_to_dict(plan), seen.now_s, 4000.0)  # with one wake time for all
     assert forecast(seen, stored, made).ahead_of("p") == 30.0
     only = forecast(seen, plan, made, until=frozenset("p"))
     assert only.looks <= 1, "what waits elsewhere is not planned ahead"
@@ -180,3 +180,35 @@ def test_a_setting_of_a_policy_that_plans_some_partition_is_read() -> None:
     data: dict[str, Any] = {"policy": {"pollux": {"interval_s": 30.0}, "sia": {"interval_s": 30.0}}}
     live = settings_from({**data, "daemon": {"policies": {"grow": "pollux"}}}, "t")
     assert simulation_keys(live) == ["policy.sia.interval_s"]
+
+
+@pytest.mark.parametrize(("policies", "unrouted", "rooms"), [({}, (), {"p1"}), ({"vc": "fifo"}, ("vc",), {"n1"})])
+def test_lucidd_profiles_nobody_where_the_policy_of_the_partition_does_not(
+    tmp_path: Path, policies: dict[str, str], unrouted: tuple[str, ...], rooms: set[str]
+) -> None:
+    site = Site(tmp_path, policies=policies)
+    site.submit("1", 4)
+    site.turns(5.0)
+    beat = read_heartbeat(tmp_path / "run/heartbeat")
+    assert beat is not None
+    assert beat.unrouted == unrouted
+    assert {where[0].node for _, _, where in site.slurm.starts} == rooms
+    assert json.loads(site.ctl("status", "--json"))["policies"] == {"vc": policies.get("vc", "lucid")}
+
+
+def test_jobs_are_elastic_or_take_turns_only_where_their_policy_asks(tmp_path: Path) -> None:
+    words = []
+    for own in ({}, {"vc": "elastic"}, {"vc": "muri-l"}):
+        folder = tmp_path / "-".join(own.values() or ["lucid"])
+        folder.mkdir()
+        site = Site(folder, policies=own, elastic={"reports_dir": str(folder)})
+        site.submit(
+            "1", 1, comment="lucid:elastic=1-4 lucid:turns", admin_comment="lucid:vc=vc;held=1;elastic=1;turns=1;v=2"
+        )
+        site.turns(5.0)
+        words.append(site.ctl("explain", "1"))
+    nowhere, resized, grouped = words
+    assert "the policy of its partition resizes no job" in nowhere
+    assert "the policy of its partition forms no groups" in nowhere
+    assert "the policy of its partition resizes no job" not in resized
+    assert "the policy of its partition forms no groups" not in grouped
