@@ -266,6 +266,7 @@ def test_three_jobs_on_the_same_gpus_are_a_group_under_every_policy(tmp_path: Pa
     assert {e.alone for e in stage.running().values()} == {False}
     stage.interleaves = False
     stage.restart()
+    assert {e.job.whole_because for e in stage.running().values()} == {""}
     assert {e.alone for e in stage.running().values()} == {True}, "nobody joins them by another policy's rule"
     assert {e.partner for e in stage.running().values()} == {None}
 

@@ -139,7 +139,8 @@ class SlurmCluster:
         self._hands.new_cycle()
         self._hands.obstacles.saw(jobs, now_s)
         self._jobs = {job.id: job for job in jobs if job.id}
-        if any(job.pending and job.gpus for job in jobs):
+        # once for those that run: until then their requests could not be said in slots
+        if any(job.gpus and (job.pending or (job.running and self._defaults is None)) for job in jobs):
             self._read_defaults(now_s)
         nodes = without_unread(self._nodes, jobs)
         modes = dict(self._modes())
