@@ -152,7 +152,8 @@ def test_nobody_is_resized_for_less_than_a_restart_costs(tmp_path: Path, name: s
     section = "optimus" if name == "optimus-drf" else name
     rules = {} if name == "elastic" else {section: {"interval_s": 10.0}}
     assert turns(stage, cycle(stage, name, **rules), 12) == []
-    stage.elastic = stage.elastic.model_copy(update={"restart_s": 3.0})
+    cheap = stage.daemon.elastic.model_copy(update={"restart_s": 3.0})
+    stage.daemon = stage.daemon.model_copy(update={"elastic": cheap})
     stage.restart()
     assert turns(stage, cycle(stage, name, **rules), 12), "for 3 s it is"
 

@@ -71,7 +71,7 @@ def test_nobody_is_stopped_for_gpus_whose_job_was_not_stopped_after_all(stage: S
 
 
 def test_a_job_that_its_user_moves_to_another_partition_in_between_is_decided_anew(stage: Stage) -> None:
-    stage.daemon = DaemonSettings(partitions={"vc": Mode.PACK, "far": Mode.PACK}, elastic=stage.elastic)
+    stage.daemon = DaemonSettings(partitions={"vc": Mode.PACK, "far": Mode.PACK}, elastic=stage.daemon.elastic)
     stage.slurm.machines.append(fake_node("n3", "far"))
     stage.cluster = stage.restart()
     stage.running("1")

@@ -49,10 +49,8 @@ class Stage:
         assert lease is not None
         self.token = lease.token
         self.mode = Mode.PACK
-        self.elastic = ElasticSettings(
-            reports_dir=str(folder), **{"resize_every_s": 0.0, "silent_s": 900.0, **elastic}
-        )
-        self.daemon = DaemonSettings(partitions={"vc": Mode.PACK}, elastic=self.elastic)
+        asked = ElasticSettings(reports_dir=str(folder), **{"resize_every_s": 0.0, "silent_s": 900.0, **elastic})
+        self.daemon = DaemonSettings(partitions={"vc": Mode.PACK}, elastic=asked)
         self.cluster = self.restart()
 
     def restart(self, resizes: bool = True) -> SlurmCluster:
