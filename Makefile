@@ -144,8 +144,8 @@ cluster: ## a real Slurm on this machine (root, Debian's debootstrap); prints ho
 demo-slurm: $(STAMP) ## 60 jobs of three users on a real Slurm, plain and with Lucid packing (root; about 8 minutes)
 	@$(BIN)/python slurm/demo.py
 
-demo-elastic: $(STAMP) ## 20 elastic jobs on a real Slurm, at fixed size and resized; SEED=n, JSON=1 (root; 16 minutes)
-	@$(BIN)/python benchmarks/elastic_live.py --seed $(SEED) $(if $(JSON),--json)
+demo-elastic: $(STAMP) ## 20 elastic jobs on a real Slurm, at fixed size and resized; STREAM=n, JSON=1 (root; 16 minutes)
+	@$(BIN)/python benchmarks/elastic_live.py $(if $(STREAM),--seed $(STREAM)) $(if $(JSON),--json)
 
 campaign: $(STAMP) ## random faults over counted jobs on a real Slurm: SEED=n MINUTES=m, JSON=1 (root): docs/campaign.md
 	@$(BIN)/python tests/campaign --seed $(SEED) --minutes $(MINUTES) $(if $(JSON),--json) $(CAMPAIGN)
