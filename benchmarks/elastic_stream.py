@@ -208,14 +208,7 @@ def loss_noise(wanted: Sequence[Small]) -> float:
 
 def _curve(one: Small, first: int) -> Curve:
     """Of the program, run without its sleeps at its initial batch size from point ``first`` on."""
-    job = _program(one)
-    job.state["drawn"] = first
-    found: Curve = []
-    for epoch in range(1, one.epochs + 1):
-        for _ in range(STEPS):
-            job.step()
-        found.append((float(epoch), job.data.loss(job.state["w"])))
-    return found
+    return [(float(epoch), job.data.loss(job.state["w"])) for epoch, job in enumerate(_epochs(one, first), start=1)]
 
 
 def _table(one: Small) -> EpochTable:
@@ -307,22 +300,22 @@ class _AdaptingTraining:
 
 def _gradients(one: Small) -> list[tuple[float, float]]:
     """Squared norm and variance at the initial batch size, by epoch."""
-    job = _program(one)
-    found = []
-    for _ in range(one.epochs):
-        for _ in range(STEPS):
-            job.step()
-        found.append(job.statistics())
-    return found
+    return [job.statistics() for job in _epochs(one, 0)]
 
 
-def _program(one: Small) -> Any:
-    """Its training at a fixed batch, which takes no longer than it computes."""
+def _epochs(one: Small, first: int) -> Iterator[Any]:
+    """Its training at a fixed batch, which takes no longer than it computes: the job after each epoch. ``first``: the
+    point that it begins with."""
     program = importlib.import_module("adaptive_sgd")
     os.environ["SLURM_JOB_ID"] = "0"
-    return program.Job(
+    job = program.Job(
         argparse.Namespace(
             epochs=one.epochs, steps=STEPS, batch=one.model.batch, most=8 * one.model.batch, pass_s=0.0, sample_s=0.0,
             sync_s=0.0, seed=one.seed, how="fixed",
         )
     )  # fmt: skip
+    job.state["drawn"] = first
+    for _ in range(one.epochs):
+        for _ in range(STEPS):
+            job.step()
+        yield job

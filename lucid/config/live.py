@@ -223,6 +223,10 @@ class DaemonSettings(Section):
     first_guess_s: float = Field(3600.0, gt=0)
     """Estimate of a job's run time before any job has ended."""
 
+    def policy_of(self, partition: str) -> str:
+        """The name of the policy that decides in a partition."""
+        return self.policies.get(partition, self.policy)
+
     @property
     def rooms(self) -> tuple[str, ...]:
         """Partitions into which only lucidd moves jobs: a job there is of another VC."""

@@ -49,6 +49,7 @@ class Cycles:
         """``modes``: in force now, by partition; ``token``: of the lease; ``slurm_knows_all``: see ``Leader``."""
         settings = parts.settings
         self._needs = needs = needs_of(settings)
+        self._profiling = live_profiling(settings.policy)
         self.token = token
         self.shares = _fair_shares(parts)
         self.cluster = SlurmCluster(
@@ -159,7 +160,7 @@ class Cycles:
 
     def _profiled(self, job: Job) -> bool:
         """Does a new job go through the profiling partition first?"""
-        return self.profiles_in(job.vc) and goes_through_profiling(job, live_profiling(self._parts.settings.policy))
+        return self.profiles_in(job.vc) and goes_through_profiling(job, self._profiling)
 
     def _tell_models(self, models: LiveModels) -> None:
         for kind, serving in models.serving.items():

@@ -14,7 +14,6 @@ from lucid.daemon.build import Parts
 from lucid.daemon.cycles import Cycles
 from lucid.live.failover import Standby
 from lucid.live.modes import live_profiling
-from lucid.live.policies import policy_of
 from lucid.live.published import Publisher
 from lucid.live.status import partitions_of, status_of
 from lucid.live.tally import Tally
@@ -76,7 +75,7 @@ def tell_status(
         "cycles": count,
         "paused": paused,
         "modes": {name: str(mode) for name, mode in modes.items()},
-        "policies": {name: policy_of(parts.settings, name) for name in modes},
+        "policies": {name: parts.settings.daemon.policy_of(name) for name in modes},
         "configured": {name: str(mode) for name, mode in parts.settings.daemon.partitions.items()},
         "last_error": turns.last_error,
         "failed_turns": turns.failed,

@@ -277,7 +277,7 @@ def _nodes(settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmN
     lends = settings.policy.lending.mode != "off"
     wanted = [*modes, *([room] if room and room not in modes else [])]
     for name in wanted:
-        policy = settings.daemon.policies.get(name, settings.daemon.policy)
+        policy = settings.daemon.policy_of(name)
         mine = [node for node in nodes if name in node.partitions]
         if mine and not any(node.gpu_types for node in mine):
             yield warn(f"partition {name!r} has no node with GPUs", "nothing will ever be decided there")

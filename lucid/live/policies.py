@@ -26,7 +26,7 @@ from lucid.orchestrator.by_partition import make_policies
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policy import Policy, known_policies, make_policy
 
-__all__ = ["LivePolicy", "check_policy", "live_models", "live_policy", "live_predictor", "needs_of", "policy_of"]
+__all__ = ["LivePolicy", "check_policy", "live_models", "live_policy", "live_predictor", "needs_of"]
 
 _ABLATIONS = frozenset(name for name in BUILT_IN if name.startswith("muri-") and name not in ("muri-s", "muri-l"))
 
@@ -91,8 +91,8 @@ def check_policy(settings: Settings, where: str) -> None:
     """``where``: the file that names the policy, and those of single partitions.
 
     Raises:
-        ConfigError: there is no policy of such a name, it needs what no Slurm cluster with these settings offers, a
-            partition cannot have a policy of its own, or what VCs lend is not said in full.
+        ConfigError: a policy is not known; it needs what no Slurm cluster with these settings offers; a partition
+            cannot have a policy of its own; or the settings do not say in full what VCs lend.
     """
     check_lending(settings, where)
     _check_one(settings, settings.daemon.policy, f"{where}: daemon.policy = {settings.daemon.policy!r}")
@@ -173,17 +173,12 @@ def _most(settings: Settings) -> frozenset[Capability]:
     return frozenset(able)
 
 
-def policy_of(settings: Settings, partition: str) -> str:
-    """The name of the policy that decides in a partition."""
-    return settings.daemon.policies.get(partition, settings.daemon.policy)
-
-
 def needs_of(settings: Settings) -> Callable[[str], frozenset[Capability]]:
     """What the policy of a partition needs of the cluster, with these settings."""
     able = _most(settings)
     names = {settings.daemon.policy, *settings.daemon.policies.values()}
     needs = {name: _needs(name, settings, able) for name in names}
-    return lambda partition: needs[policy_of(settings, partition)]
+    return lambda partition: needs[settings.daemon.policy_of(partition)]
 
 
 def _needs(name: str, settings: Settings, able: frozenset[Capability]) -> frozenset[Capability]:

@@ -34,7 +34,7 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _AGAIN_S: Final = 10.0
 """Which processes and cores a job has is looked up so often."""
 _LOOK_S: Final = 2.0
-"""Between two looks at a job's processes, where its group does not tell it all: they are the dear part."""
+"""Between two looks at a job's processes, where its group does not tell all of it. These looks cost most."""
 _MOST_GAP_S: Final = 10.0
 """A longer time between two readings is passed over: what the GPU did in all of it is not known."""
 _MOST_PROCESSES, _MOST_FOLDERS = 64, 64
@@ -270,7 +270,7 @@ def _text(path: Path) -> str | None:
 
 
 def _listed(text: str) -> int:
-    """How many cores a list such as ``0-3,8`` names; 0 for anything that is no such list."""
+    """How many cores a list such as ``0-3,8`` names; 0 if it is not such a list."""
     count = 0
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

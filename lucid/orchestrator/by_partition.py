@@ -61,7 +61,7 @@ def make_policies(name: str, own: Mapping[str, str], settings: PolicySettings, p
     """The policy called ``name``, and beside it others for the partitions in ``own``, by name.
 
     Raises:
-        ConfigError: there is no policy of such a name, or the package that adds it cannot be imported.
+        ConfigError: a policy is not known, or the package that adds it cannot be imported.
     """
     rest = make_policy(name, settings, predictor)
     if not own:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, log
 from typing import Any
 
-from lucid.core.decision import Action, Keep, Plan, Release, Requeue, Start, earliest
+from lucid.core.decision import Action, Keep, Plan, Release, Requeue, Start
 from lucid.core.job import Ended, JobProfile, Pending, Running, Stage
 from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
@@ -113,8 +113,8 @@ def forecast(
     if isinstance(policy, RoundPolicy) and Capability.RESIZE in policy.needs:
         # the jobs here stay where they are when they are resized, and each round is a search: only its starts count
         # the plan may have no wake time, where the last round saw no elastic job, or that of another partition
-        round_s = earliest(plan.wake_s, after_round_s(snapshot.now_s, policy.interval_s)) or 0.0
-        till_round_s = max(round_s - snapshot.now_s, 0.0)
+        next_s = after_round_s(snapshot.now_s, policy.interval_s)
+        till_round_s = max((next_s if plan.wake_s is None else min(plan.wake_s, next_s)) - snapshot.now_s, 0.0)
         return Forecast({a.job_id: 0.0 for a in plan.actions if isinstance(a.decision, Start)}, till_round_s)
     jobs = max(sum(len(part.pending) + len(part.running) for part in snapshot.partitions.values()), 1)
     several = run_times is not None and most_paths > 1 and jobs * _PLANS * len(_FIRSTS) <= most_looks

@@ -5,8 +5,8 @@ iteration often takes less, so that a second holds all of its stages. Here a sec
 readings instead of being given to the one that is highest. Where stages are longer than a second both come to the
 same: each second is then nearly all of one stage.
 
-Two things that are busy at once are no two stages. A process that waits for its GPU in a busy loop, as CUDA's does by
-default, keeps a core busy, and so do data loaders that work ahead. So CPU time counts only where neither the GPU
+Two things that are busy at once are not two stages. A process that waits for its GPU in a busy loop, as CUDA's does
+by default, keeps a core busy, and so do data loaders that work ahead. So CPU time counts only where neither the GPU
 works nor storage is waited for, unless all cores of the job are busy.
 """
 
@@ -38,9 +38,9 @@ class HostUse:
 def shares_in(use: HostUse, gpu: float) -> TimeShares:
     """What a job did in a moment.
 
-    ``gpu``: share (0-1) of the moment in which its GPU worked for it. The job is bound by its CPUs where all of its
-    cores are busy. It is so, too, where one core is (an iteration that one thread prepares is no faster for the cores
-    beside it), for the time in which the job neither computed on its GPU nor waited for storage.
+    ``gpu``: share (0-1) of the moment in which its GPU worked for it. CPU time counts in two cases: all cores of the
+    job are busy; or one core is busy while the job neither computes on its GPU nor waits for storage. One busy core
+    is enough, because more cores do not help an iteration that one thread prepares.
     """
     gpu = _share(gpu)
     storage = None if use.storage is None else _share(use.storage)

@@ -54,7 +54,7 @@ def member_speeds(jobs: Sequence[MuriJob], free: bool, options: GroupingOptions)
     M8). ``free``: of two jobs that nobody makes wait for their turn."""
     if free:
         one, other = jobs
-        return [1.0 / (1.0 + conflict(one, other))] * 2
+        return [Overlaps("", conflict(one, other), MOST_CONFLICT).speed] * 2
     period_s = group_period(Group(jobs[0].gpus, tuple(jobs)), options)
     return [job.solo_s / period_s for job in jobs]
 
