@@ -22,8 +22,12 @@ export LUCID_TESTBED_SUITE := $(SUITE)
 SEED ?= 1
 MINUTES ?= 5
 SAMPLE ?= 600
+# What make test runs on a real Slurm; make e2e runs all of it.
+LIVE := $(addprefix tests/e2e/test_,lucidd.py fail_open.py holds.py hooks.py limits.py)
 TORCH ?= torch==2.13.0
 export LUCID_SHARED ?= $(abspath ../shared)
+# Where it is set, each of the hundreds of processes of a test run compiles all of Lucid anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install install-locked lock sbom audit deb rpm lint-packages release build-release demo cluster demo-slurm demo-elastic \
 	campaign cluster-down check test test-adaptdl e2e \
@@ -111,19 +115,19 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 fast: $(STAMP)
-	LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest -n 2 -m "not slow and not nightly"
+	LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest -n 2 --ignore=tests/e2e -m "not slow and not nightly"
 
 check: lint types fast ## the inner loop: ruff, mypy, import-linter, fast tests (under 2 minutes)
 
 test: lint types ## everything CI runs; on a real Slurm too, where it is root and debootstrap is installed
-	LUCID_SAME_EXAMPLES=1 $(BIN)/python -m pytest -n 2 -m "not nightly and not e2e"
-	$(BIN)/python -m pytest -rs -m "e2e and not slow"
+	LUCID_SAME_EXAMPLES=1 LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest -n 2 --ignore=tests/e2e -m "not slow and not nightly"
+	$(BIN)/python -m pytest -rs -m "e2e and not slow" $(LIVE)
 
 e2e: $(STAMP) ## every test on a real Slurm, SUITE=bookworm|trixie|sid (root, debootstrap): docs/testbed.md
 	LUCID_E2E_PROCESSES=1 $(BIN)/python -m pytest -rs -n $(E2E_PROCESSES) --dist worksteal -m e2e --durations=40 tests/e2e
 
-nightly: $(STAMP) ## large randomised safety runs
-	LUCID_NIGHTLY=1 $(BIN)/python -m pytest -m nightly
+nightly: $(STAMP) ## all that make test leaves out: slow tests, every example, large randomised safety runs
+	LUCID_NIGHTLY=1 $(BIN)/python -m pytest -n 2 --ignore=tests/e2e
 	LUCID_EXAMPLES_SHARE=20 $(BIN)/python -m pytest tests/property
 	LUCID_FUZZ_SEED=$$(date +%s) LUCID_FUZZ_TIMES=20 $(BIN)/python -m pytest tests/fuzz
 

@@ -1,4 +1,4 @@
-"""pytest plugin: writes what each test and each fixture took, a line of JSON for each, into the folder LUCID_TEST_TIMES.
+"""pytest plugin: what each test and each fixture took, a line of JSON for each, in the folder LUCID_TEST_TIMES.
 
 CPU time is this process's and that of the children it waited for; a daemon that a test leaves behind is not in it.
 Each process of pytest-xdist writes a file of its own.
@@ -67,5 +67,6 @@ class Times:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Only the processes that run tests."""
-    if (folder := os.environ.get(FOLDER)) and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
+    runs_tests = hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
+    if runs_tests and (folder := os.environ.get(FOLDER)):
         config.pluginmanager.register(Times(Path(folder)))
