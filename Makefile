@@ -22,6 +22,10 @@ export LUCID_TESTBED_SUITE := $(SUITE)
 SEED ?= 1
 MINUTES ?= 5
 SAMPLE ?= 600
+# The tests that need no real Slurm and that make test runs: two processes.
+QUICK := -n 2 --ignore=tests/e2e -m "not slow and not nightly"
+# CPU seconds that the tests of make check may take in all.
+WITHIN ?= 60
 # What make test runs on a real Slurm; make e2e runs all of it.
 LIVE := $(addprefix tests/e2e/test_,lucidd.py fail_open.py holds.py hooks.py limits.py)
 TORCH ?= torch==2.13.0
@@ -30,7 +34,7 @@ export LUCID_SHARED ?= $(abspath ../shared)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install install-locked lock sbom audit deb rpm lint-packages release build-release demo cluster demo-slurm demo-elastic \
-	campaign cluster-down check test test-adaptdl e2e \
+	campaign cluster-down check test test-times test-adaptdl e2e \
 	nightly mutants bench lint types fast clean
 
 help: ## this list
@@ -115,13 +119,19 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 fast: $(STAMP)
-	LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest -n 2 --ignore=tests/e2e -m "not slow and not nightly"
+	LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest $(QUICK) --within $(WITHIN)
 
-check: lint types fast ## the inner loop: ruff, mypy, import-linter, fast tests (under 2 minutes)
+check: lint types fast ## the inner loop, a minute: ruff, mypy, import-linter, the cheapest tests and those you changed
 
 test: lint types ## everything CI runs; on a real Slurm too, where it is root and debootstrap is installed
-	LUCID_SAME_EXAMPLES=1 LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest -n 2 --ignore=tests/e2e -m "not slow and not nightly"
+	LUCID_SAME_EXAMPLES=1 LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest $(QUICK)
 	$(BIN)/python -m pytest -rs -m "e2e and not slow" $(LIVE)
+
+test-times: $(STAMP) ## what each test and fixture of make test takes: tests/times/table.csv anew (a quiet machine, please)
+	@rm -rf out/times
+	LUCID_TEST_TIMES=out/times LUCID_SAME_EXAMPLES=1 LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest $(QUICK)
+	LUCID_TEST_TIMES=out/times $(BIN)/python -m pytest -rs -m "e2e and not slow" $(LIVE)
+	@$(BIN)/python tests/times out/times
 
 e2e: $(STAMP) ## every test on a real Slurm, SUITE=bookworm|trixie|sid (root, debootstrap): docs/testbed.md
 	LUCID_E2E_PROCESSES=1 $(BIN)/python -m pytest -rs -n $(E2E_PROCESSES) --dist worksteal -m e2e --durations=40 tests/e2e
