@@ -10,6 +10,6 @@ _SHARE = float(os.environ.get("LUCID_EXAMPLES_SHARE", "1"))
 
 
 def examples(count: int) -> int:
-    """``count``, or that share of it that the environment's LUCID_EXAMPLES_SHARE says: a fifth in ``make check``,
+    """``count``, or that share of it that the environment's LUCID_EXAMPLES_SHARE says: a tenth in ``make test``,
     more than all in ``make nightly``."""
     return max(round(count * _SHARE), 1)
