@@ -115,7 +115,7 @@ class Box:
         words = json.dumps({"stages": list(stages), "iterations": iterations, **spec})
         env = {"PATH": os.environ["PATH"], "LUCID_TURNS": str(self.folder), "LUCID_TURNS_LOG": str(self.log)}
         self.jobs[name] = subprocess.Popen(
-            [python, "-B", "-c", PROGRAM, name, words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [python, "-BS", "-c", PROGRAM, name, words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=env, user=uid,
         )  # fmt: skip
 

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import VC, FixedPredictor, a_cluster, a_trace, elastic, nodes
+from examples import examples
 from lucid.config import OverheadSettings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Requeue, Resize, Start
 from lucid.core.job import Pending, Running
@@ -93,6 +94,7 @@ class Judge:
                 assert limits.min_gpus <= entry.gpus <= limits.max_gpus
 
 
+@settings(max_examples=examples(200))
 @given(seed=st.integers(0, 2**32))
 def test_elastic_jobs_come_to_their_end_however_they_are_moved(seed: int) -> None:
     rng = random.Random(seed)

@@ -9,7 +9,6 @@ import os
 import pickle
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,12 +17,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from test_lucid_run import PYTHON, environ, run, shown
+from test_lucid_run import PYTHON, RUN, SHOW, environ, python, run, shown
 
 from lucid.adapters.slurm.reports import progress_of
 from lucid_job import adaptdl
 
-RUN = Path(__file__).resolve().parents[2] / "slurm/lucid_run.py"
 PERF = {"alpha_c": 0.1, "beta_c": 0.01, "alpha_n": 0.2, "beta_n": 0.02, "alpha_r": 0.1, "beta_r": 0.01, "gamma": 1.5}
 HINTS: dict[str, Any] = {
     "initBatchSize": 128, "localBszBounds": [32, 256], "globalBatchSize": 512, "maxBatchSize": 1024,
@@ -31,7 +29,6 @@ HINTS: dict[str, Any] = {
     "perfParams": PERF,
 }  # fmt: skip
 """The eight keys of AdaptDL's agent."""
-SHOW = (sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))")
 
 
 class Job:
@@ -40,7 +37,7 @@ class Job:
     def __init__(self, root: Path, reports: Path, **more: str) -> None:
         wait = "import os, time; print(os.environ['ADAPTDL_SUPERVISOR_URL'], flush=True); time.sleep(120)"
         self.process = subprocess.Popen(
-            [PYTHON, "-B", str(RUN), "--adaptdl", "--checkpoints", str(root), sys.executable, "-c", wait],
+            [PYTHON, "-BS", str(RUN), "--adaptdl", "--checkpoints", str(root), *python(wait)],
             stdout=subprocess.PIPE, text=True,
             env=environ(LUCID_REPORTS=str(reports), **{"SLURM_GPUS_ON_NODE": "1", **more}),
         )  # fmt: skip

@@ -18,6 +18,7 @@ from lucid.core.prediction import StageTimes
 from lucid.core.reason import BehindHead, Interleaved, Overlaps, SlowBefore
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.check import SafetyCheck, check_partition
+from lucid.orchestrator.policies.muri_watch import SlowGroup
 from lucid.systems.muri import PUBLISHED
 
 STORE, CPU, GPU, NET = (StageTimes(tuple(9.0 if i == j else 0.5 for j in range(4)), 10.5) for i in range(4))
@@ -411,12 +412,17 @@ def test_a_pair_that_is_as_fast_as_promised_or_not_seen_is_made_again() -> None:
 
 
 def test_what_was_seen_outlives_an_empty_cluster_and_is_bounded() -> None:
-    memory: object = None
-    for at_ in range(250):
-        pair = kinds_of(seen_at(0.3, "a", "b"), f"load{at_}", "train")
-        memory = after(pair, {"a": LOADS, "b": COMPUTES}, memory).memory
+    shares_ = (LOADS.times_s, COMPUTES.times_s)
+    old = tuple(
+        SlowGroup((("ada", f"load{number}", 1), ("ada", "train", 1)), shares_, 0.3, 0.8, 100.0)
+        for number in range(249)
+    )
+    pair = kinds_of(seen_at(0.3, "a", "b"), "new", "train")
+    memory = after(pair, {"a": LOADS, "b": COMPUTES}, old).memory
     assert isinstance(memory, tuple)
     assert len(memory) == 200
+    assert memory[:-1] == old[-199:]
+    assert memory[-1].kinds == (("ada", "new", 1), ("ada", "train", 1))
     assert after([], {}, memory).memory == memory
 
 

@@ -216,19 +216,13 @@ def replay_elastic(
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Application:
-    return an_application(tmp_path_factory.mktemp("profiles"))
+def app() -> Application:
+    return an_application()
 
 
 def trains(app: Application, name: str, submit_s: float, batch: int = 256) -> TraceJob:
     truth: AppLearning = learning(app, batch)
-    job = a_job(
-        name,
-        2,
-        submit_s,
-        elastic=LIMITS,
-    )
-    return TraceJob(job, truth.epochs * truth.epoch_s(2)[1], learning=truth)
+    return TraceJob(a_job(name, 2, submit_s, elastic=LIMITS), truth.epochs * truth.epoch_s(2)[1], learning=truth)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -21,8 +21,8 @@ HEADER = "name,time,application,num_replicas,batch_size\n"
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Application:
-    return an_application(tmp_path_factory.mktemp("profiles"))
+def app() -> Application:
+    return an_application()
 
 
 @pytest.fixture(scope="module")
