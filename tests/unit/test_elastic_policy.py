@@ -33,7 +33,6 @@ from lucid.config import PolicySettings
 from lucid.core.decision import Hold, PartitionPlan, Resize, Start
 from lucid.core.job import Elastic, Pending, Progress, Running
 from lucid.core.node import Node
-from lucid.core.placement import placement_gpus
 from lucid.core.reason import FreeGpus, Rescaled
 from lucid.orchestrator.policy import make_policy
 from lucid.simulator.elastic.sets import compare_case, replay_set
@@ -41,6 +40,8 @@ from lucid.simulator.elastic.training import EpochTable
 from lucid.simulator.engine import run
 from lucid.simulator.truth import OraclePredictor
 from lucid.systems.elastic import draw_set, replay
+from scenes.systems import gpus_given as gpus
+from scenes.systems import room
 
 POLICIES = {"elastic": "elastic", "fcfs": "elastic-fcfs", "ef": "elastic-ef"}
 GROWS = Elastic(8, epochs=10.0)
@@ -63,24 +64,16 @@ def test_the_policy_gives_what_the_arithmetic_gives(rule: str, mix: str, mean_mi
 def plan(
     name: str, machines: Sequence[Node], entries: Sequence[Pending | Running], now_s: float = 100.0
 ) -> PartitionPlan:
-    pending = [entry for entry in entries if isinstance(entry, Pending)]
-    running = [entry for entry in entries if isinstance(entry, Running)]
     known = {
         entry.job.id: replace(guess(600.0), epochs=10.0, epoch_s=PERFECT) if entry.job.elastic else guess(600.0)
         for entry in entries
     }
-    return policy(name).plan(snap(100.0, part(machines, pending, running), predictions=known)).partitions[VC]
+    return policy(name).plan(snap(100.0, room(machines, entries), predictions=known)).partitions[VC]
 
 
 def grows(name: str, where: str, limits: Elastic = GROWS, **rest: Any) -> Running:
     """An elastic job on some GPUs; it asked for one."""
     return replace(runs(name, where, **rest), job=waits(name, elastic=limits).job)
-
-
-def gpus(made: PartitionPlan, name: str) -> int:
-    decision = made.decisions[name]
-    assert isinstance(decision, Start | Resize)
-    return placement_gpus(decision.placement)
 
 
 def test_a_request_alone_gets_everything_and_a_second_takes_its_share() -> None:

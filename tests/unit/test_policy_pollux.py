@@ -28,7 +28,6 @@ from builders import (
     waits,
 )
 from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Resize, Start
-from lucid.core.job import Elastic, Pending, Progress, Running
 from lucid.core.placement import placement_gpus
 from lucid.core.ports import Predictor
 from lucid.core.reason import Allotted, NextRound, Preempted, TooLarge
@@ -44,21 +43,8 @@ from lucid.simulator.engine import run
 from lucid.simulator.traces import Trace, TraceJob
 from lucid.simulator.truth import OraclePredictor
 from lucid.systems.pollux import GradParams, Objective, SearchOptions, SearchResult, search
-
-LIMITS = Elastic(24, batch=256, init_batch=INIT, most_batch=1024, atomic_min=16, atomic_max=128)
-
-
-def wants(name: str, submit_s: float = 0.0, **rest: Any) -> Pending:
-    return replace(waits(name, 1, submit_s, elastic=LIMITS), progress=Progress(), **rest)
-
-
-def holds(name: str, where: str, seen: tuple[int, ...] = (1,), **rest: Any) -> Running:
-    """A running job that its agent knows; ``seen``: numbers of GPUs that it has had."""
-    report = Progress(
-        1.0, tuple((g, 100.0 / g) for g in seen), batch=INIT, step_model=tuple(MODEL.perf), gradient=(1.0, 4.0)
-    )
-    entry = runs(name, where, **rest)
-    return replace(entry, job=replace(entry.job, gpus=1, elastic=LIMITS), progress=report)
+from scenes.systems import AGENTS_LIMITS as LIMITS
+from scenes.systems import holds, wants
 
 
 def plan(name: str, partition: Partition, now_s: float = 600.0, memory: object = None, **rest: Any) -> PartitionPlan:
