@@ -134,7 +134,6 @@ class Box:
     def line(self, name: str) -> str:
         """The next line that a job prints."""
         out = self.jobs[name].stdout
-        assert out is not None
         return out.readline().strip()
 
     def ends(self, name: str) -> tuple[Mapping[str, Any], str]:

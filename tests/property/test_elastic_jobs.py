@@ -50,7 +50,6 @@ class Restless(PartitionPolicy):
         rng.shuffle(members)
         for entry in members:
             limits = entry.job.elastic
-            assert limits is not None
             count = rng.randint(limits.min_gpus, limits.max_gpus)
             waits = isinstance(entry, Pending)
             if len(free) < count or rng.random() < 0.2:
@@ -87,7 +86,6 @@ class Judge:
         for entry in (*partition.pending, *partition.running):
             limits, progress = entry.job.elastic, entry.progress
             assert limits is not None
-            assert progress is not None
             assert progress.epochs >= self.epochs.get(entry.job.id, 0.0) - 1e-9
             self.epochs[entry.job.id] = progress.epochs
             if isinstance(entry, Running):
@@ -115,7 +113,6 @@ def test_elastic_jobs_come_to_their_end_however_they_are_moved(seed: int) -> Non
     truth = {item.job.id: item for item in jobs}
     for outcome in result.outcomes:
         item = truth[outcome.job.id]
-        assert item.learning is not None
         table = item.learning.epoch_s(6)
         ran_s = outcome.jct_s - outcome.queue_s
         lost_s = overheads.elastic_start_s

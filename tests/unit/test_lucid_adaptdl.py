@@ -60,7 +60,6 @@ class Job(Agent):
             stdout=subprocess.PIPE, text=True,
             env=environ(LUCID_REPORTS=str(reports), **{"SLURM_GPUS_ON_NODE": "1", **more}),
         )  # fmt: skip
-        assert self.process.stdout is not None
         super().__init__(self.process.stdout.readline().strip(), reports / "7.json")
 
 

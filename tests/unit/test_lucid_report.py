@@ -53,7 +53,6 @@ def test_what_a_job_reports_is_what_lucidd_reads(tmp_path: Path) -> None:
     assert call(tmp_path, "--epochs", "2", "--epoch-s", "30", "--loss", "0.3", LUCID_NODES="1").returncode == 0
     assert call(tmp_path, "--epochs", "3", "--epoch-s", "29", "--gpus", "2").returncode == 0
     found = Reports(str(tmp_path)).of("7", os.getuid(), 5.0)
-    assert found is not None
     assert found.progress is not None, found.refused
     assert found.progress.epochs == 3.0
     assert found.progress.epoch_s == ((4, 40.0), (2, 29.0))

@@ -71,7 +71,6 @@ def test_gpus_are_counted_by_what_there_is() -> None:
 
 
 def started(process: subprocess.Popen[str], count: int = 2) -> list[int]:
-    assert process.stdout is not None
     return [int(process.stdout.readline()) for _ in range(count)]
 
 

@@ -148,7 +148,6 @@ for _ in range(8):
 print(turns.members, flush=True)
 """
     with box.run(paused) as pausing:
-        assert pausing.stdout is not None
         assert pausing.stdout.readline() == "1\n"
         box.start("a", STAGES[0], 20, patience_s=300)
         box.ends("a")
@@ -198,7 +197,6 @@ with turns.gpu():
     time.sleep(600)
 """
     with box.run(caught) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "inside\n", process.communicate()
         process.terminate()
         assert process.wait(60) == 3
@@ -223,7 +221,6 @@ print("interrupted")
 """
     box.start("a", STAGES[0], 500, patience_s=300, stuck_at=[20, 1])
     with box.run(waiting) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "two\n"
         assert box.line("a") == "stuck"
         process.send_signal(signal.SIGINT)
@@ -251,7 +248,6 @@ with turns.gpu():
     time.sleep(600)
 """
     with box.run(forking) as process:
-        assert process.stdout is not None
         lines = sorted(process.stdout.readline().split() for _ in range(2))
         assert lines[0] == ["child"]
         child = int(lines[1][1])
@@ -364,7 +360,6 @@ def test_a_job_reports_what_an_iteration_takes_beside_others(tmp_path: Path, box
     assert 0.018 < alone_s < 0.035
     assert took_s > 1.5 * alone_s
     said = said_in((tmp_path / "8.json").read_bytes())
-    assert said.in_turns is not None
     assert said.in_turns[1] == 2
     assert said.stages is not None
     assert said_in((tmp_path / "7.json").read_bytes()).in_turns is None, "it was alone again at its end"

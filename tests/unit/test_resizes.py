@@ -46,7 +46,6 @@ class Stage:
         self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc")], completing_s=1.0)
         self.store = SqliteStore(IN_MEMORY)
         lease = self.store.take_lease("me", 0.0, 1e9)
-        assert lease is not None
         self.token = lease.token
         self.mode = Mode.PACK
         asked = ElasticSettings(reports_dir=str(folder), **{"resize_every_s": 0.0, "silent_s": 900.0, **elastic})
@@ -172,7 +171,6 @@ def test_reports_reach_the_policy(stage: Stage) -> None:
     stage.running("1")
     entry = stage.entry("1")
     assert entry.job.elastic == Elastic(8, 1, 8, pinned=True, epochs=30.0)
-    assert entry.progress is not None
     assert entry.progress.epoch_s == ((2, 10.0),)
     assert "between 1 and 8 GPUs" in stage.cluster.elastic()["1"]
 
@@ -239,10 +237,8 @@ def test_files_that_are_no_reports_of_the_jobs_user_are_refused(tmp_path: Path) 
         assert found is not None, number
         assert found.refused, number
     link = reports.of("1", me, 1.0)
-    assert link is not None
     assert link.refused.endswith("it is a link")
     other = reports.of("5", me + 1, 1.0)
-    assert other is not None
     assert "job's user" in other.refused
     assert reports.of("5", me, 1.0) is not None
     assert reports.of("../good", me, 1.0) is None

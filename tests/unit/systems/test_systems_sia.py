@@ -94,7 +94,6 @@ def test_the_choice_is_the_best_of_all_that_can_be_placed(seed: int) -> None:
     goodput = rng.uniform(0.5, 4.0, (3, len(bundles))) * (rng.random((3, len(bundles))) < 0.8)
     utility = utilities(goodput, [1, 1, 1], [-1, -1, -1], [1, 1, 1], -0.5)
     found = choose(utility, bundles, kinds, maximise=False, idle=1.1, gap=0.0)
-    assert found is not None
     assert found.proved
     assert found.value == pytest.approx(every_choice(utility, bundles, kinds, 1.1))
 
@@ -115,7 +114,6 @@ def test_every_choice_finds_its_nodes_and_those_that_stay_stay_if_they_can(seed:
         found = choose(
             utilities(goodput, [1] * jobs, [-1] * jobs, [1] * jobs, -0.5), bundles, kinds, maximise=False, idle=1.1
         )
-        assert found is not None
         chosen = {j: bundles[b] for j, b in enumerate(found.bundle) if b >= 0}
         same = {
             j: row
