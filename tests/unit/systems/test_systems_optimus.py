@@ -86,7 +86,7 @@ def test_measured_speeds_come_first() -> None:  # O8
     assert estimate(2, 2) is None
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(200))
 @given(st.floats(0.01, 2), st.floats(0.05, 2), st.integers(0, 95))
 def test_convergence_by_the_window(a: float, b: float, progress: int) -> None:  # O4
     model = LossModel(a, b, 0.1)
@@ -164,7 +164,7 @@ def test_unknown_speeds_and_finished_jobs_keep_their_pair() -> None:
     assert allocation.unknown == (0,)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=8),
     st.integers(1, 5),

@@ -82,7 +82,7 @@ def fits(chosen: dict[int, Bundle], kinds: list[Kind], nodes: int) -> bool:
     return put(order, {n: f for kind in kinds for n, f in zip(kind.nodes, kind.free, strict=True)})
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10**6))
 def test_the_choice_is_the_best_of_all_that_can_be_placed(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -98,7 +98,7 @@ def test_the_choice_is_the_best_of_all_that_can_be_placed(seed: int) -> None:
     assert found.value == pytest.approx(every_choice(utility, bundles, kinds, 1.1))
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 10**6))
 def test_every_choice_finds_its_nodes_and_those_that_stay_stay_if_they_can(seed: int) -> None:
     rng = np.random.default_rng(seed)
