@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from applications import INIT, an_application, learning
-from builders import VC, FixedPredictor, a_cluster, a_job, a_trace, by, elastic
+from builders import VC, FixedPredictor, a_cluster, a_job, a_trace, by, decided, elastic
 from examples import examples
 from lucid.core.decision import Hold, Plan, Requeue, Resize, Start
 from lucid.core.job import Elastic
@@ -107,8 +107,7 @@ class Judge:
                 assert any(bool(item) for item in decision.reasons)
                 self.resized += 1
         for pending in partition.pending:
-            decision = made.decisions[pending.job.id]
-            assert isinstance(decision, Start | Hold)
+            decision = decided(made, pending.job.id, Start | Hold)
             assert isinstance(decision, Hold) or all(bool(item) for item in decision.reasons)
         again = self.fresh.plan(snapshot).partitions[VC]
         assert {k: (type(d), getattr(d, "placement", None)) for k, d in again.decisions.items()} == {

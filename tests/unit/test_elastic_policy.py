@@ -18,6 +18,7 @@ from builders import (
     at,
     by,
     decide,
+    decided,
     guess,
     kinds,
     nodes,
@@ -167,8 +168,7 @@ def test_what_a_job_has_done_is_no_longer_ahead_of_it() -> None:  # E13, E6
 
 def test_the_job_keeps_those_of_its_gpus_that_it_can() -> None:
     made = plan("elastic", nodes(1, 4), [grows("a", "n1:1-3"), waits("b", elastic=GROWS), waits("c", elastic=GROWS)])
-    shrunk = made.decisions["a"]
-    assert isinstance(shrunk, Resize)
+    shrunk = decided(made, "a", Resize)
     assert set(shrunk.placement[0].gpus) < {1, 2, 3}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builders import LIGHT, VC, at, guess, kinds, nodes, part, policy, reason, runs, snap, waits
+from builders import LIGHT, VC, at, decided, guess, kinds, nodes, part, policy, reason, runs, snap, waits
 from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Regroup, Start
 from lucid.core.job import JobProfile, Pending, Running
@@ -61,8 +61,7 @@ def test_two_slots_make_pairs() -> None:
 def test_a_waiting_job_joins_one_that_runs_and_nobody_is_moved() -> None:
     _, made = plan(slots(4), [running("a", "n1:0"), waiting("b"), waiting("c")], FOUR)
     assert groups(made) == {frozenset("abc")}
-    regroup = made.decisions["a"]
-    assert isinstance(regroup, Regroup)
+    regroup = decided(made, "a", Regroup)
     assert regroup.placement == runs("a", "n1:0").placement
 
 
@@ -150,8 +149,7 @@ def test_no_job_starts_before_one_that_has_waited_too_long() -> None:
     big = waits("z", 2)
     entries = [running("a", "n1:0"), big, waiting("b"), waiting("c")]
     early = plan(slots(4, gpus=2), entries, FOUR, now_s=100.0, muri={"patience_s": 1000.0})[1]
-    begun = early.decisions["b"]
-    assert isinstance(begun, Start)
+    begun = decided(early, "b", Start)
     assert begun.placement == at("n1:1"), "until then a job that fits passes one that does not"
     assert isinstance(early.decisions["c"], Start)
     assert len(groups(early)) == 1, "it joins one of them"

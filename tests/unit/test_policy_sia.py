@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from applications import MODEL
-from builders import FixedPredictor, a_cluster, a_trace, elastic, nodes, part, policy, reason, runs, snap
+from builders import FixedPredictor, a_cluster, a_trace, decided, elastic, nodes, part, policy, reason, runs, snap
 from lucid.config import SiaSettings
 from lucid.core.decision import Hold, PartitionPlan, Resize, Start
 from lucid.core.node import Node
@@ -51,8 +51,7 @@ def test_a_new_job_starts_on_one_gpu_and_at_most_doubles() -> None:
     why = reason(first.decisions["a"], Allotted)
     assert (why.rule, why.gpus, why.most, why.value) == ("normalised goodput", 1, 1, 1.0)
     assert gpus_given(plan(part(nodes(2, 4), running=[holds("a", "n1:0")]), 60000.0), "a") == 2
-    whole = plan(part(nodes(3, 4), running=[holds("a", "n1:0-3", (4,))]), 60000.0).decisions["a"]
-    assert isinstance(whole, Resize)
+    whole = decided(plan(part(nodes(3, 4), running=[holds("a", "n1:0-3", (4,))]), 60000.0), "a", Resize)
     assert [p.mask for p in whole.placement] == [15, 15], "beyond a node: whole nodes"
 
 
@@ -63,15 +62,12 @@ def test_a_move_that_costs_more_than_it_brings_is_not_made() -> None:
 
 def test_gpus_of_two_types_are_never_mixed_and_the_faster_ones_are_taken() -> None:
     both = part((T4, A100), [wants("a")])
-    decision = plan(both, **SPEEDS).decisions["a"]
-    assert isinstance(decision, Start)
+    decision = decided(plan(both, **SPEEDS), "a", Start)
     assert [p.node for p in decision.placement] == ["a100-1"]
-    slow = plan(both, speeds={"t4": 3.0}).decisions["a"]
-    assert isinstance(slow, Start)
+    slow = decided(plan(both, speeds={"t4": 3.0}), "a", Start)
     assert [p.node for p in slow.placement] == ["t4-0"]
     wide = holds("a", "t4-0:0-3", (8,))
-    moved = plan(part((T4, A100), running=[wide]), 60000.0, **SPEEDS).decisions["a"]
-    assert isinstance(moved, Resize)
+    moved = decided(plan(part((T4, A100), running=[wide]), 60000.0, **SPEEDS), "a", Resize)
     assert {p.node for p in moved.placement} == {"a100-1"}, "the other four are of another type"
 
 
@@ -81,8 +77,7 @@ def test_the_job_that_gains_most_from_the_fast_gpus_gets_them() -> None:
     slow_links = tuple(MODEL.perf._replace(alpha_c=0.001, beta_c=1e-5, alpha_r=5.0))
     assert sends.progress is not None
     sends = replace(sends, progress=replace(sends.progress, step_model=slow_links))
-    made = plan(part(two_each, running=[computes, sends]), 60000.0, restart_s=0.0, **SPEEDS).decisions["c"]
-    assert isinstance(made, Resize)
+    made = decided(plan(part(two_each, running=[computes, sends]), 60000.0, restart_s=0.0, **SPEEDS), "c", Resize)
     assert {p.node for p in made.placement} == {"a100-1"}
 
 

@@ -128,6 +128,5 @@ def test_a_limit_below_its_least_size_makes_it_wait(stage: Stage) -> None:
     assert stage.do("1", Start(at("n1:0,1"), WHY)) is None
     said = stage.round(rounds=3)
     assert any("waits" in words for words in said), said
-    entry = stage.entry("1")
-    assert isinstance(entry, Pending)
+    entry = stage.entry("1", Pending)
     assert entry.barred == "QOSMaxGRESPerJob"
