@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from lucid.simulator.elastic.adaptive import AppLearning
 from lucid.simulator.elastic.applications import Application, read_application
@@ -51,9 +53,11 @@ def write_application(folder: Path) -> Path:
     return folder
 
 
-def an_application(folder: Path) -> Application:
-    """The application, read back."""
-    return read_application(write_application(folder / "made"))
+@cache
+def an_application() -> Application:
+    """The application, read back; once in a process, for it keeps what it has worked out."""
+    with TemporaryDirectory() as folder:
+        return read_application(write_application(Path(folder) / "made"))
 
 
 def learning(app: Application, batch: int = 256) -> AppLearning:

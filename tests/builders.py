@@ -152,6 +152,13 @@ def decide(name: str, snapshot: Snapshot, predictor: Predictor | None = None, **
     return policy(name, predictor, **sections).plan(snapshot).partitions[VC]
 
 
+def decided(plan: PartitionPlan, job_id: str, kind: Any) -> Any:
+    """What the plan decides for a job, which has to be of this kind."""
+    decision = plan.decisions[job_id]
+    assert isinstance(decision, kind), f"{job_id}: {decision}"
+    return decision
+
+
 def reason(decision: Decision | None, kind: type) -> Any:
     """The decision's reason of one kind."""
     assert decision is not None

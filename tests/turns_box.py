@@ -1,7 +1,7 @@
 """Jobs that take turns, as real processes; what each was in, and when, is read back from what they wrote.
 
-A job is this file run as a program: ``turns_box.py NAME SPEC`` (JSON: stages in s, iterations, and what else ``main``
-reads). It appends a line for each stage to ``$LUCID_TURNS_LOG``: NAME, resource, begin, end, members.
+A job runs PROGRAM with NAME and SPEC (JSON: stages in s, iterations, and what else it reads). It appends a line for
+each stage to ``$LUCID_TURNS_LOG``: NAME, resource, begin, end, members.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[1]
 PYTHON = os.environ.get("LUCID_JOB_PYTHON", sys.executable)
 RESOURCES = ("storage", "cpu", "gpu", "network")
-PROGRAM = """
-import json, os, sys, time
-sys.path.insert(0, SLURM)
+HEAD = f"""
+import json, os, resource, signal, sys, threading, time
+sys.path.insert(0, {str(REPO / "slurm")!r})
 import lucid_turns
 from lucid_job import members
-
+"""
+PROGRAM = """
 name, spec = sys.argv[1], json.loads(sys.argv[2])
 log = os.open(os.environ["LUCID_TURNS_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
 
@@ -80,12 +81,12 @@ def by_turns():
 
 
 by_group() if "times" in spec else by_turns()
-""".replace("SLURM", repr(str(REPO / "slurm")))
+"""
 
 
 @dataclass
 class Box:
-    """A folder of turns, and jobs in it."""
+    """A folder of turns, and jobs in it; within ``with`` it is there, and the jobs end with that."""
 
     root: Path
     jobs: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
@@ -98,10 +99,25 @@ class Box:
     def log(self) -> Path:
         return self.root / "log"
 
-    def make(self) -> Box:
+    def __enter__(self) -> Box:
         self.folder.mkdir()
         self.folder.chmod(0o1777)
         return self
+
+    def __exit__(self, *_: object) -> None:
+        for job in self.jobs.values():
+            job.kill()
+            job.communicate()
+
+    def run(
+        self, program: str, *words: str, uid: int | None = None, python: str = PYTHON, **environ: str
+    ) -> subprocess.Popen[str]:
+        """A job of a program of its own. It needs nothing that site-packages hold."""
+        env = {"PATH": os.environ["PATH"], "LUCID_TURNS": str(self.folder), "LUCID_TURNS_LOG": str(self.log)}
+        return subprocess.Popen(
+            [python, "-BS", "-c", HEAD + program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env=env | environ, user=uid,
+        )  # fmt: skip
 
     def start(
         self,
@@ -113,16 +129,11 @@ class Box:
         **spec: Any,
     ) -> None:
         words = json.dumps({"stages": list(stages), "iterations": iterations, **spec})
-        env = {"PATH": os.environ["PATH"], "LUCID_TURNS": str(self.folder), "LUCID_TURNS_LOG": str(self.log)}
-        self.jobs[name] = subprocess.Popen(
-            [python, "-B", "-c", PROGRAM, name, words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=env, user=uid,
-        )  # fmt: skip
+        self.jobs[name] = self.run(PROGRAM, name, words, uid=uid, python=python)
 
     def line(self, name: str) -> str:
         """The next line that a job prints."""
         out = self.jobs[name].stdout
-        assert out is not None
         return out.readline().strip()
 
     def ends(self, name: str) -> tuple[Mapping[str, Any], str]:
@@ -142,11 +153,6 @@ class Box:
         """Every stage: job, resource, begin, end, members; by begin."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return sorted((tuple(json.loads(line)) for line in lines), key=lambda row: row[2])
-
-    def stop(self) -> None:
-        for job in self.jobs.values():
-            job.kill()
-            job.communicate()
 
 
 def overlaps(rows: Sequence[tuple[str, str, float, float, int]]) -> list[tuple[Any, Any]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from box import Box
+import pytest
+from box import OVER, Box
 from daemon_box import REPO, Lucidd
 
 REPORTS = "run/lucid-reports"
@@ -132,7 +133,9 @@ class Elastics:
         return len(done) - len(set(done))
 
     def sizes(self, number: str) -> list[int]:
-        """GPUs of each run."""
+        """GPUs of each run so far."""
+        if not (self.box.root / "tmp" / f"{number}_4294967294.out").exists():
+            return []
         return [int(line.split()[1]) for line in self.box.output(number).splitlines() if line.startswith("RUN ")]
 
     def gpu_s(self, number: str) -> float:
@@ -169,3 +172,44 @@ def elastic_lucidd(
         *rounds,
     )
     return Lucidd(box, folder, restarts="", more="\n".join(more))
+
+
+def lucidd_fixture(policy: str = "elastic", **given: float) -> Any:
+    """A module's fixture ``lucidd``: an ``elastic_lucidd`` that runs while a test does."""
+
+    @pytest.fixture(name="lucidd")
+    def running(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
+        daemon = elastic_lucidd(box, tmp_path / "state", policy, **given)
+        daemon.start()
+        yield daemon
+        daemon.close()
+
+    return running
+
+
+def in_between(box: Box, number: str) -> bool:
+    """It was told to stop for a resize, and has not started again."""
+    job = box.job(number)
+    return bool(job["restart_cnt"]) and (job["job_state"][0] == "PENDING" or "COMPLETING" in job["job_state"])
+
+
+def a_resize(box: Box, jobs: Elastics, how: str = "slow") -> str:
+    """A job that was told to stop because it is to grow, and has not started again. It takes 3 s to stop."""
+    number = jobs.submit("-p", "vc-a", epochs=20, how=how, size="1-4")
+    box.wait("it was told to stop", lambda: in_between(box, number) or box.state(number) in OVER, 60)
+    assert in_between(box, number)
+    return number
+
+
+def well(box: Box, jobs: Elastics, number: str, steps: int) -> None:
+    """It has ended as it should, each step done once and in order, one record for each start."""
+    assert box.state(number) == "COMPLETED", box.output(number)
+    assert jobs.steps(number) == list(range(1, steps + 1))
+    starts = box.job(number)["restart_cnt"] + 1
+    assert len(jobs.sizes(number)) == starts
+    box.wait("accounting has each start", lambda: _runs_by_accounting(box, number) == starts, 30)
+
+
+def _runs_by_accounting(box: Box, number: str) -> int:
+    said = box.run("sacct", "-D", "-X", "-n", "-P", "-j", number, "-o", "Start").stdout.split()
+    return sum(start[:4].isdigit() for start in said)

@@ -11,19 +11,13 @@ import pytest
 from box import OVER, Box
 from breakage import Breakage
 from daemon_box import Lucidd
-from elastic_box import REPORTS, Elastics, elastic_lucidd
-from test_elastic_odd import a_resize, in_between, well
+from elastic_box import REPORTS, Elastics, a_resize, elastic_lucidd, in_between, lucidd_fixture, well
 from test_fail_open import release
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    daemon = elastic_lucidd(box, tmp_path / "state")
-    daemon.start()
-    yield daemon
-    daemon.close()
+lucidd = lucidd_fixture()
 
 
 @contextlib.contextmanager
@@ -58,8 +52,7 @@ def test_other_jobs_wait_for_its_end_and_not_for_its_stops(box: Box, lucidd: Luc
                          f"--dependency={kind if kind == 'singleton' else f'{kind}:{number}'}")
         for kind in ("afterany", "afternotok", "singleton")
     }  # fmt: skip
-    box.wait("it goes on", lambda: len(jobs.sizes(number)) > 1 if number in box.jobs() and
-             list((box.root / "tmp").glob(f"{number}_*.out")) else False, 60)  # fmt: skip
+    box.wait("it goes on", lambda: len(jobs.sizes(number)) > 1, 60)
     assert box.state(number) == "RUNNING"
     assert {kind: box.state(waiter) for kind, waiter in waiting.items()} == dict.fromkeys(waiting, "PENDING")
     box.wait_ended(number, waiting["afterany"], waiting["singleton"], limit_s=90)
@@ -127,8 +120,7 @@ def test_let_go_after_its_second_resize_while_its_node_is_gone(box: Box, lucidd:
     """lucidd is dead, and the node that Lucid wrote into the job's request is drained."""
     jobs = Elastics(box)
     number = jobs.submit("-p", "vc-a", epochs=40, how="slow", size="1-4")
-    box.wait("it has grown", lambda: list((box.root / "tmp").glob(f"{number}_*.out")) != []
-             and len(jobs.sizes(number)) > 1, 60)  # fmt: skip
+    box.wait("it has grown", lambda: len(jobs.sizes(number)) > 1, 60)
     node = str(box.job(number)["nodes"])
     rigid = box.sbatch("-p", "vc-a", "--gres=gpu:4", "-N1", script="sleep 5")
     other = box.sbatch("-p", "vc-a", "--gres=gpu:3", "-N1", script="sleep 5")

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from box import Box
 from daemon_box import Lucidd
-from elastic_box import Elastics, elastic_lucidd
+from elastic_box import Elastics, in_between, lucidd_fixture
 
-
-@pytest.fixture
-def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    daemon = elastic_lucidd(box, tmp_path / "state")
-    daemon.start()
-    yield daemon
-    daemon.close()
+lucidd = lucidd_fixture()
 
 
 def test_jobs_grow_onto_idle_gpus_shrink_for_others_and_lose_nothing(box: Box, lucidd: Lucidd) -> None:
     jobs = Elastics(box)
     first = jobs.submit("-p", "vc-a", epochs=25, size="1-8", gpus=2)
-    box.wait("it has grown", lambda: max(jobs.sizes(first), default=0) > 2 if _there(box, first) else False, 40)
+    box.wait("it has grown", lambda: max(jobs.sizes(first), default=0) > 2, 40)
     rigid = box.sbatch("-p", "vc-a", "--gres=gpu:4", script="sleep 3")
     second = jobs.submit("-p", "vc-a", epochs=10, wrap="srun {}", gpus=1)
     box.wait_ended(first, second, rigid, limit_s=90)
@@ -37,10 +29,6 @@ def test_jobs_grow_onto_idle_gpus_shrink_for_others_and_lose_nothing(box: Box, l
         assert jobs.steps(number) == list(range(1, steps + 1)), "each step was done once, in order"
         assert "stale None" in box.output(number)
     assert "resize" in lucidd.ctl("explain", first)
-
-
-def _there(box: Box, number: str) -> bool:
-    return any((box.root / "tmp").glob(f"{number}_*.out"))
 
 
 @pytest.mark.slow
@@ -70,13 +58,7 @@ def test_killed_lucidds_lose_no_job_and_start_none_twice(box: Box, lucidd: Lucid
 
 
 def _between(box: Box, numbers: list[str]) -> set[str]:
-    """Jobs that were told to stop, and have not started again."""
-    found = {number: box.job(number) for number in numbers}
-    return {
-        number
-        for number, job in found.items()
-        if job["restart_cnt"] and (job["job_state"][0] == "PENDING" or "COMPLETING" in job["job_state"])
-    }
+    return {number for number in numbers if in_between(box, number)}
 
 
 def _over(box: Box, numbers: list[str]) -> bool:

@@ -4,52 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from box import OVER, Box
 from breakage import Breakage
 from daemon_box import Lucidd
-from elastic_box import Elastics, elastic_lucidd
+from elastic_box import Elastics, a_resize, lucidd_fixture, well
 from test_fail_open import release
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    daemon = elastic_lucidd(box, tmp_path / "state")
-    daemon.start()
-    yield daemon
-    daemon.close()
-
-
-def a_resize(box: Box, jobs: Elastics, how: str = "slow", *options: str, epochs: int = 20) -> str:
-    """A job that was told to stop because it is to grow, and has not started again. It takes 3 s to stop."""
-    number = jobs.submit("-p", "vc-a", *options, epochs=epochs, how=how, size="1-4")
-    box.wait("it was told to stop", lambda: in_between(box, number) or box.state(number) in OVER, 60)
-    assert in_between(box, number)
-    return number
-
-
-def in_between(box: Box, number: str) -> bool:
-    job = box.job(number)
-    return bool(job["restart_cnt"]) and (job["job_state"][0] == "PENDING" or "COMPLETING" in job["job_state"])
-
-
-def runs_by_accounting(box: Box, number: str) -> int:
-    said = box.run("sacct", "-D", "-X", "-n", "-P", "-j", number, "-o", "Start").stdout.split()
-    return sum(start[:4].isdigit() for start in said)
-
-
-def well(box: Box, jobs: Elastics, number: str, steps: int) -> None:
-    """It has ended as it should, each step done once and in order, one record for each start."""
-    assert box.state(number) == "COMPLETED", box.output(number)
-    assert jobs.steps(number) == list(range(1, steps + 1))
-    starts = box.job(number)["restart_cnt"] + 1
-    assert len(jobs.sizes(number)) == starts
-    box.wait("accounting has each start", lambda: runs_by_accounting(box, number) == starts, 30)
+lucidd = lucidd_fixture()
 
 
 @pytest.mark.parametrize("how", ["polite", "cross"])
@@ -144,7 +111,7 @@ def test_a_job_whose_nodes_have_different_numbers_of_gpus_knows_how_many_it_has(
     box.wait("it runs", lambda: box.state(rigid[0]) == "RUNNING", 30)
     jobs = Elastics(box)
     number = jobs.submit("-p", "vc-a", epochs=40, size="1-5")
-    box.wait("it has all that is left", lambda: _last_size(jobs, number) == 5 or box.state(number) in OVER, 60)
+    box.wait("it has all that is left", lambda: jobs.sizes(number)[-1:] == [5] or box.state(number) in OVER, 60)
     print(lucidd.ctl("explain", number), jobs.sizes(number))
     assert box.job(number)["node_count"]["number"] == 2
     told = box.root / f"run/lucid-reports/{number}.json"
@@ -155,11 +122,6 @@ def test_a_job_whose_nodes_have_different_numbers_of_gpus_knows_how_many_it_has(
     assert {gpus for gpus, _ in json.loads(told.read_text())["epoch_s"]} <= set(range(1, 6))
     own_s = jobs.gpu_s(number)
     print("sizes", jobs.sizes(number), "GPU-seconds by its own clock", own_s)
-
-
-def _last_size(jobs: Elastics, number: str) -> int:
-    path = jobs.box.root / "tmp" / f"{number}_4294967294.out"
-    return (jobs.sizes(number) or [0])[-1] if path.exists() else 0
 
 
 ODD = {

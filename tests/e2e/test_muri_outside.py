@@ -7,21 +7,20 @@ the kind of job, for nothing here has a GPU.
 from __future__ import annotations
 
 import re
-import threading
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from box import Box
 from daemon_box import Lucidd
 from own_testbed import own_testbed
+from sampler_box import Emulated, SamplerBeside
 
 from lucid.adapters.gpu.profile_files import read_summary
 from lucid.core.job import TimeShares
-from lucid.core.readings import GpuCard, GpuProcess, GpuReading
+from lucid.core.readings import GpuProcess, GpuReading
 from lucid.node.jobs import JobSpec
-from lucid.node.sampler import Sampler
 from testbed import cli
 
 REPORTS = "run/lucid-reports"
@@ -54,10 +53,8 @@ print("DONE")
 """
 
 
-class Emulated:
+class Meeting(Emulated):
     """GPUs named by the folder in which the jobs on them meet."""
-
-    name = "emulated"
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -75,8 +72,11 @@ class Emulated:
     def has(self, number: str) -> bool:
         return (self.folder / f"outside-{number}.pid").exists()
 
-    def cards(self) -> Sequence[GpuCard]:
-        return []
+    def saw(self, running: Mapping[str, Mapping[str, Any]]) -> None:
+        self.running = set(running)
+
+    def specs(self) -> Mapping[str, JobSpec]:
+        return {number: JobSpec(number, (gpu,)) for number, (_, _, gpu) in self.told().items()}
 
     def read(self, uuids: Collection[str]) -> Mapping[str, GpuReading]:
         jobs = self.told()
@@ -87,39 +87,6 @@ class Emulated:
             util = min(sum(util for _, util in here), 100.0)
             found[uuid] = GpuReading(uuid, util, util / 3, 1000.0 * len(here), processes=processes)
         return found
-
-    def close(self) -> None:
-        pass
-
-
-class SamplerBeside:
-    """The real sampler, twice a second: one for all nodes, which here are one machine."""
-
-    def __init__(self, box: Box, folder: Path, profiles: Path) -> None:
-        self.box, self.source = box, Emulated(box.root / "tmp")
-        self.sampler = Sampler(self.source, folder / "spool", profiles, "n", interval_s=0.5)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        looked_s = 0.0
-        while not self._stop.wait(0.5):
-            now_s = time.time()
-            if now_s - looked_s > 1.0:
-                looked_s = now_s
-                try:
-                    jobs = self.box.jobs()
-                except (AssertionError, OSError, ValueError):
-                    continue
-                self.source.running = {number for number, job in jobs.items() if job["job_state"] == ["RUNNING"]}
-            told = self.source.told()
-            self.sampler.tick({number: JobSpec(number, (gpu,)) for number, (_, _, gpu) in told.items()}, now_s)
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(10)
-        self.sampler.close()
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +109,7 @@ def lucidd(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     more = ("lease_s = 6", 'policy = "muri-l"', "[daemon.elastic]", f'reports_dir = "{folder}"')
     daemon = Lucidd(box, tmp_path / "state", restarts="", more="\n".join(more))
     daemon.start()
-    beside = SamplerBeside(box, tmp_path, daemon.profiles)
+    beside = SamplerBeside(box, tmp_path, daemon.profiles, Meeting(box.root / "tmp"))
     yield daemon
     beside.close()
     daemon.close()

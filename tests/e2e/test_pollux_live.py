@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 from box import Box
 from daemon_box import Lucidd
-from elastic_box import Elastics, elastic_lucidd
+from elastic_box import Elastics, elastic_lucidd, in_between, lucidd_fixture
 
 PROGRAM = "--epochs {} --steps 20 --batch 32 --most 512 --pass-s 0.01 --sample-s 0.003 --sync-s 0.004"
 
 
-@pytest.fixture
-def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    daemon = elastic_lucidd(box, tmp_path / "state", "pollux", every_s=3.0, silent_s=15.0, round_s=5.0)
-    daemon.start()
-    yield daemon
-    daemon.close()
+lucidd = lucidd_fixture("pollux", silent_s=15.0, round_s=5.0)
 
 
 def submit(jobs: Elastics, how: str, epochs: int, gpus: int = 1, size: str = "1-4") -> str:
@@ -57,7 +52,7 @@ def test_jobs_that_lie_fall_silent_or_die_and_a_lucidd_that_is_killed(box: Box, 
     numbers = {how: submit(jobs, how, 40, size="1-2") for how in kinds}
     rigid = box.sbatch("-p", "vc-a", "--gres=gpu:1", script="sleep 5")
     for _ in range(3):
-        box.wait("a job in between, or all over", lambda: _between(box, numbers.values()), 40)
+        box.wait("a job in between, or all over", lambda: _between_or_over(box, numbers.values()), 40)
         lucidd.kill()
         lucidd.start()
     box.wait_ended(*numbers.values(), rigid, limit_s=200)
@@ -73,11 +68,9 @@ def test_jobs_that_lie_fall_silent_or_die_and_a_lucidd_that_is_killed(box: Box, 
     assert sum(restarts.values()), "somebody was resized"
 
 
-def _between(box: Box, numbers: object) -> bool:
-    found = [box.job(number) for number in numbers]  # type: ignore[attr-defined]
-    return all(job["job_state"][0] in ("COMPLETED", "FAILED") for job in found) or any(
-        job["restart_cnt"] and (job["job_state"][0] == "PENDING" or "COMPLETING" in job["job_state"]) for job in found
-    )
+def _between_or_over(box: Box, numbers: Collection[str]) -> bool:
+    over = all(box.state(number) in ("COMPLETED", "FAILED") for number in numbers)
+    return over or any(in_between(box, number) for number in numbers)
 
 
 @pytest.mark.slow

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from box import Box
 from daemon_box import Lucidd
+from sampler_box import Emulated, SamplerBeside
 
 from lucid.adapters.gpu.use_files import UseFolder
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import load_settings, profiles_folder
-from lucid.core.readings import GpuCard, GpuProcess, GpuReading
+from lucid.core.readings import GpuProcess, GpuReading
 from lucid.live.job_uses import job_accounts
 from lucid.metrics.source import MetricsSource
 from lucid.node.jobs import JobSpec
 from lucid.node.owners import Owners
-from lucid.node.sampler import Sampler
 from lucid.profiler import use as use_of_gpus
 from prometheus_box import Exporter, Prometheus, make, plain
 
@@ -28,17 +28,21 @@ WORK_S = 10.0
 """Of the job that works at first and is idle then."""
 
 
-class Emulated:
+class Named(Emulated):
     """Readings by what a job's name says that it does."""
-
-    name = "emulated"
 
     def __init__(self) -> None:
         self.jobs: dict[str, tuple[str, float]] = {}
         """By number: name, and since when it runs."""
+        self.seen: dict[str, JobSpec] = {}
 
-    def cards(self) -> Sequence[GpuCard]:
-        return []
+    def saw(self, running: Mapping[str, Mapping[str, Any]]) -> None:
+        self.seen = {n: JobSpec(n, (f"{n}/0", f"{n}/1")) for n in running}
+        for number, job in running.items():
+            self.jobs.setdefault(number, (job["name"], float(job["start_time"]["number"])))
+
+    def specs(self) -> Mapping[str, JobSpec]:
+        return self.seen
 
     def read(self, uuids: Collection[str]) -> Mapping[str, GpuReading]:
         return {uuid: self._reading(uuid) for uuid in uuids}
@@ -51,46 +55,10 @@ class Emulated:
         processes = () if name == "empty" else (GpuProcess(int(number), 3000.0, util, util / 2),)
         return GpuReading(uuid, util, util / 2, 3000.0 if processes else 0.0, processes=processes)
 
-    def close(self) -> None:
-        pass
-
 
 class Itself(Owners):
     def job_of(self, pid: int, given: Mapping[int, str]) -> str | None:
         return str(pid)
-
-
-class SamplerBeside:
-    """The real sampler on these readings, round after round."""
-
-    def __init__(self, box: Box, folder: Path, profiles: Path) -> None:
-        self.box, self.readings = box, Emulated()
-        self.sampler = Sampler(self.readings, folder / "spool", profiles, "n", interval_s=0.5, owners=Itself())
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        seen: dict[str, JobSpec] = {}
-        looked_s = 0.0
-        while not self._stop.wait(0.5):
-            now_s = time.time()
-            if now_s - looked_s > 1.0:
-                looked_s = now_s
-                try:
-                    jobs = self.box.jobs()
-                except (AssertionError, OSError, ValueError):
-                    continue
-                running = {n: job for n, job in jobs.items() if job["job_state"] == ["RUNNING"]}
-                seen = {n: JobSpec(n, (f"{n}/0", f"{n}/1")) for n in running}
-                for number, job in running.items():
-                    self.readings.jobs.setdefault(number, (job["name"], float(job["start_time"]["number"])))
-            self.sampler.tick(seen, now_s)
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(10)
-        self.sampler.close()
 
 
 @pytest.fixture
@@ -109,7 +77,7 @@ def test_two_kinds_of_waste_are_found_and_a_working_job_is_left_alone(
     """And a Prometheus that scrapes it has data for every panel that is to have data on every cluster."""
     # jobs here run for half a minute: stretches and bounds are scaled down, all else is as it is installed
     monkeypatch.setattr(use_of_gpus, "LEAST_IDLE_S", 5.0)
-    beside = SamplerBeside(box, tmp_path, lucidd.profiles)
+    beside = SamplerBeside(box, tmp_path, lucidd.profiles, Named(), Itself())
     try:
         numbers = {
             name: box.sbatch("--gpus=2", "-J", name, "-t", "10", script="sleep 30")

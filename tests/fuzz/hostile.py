@@ -20,8 +20,8 @@ SEED = int(os.environ.get("LUCID_FUZZ_SEED", "1"))
 TIMES = float(os.environ.get("LUCID_FUZZ_TIMES", "1"))
 """How many times the usual number of inputs."""
 COUNTS = {
-    "turns in pack": 150,
-    "turns in observe": 150,
+    "turns in pack": 90,
+    "turns in observe": 90,
     "spool": 700,
     "summaries": 1000,
     "small files": 1200,

@@ -1,36 +1,23 @@
-"""Muri's own traces against the figures that its authors publish with their simulator."""
+"""Muri's own traces against the figures that its authors publish with their simulator.
+
+``make test`` replays one of them under a baseline and under Muri-L; whole tables are slow."""
 
 from __future__ import annotations
 
 import json
 import os
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from packs import SHARED, on_nodes, shared
 
-from lucid.cli.main import lucidctl
-
-pytestmark = [pytest.mark.parity, pytest.mark.slow]  # whole traces of the authors are replayed: 14 s a test
-
-ROOT = Path(__file__).parents[2]
-SHARED = Path(os.environ.get("LUCID_SHARED", str(ROOT.parent / "shared")))
+pytestmark = pytest.mark.parity
+slow = pytest.mark.slow
 
 
-@cache
-def replayed(trace: str, *policies: str) -> dict[str, Any]:
-    """Figures by policy, from the command as a user gives it."""
-    path = SHARED / "data" / "muri" / f"{trace}.csv"
-    if not path.exists():
-        pytest.skip(f"{path} is not there (set LUCID_SHARED)")
-    chosen = [word for name in policies for word in ("--policy", name)]
-    words = ["simulate", str(path), "--nodes", "8", "--gpus-per-node", "8", *chosen, "--json"]
-    done = CliRunner().invoke(lucidctl, words, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    results: dict[str, Any] = json.loads(done.output)["results"]
-    return results
+def replayed(trace: str, policy: str) -> dict[str, Any]:
+    return on_nodes(shared(f"muri/{trace}.csv"), 8, 8, policy)
 
 
 def published(kind: str, column: str, trace: str) -> float:
@@ -43,56 +30,60 @@ def published(kind: str, column: str, trace: str) -> float:
 EXACT = {"srtf": "SRTF", "srsf": "SRSF", "tiresias": "Tiresias_L"}
 
 
-@pytest.mark.parametrize("policy", EXACT)
+@pytest.mark.parametrize("policy", ["srtf", pytest.param("srsf", marks=slow), pytest.param("tiresias", marks=slow)])
 def test_the_baselines_are_equal_to_the_published_digit(policy: str) -> None:
-    figures = replayed("trace3", *EXACT, "muri-s", "muri-l")[policy]
+    figures = replayed("trace3", policy)
     assert figures["avg_jct_s"] == pytest.approx(published("JCT", EXACT[policy], "trace3"), rel=1e-8)
     assert figures["makespan_s"] == pytest.approx(published("Makespan", EXACT[policy], "trace3"), rel=1e-8)
 
 
-def test_muri_is_within_one_percent() -> None:
-    figures = replayed("trace3", *EXACT, "muri-s", "muri-l")
-    assert figures["muri-s"]["avg_jct_s"] == pytest.approx(83_242, rel=0.01)
-    assert figures["muri-l"]["avg_jct_s"] == pytest.approx(published("JCT", "Muri_L", "trace3"), rel=0.01)
-    assert figures["muri-s"]["cpu_s"] < 15
-    assert figures["muri-s"]["packed_share"] > 0.5
+def test_muri_l_is_within_one_percent() -> None:
+    figures = replayed("trace3", "muri-l")
+    assert figures["avg_jct_s"] == pytest.approx(published("JCT", "Muri_L", "trace3"), rel=0.01)
+    assert figures["packed_share"] > 0.5
 
 
+@slow
+def test_muri_s_is_within_one_percent() -> None:
+    figures = replayed("trace3", "muri-s")
+    assert figures["avg_jct_s"] == pytest.approx(83_242, rel=0.01)
+    assert figures["cpu_s"] < 15
+    assert figures["packed_share"] > 0.5
+
+
+@slow
 def test_muri_without_unpacking_is_within_one_percent() -> None:
-    figures = replayed("trace3", "muri-s-no-unpack", "muri-l-worst-order", "muri-l-no-matching")
-    assert figures["muri-s-no-unpack"]["avg_jct_s"] == pytest.approx(published("JCT", "Muri_S", "trace3"), rel=0.01)
-    assert figures["muri-l-worst-order"]["avg_jct_s"] == pytest.approx(146_324.4084, rel=0.01)
+    unpacked, worst, unmatched = (
+        replayed("trace3", f"muri-{name}")["avg_jct_s"] for name in ("s-no-unpack", "l-worst-order", "l-no-matching")
+    )
+    assert unpacked == pytest.approx(published("JCT", "Muri_S", "trace3"), rel=0.01)
+    assert worst == pytest.approx(146_324.4084, rel=0.01)
     # no matching, so no ties in it to break another way: everything else must be the same
-    assert figures["muri-l-no-matching"]["avg_jct_s"] == pytest.approx(96_016.95407, rel=1e-8)
+    assert unmatched == pytest.approx(96_016.95407, rel=1e-8)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", EXACT)
+OTHERS = [*((policy, column, 1e-8) for policy, column in EXACT.items()),
+          ("muri-s-no-unpack", "Muri_S", 0.03), ("muri-l-no-unpack", "Muri_L", 0.03)]  # fmt: skip
+
+
+@slow
+@pytest.mark.parametrize(("policy", "column", "within"), OTHERS)
 @pytest.mark.parametrize("trace", ["trace1", "trace3_pr"])
-def test_the_baselines_on_the_other_traces(trace: str, policy: str) -> None:
-    figures = replayed(trace, *EXACT, "muri-s-no-unpack", "muri-l-no-unpack")[policy]
-    assert figures["avg_jct_s"] == pytest.approx(published("JCT", EXACT[policy], trace), rel=1e-8)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("policy", "column"), [("muri-s-no-unpack", "Muri_S"), ("muri-l-no-unpack", "Muri_L")])
-@pytest.mark.parametrize("trace", ["trace1", "trace3_pr"])
-def test_muri_on_the_other_traces(trace: str, policy: str, column: str) -> None:
-    figures = replayed(trace, *EXACT, "muri-s-no-unpack", "muri-l-no-unpack")[policy]
-    assert figures["avg_jct_s"] == pytest.approx(published("JCT", column, trace), rel=0.03)
+def test_the_other_traces(trace: str, policy: str, column: str, within: float) -> None:
+    assert replayed(trace, policy)["avg_jct_s"] == pytest.approx(published("JCT", column, trace), rel=within)
 
 
 BOUND_BY = {1: (192543.9, 182804.0, 346383.4), 2: (192494.6, 135643.1, 346280.5), 3: (192278.0, 90861.6, 345883.8)}
 """Workloads bound by one, two and three kinds of resources (M22): average JCT under SRTF, Muri-S and Tiresias."""
 
 
+@slow
 @pytest.mark.parametrize("kinds", BOUND_BY)
 def test_the_more_kinds_of_jobs_the_more_muri_gains(kinds: int) -> None:
     folder = os.environ.get("LUCID_MURI_TRACES")
     if folder is None:
         pytest.skip("LUCID_MURI_TRACES names no folder with the authors' job_type_1.csv to job_type_3.csv")
-    figures = replayed(f"{Path(folder).absolute()}/job_type_{kinds}", "srtf", "muri-s", "tiresias")
-    srtf, muri, tiresias = BOUND_BY[kinds]
-    assert figures["srtf"]["avg_jct_s"] == pytest.approx(srtf, rel=1e-6)
-    assert figures["tiresias"]["avg_jct_s"] == pytest.approx(tiresias, rel=1e-6)
-    assert figures["muri-s"]["avg_jct_s"] == pytest.approx(muri, rel=0.01)
+    path = Path(folder).absolute() / f"job_type_{kinds}.csv"
+    srtf, muri, tiresias = (on_nodes(path, 8, 8, policy)["avg_jct_s"] for policy in ("srtf", "muri-s", "tiresias"))
+    assert [srtf, tiresias] == pytest.approx([BOUND_BY[kinds][0], BOUND_BY[kinds][2]], rel=1e-6)
+    assert muri == pytest.approx(BOUND_BY[kinds][1], rel=0.01)

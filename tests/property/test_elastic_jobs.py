@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import VC, FixedPredictor, a_cluster, a_trace, elastic, nodes
+from examples import examples
 from lucid.config import OverheadSettings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Requeue, Resize, Start
 from lucid.core.job import Pending, Running
@@ -49,7 +50,6 @@ class Restless(PartitionPolicy):
         rng.shuffle(members)
         for entry in members:
             limits = entry.job.elastic
-            assert limits is not None
             count = rng.randint(limits.min_gpus, limits.max_gpus)
             waits = isinstance(entry, Pending)
             if len(free) < count or rng.random() < 0.2:
@@ -86,13 +86,13 @@ class Judge:
         for entry in (*partition.pending, *partition.running):
             limits, progress = entry.job.elastic, entry.progress
             assert limits is not None
-            assert progress is not None
             assert progress.epochs >= self.epochs.get(entry.job.id, 0.0) - 1e-9
             self.epochs[entry.job.id] = progress.epochs
             if isinstance(entry, Running):
                 assert limits.min_gpus <= entry.gpus <= limits.max_gpus
 
 
+@settings(max_examples=examples(200))
 @given(seed=st.integers(0, 2**32))
 def test_elastic_jobs_come_to_their_end_however_they_are_moved(seed: int) -> None:
     rng = random.Random(seed)
@@ -113,7 +113,6 @@ def test_elastic_jobs_come_to_their_end_however_they_are_moved(seed: int) -> Non
     truth = {item.job.id: item for item in jobs}
     for outcome in result.outcomes:
         item = truth[outcome.job.id]
-        assert item.learning is not None
         table = item.learning.epoch_s(6)
         ran_s = outcome.jct_s - outcome.queue_s
         lost_s = overheads.elastic_start_s

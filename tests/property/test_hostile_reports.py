@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from builders import VC, FixedPredictor, nodes, part, runs, snap, waits
-from lucid.config import PolicySettings
+from builders import VC, nodes, part, policy, runs, snap, waits
 from lucid.core.job import Elastic, Progress, Running
 from lucid.orchestrator.check import check_partition
-from lucid.orchestrator.policy import make_policy
+
+SMALL = {"population": 20, "generations": 10}
+"""A search of Pollux's that falls over as easily as one of a hundred generations."""
 
 
 def progress_of(draw: random.Random) -> Progress:
@@ -54,5 +55,5 @@ def test_no_report_brings_a_plan_down_or_makes_it_unsafe(name: str, seed: int) -
     draw = random.Random(seed)
     waiting = replace(waits("w", 1, elastic=limits_of(draw)), progress=progress_of(draw))
     partition = part(nodes(5, 4), [waiting], [running(draw, number) for number in range(4)])
-    plan = make_policy(name, PolicySettings(), FixedPredictor()).plan(snap(6000.0, partition)).partitions[VC]
+    plan = policy(name, pollux=SMALL).plan(snap(6000.0, partition)).partitions[VC]
     check_partition(partition, plan)

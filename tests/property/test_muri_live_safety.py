@@ -114,8 +114,9 @@ def test_plans_are_safe_and_touch_nobody_that_runs(seed: int) -> None:
 
 def test_the_random_scenes_make_groups_and_pairs_from_outside() -> None:
     """Else the rules above hold because there is nothing to hold them to."""
-    pairs, largest = 0, 0
-    for seed in range(150):
+    pairs, largest, seeds = 0, 0, iter(range(150))
+    while pairs <= 20 or largest <= 2:
+        seed = next(seeds)  # and there have to be as many as this in 150 scenes
         partition, known = cluster(random.Random(seed))
         entries: tuple[Pending | Running, ...] = (*partition.pending, *partition.running)
         guesses = {e.job.id: replace(guess(1e3).within(e.job.time_limit_s), stages=known[e.job.id]) for e in entries}
@@ -124,5 +125,3 @@ def test_the_random_scenes_make_groups_and_pairs_from_outside() -> None:
             if isinstance(action.decision, Start | Regroup):
                 pairs += any(isinstance(item, Overlaps) for item in action.decision.reasons)
                 largest = max(largest, len(action.decision.group))
-    assert pairs > 20
-    assert largest > 2

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,8 +39,8 @@ KEEPS_MEMORY = [name for name, (policy, made) in VARIANTS.items() if policy == "
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Application:
-    return an_application(Path(tmp_path_factory.mktemp("profiles")))
+def app() -> Application:
+    return an_application()
 
 
 def some_cancelled(rng: random.Random, snapshot: Snapshot) -> Snapshot:

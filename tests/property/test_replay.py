@@ -43,8 +43,8 @@ MOST_CYCLES = 25
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Application:
-    return an_application(Path(tmp_path_factory.mktemp("profiles")))
+def app() -> Application:
+    return an_application()
 
 
 def some_jobs(rng: random.Random, policy: str, app: Application) -> list[TraceJob]:

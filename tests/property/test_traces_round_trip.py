@@ -5,9 +5,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from lucid.core.job import Job, JobProfile
 from lucid.simulator.traces import Trace, TraceJob, read_trace, write_trace
 from lucid.slurmlog.states import ENDED, NOT_ENDED
@@ -70,6 +71,7 @@ TRACES = st.builds(
 )
 
 
+@settings(max_examples=examples(300))
 @given(TRACES)
 def test_round_trip(trace: Trace) -> None:
     with tempfile.TemporaryDirectory() as folder:

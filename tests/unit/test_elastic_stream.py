@@ -49,9 +49,8 @@ def test_the_bound_of_many_jobs_is_their_work_over_all_gpus() -> None:
     assert least_makespan_s(jobs) == pytest.approx(work_s / (NODES * NODE_GPUS), abs=1.0)
 
 
-@pytest.mark.parametrize("seed", [1, 5])
-def test_no_policy_beats_the_bound_at_the_initial_batch(seed: int) -> None:
-    jobs = small_jobs(20, seed, 8.0)
+def test_no_policy_beats_the_bound_at_the_initial_batch() -> None:
+    jobs = small_jobs(20, 5, 8.0)
     least_s = least_makespan_s(jobs) - 1.0
     assert all(least_s <= forecast(jobs, name, 5.0, 0.0)[0] for name in ("fifo", "elastic", "elastic-ef"))
 

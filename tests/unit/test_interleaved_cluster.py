@@ -94,7 +94,6 @@ def test_work_is_reported_and_survives_regrouping_and_preemption() -> None:
     assert (moved.group, moved.start_s, moved.placement) == ((), 0.0, at("n2:0-1"))
     (waiting,) = made.observe().partitions[VC].pending
     assert isinstance(waiting, Pending)
-    assert waiting.work is not None
     assert waiting.work.by_s(99.0) == pytest.approx(20.0)
     run_on(made, 500.0)
     assert made.outcomes["a"].end_s == pytest.approx(50.0 + 10.0 + 80.0)

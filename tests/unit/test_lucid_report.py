@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from test_lucid_run import PYTHON
@@ -16,9 +20,32 @@ from lucid.adapters.slurm.reports import Reports, progress_of
 REPORT = Path(__file__).resolve().parents[2] / "slurm/lucid_report.py"
 
 
-def call(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def call(
+    folder: Path, *words: str, process: bool = sys.executable != PYTHON, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """The program's end and words. It is called in this process, unless another Python is to run it."""
     env = {"LUCID_REPORTS": str(folder), "SLURM_JOB_ID": "7", "LUCID_GPUS_HERE": "2", "LUCID_NODES": "2", **environ}
-    return subprocess.run([PYTHON, "-IB", str(REPORT), *words], capture_output=True, text=True, check=False, env=env)
+    if process:
+        command = [PYTHON, "-IB", str(REPORT), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        patch.dict(os.environ, env, clear=True),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            code = lucid_report.main(list(words))
+        except SystemExit as ended:
+            code = ended.code
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+def test_it_runs_as_a_program_of_its_own(tmp_path: Path) -> None:
+    assert call(tmp_path, "--epochs", "1", process=True).returncode == 0
+    assert progress_of((tmp_path / "7.json").read_bytes()).epochs == 1.0
+    refused = call(tmp_path / "none", "--epochs", "1", process=True)
+    assert (refused.returncode, refused.stderr.count("not reported")) == (1, 1)
 
 
 def test_what_a_job_reports_is_what_lucidd_reads(tmp_path: Path) -> None:
@@ -26,7 +53,6 @@ def test_what_a_job_reports_is_what_lucidd_reads(tmp_path: Path) -> None:
     assert call(tmp_path, "--epochs", "2", "--epoch-s", "30", "--loss", "0.3", LUCID_NODES="1").returncode == 0
     assert call(tmp_path, "--epochs", "3", "--epoch-s", "29", "--gpus", "2").returncode == 0
     found = Reports(str(tmp_path)).of("7", os.getuid(), 5.0)
-    assert found is not None
     assert found.progress is not None, found.refused
     assert found.progress.epochs == 3.0
     assert found.progress.epoch_s == ((4, 40.0), (2, 29.0))

@@ -28,7 +28,7 @@ def environ(**more: str) -> dict[str, str]:
 
 def launch(*words: str, **more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [PYTHON, "-B", str(RUN), *words],
+        [PYTHON, "-BS", str(RUN), *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ(**more),
     )  # fmt: skip
 
@@ -39,8 +39,9 @@ def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
-def python(program: str) -> tuple[str, str, str]:
-    return sys.executable, "-c", program
+def python(program: str) -> tuple[str, ...]:
+    """A rank; what site-packages hold would take it longer to begin."""
+    return sys.executable, "-S", "-c", program
 
 
 SHOW = python("import json, os; print(json.dumps(dict(os.environ)))")
@@ -70,7 +71,6 @@ def test_gpus_are_counted_by_what_there_is() -> None:
 
 
 def started(process: subprocess.Popen[str], count: int = 2) -> list[int]:
-    assert process.stdout is not None
     return [int(process.stdout.readline()) for _ in range(count)]
 
 

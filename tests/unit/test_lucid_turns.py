@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import lucid_turns
 from lucid.adapters.slurm.reports import progress_of, said_in
 from lucid.systems.muri.interleave import best_ordering
 from lucid_job import members
-from turns_box import PYTHON, REPO, Box, overlaps, sequences
+from turns_box import Box, overlaps, sequences
 
 STAGES = ((0.03, 0.01, 0.02, 0.01), (0.01, 0.03, 0.01, 0.02), (0.02, 0.01, 0.03, 0.01), (0.01, 0.02, 0.01, 0.03))
 
@@ -27,9 +26,8 @@ PUBLIC = "/usr/bin/python3"
 
 @pytest.fixture
 def box(tmp_path: Path) -> Iterator[Box]:
-    made = Box(tmp_path).make()
-    yield made
-    made.stop()
+    with Box(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture
@@ -37,9 +35,8 @@ def open_box() -> Iterator[Box]:
     """One that other users reach."""
     with tempfile.TemporaryDirectory() as root:
         Path(root).chmod(0o755)
-        made = Box(Path(root)).make()
-        yield made
-        made.stop()
+        with Box(Path(root)) as made:
+            yield made
 
 
 def test_the_order_is_that_of_muri() -> None:
@@ -55,30 +52,30 @@ def test_each_resource_goes_round_in_the_best_order(box: Box, count: int) -> Non
     """By said stage times, so that no load on the machine makes another order the best."""
     names, go = "abcd"[:count], box.root / "go"
     for name, stages in zip(names, STAGES, strict=False):
-        box.start(name, stages, 30, times=stages, go=str(go))
+        box.start(name, stages, 20, times=stages, go=str(go))
     assert [box.line(name) for name in names] == ["joined"] * count
     by_job = {chr(int(name.split(".")[2])): name for name in box.members()}
     go.touch()
     for name in names:
         box.ends(name)
     rows = box.used()
-    assert len(rows) == 30 * 4 * count
+    assert len(rows) == 20 * 4 * count
     assert overlaps(rows) == []
     registered = sorted(names, key=lambda name: by_job[name])
     _, order = best_ordering([STAGES["abcd".index(name)] for name in registered], 4)
     cycle = [registered[index] for index in order]
     for resource, sequence in sequences(rows):
         began = sequence.index(cycle[0], 5 * count)  # they joined at different rounds
-        sequence = sequence[began : 20 * count]
-        assert sequence == (cycle * 30)[: len(sequence)], resource
+        sequence = sequence[began : 14 * count]
+        assert sequence == (cycle * 20)[: len(sequence)], resource
     assert box.members() == []
 
 
 def test_jobs_join_and_leave_while_others_go_on(box: Box) -> None:
     go = box.root / "go"
-    box.start("a", STAGES[0], 60, wait_at=8, go=str(go))
-    box.start("b", STAGES[1], 25)
-    box.start("c", STAGES[2], 30)
+    box.start("a", STAGES[0], 40, wait_at=8, go=str(go))
+    box.start("b", STAGES[1], 15)
+    box.start("c", STAGES[2], 20)
     box.wait_for_members(3)
     go.touch()
     box.start("d", (0, 0, 0.02, 0), 12, every=2)
@@ -116,9 +113,9 @@ def test_a_member_that_dies_in_a_stage_is_gone_at_once(box: Box, how: signal.Sig
 def stuck_together(box: Box, name: str, patience_s: float, **spec: float) -> None:
     """Job a and this one take turns; this one is in its seventh iteration's CPU stage."""
     go = str(box.root / "go")
-    box.start(name, STAGES[1], 20, patience_s=patience_s, stuck_at=[6, 1], tell_at=4, wait_at=4, go=go, **spec)
+    box.start(name, STAGES[1], 12, patience_s=patience_s, stuck_at=[6, 1], tell_at=4, wait_at=4, go=go, **spec)
     assert box.line(name) == "there 1"
-    box.start("a", STAGES[0], 30, patience_s=patience_s)
+    box.start("a", STAGES[0], 15, patience_s=patience_s)
     box.wait_for_members(2)
     Path(go).touch()
     assert box.line(name) == "stuck"
@@ -130,7 +127,7 @@ def test_a_stopped_member_costs_one_wait_and_comes_back(box: Box) -> None:
     assert box.ends("a")[1] == "", "it goes on, in turns"
     box.jobs["stopped"].send_signal(signal.SIGCONT)
     assert box.ends("stopped")[1] == ""
-    assert len([row for row in box.used() if row[0] == "stopped"]) == 20 * 4
+    assert len([row for row in box.used() if row[0] == "stopped"]) == 12 * 4
 
 
 def test_a_member_that_pauses_keeps_nobody_waiting(box: Box) -> None:
@@ -150,8 +147,7 @@ for _ in range(8):
     turns.step()
 print(turns.members, flush=True)
 """
-    with job(paused, box) as pausing:
-        assert pausing.stdout is not None
+    with box.run(paused) as pausing:
         assert pausing.stdout.readline() == "1\n"
         box.start("a", STAGES[0], 20, patience_s=300)
         box.ends("a")
@@ -164,7 +160,7 @@ def test_without_a_folder_it_measures_and_nothing_else(tmp_path: Path, folder: s
     box = Box(tmp_path)
     environ = {"LUCID_TURNS": str(tmp_path / folder) if folder else ""}
     reports = {"LUCID_REPORTS": str(tmp_path), "SLURM_JOB_ID": "7"}
-    with job(LOOP, box, **environ, **reports) as process:
+    with box.run(LOOP, **environ, **reports) as process:
         out, err = process.communicate(timeout=60)
     assert err == ""
     told = json.loads((tmp_path / "7.json").read_text())
@@ -176,7 +172,7 @@ def test_without_a_folder_it_measures_and_nothing_else(tmp_path: Path, folder: s
 
 
 def test_where_nobody_reads_reports_the_job_is_told_once(tmp_path: Path) -> None:
-    with job(LOOP, Box(tmp_path), LUCID_REPORTS=str(tmp_path / "none"), SLURM_JOB_ID="7") as process:
+    with Box(tmp_path).run(LOOP, LUCID_REPORTS=str(tmp_path / "none"), SLURM_JOB_ID="7") as process:
         _, err = process.communicate(timeout=60)
     assert err.count("not reported") == err.count("\n") == 1
 
@@ -200,8 +196,7 @@ with turns.gpu():
     print("inside", flush=True)
     time.sleep(600)
 """
-    with job(caught, box) as process:
-        assert process.stdout is not None
+    with box.run(caught) as process:
         assert process.stdout.readline() == "inside\n", process.communicate()
         process.terminate()
         assert process.wait(60) == 3
@@ -225,8 +220,7 @@ for _ in range(3):
 print("interrupted")
 """
     box.start("a", STAGES[0], 500, patience_s=300, stuck_at=[20, 1])
-    with job(waiting, box) as process:
-        assert process.stdout is not None
+    with box.run(waiting) as process:
         assert process.stdout.readline() == "two\n"
         assert box.line("a") == "stuck"
         process.send_signal(signal.SIGINT)
@@ -253,8 +247,7 @@ with turns.gpu():
     print("parent", child, flush=True)
     time.sleep(600)
 """
-    with job(forking, box) as process:
-        assert process.stdout is not None
+    with box.run(forking) as process:
         lines = sorted(process.stdout.readline().split() for _ in range(2))
         assert lines[0] == ["child"]
         child = int(lines[1][1])
@@ -282,7 +275,7 @@ for _ in range(5):
     turns.step()
 print(json.dumps(turns.stages))
 """
-    with job(nested, box) as process:
+    with box.run(nested) as process:
         out, err = process.communicate(timeout=60)
     stages = json.loads(out)
     assert err == ""
@@ -308,7 +301,7 @@ def test_one_process_of_a_job_of_one_node_takes_turns(environ: dict[str, str], w
 
 
 def test_the_other_ranks_measure_and_leave_the_folder_alone(box: Box) -> None:
-    with job(LOOP, box, LOCAL_RANK="1", SLURM_JOB_ID="7", LUCID_REPORTS=str(box.root)) as process:
+    with box.run(LOOP, LOCAL_RANK="1", SLURM_JOB_ID="7", LUCID_REPORTS=str(box.root)) as process:
         out, err = process.communicate(timeout=60)
     assert (err, json.loads(out)["gpu"] >= 0.02) == ("", True)
     assert not (box.root / "7.json").exists()
@@ -341,22 +334,6 @@ for _ in range(6):
     turns.step()
 print(json.dumps(turns.stages))
 """
-HEAD = f"""
-import json, os, signal, sys, threading, time
-sys.path.insert(0, {str(REPO / "slurm")!r})
-import lucid_turns
-from lucid_job import members
-"""
-
-
-def job(program: str, box: Box, **environ: str) -> subprocess.Popen[str]:
-    """A job of a program of its own."""
-    return subprocess.Popen(
-        [PYTHON, "-B", "-c", HEAD + program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env={"PATH": os.environ["PATH"], "LUCID_TURNS": str(box.folder), **environ},
-    )  # fmt: skip
-
-
 BESIDE = """
 lucid_turns.REPORT_S = 0.0
 turns = lucid_turns.Turns()
@@ -373,7 +350,7 @@ while time.monotonic() < end:
 def test_a_job_reports_what_an_iteration_takes_beside_others(tmp_path: Path, box: Box) -> None:
     """Two jobs of one resource take twice as long together; the iteration alone stays what it was."""
     both = {"LUCID_REPORTS": str(tmp_path), "SLURM_JOB_ID": "7", "SECONDS_": "4"}
-    with job(BESIDE, box, **both) as one, job(BESIDE, box, **{**both, "SLURM_JOB_ID": "8", "SECONDS_": "2.5"}) as two:
+    with box.run(BESIDE, **both) as one, box.run(BESIDE, **{**both, "SLURM_JOB_ID": "8", "SECONDS_": "2.5"}) as two:
         out, err = one.communicate(timeout=60)
         two.communicate(timeout=60)
     assert err == ""
@@ -383,7 +360,6 @@ def test_a_job_reports_what_an_iteration_takes_beside_others(tmp_path: Path, box
     assert 0.018 < alone_s < 0.035
     assert took_s > 1.5 * alone_s
     said = said_in((tmp_path / "8.json").read_bytes())
-    assert said.in_turns is not None
     assert said.in_turns[1] == 2
     assert said.stages is not None
     assert said_in((tmp_path / "7.json").read_bytes()).in_turns is None, "it was alone again at its end"

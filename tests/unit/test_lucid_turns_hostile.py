@@ -7,7 +7,6 @@ import errno
 import fcntl
 import os
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import pytest
 import lucid_turns
 from lucid_job import members
 from lucid_job.members import Group, Member, State, Unusable, pack, unpack
-from turns_box import PYTHON, REPO, Box, overlaps
+from turns_box import Box, overlaps
 
 STAGES = ((0.02, 0.01, 0.01, 0), (0.01, 0.01, 0.02, 0.01))
 UID = os.getuid()
@@ -26,9 +25,8 @@ UID = os.getuid()
 
 @pytest.fixture
 def box(tmp_path: Path) -> Iterator[Box]:
-    made = Box(tmp_path).make()
-    yield made
-    made.stop()
+    with Box(tmp_path) as made:
+        yield made
 
 
 def name_of(uid: int = UID, number: int = 0) -> str:
@@ -160,24 +158,14 @@ def test_a_folder_locked_for_ever_costs_one_wait(box: Box) -> None:
 @pytest.mark.parametrize("told", ["nothing", "signs"])
 def test_a_member_that_never_lets_go_costs_one_wait(box: Box, told: str) -> None:
     """It is in every stage for ever. Without a sign it is given up; with signs the job leaves the turns."""
-    name, stop = name_of(), threading.Event()
-    with keeps(box.folder, name, pack(name, state(times=(0.0,) * 4))) as fd:
+    name = name_of()
 
-        def signs() -> None:
-            while not stop.wait(0.01):
-                point = int(time.monotonic() * 50) % 3
-                os.pwrite(fd, pack(name, state(times=(0.0,) * 4, point=point)), 0)
+    def sign(_: int) -> bytes:
+        return pack(name, state(times=(0.0,) * 4, point=int(time.monotonic() * 50) % 3))
 
-        thread = threading.Thread(target=signs)
-        if told == "signs":
-            thread.start()
-        try:
-            box.start("a", STAGES[0], 12, patience_s=0.2)
-            last, err = box.ends("a")
-        finally:
-            stop.set()
-            if told == "signs":
-                thread.join()
+    with keeps(box.folder, name, sign(0)) as fd, writing(fd, sign, 0.01 if told == "signs" else 3600.0):
+        box.start("a", STAGES[0], 12, patience_s=0.2)
+        last, err = box.ends("a")
     if told == "nothing":
         assert (last["members"], err) == (1, "")
     else:
@@ -186,37 +174,28 @@ def test_a_member_that_never_lets_go_costs_one_wait(box: Box, told: str) -> None
 
 def test_a_member_that_keeps_all_waiting_a_little_is_left_in_the_end(box: Box) -> None:
     """It moves on, so it is never given up; but it makes each round thirty times as long as an iteration alone."""
-    slow = (0.0, 0.0, 0.6, 0.0)
+    slow = (0.0, 0.0, 0.4, 0.0)
     go = box.root / "go"
-    box.start("s", slow, 40, patience_s=1.0, times=slow, go=str(go))
+    box.start("s", slow, 40, patience_s=0.8, times=slow, go=str(go))
     assert box.line("s") == "joined"
     go.touch()
-    box.start("a", (0, 0, 0.02, 0), 30, patience_s=1.0)
+    box.start("a", (0, 0, 0.014, 0), 30, patience_s=0.8)
     last, err = box.ends("a")
     assert (last["members"], err.count("waited in 8 iterations"), err.count("\n")) == (0, 1, 1)
 
 
 def test_a_member_that_leaps_ahead_keeps_nobody_waiting(box: Box) -> None:
     """It is a thousand rounds further at each look. The others leap after it, and still wait for each other only."""
-    name, stop = name_of(), threading.Event()
-    with keeps(box.folder, name, pack(name, state(round=1 << 40, inside=False))) as fd:
+    name = name_of()
 
-        def leap() -> None:
-            number = 1 << 40
-            while not stop.wait(0.003):
-                number += 1000
-                os.pwrite(fd, pack(name, state(round=number, inside=False)), 0)
+    def leap(looks: int) -> bytes:
+        return pack(name, state(round=(1 << 40) + 1000 * looks, inside=False))
 
-        leaping = threading.Thread(target=leap)
-        leaping.start()
-        try:
-            box.start("a", STAGES[0], 12, patience_s=300)
-            box.start("b", STAGES[1], 12, patience_s=300)
-            for job in "ab":
-                assert box.ends(job)[1] == ""
-        finally:
-            stop.set()
-            leaping.join()
+    with keeps(box.folder, name, leap(0)) as fd, writing(fd, leap, 0.003):
+        box.start("a", STAGES[0], 12, patience_s=300)
+        box.start("b", STAGES[1], 12, patience_s=300)
+        for job in "ab":
+            assert box.ends(job)[1] == ""
     assert overlaps(box.used()) == []
 
 
@@ -233,10 +212,7 @@ def test_a_folder_where_files_can_be_replaced_is_refused(box: Box, mode: int) ->
 
 def test_a_full_disk_leaves_a_job_without_turns(box: Box) -> None:
     """A limit on the size of files refuses the write as a full disk does."""
-    program = f"""
-import resource, sys, time
-sys.path.insert(0, {str(REPO / "slurm")!r})
-import lucid_turns
+    program = """
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 turns = lucid_turns.Turns()
 for _ in range(8):
@@ -245,12 +221,10 @@ for _ in range(8):
     turns.step()
 print(turns.members)
 """
-    done = subprocess.run(
-        [PYTHON, "-B", "-c", program], capture_output=True, text=True, check=False,
-        env={"LUCID_TURNS": str(box.folder)},
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
-    assert done.stderr.count("goes on without turns") == done.stderr.count("\n") == 1
+    with box.run(program) as job:
+        out, err = job.communicate(timeout=60)
+    assert (job.returncode, out) == (0, "0\n"), err
+    assert err.count("goes on without turns") == err.count("\n") == 1
     assert list(box.folder.iterdir()) == []
 
 
@@ -286,6 +260,26 @@ def keeps(folder: Path, name: str, content: bytes) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def writing(fd: int, content: Callable[[int], bytes], every_s: float) -> Iterator[None]:
+    """Its content is written anew again and again, by how often it was."""
+    stop = threading.Event()
+
+    def write() -> None:
+        count = 0
+        while not stop.wait(every_s):
+            count += 1
+            os.pwrite(fd, content(count), 0)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_a_fifth_member_shares_without_turns(box: Box) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pytest
-from test_muri_live_policy import FOUR, TWO, running, shares, slots, waiting
+from test_muri_live_policy import TWO, shares, slots
 
-from builders import guess, part, policy, snap, waits
+from builders import policy, snap, waits
 from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.prediction import StageTimes
 from lucid.orchestrator.forecast import forecast
+from scenes.systems import FOUR, guesses, room
+from scenes.systems import runs_in_turns as running
+from scenes.systems import waits_for_turns as waiting
 
 
 def _starts(
@@ -21,14 +23,8 @@ def _starts(
     machines: Sequence[Node],
     stages: Mapping[str, StageTimes] | None = None,
 ) -> dict[str, float]:
-    room = part(
-        machines,
-        [entry for entry in entries if isinstance(entry, Pending)],
-        [entry for entry in entries if isinstance(entry, Running)],
-    )
-    known = {**FOUR, **(stages or {})}
-    guesses = {name: replace(guess(length), stages=known.get(name)) for name, length in lasts.items()}
-    snapshot = snap(0.0, room, predictions=guesses)
+    known = guesses(entries, {**FOUR, **(stages or {})}, lasts)
+    snapshot = snap(0.0, room(machines, entries), predictions=known)
     planner = policy("muri-l")
     return dict(forecast(snapshot, planner.plan(snapshot), planner, coarser=0.0).starts_s)
 

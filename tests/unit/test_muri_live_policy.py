@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builders import LIGHT, VC, at, guess, kinds, nodes, part, policy, reason, runs, snap, waits
+from builders import LIGHT, VC, at, decided, guess, kinds, nodes, part, policy, reason, runs, snap, waits
 from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Regroup, Start
 from lucid.core.job import JobProfile, Pending, Running
@@ -18,24 +18,13 @@ from lucid.core.prediction import StageTimes
 from lucid.core.reason import BehindHead, Interleaved, Overlaps, SlowBefore
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.check import SafetyCheck, check_partition
+from lucid.orchestrator.policies.muri_watch import SlowGroup
 from lucid.systems.muri import PUBLISHED
+from scenes.systems import CPU, FOUR, GPU, NET, STORE, groups, guesses, room, turns
+from scenes.systems import runs_in_turns as running
+from scenes.systems import waits_for_turns as waiting
 
-STORE, CPU, GPU, NET = (StageTimes(tuple(9.0 if i == j else 0.5 for j in range(4)), 10.5) for i in range(4))
 TWO = PUBLISHED.factor(2)
-FOUR = dict(zip("abcd", (STORE, CPU, GPU, NET), strict=True))
-
-
-def turns(entry: Any, **changes: Any) -> Any:
-    """The same of a job whose user opted in."""
-    return replace(entry, job=replace(entry.job, takes_turns=True, user="ada"), **changes)
-
-
-def waiting(name: str, gpus: int = 1, **changes: Any) -> Any:
-    return turns(waits(name, gpus, profile=LIGHT), **changes)
-
-
-def running(name: str, where: str, group: Sequence[str] = (), **changes: Any) -> Any:
-    return turns(replace(runs(name, where), profile=LIGHT, group=tuple(group)), **changes)
 
 
 def plan(
@@ -47,22 +36,10 @@ def plan(
     **sections: Any,
 ) -> tuple[Partition, PartitionPlan]:
     """What the policy decides; the plan is safe."""
-    partition = part(
-        machines,
-        [entry for entry in entries if isinstance(entry, Pending)],
-        [entry for entry in entries if isinstance(entry, Running)],
-    )
-    guesses = {
-        e.job.id: replace(guess(1000.0).within(e.job.time_limit_s), stages=stages.get(e.job.id)) for e in entries
-    }
-    planner = policy(name, **sections)
-    made = planner.plan(snap(now_s, partition, predictions=guesses)).partitions[VC]
+    partition, planner = room(machines, entries), policy(name, **sections)
+    made = planner.plan(snap(now_s, partition, predictions=guesses(entries, stages))).partitions[VC]
     check_partition(partition, made, planner.group_limit)  # type: ignore[attr-defined]
     return partition, made
-
-
-def groups(made: PartitionPlan) -> set[frozenset[str]]:
-    return {frozenset(d.group) for d in made.decisions.values() if isinstance(d, Start | Regroup) and d.group}
 
 
 def slots(count: int, nodes_: int = 1, gpus: int = 1) -> tuple[Node, ...]:
@@ -84,8 +61,7 @@ def test_two_slots_make_pairs() -> None:
 def test_a_waiting_job_joins_one_that_runs_and_nobody_is_moved() -> None:
     _, made = plan(slots(4), [running("a", "n1:0"), waiting("b"), waiting("c")], FOUR)
     assert groups(made) == {frozenset("abc")}
-    regroup = made.decisions["a"]
-    assert isinstance(regroup, Regroup)
+    regroup = decided(made, "a", Regroup)
     assert regroup.placement == runs("a", "n1:0").placement
 
 
@@ -173,8 +149,7 @@ def test_no_job_starts_before_one_that_has_waited_too_long() -> None:
     big = waits("z", 2)
     entries = [running("a", "n1:0"), big, waiting("b"), waiting("c")]
     early = plan(slots(4, gpus=2), entries, FOUR, now_s=100.0, muri={"patience_s": 1000.0})[1]
-    begun = early.decisions["b"]
-    assert isinstance(begun, Start)
+    begun = decided(early, "b", Start)
     assert begun.placement == at("n1:1"), "until then a job that fits passes one that does not"
     assert isinstance(early.decisions["c"], Start)
     assert len(groups(early)) == 1, "it joins one of them"
@@ -209,9 +184,9 @@ def test_lucids_own_policy_leaves_a_group_alone() -> None:
     """As after a change of policy: three on the same GPU are shown so, and nobody joins them."""
     entries = [running(name, "n1:0", "abc", alone=True) for name in "abc"]
     partition = part(slots(4, gpus=2), [waiting("d"), waiting("e"), waiting("f", 2)], entries)
-    guesses = {name: guess(1000.0, 0) for name in "abcdef"}
+    known = {name: guess(1000.0, 0) for name in "abcdef"}
     planner = policy("lucid")
-    made = planner.plan(snap(100.0, partition, predictions=guesses)).partitions[VC]
+    made = planner.plan(snap(100.0, partition, predictions=known)).partitions[VC]
     check_partition(partition, made)
     assert not {"a", "b", "c"} & set(made.decisions)
     starts = {name: d for name, d in made.decisions.items() if isinstance(d, Start)}
@@ -221,7 +196,7 @@ def test_lucids_own_policy_leaves_a_group_alone() -> None:
 
 def test_a_group_that_breaks_a_rule_takes_only_its_own_actions_out() -> None:
     entries = [running("a", "n1:0"), waiting("b"), waiting("z", 1)]
-    partition = part(slots(4, gpus=2), [e for e in entries if isinstance(e, Pending)], [entries[0]])
+    partition = room(slots(4, gpus=2), entries)
     group = ("a", "b")
     decisions: dict[str, Decision] = {
         "b": Start(runs("x", "n1:0").placement, (), group=group, slots=True),
@@ -352,10 +327,8 @@ def after(
 ) -> PartitionPlan:
     """The next plan, with what the one before left; over a restart of lucidd, too."""
     kept = noun_from_json(json.loads(json.dumps(noun_to_json({VC: memory}))))
-    waits_ = [entry for entry in entries if isinstance(entry, Pending)]
-    partition = part(slots(2), waits_, [entry for entry in entries if isinstance(entry, Running)])
-    guesses = {e.job.id: replace(guess(1000.0), stages=stages[e.job.id]) for e in entries}
-    return policy("muri-l").plan(replace(snap(at_s, partition, predictions=guesses), memory=kept)).partitions[VC]
+    seen = snap(at_s, room(slots(2), entries), predictions=guesses(entries, stages))
+    return policy("muri-l").plan(replace(seen, memory=kept)).partitions[VC]
 
 
 def named(name: str, kind: str, where: str = "") -> Any:
@@ -364,8 +337,8 @@ def named(name: str, kind: str, where: str = "") -> Any:
     return replace(entry, job=replace(entry.job, name=kind))
 
 
-def kinds_of(pair: list[Running], *names: str) -> list[Running]:
-    return [replace(entry, job=replace(entry.job, name=name)) for entry, name in zip(pair, names, strict=True)]
+def kinds_of(group: Sequence[Running], *names: str) -> list[Running]:
+    return [replace(entry, job=replace(entry.job, name=name)) for entry, name in zip(group, names, strict=True)]
 
 
 @pytest.mark.parametrize("stages", [{"a": LOADS, "b": COMPUTES}, {"a": NET, "b": GPU}])
@@ -411,22 +384,23 @@ def test_a_pair_that_is_as_fast_as_promised_or_not_seen_is_made_again() -> None:
 
 
 def test_what_was_seen_outlives_an_empty_cluster_and_is_bounded() -> None:
-    memory: object = None
-    for at_ in range(250):
-        pair = kinds_of(seen_at(0.3, "a", "b"), f"load{at_}", "train")
-        memory = after(pair, {"a": LOADS, "b": COMPUTES}, memory).memory
+    shares_ = (LOADS.times_s, COMPUTES.times_s)
+    old = tuple(
+        SlowGroup((("ada", f"load{number}", 1), ("ada", "train", 1)), shares_, 0.3, 0.8, 100.0)
+        for number in range(249)
+    )
+    pair = kinds_of(seen_at(0.3, "a", "b"), "new", "train")
+    memory = after(pair, {"a": LOADS, "b": COMPUTES}, old).memory
     assert isinstance(memory, tuple)
     assert len(memory) == 200
+    assert memory[:-1] == old[-199:]
+    assert memory[-1].kinds == (("ada", "new", 1), ("ada", "train", 1))
     assert after([], {}, memory).memory == memory
 
 
 def took(round_s: float, count: int, *names: str) -> list[Running]:
     """A group that runs, and what its members report of their turns."""
     return [running(name, "n1:0", names, in_turns=(round_s, count)) for name in names]
-
-
-def four(*names: str, group: Sequence[Running] = ()) -> list[Running]:
-    return [replace(entry, job=replace(entry.job, name=name)) for entry, name in zip(group, names, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -438,14 +412,12 @@ def four(*names: str, group: Sequence[Running] = ()) -> list[Running]:
     ],
 )
 def test_a_group_that_reports_slow_turns_is_not_made_again(round_s: float, count: int, slow: bool) -> None:
-    group = four("w", "x", "y", "z", group=took(round_s, count, *"abcd"))
+    group = kinds_of(took(round_s, count, *"abcd"), *"wxyz")
     memory = after(group, FOUR, None).memory
     assert (memory is not None) is slow
-    kinds_ = dict(zip("efgh", "wxyz", strict=True))
-    again = [replace(e, job=replace(e.job, name=kinds_[e.job.id])) for e in map(waiting, "efgh")]
+    again = kinds_of([*map(waiting, "efgh")], *"wxyz")
     stages = dict(zip("efgh", FOUR.values(), strict=True))
-    guesses = {e.job.id: replace(guess(1000.0), stages=stages[e.job.id]) for e in again}
-    seen = replace(snap(300.0, part(slots(4), again), predictions=guesses), memory={VC: memory})
+    seen = replace(snap(300.0, part(slots(4), again), predictions=guesses(again, stages)), memory={VC: memory})
     made = policy("muri-l").plan(seen).partitions[VC]
     assert [len(found) for found in groups(made)] == [3 if slow else 4]
     if slow:

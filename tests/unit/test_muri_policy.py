@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builders import LIGHT, VC, guess, kinds, nodes, part, policy, reason, runs, snap, waits
+from builders import LIGHT, VC, kinds, nodes, policy, reason, runs, snap, waits
 from lucid.config import MuriSettings
 from lucid.core.decision import Hold, PartitionPlan, Regroup, Requeue, Start
 from lucid.core.job import Pending, Running, Work
@@ -20,10 +20,10 @@ from lucid.orchestrator.policies.muri import grouping_options
 from lucid.systems.muri.grouping import group_jobs
 from lucid.systems.muri.stages import MuriJob
 from lucid.systems.muri.weights import GammaTable
+from scenes.systems import FOUR, STORE, groups, guesses, room
 
 LOAD = StageTimes((8.0, 1.0, 1.0, 0.0), 10.0)
 COMPUTE = StageTimes((1.0, 1.0, 8.0, 0.0), 10.0)
-STORE, CPU, GPU, NET = (StageTimes(tuple(9.0 if i == j else 0.5 for j in range(4)), 10.5) for i in range(4))
 
 
 def plan(
@@ -37,26 +37,12 @@ def plan(
 ) -> PartitionPlan:
     """What the policy decides; no overheads unless told, so that figures are easy."""
     sections.setdefault("muri", {"overheads": False})
-    partition = part(
-        machines,
-        [entry for entry in entries if isinstance(entry, Pending)],
-        [entry for entry in entries if isinstance(entry, Running)],
-    )
-    given = durations_s or {}
-    predictions = {
-        entry.job.id: replace(guess(given.get(entry.job.id, 1000.0)), stages=stages.get(entry.job.id))
-        for entry in entries
-    }
-    return policy(name, **sections).plan(snap(now_s, partition, predictions=predictions)).partitions[VC]
-
-
-def groups(made: PartitionPlan) -> set[frozenset[str]]:
-    return {frozenset(d.group) for d in made.decisions.values() if isinstance(d, Start | Regroup) and d.group}
+    snapshot = snap(now_s, room(machines, entries), predictions=guesses(entries, stages, durations_s))
+    return policy(name, **sections).plan(snapshot).partitions[VC]
 
 
 def test_four_jobs_of_four_resources_share_one_gpu() -> None:
-    stages = dict(zip("abcd", (STORE, CPU, GPU, NET), strict=True))
-    made = plan("muri-l", nodes(1, 1), [waits(name) for name in "abcd"], stages)
+    made = plan("muri-l", nodes(1, 1), [waits(name) for name in "abcd"], FOUR)
     assert groups(made) == {frozenset("abcd")}
     assert len({d.placement for d in made.decisions.values() if isinstance(d, Start)}) == 1
     test = reason(made.decisions["a"], Interleaved)
@@ -111,10 +97,9 @@ def test_muri_s_goes_by_the_work_left_and_muri_l_by_the_time_had() -> None:
 
 
 def test_a_group_that_stands_stays_and_one_that_grows_keeps_its_gpus() -> None:
-    stages = dict(zip("abcd", (STORE, CPU, GPU, NET), strict=True))
     pair = [runs(name, "n1:0", group=("a", "b")) for name in "ab"]
-    assert plan("muri-l", nodes(1, 1), pair, stages).actions == ()
-    grown = plan("muri-l", nodes(1, 1), [*pair, waits("c")], stages)
+    assert plan("muri-l", nodes(1, 1), pair, FOUR).actions == ()
+    grown = plan("muri-l", nodes(1, 1), [*pair, waits("c")], FOUR)
     assert groups(grown) == {frozenset("abc")}
     assert isinstance(grown.decisions["a"], Regroup)
     assert isinstance(grown.decisions["c"], Start)
@@ -159,8 +144,7 @@ def test_what_can_never_run_holds_nobody_up() -> None:
 
 @pytest.mark.parametrize(("name", "most"), [("muri-l-2", 2), ("muri-l-3", 3), ("muri-s", 4)])
 def test_groups_are_as_large_as_the_policy_declares(name: str, most: int) -> None:
-    stages = dict(zip("abcd", (STORE, CPU, GPU, NET), strict=True))
-    made = plan(name, nodes(1, 1), [waits(n) for n in "abcd"], stages)
+    made = plan(name, nodes(1, 1), [waits(n) for n in "abcd"], FOUR)
     assert policy(name).group_limit == most  # type: ignore[attr-defined]
     assert max(map(len, groups(made))) <= most
 
@@ -169,7 +153,7 @@ def test_groups_are_as_large_as_the_policy_declares(name: str, most: int) -> Non
 def test_groups_do_not_depend_on_what_the_table_saw_before(split_pairs: bool) -> None:
     """Many groupings are equally good; a daemon that was restarted has to find the same one."""
     options = replace(grouping_options(MuriSettings(group_size=3)), split_pairs=split_pairs)
-    for seed in range(120):
+    for seed in range(60):
         rng = random.Random(seed)
         loads = [tuple(rng.choice((0.1, 0.3, 0.7, 1.1)) for _ in range(options.k)) for _ in range(5)]
         jobs = [MuriJob(i, rng.choice((1, 1, 2)), rng.choice(loads)) for i in range(12)]

@@ -17,6 +17,7 @@ from lucid.core.reason import Allotted
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.check import check_partition
 from lucid.systems.optimus import LossModel
+from scenes.systems import room
 
 LIMITS = Elastic(8, batch=256, init_batch=128, most_batch=1024, atomic_min=16, atomic_max=128)
 QUICK = LossModel(0.5, 1.0, 0.1)
@@ -46,11 +47,7 @@ def trains(
 
 
 def fitted(*entries: Pending | Running, memory: object = None, now_s: float = 600.0, gpus: int = 16) -> PartitionPlan:
-    partition = part(
-        nodes(1, gpus),
-        [e for e in entries if isinstance(e, Pending)],
-        [e for e in entries if isinstance(e, Running)],
-    )
+    partition = room(nodes(1, gpus), entries)
     snapshot = replace(snap(now_s, partition), memory={} if memory is None else {VC: memory})
     made = policy("optimus-fitted").plan(snapshot).partitions[VC]
     check_partition(partition, made)

@@ -18,6 +18,7 @@ from builders import (
     a_trace,
     at,
     by,
+    decided,
     elastic,
     nodes,
     part,
@@ -28,7 +29,6 @@ from builders import (
     waits,
 )
 from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Resize, Start
-from lucid.core.job import Elastic, Pending, Progress, Running
 from lucid.core.placement import placement_gpus
 from lucid.core.ports import Predictor
 from lucid.core.reason import Allotted, NextRound, Preempted, TooLarge
@@ -44,21 +44,8 @@ from lucid.simulator.engine import run
 from lucid.simulator.traces import Trace, TraceJob
 from lucid.simulator.truth import OraclePredictor
 from lucid.systems.pollux import GradParams, Objective, SearchOptions, SearchResult, search
-
-LIMITS = Elastic(24, batch=256, init_batch=INIT, most_batch=1024, atomic_min=16, atomic_max=128)
-
-
-def wants(name: str, submit_s: float = 0.0, **rest: Any) -> Pending:
-    return replace(waits(name, 1, submit_s, elastic=LIMITS), progress=Progress(), **rest)
-
-
-def holds(name: str, where: str, seen: tuple[int, ...] = (1,), **rest: Any) -> Running:
-    """A running job that its agent knows; ``seen``: numbers of GPUs that it has had."""
-    report = Progress(
-        1.0, tuple((g, 100.0 / g) for g in seen), batch=INIT, step_model=tuple(MODEL.perf), gradient=(1.0, 4.0)
-    )
-    entry = runs(name, where, **rest)
-    return replace(entry, job=replace(entry.job, gpus=1, elastic=LIMITS), progress=report)
+from scenes.systems import AGENTS_LIMITS as LIMITS
+from scenes.systems import holds, wants
 
 
 def plan(name: str, partition: Partition, now_s: float = 600.0, memory: object = None, **rest: Any) -> PartitionPlan:
@@ -94,8 +81,7 @@ def test_pollux_needs_agents_too() -> None:
 
 def test_a_new_job_gets_one_gpu() -> None:
     made = plan("pollux", part(nodes(2, 4), [wants("a")]))
-    start = made.decisions["a"]
-    assert isinstance(start, Start)
+    start = decided(made, "a", Start)
     assert placement_gpus(start.placement) == 1
     assert reason(start, Allotted).most == 1
 
@@ -103,8 +89,7 @@ def test_a_new_job_gets_one_gpu() -> None:
 @pytest.mark.parametrize(("seen", "most"), [((1,), 2), ((1, 2), 4), ((1, 4), 8)])
 def test_a_job_grows_to_twice_what_it_ever_had(seen: tuple[int, ...], most: int) -> None:
     made = plan("pollux", part(nodes(3, 4), running=[holds("a", "n1:0", seen)]), 6000.0)
-    resize = made.decisions["a"]
-    assert isinstance(resize, Resize)
+    resize = decided(made, "a", Resize)
     assert placement_gpus(resize.placement) == most
     assert at("n1:0")[0].mask & dict(resize.placement).get("n1", 0) or most > 4
 
@@ -126,8 +111,7 @@ def test_jobs_that_are_not_elastic_stay_and_new_ones_find_room(name: str) -> Non
 def test_elastic_jobs_give_way_to_one_that_is_not_and_waits() -> None:
     made = plan("pollux", part(nodes(1, 4), [waits("q", 2)], [holds("a", "n1:0-3", (4,))]))
     assert isinstance(made.decisions["q"], Start)
-    resize = made.decisions["a"]
-    assert isinstance(resize, Resize)
+    resize = decided(made, "a", Resize)
     assert placement_gpus(resize.placement) <= 2
 
 
@@ -136,8 +120,7 @@ def test_jobs_that_are_not_elastic_do_not_take_more_than_their_share() -> None:
         "pollux",
         part(nodes(1, 4), [waits("q", 2)], [runs("r", "n1:0-1"), *(holds(f"e{i}", f"n1:{i}") for i in (2, 3))]),
     )
-    hold = made.decisions["q"]
-    assert isinstance(hold, Hold)
+    hold = decided(made, "q", Hold)
     assert reason(hold, Preempted).quota == 0
 
 
@@ -151,8 +134,7 @@ def test_what_never_fits_says_so() -> None:
 def test_a_job_leaves_a_node_that_is_drained(name: str) -> None:
     machines = (*nodes(1, 4), *nodes(1, 4, prefix="d", available=False))
     made = plan(name, part(machines, running=[holds("a", "d1:0-1", (2,))]), 6000.0)
-    decision = made.decisions["a"]
-    assert isinstance(decision, Resize)
+    decision = decided(made, "a", Resize)
     assert [p.node for p in decision.placement] == ["n1"]
 
 
@@ -216,19 +198,13 @@ def replay_elastic(
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Application:
-    return an_application(tmp_path_factory.mktemp("profiles"))
+def app() -> Application:
+    return an_application()
 
 
 def trains(app: Application, name: str, submit_s: float, batch: int = 256) -> TraceJob:
     truth: AppLearning = learning(app, batch)
-    job = a_job(
-        name,
-        2,
-        submit_s,
-        elastic=LIMITS,
-    )
-    return TraceJob(job, truth.epochs * truth.epoch_s(2)[1], learning=truth)
+    return TraceJob(a_job(name, 2, submit_s, elastic=LIMITS), truth.epochs * truth.epoch_s(2)[1], learning=truth)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -317,11 +293,9 @@ def test_a_job_on_several_nodes_closes_them_to_others_of_its_kind(start: bool) -
     line = [waits("r", 2, min_nodes=2)] if start else []
     for avoid, count in [(True, 1), (False, 2)]:
         made = plan("pollux", part(nodes(2, 4), line, [grown, *rigid]), 60000.0, pollux={"avoid_interference": avoid})
-        resize = made.decisions["a"]
-        assert isinstance(resize, Resize)
+        resize = decided(made, "a", Resize)
         assert len(resize.placement) == count
-    on_one = plan("pollux", part(nodes(2, 4), running=[grown, runs("r", "n1:0")]), 60000.0).decisions["a"]
-    assert isinstance(on_one, Resize)
+    on_one = decided(plan("pollux", part(nodes(2, 4), running=[grown, runs("r", "n1:0")]), 60000.0), "a", Resize)
     assert len(on_one.placement) == 2, "a job on one node closes nothing"
 
 

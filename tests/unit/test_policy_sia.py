@@ -8,35 +8,22 @@ from typing import Any
 
 import pytest
 
-from applications import INIT, MODEL
-from builders import FixedPredictor, a_cluster, a_trace, elastic, nodes, part, policy, reason, runs, snap, waits
+from applications import MODEL
+from builders import FixedPredictor, a_cluster, a_trace, decided, elastic, nodes, part, policy, reason, runs, snap
 from lucid.config import SiaSettings
 from lucid.core.decision import Hold, PartitionPlan, Resize, Start
-from lucid.core.job import Elastic, Pending, Progress, Running
 from lucid.core.node import Node
-from lucid.core.placement import placement_gpus
 from lucid.core.reason import Allotted, NextRound
 from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError
 from lucid.orchestrator.check import check_partition
 from lucid.orchestrator.policies import sia
 from lucid.simulator.engine import run
+from scenes.systems import AGENTS_LIMITS as LIMITS
+from scenes.systems import gpus_given, holds, wants
 
-LIMITS = Elastic(24, batch=256, init_batch=INIT, most_batch=1024, atomic_min=16, atomic_max=128)
 T4, A100 = (Node(f"{kind}-{i}", size, gpu_type=kind) for i, (kind, size) in enumerate((("t4", 4), ("a100", 4))))
 SPEEDS: Mapping[str, Any] = {"speeds": {"a100": 3.0}}
-
-
-def wants(name: str, submit_s: float = 0.0, **rest: Any) -> Pending:
-    return replace(waits(name, 1, submit_s, elastic=LIMITS), progress=Progress(), **rest)
-
-
-def holds(name: str, where: str, seen: tuple[int, ...] = (1,), limits: Elastic = LIMITS, **rest: Any) -> Running:
-    report = Progress(
-        1.0, tuple((g, 100.0 / g) for g in seen), batch=INIT, step_model=tuple(MODEL.perf), gradient=(1.0, 4.0)
-    )
-    entry = runs(name, where, **rest)
-    return replace(entry, job=replace(entry.job, gpus=1, elastic=limits), progress=report)
 
 
 def plan(partition: Partition, now_s: float = 600.0, **settings: Any) -> PartitionPlan:
@@ -58,16 +45,13 @@ def test_it_needs_agents() -> None:
 
 
 def test_a_new_job_starts_on_one_gpu_and_at_most_doubles() -> None:
-    first = plan(part(nodes(2, 4), [wants("a")])).decisions["a"]
-    assert isinstance(first, Start)
-    assert placement_gpus(first.placement) == 1
-    why = reason(first, Allotted)
+    first = plan(part(nodes(2, 4), [wants("a")]))
+    assert isinstance(first.decisions["a"], Start)
+    assert gpus_given(first, "a") == 1
+    why = reason(first.decisions["a"], Allotted)
     assert (why.rule, why.gpus, why.most, why.value) == ("normalised goodput", 1, 1, 1.0)
-    grown = plan(part(nodes(2, 4), running=[holds("a", "n1:0")]), 60000.0).decisions["a"]
-    assert isinstance(grown, Resize)
-    assert placement_gpus(grown.placement) == 2
-    whole = plan(part(nodes(3, 4), running=[holds("a", "n1:0-3", (4,))]), 60000.0).decisions["a"]
-    assert isinstance(whole, Resize)
+    assert gpus_given(plan(part(nodes(2, 4), running=[holds("a", "n1:0")]), 60000.0), "a") == 2
+    whole = decided(plan(part(nodes(3, 4), running=[holds("a", "n1:0-3", (4,))]), 60000.0), "a", Resize)
     assert [p.mask for p in whole.placement] == [15, 15], "beyond a node: whole nodes"
 
 
@@ -78,15 +62,12 @@ def test_a_move_that_costs_more_than_it_brings_is_not_made() -> None:
 
 def test_gpus_of_two_types_are_never_mixed_and_the_faster_ones_are_taken() -> None:
     both = part((T4, A100), [wants("a")])
-    decision = plan(both, **SPEEDS).decisions["a"]
-    assert isinstance(decision, Start)
+    decision = decided(plan(both, **SPEEDS), "a", Start)
     assert [p.node for p in decision.placement] == ["a100-1"]
-    slow = plan(both, speeds={"t4": 3.0}).decisions["a"]
-    assert isinstance(slow, Start)
+    slow = decided(plan(both, speeds={"t4": 3.0}), "a", Start)
     assert [p.node for p in slow.placement] == ["t4-0"]
     wide = holds("a", "t4-0:0-3", (8,))
-    moved = plan(part((T4, A100), running=[wide]), 60000.0, **SPEEDS).decisions["a"]
-    assert isinstance(moved, Resize)
+    moved = decided(plan(part((T4, A100), running=[wide]), 60000.0, **SPEEDS), "a", Resize)
     assert {p.node for p in moved.placement} == {"a100-1"}, "the other four are of another type"
 
 
@@ -96,8 +77,7 @@ def test_the_job_that_gains_most_from_the_fast_gpus_gets_them() -> None:
     slow_links = tuple(MODEL.perf._replace(alpha_c=0.001, beta_c=1e-5, alpha_r=5.0))
     assert sends.progress is not None
     sends = replace(sends, progress=replace(sends.progress, step_model=slow_links))
-    made = plan(part(two_each, running=[computes, sends]), 60000.0, restart_s=0.0, **SPEEDS).decisions["c"]
-    assert isinstance(made, Resize)
+    made = decided(plan(part(two_each, running=[computes, sends]), 60000.0, restart_s=0.0, **SPEEDS), "c", Resize)
     assert {p.node for p in made.placement} == {"a100-1"}
 
 
@@ -112,9 +92,7 @@ def test_jobs_that_are_not_elastic_keep_their_gpus_and_split_nodes_fit() -> None
 def test_a_least_number_of_gpus_is_kept() -> None:
     limits = replace(LIMITS, min_gpus=2)
     entry = replace(wants("a"), job=replace(wants("a").job, elastic=limits))
-    decision = plan(part(nodes(1, 4), [entry])).decisions["a"]
-    assert isinstance(decision, Start)
-    assert placement_gpus(decision.placement) == 2
+    assert gpus_given(plan(part(nodes(1, 4), [entry])), "a") == 2
 
 
 def test_without_a_solution_all_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,6 @@ def test_a_size_that_a_limit_does_not_give_is_halved_until_slurm_starts_it(stage
             continue
         entry = stage.entry("1")
         if isinstance(entry, Pending):
-            assert entry.job.elastic is not None
             sizes.append(entry.job.elastic.max_gpus)
             assert entry.job.elastic.min_gpus == 1
             gpus = ",".join(str(i) for i in range(sizes[-1]))
@@ -115,13 +114,11 @@ def test_a_size_that_a_limit_does_not_give_is_halved_until_slurm_starts_it(stage
     stage.report("1", epochs=2.0)
     stage.restart()  # a lucidd that comes later knows it, too
     elastic = stage.entry("1").job.elastic
-    assert elastic is not None
     assert elastic.max_gpus == 2
     assert reason in stage.cluster.elastic()["1"]
     stage.round(4000.0)
     stage.report("1", epochs=3.0)
     elastic = stage.entry("1").job.elastic
-    assert elastic is not None
     assert elastic.max_gpus == (2 if "PerJob" in reason else 8), "others may have left since"
 
 
@@ -131,6 +128,5 @@ def test_a_limit_below_its_least_size_makes_it_wait(stage: Stage) -> None:
     assert stage.do("1", Start(at("n1:0,1"), WHY)) is None
     said = stage.round(rounds=3)
     assert any("waits" in words for words in said), said
-    entry = stage.entry("1")
-    assert isinstance(entry, Pending)
+    entry = stage.entry("1", Pending)
     assert entry.barred == "QOSMaxGRESPerJob"

@@ -46,7 +46,6 @@ class Stage:
         self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc")], completing_s=1.0)
         self.store = SqliteStore(IN_MEMORY)
         lease = self.store.take_lease("me", 0.0, 1e9)
-        assert lease is not None
         self.token = lease.token
         self.mode = Mode.PACK
         asked = ElasticSettings(reports_dir=str(folder), **{"resize_every_s": 0.0, "silent_s": 900.0, **elastic})
@@ -68,9 +67,10 @@ class Stage:
         text = json.dumps({"epochs": 1.0, "epoch_s": [[2, 10.0]], **said})
         (self.folder / f"{name}.json").write_text(text)
 
-    def entry(self, name: str) -> Pending | Running:
+    def entry(self, name: str, kind: Any = (Pending, Running)) -> Any:
         part = self.cluster.observe().partitions["vc"]
         (found,) = [e for e in (*part.pending, *part.running) if e.job.id == name]
+        assert isinstance(found, kind), found
         return found
 
     def do(self, name: str, decision: Start | Resize | Requeue) -> str | None:
@@ -172,7 +172,6 @@ def test_reports_reach_the_policy(stage: Stage) -> None:
     stage.running("1")
     entry = stage.entry("1")
     assert entry.job.elastic == Elastic(8, 1, 8, pinned=True, epochs=30.0)
-    assert entry.progress is not None
     assert entry.progress.epoch_s == ((2, 10.0),)
     assert "between 1 and 8 GPUs" in stage.cluster.elastic()["1"]
 
@@ -239,10 +238,8 @@ def test_files_that_are_no_reports_of_the_jobs_user_are_refused(tmp_path: Path) 
         assert found is not None, number
         assert found.refused, number
     link = reports.of("1", me, 1.0)
-    assert link is not None
     assert link.refused.endswith("it is a link")
     other = reports.of("5", me + 1, 1.0)
-    assert other is not None
     assert "job's user" in other.refused
     assert reports.of("5", me, 1.0) is not None
     assert reports.of("../good", me, 1.0) is None
@@ -281,8 +278,7 @@ def test_a_resize_is_stop_wait_change_release(stage: Stage, where: str, request_
     note = stage.cluster.notes["1"]
     assert not note.going_to
     assert note.restart_s == pytest.approx(record.start_s - asked)
-    entry = stage.entry("1")
-    assert isinstance(entry, Running)
+    entry = stage.entry("1", Running)
     assert entry.gpus == sum(part.mask.bit_count() for part in at(where))
     assert entry.job.elastic is not None
     assert entry.job.gpus == 2
@@ -381,8 +377,7 @@ def test_a_job_resized_and_put_back_can_start_at_the_size_its_user_wrote(stage: 
     assert stage.slurm.records["1"].min_nodes == 2
     assert stage.do("1", Requeue(WHY)) is None
     stage.round(rounds=3)
-    entry = stage.entry("1")
-    assert isinstance(entry, Pending)
+    entry = stage.entry("1", Pending)
     assert entry.job.gpus == 2
     assert entry.job.min_nodes == 1
     assert stage.do("1", Start(at("n2:0,1"), WHY)) is None
@@ -467,9 +462,7 @@ def test_a_job_on_its_way_is_never_shown_on_the_gpus_that_slurm_gave_to_another(
     assert stage.do("1", Resize(at("n1:0"), WHY)) is None
     stage.slurm.advance(1.0)
     stage.slurm.submit("2", "vc", 1, held=False)  # Slurm gives it the first one
-    entry, other = stage.entry("1"), stage.entry("2")
-    assert isinstance(entry, Running)
-    assert isinstance(other, Running)
+    entry, other = stage.entry("1", Running), stage.entry("2", Running)
     assert show_placement(other.placement) == "n1:0"
     assert show_placement(entry.placement) == "n1:1"
     assert entry.partner is other.partner is None
@@ -510,12 +503,10 @@ def test_a_user_may_let_the_job_start_on_fewer_gpus_than_written(stage: Stage) -
     assert entry.job.elastic == Elastic(4, 2)
     assert "may start on 2 to 4 GPUs" in stage.cluster.elastic()["1"]
     assert stage.do("1", Start(at("n1:0,1"), WHY)) is None
-    coming = stage.entry("1")
-    assert isinstance(coming, Running)
+    coming = stage.entry("1", Running)
     assert (coming.gpus, coming.job.elastic) == (2, None), "on its way it is nobody's to move"
     stage.round(1.0, 2)
-    running = stage.entry("1")
-    assert isinstance(running, Running)
+    running = stage.entry("1", Running)
     assert (running.gpus, running.job.gpus, running.job.elastic) == (2, 2, None), "rigid until it reports"
     stage.report("1")
     assert stage.entry("1").job.elastic == Elastic(8, 1, 8, pinned=True)

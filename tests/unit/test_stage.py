@@ -14,6 +14,7 @@ from builders import (
     at,
     by,
     decide,
+    decided,
     nodes,
     part,
     policy,
@@ -108,8 +109,7 @@ def test_L4_a_larger_job_waits_behind_a_smaller_one() -> None:
 
 def test_L4_profiling_is_exclusive_and_on_the_tightest_node() -> None:
     plan = stage([waits("j", 2, profile=LIGHT)], [profiling_run("r", "n2:0-3")])
-    decision = plan.decisions["j"]
-    assert isinstance(decision, Start)
+    decision = decided(plan, "j", Start)
     assert (decision.placement, decision.beside) == (at("n2:4-5"), None)
 
 

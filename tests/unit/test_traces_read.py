@@ -142,7 +142,7 @@ def test_swf_processors_to_a_gpu_are_rounded_up() -> None:
 
 def test_swf_without_comments(tmp_path: Path) -> None:
     path = tmp_path / "bare.swf"
-    path.write_text("1 5 0 100 8 -1 -1 8 200 -1 1 3 1 7 2 1 -1 -1\n")
+    path.write_text(SWF)
     assert sniff(path) == "swf"
     assert read_trace(path).epoch_s is None
 
@@ -155,7 +155,9 @@ def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
 
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n"
 PACK = "job_id,vc,gpu_num,submit_time,duration,gpu_util,gmem_util,gmem\n"
-SACCT = "JobID|Submit|Elapsed|State|AllocTRES|ReqMem|Timelimit\n"
+SACCT = "JobID|Submit|Elapsed|State|AllocTRES|ReqMem|Timelimit\n1|1700000000|00:09|FAILED|gres/gpu=1||\n"
+KNOWN_STATES = "known are BOOT_FAIL, CANCELLED"
+SWF = "1 5 0 100 8 -1 -1 8 200 -1 1 3 1 7 2 1 -1 -1\n"
 GOOD = "2017-10-09 07:01:55,66.0,1,66.0,red\n"
 
 
@@ -177,46 +179,15 @@ GOOD = "2017-10-09 07:01:55,66.0,1,66.0,red\n"
         (PACK + "1,a,1,0,5,1,1,1\n1,a,1,0,5,1,1,1\n", 3, "job_id", "'1'", "line 2 has already", "duplicate job id"),
         (PACK + "1,a,1,0,5,1,1,1\n2,a,1,0,5,101,1,1\n", 3, "gpu_util", "'101'", "above 100", None),
         (PACK + "1,a,1,0,5,1,1,1\n2,a,1,0,5,1,,1\n", 3, "gmem_util", "''", "not a number", None),
-        (
-            SACCT + "1|1700000000|00:09|FAILED|gres/gpu=1||\nx|1|00:09|FAILED|||\n",
-            3,
-            "JobID",
-            "'x'",
-            "Slurm job id",
-            None,
-        ),
-        (
-            SACCT + "1|1700000000|00:09|FAILED|gres/gpu=1||\n2|Unknown|00:09|FAILED|gres/gpu=1||\n",
-            *(3, "Submit", "'Unknown'", "not a date", None),
-        ),
-        (
-            SACCT + "1|1700000000|00:09|FAILED|gres/gpu=1||\n2|1700000000|9|FAILED|gres/gpu=1||\n",
-            *(3, "Elapsed", "'9'", "not an elapsed time", None),
-        ),
-        (
-            SACCT + "1|1700000000|00:09|FAILED|gres/gpu=1||\n2|1700000000|00:09|DONE|gres/gpu=1||\n",
-            *(3, "State", "'DONE'", "known are BOOT_FAIL, CANCELLED", None),
-        ),
-        (
-            SACCT + "1|1700000000|00:09|FAILED|gres/gpu=1||\n2|1700000000|00:09|FAILED|gres/gpu=two||\n",
-            *(3, "AllocTRES", "'gres/gpu=two'", "no whole number", None),
-        ),
-        (
-            SACCT + "1|1700000000|00:09|FAILED|gres/gpu=1||\n2|1700000000|00:09|FAILED|gpu||\n",
-            *(3, "AllocTRES", "'gpu'", "not a list", None),
-        ),
-        (
-            SACCT + "1|1700000000|00:09|FAILED|gres/gpu=1||\n2|1700000000|00:09|FAILED|gres/gpu=1|4X|\n",
-            *(3, "ReqMem", "'4X'", "not a memory size", None),
-        ),
-        (
-            SACCT + "1|1700000000|00:09|FAILED|gres/gpu=1||\n2|1700000000|00:09|FAILED|gres/gpu=1||soon\n",
-            *(3, "Timelimit", "'soon'", "not a time limit", None),
-        ),
-        (
-            "1 5 0 100 8 -1 -1 8 200 -1 1 3 1 7 2 1 -1 -1\n2 5 0 100 8\n",
-            *(2, "average_cpu_time", "'2,5,0", "5 of 18 fields", "short row"),
-        ),
+        (SACCT + "x|1|00:09|FAILED|||\n", 3, "JobID", "'x'", "Slurm job id", None),
+        (SACCT + "2|Unknown|00:09|FAILED|gres/gpu=1||\n", 3, "Submit", "'Unknown'", "not a date", None),
+        (SACCT + "2|1700000000|9|FAILED|gres/gpu=1||\n", 3, "Elapsed", "'9'", "not an elapsed time", None),
+        (SACCT + "2|1700000000|00:09|DONE|gres/gpu=1||\n", 3, "State", "'DONE'", KNOWN_STATES, None),
+        (SACCT + "2|1700000000|00:09|FAILED|gres/gpu=two||\n", 3, "AllocTRES", "'gres/gpu=two'", "no whole", None),
+        (SACCT + "2|1700000000|00:09|FAILED|gpu||\n", 3, "AllocTRES", "'gpu'", "not a list", None),
+        (SACCT + "2|1700000000|00:09|FAILED|gres/gpu=1|4X|\n", 3, "ReqMem", "'4X'", "not a memory size", None),
+        (SACCT + "2|1700000000|00:09|FAILED|gres/gpu=1||soon\n", 3, "Timelimit", "'soon'", "not a time limit", None),
+        (SWF + "2 5 0 100 8\n", 2, "average_cpu_time", "'2,5,0", "5 of 18 fields", "short row"),
     ],
 )
 def test_bad_rows(

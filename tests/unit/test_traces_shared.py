@@ -19,7 +19,7 @@ def shared(*parts: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("pack", "jobs"), [("P0.csv", 1577), ("P1.csv", 10432)])
+@pytest.mark.parametrize(("pack", "jobs"), [("P0.csv", 1577), pytest.param("P1.csv", 10432, marks=pytest.mark.slow)])
 def test_packs(pack: str, jobs: int) -> None:
     trace = read_trace(shared("packs", pack))
     assert len(trace.jobs) == jobs
@@ -29,10 +29,15 @@ def test_packs(pack: str, jobs: int) -> None:
     assert all(item.profile is not None and item.profile.workload.count("|") == 3 for item in trace.jobs)
 
 
-def test_philly_whole() -> None:
-    trace = read_trace(shared("philly.csv"))
-    assert len(trace.jobs) == 70982
-    assert len(trace.vcs) == 15
+@pytest.mark.parametrize(
+    ("lines", "jobs", "vcs"), [(3000, 2999, 11), pytest.param(None, 70982, 15, marks=pytest.mark.slow)]
+)
+def test_philly(tmp_path: Path, lines: int | None, jobs: int, vcs: int) -> None:
+    path = tmp_path / "philly.csv"
+    path.write_text("".join(shared("philly.csv").read_text().splitlines(keepends=True)[:lines]))
+    trace = read_trace(path)
+    assert len(trace.jobs) == jobs
+    assert len(trace.vcs) == vcs
     keys = [(item.job.submit_s, item.job.rank) for item in trace.jobs]
     assert keys == sorted(keys)
     assert trace.jobs[0].job.submit_s == 0.0

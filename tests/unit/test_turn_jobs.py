@@ -59,8 +59,6 @@ def test_stage_times_that_cannot_be_are_ignored_and_the_rest_counts(value: Any) 
 def test_an_iteration_is_not_shorter_than_its_longest_part_nor_longer_than_all_of_them() -> None:
     """Whoever says that its iteration takes for ever would look as if sharing cost it nothing."""
     short, long = stages({**TIMES, "iteration": 0.0}), stages({**TIMES, "iteration": 1e5})
-    assert short is not None
-    assert long is not None
     assert (short.iteration_s, long.iteration_s) == (0.9, pytest.approx(1.2))
 
 
@@ -86,7 +84,6 @@ class Stage:
         self.slurm = FakeSlurm([fake_node(name, "vc", slots=frozenset({4})) for name in ("n1", "n2")])
         self.store = SqliteStore(IN_MEMORY)
         lease = self.store.take_lease("test", 0.0, 1e9)
-        assert lease is not None
         self.token = lease.token
         self.restart()
 
@@ -233,7 +230,6 @@ def test_a_new_profile_without_shares_does_not_take_them_away(stage: Stage) -> N
         source.now = [ProfileReading("1", replace(LIGHT, gpu_util=util, shares=shares), f"1@{turn}")]
         known.take({"1": record}, [record], float(turn), stage.token)
         profile = known.of(record)
-        assert profile is not None
         assert profile.gpu_util == util
         assert profile.shares == (shares or SHARES)
 

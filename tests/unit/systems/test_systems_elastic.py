@@ -46,7 +46,7 @@ def saved(f: np.ndarray, s: np.ndarray, left: np.ndarray, change: tuple[int, ...
     return sum((f[i, s[i] - 1] - f[i, s[i] + d - 1]) * left[i] for i, d in enumerate(change))
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(200))
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(0, 4))
 def test_expansion_equals_enumeration(seed: int, jobs: int, idle: int) -> None:  # E6, E9
     f, s, left = problem(seed, jobs)
@@ -58,7 +58,7 @@ def test_expansion_equals_enumeration(seed: int, jobs: int, idle: int) -> None: 
     assert saved(f, s, left, tuple(gained)) == pytest.approx(total)
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(200))
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(0, 3))
 def test_reduction_equals_enumeration(seed: int, jobs: int, reclaim: int) -> None:  # E7, E10
     f, s, left = problem(seed, jobs)
@@ -112,7 +112,7 @@ def test_running_jobs_grow_into_idle_gpus() -> None:  # E5
         rescale([job("a", 5)], 0, 4)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(200))
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.lists(st.integers(1, 8), max_size=6))
 def test_placement_gives_each_job_its_gpus_and_oversubscribes_none(free: list[int], need: list[int]) -> None:
     nodes, jobs = dict(enumerate(free)), list(enumerate(need))

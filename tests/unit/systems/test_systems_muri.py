@@ -46,6 +46,7 @@ def test_two_jobs_on_two_resources_as_in_the_formula() -> None:  # M4
     assert efficiencies([[a, b]], 2, ordering="given")[0] == pytest.approx(17 / (2 * period))
 
 
+@settings(max_examples=examples(300))
 @given(arrays(float, (3, 4), elements=times))
 def test_period_is_the_best_over_all_orderings(stages: np.ndarray) -> None:  # M5, M6
     def period(order: tuple[int, ...]) -> float:
@@ -58,6 +59,7 @@ def test_period_is_the_best_over_all_orderings(stages: np.ndarray) -> None:  # M
     assert period(order) == pytest.approx(best)
 
 
+@settings(max_examples=examples(300))
 @given(arrays(float, (4, 4), elements=times))
 def test_efficiency_is_a_fraction_and_sharing_never_beats_the_busiest_resource(stages: np.ndarray) -> None:
     gamma = efficiencies(stages[None], 4)[0]
@@ -117,7 +119,7 @@ def weight_of(weights: np.ndarray, pairs: list[tuple[int, int]]) -> float:
     return float(sum(weights[i, j] for i, j in pairs))
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(200))
 @given(st.integers(2, 8), st.integers(0, 2**32 - 1))
 def test_matching_is_optimal(n: int, seed: int) -> None:  # M9
     w = np.random.default_rng(seed).random((n, n)) - 0.2
@@ -167,7 +169,7 @@ def test_merging_stops_when_the_cluster_holds_the_jobs(matching: str) -> None:  
     assert len(group_jobs(jobs, 0, options)) == 3
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 14), st.integers(0, 40), st.integers(0, 2**16), st.sampled_from([2, 3, 4]))
 def test_every_job_is_in_exactly_one_group(n: int, gpus: int, seed: int, k: int) -> None:
     rng = np.random.default_rng(seed)

@@ -55,6 +55,7 @@ def test_sync_by_the_slowest_link(nodes: int, replicas: int, sync: float) -> Non
     assert float(MODEL.throughput(nodes, replicas, 16, 0)) == pytest.approx(expected, rel=1e-6)
 
 
+@settings(max_examples=examples(300))
 @given(st.floats(1.0, 10.0))
 def test_overlap_lies_between_sum_and_maximum(gamma: float) -> None:  # P13
     model = MODEL._replace(perf=PERF._replace(gamma=gamma))
@@ -63,6 +64,7 @@ def test_overlap_lies_between_sum_and_maximum(gamma: float) -> None:  # P13
 
 
 @example(0.0, 2.225073858507e-311, 1026)
+@settings(max_examples=examples(500))
 @given(st.floats(0, 10), st.floats(0, 1e4), st.integers(64, 10**6))
 def test_efficiency_is_the_noise_scale_form(sqr: float, var: float, batch: int) -> None:  # P7, P8
     grad = GradParams(sqr, var)
@@ -78,7 +80,7 @@ def test_goodput_below_the_initial_batch_is_not_defined() -> None:  # P3
     assert float(MODEL.goodput(1, 1, 64, 0)) == pytest.approx(float(MODEL.throughput(1, 1, 64, 0)))
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(200))
 @given(st.integers(1, 32), st.booleans())
 def test_batch_choice_keeps_the_limits(replicas: int, accumulation: bool) -> None:  # P21
     limits = BatchLimits(64, 2048, 8, 128, accumulation)
@@ -236,7 +238,7 @@ def every_allocation(jobs: int, capacity: list[int]) -> list[np.ndarray]:
     return [np.array(way).T for way in product(*columns)]
 
 
-@settings(max_examples=examples(8), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([-1.0, 0.0, 1.0]))
 def test_search_finds_the_exhaustive_optimum(seed: int, p: float) -> None:  # P24, P27, P28
     rng = np.random.default_rng(seed)
@@ -257,7 +259,7 @@ def test_search_finds_the_exhaustive_optimum(seed: int, p: float) -> None:  # P2
     assert found.fitness >= 0.95 * best  # a heuristic: of 303 draws 302 found it, the worst seen was 0.988
 
 
-@settings(max_examples=examples(15), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(0, 10**6),
     st.integers(1, 12),

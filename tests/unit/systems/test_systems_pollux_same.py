@@ -60,7 +60,7 @@ def test_the_search_goes_the_way_that_it_always_went(
     assert (found.generations, *prints) == recorded
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 5))
 def test_counts_and_squeezing_against_plain_python(seed: int, width: int, nodes: int) -> None:
     rng = np.random.default_rng(seed)
