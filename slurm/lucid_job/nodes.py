@@ -194,7 +194,7 @@ def join(command_line, signals):
         place = dict(said[0], master=master)
         status = 2
         try:
-            status = run_here(place, command_line, signals, line)
+            status = run_here(place, command_line, signals, line, said[1:])
         finally:
             line.send(ended=status)
         return status

@@ -174,8 +174,14 @@ def environments(place, command_line, base):
         yield own
 
 
-def run_here(place, command_line, signals, control=None):
-    """Start this node's processes and stay until they have ended; their status."""
+def _obey(ranks, lines):
+    for line in lines:
+        ranks.stop() if line.get("stop") else ranks.signal(int(line.get("signal", signal.SIGTERM)))
+
+
+def run_here(place, command_line, signals, control=None, said=()):
+    """Start this node's processes and stay until they have ended; their status. ``said``: the first node's lines that
+    came together with ``place``."""
     if place["checkpoints"] and not os.access(place["checkpoints"], os.W_OK):
         raise Refused("{} is not on this node: --checkpoints needs a file system that all nodes share".format(
             place["checkpoints"]))  # fmt: skip
@@ -192,14 +198,14 @@ def run_here(place, command_line, signals, control=None):
     ranks.start(command_line.command, environments(place, command_line, os.environ))
     if server is not None:
         server.start()
+    _obey(ranks, said)
     while ranks.alive:
         ready = select.select([signals.fd, *([control] if control else [])], [], [], 1.0)[0]
         for which in signals.taken():
             ranks.signal(which)
         if control in ready:
             lines = control.lines()
-            for line in lines or ():
-                ranks.stop() if line.get("stop") else ranks.signal(int(line.get("signal", signal.SIGTERM)))
+            _obey(ranks, lines or ())
             if lines is None:
                 tell("the first node is gone; this node's processes are stopped")
                 control = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -106,3 +108,20 @@ def test_a_folder_that_the_other_node_does_not_have_is_said(tmp_path: Path) -> N
         pytest.skip("needs a mount namespace")
     done = run("--checkpoints", str(tmp_path / "ck"), "sleep", "60", **two_nodes(tmp_path, second=hide))
     assert (done.returncode, "a file system that all nodes share" in done.stderr) == (2, True)
+
+
+def test_a_stop_that_comes_together_with_the_ranks_is_obeyed() -> None:
+    """The first node failed at once: both lines lie in one packet."""
+    place = {"node": 1, "first": 1, "here": 1, "world": 2, "nodes": 2, "port": 1, "restart": 0, "checkpoints": None}
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        environ = {"LUCID_RUN_JOIN": f"token {first.getsockname()[1]} 127.0.0.1", "SLURM_NODEID": "1"}
+        with launch("sleep", "60", **environ) as process:
+            connection, _ = first.accept()
+            with connection, connection.makefile("rw") as line:
+                assert json.loads(line.readline())["token"] == "token"
+                line.write(f'{json.dumps(place)}\n{{"stop": true}}\n')
+                line.flush()
+                try:
+                    assert json.loads(line.readline()) == {"ended": 128 + signal.SIGTERM}
+                finally:
+                    process.kill()
