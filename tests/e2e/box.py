@@ -15,7 +15,7 @@ from typing import Any
 from lucid.adapters.slurm.answers import states_of
 from lucid.adapters.slurm.early import FIRST_JSON
 
-PATIENCE = 1.5
+PATIENCE = 4.0
 """Limits are what a quiet machine needs at most; a busy one gets this many times as long before a test gives up."""
 OVER = frozenset(
     ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"]
