@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ SETUP = {
 }
 UNDO = "lucidctl setup --undo --purge --drain --yes"
 PARTITIONS = "PartitionName=vc-a Nodes=n[1-2] Default=YES\nPartitionName=vc-b Nodes=n3\nPartitionName=prof Nodes=n4\n"
+GATE = "while test -e /tmp/{}; do sleep 0.2; done"
+"""A script that runs for as long as this file is there."""
 _QUICK: dict[str, dict[str, str | int]] = {
     "policy.profiling": {"t_prof_s": 4},
     "policy.packing": {"least_partner_remaining_s": 0},  # the story's jobs are short: each would be nearly done
@@ -57,7 +59,7 @@ class Site:
     """``mode``: what setup has brought it to; empty: a plain Slurm, whose files ``plain`` holds."""
 
     def __init__(self, box: Box) -> None:
-        self.box, self.mode, self.crowd = box, "", ""
+        self.box, self.mode, self._crowd = box, "", ""
         self.plain = slurms_own(box)
         self.mps = install_mps(box)
         light = Summary("JOB", "n", (), 0.0, 30.0, 30, JobProfile(20.0, 10.0, 4000.0))
@@ -141,44 +143,25 @@ class Site:
         )  # fmt: skip
 
     @contextmanager
-    def pages(self) -> Iterator[Callable[[str], str]]:
-        """lucid-web beside lucidd; gives what asks for one of its pages."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        config = self.box.root / "etc/lucid/web.toml"
-        config.write_text(
-            (self.box.root / "etc/lucid/lucid.toml").read_text()
-            + '[web]\nuser_header = "X-Remote-User"\ntrusted_proxies = ["127.0.0.1"]\nadmins = ["root"]\n'
-        )
-        process = subprocess.Popen(
-            ["chroot", "--userspec=lucid", str(self.box.root), "/opt/lucid/bin/lucid-web", "--config",
-             "/etc/lucid/web.toml", "--port", str(port)],
-            cwd="/", env={"PATH": PATH, "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-
-        def get(path: str) -> str:
-            asked = Request(f"http://127.0.0.1:{port}/{path}", headers={"X-Remote-User": "root"})
-            with urlopen(asked, timeout=60) as answer:
-                text: str = answer.read().decode()
-                return text
-
-        def answers() -> bool:
-            assert process.poll() is None, "lucid-web ended"
-            try:
-                return bool(get("health.json"))
-            except HTTPError:
-                return True
-            except (URLError, ConnectionError):
-                return False
-
+    def pages(self) -> Iterator[Pages]:
+        """lucid-web beside lucidd."""
+        pages = Pages(self.box)
         try:
-            self.box.wait("lucid-web", answers)
-            yield get
+            self.box.wait("lucid-web", pages.answers)
+            yield pages
         finally:
-            process.terminate()
-            process.wait(60)
-            config.unlink()
+            pages.close()
+
+    def crowded(self) -> str:
+        """The job that waits behind full partitions; they are filled unless they are."""
+        if not self._crowd or not self.pid or self.box.state(self._crowd) != "PENDING":
+            self.clear()
+            self.reach("pack")
+            fill(self.box)
+            job = self.box.sbatch("-p", "vc-b", "--gpus=4", "-t", "30", "-J", "<b>x", script="true")
+            self.box.wait("a reason", lambda: bool(self.story(job)["decisions"]))
+            self._crowd = job
+        return self._crowd
 
     def hooks(self) -> list[str]:
         """What the prologs and epilogs have called the sampler with."""
@@ -191,10 +174,72 @@ class Site:
 
     def clear(self) -> None:
         """No job of a test before is there, and nobody holds one at its gate."""
-        self.crowd = ""
+        self._crowd = ""
         for user in ("alice", "bob", "root"):
             self.box.run("scancel", f"--user={user}", check=False)
         self.box.wait("an empty queue", lambda: not self.box.run("squeue", "-h", "-a").stdout.strip())
+
+
+def fill(box: Box, script: str = "sleep 3600") -> list[str]:
+    """All GPUs of vc-b, and of the profiling node, which takes in what finds no place."""
+    whole = ["--gres=gpu:4", "-t", "60"]
+    full = [
+        box.sbatch("-p", "vc-b", *whole, "--comment=lucid:off", script=script),
+        box.sbatch("-p", "prof", *whole, script=script, user="root"),
+    ]
+    box.wait("a full partition", lambda: all(box.state(job) == "RUNNING" for job in full))
+    return full
+
+
+def gated(site: Site, name: str) -> Path:
+    """Jobs whose script begins with GATE run for as long as this file is there."""
+    path = site.box.root / "tmp" / name
+    path.touch()
+    return path
+
+
+class Pages:
+    """lucid-web as lucidd's user. The command by which it could ask Slurm is one that leaves a mark, ``asked``."""
+
+    def __init__(self, box: Box) -> None:
+        self.asked = box.root / "run/lucid/asked"
+        spy = box.root / "srv/spy"
+        spy.write_text('#!/bin/sh\necho "$@" >> /run/lucid/asked\nexit 1\n')
+        spy.chmod(0o755)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        self._config = box.root / "etc/lucid/web.toml"
+        told = (box.root / "etc/lucid/lucid.toml").read_text()
+        self._config.write_text(
+            told.replace("[slurm]\n", '[slurm]\nprefix = ["/srv/spy"]\n')
+            + '[web]\nuser_header = "X-Remote-User"\ntrusted_proxies = ["127.0.0.1"]\nadmins = ["root"]\n'
+        )
+        words = ["/opt/lucid/bin/lucid-web", "--config", "/etc/lucid/web.toml", "--port", str(self.port)]
+        self._process = subprocess.Popen(
+            ["chroot", "--userspec=lucid", str(box.root), *words],
+            cwd="/", env={"PATH": PATH, "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def get(self, path: str, method: str = "GET") -> str:
+        asked = Request(f"http://127.0.0.1:{self.port}/{path}", headers={"X-Remote-User": "root"}, method=method)
+        with urlopen(asked, timeout=60) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    def answers(self) -> bool:
+        assert self._process.poll() is None, "lucid-web ended"
+        try:
+            return bool(self.get("health.json"))
+        except HTTPError:
+            return True
+        except (URLError, ConnectionError):
+            return False
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(60)
+        self._config.unlink()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def test_every_path_of_the_product_leads_to_a_live_test_or_says_why_it_needs_non
 def test_a_room_has_files_that_there_are_or_a_reason_and_every_live_test_is_in_some_room() -> None:
     table = rooms.rooms()
     assert all(bool(room.ask) != bool(room.none) for room in table)
-    named = {file for room in table for file in room.ask} | {rooms.ALWAYS}
+    named = {file for room in table for file in room.ask} | {*rooms.STORY}
     assert named == FILES
 
 
@@ -48,11 +48,11 @@ def test_every_pattern_is_the_first_for_something() -> None:
             {"test_holds.py", "test_story.py"},
             {"test_packages.py", "test_muri_live.py"},
         ),
-        ("slurm/job_submit.lua", {"test_plugin_rules.py"}, {"test_web_live.py"}),
+        ("slurm/job_submit.lua", {"test_plugin_rules.py"}, {"test_waste_found.py"}),
         ("tests/e2e/test_when.py", {"test_when.py"}, {"test_holds.py"}),
         ("tests/e2e/elastic_box.py", {"test_elastic_live.py"}, {"test_holds.py"}),
         ("tests/e2e/box.py", {"test_elastic_live.py", "test_packages.py", "test_testbed.py"}, set()),
-        ("lucid/web", {"test_web_live.py"}, {"test_holds.py"}),
+        ("lucid/web", {"test_waste_found.py"}, {"test_holds.py"}),
     ],
 )
 def test_a_path_asks_for_its_own_files_and_for_the_story(
@@ -60,7 +60,7 @@ def test_a_path_asks_for_its_own_files_and_for_the_story(
 ) -> None:
     rooms.main([word])
     chosen = {Path(name).name for name in capsys.readouterr().out.split()}
-    assert some | {rooms.ALWAYS} <= chosen
+    assert some | {*rooms.STORY} <= chosen
     assert not others & chosen
 
 
