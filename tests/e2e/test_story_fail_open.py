@@ -71,7 +71,7 @@ TAGS = {
     "--gres=gpu:1 --no-requeue": "node=gres/gpu:1;share=0;why=requeue;requeue=0;v=2",
     "--gres=gpu:1 --requeue": "node=gres/gpu:1;restart=1;v=2",
     "--gres=gpu:1 --comment=lucid:restart": "node=gres/gpu:1;restart=1;v=2",
-    "--gpus=1 --no-requeue --comment=lucid:restart": "job=gres/gpu:1;share=0;why=requeue;requeue=0;restart=1;v=2",
+    "--gpus=1 --no-requeue --comment=lucid:restart": "job=gres/gpu:1;share=0;why=requeue;requeue=0;v=2",
     "--gres=gpu:1 --nodelist=n1": "node=gres/gpu:1;share=0;why=nodes;v=2",
     "--gres=gpu:1 --comment=lucid:exclusive": "node=gres/gpu:1;share=0;why=asked;v=2",
     "--gres=gpu:1 --comment=mine,lucid:cold": "node=gres/gpu:1;cold=1;v=2",
