@@ -78,23 +78,30 @@ class Site:
         """By ``lucidctl setup``, unless it is there; and lucidd runs."""
         if mode == "pack" and self.box.release < FIRST_TO_PACK:
             pytest.skip(TOO_OLD.format(*self.box.release))
+        if list(SETUP).index(mode) < list(SETUP).index(self.mode or mode):
+            self.undo()  # the steps are run in another order
         if self.mode != mode:
-            fresh = not (self.box.root / "etc/lucid/lucid.toml").exists()
-            if not fresh:
-                self._quicken()
+            if not self.mode:
+                self._write_settings()
             self.type(SETUP[mode].replace("lucidctl", "/opt/lucid/bin/lucidctl"))
-            if fresh and mode != "observe":
-                self._quicken()
-                self.type("systemctl restart lucidd")
             self.mode = mode
         self.start()
 
-    def _quicken(self) -> None:
+    def undo(self) -> None:
+        """By ``lucidctl setup --undo``: a plain Slurm again."""
+        self.type(UNDO)
+        self.mode = ""
+
+    def _write_settings(self) -> None:
+        """An administrator's, before anything else is set up."""
         path = self.box.root / "etc/lucid/lucid.toml"
-        text = path.read_text()
+        path.parent.mkdir(exist_ok=True)
+        path.parent.chmod(0o755)
+        text = ""
         for table, keys in _QUICK.items():
             text = with_keys(text, table, keys)
         path.write_text(text)
+        path.chmod(0o644)
 
     @property
     def pid(self) -> int:

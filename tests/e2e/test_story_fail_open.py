@@ -91,17 +91,22 @@ REFUSED = {
 
 def test_the_plugin_tags_what_users_ask_for_and_refuses_what_would_pass_the_queue(dead: Site) -> None:
     box = dead.box
-    box.beat({"vc-a": "pack", "vc-b": "pack"}, extra="optout behind\nprofiling prof\nn_prof 0\nmost vc-a 4\n")
-    jobs = {options: box.sbatch(*options.split()) for options in TAGS}
+
+    def beating(options: str) -> list[str]:
+        """However long all of it takes, each is submitted to a lucidd that lives."""
+        box.beat({"vc-a": "pack", "vc-b": "pack"}, extra="optout behind\nprofiling prof\nn_prof 0\nmost vc-a 4\n")
+        return options.split()
+
+    jobs = {options: box.sbatch(*beating(options)) for options in TAGS}
     found = box.jobs()
     assert {options: found[job]["admin_comment"] for options, job in jobs.items()} == {
         options: f"lucid:vc=vc-a;held=1;{tag}" for options, tag in TAGS.items()
     }
     assert all(found[job]["hold"] for job in jobs.values())
-    asking = box.sbatch("--gres=gpu:1", script="srun --gres=gpu:1 hostname")
+    asking = box.sbatch(*beating("--gres=gpu:1"), script="srun --gres=gpu:1 hostname")
     assert box.tag(asking) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;share=0;why=srun;v=2"
     for options, words in REFUSED.items():
-        said = refused(box, *options.split())
+        said = refused(box, *beating(options))
         assert said, options
         assert words in said, options
     for change in ("Partition=prof", "Gres=gpu:2", "TresPerNode=gres/shard:g0:1", "Extra=lucid-gpus=0"):

@@ -8,7 +8,7 @@ import re
 import pytest
 from lucid_tree import REPO
 from plain_slurm import slurms_own, typed
-from story_box import UNDO, Site
+from story_box import Site
 
 pytestmark = pytest.mark.story
 
@@ -34,8 +34,7 @@ def test_undo_leaves_slurm_as_it_was_and_every_job_to_it(packing: Site) -> None:
     box = packing.box
     full = box.sbatch("-p", "vc-b", "--gres=gpu:4", "--comment=lucid:off", script="sleep 5")
     held, free = (box.sbatch("-p", "vc-b", "--gres=gpu:4", *options) for options in (["--hold"], []))
-    packing.type(UNDO)
-    packing.mode = ""
+    packing.undo()
     box.wait_ended(full, free, limit_s=120)
     assert {box.state(job) for job in (full, free)} == {"COMPLETED"}
     assert box.state(held) == "PENDING", "its user holds it"
