@@ -52,7 +52,7 @@ def _make(bare: Path, part: Path, needs: list[str]) -> None:
     lib = "/opt/lucid/needs"
     version = max(path.name.removeprefix("python") for path in (part / "usr/lib").glob("python3.*"))
     _must(
-        sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--only-binary=:all:",
+        sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile", "--only-binary=:all:",
         "--python-version", version, "--target", f"{part}{lib}", *needs,
     )  # fmt: skip
     _must("chroot", str(part), "python3", "-m", "compileall", "-q", "-x", "/tests?/", lib)
