@@ -49,11 +49,12 @@ def _make(bare: Path, part: Path, needs: list[str]) -> None:
     give_network(Box(part))
     _must("chroot", str(part), "apt-get", "install", "--yes", "-qq", "--no-install-recommends", "python3")
     _must("chroot", str(part), "apt-get", "clean")
+    shutil.rmtree(part / "var/lib/apt/lists")
     lib = "/opt/lucid/needs"
     version = max(path.name.removeprefix("python") for path in (part / "usr/lib").glob("python3.*"))
     _must(
-        sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile", "--only-binary=:all:",
-        "--python-version", version, "--target", f"{part}{lib}", *needs,
+        sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile",
+        "--only-binary=:all:", "--python-version", version, "--target", f"{part}{lib}", *needs,
     )  # fmt: skip
     _must("chroot", str(part), "python3", "-m", "compileall", "-q", "-x", "/tests?/", lib)
     packages = part / f"opt/lucid/lib/python{version}/site-packages"
