@@ -83,12 +83,8 @@ def _must(*words: str) -> None:
 def put_in(box: Box) -> None:
     """Lucid of this checkout, in /opt/lucid/src."""
     source = box.root / "opt/lucid/src"
-    names = subprocess.run(
-        ["git", "ls-files", "-z", "lucid", "slurm"], cwd=REPO, capture_output=True, text=True, check=True
-    ).stdout.split("\0")
-    for name in filter(None, names):
-        if (REPO / name).is_file():
-            folder = (source / name).parent
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o777)  # lucidd, too, keeps what it has compiled
-            shutil.copy2(REPO / name, source / name)
+    for name in ("lucid", "slurm"):
+        shutil.copytree(REPO / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in source.rglob("*"):
+        if path.is_dir():
+            path.chmod(0o777)  # lucidd, too, keeps what it has compiled
