@@ -135,8 +135,9 @@ test-times: $(STAMP) ## what each test and fixture of make test takes: tests/tim
 	LUCID_TEST_TIMES=out/times $(BIN)/python -m pytest -rs -m "e2e and not slow" $(LIVE)
 	@$(BIN)/python tests/times out/times
 
-e2e: $(STAMP) ## every test on a real Slurm, SUITE=bookworm|trixie|sid (root, debootstrap): docs/testbed.md
-	LUCID_E2E_PROCESSES=1 $(BIN)/python -m pytest -rs -n $(E2E_PROCESSES) --dist worksteal -m e2e --durations=40 tests/e2e
+e2e: $(STAMP) ## every test on a real Slurm, SUITE=bookworm|trixie|sid; FOR="path…": those that go with it: docs/testbed.md
+	@files=tests/e2e; $(if $(FOR),files=$$($(BIN)/python tests/e2e/rooms.py $(FOR)) || exit; test -n "$$files" || exit 0;) set -x; \
+	LUCID_E2E_PROCESSES=1 $(BIN)/python -m pytest -rs -n $(E2E_PROCESSES) --dist worksteal -m e2e --durations=40 $$files
 
 nightly: $(STAMP) ## all that make test leaves out: slow tests, every example, large randomised safety runs
 	LUCID_NIGHTLY=1 $(BIN)/python -m pytest -n 2 --ignore=tests/e2e

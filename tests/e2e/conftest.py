@@ -9,6 +9,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from box import Box
@@ -18,6 +19,9 @@ from warden import Warden
 from lucid.adapters.slurm.client import FIRST_TO_PACK, TOO_OLD
 from testbed import cli, tree
 from testbed.settings import TestbedError, layout_from
+
+if TYPE_CHECKING:
+    from story_box import Site
 
 _SEVERAL = "LUCID_E2E_PROCESSES"
 WARDEN = pytest.StashKey[Warden]()
@@ -116,3 +120,41 @@ def mps(box: Box) -> Iterator[Path]:
     """The nodes have MPS; what its daemons did stands in the folder returned."""
     with mps_on(box) as folder:
         yield folder
+
+
+@pytest.fixture(scope="session")
+def story() -> Iterator[Site]:
+    """What a step of the story goes by: one testbed for all of them (test_story*.py)."""
+    from story_box import story_site  # needed nowhere else
+
+    with story_site() as site:
+        yield site
+
+
+@pytest.fixture
+def site(story: Site) -> Site:
+    """No job of an earlier step is there."""
+    story.clear()
+    return story
+
+
+@pytest.fixture
+def packing(site: Site) -> Site:
+    site.reach("pack")
+    return site
+
+
+@pytest.fixture
+def dead(packing: Site) -> Iterator[Site]:
+    """lucidd was killed, and the test writes its heartbeat, if there is to be one."""
+    packing.kill()
+    packing.box.stop_beating()
+    yield packing
+    packing.box.stop_beating()
+
+
+@pytest.fixture
+def crowd(story: Site) -> tuple[Site, str]:
+    """All GPUs of vc-b and of the profiling node are taken, by jobs that nobody joins; this job waits for vc-b.
+    Made by the first that asks, and left for the next."""
+    return story, story.crowded()

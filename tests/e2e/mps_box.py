@@ -12,9 +12,8 @@ from box import Box
 FAKE = Path(__file__).parents[1] / "assets/mps/nvidia-cuda-mps-control"
 
 
-@contextmanager
-def mps_on(box: Box) -> Iterator[Path]:
-    """The nodes have MPS; what its daemons did stands in the folder returned."""
+def install_mps(box: Box) -> Path:
+    """NVIDIA's programs, and no setting that names them; what the daemons did stands in the folder returned."""
     folder = box.root / "tmp/fake-mps"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -32,8 +31,17 @@ def mps_on(box: Box) -> Iterator[Path]:
     )
     for path in (control, smi):
         path.chmod(0o755)
+    return folder
+
+
+@contextmanager
+def mps_on(box: Box) -> Iterator[Path]:
+    """The nodes have MPS; what its daemons did stands in the folder returned."""
+    folder = install_mps(box)
     conf = box.root / "etc/slurm/lucid/node.conf"
     conf.write_text("mps /etc/slurm/lucid/mps\nlimit 15\n")
     yield folder
-    for path in (conf, control, smi, bin_ / "nvidia-cuda-mps-control.py"):
-        path.unlink()
+    bin_ = box.root / "usr/bin"
+    for name in ("nvidia-cuda-mps-control", "nvidia-smi", "nvidia-cuda-mps-control.py"):
+        (bin_ / name).unlink()
+    conf.unlink()

@@ -58,15 +58,17 @@ def ports_of(box: Box) -> str:
     return found[0]
 
 
-def make_plain(box: Box) -> None:
+BARE = "PartitionName=vc-a Nodes=n[1-2] Default=YES\nPartitionName=vc-b Nodes=n[3-4]\n"
+
+
+def make_plain(box: Box, partitions: str = BARE) -> None:
     """As a site has it before it hears of Lucid: GPUs without addresses or slots, no user and no file of Lucid's."""
     root, etc, ports = box.root, box.root / "etc/slurm", ports_of(box)
     own = (etc / "slurm.conf").read_text().replace("include /etc/slurm/lucid.slurm.conf\n", "")
     (etc / "slurm.conf").write_text(
         own + "GresTypes=gpu\nSelectType=select/cons_tres\nPriorityType=priority/multifactor\n"
         "AccountingStorageTRES=gres/gpu\n"
-        f"NodeName=n[1-4] CPUs=16 RealMemory=64000 Gres=gpu:a100:4 {ports}\n"
-        "PartitionName=vc-a Nodes=n[1-2] Default=YES\nPartitionName=vc-b Nodes=n[3-4]\n"
+        f"NodeName=n[1-4] CPUs=16 RealMemory=64000 Gres=gpu:a100:4 {ports}\n" + partitions
     )
     (etc / "gres.conf").write_text("NodeName=n[1-4] Name=gpu Type=a100 File=/dev/nvidia[0-3]\n")
     box.run("sacctmgr", "-i", "delete", "user", "lucid", check=False)

@@ -48,19 +48,6 @@ def held(box: Box) -> list[str]:
     ]
 
 
-def test_a_fresh_heartbeat_keeps_them_held_and_a_stale_one_frees_them(box: Box, held: list[str]) -> None:
-    box.beat(age_s=200)
-    assert release(box).returncode == 0
-    assert all(box.job(number)["hold"] for number in held)
-    box.beat(age_s=400)
-    dry = release(box, "--dry-run")
-    assert dry.stdout.count("scontrol release") == 1
-    assert all(box.job(number)["hold"] for number in held)
-    assert (release(box).returncode, release(box).stderr) == (0, "")
-    box.wait_ended(*held)
-    assert {box.state(number) for number in held} == {"COMPLETED"}
-
-
 def test_without_any_heartbeat_too(box: Box, held: list[str]) -> None:
     box.stop_beating()
     assert release(box).returncode == 0

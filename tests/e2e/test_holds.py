@@ -31,35 +31,6 @@ def held(box: Box, job: str) -> bool:
     return bool(box.job(job)["hold"])
 
 
-def test_a_users_hold_on_a_waiting_job_stands_until_its_user_releases_it(box: Box, lucidd: Lucidd) -> None:
-    full = fill(box)
-    job = box.sbatch("-p", "vc-a", "--gres=gpu:1", "--comment=mine", script="true")
-    other = box.sbatch("-p", "vc-a", "--gres=gpu:1", script="true")
-    box.run("scontrol", "hold", job, user="alice")
-    assert box.job(job)["comment"] == "mine lucid:held"
-    box.run("scancel", *full)
-    box.wait_ended(other)
-    assert (box.state(job), held(box, job)) == ("PENDING", True)
-    box.run("scontrol", "release", job, user="alice")
-    assert (box.job(job)["comment"], box.state(job)) == ("mine", "PENDING")
-    box.wait_ended(job)
-    assert box.job(job)["restart_cnt"] <= 1
-    starts = [a for a in lucidd.story(job)["actions"] if a["verb"] == "start"]
-    assert starts, "Lucid started it, not Slurm's plain order"
-
-
-def test_an_administrators_hold_stands_too(box: Box, lucidd: Lucidd) -> None:
-    full = fill(box)
-    job = box.sbatch("-p", "vc-a", "--gres=gpu:1", script="true")
-    box.run("scontrol", "hold", job)
-    other = box.sbatch("-p", "vc-a", "--gres=gpu:1", script="true")
-    box.run("scancel", *full)
-    box.wait_ended(other)
-    assert (box.state(job), held(box, job)) == ("PENDING", True)
-    box.run("scontrol", "release", job)
-    box.wait_ended(job)
-
-
 def test_a_change_on_waiting_jobs_means_what_it_means_in_slurm_and_gains_nothing(box: Box, lucidd: Lucidd) -> None:
     """They go out of the queue and come back into it; Lucid starts each, or lets it go at its turn."""
     full = fill(box)

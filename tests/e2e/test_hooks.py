@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from box import Box
-from sealing import seal
 
 from lucid.adapters.slurm.extra import Items
 
@@ -39,27 +37,6 @@ def hooked(box: Box) -> Iterator[Box]:
 def log(box: Box) -> list[str]:
     path = box.root / "tmp/hooks.log"
     return path.read_text().splitlines() if path.exists() else []
-
-
-def test_hooks_are_called_with_numbers_and_neither_hanging_nor_failing_harms_the_job(hooked: Box) -> None:
-    hooked.beat()
-    job = hooked.sbatch("--gres=gpu:2", "--job-name=$(touch /tmp/pwned)", "--comment=`touch /tmp/pwned`")
-    hooked.scontrol(
-        "update", f"JobId={job}", "TresPerNode=gres/shard:g1:1,gres/shard:g3:1", "ReqNodeList=n1",
-        f"Extra={seal(hooked, job, (1, 3), 9000, 0.9)}",
-    )  # fmt: skip
-    hooked.scontrol("release", job)
-    hooked.wait_ended(job)
-    hooked.wait("the epilog", lambda: len(log(hooked)) == 4)
-    assert log(hooked) == [
-        f"sampler start --job {job} --slurm-id {job} --gpus 1,3 --nodes 1 --promised 0.90",
-        f"start --job {job} --uid 2001 --gpus GPU-aa1,GPU-aa3 --mem-limit 9000 --within 1",
-        f"sampler stop --job {job}",
-        f"stop --job {job} --within 1",
-    ]
-    assert hooked.state(job) == "COMPLETED"
-    assert not Path(hooked.root / "tmp/pwned").exists()
-    hooked.wait("no node drained", lambda: "drain" not in hooked.run("sinfo", "-h", "-o", "%t").stdout)
 
 
 def test_whole_gpus_need_no_mps_and_jobs_without_gpus_no_sampler(hooked: Box) -> None:

@@ -3,10 +3,8 @@ waits for GPUs that they cannot have yet."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from box import Box
@@ -26,35 +24,9 @@ def verbs(lucidd: Lucidd, job: str) -> list[str]:
     return [action["verb"] for action in lucidd.story(job)["actions"]]
 
 
-def waits_for(lucidd: Lucidd, job: str, words: str) -> bool:
-    story: dict[str, Any] = lucidd.story(job)
-    return any(words in text for decision in story["decisions"] for text in decision["words"])
-
-
 def span(box: Box, job: str) -> tuple[int, int]:
     record = box.job(job)
     return record["start_time"]["number"], record["end_time"]["number"]
-
-
-def test_jobs_over_a_limit_run_one_after_the_other_and_hold_nothing_from_others(box: Box, lucidd: Lucidd) -> None:
-    one = ["--qos=one-job", "-p", "vc-a", "--gres=gpu:1"]
-    gate = box.root / "tmp/limited-run-while-it-is-there"
-    gate.touch()
-    script = f"while test -e /tmp/{gate.name}; do sleep 0.2; done; sleep 3"
-    limited = [box.sbatch(*one, "-J", f"limited-{n}", script=script) for n in range(3)]
-    box.wait("the first runs", lambda: any(box.state(job) == "RUNNING" for job in limited))
-    box.wait(
-        "another waits for the limit", lambda: any(waits_for(lucidd, j, "QOSMaxJobsPerUserLimit") for j in limited)
-    )
-    whole = box.sbatch("-p", "vc-a", "--gres=gpu:4", "-J", "whole", script="sleep 1", user="bob")
-    box.wait_ended(whole)  # it does not wait for those that Slurm holds back
-    gate.unlink()
-    box.wait_ended(*limited)
-    assert {box.state(job) for job in (whole, *limited)} == {"COMPLETED"}
-    runs = sorted(span(box, job) for job in limited)
-    assert all(before[1] <= after[0] for before, after in itertools.pairwise(runs)), runs
-    tried = sum(verbs(lucidd, job).count("take back") for job in limited)
-    assert tried <= 6, "one is tried now and then, not each of them in every cycle"
 
 
 def test_a_job_waits_for_its_licences(box: Box, lucidd: Lucidd) -> None:

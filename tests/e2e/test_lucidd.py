@@ -34,10 +34,6 @@ def shards(box: Box, number: str) -> str:
     return str(box.job(number)["tres_per_node"])
 
 
-def in_slots(box: Box, number: str) -> bool:
-    return box.state(number) == "RUNNING" and "shard" in shards(box, number)
-
-
 def states(box: Box, numbers: list[str]) -> dict[str, str]:
     return {number: box.state(number) for number in numbers}
 
@@ -193,42 +189,6 @@ def test_a_damaged_store_is_replaced_and_the_jobs_go_on(box: Box, lucidd: Lucidd
     box.wait_ended(*ids, limit_s=90)
     assert set(states(box, ids).values()) == {"COMPLETED"}
     assert list(lucidd.folder.glob("lucid.db.damaged-*"))
-
-
-@pytest.mark.slow
-def test_pause_and_uninstall_leave_no_job_held(box: Box, lucidd: Lucidd) -> None:
-    blocker = [box.sbatch("--gres=gpu:4", "-p", "vc-b", "-J", "block", script="sleep 20") for _ in range(3)]
-    box.wait("holding", lambda: any(box.job(n)["hold"] for n in blocker), 20)
-    lucidd.ctl("pause")
-    box.wait("nothing held", lambda: not any(box.job(n)["hold"] for n in blocker), 20)
-    assert "stop it" in lucidd.ctl("uninstall", "--wait", "2")
-    lucidd.kill()
-    assert "Lucid holds and changes no job" in lucidd.ctl("uninstall", "--wait", "30")
-    jobs = [box.job(number) for number in blocker]
-    # on a busy machine the first has come to its slots before the pause reaches lucidd: what runs, runs as it is
-    assert all(job["tres_per_node"] == "gres/gpu:4" for job in jobs if job["job_state"] == ["PENDING"])
-    assert [job["tres_per_node"] for job in jobs].count("gres/gpu:4") >= 2
-
-
-def test_doctor_finds_nothing_bad_on_a_sound_cluster(box: Box, lucidd: Lucidd) -> None:
-    found = lucidd.json("doctor")["findings"]
-    assert not [f for f in found if f["level"] == "bad"]
-    lucidd.kill()
-    found = lucidd.json("doctor")["findings"]
-    assert any("down" in f["what"] and f["remedy"] for f in found if f["level"] == "bad")
-
-
-@pytest.mark.any_slurm
-def test_observe_mode_changes_nothing(box: Box, tmp_path: Path) -> None:
-    daemon = Lucidd(box, tmp_path / "watch", mode="observe")
-    daemon.start()
-    try:
-        ids = [box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 3") for _ in range(2)]
-        box.wait_ended(*ids)
-        assert all(box.tag(n) == "" for n in ids)
-        assert daemon.json("status")["calls"]["writes"] == 0
-    finally:
-        daemon.close()
 
 
 @pytest.mark.any_slurm

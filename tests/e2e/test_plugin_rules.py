@@ -113,13 +113,9 @@ def test_where_opting_out_is_free_interactive_and_heterogeneous_jobs_pass_untouc
 @pytest.mark.parametrize(
     ("options", "script", "why"),
     [
-        ("--no-requeue", "true", "requeue;requeue=0"),
-        ("--nodelist=n1", "true", "nodes"),
         ("--exclude=n2", "true", "nodes"),
         ("--exclusive", "true", "exclusive"),
-        ("--comment=lucid:exclusive", "true", "asked"),
         ("--constraint=a100&a100", "true", "constraint"),
-        ("", "srun --gres=gpu:1 hostname", "srun"),
         ("", "srun -n1 -G 1 hostname", "srun"),
         ("", "srun \\\n  --gpus-per-task=1 hostname", "srun"),
         ("", "srun -G1 hostname", "srun"),

@@ -86,18 +86,6 @@ def test_an_old_slurm_is_not_packed_and_nothing_is_changed(plain: Box, release: 
 
 
 @NEEDS_PACK
-def test_a_second_run_changes_nothing_and_says_so(plain: Box) -> None:
-    first = typed(plain, PACK)
-    assert first.returncode == 0, first.stdout + first.stderr
-    now = slurms_own(plain)
-    again = typed(plain, PACK)
-    assert again.returncode == 0, again.stdout
-    assert "nothing to do: vc-a is set up to pack" in again.stdout
-    assert told(plain, PACK)["changed"] is False
-    assert slurms_own(plain) == now
-
-
-@NEEDS_PACK
 @pytest.mark.parametrize("then", ["continue", "undo"])
 def test_killed_between_two_files_it_is_continued_or_undone(plain: Box, then: str) -> None:
     """As kill -9 finds it: some files of Slurm are new, others old."""

@@ -1,0 +1,90 @@
+"""A cached tree with what Lucid needs in it, beside the suite's: ``lucidctl setup`` and lucidd run inside.
+
+Made once for each suite and each list of Lucid's dependencies; Lucid itself is put in at each start (``put_in``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from box import Box
+from plain_slurm import PATH, give_network
+
+from testbed import tree
+from testbed.settings import Layout
+
+REPO = Path(__file__).resolve().parents[2]
+BIN = "/opt/lucid/bin"
+_PROGRAMS = {"lucidctl": "lucid.cli.main", "lucidd": "lucid.daemon", "lucid-web": "lucid.web.command"}
+
+
+def with_lucids_needs(layout: Layout) -> Layout:
+    """The layout over a tree that has a whole Python, and Lucid's dependencies for it. The tree is made if it is not
+    there; where it cannot be made, the test is skipped with the reason."""
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    needs = [*project["dependencies"], *project["optional-dependencies"]["web"]]
+    digest = hashlib.sha256("\n".join(needs).encode()).hexdigest()[:8]
+    wanted = replace(layout, built=f"{layout.built}-lucid-{digest}")
+    tree.build(layout, print)
+    with tree.locked(layout.cache / f"{wanted.tree.name}.lock"):
+        if not wanted.tree.is_dir():
+            part = wanted.tree.with_name(f"{wanted.tree.name}.part")
+            shutil.rmtree(part, ignore_errors=True)
+            _make(layout.tree, part, needs)
+            part.rename(wanted.tree)
+    return wanted
+
+
+def _make(bare: Path, part: Path, needs: list[str]) -> None:
+    print(f"{part.name}: Lucid's dependencies beside Slurm (once; one to three minutes)")
+    subprocess.run(["cp", "-a", "--reflink=auto", bare, part], check=True)
+    give_network(Box(part))
+    _must("chroot", str(part), "apt-get", "install", "--yes", "-qq", "--no-install-recommends", "python3")
+    _must("chroot", str(part), "apt-get", "clean")
+    shutil.rmtree(part / "var/lib/apt/lists")
+    lib = "/opt/lucid/needs"
+    version = max(path.name.removeprefix("python") for path in (part / "usr/lib").glob("python3.*"))
+    _must(
+        sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile",
+        "--only-binary=:all:", "--python-version", version, "--target", f"{part}{lib}", *needs,
+    )  # fmt: skip
+    _must("chroot", str(part), "python3", "-m", "compileall", "-q", "-x", "/tests?/", lib)
+    packages = part / f"opt/lucid/lib/python{version}/site-packages"
+    packages.mkdir(parents=True)
+    (packages / "lucid.pth").write_text(f"{lib}\n/opt/lucid/src\n")
+    (part / "opt/lucid/pyvenv.cfg").write_text(f"home = /usr/bin\nversion = {version}\n")
+    bin_ = part / BIN.lstrip("/")
+    bin_.mkdir()
+    (bin_ / "python3").symlink_to("/usr/bin/python3")
+    for name, module in _PROGRAMS.items():
+        program = bin_ / name
+        program.write_text(f"#!{BIN}/python3\nimport sys\nfrom {module} import main\nsys.exit(main())\n")
+        program.chmod(0o755)
+
+
+def _must(*words: str) -> None:
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, cwd="/", stdin=subprocess.DEVNULL, timeout=1200,
+        env={**os.environ, "PATH": f"{PATH}:{os.environ['PATH']}", "DEBIAN_FRONTEND": "noninteractive",
+             "LC_ALL": "C.UTF-8"},
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"{' '.join(words[:6])} …: {(done.stderr or done.stdout)[-300:]}")
+
+
+def put_in(box: Box) -> None:
+    """Lucid of this checkout, in /opt/lucid/src."""
+    source = box.root / "opt/lucid/src"
+    for name in ("lucid", "slurm"):
+        shutil.copytree(REPO / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in source.rglob("*"):
+        if path.is_dir():
+            path.chmod(0o777)  # lucidd, too, keeps what it has compiled
