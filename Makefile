@@ -26,8 +26,8 @@ SAMPLE ?= 600
 QUICK := -n 2 --ignore=tests/e2e -m "not slow and not nightly"
 # CPU seconds that the tests of make check may take in all.
 WITHIN ?= 60
-# What make test runs on a real Slurm; make e2e runs all of it.
-LIVE := $(addprefix tests/e2e/test_,lucidd.py fail_open.py holds.py hooks.py limits.py)
+# What make test runs on a real Slurm: one testbed, one story. make e2e runs all.
+LIVE := -rs -m story tests/e2e
 TORCH ?= torch==2.13.0
 export LUCID_SHARED ?= $(abspath ../shared)
 # Where it is set, each of the hundreds of processes of a test run compiles all of Lucid anew.
@@ -127,12 +127,12 @@ check: lint types fast ## the inner loop, a minute: ruff, mypy, import-linter, t
 
 test: lint types ## everything CI runs; on a real Slurm too, where it is root and debootstrap is installed
 	LUCID_SAME_EXAMPLES=1 LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest $(QUICK)
-	$(BIN)/python -m pytest -rs -m "e2e and not slow" $(LIVE)
+	$(BIN)/python -m pytest $(LIVE)
 
 test-times: $(STAMP) ## what each test and fixture of make test takes: tests/times/table.csv anew (a quiet machine, please)
 	@rm -rf out/times
 	LUCID_TEST_TIMES=out/times LUCID_SAME_EXAMPLES=1 LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest $(QUICK)
-	LUCID_TEST_TIMES=out/times $(BIN)/python -m pytest -rs -m "e2e and not slow" $(LIVE)
+	LUCID_TEST_TIMES=out/times $(BIN)/python -m pytest $(LIVE)
 	@$(BIN)/python tests/times out/times
 
 e2e: $(STAMP) ## every test on a real Slurm, SUITE=bookworm|trixie|sid; FOR="path…": those that go with it: docs/testbed.md
