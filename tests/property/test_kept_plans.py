@@ -10,11 +10,9 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from builders import HEAVY, LIGHT, FixedPredictor, a_job, guess, policy
-from examples import examples
+from examples import tried
 from lucid.binder.contention import contention_speeds
 from lucid.core.decision import Plan
 from lucid.core.job import JobProfile, Pending, Running
@@ -84,8 +82,7 @@ def passed_over(snapshot: Snapshot, before: Policy) -> Snapshot:
 
 
 @pytest.mark.parametrize("name", ["fifo", "backfill", "qssf", "srtf", "tiresias", "lucid"])
-@settings(max_examples=examples(50), deadline=None)
-@given(rng=st.randoms(use_true_random=False))
+@tried(50)
 def test_a_kept_plan_is_the_plan_made_anew(name: str, rng: random.Random) -> None:
     snapshot = some_waiting_vc(rng)
     rules = {

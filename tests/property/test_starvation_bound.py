@@ -6,11 +6,8 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from builders import FixedPredictor, Tape, a_job, a_trace, nodes, replay
-from examples import examples
+from examples import tried
 from lucid.config import BackfillSettings, ReservationSettings
 from lucid.core.decision import Start
 from lucid.core.node import Node
@@ -21,7 +18,6 @@ from lucid.orchestrator.policies.plain import Shadow
 from lucid.orchestrator.policies.plain_step import advance
 from lucid.simulator.traces import Trace, TraceJob
 
-EXAMPLES = examples(25)
 ALONE: Mapping[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
 
 
@@ -48,8 +44,7 @@ def wrong(rng: random.Random, trace: Trace) -> FixedPredictor:
     return FixedPredictor({item.job.id: item.duration_s * rng.choice([0.1, 0.5, 1, 2, 10]) for item in trace.jobs})
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(rng=st.randoms(use_true_random=False))
+@tried(25)
 def test_where_reality_is_plain_order_the_shadow_is_reality_however_wrong_estimates_are(rng: random.Random) -> None:
     trace, layout = some_stream(rng)
     limits = {"limit_factor": 20.0, "least_limit_s": 1.0}  # made of wrong estimates, and no job outlives its own
@@ -63,8 +58,7 @@ def test_where_reality_is_plain_order_the_shadow_is_reality_however_wrong_estima
     assert len(starts) == len(outcomes)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(rng=st.randoms(use_true_random=False))
+@tried(25)
 def test_no_job_leaves_the_shadow_before_it_really_ended_and_none_ends_sooner_there(rng: random.Random) -> None:
     trace, layout = some_stream(rng)
     rules = {"beyond_plain_s": rng.choice([30.0, 400.0, 1e6])}
@@ -113,8 +107,7 @@ def goes_before(snapshot: Snapshot, job: str, plain_s: float, holder: str, shado
     return (plain_s, a.submit_s, a.rank) < (shadow.starts_s[holder], b.submit_s, b.rank)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(rng=st.randoms(use_true_random=False))
+@tried(25)
 def test_nobody_starts_on_kept_nodes_before_his_turn_however_wrong_estimates_are(rng: random.Random) -> None:
     trace, layout = some_stream(rng)
     bound = {"beyond_plain_s": rng.choice([30.0, 100.0, 400.0]), "keep_from": rng.choice([0.0, 0.5, 1.0])}
@@ -123,8 +116,7 @@ def test_nobody_starts_on_kept_nodes_before_his_turn_however_wrong_estimates_are
     assert all(o.end_s > 0 for o in outcomes.values())
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(rng=st.randoms(use_true_random=False))
+@tried(25)
 def test_with_right_estimates_a_job_starts_when_its_nodes_were_expected(rng: random.Random) -> None:
     """From when nodes are first kept for it, only jobs whose own bound is earlier can keep a job from starting as
     soon as what ran on them has ended: it starts by then, unless such a job goes before it meanwhile."""
