@@ -163,7 +163,7 @@ class Hostile(random.Random):
 
     def mutated(self, document: Any, most: int = 4) -> Any:
         """With some of its values replaced, taken away, doubled or wrapped."""
-        made = copy.deepcopy(document)
+        made = copy.copy(document)
         for _ in range(self.randrange(1, most + 1)):
             if self.random() < 0.02:
                 return self.value()
@@ -174,6 +174,7 @@ class Hostile(random.Random):
                     break
                 key = self.choice(keys)
                 if isinstance(at[key], dict | list) and at[key] and self.random() < 0.6:
+                    at[key] = copy.copy(at[key])  # what is changed below is this document's own
                     at = at[key]
                     continue
                 how = self.randrange(8)

@@ -147,7 +147,7 @@ def test_the_scenes_reach_reservations_that_move() -> None:
     """What the test above is for happens often enough in its scenes."""
     kept = moving = giving_way = in_turn = 0
     bound = {"beyond_plain_s": 300.0, "keep_from": 0.0}
-    for seed in range(200):
+    for seed in range(60):
         snapshot = some_waiting_vc(random.Random(seed))
         predicted = policy("lucid", FixedPredictor(speed=contention_speeds), profiling={"enabled": False})
         plan = predicted.plan(snapshot)
@@ -158,7 +158,7 @@ def test_the_scenes_reach_reservations_that_move() -> None:
         fair = policy("lucid", FixedPredictor(speed=contention_speeds), profiling={"enabled": False}, fairness=bound)
         plan = fair.plan(passed_over(snapshot, fair))
         in_turn += not plan.actions and reserves(plan) and not keeps_nodes(plan)
-    assert kept > 50
+    assert kept > 13
     assert in_turn > 10
-    assert moving > 30
+    assert moving > 10
     assert giving_way > 3

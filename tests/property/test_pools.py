@@ -127,7 +127,7 @@ def test_with_right_estimates_and_one_gpu_each_nobody_is_past_a_lenders_bound(rn
 
 def test_the_pools_reach_what_they_are_for() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in range(20):
         rng = random.Random(seed)
         trace, layout = some_pool(rng)
         lending = {"mode": "borrow", "longest_s": LONGEST_S, "bound_s": 60.0}
@@ -135,7 +135,7 @@ def test_the_pools_reach_what_they_are_for() -> None:
             "lucid", trace, layout, predictor=wrong(rng, trace), lending=lending, profiling={"enabled": False}
         )
         seen += check_quotas_kept(tape, borrows=True)
-    assert seen["within"] > 300
-    assert seen["borrows"] > 50
+    assert seen["within"] > 100
+    assert seen["borrows"] > 20
     assert seen["large"] > 5
     assert seen["in turn"] > 5
