@@ -67,10 +67,7 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
         "lucid",
         {"profiling": {"restarts": "never"}, "fairness": {"beyond_plain_s": 500.0}},
     ),
-    "lucid, short patience": (
-        "lucid",
-        {"profiling": {"max_wait_s": 100.0, "carry_on_share": 1.0, "n_prof": 4}},
-    ),
+    "lucid, short patience": ("lucid", {"profiling": {"max_wait_s": 100.0, "carry_on_share": 1.0, "n_prof": 4}}),
     "lucid, bounded": ("lucid", {"fairness": {"beyond_plain_s": 500.0}}),
     "lucid, bounded late, dynamic": (
         "lucid",

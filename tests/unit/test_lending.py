@@ -218,10 +218,7 @@ def check(
     seen = two_vcs(seconds)
     start = Start((NodeGpus("n2", 15),), start_reasons)
     check_quotas(
-        seen.partitions["pool"],
-        PartitionPlan({"j": start}, (Action("j", "pool", start),)),
-        lending,
-        seen.predictions,
+        seen.partitions["pool"], PartitionPlan({"j": start}, (Action("j", "pool", start),)), lending, seen.predictions
     )
 
 

@@ -140,10 +140,7 @@ def test_L13_only_jobs_of_the_same_gpu_demand_share() -> None:
 
 
 def test_L14_two_jobs_a_gpu_and_no_third() -> None:
-    pair = (
-        runs("a", "n1:0", profile=LIGHT, partner="b"),
-        runs("b", "n1:0", profile=LIGHT, partner="a"),
-    )
+    pair = (runs("a", "n1:0", profile=LIGHT, partner="b"), runs("b", "n1:0", profile=LIGHT, partner="a"))
     assert isinstance(beside(waits("guest", profile=LIGHT), *pair), Hold)
 
 
@@ -175,8 +172,7 @@ def test_L15_an_unstable_job_is_not_joined() -> None:
 def test_the_reason_of_an_unstable_job_names_that_job() -> None:
     shaky = replace(LIGHT, unstable=True)
     plan = decide(
-        "lucid",
-        snap(0.0, part(ONE_GPU, [waits("a", profile=shaky), waits("b", profile=shaky)], [runs("r", "n1:0")])),
+        "lucid", snap(0.0, part(ONE_GPU, [waits("a", profile=shaky), waits("b", profile=shaky)], [runs("r", "n1:0")]))
     )
     assert [reason(plan.decisions[j], Stable).job for j in "ab"] == ["a", "b"]
 

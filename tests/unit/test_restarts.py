@@ -166,8 +166,7 @@ def test_after_t_prof_who_may_not_be_started_over_carries_on(asked: bool, ends: 
 
 def test_a_replay_runs_each_job_once_and_joins_those_measured_in_place() -> None:
     trace = a_trace(
-        by("host", duration_s=2000.0, profile=LIGHT),
-        by("guest", duration_s=500.0, submit_s=100.0, profile=LIGHT),
+        by("host", duration_s=2000.0, profile=LIGHT), by("guest", duration_s=500.0, submit_s=100.0, profile=LIGHT)
     )
     found, tape = replay(
         "lucid", trace, {VC: nodes(1, 1)}, profiling_nodes=nodes(1, 1, prefix="p"), profiling={"restarts": "asked"}
