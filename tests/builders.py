@@ -152,9 +152,10 @@ def decide(name: str, snapshot: Snapshot, predictor: Predictor | None = None, **
     return policy(name, predictor, **sections).plan(snapshot).partitions[VC]
 
 
-def reason(decision: Decision | None, kind: type) -> Any:
-    """The decision's reason of one kind."""
+def reason(decision: Decision | None, kind: type, made: type = object) -> Any:
+    """The reason of one kind of a decision; and the decision is a ``made``."""
     assert decision is not None
+    assert isinstance(decision, made)
     found = [item for item in decision.reasons if isinstance(item, kind)]
     assert found, f"no {kind.__name__} among {decision.reasons}"
     return found[0]
@@ -162,7 +163,6 @@ def reason(decision: Decision | None, kind: type) -> Any:
 
 def kinds(decision: Decision | None) -> list[str]:
     """Kinds of a decision's reasons, in order."""
-    assert decision is not None
     return [item.kind for item in decision.reasons]
 
 

@@ -66,7 +66,6 @@ def test_no_job_leaves_the_shadow_before_it_really_ended_and_none_ends_sooner_th
     before: dict[str, float] = {}
     for _, plan, _ in tape.cycles:
         shadow = shadow_of(plan.memory)
-        assert shadow is not None
         here = {job: entry.start_s for job, entry in shadow.running.items()}
         for job in before.keys() - here.keys():
             assert plan.now_s >= outcomes[job].end_s - 1e-6, job
@@ -128,7 +127,6 @@ def test_with_right_estimates_a_job_starts_when_its_nodes_were_expected(rng: ran
     first: dict[str, tuple[float, float]] = {}
     for _, plan, _ in tape.cycles:
         shadow = shadow_of(plan.memory)
-        assert shadow is not None
         plain_s.update(shadow.starts_s)
         for job, fence in shadow.fences.items():
             first.setdefault(job, (plan.now_s, fence.until_s))
@@ -151,7 +149,6 @@ def test_the_streams_reach_what_they_are_for() -> None:
         _, tape = replay("lucid", trace, layout, predictor=guesses, fairness={"beyond_plain_s": 60.0}, **ALONE)
         kept += check_nobody_passes(tape)
         shadow = shadow_of(tape.cycles[-1][1].memory)
-        assert shadow is not None
         past += shadow.kept.past
         late += shadow.kept.worst_s > 0
         assert shadow.kept.jobs == len(trace.jobs)

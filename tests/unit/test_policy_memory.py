@@ -98,7 +98,6 @@ class Site:
 
 
 def memory(site: Site) -> Mapping[str, object]:
-    assert site.daemon._cycles is not None
     found = site.daemon._cycles.memory
     assert found is not None
     return found
@@ -134,7 +133,6 @@ def test_they_outlive_a_kill_but_for_what_was_not_yet_due(tmp_path: Path, monkey
 
 
 def test_another_cycle_of_the_same_daemon_goes_on_with_it(site: Site) -> None:
-    assert site.daemon._cycles is not None
     assert site.daemon._cycles._make_cycle().memory is memory(site)
 
 
