@@ -7,23 +7,6 @@ from typing import Any
 
 import pytest
 
-from builders import (
-    LIGHT,
-    FixedPredictor,
-    a_trace,
-    at,
-    by,
-    guess,
-    nodes,
-    part,
-    policy,
-    reason,
-    replay,
-    runs,
-    settings,
-    snap,
-    waits,
-)
 from lucid.config import LendingSettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Start
 from lucid.core.placement import NodeGpus
@@ -38,6 +21,9 @@ from lucid.orchestrator.policies.plain import Kept, Shadow
 from lucid.orchestrator.policy import make_policy
 from lucid.simulator.lent import LentBook
 from lucid.simulator.scenario import Scenario, simulate
+from scenes.jobs import LIGHT, at, by, nodes, runs, waits
+from scenes.plans import FixedPredictor, guess, part, policy, reason, settings, snap
+from scenes.replays import a_trace, replay
 
 ALONE: dict[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
 BORROW = {"lending": {"mode": "borrow", "longest_s": 1000.0}}

@@ -6,22 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from builders import (
-    HEAVY,
-    LIGHT,
-    VC,
-    FixedPredictor,
-    at,
-    decide,
-    guess,
-    kinds,
-    nodes,
-    part,
-    reason,
-    runs,
-    snap,
-    waits,
-)
 from lucid.binder.contention import contention_score, contention_speeds
 from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.job import JobProfile, Pending, Running
@@ -46,6 +30,8 @@ from lucid.core.reason import (
     UserAllows,
 )
 from lucid.models.packing.share_score import Thresholds
+from scenes.jobs import HEAVY, LIGHT, VC, at, nodes, runs, waits
+from scenes.plans import FixedPredictor, decide, guess, kinds, part, reason, snap
 
 ONE_GPU = nodes(1, 1)
 

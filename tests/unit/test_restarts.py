@@ -6,28 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from builders import (
-    HEAVY,
-    LIGHT,
-    VC,
-    FixedPredictor,
-    a_cluster,
-    a_job,
-    a_trace,
-    at,
-    by,
-    guess,
-    kinds,
-    nodes,
-    part,
-    policy,
-    reason,
-    replay,
-    runs,
-    settings,
-    snap,
-    waits,
-)
 from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.adapters.store.snapshot_json import decision_to_dict
 from lucid.config import LIVE_DEFAULTS, ProfilingSettings, Settings, settings_from, with_defaults
@@ -44,6 +22,9 @@ from lucid.models.packing.likeness import LikeProfiles
 from lucid.orchestrator.check import SafetyCheck
 from lucid.profiler.stage import goes_through_profiling
 from lucid.simulator.cluster import PROFILING
+from scenes.jobs import HEAVY, LIGHT, VC, a_job, at, by, nodes, runs, waits
+from scenes.plans import FixedPredictor, guess, kinds, part, policy, reason, settings, snap
+from scenes.replays import a_cluster, a_trace, replay
 
 SHAKY = replace(LIGHT, unstable=True)
 
