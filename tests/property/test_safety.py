@@ -27,61 +27,44 @@ from lucid.simulator.traces import Trace, TraceJob
 from lucid.simulator.truth import ContentionTruth, OraclePredictor
 from safety_rules import INTERLEAVING, Watcher, could_run
 
-VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
-    "fifo": ("fifo", {}),
-    "backfill": ("backfill", {}),
-    "backfill, EASY, weighted": (
-        "backfill",
-        {"backfill": {"depth": 1, "weight_age": 1000.0, "weight_size": 500.0, "max_age_s": 600.0}},
-    ),
-    "sjf": ("sjf", {}),
-    "srtf": ("srtf", {}),
-    "srsf": ("srsf", {}),
-    "qssf": ("qssf", {}),
-    "tiresias": ("tiresias", {"tiresias": {"threshold_gpu_s": 600.0, "interval_s": 60.0}}),
-    "muri-s": ("muri-s", {}),
-    "muri-l": ("muri-l", {}),
-    "muri-l, no unpacking": ("muri-l", {"muri": {"unpack": False}}),
-    "muri-l, pairs": ("muri-l-2", {}),
-    "muri-l, threes": ("muri-l-3", {"muri": {"split_pairs": True}}),
-    "lucid": ("lucid", {}),
-    "lucid, gss 0": ("lucid", {"packing": {"gss": 0}}),
-    "lucid, gss 1": ("lucid", {"packing": {"gss": 1}}),
-    "lucid, gss 4, anything goes": (
-        "lucid",
-        {"packing": {"gss": 4, "least_pair_speed": 0.0, "least_partner_remaining_s": 0.0}},
-    ),
-    "lucid, first partner": ("lucid", {"packing": {"partner": "first", "priority_ratio": 2.0}}),
-    "lucid, no reservations": ("lucid", {"reservation": {"enabled": False}}),
-    "lucid, short patience of large jobs": (
-        "lucid",
-        {"reservation": {"above_gpus": 2, "after_wait_s": 50.0, "patience_s": 100.0}},
-    ),
-    "lucid, no profiling": ("lucid", {"profiling": {"enabled": False}}),
-    "lucid, restarts on request": ("lucid", {"profiling": {"restarts": "asked"}}),
-    "lucid, no restarts, all overflow": (
-        "lucid",
-        {"profiling": {"restarts": "never", "overflow_most_s": 1e9}, "packing": {"unparted_harm": 1.0}},
-    ),
-    "lucid, no restarts, bounded": (
-        "lucid",
-        {"profiling": {"restarts": "never"}, "fairness": {"beyond_plain_s": 500.0}},
-    ),
-    "lucid, short patience": ("lucid", {"profiling": {"max_wait_s": 100.0, "carry_on_share": 1.0, "n_prof": 4}}),
-    "lucid, bounded": ("lucid", {"fairness": {"beyond_plain_s": 500.0}}),
-    "lucid, bounded late, dynamic": (
-        "lucid",
-        {"fairness": {"beyond_plain_s": 1000.0, "keep_from": 1.0}, "packing": {"dynamic": True, "horizon_h": 1.0}},
-    ),
-    "lucid, fifo and backfill elsewhere": ("lucid", {"fairness": {"beyond_plain_s": 500.0}}),
-    "lucid, time-aware": (
-        "lucid",
-        {
-            "profiling": {"time_aware": True, "burst_wait_s": 20.0},
-            "packing": {"dynamic": True, "calm_s": 60.0, "horizon_h": 1.0},
-        },
-    ),
-}
+PLAIN = ("fifo", "backfill", "sjf", "srtf", "srsf", "qssf", "muri-s", "muri-l", "muri-l-2", "lucid")
+SECTIONS: dict[str, Mapping[str, Any]] = {
+    **{name: {} for name in PLAIN},
+    "backfill, EASY, weighted": {
+        "backfill": {"depth": 1, "weight_age": 1000.0, "weight_size": 500.0, "max_age_s": 600.0}
+    },
+    "tiresias": {"tiresias": {"threshold_gpu_s": 600.0, "interval_s": 60.0}},
+    "muri-l, no unpacking": {"muri": {"unpack": False}},
+    "muri-l-3, pairs split": {"muri": {"split_pairs": True}},
+    "lucid, gss 0": {"packing": {"gss": 0}},
+    "lucid, gss 1": {"packing": {"gss": 1}},
+    "lucid, gss 4, anything goes": {
+        "packing": {"gss": 4, "least_pair_speed": 0.0, "least_partner_remaining_s": 0.0}
+    },
+    "lucid, first partner": {"packing": {"partner": "first", "priority_ratio": 2.0}},
+    "lucid, no reservations": {"reservation": {"enabled": False}},
+    "lucid, short patience of large jobs": {
+        "reservation": {"above_gpus": 2, "after_wait_s": 50.0, "patience_s": 100.0}
+    },
+    "lucid, no profiling": {"profiling": {"enabled": False}},
+    "lucid, restarts on request": {"profiling": {"restarts": "asked"}},
+    "lucid, no restarts, all overflow": {
+        "profiling": {"restarts": "never", "overflow_most_s": 1e9}, "packing": {"unparted_harm": 1.0},
+    },
+    "lucid, no restarts, bounded": {"profiling": {"restarts": "never"}, "fairness": {"beyond_plain_s": 500.0}},
+    "lucid, short patience": {"profiling": {"max_wait_s": 100.0, "carry_on_share": 1.0, "n_prof": 4}},
+    "lucid, bounded": {"fairness": {"beyond_plain_s": 500.0}},
+    "lucid, bounded late, dynamic": {
+        "fairness": {"beyond_plain_s": 1000.0, "keep_from": 1.0}, "packing": {"dynamic": True, "horizon_h": 1.0},
+    },
+    "lucid, fifo and backfill elsewhere": {"fairness": {"beyond_plain_s": 500.0}},
+    "lucid, time-aware": {
+        "profiling": {"time_aware": True, "burst_wait_s": 20.0},
+        "packing": {"dynamic": True, "calm_s": 60.0, "horizon_h": 1.0},
+    },
+}  # fmt: skip
+VARIANTS = {name: (name.partition(",")[0], sections) for name, sections in SECTIONS.items()}
+"""Policy and settings, by variant."""
 
 OWN = {"lucid, fifo and backfill elsewhere": {"other": "fifo", "third": "backfill"}}
 """Policies of single partitions, by variant."""
