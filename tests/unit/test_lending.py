@@ -69,8 +69,7 @@ def large_waits(*pending: Any, **running_job: Any) -> Snapshot:
 def test_the_large_job_that_waits_longest_borrows_whatever_its_estimate_and_no_other_does() -> None:
     jobs = [waits("j", 16, vc="a"), waits("k", 16, 1.0, vc="a"), waits("s", 13, 2.0, vc="a")]
     made = plan_of("lucid", large_waits(*jobs), **ALONE, **BORROW)
-    first = made.decisions["j"]
-    assert reason(first, LargeBorrows, Start) == LargeBorrows(16, 8, 3600.0, ("b", "c"), 4)
+    assert reason(made.decisions["j"], LargeBorrows, Start) == LargeBorrows(16, 8, 3600.0, ("b", "c"), 4)
     assert all(isinstance(made.decisions[name], Hold) for name in ("k", "s"))
     assert [action.job_id for action in made.actions] == ["j"]
 
@@ -130,8 +129,7 @@ def test_a_guest_takes_no_quota_and_the_survivor_of_a_pair_holds_its_gpus() -> N
     guest = waits("g", 4, vc="a", profile=LIGHT)
     full = runs("r", "n2:0-7", job={"vc": "a"})
     seen = snap(0.0, pool(nodes(2), [guest], [host, full], a=8, b=8), predictions={"g": guess(9999.0, 0)})
-    made = plan_of("lucid", seen, profiling={"enabled": False}, **BORROW).decisions["g"]
-    assert made.beside == "h"
+    assert plan_of("lucid", seen, profiling={"enabled": False}, **BORROW).decisions["g"].beside == "h"
     alone = snap(0.0, pool(nodes(2), [waits("x", 1, vc="a")], [replace(host, job=replace(host.job, vc="a")), full]))
     alone = replace(alone, partitions={"pool": replace(alone.partitions["pool"], quotas={"a": 12, "b": 4})})
     assert isinstance(plan_of("fifo", alone).decisions["x"], Hold)
@@ -161,8 +159,7 @@ def test_while_its_quota_is_kept_for_a_large_job_a_vc_takes_nothing_more(
 def test_in_a_pool_a_job_that_can_run_alone_does() -> None:
     host = runs("h", "n1:0-3", job={"vc": "a"}, profile=LIGHT)
     seen = snap(0.0, pool(nodes(1), [waits("g", 4, vc="a", profile=LIGHT)], [host], a=8))
-    made = plan_of("lucid", seen, profiling={"enabled": False}, **BORROW).decisions["g"]
-    assert made.beside is None
+    assert plan_of("lucid", seen, profiling={"enabled": False}, **BORROW).decisions["g"].beside is None
 
 
 @pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "backfill", "srtf", "srsf", "tiresias"])

@@ -130,8 +130,7 @@ def test_L14_two_guests_of_one_plan_do_not_join_the_same_host() -> None:
 
 def test_a_job_that_starts_in_this_plan_may_be_joined_in_it() -> None:
     plan = decide("lucid", snap(0.0, part(ONE_GPU, [waits("g1", profile=LIGHT), waits("g2", profile=LIGHT)])))
-    second = plan.decisions["g2"]
-    assert second.beside == "g1"
+    assert plan.decisions["g2"].beside == "g1"
     assert [a.job_id for a in plan.actions] == ["g1", "g2"]
 
 
@@ -140,8 +139,7 @@ def test_L15_an_unstable_job_does_not_join() -> None:
 
 
 def test_L15_an_unstable_job_is_not_joined() -> None:
-    host = runs("host", "n1:0", profile=replace(LIGHT, unstable=True))
-    assert isinstance(beside(GUEST, host), Hold)
+    assert isinstance(beside(GUEST, runs("host", "n1:0", profile=replace(LIGHT, unstable=True))), Hold)
 
 
 def test_the_reason_of_an_unstable_job_names_that_job() -> None:
@@ -254,8 +252,7 @@ def test_L15_a_parted_job_is_never_joined_again() -> None:
 
 def test_L15_a_parted_job_that_starts_in_this_plan_is_not_joined_in_it() -> None:
     jobs = [waits("first", profile=LIGHT, alone=True), waits("second", profile=LIGHT)]
-    plan = decide("lucid", snap(0.0, part(ONE_GPU, jobs)))
-    assert isinstance(plan.decisions["second"], Hold)
+    assert isinstance(decide("lucid", snap(0.0, part(ONE_GPU, jobs))).decisions["second"], Hold)
 
 
 def test_L16_distributed_jobs_are_never_packed() -> None:
@@ -274,8 +271,7 @@ def test_L16_a_job_spread_over_nodes_is_not_joined_by_one_that_is_not() -> None:
 def test_unshareable_jobs_keep_their_gpus_to_themselves() -> None:
     decision = beside(waits("guest", profile=LIGHT, shareable=False), HOST)
     assert reason(decision, UserAllows) == UserAllows(False, False)
-    closed = runs("host", "n1:0", profile=LIGHT, job={"shareable": False})
-    assert isinstance(beside(GUEST, closed), Hold)
+    assert isinstance(beside(GUEST, runs("host", "n1:0", profile=LIGHT, job={"shareable": False})), Hold)
 
 
 def test_unmeasured_jobs_are_not_packed() -> None:
@@ -314,8 +310,7 @@ def test_L18_a_job_that_finds_no_place_lets_the_next_one_try() -> None:
 
 
 def test_L19_a_pair_comes_before_a_free_gpu() -> None:
-    decision = beside(GUEST, HOST, machines=nodes(1, 2))
-    assert decision.beside == "host"
+    assert beside(GUEST, HOST, machines=nodes(1, 2)).beside == "host"
 
 
 def test_L19_without_a_partner_the_job_starts_alone() -> None:
@@ -414,8 +409,7 @@ def test_a_heavy_job_that_is_refused_does_not_hold_back_a_light_one_of_its_shape
 def test_a_job_of_much_memory_that_is_refused_does_not_hold_back_one_of_little() -> None:
     host = HOST
     jobs = [waits("much", profile=replace(LIGHT, gpu_mem_mib=23000.0)), waits("little", profile=LIGHT)]
-    plan = decide("lucid", snap(0.0, part(ONE_GPU, jobs, [host])))
-    assert isinstance(plan.decisions["little"], Start)
+    assert isinstance(decide("lucid", snap(0.0, part(ONE_GPU, jobs, [host]))).decisions["little"], Start)
 
 
 def test_one_hold_stands_for_all_jobs_that_wait_for_the_same_reason() -> None:

@@ -37,8 +37,7 @@ def plan(
 
 
 def test_the_holder_gets_the_nodes_that_drain_soonest() -> None:
-    room = reason(plan(waits("big", 8)).decisions["big"], Reserved)
-    assert room == Reserved("big", 700.0, 700.0, 2)
+    assert reason(plan(waits("big", 8)).decisions["big"], Reserved) == Reserved("big", 700.0, 700.0, 2)
 
 
 def test_kept_nodes_are_looked_at_again_after_five_minutes() -> None:
@@ -180,8 +179,7 @@ def test_until_then_nodes_are_kept_and_the_plan_is_looked_at_again_at_that_very_
     made = crowded(0.0, 60.0)
     assert reason(made.decisions["big"], Reserved).holder == "big"
     assert made.wake_s == 120.0
-    later = crowded(0.0, 60.0, now_s=120.0)
-    assert reason(later.decisions["big"], LargeShare).other_waited_s == 60.0
+    assert reason(crowded(0.0, 60.0, now_s=120.0).decisions["big"], LargeShare).other_waited_s == 60.0
 
 
 @pytest.mark.parametrize("rules", [{"most_share": 1.0}, {"most_share": 0.8}])

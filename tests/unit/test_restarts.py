@@ -121,8 +121,7 @@ def test_who_finds_no_place_at_home_starts_on_a_profiling_node_the_shortest_firs
     ],
 )
 def test_who_stays_at_home_all_the_same(entry: Pending, why: str) -> None:
-    made = plan_of(scene([entry], [HOST], late=21601.0))
-    assert not made.actions, why
+    assert not plan_of(scene([entry], [HOST], late=21601.0)).actions, why
 
 
 def test_profiling_nodes_take_in_nobody_from_where_lucid_only_watches() -> None:
@@ -139,8 +138,7 @@ def test_where_restarts_are_allowed_nothing_overflows() -> None:
 @pytest.mark.parametrize(("asked", "ends"), [(False, Keep), (True, Release)])
 def test_after_t_prof_who_may_not_be_started_over_carries_on(asked: bool, ends: type) -> None:
     entry = runs("j", "p1:0", stage=Stage.PROFILE, job={"restart_asked": asked})
-    made = plan_of(scene([], lent=[entry], now_s=80.0))
-    assert isinstance(made.decision_of("j"), ends)
+    assert isinstance(plan_of(scene([], lent=[entry], now_s=80.0)).decision_of("j"), ends)
     assert isinstance(plan_of(scene([], lent=[entry], now_s=80.0), "never").decision_of("j"), Keep)
 
 
@@ -225,8 +223,7 @@ def test_a_pair_that_cannot_be_parted_is_made_only_where_it_can_cost_little() ->
     assert not harm
     assert (harm.worst, harm.own) == (pytest.approx(0.72), pytest.approx(0.28))
     assert isinstance(beside("asked", 0.87, {"restart_asked": True}), Start), "then it can be parted"
-    made = beside("asked", 0.95)
-    assert reason(made, PairHarm, Start)
+    assert reason(beside("asked", 0.95), PairHarm, Start)
     assert isinstance(beside("asked", 0.87, unparted_harm=0.5), Start)
 
 

@@ -163,8 +163,6 @@ def test_an_exclusive_job_has_whole_nodes_in_the_books() -> None:
     (entry,) = scene.look().pending
     assert entry.job.gpus == 4
     assert scene.do("1", Start(at("n1:0-3"), WHY)) is None
-    assert scene.request("1") == Request("gres/gpu:1", req_nodes="n1"), (
-        "as written, on the node of the plan"
-    )
+    assert scene.request("1") == Request("gres/gpu:1", req_nodes="n1"), "as written, on the node of the plan"
     (running,) = scene.look().running
     assert running.placement == at("n1:0-3")
