@@ -1,7 +1,7 @@
 """The builders of tests/scenes by their old address."""
 
 from scenes.jobs import HEAVY, LIGHT, VC, a_job, at, by, elastic, nodes, runs, waits
-from scenes.plans import FixedPredictor, decide, guess, kinds, part, policy, reason, settings, snap
+from scenes.plans import FixedPredictor, decide, decided, guess, kinds, part, policy, reason, settings, snap
 from scenes.replays import Tape, a_cluster, a_trace, replay
 
 __all__ = [

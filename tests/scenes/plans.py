@@ -90,6 +90,13 @@ def reason(decision: Decision | None, kind: type, made: type = object) -> Any:
     return found[0]
 
 
+def decided(plan: PartitionPlan, job_id: str, kind: Any) -> Any:
+    """What the plan decides for a job, which has to be of this kind."""
+    decision = plan.decisions[job_id]
+    assert isinstance(decision, kind), f"{job_id}: {decision}"
+    return decision
+
+
 def kinds(decision: Decision | None) -> list[str]:
     """Kinds of a decision's reasons, in order."""
     return [item.kind for item in decision.reasons]
