@@ -5,7 +5,7 @@ from scenes.plans import FixedPredictor, decide, decided, guess, kinds, part, po
 from scenes.replays import Tape, a_cluster, a_trace, replay
 
 __all__ = [
-    "HEAVY", "LIGHT", "VC", "FixedPredictor", "Tape", "a_cluster", "a_job", "a_trace", "at", "by", "decide", "decided",
-    "elastic", "guess", "kinds", "nodes", "part", "policy", "reason", "replay", "runs", "settings", "snap",
-    "waits",
+    "HEAVY", "LIGHT", "VC", "FixedPredictor", "Tape", "a_cluster", "a_job", "a_trace", "at", "by", "decide",
+    "decided", "elastic", "guess", "kinds", "nodes", "part", "policy", "reason", "replay", "runs", "settings",
+    "snap", "waits",
 ]  # fmt: skip
