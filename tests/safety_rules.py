@@ -113,8 +113,6 @@ def check_pair(
         score = predictions[entry.job.id].share_score
         assert score is not None
         scores.append(score)
-    assert a.profile is not None
-    assert b.profile is not None
     assert a.profile.gpu_mem_mib + b.profile.gpu_mem_mib <= machine.gpu_mem_mib, f"{names}: GPU memory"
     assert settings.packing.gss > 0, f"{names}: sharing is off"
     assert sum(scores) <= settings.packing.gss, f"{names}: GSS"

@@ -286,8 +286,6 @@ def test_a_resized_job_goes_on_elsewhere_with_what_it_has_reached(scene: Scene) 
     assert done.refused is None
     (entry,) = room(scene, "stretch").running
     assert (entry.placement, entry.gpus, entry.restarts, entry.start_s) == (at("s1:1-3"), 3, 1, before.start_s)
-    assert before.progress is not None
-    assert entry.progress is not None
     assert entry.progress.epochs == before.progress.epochs > 0
 
 
@@ -295,7 +293,6 @@ def test_a_preempted_elastic_job_keeps_its_progress(scene: Scene) -> None:
     stretched(scene)
     scene.cluster.apply([Action("e", "stretch", Requeue(WHY))])
     (entry,) = room(scene, "stretch").pending
-    assert entry.progress is not None
     assert entry.progress.epochs > 0
 
 
@@ -304,8 +301,6 @@ def test_the_progress_of_an_elastic_job_is_new_at_every_look(scene: Scene) -> No
     first = room(scene, "stretch").running[0].progress
     scene.pass_time(50.0)
     second = room(scene, "stretch").running[0].progress
-    assert first is not None
-    assert second is not None
     assert second.epochs > first.epochs
 
 

@@ -67,17 +67,9 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # every job is profiled first, so that there is a profiling run to explain
     (folder / "lucid.toml").write_text("[policy.profiling]\nhome_if_room = false\n")
     command = [
-        "simulate",
-        str(folder / "trace.csv"),
-        "--vcs",
-        str(folder / "vcs.csv"),
-        "--gpus-per-node",
-        "4",
-        "--predictor",
-        "oracle",
-        "--config",
-        str(folder / "lucid.toml"),
-    ]
+        "simulate", str(folder / "trace.csv"), "--vcs", str(folder / "vcs.csv"), "--gpus-per-node", "4",
+        "--predictor", "oracle", "--config", str(folder / "lucid.toml"),
+    ]  # fmt: skip
     for policy in sorted({policy for policy, _ in CASES.values()}):
         command += ["--policy", policy]
     made = CliRunner().invoke(lucidctl, [*command, "--out", str(folder / "run")], catch_exceptions=False)

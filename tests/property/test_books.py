@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from examples import examples
 from lucid.binder.unpack import Partings, partings
 from lucid.core.job import Job, JobProfile, Running
 from lucid.core.ledger import Ledger, Ledgers
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.core.snapshot import Partition
-from tests.examples import examples
 
 _STEPS = 60
 _NODES = tuple(
@@ -21,16 +21,9 @@ _NODES = tuple(
 
 def _contents(ledger: Ledger) -> tuple[object, ...]:
     return (
-        ledger.free_mask,
-        ledger.free_count,
-        ledger.free,
-        ledger.free_cpus,
-        ledger.free_mem_mib,
-        ledger.buckets,
-        ledger.pairs,
-        ledger.out(),
-        ledger.largest,
-    )
+        ledger.free_mask, ledger.free_count, ledger.free, ledger.free_cpus, ledger.free_mem_mib,
+        ledger.buckets, ledger.pairs, ledger.out(), ledger.largest,
+    )  # fmt: skip
 
 
 def _job(rng: random.Random, n: int, gpus: int) -> Job:

@@ -6,12 +6,10 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from test_starvation_bound import ALONE, shadow_of, some_stream, wrong
 
 from builders import Tape, a_job, guess, nodes, part, replay, runs, snap
-from examples import examples
+from examples import tried
 from lucid.config import BackfillSettings
 from lucid.core.decision import PartitionPlan, Start
 from lucid.core.job import Job, Pending
@@ -69,8 +67,7 @@ def decided(snapshot: Snapshot, rules: BackfillSettings) -> PartitionPlan:
     return BackfillPolicy(rules).plan(snapshot).partitions["vc"]
 
 
-@settings(max_examples=examples(300), deadline=None)
-@given(st.randoms(use_true_random=False))
+@tried(300)
 def test_gpus_kept_only_where_somebody_asks_are_those_kept_at_once(rng: random.Random) -> None:
     """Every decision with its reasons, and the starts alone as the shadow asks for them."""
     snapshot, rules = some_queue(rng), BackfillSettings(depth=rng.choice([1, 2, 100]))
@@ -96,8 +93,7 @@ def test_the_queues_reach_what_they_are_for() -> None:
     assert held > 100
 
 
-@settings(max_examples=examples(40), deadline=None)
-@given(st.randoms(use_true_random=False))
+@tried(40)
 def test_a_shadow_that_looks_at_changes_is_one_that_looks_at_everything(rng: random.Random) -> None:
     trace, layout = some_stream(rng)
     rules: dict[str, Any] = {"fairness": {"beyond_plain_s": rng.choice([30.0, 400.0])}}

@@ -10,11 +10,9 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from builders import HEAVY, LIGHT, FixedPredictor, a_job, guess, policy
-from examples import examples
+from examples import tried
 from lucid.binder.contention import contention_speeds
 from lucid.core.decision import Plan
 from lucid.core.job import JobProfile, Pending, Running
@@ -84,15 +82,11 @@ def passed_over(snapshot: Snapshot, before: Policy) -> Snapshot:
 
 
 @pytest.mark.parametrize("name", ["fifo", "backfill", "qssf", "srtf", "tiresias", "lucid"])
-@settings(max_examples=examples(50), deadline=None)
-@given(rng=st.randoms(use_true_random=False))
+@tried(50)
 def test_a_kept_plan_is_the_plan_made_anew(name: str, rng: random.Random) -> None:
     snapshot = some_waiting_vc(rng)
     rules = {
-        "reservation": {
-            "after_wait_s": rng.choice([0.0, 0.0, 800.0]),
-            "most_share": rng.choice([0.5, 0.5, 0.9]),
-        },
+        "reservation": {"after_wait_s": rng.choice([0.0, 0.0, 800.0]), "most_share": rng.choice([0.5, 0.5, 0.9])},
         "backfill": {
             "weight_age": rng.choice([0.0, 100.0]),
             "max_age_s": 1000.0,
@@ -150,7 +144,7 @@ def test_the_scenes_reach_reservations_that_move() -> None:
     """What the test above is for happens often enough in its scenes."""
     kept = moving = giving_way = in_turn = 0
     bound = {"beyond_plain_s": 300.0, "keep_from": 0.0}
-    for seed in range(200):
+    for seed in range(60):
         snapshot = some_waiting_vc(random.Random(seed))
         predicted = policy("lucid", FixedPredictor(speed=contention_speeds), profiling={"enabled": False})
         plan = predicted.plan(snapshot)
@@ -161,7 +155,7 @@ def test_the_scenes_reach_reservations_that_move() -> None:
         fair = policy("lucid", FixedPredictor(speed=contention_speeds), profiling={"enabled": False}, fairness=bound)
         plan = fair.plan(passed_over(snapshot, fair))
         in_turn += not plan.actions and reserves(plan) and not keeps_nodes(plan)
-    assert kept > 50
+    assert kept > 13
     assert in_turn > 10
-    assert moving > 30
+    assert moving > 10
     assert giving_way > 3

@@ -12,8 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from test_elastic_policies import NAMES, SECTIONS
 from test_elastic_policies import some_job as some_elastic_job
 from test_elastic_policies import some_nodes as some_elastic_nodes
@@ -23,7 +21,7 @@ from test_safety import VARIANTS, some_scene
 from applications import an_application
 from builders import VC, FixedPredictor, Tape, a_cluster, a_trace, elastic, nodes, replay
 from builders import settings as rules
-from examples import examples
+from examples import tried
 from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Snapshot
@@ -84,8 +82,7 @@ def plan_by_old_memory(
 
 
 @pytest.mark.parametrize("variant", KEEPS_MEMORY)
-@settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
-@given(rng=st.randoms(use_true_random=False))
+@tried(15)
 def test_any_older_memory_makes_a_safe_plan(variant: str, rng: random.Random) -> None:
     name, sections = VARIANTS[variant]
     scene = some_scene(rng)
@@ -97,8 +94,7 @@ def test_any_older_memory_makes_a_safe_plan(variant: str, rng: random.Random) ->
     plan_by_old_memory(rng, tape, name, sections, predictor)
 
 
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
-@given(rng=st.randoms(use_true_random=False))
+@tried(25)
 def test_any_older_memory_of_vcs_that_lend_makes_a_safe_plan(rng: random.Random) -> None:
     trace, layout = some_pool(rng)
     profiling = rng.random() < 0.5
@@ -113,8 +109,7 @@ def test_any_older_memory_of_vcs_that_lend_makes_a_safe_plan(rng: random.Random)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
-@given(rng=st.randoms(use_true_random=False))
+@tried(8)
 def test_any_older_memory_of_rounds_makes_a_safe_plan(name: str, rng: random.Random, app: Application) -> None:
     machines = some_elastic_nodes(rng)
     most = max(m.gpus for m in machines if m.available)
@@ -127,8 +122,7 @@ def test_any_older_memory_of_rounds_makes_a_safe_plan(name: str, rng: random.Ran
 
 
 @pytest.mark.parametrize("variant", ["lucid, bounded", "lucid, bounded late, dynamic", "tiresias"])
-@settings(max_examples=examples(10), deadline=None, suppress_health_check=list(HealthCheck))
-@given(rng=st.randoms(use_true_random=False))
+@tried(10)
 def test_the_memory_of_another_cluster_makes_a_safe_plan(variant: str, rng: random.Random) -> None:
     """Job numbers begin anew after Slurm was installed anew: the same ids are other jobs."""
     name, sections = VARIANTS[variant]

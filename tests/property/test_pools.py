@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from builders import HEAVY, LIGHT, FixedPredictor, Tape, a_job, a_trace, nodes, replay
-from examples import examples
+from examples import tried
 from lucid.core.decision import Requeue, Start
 from lucid.core.node import Node
 from lucid.core.placement import placement_gpus
@@ -20,7 +18,6 @@ from lucid.core.reason import LargeBorrows, PlainOrder
 from lucid.orchestrator.policies.lucid_plan import promises_by_vc
 from lucid.simulator.traces import Trace, TraceJob
 
-EXAMPLES = examples(25)
 LONGEST_S = 100.0
 
 
@@ -86,8 +83,7 @@ def check_quotas_kept(tape: Tape, borrows: bool) -> Counter[str]:
     return seen
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(rng=st.randoms(use_true_random=False))
+@tried(25)
 def test_only_short_jobs_large_jobs_and_jobs_in_turn_go_beyond_a_quota(rng: random.Random) -> None:
     trace, layout = some_pool(rng)
     mode = rng.choice(["quota", "borrow"])
@@ -103,8 +99,7 @@ def test_only_short_jobs_large_jobs_and_jobs_in_turn_go_beyond_a_quota(rng: rand
 
 
 @pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "backfill", "srtf", "tiresias"])
-@settings(max_examples=examples(8), deadline=None)
-@given(rng=st.randoms(use_true_random=False))
+@tried(8)
 def test_other_policies_never_go_beyond_a_quota(name: str, rng: random.Random) -> None:
     trace, layout = some_pool(rng)
     outcomes, tape = replay(name, trace, layout, predictor=wrong(rng, trace), lending={"mode": "borrow"})
@@ -112,8 +107,7 @@ def test_other_policies_never_go_beyond_a_quota(name: str, rng: random.Random) -
     assert all(outcome.end_s > 0 for outcome in outcomes.values())
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(rng=st.randoms(use_true_random=False))
+@tried(25)
 def test_with_right_estimates_and_one_gpu_each_nobody_is_past_a_lenders_bound(rng: random.Random) -> None:
     """A job of one GPU in its turn has the first GPU that comes free: what runs on loan ends within ``longest_s``."""
     trace, layout = some_pool(rng)
@@ -133,7 +127,7 @@ def test_with_right_estimates_and_one_gpu_each_nobody_is_past_a_lenders_bound(rn
 
 def test_the_pools_reach_what_they_are_for() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in range(20):
         rng = random.Random(seed)
         trace, layout = some_pool(rng)
         lending = {"mode": "borrow", "longest_s": LONGEST_S, "bound_s": 60.0}
@@ -141,7 +135,7 @@ def test_the_pools_reach_what_they_are_for() -> None:
             "lucid", trace, layout, predictor=wrong(rng, trace), lending=lending, profiling={"enabled": False}
         )
         seen += check_quotas_kept(tape, borrows=True)
-    assert seen["within"] > 300
-    assert seen["borrows"] > 50
+    assert seen["within"] > 100
+    assert seen["borrows"] > 20
     assert seen["large"] > 5
     assert seen["in turn"] > 5

@@ -106,7 +106,7 @@ def cycles(policy: str, rng: random.Random, app: Application, path: Path, **rule
 @pytest.mark.parametrize("policy", BUILT_IN)
 def test_every_cycle_of_every_policy_can_be_planned_again(policy: str, app: Application, tmp_path: Path) -> None:
     """Random histories by seed: a failing one is small already, and shrinking it would take minutes."""
-    for seed in range(examples(2)):
+    for seed in range(examples(2, 2)):
         assert cycles(policy, random.Random(seed), app, tmp_path / "r").cycles > 0
 
 
@@ -118,4 +118,4 @@ def test_what_looks_ahead_can_be_planned_again(rules: dict[str, Any], app: Appli
 
 def test_kept_plans_are_among_them(app: Application, tmp_path: Path) -> None:
     """Of a partition that was not planned anew there is what it was planned from, earlier."""
-    assert sum(cycles("lucid", random.Random(i), app, tmp_path / "r").kept for i in range(6)) > 0
+    assert any(cycles("lucid", random.Random(i), app, tmp_path / "r").kept for i in range(6))

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from builders import VC, a_cluster, a_trace
-from examples import examples
+from examples import tried
 from lucid.config import OverheadSettings, PolicySettings
 from lucid.core.job import Job, JobProfile
 from lucid.core.node import Node
@@ -29,67 +27,50 @@ from lucid.simulator.traces import Trace, TraceJob
 from lucid.simulator.truth import ContentionTruth, OraclePredictor
 from safety_rules import INTERLEAVING, Watcher, could_run
 
-VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
-    "fifo": ("fifo", {}),
-    "backfill": ("backfill", {}),
-    "backfill, EASY, weighted": (
-        "backfill",
-        {"backfill": {"depth": 1, "weight_age": 1000.0, "weight_size": 500.0, "max_age_s": 600.0}},
-    ),
-    "sjf": ("sjf", {}),
-    "srtf": ("srtf", {}),
-    "srsf": ("srsf", {}),
-    "qssf": ("qssf", {}),
-    "tiresias": ("tiresias", {"tiresias": {"threshold_gpu_s": 600.0, "interval_s": 60.0}}),
-    "muri-s": ("muri-s", {}),
-    "muri-l": ("muri-l", {}),
-    "muri-l, no unpacking": ("muri-l", {"muri": {"unpack": False}}),
-    "muri-l, pairs": ("muri-l-2", {}),
-    "muri-l, threes": ("muri-l-3", {"muri": {"split_pairs": True}}),
-    "lucid": ("lucid", {}),
-    "lucid, gss 0": ("lucid", {"packing": {"gss": 0}}),
-    "lucid, gss 1": ("lucid", {"packing": {"gss": 1}}),
-    "lucid, gss 4, anything goes": (
-        "lucid",
-        {"packing": {"gss": 4, "least_pair_speed": 0.0, "least_partner_remaining_s": 0.0}},
-    ),
-    "lucid, first partner": ("lucid", {"packing": {"partner": "first", "priority_ratio": 2.0}}),
-    "lucid, no reservations": ("lucid", {"reservation": {"enabled": False}}),
-    "lucid, short patience of large jobs": (
-        "lucid",
-        {"reservation": {"above_gpus": 2, "after_wait_s": 50.0, "patience_s": 100.0}},
-    ),
-    "lucid, no profiling": ("lucid", {"profiling": {"enabled": False}}),
-    "lucid, restarts on request": ("lucid", {"profiling": {"restarts": "asked"}}),
-    "lucid, no restarts, all overflow": (
-        "lucid",
-        {"profiling": {"restarts": "never", "overflow_most_s": 1e9}, "packing": {"unparted_harm": 1.0}},
-    ),
-    "lucid, no restarts, bounded": (
-        "lucid",
-        {"profiling": {"restarts": "never"}, "fairness": {"beyond_plain_s": 500.0}},
-    ),
-    "lucid, short patience": (
-        "lucid",
-        {"profiling": {"max_wait_s": 100.0, "carry_on_share": 1.0, "n_prof": 4}},
-    ),
-    "lucid, bounded": ("lucid", {"fairness": {"beyond_plain_s": 500.0}}),
-    "lucid, bounded late, dynamic": (
-        "lucid",
-        {"fairness": {"beyond_plain_s": 1000.0, "keep_from": 1.0}, "packing": {"dynamic": True, "horizon_h": 1.0}},
-    ),
-    "lucid, fifo and backfill elsewhere": ("lucid", {"fairness": {"beyond_plain_s": 500.0}}),
-    "lucid, time-aware": (
-        "lucid",
-        {
-            "profiling": {"time_aware": True, "burst_wait_s": 20.0},
-            "packing": {"dynamic": True, "calm_s": 60.0, "horizon_h": 1.0},
-        },
-    ),
-}
+PLAIN = ("fifo", "backfill", "sjf", "srtf", "srsf", "qssf", "muri-s", "muri-l", "muri-l-2", "lucid")
+SECTIONS: dict[str, Mapping[str, Any]] = {
+    **{name: {} for name in PLAIN},
+    "backfill, EASY, weighted": {
+        "backfill": {"depth": 1, "weight_age": 1000.0, "weight_size": 500.0, "max_age_s": 600.0}
+    },
+    "tiresias": {"tiresias": {"threshold_gpu_s": 600.0, "interval_s": 60.0}},
+    "muri-l, no unpacking": {"muri": {"unpack": False}},
+    "muri-l-3, pairs split": {"muri": {"split_pairs": True}},
+    "lucid, gss 0": {"packing": {"gss": 0}},
+    "lucid, gss 1": {"packing": {"gss": 1}},
+    "lucid, gss 4, anything goes": {
+        "packing": {"gss": 4, "least_pair_speed": 0.0, "least_partner_remaining_s": 0.0}
+    },
+    "lucid, first partner": {"packing": {"partner": "first", "priority_ratio": 2.0}},
+    "lucid, no reservations": {"reservation": {"enabled": False}},
+    "lucid, short patience of large jobs": {
+        "reservation": {"above_gpus": 2, "after_wait_s": 50.0, "patience_s": 100.0}
+    },
+    "lucid, no profiling": {"profiling": {"enabled": False}},
+    "lucid, restarts on request": {"profiling": {"restarts": "asked"}},
+    "lucid, no restarts, all overflow": {
+        "profiling": {"restarts": "never", "overflow_most_s": 1e9}, "packing": {"unparted_harm": 1.0},
+    },
+    "lucid, no restarts, bounded": {"profiling": {"restarts": "never"}, "fairness": {"beyond_plain_s": 500.0}},
+    "lucid, short patience": {"profiling": {"max_wait_s": 100.0, "carry_on_share": 1.0, "n_prof": 4}},
+    "lucid, bounded": {"fairness": {"beyond_plain_s": 500.0}},
+    "lucid, bounded late, dynamic": {
+        "fairness": {"beyond_plain_s": 1000.0, "keep_from": 1.0}, "packing": {"dynamic": True, "horizon_h": 1.0},
+    },
+    "lucid, fifo and backfill elsewhere": {"fairness": {"beyond_plain_s": 500.0}},
+    "lucid, time-aware": {
+        "profiling": {"time_aware": True, "burst_wait_s": 20.0},
+        "packing": {"dynamic": True, "calm_s": 60.0, "horizon_h": 1.0},
+    },
+}  # fmt: skip
+VARIANTS = {name: (name.partition(",")[0], sections) for name, sections in SECTIONS.items()}
+"""Policy and settings, by variant."""
 
 OWN = {"lucid, fifo and backfill elsewhere": {"other": "fifo", "third": "backfill"}}
 """Policies of single partitions, by variant."""
+
+REACH = 10
+"""So many scenes show that what the rules are for comes about in them."""
 
 HEAD_OF_LINE = {"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias"}
 """One job that waits for a node to come back may hold up everybody behind it."""
@@ -267,12 +248,7 @@ def waits_for_repair(scene: Scene, variant: str, vc: str) -> bool:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@settings(
-    max_examples=examples(25),
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(rng=st.randoms(use_true_random=False))
+@tried(25)
 def test_every_cycle_of_every_policy_is_safe(variant: str, rng: random.Random) -> None:
     scene = some_scene(rng)
     watcher, outcomes = play(scene, variant)
@@ -288,36 +264,31 @@ def test_the_same_input_gives_the_same_run(variant: str) -> None:
 
 
 def test_the_random_scenes_reach_what_they_are_for() -> None:
-    packed = multi = down = hosts = 0
-    for seed in range(30):
-        scene = some_scene(random.Random(seed), 30)
-        watcher, outcomes = play(scene, "lucid", False)
-        packed += watcher.packed
-        multi += sum(len(o.placement) > 1 for o in outcomes.values())
-        down += any(not n.available for m in scene.layout.values() for n in m)
-        hosts += any(n.cpus for m in scene.layout.values() for n in m)
-    assert packed > 20
-    assert multi > 5
-    assert down > 5
-    assert hosts > 5
+    scenes = [some_scene(random.Random(seed), 30) for seed in range(30)]
+    machines = [[node for nodes in scene.layout.values() for node in nodes] for scene in scenes]
+    assert sum(any(not node.available for node in nodes) for nodes in machines) > 5
+    assert sum(any(node.cpus for node in nodes) for nodes in machines) > 5
+    played = [play(scene, "lucid", False) for scene in scenes[:REACH]]
+    assert sum(watcher.packed for watcher, _ in played) > 8
+    assert sum(len(one.placement) > 1 for _, outcomes in played for one in outcomes.values()) > 2
 
 
 def test_the_random_scenes_start_jobs_once() -> None:
     found = {}
     for rule in ("restarts on request", "no restarts, all overflow"):
-        watchers = [play(some_scene(random.Random(seed), 30), f"lucid, {rule}", False)[0] for seed in range(30)]
+        watchers = [play(some_scene(random.Random(seed), 30), f"lucid, {rule}", False)[0] for seed in range(REACH)]
         found[rule] = [
             sum(getattr(w, what) for w in watchers) for what in ("lent", "in_slots", "packed", "restarted")
         ]
     lent, in_slots, packed, restarted = found["restarts on request"]
-    assert min(lent, in_slots, restarted) > 5
+    assert min(lent, in_slots, restarted) > 4
     assert packed > 0
     assert min(found["no restarts, all overflow"][:2]) > 5
     assert found["no restarts, all overflow"][3] == 0, "whoever asked: never is never"
 
 
 def test_the_random_scenes_form_groups() -> None:
-    watchers = [play(some_scene(random.Random(seed), 30), "muri-l", False)[0] for seed in range(30)]
+    watchers = [play(some_scene(random.Random(seed), 30), "muri-l", False)[0] for seed in range(REACH)]
     assert max(watcher.grouped for watcher in watchers) == 4
     assert sum(watcher.regrouped for watcher in watchers) > 50
 

@@ -6,11 +6,9 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from builders import LIGHT, FixedPredictor, guess, policy, snap
-from examples import examples
+from examples import tried
 from lucid.core.job import Job, Pending
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition
@@ -31,8 +29,7 @@ def some_queue(rng: random.Random) -> list[Pending]:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-@settings(max_examples=examples(25), deadline=None)
-@given(rng=st.randoms(use_true_random=False))
+@tried(25)
 def test_the_order_of_the_input_does_not_matter(name: str, rng: random.Random) -> None:
     queue = some_queue(rng)
     machines = tuple(Node(f"n{i}", rng.choice([1, 4])) for i in range(rng.randint(1, 3)))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from test_kept_plans import some_waiting_vc
 
 from builders import VC, FixedPredictor, a_job, a_trace, by, guess, nodes, policy, replay
 from builders import settings as rules_of
+from examples import tried
 from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
 from lucid.binder.contention import contention_speeds
 from lucid.cli.queue_rows import QueueRow, queue_rows
@@ -25,7 +23,6 @@ from lucid.live.last_plan import LastPlan
 from lucid.live.policies import LivePolicy
 from lucid.orchestrator.forecast import forecast
 
-EXAMPLES = int(os.environ.get("LUCID_EXAMPLES", "25"))
 BARE = {"profiling": {"enabled": False}}
 
 
@@ -64,8 +61,7 @@ def as_shown(snapshot: Snapshot, plan: Plan, name: str, rules: dict[str, object]
 
 
 @pytest.mark.parametrize("name", ["fifo", "backfill", "qssf", "srtf", "tiresias", "lucid"])
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(rng=st.randoms(use_true_random=False))
+@tried(25)
 def test_who_starts_now_is_who_the_plan_starts(name: str, rng: random.Random) -> None:
     snapshot = some_snapshot(rng)
     rules: dict[str, object] = {
@@ -96,8 +92,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("name", KEYS)
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(rng=st.randoms(use_true_random=False))
+@tried(25)
 def test_the_order_is_the_policys_own(name: str, rng: random.Random) -> None:
     snapshot = some_waiting_vc(rng)
     rules: dict[str, object] = {**BARE, "reservation": {"enabled": False}}
@@ -109,12 +104,9 @@ def test_the_order_is_the_policys_own(name: str, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "backfill", "lucid"])
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(seed=st.integers(0, 1 << 32))
-def test_with_right_estimates_jobs_start_when_it_was_said(name: str, seed: int) -> None:
-    """Against the simulator, which knows nothing of forecasts. Nobody shares, so that nobody is slower than alone.
-    By seeds: of two ends within a nanosecond, which hypothesis would look for, either may come first."""
-    rng = random.Random(seed)
+@tried(25)
+def test_with_right_estimates_jobs_start_when_it_was_said(name: str, rng: random.Random) -> None:
+    """Against the simulator, which knows nothing of forecasts. Nobody shares, so that nobody is slower than alone."""
     rules: dict[str, object] = {
         **BARE,
         "packing": {"gss": 0},

@@ -24,10 +24,7 @@ def starts(plan: PartitionPlan) -> dict[str, str]:
 
 def blocked(*behind: object, **settings: object) -> PartitionPlan:
     """Two nodes of 4: one held for an hour by its limit, half of the other for two; a job of 8 is first in line."""
-    running = [
-        runs("a", "n1:0-3", job={"time_limit_s": HOUR}),
-        runs("b", "n2:0-1", job={"time_limit_s": 2 * HOUR}),
-    ]
+    running = [runs("a", "n1:0-3", job={"time_limit_s": HOUR}), runs("b", "n2:0-1", job={"time_limit_s": 2 * HOUR})]
     head = waits("head", 8, 1.0, time_limit_s=HOUR)
     scene = snap(10.0, part(nodes(2, 4), [head, *behind], running))  # type: ignore[list-item]
     return decide("backfill", scene, backfill=settings)
@@ -52,10 +49,7 @@ def test_with_easy_only_the_first_is_protected() -> None:
     second = waits("second", 4, 2.0, time_limit_s=0.9 * HOUR)
     third = waits("third", 2, 3.0, time_limit_s=1.95 * HOUR)
     head = waits("head", 4, 1.0, time_limit_s=5 * HOUR)
-    running = [
-        runs("a", "n1:0-3", job={"time_limit_s": HOUR}),
-        runs("b", "n2:0-1", job={"time_limit_s": 1.5 * HOUR}),
-    ]
+    running = [runs("a", "n1:0-3", job={"time_limit_s": HOUR}), runs("b", "n2:0-1", job={"time_limit_s": 1.5 * HOUR})]
     scene = snap(10.0, part(nodes(2, 4), [head, second, third], running))
     assert starts(decide("backfill", scene, backfill={"depth": 1})) == {"third": "n2"}
     assert starts(decide("backfill", scene, backfill={"depth": 2})) == {}

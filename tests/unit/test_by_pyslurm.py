@@ -95,8 +95,7 @@ def test_it_tells_of_jobs_what_the_commands_tell() -> None:
             assert job.completing
             assert other.completing
             continue
-        same = replace(other, flags=job.flags, request=job.request, dependency=job.dependency)
-        assert job == same
+        assert job == replace(other, flags=job.flags, request=job.request, dependency=job.dependency)
         assert job.request.tres_per_node == other.request.tres_per_node
 
 

@@ -117,60 +117,42 @@ def test_a_bad_plan_is_refused_by_job_and_resource(changes: dict[str, Decision],
     assert about in str(caught.value)
 
 
-def test_an_undecided_job_is_refused() -> None:
-    plan = of(VC, {})
-    decisions = {job_id: d for job_id, d in plan.decisions.items() if job_id != "p3"}
-    with pytest.raises(UnsafePlan, match="p3: it is pending in 'vc', and the plan does not decide it"):
-        SafetyCheck()(state(), Plan(0.0, {VC: PartitionPlan(decisions)}))
+HELD, P1 = of(VC, {}), of(VC, {"p1": start("n1:3")})
+LACKS_P3 = PartitionPlan({job_id: d for job_id, d in HELD.decisions.items() if job_id != "p3"})
+R1 = of(VC, {"r1": Requeue(WHY)})
+ELSEWHERE = Action("p1", "other", P1.decisions["p1"])
 
 
-def test_a_partition_left_out_is_refused_if_jobs_wait_there() -> None:
-    with pytest.raises(UnsafePlan, match="'vc': the plan decides none of its 7 pending jobs"):
-        SafetyCheck()(state(), Plan(0.0, {}))
+@pytest.mark.parametrize(
+    ("plans", "words"),
+    [
+        ({VC: LACKS_P3}, "p3: it is pending in 'vc', and the plan does not decide it"),
+        ({}, "'vc': the plan decides none of its 7 pending jobs"),
+        ({VC: HELD, "elsewhere": PartitionPlan({})}, "'elsewhere'"),
+        ({VC: PartitionPlan(R1.decisions, R1.actions * 2)}, "job r1: the plan has two actions"),
+        ({VC: PartitionPlan(P1.decisions, (Action("p1", VC, start("n2:3")),))}, "p1: its action and its decision"),
+        ({VC: PartitionPlan(P1.decisions, (ELSEWHERE,))}, "p1: its action and its decision"),
+        ({VC: PartitionPlan(P1.decisions)}, "p1: the plan decides to start it, but has no action"),
+    ],
+    ids=["undecided", "left out", "no such partition", "acts twice", "acts otherwise", "acts elsewhere", "no action"],
+)
+def test_a_plan_whose_decisions_and_actions_do_not_match_its_partitions_is_refused(
+    plans: dict[str, PartitionPlan], words: str
+) -> None:
+    with pytest.raises(UnsafePlan, match=words):
+        SafetyCheck()(state(), Plan(0.0, plans))
+
+
+def test_a_partition_in_which_nobody_waits_may_be_left_out() -> None:
     SafetyCheck()(snap(0.0, part(MACHINES, (), ON_GPUS)), Plan(0.0, {}))
-
-
-def test_a_plan_for_an_unknown_partition_is_refused() -> None:
-    with pytest.raises(UnsafePlan, match="'elsewhere'"):
-        SafetyCheck()(state(), Plan(0.0, {VC: of(VC, {}), "elsewhere": PartitionPlan({})}))
-
-
-def test_two_actions_on_one_job_are_refused() -> None:
-    plan = of(VC, {"r1": Requeue(WHY)})
-    twice = PartitionPlan(plan.decisions, plan.actions * 2)
-    with pytest.raises(UnsafePlan, match="job r1: the plan has two actions"):
-        SafetyCheck()(state(), Plan(0.0, {VC: twice}))
 
 
 def test_a_job_started_in_two_partitions_is_refused() -> None:
     there = part(nodes(1, prefix="o"), [waits("p1", profile=LIGHT)], name="other")
-    here = part(MACHINES, WAITING, ON_GPUS)
-    plans = {
-        VC: of(VC, {"p1": start("n1:3")}),
-        "other": PartitionPlan({"p1": (d := start("o1:0"))}, (Action("p1", "other", d),)),
-    }
+    d = start("o1:0")
+    plans = {VC: P1, "other": PartitionPlan({"p1": d}, (Action("p1", "other", d),))}
     with pytest.raises(UnsafePlan, match="job p1: the plan has two actions"):
-        SafetyCheck()(snap(0.0, here, there), Plan(0.0, plans))
-
-
-def test_an_action_that_is_not_the_decision_is_refused() -> None:
-    plan = of(VC, {"p1": start("n1:3")})
-    other = (Action("p1", VC, start("n2:3")),)
-    with pytest.raises(UnsafePlan, match="p1: its action and its decision"):
-        SafetyCheck()(state(), Plan(0.0, {VC: PartitionPlan(plan.decisions, other)}))
-
-
-def test_an_action_addressed_to_another_partition_is_refused() -> None:
-    d = start("n1:3")
-    plan = PartitionPlan({**of(VC, {}).decisions, "p1": d}, (Action("p1", "other", d),))
-    with pytest.raises(UnsafePlan, match="p1: its action and its decision"):
-        SafetyCheck()(state(), Plan(0.0, {VC: plan}))
-
-
-def test_a_decision_to_start_that_no_action_carries_out_is_refused() -> None:
-    plan = of(VC, {"p1": start("n1:3")})
-    with pytest.raises(UnsafePlan, match="p1: the plan decides to start it, but has no action"):
-        SafetyCheck()(state(), Plan(0.0, {VC: PartitionPlan(plan.decisions)}))
+        SafetyCheck()(snap(0.0, part(MACHINES, WAITING, ON_GPUS), there), Plan(0.0, plans))
 
 
 @pytest.mark.parametrize("decision", [Release(WHY), Keep(WHY)], ids=["release", "keep"])

@@ -10,6 +10,7 @@ from builders import HEAVY, LIGHT, VC, a_cluster, a_trace, at, by, nodes, replay
 from lucid.config import OverheadSettings
 from lucid.core.decision import Action, Keep, Release, Requeue, Start
 from lucid.core.job import JobProfile, Pending, Running, Stage
+from lucid.core.node import Node
 from lucid.core.ports import Capability
 from lucid.core.reason import FairOrder
 from lucid.errors import ConfigError
@@ -60,6 +61,16 @@ def pair(
     cluster.apply([Action(j, VC, Requeue(WHY, part=True)) for j in "ab"])
     start(cluster, "a", "vc-1:0")
     start(cluster, "b", "vc-1:0", "a")
+    return cluster
+
+
+def alone(
+    item: TraceJob, where: str = "vc-1:0", layout: dict[str, tuple[Node, ...]] | None = None
+) -> SimulatedCluster:
+    """One job, started at 0 s."""
+    cluster = a_cluster(a_trace(item), layout, profiled=lambda job: False)
+    cluster.advance(0.0)
+    start(cluster, item.job.id, where)
     return cluster
 
 
@@ -161,10 +172,8 @@ def test_the_judgement_of_a_pair_says_nothing_of_the_next_partner() -> None:
 
 @pytest.mark.parametrize(("gpus", "cost_s"), [(8, 40.0), (9, 60.0)])
 def test_a_preempted_job_keeps_its_work_and_pays(gpus: int, cost_s: float) -> None:
-    cluster = a_cluster(a_trace(by("a", gpus, 1000.0)), {VC: nodes(2)}, profiled=lambda job: False)
-    cluster.advance(0.0)
     where = "n1:0-7" if gpus == 8 else "n1:0-7 n2:0"
-    start(cluster, "a", where)
+    cluster = alone(by("a", gpus, 1000.0), where, {VC: nodes(2)})
     cluster.advance(300.0)
     cluster.apply([Action("a", VC, Requeue(WHY))])
     (waiting,) = cluster.observe().partitions[VC].pending
@@ -223,9 +232,7 @@ def test_readings_are_shown_only_after_t_prof(cold: bool, t_prof_s: float) -> No
 
 
 def test_a_job_that_was_not_profiled_is_measured_in_place() -> None:
-    cluster = a_cluster(a_trace(by("a", 1, 500.0, profile=HEAVY)), profiled=lambda job: False)
-    cluster.advance(0.0)
-    start(cluster, "a", "vc-1:0")
+    cluster = alone(by("a", 1, 500.0, profile=HEAVY))
     cluster.advance(79.0)
     assert member(cluster, VC).profile is None
     cluster.advance(80.0)
@@ -233,9 +240,7 @@ def test_a_job_that_was_not_profiled_is_measured_in_place() -> None:
 
 
 def test_a_job_that_left_its_gpus_before_t_prof_is_not_measured() -> None:
-    cluster = a_cluster(a_trace(by("a", 1, 500.0, profile=HEAVY)), profiled=lambda job: False)
-    cluster.advance(0.0)
-    start(cluster, "a", "vc-1:0")
+    cluster = alone(by("a", 1, 500.0, profile=HEAVY))
     cluster.advance(50.0)
     cluster.apply([Action("a", VC, Requeue(WHY))])
     cluster.advance(60.0)
@@ -252,9 +257,7 @@ def test_ends_come_before_arrivals_at_the_same_instant() -> None:
 
 
 def test_what_ended_is_reported_once() -> None:
-    cluster = a_cluster(a_trace(by("a", 1, 30.0, state="FAILED")), profiled=lambda job: False)
-    cluster.advance(0.0)
-    start(cluster, "a", "vc-1:0")
+    cluster = alone(by("a", 1, 30.0, state="FAILED"))
     cluster.advance(30.0)
     (ended,) = cluster.observe().ended
     assert (ended.job.id, ended.ran_s, ended.end_s, ended.state) == ("a", 30.0, 30.0, "FAILED")

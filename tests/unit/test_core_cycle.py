@@ -7,22 +7,6 @@ from typing import Any
 
 import pytest
 
-from builders import (
-    LIGHT,
-    FixedPredictor,
-    Tape,
-    a_cluster,
-    a_job,
-    a_trace,
-    by,
-    guess,
-    nodes,
-    part,
-    policy,
-    runs,
-    snap,
-    waits,
-)
 from lucid.config import PolicySettings
 from lucid.core.decision import Hold
 from lucid.core.job import Ended, Running
@@ -39,6 +23,9 @@ from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policies.queue import QueuePolicy
 from lucid.orchestrator.policy import known_policies, make_policy
+from scenes.jobs import LIGHT, a_job, by, nodes, runs, waits
+from scenes.plans import FixedPredictor, guess, part, policy, snap
+from scenes.replays import Tape, a_cluster, a_trace
 
 
 def made_elsewhere(settings: PolicySettings, predictor: object) -> QueuePolicy:

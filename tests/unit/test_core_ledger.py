@@ -5,11 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from builders import a_job, part
-from examples import examples
+from examples import tried
 from lucid.core.job import Running
 from lucid.core.ledger import Ledger, host_share
 from lucid.core.node import Node
@@ -57,8 +55,7 @@ def same(ledger: Ledger, machines: list[Node], held: list[Running]) -> None:
         assert ledger.free_cpus[i] == machine.cpus - cpus or not ledger.host_limits
 
 
-@settings(max_examples=examples(60), deadline=None)
-@given(rng=st.randoms(use_true_random=False))
+@tried(60)
 def test_the_ledger_agrees_with_counting_by_hand(rng: random.Random) -> None:
     machines = [
         Node(f"n{i}", rng.randint(1, 8), cpus=rng.choice([0, 64]), available=rng.random() > 0.2)

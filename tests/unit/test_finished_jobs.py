@@ -16,7 +16,7 @@ from lucid.simulator.traces import read_trace, write_trace
 from lucid.simulator.traces.finished import finished_jobs, read_finished
 from lucid.simulator.traces.synth import preset, synthesise
 
-pytest.importorskip("interpret")
+glassbox = pytest.importorskip("interpret.glassbox")
 
 ASSETS = Path(__file__).parents[1] / "assets" / "traces"
 LOG = "job_id,user,submit_time,start_time,end_time,duration_s,gpus,time_limit_s\n"
@@ -59,6 +59,14 @@ def rows(users: bool) -> str:
     return LOG + "\n".join(lines) + "\n"
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training boosts a few rounds: where judging begins and of whom it tells, not how well."""
+    whole = glassbox.ExplainableBoostingRegressor
+    few = {"outer_bags": 1, "max_rounds": 5, "n_jobs": 1}
+    monkeypatch.setattr(glassbox, "ExplainableBoostingRegressor", lambda **rest: whole(**{**rest, **few}))
+
+
 def evaluated(path: Path, test_from: str) -> dict[str, object]:
     words = ["models", "evaluate", "duration", str(path), "--test-from", test_from, "--refits", "1", "--json"]
     result = CliRunner().invoke(lucidctl, words, catch_exceptions=False)
@@ -67,6 +75,7 @@ def evaluated(path: Path, test_from: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_row_and_a_time_begin_the_same_test(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text(rows(users=True))
@@ -75,6 +84,7 @@ def test_a_row_and_a_time_begin_the_same_test(tmp_path: Path) -> None:
     assert (by_row["jobs"], by_row["users_tested"], by_row["jobs_of"]) == (40, 2, "user")
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_log_without_users_is_judged_by_account_or_partition(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     for column in ("account", "partition"):

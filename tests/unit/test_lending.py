@@ -7,23 +7,6 @@ from typing import Any
 
 import pytest
 
-from builders import (
-    LIGHT,
-    FixedPredictor,
-    a_trace,
-    at,
-    by,
-    guess,
-    nodes,
-    part,
-    policy,
-    reason,
-    replay,
-    runs,
-    settings,
-    snap,
-    waits,
-)
 from lucid.config import LendingSettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Start
 from lucid.core.placement import NodeGpus
@@ -38,6 +21,9 @@ from lucid.orchestrator.policies.plain import Kept, Shadow
 from lucid.orchestrator.policy import make_policy
 from lucid.simulator.lent import LentBook
 from lucid.simulator.scenario import Scenario, simulate
+from scenes.jobs import LIGHT, at, by, nodes, runs, waits
+from scenes.plans import FixedPredictor, guess, part, policy, reason, settings, snap
+from scenes.replays import a_trace, replay
 
 ALONE: dict[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
 BORROW = {"lending": {"mode": "borrow", "longest_s": 1000.0}}
@@ -59,15 +45,13 @@ def two_vcs(seconds: float = 500.0) -> Snapshot:
 
 def test_a_short_job_borrows_idle_gpus_and_says_whose() -> None:
     made = plan_of("lucid", two_vcs(), **ALONE, **BORROW).decisions["j"]
-    assert isinstance(made, Start)
-    assert not reason(made, Quota)
+    assert not reason(made, Quota, Start)
     assert reason(made, Borrows) == Borrows(500.0, 1000.0, ("b",), 4)
 
 
 def test_a_long_job_waits_for_its_own_quota_and_says_why_it_may_not_borrow() -> None:
     made = plan_of("lucid", two_vcs(1001.0), **ALONE, **BORROW).decisions["j"]
-    assert isinstance(made, Hold)
-    assert reason(made, Quota) == Quota("a", 4, 8, 8)
+    assert reason(made, Quota, Hold) == Quota("a", 4, 8, 8)
     assert not reason(made, Borrows)
     assert not any(isinstance(item, FreeGpus) for item in made.reasons)  # there are free GPUs
 
@@ -85,9 +69,7 @@ def large_waits(*pending: Any, **running_job: Any) -> Snapshot:
 def test_the_large_job_that_waits_longest_borrows_whatever_its_estimate_and_no_other_does() -> None:
     jobs = [waits("j", 16, vc="a"), waits("k", 16, 1.0, vc="a"), waits("s", 13, 2.0, vc="a")]
     made = plan_of("lucid", large_waits(*jobs), **ALONE, **BORROW)
-    first = made.decisions["j"]
-    assert isinstance(first, Start)
-    assert reason(first, LargeBorrows) == LargeBorrows(16, 8, 3600.0, ("b", "c"), 4)
+    assert reason(made.decisions["j"], LargeBorrows, Start) == LargeBorrows(16, 8, 3600.0, ("b", "c"), 4)
     assert all(isinstance(made.decisions[name], Hold) for name in ("k", "s"))
     assert [action.job_id for action in made.actions] == ["j"]
 
@@ -108,8 +90,7 @@ def test_a_large_job_waits_for_free_nodes_and_not_for_its_quota_and_its_reasons_
         predictions={"j": guess(90_000.0), "r": guess(7200.0), "q": guess(80_000.0)},
     )  # fmt: skip
     made = plan_of("lucid", snapshot, **ALONE, **BORROW).decisions["j"]
-    assert isinstance(made, Hold)
-    assert reason(made, LargeBorrows)
+    assert reason(made, LargeBorrows, Hold)
     kept = next(item for item in made.reasons if type(item).__name__ == "Reserved")
     assert kept.room_s == pytest.approx(3600.0)  # when VC b's job ends, not when VC a's does
 
@@ -140,8 +121,7 @@ def test_a_job_larger_than_its_quota_never_runs_not_even_on_loan() -> None:
     seen = snap(0.0, pool(nodes(2), [waits("j", 8, vc="a")], a=4, b=12), predictions={"j": guess(10.0)})
     for name in ("lucid", "fifo", "backfill"):
         made = plan_of(name, seen, **ALONE, **BORROW).decisions["j"]
-        assert isinstance(made, Hold)
-        assert reason(made, TooLarge).partition_gpus == 4
+        assert reason(made, TooLarge, Hold).partition_gpus == 4
 
 
 def test_a_guest_takes_no_quota_and_the_survivor_of_a_pair_holds_its_gpus() -> None:
@@ -149,9 +129,7 @@ def test_a_guest_takes_no_quota_and_the_survivor_of_a_pair_holds_its_gpus() -> N
     guest = waits("g", 4, vc="a", profile=LIGHT)
     full = runs("r", "n2:0-7", job={"vc": "a"})
     seen = snap(0.0, pool(nodes(2), [guest], [host, full], a=8, b=8), predictions={"g": guess(9999.0, 0)})
-    made = plan_of("lucid", seen, profiling={"enabled": False}, **BORROW).decisions["g"]
-    assert isinstance(made, Start)
-    assert made.beside == "h"
+    assert plan_of("lucid", seen, profiling={"enabled": False}, **BORROW).decisions["g"].beside == "h"
     alone = snap(0.0, pool(nodes(2), [waits("x", 1, vc="a")], [replace(host, job=replace(host.job, vc="a")), full]))
     alone = replace(alone, partitions={"pool": replace(alone.partitions["pool"], quotas={"a": 12, "b": 4})})
     assert isinstance(plan_of("fifo", alone).decisions["x"], Hold)
@@ -181,9 +159,7 @@ def test_while_its_quota_is_kept_for_a_large_job_a_vc_takes_nothing_more(
 def test_in_a_pool_a_job_that_can_run_alone_does() -> None:
     host = runs("h", "n1:0-3", job={"vc": "a"}, profile=LIGHT)
     seen = snap(0.0, pool(nodes(1), [waits("g", 4, vc="a", profile=LIGHT)], [host], a=8))
-    made = plan_of("lucid", seen, profiling={"enabled": False}, **BORROW).decisions["g"]
-    assert isinstance(made, Start)
-    assert made.beside is None
+    assert plan_of("lucid", seen, profiling={"enabled": False}, **BORROW).decisions["g"].beside is None
 
 
 @pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "backfill", "srtf", "srsf", "tiresias"])
@@ -218,10 +194,7 @@ def check(
     seen = two_vcs(seconds)
     start = Start((NodeGpus("n2", 15),), start_reasons)
     check_quotas(
-        seen.partitions["pool"],
-        PartitionPlan({"j": start}, (Action("j", "pool", start),)),
-        lending,
-        seen.predictions,
+        seen.partitions["pool"], PartitionPlan({"j": start}, (Action("j", "pool", start),)), lending, seen.predictions
     )
 
 
@@ -268,5 +241,4 @@ def test_a_job_in_its_turn_goes_beyond_its_quota_and_others_do_not() -> None:
     assert serve_turns(starts, turns_due(starts, replace(shadow, starts_s={})), set()).ids == set()
     assert not starts.decisions
     serve_turns(starts, turns_due(starts, shadow), set())
-    assert isinstance(starts.decisions["j"], Start)
-    assert reason(starts.decisions["j"], PlainOrder)
+    assert reason(starts.decisions["j"], PlainOrder, Start)

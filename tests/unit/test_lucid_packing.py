@@ -6,24 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from builders import (
-    HEAVY,
-    LIGHT,
-    VC,
-    FixedPredictor,
-    at,
-    decide,
-    guess,
-    kinds,
-    nodes,
-    part,
-    reason,
-    runs,
-    snap,
-    waits,
-)
 from lucid.binder.contention import contention_score, contention_speeds
-from lucid.core.decision import Hold, PartitionPlan, Requeue, Start
+from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.node import Node
 from lucid.core.prediction import JUMBO, MEDIUM, TINY, Prediction
@@ -46,8 +30,11 @@ from lucid.core.reason import (
     UserAllows,
 )
 from lucid.models.packing.share_score import Thresholds
+from scenes.jobs import HEAVY, LIGHT, VC, at, nodes, runs, waits
+from scenes.plans import FixedPredictor, decide, guess, kinds, part, reason, snap
 
 ONE_GPU = nodes(1, 1)
+GUEST, HOST = waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT)
 
 
 def beside(
@@ -67,8 +54,7 @@ def beside(
 
 
 def test_two_light_jobs_share_a_gpu() -> None:
-    decision = beside(waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT))
-    assert isinstance(decision, Start)
+    decision = beside(GUEST, HOST)
     assert (decision.beside, decision.placement) == ("host", at("n1:0"))
 
 
@@ -77,7 +63,7 @@ def test_two_light_jobs_share_a_gpu() -> None:
 @pytest.mark.parametrize("other", [TINY, MEDIUM, JUMBO])
 def test_L8_L11_share_scores_of_a_pair_stay_within_gss(own: int, other: int, gss: int) -> None:
     scores = {"guest": guess(1000.0, own), "host": guess(1000.0, other)}
-    decision = beside(waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT), predictions=scores, gss=gss)
+    decision = beside(GUEST, HOST, predictions=scores, gss=gss)
     assert isinstance(decision, Start) == (gss > 0 and own + other <= gss)
 
 
@@ -102,81 +88,64 @@ def test_L9_the_same_speeds_part_the_classes_of_both_models() -> None:
 
 def test_L11_gss_is_two_by_default() -> None:
     scores = {"guest": guess(1000.0, JUMBO), "host": guess(1000.0, TINY)}
-    assert isinstance(
-        beside(waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT), predictions=scores), Start
-    )
+    assert isinstance(beside(GUEST, HOST, predictions=scores), Start)
 
 
 def test_L17_gss_zero_turns_sharing_off_and_the_reason_says_so() -> None:
-    decision = beside(waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT), gss=0)
-    assert isinstance(decision, Hold)
-    assert reason(decision, Shareable).gss == 0
+    assert reason(beside(GUEST, HOST, gss=0), Shareable, Hold).gss == 0
 
 
 def test_L11_the_refusal_names_both_scores() -> None:
     scores = {"guest": guess(1000.0, JUMBO), "host": guess(1000.0, MEDIUM)}
-    decision = beside(waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT), predictions=scores)
-    assert reason(decision, ShareScores) == ShareScores(JUMBO, MEDIUM, 2)
+    assert reason(beside(GUEST, HOST, predictions=scores), ShareScores) == ShareScores(JUMBO, MEDIUM, 2)
 
 
 @pytest.mark.parametrize(("mib", "fits"), [(20000.0, True), (20575.0, True), (20576.0, False), (90000.0, False)])
 def test_L12_the_memory_of_a_pair_fits_on_the_gpu(mib: float, fits: bool) -> None:
-    decision = beside(waits("guest", profile=replace(LIGHT, gpu_mem_mib=mib)), runs("host", "n1:0", profile=LIGHT))
+    decision = beside(waits("guest", profile=replace(LIGHT, gpu_mem_mib=mib)), HOST)
     assert isinstance(decision, Start) == fits
     assert reason(decision, GpuMemory) == GpuMemory("host", mib, 4000.0, 24576)
 
 
 def test_L12_the_memory_is_that_of_the_node_at_hand() -> None:
     small = (Node("n1", 1, gpu_mem_mib=7000),)
-    assert isinstance(
-        beside(waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT), machines=small), Hold
-    )
+    assert isinstance(beside(GUEST, HOST, machines=small), Hold)
 
 
 def test_L13_only_jobs_of_the_same_gpu_demand_share() -> None:
-    decision = beside(waits("guest", profile=LIGHT), runs("host", "n1:0-1", profile=LIGHT), machines=nodes(1, 2))
-    assert isinstance(decision, Hold)
-    assert reason(decision, SameGpus) == SameGpus(1, 0)
+    decision = beside(GUEST, runs("host", "n1:0-1", profile=LIGHT), machines=nodes(1, 2))
+    assert reason(decision, SameGpus, Hold) == SameGpus(1, 0)
 
 
 def test_L14_two_jobs_a_gpu_and_no_third() -> None:
-    pair = (
-        runs("a", "n1:0", profile=LIGHT, partner="b"),
-        runs("b", "n1:0", profile=LIGHT, partner="a"),
-    )
-    assert isinstance(beside(waits("guest", profile=LIGHT), *pair), Hold)
+    pair = (runs("a", "n1:0", profile=LIGHT, partner="b"), runs("b", "n1:0", profile=LIGHT, partner="a"))
+    assert isinstance(beside(GUEST, *pair), Hold)
 
 
 def test_L14_two_guests_of_one_plan_do_not_join_the_same_host() -> None:
     guests = [waits("g1", profile=LIGHT), waits("g2", profile=LIGHT)]
-    plan = decide("lucid", snap(0.0, part(ONE_GPU, guests, [runs("host", "n1:0", profile=LIGHT)])))
+    plan = decide("lucid", snap(0.0, part(ONE_GPU, guests, [HOST])))
     assert [type(plan.decisions[g]) for g in ("g1", "g2")] == [Start, Hold]
 
 
 def test_a_job_that_starts_in_this_plan_may_be_joined_in_it() -> None:
     plan = decide("lucid", snap(0.0, part(ONE_GPU, [waits("g1", profile=LIGHT), waits("g2", profile=LIGHT)])))
-    second = plan.decisions["g2"]
-    assert isinstance(second, Start)
-    assert second.beside == "g1"
+    assert plan.decisions["g2"].beside == "g1"
     assert [a.job_id for a in plan.actions] == ["g1", "g2"]
 
 
 def test_L15_an_unstable_job_does_not_join() -> None:
-    decision = beside(waits("guest", profile=replace(LIGHT, unstable=True)), runs("host", "n1:0", profile=LIGHT))
-    assert isinstance(decision, Hold)
-    assert reason(decision, Stable).job == "guest"
+    assert reason(beside(waits("guest", profile=replace(LIGHT, unstable=True)), HOST), Stable, Hold).job == "guest"
 
 
 def test_L15_an_unstable_job_is_not_joined() -> None:
-    host = runs("host", "n1:0", profile=replace(LIGHT, unstable=True))
-    assert isinstance(beside(waits("guest", profile=LIGHT), host), Hold)
+    assert isinstance(beside(GUEST, runs("host", "n1:0", profile=replace(LIGHT, unstable=True))), Hold)
 
 
 def test_the_reason_of_an_unstable_job_names_that_job() -> None:
     shaky = replace(LIGHT, unstable=True)
     plan = decide(
-        "lucid",
-        snap(0.0, part(ONE_GPU, [waits("a", profile=shaky), waits("b", profile=shaky)], [runs("r", "n1:0")])),
+        "lucid", snap(0.0, part(ONE_GPU, [waits("a", profile=shaky), waits("b", profile=shaky)], [runs("r", "n1:0")]))
     )
     assert [reason(plan.decisions[j], Stable).job for j in "ab"] == ["a", "b"]
 
@@ -200,7 +169,6 @@ def test_L15_the_unstable_job_of_a_pair_leaves(order: int) -> None:
     plan = pair_plan(pair[order], pair[1 - order])
     assert [a.job_id for a in plan.actions] == ["b"]
     decision = plan.decisions["b"]
-    assert isinstance(decision, Requeue)
     assert decision.part
     assert reason(decision, Stable) == Stable("b", True)
 
@@ -220,7 +188,6 @@ def test_a_pair_measured_slower_than_the_bound_is_parted_and_the_later_one_leave
         plan = pair_plan(seen("a", "b", speeds[0]), seen("b", "a", speeds[1], start_s=50.0))
         assert [a.job_id for a in plan.actions] == ["b"]
         decision = plan.decisions["b"]
-        assert isinstance(decision, Requeue)
         assert decision.part
         slow, other = ("a", "b") if speeds[0] < 0.5 else ("b", "a")
         assert reason(decision, SeenSpeed) == SeenSpeed(slow, other, 0.45, 0.5)
@@ -242,7 +209,6 @@ def growing(mib: float) -> Running:
 
 def test_a_job_whose_memory_is_told_to_leave_its_partner_no_room_leaves() -> None:
     other = member("a", "b")
-    assert other.profile is not None
     room = 24576 - other.profile.gpu_mem_mib
     plan = pair_plan(other, growing(room + 1))
     assert [a.job_id for a in plan.actions] == ["b"]
@@ -275,27 +241,25 @@ def test_L15_the_plan_is_made_again_shortly_after_a_parting() -> None:
 
 
 def test_L15_a_parted_job_never_joins_again() -> None:
-    decision = beside(waits("guest", profile=LIGHT, alone=True), runs("host", "n1:0", profile=LIGHT))
+    decision = beside(waits("guest", profile=LIGHT, alone=True), HOST)
     assert reason(decision, UserAllows) == UserAllows(True, True)
     assert isinstance(decision, Hold)
 
 
 def test_L15_a_parted_job_is_never_joined_again() -> None:
-    assert isinstance(beside(waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT, alone=True)), Hold)
+    assert isinstance(beside(GUEST, runs("host", "n1:0", profile=LIGHT, alone=True)), Hold)
 
 
 def test_L15_a_parted_job_that_starts_in_this_plan_is_not_joined_in_it() -> None:
     jobs = [waits("first", profile=LIGHT, alone=True), waits("second", profile=LIGHT)]
-    plan = decide("lucid", snap(0.0, part(ONE_GPU, jobs)))
-    assert isinstance(plan.decisions["second"], Hold)
+    assert isinstance(decide("lucid", snap(0.0, part(ONE_GPU, jobs))).decisions["second"], Hold)
 
 
 def test_L16_distributed_jobs_are_never_packed() -> None:
     host = runs("host", "n1:0 n2:0", profile=LIGHT)
     snapshot = snap(0.0, part(nodes(2, 1), [waits("guest", 2, profile=LIGHT)], [host]))
     decision = decide("lucid", snapshot, reservation={"enabled": False}).decisions["guest"]
-    assert isinstance(decision, Hold)
-    assert reason(decision, DistributedAlone) == DistributedAlone(2, 1)
+    assert reason(decision, DistributedAlone, Hold) == DistributedAlone(2, 1)
 
 
 def test_L16_a_job_spread_over_nodes_is_not_joined_by_one_that_is_not() -> None:
@@ -305,23 +269,20 @@ def test_L16_a_job_spread_over_nodes_is_not_joined_by_one_that_is_not() -> None:
 
 
 def test_unshareable_jobs_keep_their_gpus_to_themselves() -> None:
-    host = runs("host", "n1:0", profile=LIGHT)
-    decision = beside(waits("guest", profile=LIGHT, shareable=False), host)
+    decision = beside(waits("guest", profile=LIGHT, shareable=False), HOST)
     assert reason(decision, UserAllows) == UserAllows(False, False)
-    closed = runs("host", "n1:0", profile=LIGHT, job={"shareable": False})
-    assert isinstance(beside(waits("guest", profile=LIGHT), closed), Hold)
+    assert isinstance(beside(GUEST, runs("host", "n1:0", profile=LIGHT, job={"shareable": False})), Hold)
 
 
 def test_unmeasured_jobs_are_not_packed() -> None:
-    decision = beside(waits("guest"), runs("host", "n1:0", profile=LIGHT))
-    assert reason(decision, NotMeasured) == NotMeasured(False)
-    assert isinstance(beside(waits("guest", profile=LIGHT), runs("host", "n1:0")), Hold)
+    assert reason(beside(waits("guest"), HOST), NotMeasured) == NotMeasured(False)
+    assert isinstance(beside(GUEST, runs("host", "n1:0")), Hold)
 
 
 def test_nobody_joins_a_job_on_a_node_that_is_going_down() -> None:
     machines = (Node("n1", 1, available=False), Node("n2", 1))
-    hosts = (runs("host", "n1:0", profile=LIGHT), runs("other", "n2:0"))
-    assert isinstance(beside(waits("guest", profile=LIGHT), *hosts, machines=machines), Hold)
+    hosts = (HOST, runs("other", "n2:0"))
+    assert isinstance(beside(GUEST, *hosts, machines=machines), Hold)
 
 
 def test_a_pair_stays_within_cpus_and_host_memory() -> None:
@@ -330,8 +291,7 @@ def test_a_pair_stays_within_cpus_and_host_memory() -> None:
     assert isinstance(beside(waits("g", profile=LIGHT, cpus=2, mem_mib=4000), host, machines=machines), Start)
     for rest in ({"cpus": 3}, {"mem_mib": 4001}):
         decision = beside(waits("g", profile=LIGHT, **rest), host, machines=machines)
-        assert isinstance(decision, Hold)
-        assert not reason(decision, HostFits)
+        assert not reason(decision, HostFits, Hold)
 
 
 def test_L18_smallest_estimate_times_gpus_first() -> None:
@@ -350,30 +310,26 @@ def test_L18_a_job_that_finds_no_place_lets_the_next_one_try() -> None:
 
 
 def test_L19_a_pair_comes_before_a_free_gpu() -> None:
-    decision = beside(waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT), machines=nodes(1, 2))
-    assert isinstance(decision, Start)
-    assert decision.beside == "host"
+    assert beside(GUEST, HOST, machines=nodes(1, 2)).beside == "host"
 
 
 def test_L19_without_a_partner_the_job_starts_alone() -> None:
-    decision = beside(waits("guest", profile=LIGHT), runs("host", "n1:0"), machines=nodes(1, 2))
-    assert isinstance(decision, Start)
+    decision = beside(GUEST, runs("host", "n1:0"), machines=nodes(1, 2))
     assert (decision.beside, decision.placement) == (None, at("n1:1"))
 
 
 @pytest.mark.parametrize(("now_s", "packs"), [(0.0, True), (700.0, True), (701.0, False), (999.0, False)])
 def test_L19_a_partner_that_is_nearly_done_is_avoided(now_s: float, packs: bool) -> None:
-    decision = beside(waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT), now_s=now_s)
+    decision = beside(GUEST, HOST, now_s=now_s)
     assert isinstance(decision, Start) == packs
     assert reason(decision, PartnerOutlasts).remaining_s == 1000.0 - now_s
 
 
 def test_L19_a_partner_that_outlived_its_estimate_is_expected_to_go_on() -> None:
-    guest, host = waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT)
-    held = decide("lucid", snap(900.0, part(ONE_GPU, [guest], [host])))
+    held = decide("lucid", snap(900.0, part(ONE_GPU, [GUEST], [HOST])))
     assert not held.actions
     assert held.wake_s == 1000.0, "the plan is to be looked at again when the estimate is over"
-    assert decide("lucid", snap(1000.0, part(ONE_GPU, [guest], [host]))).actions
+    assert decide("lucid", snap(1000.0, part(ONE_GPU, [GUEST], [HOST]))).actions
 
 
 def speeds(a: JobProfile, b: JobProfile) -> tuple[float, float]:
@@ -398,7 +354,6 @@ def test_L19_the_partner_is_the_best_or_the_first(partner: str, chosen: str) -> 
         partner=partner,
         least_pair_speed=0.5,
     )
-    assert isinstance(decision, Start)
     assert decision.beside == chosen
 
 
@@ -414,7 +369,7 @@ def test_L19_the_best_partner_is_best_of_all_that_qualify() -> None:
 @pytest.mark.parametrize(("own", "other", "packs"), [(0.85, 0.85, True), (0.84, 1.0, False), (1.0, 0.84, False)])
 def test_a_pair_in_which_either_is_slowed_too_much_is_refused(own: float, other: float, packs: bool) -> None:
     predictor = FixedPredictor(speed=lambda a, b: (own, other))
-    decision = beside(waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT), predictor=predictor)
+    decision = beside(GUEST, HOST, predictor=predictor)
     assert isinstance(decision, Start) == packs
     assert reason(decision, PairSpeed).floor == 0.85
 
@@ -426,7 +381,7 @@ def test_who_would_wait_takes_a_slower_partner_where_that_is_allowed(
     free: int, lower: float | None, packs: bool
 ) -> None:
     predictor = FixedPredictor(speed=lambda a, b: (0.74, 0.8))
-    guest, host = waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT)
+    guest, host = GUEST, HOST
     decision = beside(guest, host, machines=nodes(1, 1 + free), predictor=predictor, waiting_pair_speed=lower)
     assert isinstance(decision, Start) == (packs or bool(free))
     assert (isinstance(decision, Start) and decision.beside == "host") == packs
@@ -435,11 +390,10 @@ def test_who_would_wait_takes_a_slower_partner_where_that_is_allowed(
 
 
 def test_a_fast_partner_is_still_preferred_to_free_gpus_and_these_to_a_slow_one() -> None:
-    guest, host = waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT)
+    guest, host = GUEST, HOST
     for speed, chosen in ((0.9, "host"), (0.8, None)):
         predictor = FixedPredictor(speed=lambda a, b, speed=speed: (speed, speed))  # type: ignore[misc]
         decision = beside(guest, host, machines=nodes(1, 2), predictor=predictor, waiting_pair_speed=0.6)
-        assert isinstance(decision, Start)
         assert decision.beside == chosen
 
 
@@ -453,10 +407,9 @@ def test_a_heavy_job_that_is_refused_does_not_hold_back_a_light_one_of_its_shape
 
 
 def test_a_job_of_much_memory_that_is_refused_does_not_hold_back_one_of_little() -> None:
-    host = runs("host", "n1:0", profile=LIGHT)
+    host = HOST
     jobs = [waits("much", profile=replace(LIGHT, gpu_mem_mib=23000.0)), waits("little", profile=LIGHT)]
-    plan = decide("lucid", snap(0.0, part(ONE_GPU, jobs, [host])))
-    assert isinstance(plan.decisions["little"], Start)
+    assert isinstance(decide("lucid", snap(0.0, part(ONE_GPU, jobs, [host]))).decisions["little"], Start)
 
 
 def test_one_hold_stands_for_all_jobs_that_wait_for_the_same_reason() -> None:
@@ -468,14 +421,14 @@ def test_one_hold_stands_for_all_jobs_that_wait_for_the_same_reason() -> None:
 @pytest.mark.parametrize(("estimate_s", "packs"), [(2000.0, True), (2001.0, False)])
 def test_L30_a_guest_of_much_higher_value_than_its_partner_may_be_refused(estimate_s: float, packs: bool) -> None:
     predictions = {"guest": guess(estimate_s, 0), "host": guess(1000.0, 0)}
-    guest, host = waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT)
+    guest, host = GUEST, HOST
     decision = beside(guest, host, predictions=predictions, priority_ratio=2.0)
     assert isinstance(decision, Start) == packs
     assert bool(reason(decision, PartnerLeaves)) == packs
 
 
 def test_every_reason_of_a_pair_holds() -> None:
-    decision = beside(waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT))
+    decision = beside(GUEST, HOST)
     assert {"Priority", "SameGpus", "ShareScores", "GpuMemory", "PartnerOutlasts", "BestPartner"} <= set(
         kinds(decision)
     )

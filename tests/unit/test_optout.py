@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from test_slurm_cluster import Scene, known
 
 from lucid.adapters.slurm.waits import FAR_S
 from lucid.config import Mode
+from scenes.slurm import Scene
 
 MINE = "lucid:vc=vc;held=1;v=2"
 OPAQUE = "lucid:vc=vc;held=1;skip=interactive;v=2"
@@ -47,7 +47,7 @@ def test_no_job_is_let_go_before_one_that_was_held_earlier_and_asks_for_no_more(
     assert waiting(stage) == ["1", "2"]
     assert stage.mend() == []
     assert "no job held before it" in stage.cluster.aside()["3"]
-    known(stage, "2")
+    stage.known("2")
     stage.start("2", "n1:0")
     (said,) = stage.mend()
     assert said.startswith("job 3: let go at its turn as its user wrote it")
@@ -137,7 +137,7 @@ def test_who_joined_the_queue_late_is_behind_first_and_then_an_ordinary_job(stag
     stage.slurm.submit("4", "vc", 1, mark=MINE)
     assert waiting(stage) == ["1", "2", "4"]
     assert "joined the queue late" in stage.cluster.aside()["3"]
-    known(stage, "1")
+    stage.known("1")
     assert stage.start("1", "n1:0") is None
     assert waiting(stage) == ["2", "3", "4"]
     free = Scene(optout="free")
@@ -158,7 +158,7 @@ def test_a_begin_time_keeps_a_job_out_of_the_queue_until_it_has_come(stage: Scen
     (entry,) = stage.look().pending
     assert entry.since_s == 1000.0, "its wait begins then"
     assert held(stage, "1") == [True]
-    known(stage, "1")
+    stage.known("1")
     assert stage.start("1", "n1:0") is None
     assert stage.slurm.records["1"].state == "RUNNING"
 
@@ -189,7 +189,7 @@ def test_a_job_queues_once_slurm_has_ended_its_dependency(stage: Scene, begin_s:
     stage.mend()
     (entry,) = stage.look().pending
     assert entry.since_s == max(300.0, begin_s)
-    known(stage, "1")
+    stage.known("1")
     assert stage.start("1", "n1:0") is None
     assert stage.slurm.records["1"].state == "RUNNING"
 

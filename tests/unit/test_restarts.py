@@ -6,28 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from builders import (
-    HEAVY,
-    LIGHT,
-    VC,
-    FixedPredictor,
-    a_cluster,
-    a_job,
-    a_trace,
-    at,
-    by,
-    guess,
-    kinds,
-    nodes,
-    part,
-    policy,
-    reason,
-    replay,
-    runs,
-    settings,
-    snap,
-    waits,
-)
 from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.adapters.store.snapshot_json import decision_to_dict
 from lucid.config import LIVE_DEFAULTS, ProfilingSettings, Settings, settings_from, with_defaults
@@ -44,6 +22,9 @@ from lucid.models.packing.likeness import LikeProfiles
 from lucid.orchestrator.check import SafetyCheck
 from lucid.profiler.stage import goes_through_profiling
 from lucid.simulator.cluster import PROFILING
+from scenes.jobs import HEAVY, LIGHT, VC, a_job, at, by, nodes, runs, waits
+from scenes.plans import FixedPredictor, guess, kinds, part, policy, reason, settings, snap
+from scenes.replays import a_cluster, a_trace, replay
 
 SHAKY = replace(LIGHT, unstable=True)
 
@@ -116,7 +97,6 @@ def test_a_job_that_nobody_measured_starts_in_its_own_vc_in_slots_in_one_cycle()
 def test_who_starts_in_slots(entry: Pending, score: int | None, gss: int, slots: bool) -> None:
     snapshot = snap(0.0, part(nodes(2, 1), [entry]), predictions={"j": guess(1000.0, score)})
     made = policy("lucid", packing={"gss": gss}, profiling={"enabled": False}).plan(snapshot).decision_of("j")
-    assert isinstance(made, Start)
     assert made.slots is slots
     assert bool(reason(made, InSlots)) is slots
 
@@ -141,8 +121,7 @@ def test_who_finds_no_place_at_home_starts_on_a_profiling_node_the_shortest_firs
     ],
 )
 def test_who_stays_at_home_all_the_same(entry: Pending, why: str) -> None:
-    made = plan_of(scene([entry], [HOST], late=21601.0))
-    assert not made.actions, why
+    assert not plan_of(scene([entry], [HOST], late=21601.0)).actions, why
 
 
 def test_profiling_nodes_take_in_nobody_from_where_lucid_only_watches() -> None:
@@ -159,15 +138,13 @@ def test_where_restarts_are_allowed_nothing_overflows() -> None:
 @pytest.mark.parametrize(("asked", "ends"), [(False, Keep), (True, Release)])
 def test_after_t_prof_who_may_not_be_started_over_carries_on(asked: bool, ends: type) -> None:
     entry = runs("j", "p1:0", stage=Stage.PROFILE, job={"restart_asked": asked})
-    made = plan_of(scene([], lent=[entry], now_s=80.0))
-    assert isinstance(made.decision_of("j"), ends)
+    assert isinstance(plan_of(scene([], lent=[entry], now_s=80.0)).decision_of("j"), ends)
     assert isinstance(plan_of(scene([], lent=[entry], now_s=80.0), "never").decision_of("j"), Keep)
 
 
 def test_a_replay_runs_each_job_once_and_joins_those_measured_in_place() -> None:
     trace = a_trace(
-        by("host", duration_s=2000.0, profile=LIGHT),
-        by("guest", duration_s=500.0, submit_s=100.0, profile=LIGHT),
+        by("host", duration_s=2000.0, profile=LIGHT), by("guest", duration_s=500.0, submit_s=100.0, profile=LIGHT)
     )
     found, tape = replay(
         "lucid", trace, {VC: nodes(1, 1)}, profiling_nodes=nodes(1, 1, prefix="p"), profiling={"restarts": "asked"}
@@ -246,9 +223,7 @@ def test_a_pair_that_cannot_be_parted_is_made_only_where_it_can_cost_little() ->
     assert not harm
     assert (harm.worst, harm.own) == (pytest.approx(0.72), pytest.approx(0.28))
     assert isinstance(beside("asked", 0.87, {"restart_asked": True}), Start), "then it can be parted"
-    made = beside("asked", 0.95)
-    assert isinstance(made, Start)
-    assert reason(made, PairHarm)
+    assert reason(beside("asked", 0.95), PairHarm, Start)
     assert isinstance(beside("asked", 0.87, unparted_harm=0.5), Start)
 
 

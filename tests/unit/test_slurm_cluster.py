@@ -4,107 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from builders import HEAVY, LIGHT, at
-from fake_slurm import FakeSampler, FakeSlurm, fake_node, unsealed
+from fake_slurm import fake_node, unsealed
 from lucid.adapters.slurm.client import Changes
-from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.request import Request
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import DaemonSettings, Mode, SlurmSettings
-from lucid.core.decision import Action, Keep, Release, Requeue, Start
-from lucid.core.job import Job, Stage
+from lucid.config import Mode
+from lucid.core.decision import Action, Release, Requeue, Start
+from lucid.core.job import Stage
 from lucid.core.placement import mask_of
-from lucid.core.reason import FairOrder, PairSpeed
-from lucid.core.snapshot import Partition
+from lucid.core.reason import PairSpeed
 from lucid.errors import ClusterUnavailable
-
-WHY = (FairOrder(0.0),)
-
-
-class Scene:
-    """One VC with nodes n1 and n2, a profiling partition with p1; jobs measured light may be joined."""
-
-    def __init__(
-        self, mps: bool = True, optout: Literal["free", "behind", "refused"] = "behind", **settings: Any
-    ) -> None:
-        self.mps = mps
-        self.optout = optout
-        self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")])
-        self.store = SqliteStore(IN_MEMORY)
-        lease = self.store.take_lease("me", 0.0, 1e9)
-        assert lease is not None
-        self.token = lease.token
-        self.modes = {"vc": Mode.PACK}
-        self.new: set[str] = set()
-        self.sampler = FakeSampler(self.slurm, {})
-        self.settings = SlurmSettings(**settings)
-        self.cluster = self.restart()
-
-    def restart(self) -> SlurmCluster:
-        """A new daemon on the same store and Slurm."""
-        self.cluster = SlurmCluster(
-            self.slurm, self.store, self.sampler, self.slurm, self.settings,
-            DaemonSettings(
-                partitions={"vc": Mode.PACK}, profiling_partition="prof", mps=self.mps, optout=self.optout
-            ),
-            lambda: self.modes, self.profiled, self.token,
-        )  # fmt: skip
-        return self.cluster
-
-    def profiled(self, job: Job) -> bool:
-        """Jobs that the test named go through profiling first."""
-        return job.id in self.new
-
-    def look(self, name: str = "vc") -> Partition:
-        return self.cluster.observe().partitions[name]
-
-    def do(self, job_id: str, decision: Start | Requeue | Release | Keep, room: str = "vc") -> str | None:
-        self.cluster.observe()
-        (done,) = self.cluster.apply([Action(job_id, room, decision)])
-        return done.refused
-
-    def start(self, job_id: str, where: str, beside: str | None = None, room: str = "vc") -> str | None:
-        self.cluster.observe()
-        return self.do(job_id, self.decided(job_id, where, beside, room), room)
-
-    def decided(self, job_id: str, where: str, beside: str | None = None, room: str = "vc") -> Start:
-        """In slots where the policy would say so: on one node of its VC, willing, and measured light."""
-        parts = self.cluster.observe().partitions.values()
-        found = [entry for part in parts for entry in part.pending if entry.job.id == job_id]
-        slots = (
-            room == "vc"
-            and len(at(where)) == 1
-            and any(entry.profile is LIGHT and entry.job.shareable and not entry.alone for entry in found)
-        )
-        return Start(at(where), WHY, beside, slots=slots or beside is not None)
-
-    def measured(self, name: str, gpus: int = 1, **rest: Any) -> None:
-        """A waiting job with a profile of its own."""
-        self.slurm.submit(name, "vc", gpus, **rest)
-        self.sampler.profiles[name] = LIGHT
-
-    def mend(self) -> list[str]:
-        self.cluster.observe()
-        return self.cluster.heal()
-
-    def request(self, job_id: str) -> Request:
-        return self.slurm.records[job_id].request
+from scenes.slurm import WHY, Scene
 
 
 @pytest.fixture
 def stage() -> Scene:
     return Scene()
-
-
-def known(stage: Scene, *names: str) -> None:
-    """Puts profiles on record before the jobs run."""
-    for name in names:
-        stage.cluster.known.set(name, LIGHT)
 
 
 def test_a_job_that_nobody_may_join_runs_exactly_as_its_user_wrote_it(stage: Scene) -> None:
@@ -116,8 +35,7 @@ def test_a_job_that_nobody_may_join_runs_exactly_as_its_user_wrote_it(stage: Sce
 
 
 def test_a_light_job_starts_in_slots_of_exactly_the_chosen_gpus(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 2, request=Request(tres_per_job="gres/gpu:2", tres_per_task="cpu=2"))
-    known(stage, "1")
+    stage.jobs("1", 2, request=Request(tres_per_job="gres/gpu:2", tres_per_task="cpu=2"), light=True)
     assert stage.start("1", "n2:1,3") is None
     assert stage.request("1") == Request("gres/shard:g1:1,gres/shard:g3:1", "", "", "cpu=2", "n2")
     (entry,) = stage.look().running
@@ -129,9 +47,7 @@ def extra(stage: Scene, job_id: str) -> str:
 
 
 def test_the_prolog_is_told_of_the_gpus_the_fence_and_the_speed_of_a_job_in_slots(stage: Scene) -> None:
-    for name in ("1", "2"):
-        stage.slurm.submit(name, "vc", 2)
-    known(stage, "1", "2")
+    stage.jobs("1 2", 2, light=True)
     stage.start("1", "n2:1,3")
     fence = f"lucid-mem={ceil(LIGHT.gpu_mem_mib * 1.1) + 512}"
     plain, _, seal = extra(stage, "1").partition(";lucid-seal=")
@@ -147,16 +63,14 @@ def test_a_seal_is_of_one_start(stage: Scene) -> None:
     pair(stage)
     assert stage.do("2", Requeue(WHY, part=True)) is None
     stage.mend()
-    stage.slurm.submit("3", "vc", 1)
-    known(stage, "3")
+    stage.jobs("3", light=True)
     stage.slurm._set("3", restarts=4, extra="lucid-gpus=0;lucid-seal=MUNGE:b2xk:")
     assert stage.start("3", "n1:0") is None
     assert unsealed(extra(stage, "3")).startswith("lucid 1 job=3 restarts=4 node=n1 gpus=0 ")
 
 
 def test_a_task_of_an_array_is_sealed_by_the_number_that_it_gets_when_it_is_changed(stage: Scene) -> None:
-    stage.slurm.submit("70_3", "vc", 1, number=70)
-    known(stage, "70_3")
+    stage.jobs("70_3", number=70, light=True)
     apart = stage.slurm.update
 
     def update(job_id: str, changes: Changes) -> None:
@@ -170,8 +84,7 @@ def test_a_task_of_an_array_is_sealed_by_the_number_that_it_gets_when_it_is_chan
 
 def test_without_munge_a_job_starts_without_mps_and_says_so(stage: Scene) -> None:
     stage.slurm.no_munge = "munge cannot be run (No such file or directory)"
-    stage.slurm.submit("1", "vc", 1)
-    known(stage, "1")
+    stage.jobs("1", light=True)
     assert stage.start("1", "n1:0") is None
     assert (stage.request("1").shards, extra(stage, "1")) == (True, "")
     detail = stage.store.actions("1")[-1].detail
@@ -190,8 +103,7 @@ def test_on_whole_gpus_again_the_prolog_is_told_nothing(stage: Scene) -> None:
 
 
 def test_a_users_own_extra_stays_and_the_action_says_that_there_is_no_mps(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, extra="rack=7; $(id)")
-    known(stage, "1")
+    stage.jobs("1", extra="rack=7; $(id)", light=True)
     stage.start("1", "n1:0")
     assert (stage.request("1").shards, extra(stage, "1")) == (True, "rack=7; $(id)")
     assert (
@@ -205,23 +117,19 @@ def test_a_users_own_extra_stays_and_the_action_says_that_there_is_no_mps(stage:
 
 def test_where_there_is_no_mps_nothing_is_written_into_extra() -> None:
     stage = Scene(mps=False)
-    stage.slurm.submit("1", "vc", 1)
-    known(stage, "1")
+    stage.jobs("1", light=True)
     stage.start("1", "n1:0")
     assert (stage.request("1").shards, extra(stage, "1")) == (True, "")
 
 
 def test_per_task_requests_lose_only_their_gpus(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 2, request=Request(tres_per_task="cpu=2,gres/gpu=1"))
-    known(stage, "1")
+    stage.jobs("1", 2, request=Request(tres_per_task="cpu=2,gres/gpu=1"), light=True)
     stage.start("1", "n1:0-1")
     assert stage.request("1").tres_per_task == "cpu=2"
 
 
 def pair(stage: Scene) -> None:
-    for name in ("1", "2"):
-        stage.slurm.submit(name, "vc", 1)
-    known(stage, "1", "2")
+    stage.jobs("1 2", light=True)
     assert stage.start("1", "n1:2") is None
     assert stage.start("2", "n1:2", "1") is None
 
@@ -277,9 +185,8 @@ def test_a_start_that_does_not_come_about_is_taken_back(stage: Scene) -> None:
 
 
 def test_slots_and_whole_gpus_do_not_start_on_a_node_at_the_same_moment(stage: Scene) -> None:
-    for name in ("1", "2", "3"):
-        stage.slurm.submit(name, "vc", 1)
-    known(stage, "2")
+    stage.jobs("1 2 3")
+    stage.known("2")
     stage.cluster.observe()
     stage.slurm._schedule = lambda: None  # type: ignore[method-assign]
     starts = [Action(n, "vc", stage.decided(n, f"n1:{n}")) for n in ("1", "2", "3")]
@@ -414,14 +321,12 @@ def test_no_more_is_written_in_a_cycle_than_allowed() -> None:
     assert [item.refused is None for item in done] == [True, True, *[False] * 6]
     assert len(stage.slurm.writes) <= 6
     stage.cluster.observe()
-    done = stage.cluster.apply([item.action for item in done if item.refused])
-    assert done[0].refused is None
+    assert stage.cluster.apply([item.action for item in done if item.refused])[0].refused is None
 
 
 def test_site_factors_are_written_when_they_change_and_taken_back(stage: Scene) -> None:
     stage.modes["vc"] = Mode.ORDER
-    for name in ("1", "2", "3"):
-        stage.slurm.submit(name, "vc", 8, held=False, mark="none")
+    stage.jobs("1 2 3", 8, held=False, mark="none")
     stage.look()
     assert stage.cluster.order({"2": 500, "3": 0}) == 1
     stage.look()
@@ -432,8 +337,7 @@ def test_site_factors_are_written_when_they_change_and_taken_back(stage: Scene) 
 
 def test_a_site_factor_that_slurm_takes_back_is_written_again_and_counted(stage: Scene) -> None:
     stage.modes["vc"] = Mode.ORDER
-    for name in ("1", "2", "3"):
-        stage.slurm.submit(name, "vc", 8, held=False, mark="none")
+    stage.jobs("1 2 3", 8, held=False, mark="none")
     stage.look()
     waiting = next(record for record in stage.slurm.records.values() if record.pending)
     assert stage.cluster.order({waiting.id: 500}) == 1
@@ -453,8 +357,7 @@ def test_a_site_factor_that_slurm_takes_back_is_written_again_and_counted(stage:
 def test_under_a_priority_plugin_without_site_factors_they_are_not_written_for_ever(stage: Scene) -> None:
     stage.modes["vc"] = Mode.ORDER
     stage.slurm.heeds_factors = False
-    for name in ("1", "2", "3"):
-        stage.slurm.submit(name, "vc", 8, held=False, mark="none")
+    stage.jobs("1 2 3", 8, held=False, mark="none")
     for _ in range(20):
         stage.look()
         stage.cluster.order({"2": 500})
@@ -466,15 +369,14 @@ def test_under_a_priority_plugin_without_site_factors_they_are_not_written_for_e
 def test_killed_at_any_write_it_goes_on_from_what_is(at_write: int, after: bool) -> None:
     """The process dies just before, or just after, each command of a start; the next daemon starts the job once."""
     stage = Scene()
-    stage.slurm.submit("1", "vc", 1)
-    known(stage, "1")
+    stage.jobs("1", light=True)
     stage.cluster.observe()
     kill(stage, at_write, after)
     with pytest.raises(KeyboardInterrupt):
         stage.cluster.apply([Action("1", "vc", stage.decided("1", "n1:3"))])
     stage.slurm.fails_at_write = lambda n: None
     stage.restart()
-    known(stage, "1")
+    stage.known("1")
     stage.mend()
     stage.slurm.advance(1.0)
     if stage.look().pending:
@@ -530,8 +432,7 @@ def kill(stage: Scene, at_write: int, after: bool) -> None:
 
 
 def test_a_slurm_that_stops_answering_ends_the_turn(stage: Scene) -> None:
-    for name in ("1", "2"):
-        stage.slurm.submit(name, "vc", 1)
+    stage.jobs("1 2")
     stage.cluster.observe()
     stage.slurm.fails_at_write = lambda n: ClusterUnavailable("gone") if n == 1 else None
     with pytest.raises(ClusterUnavailable):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from test_slurm_cluster import Scene
-
 from builders import decide, kinds
 from lucid.adapters.slurm.crowd import CROWDED
 from lucid.adapters.slurm.obstacles import NOT_IN_TIME
 from lucid.adapters.slurm.request import Request
 from lucid.core.decision import PartitionPlan
 from lucid.core.prediction import Prediction
-
-MARK = "lucid:vc=vc;held=1;v=2"
+from scenes.slurm import MINE, Scene
 
 
 def full_of_others(stage: Scene, cpus: int = 16, mem_mib: int = 1000) -> None:
@@ -45,7 +42,7 @@ def turns(stage: Scene, seconds: int) -> list[str]:
 def test_a_job_kept_from_its_cpus_by_jobs_without_gpus_gets_its_place_in_slurms_order() -> None:
     stage = Scene(start_grace_s=30.0)
     full_of_others(stage)
-    stage.slurm.submit("1", "vc", 1, mark=MARK, cpus=4)
+    stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=4)
     turns(stage, 25)
     assert stage.slurm.records["1"].held, "it may be over in a moment"
     told = turns(stage, 10)
@@ -59,8 +56,8 @@ def test_a_job_kept_from_its_cpus_by_jobs_without_gpus_gets_its_place_in_slurms_
 def test_a_job_that_waits_for_cpus_is_not_told_that_no_node_could_ever_hold_it() -> None:
     stage = Scene(start_grace_s=30.0)
     full_of_others(stage)
-    stage.slurm.submit("1", "vc", 1, mark=MARK, cpus=4)
-    stage.slurm.submit("2", "vc", 1, mark=MARK, cpus=17, submit_s=-9.0)
+    stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=4)
+    stage.slurm.submit("2", "vc", 1, mark=MINE, cpus=17, submit_s=-9.0)
     for name in ("lucid", "fifo", "backfill"):
         found = planned(stage, name)
         assert "EverFits" not in kinds(found.decisions["1"]), name
@@ -71,14 +68,14 @@ def test_a_job_that_waits_for_cpus_is_not_told_that_no_node_could_ever_hold_it()
 def test_the_last_cpu_of_a_node_is_given_once() -> None:
     stage = Scene()
     full_of_others(stage)
-    stage.slurm.submit("1", "vc", 1, mark=MARK, cpus=1)
+    stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=1)
     assert planned(stage, "lucid").actions == ()
 
 
 def test_the_same_for_memory() -> None:
     stage = Scene(start_grace_s=30.0)
     full_of_others(stage, cpus=1, mem_mib=31900)
-    stage.slurm.submit("1", "vc", 1, mark=MARK, mem_mib=500)
+    stage.slurm.submit("1", "vc", 1, mark=MINE, mem_mib=500)
     turns(stage, 40)
     assert not stage.slurm.records["1"].held
 
@@ -87,8 +84,8 @@ def test_they_go_in_the_order_in_which_they_were_held() -> None:
     stage = Scene(start_grace_s=30.0)
     full_of_others(stage)
     stage.slurm.limits = lambda job: "Resources" if job.user == "bob" else ""
-    stage.slurm.submit("2", "vc", 1, mark=MARK, cpus=4, user="bob", submit_s=-5.0)
-    stage.slurm.submit("1", "vc", 1, mark=MARK, cpus=4, user="bob", submit_s=-9.0)
+    stage.slurm.submit("2", "vc", 1, mark=MINE, cpus=4, user="bob", submit_s=-5.0)
+    stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=4, user="bob", submit_s=-9.0)
     turns(stage, 40)
     assert [stage.slurm.records[i].held for i in ("1", "2")] == [False, True]
     turns(stage, 30)
@@ -101,7 +98,7 @@ def test_who_would_not_fit_without_these_either_stays_held() -> None:
     for name in ("n1", "n2"):
         stage.slurm.submit(f"gpu-{name}", "vc", 4, mark="none", user="dan", held=False)
     assert stage.slurm.records["gpu-n2"].state == "RUNNING"
-    stage.slurm.submit("1", "vc", 1, mark=MARK, cpus=4)
+    stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=4)
     turns(stage, 100)
     assert stage.slurm.records["1"].held
 
@@ -109,7 +106,7 @@ def test_who_would_not_fit_without_these_either_stays_held() -> None:
 def test_who_finds_room_beside_them_stays_lucids() -> None:
     stage = Scene(start_grace_s=30.0)
     full_of_others(stage, cpus=12)
-    stage.slurm.submit("1", "vc", 1, mark=MARK, cpus=4)
+    stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=4)
     turns(stage, 100)
     assert stage.slurm.records["1"].held
 
@@ -117,11 +114,11 @@ def test_who_finds_room_beside_them_stays_lucids() -> None:
 def test_jobs_that_slurm_cannot_start_keep_gpus_from_others_one_at_a_time() -> None:
     stage = Scene(start_grace_s=10.0)
     stage.slurm.limits = lambda job: "Resources" if job.user == "alice" else ""
-    for i in range(1, 101):
-        stage.slurm.submit(str(i), "vc", 1, mark=MARK, user="alice")
-    stage.slurm.submit("b", "vc", 1, mark=MARK, user="bob")
+    for i in range(1, 31):
+        stage.slurm.submit(str(i), "vc", 1, mark=MINE, user="alice")
+    stage.slurm.submit("b", "vc", 1, mark=MINE, user="bob")
     tried: list[int] = []
-    for _ in range(300):
+    for _ in range(150):
         seen = stage.look()
         assert not any(entry.barred for entry in seen.pending if entry.job.user == "bob")
         free = [f"n{i // 4 + 1}:{i % 4}" for i in range(8)]
@@ -143,7 +140,7 @@ def test_one_start_that_came_late_keeps_its_users_jobs_back_for_a_while_only() -
     stuck = {"1"}
     stage.slurm.limits = lambda job: "Resources" if job.id in stuck else ""
     for i in range(1, 9):
-        stage.slurm.submit(str(i), "vc", 1, mark=MARK, user="alice")
+        stage.slurm.submit(str(i), "vc", 1, mark=MINE, user="alice")
     assert stage.start("1", "n1:0") is None
     turns(stage, 15)
     assert all(entry.barred for entry in stage.look().pending)
@@ -158,8 +155,8 @@ def test_one_start_that_came_late_keeps_its_users_jobs_back_for_a_while_only() -
 def test_small_jobs_do_not_wait_for_what_keeps_larger_ones() -> None:
     stage = Scene(start_grace_s=10.0)
     stage.slurm.limits = lambda job: "Resources" if job.id == "1" else ""
-    stage.slurm.submit("1", "vc", 4, mark=MARK, user="alice")
-    stage.slurm.submit("2", "vc", 1, mark=MARK, user="alice")
+    stage.slurm.submit("1", "vc", 4, mark=MINE, user="alice")
+    stage.slurm.submit("2", "vc", 1, mark=MINE, user="alice")
     assert stage.start("1", "n1:0,1,2,3") is None
     turns(stage, 15)
     assert [entry.job.id for entry in stage.look().pending if not entry.barred] == ["2"]

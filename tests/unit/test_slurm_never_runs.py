@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from test_slurm_cluster import Scene
 
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.core.snapshot import Partition
+from scenes.slurm import MINE, Scene
 
 NEVER = "BadConstraints"
 
@@ -71,7 +71,7 @@ def test_what_could_not_run_for_a_while_runs_once_it_can(site: Site) -> None:
 
 
 def test_an_ordinary_job_that_never_runs_is_given_up_and_tried_again_at_growing_pauses(site: Site) -> None:
-    site.slurm.submit("1", "vc", 1, mark="lucid:vc=vc;held=1;v=2")
+    site.slurm.submit("1", "vc", 1, mark=MINE)
     starts = 0
     for _ in range(3600):
         seen = site.look()

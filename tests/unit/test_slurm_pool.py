@@ -96,8 +96,7 @@ class Lenders:
         return {r.id: (r.partition, r.placement[0].node) for r in found if r.state == "RUNNING"}
 
     def ctl(self, *words: str) -> str:
-        done = CliRunner().invoke(lucidctl, [*words, "--config", str(self.folder / "lucid.toml")])
-        return done.output
+        return CliRunner().invoke(lucidctl, [*words, "--config", str(self.folder / "lucid.toml")]).output
 
 
 def quota_of_slurm(slurm: FakeSlurm) -> None:
@@ -291,19 +290,15 @@ def test_a_guest_on_gpus_of_another_vc_starts_in_the_pools_partition_in_slots(tm
 def test_the_heartbeat_names_the_pools_partition(tmp_path: Path) -> None:
     site = Lenders(tmp_path, own_nodes())
     site.turns(1.0)
-    beat = read_heartbeat(tmp_path / "run/heartbeat")
-    assert beat is not None
-    assert beat.pool == "over"
+    assert read_heartbeat(tmp_path / "run/heartbeat").pool == "over"
 
 
 def test_in_which_partition_a_start_goes() -> None:
     settings, within = PoolSettings(**POOL), (Quota("a", 2, 0, 4),)  # type: ignore[arg-type]
     pool = pool_of(settings, PACK, own_nodes())
-    assert pool is not None
     assert pool.start_in("a", Start(at("n1:0"), ())) == "a", "no QOS stops it on its own nodes"
     assert pool.start_in("a", Start(at("n2:0"), within)) == "over"
     pool = pool_of(settings, PACK, common_nodes())
-    assert pool is not None
     assert pool.start_in("a", Start(at("n2:0"), within)) == "a"
     assert pool.start_in("a", Start(at("n2:0"), (Quota("a", 2, 4, 4),))) == "over"
     assert pool.start_in("a", Start(at("n2:0"), ())) == "over", "a guest counts there, and takes no quota here"

@@ -184,9 +184,7 @@ def test_text_that_is_none_of_slurms_tells_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "document",
-    [None, [], {}, {"jobs": None}, {"jobs": [], "errors": [{"description": "no such thing"}]}],
-    ids=str,
+    "document", [None, [], {}, {"jobs": None}, {"jobs": [], "errors": [{"description": "no such thing"}]}], ids=str
 )
 def test_what_is_no_answer_is_an_error(document: Any) -> None:
     with pytest.raises(ClusterError):

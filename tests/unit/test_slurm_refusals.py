@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from test_slurm_cluster import WHY, Scene, known
 
 from builders import at
 from fake_slurm import fake_node
@@ -13,8 +12,8 @@ from lucid.adapters.slurm.records import Request
 from lucid.config import Mode
 from lucid.core.decision import Action, Requeue, Start
 from lucid.errors import ActionRefused
+from scenes.slurm import MINE, WHY, Scene
 
-MINE = "lucid:vc=vc;held=1;v=2"
 LIMIT = "QOSMaxJobsPerUserLimit"
 
 
@@ -42,8 +41,7 @@ def barred(stage: Scene) -> dict[str, str]:
 
 def test_a_job_over_a_limit_waits_with_slurms_words_and_holds_no_gpus(stage: Scene) -> None:
     limited(stage)
-    for name in ("1", "2", "3"):
-        stage.slurm.submit(name, "vc", 1, run_s=100.0)
+    stage.jobs("1 2 3", run_s=100.0)
     assert stage.start("1", "n1:0") is None
     assert stage.start("2", "n1:1") is None
     assert [e.job.id for e in stage.look().running] == ["1"], "what Slurm bars holds nothing in the books"
@@ -71,8 +69,7 @@ def test_a_barred_job_need_not_wait_out_its_time_once_one_of_its_users_jobs_has_
 
 def test_only_one_of_many_is_tried_when_the_limit_may_have_given_way(stage: Scene) -> None:
     limited(stage)
-    for name in ("1", "2", "3", "4"):
-        stage.slurm.submit(name, "vc", 1, run_s=100.0)
+    stage.jobs("1 2 3 4", run_s=100.0)
     stage.start("1", "n1:0")
     stage.start("2", "n1:1")
     stage.mend()
@@ -114,13 +111,7 @@ def test_another_users_jobs_are_not_barred_nor_smaller_ones_by_a_limit_on_gpus(s
     stage.start("4", "n1:0-2")
     stage.mend()
     stage.slurm.submit("5", "vc", 3)
-    assert barred(stage) == {
-        "1": "QOSMaxGRESPerUser",
-        "2": "",
-        "3": "",
-        "4": "QOSMaxGRESPerUser",
-        "5": "QOSMaxGRESPerUser",
-    }
+    assert barred(stage) == {**dict.fromkeys("145", "QOSMaxGRESPerUser"), "2": "", "3": ""}
 
 
 def test_in_order_mode_slurms_own_reason_is_read_before_anything_is_planned(stage: Scene) -> None:
@@ -152,8 +143,7 @@ def test_reasons(reason: str, found: Outlook) -> None:
 
 
 def test_a_job_that_slurm_refuses_twice_is_released_as_its_user_wrote_it(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=MINE)
-    known(stage, "1")
+    stage.jobs("1", mark=MINE, light=True)
 
     def refuse(job_id: str, changes: Changes) -> None:
         if changes.tres_per_node and "shard" in changes.tres_per_node:
@@ -294,8 +284,7 @@ def test_a_job_that_its_user_requeues_and_holds_is_theirs_to_release(stage: Scen
 
 def test_a_hold_while_the_start_is_under_way_counts_and_ends_when_its_user_says_so(stage: Scene) -> None:
     stage.slurm.limits = lambda job: "Resources"
-    stage.slurm.submit("1", "vc", 1, mark=MINE)
-    known(stage, "1")
+    stage.jobs("1", mark=MINE, light=True)
     stage.start("1", "n1:0")
     stage.slurm._set("1", held=True, comment="lucid:held", reason="JobHeldUser")
     assert stage.look().running == ()
@@ -349,8 +338,7 @@ def test_uninstall_gives_a_held_job_back_without_releasing_it(stage: Scene) -> N
 
 
 def test_mending_leaves_alone_what_was_started_since_the_last_look(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=MINE)
-    known(stage, "1")
+    stage.jobs("1", mark=MINE, light=True)
     stage.cluster.observe()
     (done,) = stage.cluster.apply([Action("1", "vc", Start(at("n1:0"), WHY))])
     assert not done.refused

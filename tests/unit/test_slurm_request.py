@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from builders import LIGHT, at
-from fake_slurm import FakeSampler, FakeSlurm, fake_node
+from builders import at
 from lucid.adapters.slurm.client import Changes
-from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.records import jobs_from
 from lucid.adapters.slurm.request import (
     EXCLUSIVE,
@@ -20,12 +18,9 @@ from lucid.adapters.slurm.request import (
     per_gpu,
     whole_because,
 )
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import DaemonSettings, Mode, SlurmSettings
-from lucid.core.decision import Action, Requeue, Start
-from lucid.core.reason import FairOrder
+from lucid.core.decision import Requeue, Start
 from lucid.errors import ActionRefused
+from scenes.slurm import WHY, Scene
 
 TEXT = """\
 PartitionName=vc-a AllowGroups=ALL SelectTypeParameters=NONE JobDefaults=(null) DefMemPerNode=UNLIMITED
@@ -101,65 +96,43 @@ def test_a_job_that_stands_half_way_is_known_by_its_tag() -> None:
     assert record.request.emptied
 
 
-class Scene:
-    def __init__(self) -> None:
-        self.slurm = FakeSlurm([fake_node("n1", "vc")])
-        self.store = SqliteStore(IN_MEMORY)
-        lease = self.store.take_lease("me", 0.0, 1e9)
-        assert lease is not None
-        self.cluster = SlurmCluster(
-            self.slurm, self.store, FakeSampler(self.slurm, {}), self.slurm, SlurmSettings(),
-            DaemonSettings(partitions={"vc": Mode.PACK}, mps=False),
-            lambda: {"vc": Mode.PACK}, lambda job: False, lease.token,
-        )  # fmt: skip
+class Asked(Scene):
+    """No MPS; job 1 asks for GPUs as a test says."""
 
-    def submit(self, request: Request, cpus: int = 1, **rest: object) -> None:
+    def __init__(self, request: Request, cpus: int = 1, **rest: object) -> None:
+        super().__init__(mps=False)
         mark = "lucid:vc=vc;held=1;node=gres/gpu:2" + (";cpg=gres/gpu:3" if request.cpus_per_tres else "")
-        request = replace(request, num_cpus=cpus)
-        self.slurm.submit("1", "vc", 2, mark=mark, request=request, cpus=cpus, **rest)
-        self.cluster.known.set("1", LIGHT)
-
-    def do(self, decision: Start | Requeue) -> str | None:
-        self.cluster.observe()
-        return self.cluster.apply([Action("1", "vc", decision)])[0].refused
-
-    @property
-    def request(self) -> Request:
-        return self.slurm.records["1"].request
+        self.jobs("1", 2, light=True, mark=mark, request=replace(request, num_cpus=cpus), cpus=cpus, **rest)
 
 
 SLOTS = "gres/shard:g1:1,gres/shard:g2:1"
-START = Start(at("n1:1-2"), (FairOrder(0.0),), slots=True)
+START = Start(at("n1:1-2"), WHY, slots=True)
 
 
 def test_cpus_by_gpu_become_cpus_and_come_back_with_the_request() -> None:
-    scene = Scene()
     asked = Request("gres/gpu:2", cpus_per_tres="gres/gpu:3", mem_per_tres="gres/gpu:500")
-    scene.submit(asked, cpus=6)
-    assert scene.do(START) is None
-    assert scene.request == Request(SLOTS, req_nodes="n1")
+    scene = Asked(asked, cpus=6)
+    assert scene.do("1", START) is None
+    assert scene.request("1") == Request(SLOTS, req_nodes="n1")
     record = scene.slurm.records["1"]
     assert (record.state, record.cpus, record.mem_mib) == ("RUNNING", 6, 1000)
-    assert scene.do(Requeue((FairOrder(0.0),))) is None
+    assert scene.do("1", Requeue(WHY)) is None
     scene.slurm.advance(10)
-    scene.cluster.observe()
-    scene.cluster.heal()
-    assert scene.request == asked
+    scene.mend()
+    assert scene.request("1") == asked
 
 
 def test_job_defaults_are_said_with_the_slots() -> None:
-    scene = Scene()
+    scene = Asked(Request("gres/gpu:2"))
     scene.slurm.defaults = {"vc": JobDefaults(4, 4000)}
-    scene.submit(Request("gres/gpu:2"))
-    assert scene.do(START) is None
+    assert scene.do("1", START) is None
     record = scene.slurm.records["1"]
     assert (record.request.shards, record.cpus, record.mem_mib) == (True, 8, 8000)
 
 
 def test_killed_half_way_the_request_is_given_back() -> None:
-    scene = Scene()
     asked = Request("gres/gpu:2", cpus_per_tres="gres/gpu:3")
-    scene.submit(asked, cpus=6)
+    scene = Asked(asked, cpus=6)
     whole = scene.slurm.update
 
     def first_only(job_id: str, changes: Changes) -> None:
@@ -168,31 +141,28 @@ def test_killed_half_way_the_request_is_given_back() -> None:
         raise ActionRefused("slurmctld is gone")
 
     scene.slurm.update = first_only  # type: ignore[method-assign]
-    assert "slurmctld is gone" in str(scene.do(START))
-    assert scene.request.emptied
+    assert "slurmctld is gone" in str(scene.do("1", START))
+    assert scene.request("1").emptied
     scene.slurm.update = whole  # type: ignore[method-assign]
-    scene.cluster.observe()
-    scene.cluster.heal()
-    assert scene.request == asked
+    scene.mend()
+    assert scene.request("1") == asked
     assert scene.slurm.records["1"].held
 
 
 def test_why_it_runs_whole_stands_in_the_job() -> None:
-    scene = Scene()
-    scene.submit(Request("gres/gpu:2", tasks_per_gpu=2))
-    (entry,) = scene.cluster.observe().partitions["vc"].pending
+    scene = Asked(Request("gres/gpu:2", tasks_per_gpu=2))
+    (entry,) = scene.look().pending
     assert not entry.job.shareable
     assert "--ntasks-per-gpu" in entry.job.whole_because
-    assert scene.do(replace(START, slots=False)) is None
-    assert not scene.request.shards
+    assert scene.do("1", replace(START, slots=False)) is None
+    assert not scene.request("1").shards
 
 
 def test_an_exclusive_job_has_whole_nodes_in_the_books() -> None:
-    scene = Scene()
-    scene.submit(Request("gres/gpu:1", others=(EXCLUSIVE,)), simple=False)
-    (entry,) = scene.cluster.observe().partitions["vc"].pending
+    scene = Asked(Request("gres/gpu:1", others=(EXCLUSIVE,)), simple=False)
+    (entry,) = scene.look().pending
     assert entry.job.gpus == 4
-    assert scene.do(Start(at("n1:0-3"), (FairOrder(0.0),))) is None
-    assert scene.request == Request("gres/gpu:1", req_nodes="n1"), "as its user wrote it, on the node of the plan"
-    (running,) = scene.cluster.observe().partitions["vc"].running
+    assert scene.do("1", Start(at("n1:0-3"), WHY)) is None
+    assert scene.request("1") == Request("gres/gpu:1", req_nodes="n1"), "as written, on the node of the plan"
+    (running,) = scene.look().running
     assert running.placement == at("n1:0-3")

@@ -425,8 +425,7 @@ def test_the_settings_name_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_proxy_is_shown_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://proxy:1")
-    client = RestClient(UNIX, Breaker(lambda: 0.0))
-    assert client.server._http._mounts == {}
+    assert RestClient(UNIX, Breaker(lambda: 0.0)).server._http._mounts == {}
 
 
 def without_slurmdbd(release: str = "24.11") -> Any:

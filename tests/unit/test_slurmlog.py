@@ -19,26 +19,12 @@ from lucid.slurmlog.text import limit_s
 
 DOCUMENTED, PUBLIC = HEADERLESS
 JOB = {
-    "JobID": "7",
-    "JobName": "train",
-    "User": "ann",
-    "Account": "lab",
-    "Partition": "gpu",
-    "QOS": "normal",
-    "Submit": "2024-01-01T00:00:00",
-    "Start": "2024-01-01T00:00:10",
-    "End": "2024-01-01T00:01:40",
-    "Elapsed": "00:01:30",
-    "ElapsedRaw": "90",
-    "State": "COMPLETED",
-    "NNodes": "1",
-    "NCPUS": "4",
-    "ReqCPUS": "4",
-    "ReqMem": "16G",
-    "ReqTRES": "cpu=4,gres/gpu=2",
-    "AllocTRES": "cpu=4,gres/gpu:a100=2,gres/gpu=2",
+    "JobID": "7", "JobName": "train", "User": "ann", "Account": "lab", "Partition": "gpu", "QOS": "normal",
+    "Submit": "2024-01-01T00:00:00", "Start": "2024-01-01T00:00:10", "End": "2024-01-01T00:01:40",
+    "Elapsed": "00:01:30", "ElapsedRaw": "90", "State": "COMPLETED", "NNodes": "1", "NCPUS": "4", "ReqCPUS": "4",
+    "ReqMem": "16G", "ReqTRES": "cpu=4,gres/gpu=2", "AllocTRES": "cpu=4,gres/gpu:a100=2,gres/gpu=2",
     "Timelimit": "01:00:00",
-}
+}  # fmt: skip
 
 
 def log(path: Path, columns: tuple[str, ...], *jobs: dict[str, str], header: bool, end: str = "") -> Path:

@@ -49,8 +49,7 @@ def memory_of(plan: PartitionPlan) -> Shadow:
 def test_from_half_of_the_bound_on_a_job_goes_before_shorter_ones() -> None:
     room = part(nodes(1, 1), [waits("long", 1, 0.0), waits("short", 1, 1.0)])
     estimates_s = {"long": 9000.0, "short": 10.0}
-    early = planned(HOUR - 10, room, {"long": 0.0}, estimates_s)
-    assert isinstance(early.decisions["short"], Start)
+    assert isinstance(planned(HOUR - 10, room, {"long": 0.0}, estimates_s).decisions["short"], Start)
     turn = planned(HOUR, room, {"long": 0.0}, estimates_s)
     assert isinstance(turn.decisions["long"], Start)
     assert kinds(turn.decisions["long"]) == ["Priority", "PlainOrder", "FreeGpus", "InSlots"]
@@ -160,8 +159,7 @@ def test_nodes_are_no_longer_kept_for_a_job_that_has_gone_to_be_profiled() -> No
     profiling = part(nodes(1, 4, "p"), [], [away], name="prof", profiling=True)
     scene = replace(snap(2 * HOUR, replace(room, pending=()), profiling), memory={"vc": plan.memory})
     rules: dict[str, Any] = {**OFF, "profiling": {"enabled": True}, "fairness": {"beyond_plain_s": 2 * HOUR}}
-    after = policy("lucid", None, **rules).plan(scene).partitions["vc"]
-    assert memory_of(after).fences == {}
+    assert memory_of(policy("lucid", None, **rules).plan(scene).partitions["vc"]).fences == {}
 
 
 def test_turns_wake_when_the_next_one_comes() -> None:
@@ -204,7 +202,6 @@ def test_the_nodes_kept_are_those_expected_first(gpus: int, names: tuple[str, ..
     found = {"x": guess(900.0), "y": guess(200.0), "z": guess(1000.0)}
     ends = expected_ends(room.running, found, 100.0)
     kept = keep(waits("j", gpus).job, Ledger(room), 100.0, ends, {2})
-    assert kept is not None
     assert (kept.names, kept.until_s) == (names, until_s)
     assert keep(waits("j", 12).job, Ledger(room), 100.0, ends, {2}) is None
 

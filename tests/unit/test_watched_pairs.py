@@ -97,7 +97,6 @@ class Watched(Site):
             self.slurm.advance(10.0)
 
     def pair(self) -> frozenset[str]:
-        assert self.daemon.cluster is not None
         entries = self.daemon.cluster.observe().partitions["vc"].running
         return frozenset(entry.job.id for entry in entries if entry.partner)
 

@@ -1,0 +1,102 @@
+"""The live adapter over a slurmctld in memory: a cluster in a line, ``Scene()``, and jobs in another."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from builders import LIGHT, at
+from fake_slurm import FakeSampler, FakeSlurm, fake_node
+from lucid.adapters.slurm.cluster import SlurmCluster
+from lucid.adapters.slurm.request import Request
+from lucid.adapters.store.leased import IN_MEMORY
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.config import DaemonSettings, Mode, SlurmSettings
+from lucid.core.decision import Action, Keep, Release, Requeue, Start
+from lucid.core.job import Job
+from lucid.core.reason import FairOrder
+from lucid.core.snapshot import Partition
+
+WHY = (FairOrder(0.0),)
+MINE = "lucid:vc=vc;held=1;v=2"
+"""The mark of a job that is held for Lucid, as job_submit.lua writes it."""
+
+
+class Scene:
+    """One VC with nodes n1 and n2, a profiling partition with p1; jobs measured light may be joined."""
+
+    def __init__(
+        self, mps: bool = True, optout: Literal["free", "behind", "refused"] = "behind", **settings: Any
+    ) -> None:
+        self.mps = mps
+        self.optout = optout
+        self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")])
+        self.store = SqliteStore(IN_MEMORY)
+        lease = self.store.take_lease("me", 0.0, 1e9)
+        self.token = lease.token
+        self.modes = {"vc": Mode.PACK}
+        self.new: set[str] = set()
+        self.sampler = FakeSampler(self.slurm, {})
+        self.settings = SlurmSettings(**settings)
+        self.cluster = self.restart()
+
+    def restart(self) -> SlurmCluster:
+        """A new daemon on the same store and Slurm."""
+        self.cluster = SlurmCluster(
+            self.slurm, self.store, self.sampler, self.slurm, self.settings,
+            DaemonSettings(
+                partitions={"vc": Mode.PACK}, profiling_partition="prof", mps=self.mps, optout=self.optout
+            ),
+            lambda: self.modes, self.profiled, self.token,
+        )  # fmt: skip
+        return self.cluster
+
+    def profiled(self, job: Job) -> bool:
+        """Jobs that the test named go through profiling first."""
+        return job.id in self.new
+
+    def jobs(self, names: str, gpus: int = 1, light: bool = False, **rest: Any) -> None:
+        """Jobs that wait in the VC; of a ``light`` one a profile is on record before it runs."""
+        for name in names.split():
+            self.slurm.submit(name, "vc", gpus, **rest)
+        if light:
+            self.known(*names.split())
+
+    def known(self, *names: str) -> None:
+        """Puts profiles on record before the jobs run."""
+        for name in names:
+            self.cluster.known.set(name, LIGHT)
+
+    def look(self, name: str = "vc") -> Partition:
+        return self.cluster.observe().partitions[name]
+
+    def do(self, job_id: str, decision: Start | Requeue | Release | Keep, room: str = "vc") -> str | None:
+        self.cluster.observe()
+        (done,) = self.cluster.apply([Action(job_id, room, decision)])
+        return done.refused
+
+    def start(self, job_id: str, where: str, beside: str | None = None, room: str = "vc") -> str | None:
+        self.cluster.observe()
+        return self.do(job_id, self.decided(job_id, where, beside, room), room)
+
+    def decided(self, job_id: str, where: str, beside: str | None = None, room: str = "vc") -> Start:
+        """In slots where the policy would say so: on one node of its VC, willing, and measured light."""
+        parts = self.cluster.observe().partitions.values()
+        found = [entry for part in parts for entry in part.pending if entry.job.id == job_id]
+        slots = (
+            room == "vc"
+            and len(at(where)) == 1
+            and any(entry.profile is LIGHT and entry.job.shareable and not entry.alone for entry in found)
+        )
+        return Start(at(where), WHY, beside, slots=slots or beside is not None)
+
+    def measured(self, name: str, gpus: int = 1, **rest: Any) -> None:
+        """A waiting job with a profile of its own."""
+        self.slurm.submit(name, "vc", gpus, **rest)
+        self.sampler.profiles[name] = LIGHT
+
+    def mend(self) -> list[str]:
+        self.cluster.observe()
+        return self.cluster.heal()
+
+    def request(self, job_id: str) -> Request:
+        return self.slurm.records[job_id].request
