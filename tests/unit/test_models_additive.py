@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from examples import examples
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel
 from lucid.models.ebm import from_ebm
+from scenes.models import damaged
 
 pd = pytest.importorskip("pandas")
 glassbox = pytest.importorskip("interpret.glassbox")
@@ -129,15 +129,6 @@ def test_absent_and_uneven_columns_are_refused(pair: tuple[Any, AdditiveModel]) 
         pair[1].predict({"x": [0, 1], "who": ["ann"], "z": [0]})
 
 
-def _broken(data: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    data = copy.deepcopy(data)
-    place: Any = data
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
-    return data
-
-
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
@@ -161,7 +152,7 @@ def test_inconsistent_files_are_refused_with_place_and_remedy(
     pair: tuple[Any, AdditiveModel], path: tuple[Any, ...], value: Any, says: str
 ) -> None:
     with pytest.raises(ModelError, match=rf"m\.json: .*({says}).*train the model again"):
-        AdditiveModel.from_json(_broken(pair[1].to_json(), path, value), source="m.json")
+        AdditiveModel.from_json(damaged(pair[1].to_json(), path, value), source="m.json")
 
 
 def test_an_unfitted_estimator_is_refused() -> None:

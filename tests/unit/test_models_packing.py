@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import subprocess
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from lucid.errors import ModelError
 from lucid.models.packing.measured import Pairing, Usage, read_pairs, read_profiles
 from lucid.models.packing.share_score import Node, ShareTree, Thresholds, choose_alpha, fit_share, share_labels
+from scenes.models import damaged
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -141,13 +141,8 @@ def test_labels_that_do_not_fit_are_refused(labels: list[int]) -> None:
     ],
 )
 def test_a_damaged_tree_is_refused(where: tuple[str | int, ...], value: object, message: str) -> None:
-    data = copy.deepcopy(TREE.to_json())
-    spot = data
-    for key in where[:-1]:
-        spot = spot[key]
-    spot[where[-1]] = value
     with pytest.raises(ModelError, match=message):
-        ShareTree.from_json(data)
+        ShareTree.from_json(damaged(TREE.to_json(), where, value))
 
 
 def test_predicting_imports_no_library_of_learning() -> None:

@@ -15,8 +15,6 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_models_duration import cluster
-from test_models_keeper import measured
 
 from builders import a_job
 from examples import examples
@@ -48,6 +46,7 @@ from lucid.simulator.learned import WalkForward
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces import Trace
 from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from scenes.models import cluster, light_training, measured
 
 pytest.importorskip("interpret")
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -65,6 +64,12 @@ def jobs_of(table: JobTable) -> list[Ended]:
         )
         for i, (user, name, cpus, submit, end, ran) in enumerate(rows)
     ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def light() -> Iterator[None]:
+    with light_training():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -330,7 +335,6 @@ def test_in_a_replay_a_changed_future_moves_no_prediction(
     assert all(_leaks(monkeypatch, 700))
 
 
-@pytest.mark.slow
 def test_in_a_replay_with_real_models_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(_leaks(monkeypatch, 600))
 
