@@ -121,12 +121,9 @@ def keeper(library: Library, jobs: JobTable, **rules: object) -> Keeper:
 def test_a_tick_trains_when_due_and_only_then(jobs: JobTable, tmp_path: Path, quick: list[JobTable]) -> None:
     library = Library(tmp_path, lambda: NOW)
     (outcome,) = keeper(library, by_end(jobs, 300)).tick(NOW)
-    assert outcome.decision is not None
     assert outcome.decision.action is Action.TRAIN
-    assert outcome.trained is not None
     assert outcome.trained.promoted
     (outcome,) = keeper(library, by_end(jobs, 330), psi_train=9.0).tick(NOW)
-    assert outcome.decision is not None
     assert outcome.decision.action is Action.NOTHING
     assert len(library.versions("duration")) == 1
     (outcome,) = keeper(library, by_end(jobs, 330), psi_train=9.0).tick(NOW + timedelta(days=8))
@@ -142,9 +139,7 @@ def test_a_drifted_model_is_suspended_until_a_better_one_is_promoted(
     honest = DurationModel.point_log
     monkeypatch.setattr(DurationModel, "point_log", lambda self, jobs, facts: honest(self, jobs, facts) + 1.0)
     (outcome,) = keeper(library, jobs).tick(NOW)
-    assert outcome.decision is not None
     assert outcome.decision.action is Action.FALL_BACK
-    assert outcome.trained is not None
     assert not outcome.trained.promoted
     assert "history means" in str(library.suspended("duration"))
     assert [e["action"] for e in library.trail("duration")][-3:] == ["suspend", "add", "keep"]
@@ -167,7 +162,6 @@ def test_a_tick_beside_a_training_is_skipped(jobs: JobTable, tmp_path: Path, qui
     library = Library(tmp_path)
     with library.training():
         (outcome,) = keeper(library, jobs).tick(NOW)
-        assert outcome.decision is not None
         assert "skipped" in outcome.decision.reasons[-1]
         with pytest.raises(TrainingRuns):
             keeper(library, jobs).train("duration")
@@ -205,13 +199,11 @@ def test_killed_in_the_midst_of_training_the_next_tick_does_it(
             assert time.monotonic() < deadline
             time.sleep(0.05)
         (outcome,) = keeper(library, jobs).tick(NOW)
-        assert outcome.decision is not None
         assert f"process {victim.pid}" in outcome.decision.reasons[-1]
     finally:
         victim.send_signal(signal.SIGKILL)
         victim.wait()
     (outcome,) = keeper(library, jobs).tick(NOW)
-    assert outcome.trained is not None
     assert outcome.trained.promoted
 
 

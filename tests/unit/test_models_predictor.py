@@ -197,7 +197,6 @@ def test_the_library_gives_what_is_in_service_and_nothing_suspended(tmp_path: Pa
     library.promote("duration", library.add("duration", model.to_json(), {}))
     library.promote("share", library.add("share", TREE.to_json(), {}))
     served = LearnedPredictor.from_served(Served(library), DurationHistory(), HistoryPredictor())
-    assert served.duration is not None
     assert served.duration.trained_jobs == model.trained_jobs
     found = served.predict(a_job("x"), PROFILE, 0.0)
     assert (found.share_source, found.duration_source[:12]) == ("share tree v1", "learned v1: ")

@@ -99,7 +99,6 @@ def test_forecasts_leave_the_schedule_alone_and_hold(policy: str) -> None:
         (o.job.id, o.start_s, o.end_s) for o in watched.outcomes
     ]
     found = watched.start_forecast
-    assert found is not None
     assert found["jobs"] >= 600
     assert 0.0 <= found["within_10min"] <= 1.0
     assert found["waited"] == 0 or 0.0 <= found["coverage_80"] <= 1.0
@@ -133,6 +132,5 @@ def test_ranges_go_by_how_far_the_planned_paths_differ() -> None:
 def test_every_wait_of_a_burst_is_forecast_and_counts_once() -> None:
     jobs = [by(f"j{number:02}", 4, 3000.0, 2.0 * number) for number in range(12)]
     found = simulate(Scenario(a_trace(*jobs), {"vc": 1}), "fifo", foretell=True).start_forecast
-    assert found is not None
     assert found["jobs"] == 12
     assert found["waited"] == 10

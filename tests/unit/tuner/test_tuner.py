@@ -171,7 +171,6 @@ def test_a_proposal_is_applied_into_a_commented_file_and_taken_back(tmp_path: Pa
     assert "# as agreed" in config.read_text()
     assert load_settings(config).policy.packing.gss == 1
     assert load_settings(config).policy.profiling.t_prof_s == 120.0
-    assert kept is not None
     assert kept.read_text() == text
     with pytest.raises(ConfigError, match="run lucidctl tune again"):
         apply_proposal(loaded, config)
