@@ -58,7 +58,7 @@ number = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True, wid
 name = st.one_of(st.sampled_from([*CATEGORIES, "dora"]), st.text(min_size=1, max_size=4).filter(str.strip))
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(rows=st.lists(st.tuples(number, name, number), min_size=1, max_size=20))
 def test_equals_the_library_with_missing_and_unseen_values(
     pair: tuple[Any, AdditiveModel], rows: list[tuple[Any, Any, Any]]
@@ -84,7 +84,7 @@ def test_cut_points_belong_to_the_bin_above(pair: tuple[Any, AdditiveModel]) -> 
 
 
 @given(x=number, who=name, z=number)
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_terms_and_intercept_sum_to_the_score(pair: tuple[Any, AdditiveModel], x: Any, who: Any, z: Any) -> None:
     model = pair[1]
     row = {"x": x, "who": who, "z": z}

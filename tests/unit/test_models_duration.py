@@ -190,7 +190,7 @@ def test_too_few_jobs_train_nothing(jobs: JobTable) -> None:
     assert DurationModel.fit(jobs.take(np.arange(50))).choice.name == "no model"
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(row=st.integers(600, 899), limit=st.one_of(st.just(math.nan), st.floats(1.0, 1e6)))
 def test_terms_and_intercept_sum_to_the_score(
     model: DurationModel, history: DurationHistory, jobs: JobTable, row: int, limit: float

@@ -140,7 +140,7 @@ def test_two_jobs_of_a_pair_are_told_apart_and_a_shared_stretch_makes_no_profile
 
 
 def test_a_long_series_is_bounded_and_keeps_its_means() -> None:
-    util = [0.0] * 600 + [70.0 + (i % 3) for i in range(50_000)]
+    util = [0.0] * 60 + [70.0 + (i % 3) for i in range(6_000)]
     series = filled(util, limit=256)
     assert len(series) <= 256
     found = summarise(series, "7", "n1", ["GPU-a"], len(util)).profile

@@ -154,7 +154,6 @@ def test_a_search_of_the_store_is_found_by_status_and_show(tmp_path: Path) -> No
     assert seen["tuner"]["worth_it"] is False
 
 
-@pytest.mark.slow
 def test_a_real_child_searches_the_store_and_leaves_a_report(tmp_path: Path) -> None:
     config = a_config(tmp_path, 'every_h = 24\ntrials = 2\nonly = ["gss"]')
     a_past(tmp_path)
