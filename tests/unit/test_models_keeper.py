@@ -337,13 +337,3 @@ def test_the_rules_are_the_administrators() -> None:
     rules = rules_from(ModelSettings(new_jobs=5000, most_age_days=3))
     assert (rules.new_jobs, rules.most_age) == (5000, timedelta(days=3))
     assert rules_from(ModelSettings()) == Rules()
-
-
-def test_keeping_and_loading_import_no_library_of_learning() -> None:
-    code = (
-        "import sys\n"
-        "import lucid.models.upkeep.keeper, lucid.models.upkeep.library, lucid.models.upkeep.kinds, lucid.cli.main\n"
-        "bad = {'sklearn', 'interpret', 'pandas', 'matplotlib', 'rapidfuzz'} & set(sys.modules)\n"
-        "assert not bad, bad\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -143,21 +141,6 @@ def test_labels_that_do_not_fit_are_refused(labels: list[int]) -> None:
 def test_a_damaged_tree_is_refused(where: tuple[str | int, ...], value: object, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         ShareTree.from_json(damaged(TREE.to_json(), where, value))
-
-
-def test_predicting_imports_no_library_of_learning() -> None:
-    program = (
-        "import sys\n"
-        "from lucid.models.packing import pair_speed, share_score as packing\n"
-        "from lucid.models.throughput import model\n"
-        "from lucid.models.upkeep import library, update\n"
-        "from lucid.models.packing.measured import Usage\n"
-        f"tree = packing.ShareTree.from_json({TREE.to_json()!r})\n"
-        "tree.predict([Usage(1.0, 1.0, 1.0)])\n"
-        "print([m for m in ('sklearn', 'interpret', 'pandas', 'scipy', 'matplotlib') if m in sys.modules])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(

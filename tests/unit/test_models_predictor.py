@@ -221,8 +221,10 @@ def test_loading_and_predicting_import_no_library_of_learning(tmp_path: Path, mo
     library = Library(tmp_path)
     library.promote("duration", library.add("duration", model.to_json(), {}))
     library.promote("pairs", library.add("pairs", fit_pairs(measured(9)[1]).to_json(), {}))
+    library.promote("share", library.add("share", TREE.to_json(), {}))
     code = (
         "import sys; from pathlib import Path\n"
+        "import lucid.models.throughput.model, lucid.models.upkeep.update\n"
         "from lucid.core.job import Job, JobProfile\n"
         "from lucid.models.duration.history import DurationHistory\n"
         "from lucid.models.history import HistoryPredictor\n"
@@ -233,8 +235,10 @@ def test_loading_and_predicting_import_no_library_of_learning(tmp_path: Path, mo
         "p = LearnedPredictor.from_served(s, DurationHistory(), HistoryPredictor())\n"
         "p.predict(Job('1', 'vc', 1, 0.0, user='user01'), JobProfile(1.0, 1.0, 1.0), 0.0)\n"
         "p.pair_speed(JobProfile(1.0, 1.0, 1.0), JobProfile(2.0, 1.0, 1.0))\n"
-        "bad = {'sklearn', 'interpret', 'pandas', 'matplotlib', 'rapidfuzz', 'scipy'} & set(sys.modules)\n"
-        "assert not bad, bad\n"
+        "large = {'sklearn', 'interpret', 'pandas', 'matplotlib', 'rapidfuzz'}\n"
+        "assert not (large | {'scipy'}) & set(sys.modules)\n"
+        "import lucid.models.upkeep.keeper, lucid.models.upkeep.kinds, lucid.cli.main\n"
+        "assert not large & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 
