@@ -354,7 +354,7 @@ def test_of_all_samples_none_is_lost_and_none_doubled_over_killed_samplers(node:
     kills = 0
     count.touch()
     while count.stat().st_size < TOTAL:
-        enough = count.stat().st_size + chance.randint(10, TOTAL // 5)
+        enough = count.stat().st_size + chance.randint(10, TOTAL // 4)
         with subprocess.Popen(node.command("run", "--stay", interval=0.002), env=node.env) as process:
             until(lambda enough=enough: count.stat().st_size >= enough)
             time.sleep(chance.uniform(0.0, 0.005))
