@@ -169,7 +169,6 @@ def test_mps_that_is_not_there_is_refused_and_a_foreign_daemon_is_not_joined(
         assert list(Path(environment["CUDA_MPS_PIPE_DIRECTORY"]).iterdir()) == []
 
 
-@pytest.mark.slow
 def test_the_command_resumes_after_it_was_killed(tmp_path: Path) -> None:
     pytest.importorskip("pynvml")
     library = build(tmp_path / "lib")
@@ -177,23 +176,23 @@ def test_the_command_resumes_after_it_was_killed(tmp_path: Path) -> None:
     board.write()
     command = [sys.executable, "-m", "lucid.cli.main", "calibrate", "--out", str(tmp_path / "out"), "--quick"]
     command += ["--device", "none", "--sharing", "time-slicing", "--settle", "0", "--measure", "0.6"]
-    command += ["--only", "n", "--json"]
+    command += ["--only", "rl", "--json"]
     environment = node_environment(library, board.path)
     results = tmp_path / "out" / "results.jsonl"
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True) as first:
         end = time.monotonic() + 60
-        while not (results.exists() and results.read_text().count("\n") >= 3):
+        while not (results.exists() and results.read_text().count("\n") >= 1):
             assert time.monotonic() < end
             time.sleep(0.1)
         os.killpg(first.pid, signal.SIGKILL)
-    kept = results.read_text().splitlines()[:3]
+    kept = results.read_text().splitlines()[:1]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
     said = json.loads(done.stdout)
     assert said["source"] == "mechanism only, jobs on none"
-    assert (said["alone"], said["pairs"], said["failed"]) == (5, 15, {})
-    assert results.read_text().splitlines()[:3] == kept
+    assert (said["alone"], said["pairs"], said["failed"]) == (1, 1, {})
+    assert results.read_text().splitlines()[:1] == kept
     tasks = [json.loads(line)["task"] for line in results.read_text().splitlines()]
-    assert len(tasks) == len(set(tasks)) == 20
+    assert len(tasks) == len(set(tasks)) == 2
 
 
 def test_without_a_gpu_only_the_synthetic_table_is_offered(tmp_path: Path) -> None:

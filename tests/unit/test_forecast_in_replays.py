@@ -66,7 +66,6 @@ def test_as_live_goes_by_the_library_of_the_daemon(tmp_path: Path) -> None:
         return read_scenario(trace, config=config, as_live=as_live, **options, **rest, **more)  # type: ignore[arg-type]
 
     scenario, notes = read(as_live=True)
-    assert scenario.throughput is not None
     assert scenario.throughput.version == "v1"
     assert any("forecast by throughput v1" in note for note in notes)
     assert read(as_live=False)[0].throughput is None

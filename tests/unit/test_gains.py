@@ -55,14 +55,12 @@ def test_users_and_vcs_that_lose_come_first_and_are_counted() -> None:
     assert gains_to_dict(found)["users_losing"] == 1
     assert "1 of 2 users lose more than 5% of their mean JCT, and 1 of 2 VCs lose" in gains_headline(found)
     little = gains(run_of("lucid", [350.0, 0.0, 0.0]), PLAIN)
-    assert little is not None
     assert (little.users_losing, little.vcs_losing) == (0, 1), "a user loses from 5 % on, a VC from anything on"
 
 
 def test_a_loss_is_divided_into_waiting_profiling_and_sharing() -> None:
     run = run_of("lucid", [100.0, 0.0, 0.0], end_s=100.0 + 80.0 + 4000.0, profiled_s=80.0, packed_s=2000.0)
     found = gains(run, PLAIN)
-    assert found is not None
     (loss,) = found.losing
     assert (loss.wait_s, loss.profiled_s, loss.slower_s, loss.speed) == (100.0, 80.0, 400.0, 0.8)
     assert loss.lost_s == loss.wait_s + loss.profiled_s + loss.slower_s
@@ -80,7 +78,6 @@ def test_the_decisions_say_what_it_waited_for() -> None:
     for at_s, decision in ((0.0, Hold((full,))), (300.0, Hold((kept, full))), (1000.0, start)):
         log.record(Snapshot(at_s, {}), Plan(at_s, {"left": PartitionPlan({"j0": decision})}), ())
     found = gains(run_of("lucid", [1000.0, 0.0, 0.0]), PLAIN, log)
-    assert found is not None
     assert found.losing[0].waits == (
         ("nodes are kept for job big", 700.0),
         ("behind jobs with less work (estimate x GPUs)", 300.0),

@@ -72,7 +72,6 @@ def test_what_was_read_of_an_earlier_run_does_not_count_for_this_one(tmp_path: P
     site = Site(tmp_path)
     site.daemon.turn()
     lease = site.store.lease()
-    assert lease is not None
     site.store.put_ended([Ended(a_job("1", gpus=1), 5000.0, 1000.0)], lease.token)
     folder = tmp_path / "profiles"
     folder.mkdir()

@@ -42,7 +42,6 @@ def busy(site: Site, gpus_per_hour: int) -> None:
     """Ten hours of submissions before the site's daemon begins."""
     site.slurm.advance(1e6)
     lease = site.store.take_lease("before", site.slurm.now, 1.0)
-    assert lease is not None
     site.store.put_ended(came(site.slurm.now, gpus_per_hour, 10), lease.token)
     site.store.drop_lease(lease.token)
 

@@ -13,11 +13,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from test_models_keeper import cluster, job_log
 
 from lucid.errors import ModelError
 from lucid.live.model_timer import ChildTick, ModelTimer
 from lucid.models.upkeep.library import Library
+from scenes.models import cluster, job_log
 
 pytest.importorskip("apscheduler")
 SOON = timedelta(seconds=0.05)
@@ -71,13 +71,6 @@ def test_a_tick_that_fails_is_told_and_the_next_one_comes(error: Exception, capl
     assert str(error) in caplog.text
 
 
-def test_a_child_decides_and_says_so(tmp_path: Path) -> None:
-    log = job_log(tmp_path / "jobs.csv", cluster(120))
-    found, *_ = ChildTick(["--jobs", str(log), "--library", str(tmp_path / "library")])()
-    assert (found["kind"], found["action"]) == ("duration", "train")
-    assert found["promoted"]  # of so few jobs nothing is fitted: the running median, as a version
-
-
 def test_a_child_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"status 2: .*nothing to train from"):
         ChildTick(["--library", str(tmp_path / "library")])()
@@ -95,7 +88,9 @@ with Library(Path(sys.argv[1])).training():
 """
 
 
-def test_killed_with_sigkill_the_next_child_trains(tmp_path: Path) -> None:
+def test_a_child_decides_and_says_so_after_one_killed_with_sigkill(
+    tmp_path: Path,
+) -> None:
     log, library, sign = (
         job_log(tmp_path / "jobs.csv", cluster(120)),
         Library(tmp_path / "library"),
@@ -112,5 +107,6 @@ def test_killed_with_sigkill_the_next_child_trains(tmp_path: Path) -> None:
         victim.send_signal(signal.SIGKILL)
         victim.wait()
     found, *_ = tick()
-    assert found["promoted"]
+    assert (found["kind"], found["action"]) == ("duration", "train")
+    assert found["promoted"]  # of so few jobs nothing is fitted: the running median, as a version
     assert library.serving("duration") == 1

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import math
 import os
-import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,33 +27,15 @@ from lucid.models.duration.history import DurationHistory, replay
 from lucid.models.duration.intervals import IntervalTracker, residual, scale_of
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
+from scenes.models import HOUR, cluster, cluster_model, damaged, light_training
 
 pytest.importorskip("interpret")
 
-HOUR = 3600.0
 
-
-def cluster(rows: int = 900, seed: int = 3) -> JobTable:
-    """Users with habits of their own; every other request of a user runs four times as long."""
-    rng = np.random.default_rng(seed)
-    user = rng.integers(0, 12, rows)
-    cpus = rng.choice([4.0, 16.0], rows)
-    typical = 200.0 * 1.6**user
-    duration = np.round(typical * np.where(cpus > 4, 4.0, 1.0) * rng.lognormal(0.0, 0.4, rows))
-    submit = np.sort(rng.uniform(0, 14 * 24 * HOUR, rows))
-    wait = rng.exponential(600.0, rows)
-    return JobTable.of(
-        user=[f"user{number:02d}" for number in user],
-        name=[f"train-{'big' if c > 4 else 'small'}-{i}" for i, c in enumerate(cpus)],
-        partition=["gpu"] * rows,
-        gpus=np.ones(rows),
-        cpus=cpus,
-        nodes=np.ones(rows),
-        limit_s=np.full(rows, 48 * HOUR),
-        submit_s=submit,
-        duration_s=duration,
-        end_s=submit + wait + duration,
-    )
+@pytest.fixture(scope="module", autouse=True)
+def light() -> Iterator[None]:
+    with light_training():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +44,8 @@ def jobs() -> JobTable:
 
 
 @pytest.fixture(scope="module")
-def model(jobs: JobTable) -> DurationModel:
-    return DurationModel.fit(jobs.take(np.arange(600)))
+def model() -> DurationModel:
+    return cluster_model()
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +55,7 @@ def history(model: DurationModel, jobs: JobTable) -> DurationHistory:
     return history
 
 
-def profiled(rows: int = 900, seed: int = 5, told: bool = True) -> JobTable:
+def profiled(rows: int = 700, seed: int = 5, told: bool = True) -> JobTable:
     """Jobs that look alike at submission; where `told`, the busier their GPU, the longer they run. Those that end
     within five minutes are never measured."""
     jobs = cluster(rows, seed)
@@ -89,38 +70,39 @@ def profiled(rows: int = 900, seed: int = 5, told: bool = True) -> JobTable:
     return dataclasses.replace(jobs, duration_s=duration, end_s=jobs.submit_s + duration, profile=seen)
 
 
-def test_what_was_measured_of_a_job_corrects_its_estimate_and_says_so() -> None:
-    jobs = profiled()
-    model = DurationModel.fit(jobs.take(np.arange(700)))
+@pytest.fixture(scope="module")
+def told() -> DurationModel:
+    return DurationModel.fit(profiled().take(np.arange(500)))
+
+
+def test_what_was_measured_of_a_job_corrects_its_estimate_and_says_so(told: DurationModel) -> None:
+    jobs, model = profiled(), told
     assert model.profiled_weight == 1.0
-    later = jobs.take(np.arange(700, 900))
+    later = jobs.take(np.arange(500, 700))
     later = later.take(np.isfinite(later.profile["gpu_util"]))
-    history, blind = DurationHistory.of(jobs.take(np.arange(700))), dataclasses.replace(later, profile={})
+    history, blind = DurationHistory.of(jobs.take(np.arange(500))), dataclasses.replace(later, profile={})
 
     def spread(table: JobTable) -> float:  # all of them outlive their estimates: that is not the tables' business
         return float((to_log(model.predict(table, history).point_s) - to_log(later.duration_s)).std())
 
     assert spread(later) < 0.5 * spread(blind)
-    told = model.explain_facts(later.take([0]), history.facts(later.take([0])))
-    assert "measured gpu_util" in [term.term for term in told.terms]
-    assert told.intercept + math.fsum(term.score for term in told.terms) == pytest.approx(told.score, abs=1e-9)
-    assert told.estimate_s == pytest.approx(model.predict(later.take([0]), history).point_s[0])
+    why = model.explain_facts(later.take([0]), history.facts(later.take([0])))
+    assert "measured gpu_util" in [term.term for term in why.terms]
+    assert why.intercept + math.fsum(term.score for term in why.terms) == pytest.approx(why.score, abs=1e-9)
+    assert why.estimate_s == pytest.approx(model.predict(later.take([0]), history).point_s[0])
     again = DurationModel.from_json(json.loads(json.dumps(model.to_json())))
     assert np.array_equal(again.predict(later, history).point_s, model.predict(later, history).point_s)
 
 
 def test_a_measurement_that_tells_nothing_changes_no_estimate() -> None:
-    jobs = profiled(told=False)
-    model = DurationModel.fit(jobs.take(np.arange(700)))
+    model = DurationModel.fit(profiled(told=False).take(np.arange(500)))
     assert (model.profiled_tables, model.profiled_weight) == (None, 0.0)
 
 
-def test_a_job_at_its_submission_is_not_taken_for_one_too_short_to_be_measured() -> None:
-    jobs = profiled()
-    blind = dataclasses.replace(jobs, profile={})
-    models = [DurationModel.fit(table.take(np.arange(700))) for table in (jobs, blind)]
-    history = DurationHistory.of(blind.take(np.arange(700)))
-    found = [model.predict(blind.take(np.arange(700, 900)), history).point_s for model in models]
+def test_a_job_at_its_submission_is_not_taken_for_one_too_short_to_be_measured(told: DurationModel) -> None:
+    blind = dataclasses.replace(profiled(), profile={})
+    past, later = blind.take(np.arange(500)), blind.take(np.arange(500, 700))
+    found = [model.predict(later, DurationHistory.of(past)).point_s for model in (told, DurationModel.fit(past))]
     assert np.array_equal(*found)
 
 
@@ -207,7 +189,7 @@ def test_too_few_jobs_train_nothing(jobs: JobTable) -> None:
     assert DurationModel.fit(jobs.take(np.arange(50))).choice.name == "no model"
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(row=st.integers(600, 899), limit=st.one_of(st.just(math.nan), st.floats(1.0, 1e6)))
 def test_terms_and_intercept_sum_to_the_score(
     model: DurationModel, history: DurationHistory, jobs: JobTable, row: int, limit: float
@@ -258,13 +240,9 @@ def test_json_comes_back_equal(model: DurationModel, history: DurationHistory, j
     ],
 )
 def test_inconsistent_files_are_refused(model: DurationModel, path: tuple[str, ...], value: Any) -> None:
-    data = copy.deepcopy(model.to_json())
-    place = data
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
+    data = json.loads(json.dumps(damaged(model.to_json(), path, value)))
     with pytest.raises(ModelError, match=r"m\.json.*train the model again"):
-        DurationModel.from_json(json.loads(json.dumps(data)), source="m.json")
+        DurationModel.from_json(data, source="m.json")
 
 
 def test_the_limit_caps_the_estimate_and_its_interval(
@@ -277,9 +255,8 @@ def test_the_limit_caps_the_estimate_and_its_interval(
     assert (estimate.low_s <= estimate.point_s).all()
 
 
-@pytest.mark.slow
 def test_no_leak_changing_the_future_moves_no_earlier_estimate(jobs: JobTable) -> None:
-    now = float(jobs.submit_s[700])
+    now = float(jobs.submit_s[800])
     future = jobs.end_s >= now
     columns = {name: getattr(jobs, name) for name in ("user", "name", "partition", "gpus", "cpus", "nodes")}
     changed = JobTable.of(
@@ -289,9 +266,9 @@ def test_no_leak_changing_the_future_moves_no_earlier_estimate(jobs: JobTable) -
         duration_s=np.where(future, jobs.duration_s * 7 + 99, jobs.duration_s),
         end_s=np.where(future, jobs.end_s + 1e6, jobs.end_s),
     )
-    ours, theirs = walk_forward(jobs, 500, refits=3), walk_forward(changed, 500, refits=3)
+    ours, theirs = walk_forward(jobs, 500, refits=2), walk_forward(changed, 500, refits=2)
     before = jobs.submit_s[500:] <= now
-    assert before.sum() > 150
+    assert before.sum() > 250, "of both models"
     for name in ("point_s", "low_s", "high_s", "median_s"):
         np.testing.assert_array_equal(getattr(ours, name)[before], getattr(theirs, name)[before])
 
@@ -415,21 +392,6 @@ def test_ten_thousand_jobs_within_the_budget(model: DurationModel, history: Dura
         model.predict(many, history)
         seconds.append(time.process_time() - start)
     assert min(seconds) <= 0.1
-
-
-def test_loading_and_predicting_import_no_library_of_learning(model: DurationModel, tmp_path: Path) -> None:
-    (tmp_path / "m.json").write_text(json.dumps(model.to_json()))
-    code = (
-        "import json, sys\n"
-        "from lucid.models.duration.model import DurationModel\n"
-        "from lucid.models.duration.history import DurationHistory\n"
-        "from lucid.models.duration.jobtable import JobTable\n"
-        "model = DurationModel.from_json(json.load(open(sys.argv[1])))\n"
-        "model.predict(JobTable.of(user=['a'], submit_s=[0.0]), DurationHistory())\n"
-        "bad = {'sklearn', 'interpret', 'pandas', 'rapidfuzz', 'scipy'} & set(sys.modules)\n"
-        "assert not bad, bad\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "m.json")], check=True)
 
 
 SACCT = Path(os.environ.get("LUCID_SHARED", "../shared")) / "data" / "sacct"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +15,13 @@ from click.testing import CliRunner
 
 from lucid.cli.models_evaluate import evaluate
 from lucid.errors import LucidError, ModelError, TraceError
+from scenes.models import light_training
+
+
+@pytest.fixture(scope="module", autouse=True)
+def light() -> Iterator[None]:
+    with light_training():
+        yield
 
 
 def run(*args: object) -> str:
@@ -52,7 +60,6 @@ def measured(tmp_path: Path) -> tuple[Path, Path]:
     )
 
 
-@pytest.mark.slow
 def test_packing_prints_every_figure(measured: tuple[Path, Path], tmp_path: Path) -> None:
     profiles, pairs = measured
     curve = tmp_path / "curve.png"

@@ -108,7 +108,6 @@ def test_alike_names_share_a_bucket_and_strangers_have_none() -> None:
         ["train-resnet-99", "TRAIN-RESNETX-1", "postprocess_daily_77", None, "quite another thing"]
     )
     assert first == second
-    assert first is not None
     assert first.endswith("*")
     assert other not in (first, None)
     assert absent is None

@@ -84,7 +84,7 @@ def test_a_sensitive_workload_is_recognised() -> None:
     assert speeds[0, 0] < speeds[1, 0] - 0.05
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(200))
 @given(st.integers(0, 119), st.integers(0, 119))
 def test_terms_and_intercept_are_the_speed(one: int, other: int) -> None:
     first, second = measured()[one].first, measured()[other].second
@@ -179,13 +179,13 @@ def _groups(pairs: np.ndarray, sides: np.ndarray) -> np.ndarray:
 
 
 def test_a_pair_moves_neither_its_score_nor_its_bar() -> None:
-    pairings = list(measured())
+    pairings = [p for p in measured() if "d" not in (p.first.workload, p.second.workload)]
     sides = sides_by(pairings, "workload")
     cell = (sides.min(axis=1) == 0) & (sides.max(axis=1) == 3)
     changed = [replace(p, speed_first=0.2) if hit else p for p, hit in zip(pairings, cell.tolist(), strict=True)]
     one = judge(PairDesign(pairings), pairings, sides, "both", 0.8)
     other = judge(PairDesign(changed), changed, sides, "both", 0.8)
-    order = np.concatenate([_cell(sides, a, b) for a in range(5) for b in range(a, 5)])
+    order = np.concatenate([_cell(sides, a, b) for a in range(4) for b in range(a, 4)])
     inside = cell[order]
     np.testing.assert_allclose(one.scores[inside], other.scores[inside], atol=1e-9)
     np.testing.assert_allclose(one.bars[inside], other.bars[inside], atol=1e-9)

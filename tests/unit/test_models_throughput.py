@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import warnings
@@ -25,6 +24,7 @@ from lucid.models.throughput.fit import _lasting, fit_throughput
 from lucid.models.throughput.inputs import newest_columns, throughput_columns
 from lucid.models.throughput.model import TargetModel, ThroughputModel
 from lucid.models.upkeep.kind import TooFew
+from scenes.models import damaged, light_training
 
 START = datetime(2024, 1, 1)
 FLAT = TargetModel(AdditiveModel(3.0, "identity", ()), False, 50.0, 0.5)
@@ -41,7 +41,8 @@ def some(count: int, seed: int = 0, minutes: int = 60) -> Bins:
 
 @cache
 def trained() -> ThroughputModel:
-    return fit_throughput(some(1400), 1)
+    with light_training():
+        return fit_throughput(some(1400), 1)
 
 
 @pytest.mark.parametrize("age", [1, 3])
@@ -107,13 +108,8 @@ def test_json_comes_back_equal() -> None:
     ],
 )  # fmt: skip
 def test_damage_is_refused_by_name(where: tuple[str, ...], value: object) -> None:
-    data = copy.deepcopy(trained().to_json())
-    spot = data
-    for key in where[:-1]:
-        spot = spot[key]
-    spot[where[-1]] = value
     with pytest.raises(ModelError, match="somewhere"):
-        ThroughputModel.from_json(data, source="somewhere")
+        ThroughputModel.from_json(damaged(trained().to_json(), where, value), source="somewhere")
 
 
 def test_a_burst_is_carried_beyond_the_tables() -> None:

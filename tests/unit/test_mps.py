@@ -265,24 +265,24 @@ def test_a_daemon_that_will_not_quit_is_ended(mps: Mps) -> None:
 
 
 def test_pairs_starting_and_stopping_at_once_never_race(mps: Mps) -> None:
-    """Rounds of two jobs of a pair on each of three GPU sets, all prologs at once, epilogs and next prologs mixed."""
-    sets = [(G0, G1), (G2,), ("GPU-dddd-3",)]
+    """Rounds of two jobs of a pair on each of two GPU sets, all prologs at once, epilogs and next prologs mixed."""
+    sets = [(G0, G1), (G2,)]
 
     def life(number: int) -> None:
-        gpus = sets[number % 3]
+        gpus = sets[number % 2]
         for turn in range(2):
             job = f"{number}_{turn}"
             assert mps.start(job, *gpus)["sharing"] == "mps"
             pipe = Path(mps.exports(job)["CUDA_MPS_PIPE_DIRECTORY"])
             assert (pipe / "nvidia-cuda-mps-control.pid").exists()
-            time.sleep(0.01 * (number % 2))
+            time.sleep(0.01 * (number // 2))
             mps.stop(job)
 
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(life, range(6)))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(life, range(4)))
     mps.gone()
     assert list((mps.dir / "sets").iterdir()) == []
-    assert mps.log("start") == mps.log("stop") >= 3
+    assert mps.log("start") == mps.log("stop") >= 2
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,6 @@ def test_a_kernel_that_does_not_say_whether_it_counts_delays(tmp_path: Path, tic
     machine.host = Host(machine.proc, machine.groups)
     machine.use(0.0)
     found = machine.use(2.0)
-    assert found is not None
     assert found.storage_by == how
 
 
@@ -127,7 +126,6 @@ def test_version_one_without_accounts_counts_the_time_of_processes_that_are_stil
     machine.stat(502, cpu_s=80.0)
     assert machine.use(1.0) is None
     found = machine.use(2.0)
-    assert found is not None
     assert found.busy_cores == 0.25
 
 
@@ -144,7 +142,6 @@ def test_pressure_that_is_switched_off_is_not_taken_for_no_waits(tmp_path: Path)
     (machine.job / "io.pressure").write_text("")
     machine.use(0.0)
     found = machine.use(1.0)
-    assert found is not None
     assert found.storage_by == "states of processes"
 
 
@@ -171,7 +168,6 @@ def test_a_group_that_vanishes_is_found_again(tmp_path: Path) -> None:
     assert machine.use(12.0) is None
     machine.counters(5.5)
     found = machine.use(13.0)
-    assert found is not None
     assert found.busy_cores == 0.5
 
 
@@ -251,7 +247,6 @@ def test_rubbish_among_the_processes_and_a_crowd_of_them(tmp_path: Path) -> None
     machine.use(0.0)
     machine.counters(0.5)
     found = machine.use(1.0)
-    assert found is not None
     assert (found.busy_cores, found.storage) == (0.5, 0.0)
 
 

@@ -87,7 +87,6 @@ def test_a_claim_on_this_very_machine_counts_for_nothing() -> None:
     claim = ["bash", "-c", "exec -a 'slurmstepd: [4242.batch]' bash -c 'sleep 60 & echo $!; wait'"]
     user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
     with subprocess.Popen(claim, stdout=subprocess.PIPE, text=True, cwd="/", **user) as claimer:
-        assert claimer.stdout is not None
         child = int(claimer.stdout.readline())
         try:
             claims = Path(f"/proc/{claimer.pid}/cmdline").read_bytes()

@@ -93,7 +93,6 @@ def test_start_up_and_time_beside_a_partner_do_not_count() -> None:
     assert found_in(series) is None, "19 s of work, for the first three settle"
     points(series, 52, 10, 60.0, use(0.3, 0.1))
     alone = found_in(series)
-    assert alone is not None
     assert (alone.storage, alone.cpu, alone.gpu) == pytest.approx((0.1, 0.3, 0.6))
     points(series, 62, 100, 90.0, use(0.9, 0.9), shared=True)
     assert found_in(series) == alone
@@ -115,7 +114,6 @@ def test_a_long_job_keeps_its_shares_at_a_coarser_step() -> None:
     points(series, 0, 1000, 60.0, use(0.3, 0.1))
     assert len(series) <= 64
     found = found_in(series)
-    assert found is not None
     assert (found.storage, found.cpu, found.gpu) == pytest.approx((0.1, 0.3, 0.6))
 
 
@@ -137,8 +135,6 @@ def test_the_sampler_asks_for_the_jobs_processes_and_writes_the_shares(tmp_path:
     ticks(sampler, [], 40, 1)
     assert host.asked == ("a", "75", (7, 101, 102))
     profile = read_summary(tmp_path / "profiles/a.json").profile
-    assert profile is not None
-    assert profile.shares is not None
     assert (profile.shares.storage, profile.shares.cpu, profile.shares.gpu) == pytest.approx((0.1, 0.3, 0.6))
     assert profile.shares.storage_by == "x"
 
@@ -149,7 +145,6 @@ def test_summaries_of_older_samplers_are_read(tmp_path: Path) -> None:
     assert summary_from_dict(data) == summary
     del data["profile"]["shares"]
     older = summary_from_dict(data).profile
-    assert older is not None
     assert older.shares is None
 
 

@@ -50,7 +50,6 @@ def test_a_day_of_eight_gpus_is_under_twenty_mib() -> None:
 def test_memory_on_disk_is_never_less_than_it_was() -> None:
     for mib in (0.0, 1.0, 4.0, 20_518.3, 255_000.0):
         found = unpack(pack(Sample(0, 0.0, (GpuSample(mem_mib=mib),)), 0.0), 1, 0.0)
-        assert found is not None
         kept = found.gpus[0].mem_mib
         assert kept is not None
         assert 0 <= kept - mib < 4
@@ -90,7 +89,6 @@ def test_a_profile_leaves_start_up_and_a_rare_pause_out() -> None:
     ]
     assert [(phase.kind, phase.start_s, phase.end_s) for phase in found.phases] == spans
     profile = found.profile
-    assert profile is not None
     assert profile.gpu_util == pytest.approx(80.0)
     assert profile.mem_util == pytest.approx(40.0)
     assert profile.gpu_mem_mib == 4000.0
@@ -110,7 +108,6 @@ def test_an_unstable_job_is_marked_and_a_leak_is_reckoned_with() -> None:
     while len(util) < 300:
         util += [chance.uniform(5, 100)] * chance.randint(4, 19)
     found = summarise(filled(util), "7", "n1", ["GPU-a"], len(util))
-    assert found.profile is not None
     assert found.profile.unstable
 
     series = Series()
@@ -119,7 +116,6 @@ def test_an_unstable_job_is_marked_and_a_leak_is_reckoned_with() -> None:
         assert point is not None
         series.add(point)
     leaking = summarise(series, "8", "n1", ["GPU-a"], 240).profile
-    assert leaking is not None
     assert leaking.mem_growing
     assert leaking.gpu_mem_mib == pytest.approx(4478 + 7200, rel=0.06)
 
@@ -127,10 +123,8 @@ def test_an_unstable_job_is_marked_and_a_leak_is_reckoned_with() -> None:
 def test_two_jobs_of_a_pair_are_told_apart_and_a_shared_stretch_makes_no_profile() -> None:
     found = summarise(filled([90.0] * 60, shared=True, own=0.7), "7", "n1", ["GPU-a"], 60, partner="8")
     assert found.profile is None
-    assert found.together is not None
     assert found.together.gpu_util == pytest.approx(63.0)
     assert found.together.card_util == pytest.approx(90.0)
-    assert found.memory is not None
     assert found.memory.peak_mib == 2000.0
 
     series = filled([80.0] * 60)
@@ -140,26 +134,22 @@ def test_two_jobs_of_a_pair_are_told_apart_and_a_shared_stretch_makes_no_profile
         assert point is not None
         series.add(point)
     both = summarise(series, "7", "n1", ["GPU-a"], 120, partner="8")
-    assert both.profile is not None
     assert both.profile.gpu_util == pytest.approx(80.0)
     assert both.profile.gpu_mem_mib == 4000.0
-    assert both.together is not None
     assert both.together.gpu_util == pytest.approx(50.0)
 
 
 def test_a_long_series_is_bounded_and_keeps_its_means() -> None:
-    util = [0.0] * 600 + [70.0 + (i % 3) for i in range(50_000)]
+    util = [0.0] * 60 + [70.0 + (i % 3) for i in range(6_000)]
     series = filled(util, limit=256)
     assert len(series) <= 256
     found = summarise(series, "7", "n1", ["GPU-a"], len(util)).profile
-    assert found is not None
     assert found.gpu_util == pytest.approx(71.0, abs=0.5)
 
 
 def test_a_lost_gpu_gives_no_point_and_a_lost_one_of_two_half() -> None:
     assert point_of(Sample(0, 0.0, (GpuSample(lost=True),))) is None
     point = point_of(Sample(0, 0.0, (GpuSample(lost=True), GpuSample(60.0, 20.0, 500.0))))
-    assert point is not None
     assert (point.gpu_util, point.mem_mib) == (60.0, 500.0)
 
 

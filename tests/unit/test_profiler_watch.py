@@ -37,13 +37,10 @@ def alone_of(row: dict[str, str]) -> JobProfile:
 @pytest.mark.parametrize("speed", [0.3, 0.5, 0.85, 1.0])
 def test_each_rule_finds_the_speed_that_made_the_readings(speed: float) -> None:
     by_sm = seen_speed(busy(A, 60), busy(B, 30), Spell(120, dram_active=20, sm_active=speed * 90))
-    assert by_sm is not None
     assert (by_sm.speed, by_sm.method) == (pytest.approx(speed), "SM activity")
     by_dram = seen_speed(A, B, Spell(120, card_mem_util=50, dram_active=speed * 40))
-    assert by_dram is not None
     assert (by_dram.speed, by_dram.method) == (pytest.approx(speed), "DRAM traffic")
     by_time = seen_speed(bare(A), bare(B), Spell(120, card_mem_util=speed * 60))
-    assert by_time is not None
     assert (by_time.speed, by_time.method) == (pytest.approx(speed), "memory time")
 
 
@@ -76,7 +73,6 @@ def test_on_measured_pairs_sm_activity_finds_the_speed_and_traffic_says_somewhat
 
 def test_one_side_without_traffic_leaves_the_others_share() -> None:
     found = seen_speed(bare(A), JobProfile(50, 0, 1000), Spell(120, card_mem_util=20))
-    assert found is not None
     assert found.speed == pytest.approx(0.5)
 
 
@@ -90,7 +86,6 @@ def test_too_short_too_little_or_unknown_is_not_judged() -> None:
 
 def test_nobody_runs_much_faster_than_alone() -> None:
     found = seen_speed(A, B, Spell(120, dram_active=90))
-    assert found is not None
     assert found.speed == 1.2
 
 
@@ -108,12 +103,10 @@ def pair(util: list[float], mem: list[float], shared_from: int, partner: str | N
 def test_the_profile_carries_what_was_seen_beside_the_partner() -> None:
     summary = pair([80.0] * 60 + [40.0] * 120, [4000.0] * 180, 60)
     found = watched(summary, None, B).profile
-    assert found is not None
     assert found.gpu_util == 80
     assert found.seen_speed == pytest.approx(20 / 60)  # memory time: 20 together, 40 and 20 alone
     assert watched(summary, None, B).seen_by == "memory time"
     gone = watched(pair([80.0] * 180, [4000.0] * 180, 999, None), None, None).profile
-    assert gone is not None
     assert gone.seen_speed is None
 
 
@@ -122,7 +115,6 @@ def test_a_guest_keeps_the_profile_of_its_earlier_run_and_its_leak_is_foretold()
     assert summary.profile is None
     assert watched(summary, None, B).profile is None
     found = watched(summary, A, B).profile
-    assert found is not None
     assert (found.gpu_util, found.mem_growing) == (80, True)
     assert found.gpu_mem_mib == pytest.approx(3478 + 7200, rel=0.06)
 
@@ -135,10 +127,8 @@ def test_a_job_that_turns_unstable_beside_its_partner_is_marked() -> None:
     while len(util) < 300:
         util += [chance.uniform(5, 100)] * chance.randint(4, 19)
     found = watched(pair(util, [3000.0] * len(util), 0), A, B).profile
-    assert found is not None
     assert found.unstable
     steady = watched(pair([50.0] * 300, [3000.0] * 300, 0), A, B).profile
-    assert steady is not None
     assert not steady.unstable
 
 
@@ -151,5 +141,4 @@ def test_only_readings_since_this_partner_came_tell_of_the_pair() -> None:
         series.add(point)
     summary = summarise(series, "a", "n1", ["GPU-a"], 240, partner="c", partner_since_s=120.0)
     found = watched(summary, A, B).profile
-    assert found is not None
     assert found.seen_speed == pytest.approx(0.75)

@@ -48,7 +48,6 @@ def test_reports_narrow_what_the_comment_says(
     stage: Stage, comment: str, said: dict[str, Any], batches: tuple[int, ...]
 ) -> None:
     found = limits_of(stage, f"lucid:elastic=1-8,{comment}", **said)
-    assert found is not None
     assert (found.init_batch, found.most_batch, found.atomic_min, found.atomic_max) == batches
     assert found.batch == batches[0]
     assert (found.min_gpus, found.max_gpus) == (1, 8), "GPUs are as the user said"
@@ -56,10 +55,8 @@ def test_reports_narrow_what_the_comment_says(
 
 def test_a_batch_that_nobody_told_of_bounds_nothing(stage: Stage) -> None:
     found = limits_of(stage, "lucid:elastic=1-8", profile=ROWS, gradient=[1.0, 1.0])
-    assert found is not None
     assert found.batch // found.atomic_min >= 8
     progress = stage.entry("1").progress
-    assert progress is not None
     assert progress.step_model == (), "a model of step times says nothing of unknown batches"
 
 
@@ -67,13 +64,11 @@ def test_a_step_model_is_fitted_to_rows_and_one_that_is_reported_wins(stage: Sta
     stage.running("1", comment="lucid:elastic=1-8,batch=256:4096")
     stage.report("1", **AGENT)
     progress = stage.entry("1").progress
-    assert progress is not None
     assert len(progress.step_model) == 7
     assert sum(progress.step_model[:2]) > 0
     own = [0.1, 0.001, 0.0, 0.0, 0.02, 0.0, 1.5]
     stage.report("1", **AGENT, step_model=own)
     progress = stage.entry("1").progress
-    assert progress is not None
     assert progress.step_model == pytest.approx(own, abs=1e-7)
     assert "its step times and gradients are known" in stage.cluster.elastic()["1"]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -15,12 +17,17 @@ from lucid.simulator.traces.synth.generate import synthesise
 from lucid.simulator.traces.synth.settings import preset, vc_layout
 
 
-def taught(factor: float, spread: float = 0.1, count: int = 200, partition: str = "vc") -> StartTimes:
+def taught(factor: float, spread: float = 0.1, count: int = 200) -> StartTimes:
     """Waits that took ``factor`` times as long as planned, give or take."""
+    return deepcopy(_taught(factor, spread, count))
+
+
+@cache
+def _taught(factor: float, spread: float, count: int) -> StartTimes:
     rng, times, now_s = random.Random(1), StartTimes(), 0.0
     for number in range(count):
         planned_s = rng.uniform(500.0, 2000.0)
-        times.waits(str(number), Wait(partition, 1, planned_s), now_s)
+        times.waits(str(number), Wait("vc", 1, planned_s), now_s)
         now_s += planned_s * factor * rng.uniform(1 - spread, 1 + spread)
         times.started(str(number), now_s)
     return times
@@ -60,7 +67,7 @@ def test_a_wait_that_goes_on_counts_as_at_least_so_long() -> None:
 
 def test_eight_starts_in_ten_fall_inside_whatever_the_error() -> None:
     rng, times, now_s = random.Random(2), StartTimes(), 0.0
-    for number in range(600):
+    for number in range(400):
         planned_s = rng.lognormvariate(7.0, 1.0)
         times.waits(str(number), Wait("vc", rng.choice([1, 4]), planned_s), now_s)
         now_s += planned_s * rng.lognormvariate(0.5, 1.2) + 61.0
@@ -81,8 +88,8 @@ def test_a_restart_loses_nothing() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    times = taught(1.0, count=900)
-    for number in range(3000):
+    times = taught(1.0, count=410)
+    for number in range(410):
         times.waits(f"o{number}", Wait("vc", 1, 10.0), 0.0)
     assert len(tuple(times.known)) == 400
     assert len(times.open) == 400
@@ -92,17 +99,18 @@ def test_what_is_remembered_is_bounded() -> None:
 @pytest.mark.parametrize("policy", ["lucid", "backfill"])
 def test_forecasts_leave_the_schedule_alone_and_hold(policy: str) -> None:
     trace = synthesise(preset("month-small"), 6)
-    scenario = Scenario(replace(trace, jobs=trace.jobs[:700]), vc_layout("month-small"))
+    half = {vc: max(nodes // 2, 1) for vc, nodes in vc_layout("month-small").items()}  # so that many wait
+    scenario = Scenario(replace(trace, jobs=trace.jobs[:250]), half)
     plain, watched = simulate(scenario, policy), simulate(scenario, policy, foretell=True)
     assert plain.start_forecast is None
     assert [(o.job.id, o.start_s, o.end_s) for o in plain.outcomes] == [
         (o.job.id, o.start_s, o.end_s) for o in watched.outcomes
     ]
     found = watched.start_forecast
-    assert found is not None
-    assert found["jobs"] >= 600
+    assert found["jobs"] >= 250
     assert 0.0 <= found["within_10min"] <= 1.0
-    assert found["waited"] == 0 or 0.0 <= found["coverage_80"] <= 1.0
+    assert found["waited"] > 20
+    assert 0.0 <= found["coverage_80"] <= 1.0
 
 
 def test_a_wait_past_its_range_is_a_miss_before_its_job_starts() -> None:
@@ -133,6 +141,5 @@ def test_ranges_go_by_how_far_the_planned_paths_differ() -> None:
 def test_every_wait_of_a_burst_is_forecast_and_counts_once() -> None:
     jobs = [by(f"j{number:02}", 4, 3000.0, 2.0 * number) for number in range(12)]
     found = simulate(Scenario(a_trace(*jobs), {"vc": 1}), "fifo", foretell=True).start_forecast
-    assert found is not None
     assert found["jobs"] == 12
     assert found["waited"] == 10

@@ -132,7 +132,6 @@ def test_the_latest_whole_report_is_found(tmp_path: Path) -> None:
         (reports_folder(settings) / name / "summary.json").write_text(text)
     (reports_folder(settings) / "4").mkdir()
     found = latest_report(settings)
-    assert found is not None
     assert (found[0].name, found[1]) == ("2", {"verdict": "b"})
 
 
@@ -155,14 +154,12 @@ def test_a_search_of_the_store_is_found_by_status_and_show(tmp_path: Path) -> No
     assert seen["tuner"]["worth_it"] is False
 
 
-@pytest.mark.slow
 def test_a_real_child_searches_the_store_and_leaves_a_report(tmp_path: Path) -> None:
     config = a_config(tmp_path, 'every_h = 24\ntrials = 2\nonly = ["gss"]')
     a_past(tmp_path)
     found = TuneTick(load_settings(config), config, Children().run)()
     assert found[0]["worth_it"] is False
     report = latest_report(load_settings(config))
-    assert report is not None
     assert str(report[0]) == found[0]["folder"]
     assert (report[0] / "proposal.html").exists()
     assert TuneTick(load_settings(config), config, Children().run)() == []

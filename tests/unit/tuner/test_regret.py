@@ -265,10 +265,8 @@ def test_nodes_that_profile_are_counted_to_the_largest_vc_and_lent_from_there() 
     plan = floorplan(
         [Partition("a", nodes("a", 2)), Partition("b", nodes("b", 3)), Partition("p", nodes("p", 1), profiling=True)]
     )
-    assert plan is not None
     assert plan.vcs == {"a": 2, "b": 4}
     assert (plan.profiling_nodes, plan.shape.gpus, plan.alike) == (1, 4, True)
     mixed = floorplan([Partition("a", (*nodes("a", 2), Node("x", 8)))])
-    assert mixed is not None
     assert (mixed.shape.gpus, mixed.alike) == (4, False)
     assert floorplan([Partition("p", nodes("p", 1), profiling=True)]) is None

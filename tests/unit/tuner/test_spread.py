@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,17 @@ from lucid.cli.main import lucidctl
 from lucid.errors import ActionRefused, ClusterUnavailable, ConfigError, LucidError
 from lucid.simulator.scenario import Scenario
 from lucid.simulator.traces import write_trace
-from lucid.simulator.traces.synth import preset, synthesise
 from lucid.tuner.search import Journal, Trial, search
 from lucid.tuner.space import choose
 from lucid.tuner.spread import Spread, gather, load_spread, run_element, save_spread, short_elements
+from scenes.tuning import sparse_week
 
 TRIALS = 5
 
 
 @pytest.fixture(scope="module")
 def scenario() -> Scenario:
-    dense = synthesise(preset("month-small").resized(200, None), seed=5)
-    jobs = (replace(item, job=replace(item.job, submit_s=6 * item.job.submit_s)) for item in dense.jobs)
-    trace = replace(dense, jobs=tuple(jobs))  # a week, and empty enough to be replayed at once
-    return Scenario(trace, dict.fromkeys(trace.vcs, 3))
+    return sparse_week(80, 3)
 
 
 def spread(scenario: Scenario, elements: int = 2) -> Spread:
