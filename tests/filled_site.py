@@ -37,10 +37,10 @@ def filled_site(folder: Path) -> Site:
     site.start()
     for number in range(1, 5):
         site.submit(str(number), 2, run_s=2500.0 if number < 3 else 30_000.0, user="ada", time_limit_s=36_000.0)
-    site.turns(3000.0)
+    site.turns(3000.0, every_s=15.0)
     for number in range(5, 9):
         site.submit(str(number), 2, run_s=30_000.0, user="ada", time_limit_s=36_000.0)
-    site.turns(1200.0)
+    site.turns(1200.0, every_s=15.0)
     running = {e["job"]["id"]: e["partner"] for e in site.store.view("snapshot")["partitions"]["vc"]["running"]}
     seen = [
         ProfileReading(job, replace(LIGHT, seen_speed=0.8, seen_beside=beside), f"{job} together")
@@ -50,7 +50,7 @@ def filled_site(folder: Path) -> Site:
     site.sampler.new = lambda: seen  # type: ignore[method-assign]
     for number in range(9, 16):
         site.submit(str(number), 4, run_s=3000.0, user="bob", time_limit_s=36_000.0)
-    site.turns(1500.0)
+    site.turns(1500.0, every_s=15.0)
     idle_summary(site, "1")
     for number in range(20, 36):
         site.submit(str(number), 2, run_s=3000.0, user="cyd", time_limit_s=36_000.0)

@@ -67,5 +67,7 @@ class Times:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Only the processes that run tests."""
-    if (folder := os.environ.get(FOLDER)) and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
+    if (folder := os.environ.get(FOLDER)) and (
+        hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
+    ):
         config.pluginmanager.register(Times(Path(folder)))

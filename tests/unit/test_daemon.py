@@ -34,7 +34,7 @@ def test_jobs_are_profiled_then_packed_and_told_of(site: Site) -> None:
     assert "moves on to its VC (prof)" in told
     assert "starts on n1:0-1, beside job 1" in told
     assert json.loads(site.ctl("status", "--json"))["partitions"]["vc"]["packed"] == 2
-    site.turns(1200.0)
+    site.turns(1200.0, every_s=10.0)
     assert {r.state for r in site.slurm.records.values()} == {"COMPLETED"}
     assert json.loads(site.ctl("history", "--json", "--days", "1e6"))["summary"]["jobs"] == 2
 
@@ -117,7 +117,7 @@ def test_idle_it_asks_at_most_twelve_times_a_minute(site: Site) -> None:
 def test_a_freed_gpu_is_taken_within_three_seconds(site: Site) -> None:
     for n in range(3):
         site.submit(f"{n}", 4, run_s=300.0, name=f"j{n}", mark="lucid:vc=vc;share=0")
-    site.turns(1500.0)
+    site.turns(600.0)
     starts = {job: at_s for at_s, job, place in site.slurm.starts if place[0].node != "p1"}
     last = max(starts, key=lambda job: starts[job])
     freed = min(r.end_s for r in site.slurm.records.values() if r.id != last)
@@ -267,7 +267,7 @@ def test_killed_again_and_again_it_loses_no_job_and_starts_none_twice(site: Site
             site.store.close()
     site.slurm.fails_at_write = lambda n: None
     site.slurm.advance(16.0)
-    site.turns(1500.0, site.start("last"))
+    site.turns(1500.0, site.start("last"), every_s=10.0)
     assert {r.state for r in site.slurm.records.values()} == {"COMPLETED"}
     for name in site.slurm.records:
         mine = [place[0].node for _, job, place in site.slurm.starts if job == name]

@@ -56,7 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
         found.submit(str(number), 2, run_s=900.0 if number < 3 else 6000.0, user="ada")
     for number in range(9, 16):
         found.submit(str(number), 4, run_s=3000.0, user="bob", name="big")
-    found.turns(1500.0)
+    found.turns(1500.0, every_s=10.0)
     profiles = found.folder / "profiles"
     profiles.mkdir(exist_ok=True)
     ended = {one.job.id: one for one in found.store.ended()}
@@ -129,13 +129,13 @@ def test_measured_speeds_go_before_promised_ones(tmp_path: Path, monkeypatch: py
     site = Site(tmp_path)
     site.submit("1", 2, run_s=9000.0)
     site.submit("2", 2, run_s=9000.0)
-    site.turns(300.0)
+    site.turns(300.0, every_s=10.0)
     seen = [
         ProfileReading(job, replace(LIGHT, seen_speed=speed, seen_beside=beside), f"{job} together")
         for job, beside, speed in (("1", "2", 0.75), ("2", "1", 0.875))
     ]
     monkeypatch.setattr(site.sampler, "new", lambda: seen)
-    site.turns(300.0)
+    site.turns(300.0, every_s=10.0)
     found = samples(render(source_of(site)))
     assert value(found, "lucid_pairs", partition="vc", speed="measured") == 1.0
     assert value(found, "lucid_pair_job_measured_speed_ratio", partition="vc", job="1", partner="2") == 0.75
@@ -201,7 +201,7 @@ def test_a_starvation_bound_has_a_margin(tmp_path: Path) -> None:
     site.start()
     for number in range(1, 9):
         site.submit(str(number), 4, run_s=3000.0)
-    site.turns(900.0)
+    site.turns(900.0, every_s=15.0)
     found = samples(render(source_of(site)))
     assert value(found, "lucid_starvation_bound_seconds", vc="vc") == 7200.0
     margin = value(found, "lucid_starvation_margin_seconds", vc="vc")

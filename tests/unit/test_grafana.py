@@ -23,10 +23,7 @@ QUERIES = [
     for number, (expr, _) in enumerate(panel.queries)
 ]
 VALUES = [pytest.param(alert.value, alert.empty, id=alert.name) for alert in make.ALERTS]
-EMPTY_HERE = {
-    "LucidForecastsMiss": "fewer than fifty starts have been judged",
-    "LucidModelUnusable": "no models",
-}
+EMPTY_HERE = {"LucidForecastsMiss": "fewer than fifty starts have been judged", "LucidModelUnusable": "no models"}
 """By panel or alert, why even the site of these tests has no data for it."""
 
 

@@ -59,8 +59,17 @@ class Pages:
         return WebClient(app, headers, address)
 
 
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    """For all who only look."""
+    made = Pages(tmp_path_factory.mktemp("site"))
+    yield made
+    made.source.stop()
+
+
 @pytest.fixture
-def pages(tmp_path: Path) -> Iterator[Pages]:
+def own_pages(tmp_path: Path) -> Iterator[Pages]:
+    """For who changes them."""
     made = Pages(tmp_path)
     yield made
     made.source.stop()
@@ -174,18 +183,18 @@ def test_without_a_store_the_pages_say_so(tmp_path: Path) -> None:
     assert "there is no store" in answer.text
 
 
-def test_a_store_that_is_replaced_is_opened_again(pages: Pages) -> None:
-    before = pages.source.picture
+def test_a_store_that_is_replaced_is_opened_again(own_pages: Pages) -> None:
+    before = own_pages.source.picture
     assert before is not None
-    pages.slurm.submit("50", 1, run_s=10.0, user="ada")
-    pages.slurm.turns(5.0)
-    pages.source._next_s = 0.0
-    pages.source.look()
-    assert pages.source.picture is not before
-    pages.source.path.unlink()
-    pages.source.look()
-    assert pages.client("ada").get("/").status_code == 200, "what was seen last stays"
-    assert "there is no store" in pages.source.trouble
+    own_pages.slurm.submit("50", 1, run_s=10.0, user="ada")
+    own_pages.slurm.turns(5.0)
+    own_pages.source._next_s = 0.0
+    own_pages.source.look()
+    assert own_pages.source.picture is not before
+    own_pages.source.path.unlink()
+    own_pages.source.look()
+    assert own_pages.client("ada").get("/").status_code == 200, "what was seen last stays"
+    assert "there is no store" in own_pages.source.trouble
 
 
 # -- nothing is changed, nothing of others is run --------------------------------------------------------------
@@ -387,15 +396,15 @@ def test_over_a_unix_socket_the_reader_is_its_peer(pages: Pages, tmp_path: Path)
     assert {row["user"] for row in rows} >= {"ada"}, f"uid {os.geteuid()} runs lucidd: it sees everything"
 
 
-def test_starts_are_shown_as_planned(pages: Pages) -> None:
-    assert pages.source.picture is not None
-    waiting = list(pages.source.picture.waiting)
-    now_s = pages.source.picture.now_s
-    pages.planning.ahead = Ahead(now_s - 30.0, 5000.0, {waiting[0]: (40, 100, 400), waiting[1]: None})
-    rows = {row["job"]: row for row in pages.client("root-ish").get("/queue.json").json()["queue"]}
+def test_starts_are_shown_as_planned(own_pages: Pages) -> None:
+    assert own_pages.source.picture is not None
+    waiting = list(own_pages.source.picture.waiting)
+    now_s = own_pages.source.picture.now_s
+    own_pages.planning.ahead = Ahead(now_s - 30.0, 5000.0, {waiting[0]: (40, 100, 400), waiting[1]: None})
+    rows = {row["job"]: row for row in own_pages.client("root-ish").get("/queue.json").json()["queue"]}
     assert rows[waiting[0]]["starts_in_s"] == [10, 70, 370], "half a minute later"
     assert rows[waiting[1]]["starts_words"] == "more than 1.4 h"
-    assert "70 s (10 s to 6.2 min)" in pages.client("root-ish").get(f"/job/{waiting[0]}").text
+    assert "70 s (10 s to 6.2 min)" in own_pages.client("root-ish").get(f"/job/{waiting[0]}").text
 
 
 def test_metrics_are_there_without_users(pages: Pages) -> None:
