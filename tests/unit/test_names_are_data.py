@@ -195,7 +195,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_a_trace_holds(trace: Path, tmp_path: Path) -> None:
     run("trace", "describe", trace)
     run("simulate", trace, "--out", tmp_path / "out", "--nodes", 3)
-    run("compare", trace, "--nodes", 3)
+    run("compare", trace, "--nodes", 3, "--policy", "fifo", "--policy", "muri-s", "--workers", 1)
     run("report", "--jobs", trace, "--nodes", 3, "--html", tmp_path / "report.html")
     with (tmp_path / "out/lucid/jobs.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
