@@ -265,6 +265,8 @@ def test_killed_again_and_again_it_loses_no_job_and_starts_none_twice(site: Site
             site.turns(20.0, daemon)
         except KeyboardInterrupt:
             site.store.close()
+        if all(record.ended for record in site.slurm.records.values()):
+            break
     site.slurm.fails_at_write = lambda n: None
     site.slurm.advance(16.0)
     site.turns(1500.0, site.start("last"), every_s=10.0)

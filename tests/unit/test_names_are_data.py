@@ -208,6 +208,7 @@ def test_what_a_trace_holds(trace: Path, tmp_path: Path) -> None:
     ids = [csv_text(row["job_id"]) for row in rows]
     for job_id in ids[::3]:
         assert shown(job_id)[:80] in run("explain", "--run", tmp_path / "out", "--", job_id)
+    for job_id in ids[::12]:
         run("explain", "--run", tmp_path / "out", "--json", "--", job_id)
     for page in (tmp_path / "out/report.html", tmp_path / "report.html"):
         text = page.read_text(encoding="utf-8")

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
-from test_web import ADDRESSES, Pages
 
 from json_schemas import FOLDER, Recorder, closed
 from lucid.web import openapi
 from lucid.web.openapi import openapi_of, schemas, twin_of
 from lucid.web.pages import PAGES
+from scenes.pages import ADDRESSES, Pages
 
 SHOWN = FOLDER / "openapi.json"
 RECORDED = Path(openapi.__file__).with_name("schemas.json")
