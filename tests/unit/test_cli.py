@@ -372,15 +372,7 @@ def test_demo_compares_explains_and_writes_a_page(
         monkeypatch.setattr("lucid.cli.demo.preset", lambda name: preset(name).resized(jobs, None))
     said = lucid("demo", "--out", "demo")
     assert said.code == 0
-    for words in (
-        "Comparison of policies",
-        "fifo",
-        "sjf",
-        "tiresias",
-        "lucid",
-        "why did that job start",
-        "SYNTHETIC",
-    ):
+    for words in ("Comparison of policies", "fifo", "sjf", "tiresias", "lucid", "why did that job", "SYNTHETIC"):
         assert words in said.out
     assert "<svg" in (tmp_path / "demo" / "report.html").read_text()
     assert json.loads((tmp_path / "demo" / "summary.json").read_text())["results"]["lucid"]["packed_jobs"] > 0

@@ -226,15 +226,8 @@ def test_an_empty_store_and_one_of_another_version_are_no_trouble(tmp_path: Path
     found = samples(render(MetricsSource(settings)))
     assert value(found, "lucid_up") == 1.0
     assert value(found, "lucid_cycles_total") is None
-    junk: list[Any] = [
-        3,
-        "x",
-        [],
-        {"partitions": 4},
-        {"now_s": "x", "partitions": {"a": {}}},
-        {"calls": [], "models": 3},
-    ]
-    for one in junk:
+    wrong: list[Any] = [{"partitions": 4}, {"now_s": "x", "partitions": {"a": {}}}, {"calls": [], "models": 3}]
+    for one in (3, "x", [], *wrong):
         for name in ("status", "snapshot", UPKEEP, "start_times"):
             store.put_view(name, one)
         assert value(samples(render(MetricsSource(settings))), "lucid_up") == 1.0
