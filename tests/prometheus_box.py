@@ -57,7 +57,7 @@ class Prometheus:
             self.port = free.getsockname()[1]
         self.config = folder / "prometheus.yml"
         self.config.write_text(
-            "global: {scrape_interval: 500ms, evaluation_interval: 500ms}\n"
+            "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
             f"rule_files: ['{FOLDER / 'alerts.yml'}']\n"
             "scrape_configs:\n"
             f"  - {{job_name: lucid, static_configs: [{{targets: ['127.0.0.1:{target}']}}]}}\n"

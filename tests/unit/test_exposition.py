@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.exposition import big_store
 from builders import LIGHT
 from daemon_site import Site
+from filled_site import bounded_site
 from lucid.adapters.gpu.profile_files import write_summary
 from lucid.adapters.gpu.profiles import ProfileReading
 from lucid.adapters.store.snapshot_json import decision_to_dict
@@ -194,11 +195,7 @@ def test_drift_and_coverage_are_told_where_they_are_known(site: Site) -> None:
 
 
 def test_a_starvation_bound_has_a_margin(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    fairness = site.settings.policy.fairness.model_copy(update={"beyond_plain_s": 7200.0})
-    policy = site.settings.policy.model_copy(update={"fairness": fairness})
-    site.settings = site.settings.model_copy(update={"policy": policy})
-    site.start()
+    site = bounded_site(tmp_path)
     for number in range(1, 9):
         site.submit(str(number), 4, run_s=3000.0)
     site.turns(900.0, every_s=15.0)
