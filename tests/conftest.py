@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 import sys
+from collections.abc import Iterator
 from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
@@ -63,6 +65,15 @@ def _invoke(self: CliRunner, cli: Any, args: Any = None, **rest: Any) -> Result:
 
 
 CliRunner.invoke = _invoke  # type: ignore[assignment,method-assign]
+
+
+@pytest.fixture(autouse=True)
+def _no_handler_stays() -> Iterator[None]:
+    """Commands and lucidd have their warnings written to a terminal; left there, a handler would lay out each warning
+    of all later tests, too."""
+    yield
+    for name in ("lucid", "lucidd"):
+        logging.getLogger(name).handlers.clear()
 
 
 def pytest_sessionfinish() -> None:

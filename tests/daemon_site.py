@@ -56,10 +56,11 @@ class Site:
         self.sampler.after_s = 30.0
         self.slurm.submit(job_id, "vc", gpus, **rest)
 
-    def turns(self, seconds: float, daemon: Daemon | None = None) -> None:
+    def turns(self, seconds: float, daemon: Daemon | None = None, every_s: float = 0.5) -> None:
+        """``every_s``: it looks no more often than this, which makes hours cheap where no second counts."""
         until = self.slurm.now + seconds
         while self.slurm.now < until:
-            self.slurm.advance(min(max((daemon or self.daemon).turn(), 0.5), until - self.slurm.now))
+            self.slurm.advance(min(max((daemon or self.daemon).turn(), every_s), until - self.slurm.now))
 
     def ctl(self, *words: str) -> Any:
         done = CliRunner().invoke(lucidctl, [*words, "--config", str(self.folder / "lucid.toml")])

@@ -13,7 +13,7 @@ from lucid.live.upkeep import UPKEEP
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
 
-__all__ = ["filled_site", "idle_summary"]
+__all__ = ["bounded_site", "filled_site", "idle_summary"]
 
 
 def idle_summary(site: Site, job_id: str) -> None:
@@ -27,20 +27,26 @@ def idle_summary(site: Site, job_id: str) -> None:
     write_summary(folder, Summary(job_id, "n1", (), begin_s, ended.end_s, int(ended.ran_s), use=use))
 
 
-def filled_site(folder: Path) -> Site:
-    """Two hours of it: light pairs, one slower than promised; jobs that wait, one for profiling; an idle job that has
-    ended; a model that was judged."""
+def bounded_site(folder: Path) -> Site:
+    """With a starvation bound of two hours."""
     site = Site(folder)
     fairness = site.settings.policy.fairness.model_copy(update={"beyond_plain_s": 7200.0})
     policy = site.settings.policy.model_copy(update={"fairness": fairness})
     site.settings = site.settings.model_copy(update={"policy": policy})
     site.start()
+    return site
+
+
+def filled_site(folder: Path) -> Site:
+    """Two hours of it: light pairs, one slower than promised; jobs that wait, one for profiling; an idle job that has
+    ended; a model that was judged."""
+    site = bounded_site(folder)
     for number in range(1, 5):
         site.submit(str(number), 2, run_s=2500.0 if number < 3 else 30_000.0, user="ada", time_limit_s=36_000.0)
-    site.turns(3000.0)
+    site.turns(3000.0, every_s=15.0)
     for number in range(5, 9):
         site.submit(str(number), 2, run_s=30_000.0, user="ada", time_limit_s=36_000.0)
-    site.turns(1200.0)
+    site.turns(1200.0, every_s=15.0)
     running = {e["job"]["id"]: e["partner"] for e in site.store.view("snapshot")["partitions"]["vc"]["running"]}
     seen = [
         ProfileReading(job, replace(LIGHT, seen_speed=0.8, seen_beside=beside), f"{job} together")
@@ -50,7 +56,7 @@ def filled_site(folder: Path) -> Site:
     site.sampler.new = lambda: seen  # type: ignore[method-assign]
     for number in range(9, 16):
         site.submit(str(number), 4, run_s=3000.0, user="bob", time_limit_s=36_000.0)
-    site.turns(1500.0)
+    site.turns(1500.0, every_s=15.0)
     idle_summary(site, "1")
     for number in range(20, 36):
         site.submit(str(number), 2, run_s=3000.0, user="cyd", time_limit_s=36_000.0)

@@ -85,7 +85,7 @@ class Prometheus:
                     return
             except OSError:
                 pass
-            time.sleep(0.5)
+            time.sleep(0.25)
         raise AssertionError("Prometheus has not scraped")
 
     def stop(self) -> None:

@@ -218,28 +218,10 @@ def test_lucid_toml(tmp_path: Path) -> None:
 
     def made_up(draw: Hostile) -> bytes:
         table, key = draw.choice(keys)
-        value = draw.choice(
-            [
-                "inf",
-                "nan",
-                "-inf",
-                "1e999",
-                "-1",
-                "0",
-                "9" * 5000,
-                "[" * 3000,
-                '"\\u0000"',
-                '"²"',
-                "true",
-                "[[1]]",
-                "{ a = 1 }",
-                '"' + "x" * 9000 + '"',
-                "1979-05-27",
-                str(10**30),
-                "''",
-                '"a\\nb"',
-            ]
-        )
+        value = draw.choice([
+            "inf", "nan", "-inf", "1e999", "-1", "0", "9" * 5000, "[" * 3000, '"\\u0000"', '"²"', "true", "[[1]]",
+            "{ a = 1 }", '"' + "x" * 9000 + '"', "1979-05-27", str(10**30), "''", '"a\\nb"',
+        ])  # fmt: skip
         return f"[{table}]\n{key} = {value}\n".encode()
 
     for draw in inputs("lucid.toml"):

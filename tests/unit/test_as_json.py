@@ -26,13 +26,7 @@ PREDICTION = Prediction(
 
 @pytest.mark.parametrize(
     "noun",
-    [
-        ELASTIC,
-        RUNNING,
-        PREDICTION,
-        Pending(ELASTIC, 2.0, profile=LIGHT),
-        Ended(ELASTIC, 9.0, 4.0, "FAILED", LIGHT),
-    ],
+    [ELASTIC, RUNNING, PREDICTION, Pending(ELASTIC, 2.0, profile=LIGHT), Ended(ELASTIC, 9.0, 4.0, "FAILED", LIGHT)],
     ids=lambda noun: type(noun).__name__,
 )
 def test_a_noun_comes_back_equal(noun: object) -> None:

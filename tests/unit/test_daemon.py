@@ -23,6 +23,12 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
+def unmarked(site: Site, jobs: int, **rest: Any) -> None:
+    """Jobs that Lucid's plugin has not touched: not held, as in a partition that is only watched or ordered."""
+    for n in range(jobs):
+        site.submit(f"{n}", 4, held=False, mark="none", **rest)
+
+
 def test_jobs_are_profiled_then_packed_and_told_of(site: Site) -> None:
     for name in ("1", "2"):
         site.submit(name, 2, run_s=900.0)
@@ -34,7 +40,7 @@ def test_jobs_are_profiled_then_packed_and_told_of(site: Site) -> None:
     assert "moves on to its VC (prof)" in told
     assert "starts on n1:0-1, beside job 1" in told
     assert json.loads(site.ctl("status", "--json"))["partitions"]["vc"]["packed"] == 2
-    site.turns(1200.0)
+    site.turns(1200.0, every_s=10.0)
     assert {r.state for r in site.slurm.records.values()} == {"COMPLETED"}
     assert json.loads(site.ctl("history", "--json", "--days", "1e6"))["summary"]["jobs"] == 2
 
@@ -117,7 +123,7 @@ def test_idle_it_asks_at_most_twelve_times_a_minute(site: Site) -> None:
 def test_a_freed_gpu_is_taken_within_three_seconds(site: Site) -> None:
     for n in range(3):
         site.submit(f"{n}", 4, run_s=300.0, name=f"j{n}", mark="lucid:vc=vc;share=0")
-    site.turns(1500.0)
+    site.turns(600.0)
     starts = {job: at_s for at_s, job, place in site.slurm.starts if place[0].node != "p1"}
     last = max(starts, key=lambda job: starts[job])
     freed = min(r.end_s for r in site.slurm.records.values() if r.id != last)
@@ -170,8 +176,7 @@ def test_the_kill_switch_lets_every_job_go(site: Site, how: str) -> None:
 
 def test_observe_mode_touches_nothing_and_reports_afterwards(tmp_path: Path) -> None:
     site = Site(tmp_path, partitions={"vc": "observe"})
-    for n in range(4):
-        site.submit(f"{n}", 4, held=False, mark="none", run_s=100.0)
+    unmarked(site, 4, run_s=100.0)
     site.turns(600.0)
     assert site.slurm.writes == []
     assert len(site.store.ended()) == 4
@@ -181,8 +186,7 @@ def test_observe_mode_touches_nothing_and_reports_afterwards(tmp_path: Path) -> 
 
 def test_order_mode_writes_one_site_factor_a_job(tmp_path: Path) -> None:
     site = Site(tmp_path, partitions={"vc": "order"})
-    for n in range(6):
-        site.submit(f"{n}", 4, held=False, mark="none")
+    unmarked(site, 6)
     site.turns(30.0)
     waiting = [r.id for r in site.slurm.records.values() if r.pending]
     assert sorted(site.slurm.writes) == sorted((i, "update") for i in waiting)
@@ -194,8 +198,7 @@ def test_order_mode_writes_one_site_factor_a_job(tmp_path: Path) -> None:
 def test_a_slurm_too_old_for_pack_mode_is_ordered_and_says_so(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.slurm.slurm_version = (22, 5)
-    for n in range(6):
-        site.submit(f"{n}", 4, held=False, mark="none")
+    unmarked(site, 6)
     site.turns(30.0)
     assert read_heartbeat(tmp_path / "run/heartbeat").modes == {"vc": Mode.ORDER}  # type: ignore[union-attr]
     assert {what for _, what in site.slurm.writes} == {"update"}
@@ -211,8 +214,7 @@ def test_a_slurm_too_old_for_pack_mode_is_ordered_and_says_so(tmp_path: Path) ->
 
 def test_site_factors_that_slurm_took_back_are_counted(tmp_path: Path) -> None:
     site = Site(tmp_path, partitions={"vc": "order"})
-    for n in range(6):
-        site.submit(f"{n}", 4, held=False, mark="none")
+    unmarked(site, 6)
     site.daemon.turn()
     waiting = [r.id for r in site.slurm.records.values() if r.pending]
     for job_id in waiting:  # as backfill does that began before the factors were written
@@ -265,9 +267,11 @@ def test_killed_again_and_again_it_loses_no_job_and_starts_none_twice(site: Site
             site.turns(20.0, daemon)
         except KeyboardInterrupt:
             site.store.close()
+        if all(record.ended for record in site.slurm.records.values()):
+            break
     site.slurm.fails_at_write = lambda n: None
     site.slurm.advance(16.0)
-    site.turns(1500.0, site.start("last"))
+    site.turns(1500.0, site.start("last"), every_s=10.0)
     assert {r.state for r in site.slurm.records.values()} == {"COMPLETED"}
     for name in site.slurm.records:
         mine = [place[0].node for _, job, place in site.slurm.starts if job == name]
@@ -341,8 +345,7 @@ def test_slurm_down_is_no_reason_to_end(site: Site) -> None:
 
 def test_observing_a_full_queue_is_idle(tmp_path: Path) -> None:
     site = Site(tmp_path, partitions={"vc": "observe"})
-    for n in range(6):
-        site.submit(f"{n}", 4, held=False, mark="none")
+    unmarked(site, 6)
     site.turns(30.0)
     before = site.slurm.reads
     site.turns(600.0)

@@ -25,6 +25,15 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
+def _crowded(site: Site) -> str:
+    """Three jobs that share with nobody, and room for two: which of them waits."""
+    for n in range(3):
+        site.submit(f"{n}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0, name=f"j{n}")
+    site.turns(400.0, every_s=10.0)
+    (waiting,) = [r.id for r in site.slurm.records.values() if r.pending]
+    return waiting
+
+
 @pytest.mark.parametrize(
     ("users", "mps", "words"),
     [
@@ -44,10 +53,7 @@ def test_a_pair_is_told_by_what_it_shares(tmp_path: Path, users: str, mps: bool,
 
 
 def test_why_not_plans_again(site: Site) -> None:
-    for n in range(3):
-        site.submit(f"{n}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0, name=f"j{n}")
-    site.turns(400.0)
-    (waiting,) = [r.id for r in site.slurm.records.values() if r.pending]
+    waiting = _crowded(site)
     assert "needs 4 GPUs, 0 free" in site.ctl("queue", "--json") or waiting in site.ctl("queue")
     told = site.ctl("why-not", waiting, "--gpus", "2", "--share")
     assert "as it is: waits (vc): " in told
@@ -104,10 +110,7 @@ def test_the_queue_is_in_the_order_of_lucidds_policy(tmp_path: Path) -> None:
 
 
 def test_why_not_says_so_where_it_cannot_plan_as_lucidd_did(site: Site) -> None:
-    for n in range(3):
-        site.submit(f"{n}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0, name=f"j{n}")
-    site.turns(400.0)
-    (waiting,) = [r.id for r in site.slurm.records.values() if r.pending]
+    waiting = _crowded(site)
     picture = site.store.view("snapshot")
     picture["plan"]["vc"]["77"] = {
         "verb": "start",
@@ -184,12 +187,6 @@ def test_slurms_fair_share_factor_counts_in_the_order_and_is_told(site: Site) ->
     assert "no_fair_share" in json.loads(site.ctl("status", "--json"))
 
 
-def _crowded(site: Site) -> None:
-    for n in range(3):
-        site.submit(f"{n}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0, name=f"j{n}")
-    site.turns(400.0)
-
-
 def test_when_answers_before_anybody_submits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a profiling node free it starts there now; one that is not profiled waits behind the third."""
     _crowded(site)
@@ -215,8 +212,7 @@ def test_when_answers_before_anybody_submits(site: Site, monkeypatch: pytest.Mon
 
 
 def test_every_command_tells_the_same_start_and_what_came_true_is_kept(site: Site) -> None:
-    _crowded(site)
-    (waiting,) = [r.id for r in site.slurm.records.values() if r.pending]
+    waiting = _crowded(site)
     (row,) = json.loads(site.ctl("queue", "--json"))["queue"]
     early_s, likely_s, late_s = row["starts_in_s"]
     assert 0 < early_s <= likely_s <= late_s
@@ -226,7 +222,7 @@ def test_every_command_tells_the_same_start_and_what_came_true_is_kept(site: Sit
     assert "starts in about: " in site.ctl("explain", waiting)
     assert waiting in start_times_of(site.store.view(START_TIMES)).open
     site.start("two")  # a restart
-    site.turns(12_000.0)
+    site.turns(12_000.0, every_s=20.0)
     assert site.slurm.records[waiting].state == "COMPLETED"
     assert not start_times_of(site.store.view(START_TIMES)).open
     rows = json.loads(site.ctl("history", "--json", "--days", "1e6"))["jobs"]

@@ -64,7 +64,7 @@ def test_the_example_policy_runs_and_is_explained(tmp_path: Path) -> None:
         "wide,a,8,10,100,50,30,9000\n"  # needs the whole node, may be passed until 14,410 s
         "early,a,4,20,20000,50,30,9000\n"  # passes it
         "late,a,2,15000,100,50,30,9000\n"  # waits behind it
-        "last,a,4,20100,100,50,30,9000\n",  # would have found room, and waits behind it too
+        "last,a,4,20100,100,50,30,9000\n"  # would have found room, and waits behind it too
     )
     (tmp_path / "vcs.csv").write_text("vc,num\na,1\n")
     words = ["simulate", str(trace), "--vcs", str(tmp_path / "vcs.csv"), "--policy", "patient", "--out", str(out)]

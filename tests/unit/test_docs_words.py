@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -48,6 +49,7 @@ GIVEN_UP = (
 )
 
 
+@cache
 def texts() -> list[tuple[str, str]]:
     """Every text that a person reads, with its path; the glossary names what it replaces."""
     found = [*(ROOT / "lucid").rglob("*.py"), *(p for p in (ROOT / "slurm").rglob("*") if p.suffix != ".pyc")]
@@ -77,14 +79,8 @@ def test_phrases_that_were_given_up_do_not_come_back(phrase: str) -> None:
 def test_modules_and_files_that_docs_name_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     paths = re.findall(r"(?<![\w/.-])((?:lucid|slurm|tests|benchmarks)/[\w./-]*\w)", text)
-    own = (
-        "lucid/slurm",
-        "lucid/lucid",
-        "lucid/wake",
-        "lucid/testbed",
-        "lucid/samples",
-        "tests/e2e/FILE",
-    )  # folders of a host
+    own = tuple(f"lucid/{name}" for name in ("slurm", "lucid", "wake", "testbed", "samples"))  # folders of a host
+    own += ("tests/e2e/FILE",)
     missing = [path for path in paths if not (ROOT / path).exists() and not path.startswith(own)]
     assert [path for path in missing if not list(ROOT.glob(f"{path}*"))] == []
     modules = re.findall(r"`(lucid(?:\.\w+)+)[`(]", text)

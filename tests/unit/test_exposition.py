@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.exposition import big_store
 from builders import LIGHT
 from daemon_site import Site
+from filled_site import bounded_site
 from lucid.adapters.gpu.profile_files import write_summary
 from lucid.adapters.gpu.profiles import ProfileReading
 from lucid.adapters.store.snapshot_json import decision_to_dict
@@ -56,7 +57,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
         found.submit(str(number), 2, run_s=900.0 if number < 3 else 6000.0, user="ada")
     for number in range(9, 16):
         found.submit(str(number), 4, run_s=3000.0, user="bob", name="big")
-    found.turns(1500.0)
+    found.turns(1500.0, every_s=10.0)
     profiles = found.folder / "profiles"
     profiles.mkdir(exist_ok=True)
     ended = {one.job.id: one for one in found.store.ended()}
@@ -129,13 +130,13 @@ def test_measured_speeds_go_before_promised_ones(tmp_path: Path, monkeypatch: py
     site = Site(tmp_path)
     site.submit("1", 2, run_s=9000.0)
     site.submit("2", 2, run_s=9000.0)
-    site.turns(300.0)
+    site.turns(300.0, every_s=10.0)
     seen = [
         ProfileReading(job, replace(LIGHT, seen_speed=speed, seen_beside=beside), f"{job} together")
         for job, beside, speed in (("1", "2", 0.75), ("2", "1", 0.875))
     ]
     monkeypatch.setattr(site.sampler, "new", lambda: seen)
-    site.turns(300.0)
+    site.turns(300.0, every_s=10.0)
     found = samples(render(source_of(site)))
     assert value(found, "lucid_pairs", partition="vc", speed="measured") == 1.0
     assert value(found, "lucid_pair_job_measured_speed_ratio", partition="vc", job="1", partner="2") == 0.75
@@ -194,14 +195,10 @@ def test_drift_and_coverage_are_told_where_they_are_known(site: Site) -> None:
 
 
 def test_a_starvation_bound_has_a_margin(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    fairness = site.settings.policy.fairness.model_copy(update={"beyond_plain_s": 7200.0})
-    policy = site.settings.policy.model_copy(update={"fairness": fairness})
-    site.settings = site.settings.model_copy(update={"policy": policy})
-    site.start()
+    site = bounded_site(tmp_path)
     for number in range(1, 9):
         site.submit(str(number), 4, run_s=3000.0)
-    site.turns(900.0)
+    site.turns(900.0, every_s=15.0)
     found = samples(render(source_of(site)))
     assert value(found, "lucid_starvation_bound_seconds", vc="vc") == 7200.0
     margin = value(found, "lucid_starvation_margin_seconds", vc="vc")
@@ -226,15 +223,8 @@ def test_an_empty_store_and_one_of_another_version_are_no_trouble(tmp_path: Path
     found = samples(render(MetricsSource(settings)))
     assert value(found, "lucid_up") == 1.0
     assert value(found, "lucid_cycles_total") is None
-    junk: list[Any] = [
-        3,
-        "x",
-        [],
-        {"partitions": 4},
-        {"now_s": "x", "partitions": {"a": {}}},
-        {"calls": [], "models": 3},
-    ]
-    for one in junk:
+    wrong: list[Any] = [{"partitions": 4}, {"now_s": "x", "partitions": {"a": {}}}, {"calls": [], "models": 3}]
+    for one in (3, "x", [], *wrong):
         for name in ("status", "snapshot", UPKEEP, "start_times"):
             store.put_view(name, one)
         assert value(samples(render(MetricsSource(settings))), "lucid_up") == 1.0

@@ -23,10 +23,7 @@ QUERIES = [
     for number, (expr, _) in enumerate(panel.queries)
 ]
 VALUES = [pytest.param(alert.value, alert.empty, id=alert.name) for alert in make.ALERTS]
-EMPTY_HERE = {
-    "LucidForecastsMiss": "fewer than fifty starts have been judged",
-    "LucidModelUnusable": "no models",
-}
+EMPTY_HERE = {"LucidForecastsMiss": "fewer than fifty starts have been judged", "LucidModelUnusable": "no models"}
 """By panel or alert, why even the site of these tests has no data for it."""
 
 
@@ -82,7 +79,6 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         exporter.server.server_close()
 
 
-@pytest.mark.slow
 def test_prometheus_takes_every_sample(prometheus: Prometheus) -> None:
     (target,) = prometheus.ask("targets")["activeTargets"]
     assert (target["health"], target["lastError"]) == ("up", "")
@@ -90,7 +86,6 @@ def test_prometheus_takes_every_sample(prometheus: Prometheus) -> None:
     assert float(found[0]["value"][1]) > 100
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("expr", "empty"), [*QUERIES, *VALUES])
 def test_every_query_has_data(prometheus: Prometheus, expr: str, empty: str, request: pytest.FixtureRequest) -> None:
     found = prometheus.ask("query", query=plain(expr))["result"]
@@ -102,14 +97,12 @@ def test_every_query_has_data(prometheus: Prometheus, expr: str, empty: str, req
         assert found, "no data"
 
 
-@pytest.mark.slow
 def test_every_metric_of_the_queries_is_one_that_is_told(prometheus: Prometheus) -> None:
     told = set(prometheus.ask("label/__name__/values"))
     said = {name for param in [*QUERIES, *VALUES] for name in METRIC.findall(str(param.values[0]))}
     assert said - told <= {"lucid_model_unusable"}
 
 
-@pytest.mark.slow
 def test_rules_are_loaded_and_only_what_is_so_fires(prometheus: Prometheus) -> None:
     rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
     assert [rule["name"] for rule in rules] == [alert.name for alert in make.ALERTS]

@@ -195,7 +195,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_a_trace_holds(trace: Path, tmp_path: Path) -> None:
     run("trace", "describe", trace)
     run("simulate", trace, "--out", tmp_path / "out", "--nodes", 3)
-    run("compare", trace, "--nodes", 3)
+    run("compare", trace, "--nodes", 3, "--policy", "fifo", "--policy", "muri-s", "--workers", 1)
     run("report", "--jobs", trace, "--nodes", 3, "--html", tmp_path / "report.html")
     with (tmp_path / "out/lucid/jobs.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -208,6 +208,7 @@ def test_what_a_trace_holds(trace: Path, tmp_path: Path) -> None:
     ids = [csv_text(row["job_id"]) for row in rows]
     for job_id in ids[::3]:
         assert shown(job_id)[:80] in run("explain", "--run", tmp_path / "out", "--", job_id)
+    for job_id in ids[::12]:
         run("explain", "--run", tmp_path / "out", "--json", "--", job_id)
     for page in (tmp_path / "out/report.html", tmp_path / "report.html"):
         text = page.read_text(encoding="utf-8")

@@ -7,7 +7,8 @@ import tomllib
 from pathlib import Path
 
 import yaml
-from test_web import Pages
+
+from scenes.pages import Pages
 
 FOLDER = Path(__file__).parents[2] / "packaging/ondemand"
 DOCUMENTED = {

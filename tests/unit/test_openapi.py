@@ -13,24 +13,25 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
-from test_web import ADDRESSES, Pages
 
 from json_schemas import FOLDER, Recorder, closed
 from lucid.web import openapi
 from lucid.web.openapi import openapi_of, schemas, twin_of
 from lucid.web.pages import PAGES
+from scenes.pages import ADDRESSES, Pages
 
 SHOWN = FOLDER / "openapi.json"
 RECORDED = Path(openapi.__file__).with_name("schemas.json")
 
 
-def answers(folder: Path) -> dict[str, list[object]]:
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[object]]:
     """By route, the JSON of every page, as an administrator and as a user sees it, before and after some turns."""
     found: dict[str, list[object]] = {}
-    pages = Pages(folder)
+    pages = Pages(tmp_path_factory.mktemp("site"))
     try:
         for seconds in (0.0, 2500.0, 3000.0):
-            pages.slurm.turns(seconds)
+            pages.slurm.turns(seconds, every_s=20.0)
             pages.source.look()
             pages.source.account()
             for user in ("ada", "root-ish", ""):
@@ -46,20 +47,19 @@ def answers(folder: Path) -> dict[str, list[object]]:
     return found
 
 
-def test_answers_keep_to_their_schemas(tmp_path: Path) -> None:
-    found = answers(tmp_path)
-    assert found.keys() == {twin_of(page) for page in PAGES}
+def test_answers_keep_to_their_schemas(answers: dict[str, list[object]]) -> None:
+    assert answers.keys() == {twin_of(page) for page in PAGES}
     if os.environ.get("LUCID_RECORD_SCHEMAS") == "1":
         recorder = Recorder()
-        for route, documents in found.items():
+        for route, documents in answers.items():
             for document in documents:
                 recorder.take(route, document)
-        made = {route: recorder.schema(route) for route in sorted(found)}
+        made = {route: recorder.schema(route) for route in sorted(answers)}
         RECORDED.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         schemas.cache_clear()
         SHOWN.write_text(json.dumps(openapi_of("0"), indent=1) + "\n", encoding="utf-8")
         return
-    for route, documents in found.items():
+    for route, documents in answers.items():
         check = Draft202012Validator(closed(schemas()[route]))
         for document in documents:
             troubles = [f"{list(e.absolute_path)}: {e.message[:200]}" for e in check.iter_errors(document)]
@@ -89,8 +89,8 @@ def test_the_paths_are_the_routes_and_the_page_in_docs_is_the_same(tmp_path: Pat
 
 
 @pytest.mark.parametrize("path", ["/cluster.json", "/queue.json"])
-def test_an_answer_without_a_member_is_noticed(tmp_path: Path, path: str) -> None:
-    (document, *_) = answers(tmp_path)[path]
+def test_an_answer_without_a_member_is_noticed(answers: dict[str, list[object]], path: str) -> None:
+    (document, *_) = answers[path]
     assert isinstance(document, dict)
     check = Draft202012Validator(closed(schemas()[path]))
     for key in [key for key in document if key in schemas()[path]["required"]]:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -83,7 +84,7 @@ def test_it_can_be_planned_from(tmp_path: Path) -> None:
 
 def test_ranges_of_starts_are_the_same_for_everybody(tmp_path: Path) -> None:
     site = busy_site(tmp_path)
-    site.turns(12_000.0)
+    site.turns(12_000.0, every_s=20.0)
     for number in range(21, 33):
         site.submit(str(number), 4, run_s=3000.0, user="ada-lovelace", name="secret-train", account="acct-x")
     site.turns(120.0)
@@ -156,40 +157,56 @@ def test_an_ordinary_user_gets_his_answer_and_nothing_more() -> None:
         busy_site(folder, state_dir=str(folder / "state"))
         picture = json.loads((folder / "run/public.json").read_text())["snapshot"]
         job_id = picture["partitions"]["vc"]["pending"][0]["job"]["id"]
-        queue = _as_nobody(folder, "queue", "--json")
-        assert job_id in [row["job"] for row in json.loads(queue.stdout)["queue"]]
-        assert "user 1" in queue.stdout
-        story = _as_nobody(folder, "explain", job_id)
-        assert f"job {job_id}" in story.stdout
-        assert "this is the last decision" in story.stdout
-        assert "as it is:" in _as_nobody(folder, "why-not", job_id).stdout
-        assert "vc" in _as_nobody(folder, "status").stdout
-        refused = [_as_nobody(folder, *words) for words in (["history"], ["pause"], ["mode", "vc", "observe"])]
-        assert all(done.returncode for done in refused)
-        assert all("Traceback" not in done.stderr for done in refused)
-        assert "only lucidd's user and root may read it" in refused[0].stderr
-        doctor = _as_nobody(folder, "doctor")
-        assert "only lucidd's user and root may read it" in doctor.stdout
-        assert "Traceback" not in doctor.stderr
-        said = "".join(done.stdout + done.stderr for done in (queue, story, *refused))
+        asked = [["queue", "--json"], ["explain", job_id], ["why-not", job_id], ["status"], ["doctor"]]
+        forbidden = [["history"], ["pause"], ["mode", "vc", "observe"]]
+        queue, story, why_not, status, doctor, *refused = _as_nobody(folder, asked, forbidden)
+        assert job_id in [row["job"] for row in json.loads(queue.out)["queue"]]
+        assert "user 1" in queue.out
+        assert f"job {job_id}" in story.out
+        assert "this is the last decision" in story.out
+        assert "as it is:" in why_not.out
+        assert "vc" in status.out
+        assert all(done.code for done in refused)
+        assert all("Traceback" not in done.err for done in refused)
+        assert "only lucidd's user and root may read it" in refused[0].err
+        assert "only lucidd's user and root may read it" in doctor.out
+        assert "Traceback" not in doctor.err
+        said = "".join(done.out + done.err for done in (queue, story, *refused))
         assert not [name for name in NAMES if name in said]
 
 
-def _as_nobody(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """In a process of his own. Python itself may lie where he cannot read it, so all that is needed is loaded first:
-    root asks the same, where asking changes nothing."""
-    script = (
-        "import os, sys; sys.path[:] = sys.argv[1].split(':'); from lucid.cli.main import lucidctl, main\n"
-        "from click.testing import CliRunner; import importlib.readers\n"
-        "import lucid.cli.live_switches, lucid.cli.live; del sys.argv[0:2]\n"
-        "if sys.argv[0] not in ('pause', 'mode', 'history'): CliRunner().invoke(lucidctl, sys.argv)\n"
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534); os.chdir('/')\n"
-        "sys.argv.insert(0, 'lucidctl'); main()\n"
-    )
-    place = ["--config", str(folder / "lucid.toml")]
-    return subprocess.run(
-        [sys.executable, "-c", script, ":".join(sys.path), *words, *place],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+AS_NOBODY = """
+import contextlib, importlib.readers, io, json, os, sys
+asked, forbidden, place, sys.path[:] = json.loads(sys.argv[1])
+import lucid.cli.live, lucid.cli.live_switches
+from click.testing import CliRunner
+from lucid.cli.main import lucidctl, main
+for words in asked:
+    CliRunner().invoke(lucidctl, [*words, *place])
+os.setgroups([]); os.setgid(65534); os.setuid(65534); os.chdir("/")
+told = []
+for words in asked + forbidden:
+    sys.argv, code = ["lucidctl", *words, *place], 0
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    told.append((code, out.getvalue(), err.getvalue()))
+print(json.dumps(told))
+"""
+"""Python itself may lie where nobody can read it, so all that is needed is loaded first: root asks the same, where
+asking changes nothing."""
+
+
+def _as_nobody(folder: Path, *words: list[list[str]]) -> list[Said]:
+    """All the commands, in a process of his own."""
+    given = json.dumps([*words, ["--config", str(folder / "lucid.toml")], sys.path])
+    done = subprocess.run([sys.executable, "-c", AS_NOBODY, given], capture_output=True, text=True, check=True)
+    return [Said(*told) for told in json.loads(done.stdout)]

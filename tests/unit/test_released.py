@@ -19,13 +19,17 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def fill(site: Site) -> None:
-    """No GPU of the VC is free; seven jobs wait, all let go by lucid-release."""
+def fill(site: Site, held: bool = False) -> list[int]:
+    """No GPU of the VC is free; seven jobs wait, all let go by lucid-release, unless it is still to come (*held*).
+    Their numbers."""
     for n in range(3):
         site.slurm.submit(f"big{n}", ("vc", "vc", "prof")[n], 4, held=False, mark="none", run_s=1e6)
     for n in range(7):
-        site.submit(f"w{n}", 4, held=False, mark=MARK)
-    released(site, [site.slurm.records[f"w{n}"].number for n in range(7)])
+        site.submit(f"w{n}", 4, held=held, mark=MARK)
+    numbers = [site.slurm.records[f"w{n}"].number for n in range(7)]
+    if not held:
+        released(site, numbers)
+    return numbers
 
 
 def released(site: Site, numbers: list[int]) -> None:
@@ -87,11 +91,7 @@ def test_a_list_that_is_none_is_passed_over(site: Site) -> None:
 
 def test_a_list_is_kept_while_lucid_release_may_still_be_at_it(site: Site) -> None:
     """It runs on another host, and writes the list before it lets go: what a look shows is older than the list."""
-    for n in range(3):
-        site.slurm.submit(f"big{n}", ("vc", "vc", "prof")[n], 4, held=False, mark="none", run_s=1e6)
-    for n in range(7):
-        site.submit(f"w{n}", 4, mark=MARK)
-    numbers = [site.slurm.records[f"w{n}"].number for n in range(7)]
+    numbers = fill(site, held=True)
     released(site, numbers[:4])
     site.daemon.turn()
     released(site, numbers)

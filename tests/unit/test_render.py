@@ -20,15 +20,9 @@ SAID: list[tuple[Reason, str]] = [
     (why.FairOrder(3661.0), "in order of submission (day 0 01:01:01)"),
     (why.SlurmPriority(1234.4, 0.5, 0.25), "priority 1,234 (age factor 0.50, size factor 0.25)"),
     (why.SlurmPriority(5.0, 0.5, 0.25, 0.125), "size factor 0.25, fair-share factor 0.12)"),
-    (
-        why.FairShare("vision", 0.25, 1.5, 4.0),
-        "factor 0.25 of vision: its priority value counts 1.50 times",
-    ),
+    (why.FairShare("vision", 0.25, 1.5, 4.0), "factor 0.25 of vision: its priority value counts 1.50 times"),
     (why.Backfill(1, 7200.0, True), "ends by its time limit of 2.0 h before GPUs are needed for the job ahead of it"),
-    (
-        why.Backfill(3, 7200.0, False),
-        "no GPUs are free for its time limit of 2.0 h without delaying the 3 jobs",
-    ),
+    (why.Backfill(3, 7200.0, False), "no GPUs are free for its time limit of 2.0 h without delaying the 3 jobs"),
     (
         why.PlainOrder(0.0, 7200.0, 7200.0, 14400.0),
         "waits 2.0 h beyond plain Slurm order (day 0 00:00:00): this job goes before all others, to start by",
@@ -55,10 +49,7 @@ SAID: list[tuple[Reason, str]] = [
     (why.Shareable(1, 2), "share score 1 within GSS 2"),
     (why.UserAllows(False, False), "its user asked not to share"),
     (why.UserAllows(True, True), "was parted from a partner before: runs alone"),
-    (
-        why.InSlots(True, False, 1, False, False, None, 1),
-        "in slots, so that a job may join it once it is measured",
-    ),
+    (why.InSlots(True, False, 1, False, False, None, 1), "in slots, so that a job may join it once it is measured"),
     (why.InSlots(True, False, 1, True, False, 1, 1), "in slots, so that a job may join it"),
     (why.InSlots(True, False, 1, True, False, 2, 1), "on whole GPUs: share score 2, at most 1 starts in slots"),
     (why.InSlots(True, False, 1, True, True, 1, 1), "on whole GPUs: its utilisation pattern is unstable"),
@@ -128,10 +119,7 @@ SAID: list[tuple[Reason, str]] = [
         "does not share its GPUs (a b): such a group was seen at 55% of full speed, expected 80%",
     ),
     (why.Overlaps("a b", 0.5, 0.33), "would share its GPUs (a b): both want the same resource 50% of the time, more"),
-    (
-        why.Reserved("b", 60.0, 0.0, 2),
-        "2 nodes kept for job b, which should have drained: no other job may start",
-    ),
+    (why.Reserved("b", 60.0, 0.0, 2), "2 nodes kept for job b, which should have drained: no other job may start"),
     (
         why.LargeShare(32, 32, 72, 0.5, "s", 7200.0, 7200.0),
         "jobs as large as this one hold 32 of 72 GPUs; with its 32 they would hold more than 50% (policy.reservation",
@@ -146,10 +134,7 @@ SAID: list[tuple[Reason, str]] = [
         "borrows 4 GPUs of VC b until it ends: it waits longest of its VC's jobs above 8 GPUs, 2.0 h",
     ),
     (why.LargeBorrows(16, 8, 7200.0), "may borrow, and no VC has idle GPUs of its quota: it waits longest"),
-    (
-        why.LargeBorrows(8, 8, 0.0),
-        "may not borrow idle GPUs of other VCs as a large job: it asks for 8, not above 8",
-    ),
+    (why.LargeBorrows(8, 8, 0.0), "may not borrow idle GPUs of other VCs as a large job: it asks for 8, not above 8"),
     (why.Borrows(600.0, 3600.0, ("b", "c", "d", "e")), "borrows idle GPUs of VC b, c, d and others until it ends"),
     (why.Borrows(600.0, 3600.0), "may borrow, and no VC has idle GPUs of its quota: estimate 10 min, at most 1.0 h"),
     (
@@ -177,10 +162,7 @@ SAID: list[tuple[Reason, str]] = [
     (why.HomeHasRoom("vc", 7, True), "its own VC vc has 7 idle GPUs and no waiting job: measured where it runs"),
     (why.HomeHasRoom("vc", 0, False), "no room at once in its own VC vc"),
     (why.SharingLevel(14, 0, 3.0, 0, 2), "sharing off: 14 GPUs idle, 0 waited for, forecast 3 GPUs an hour"),
-    (
-        why.SharingLevel(4, 1, 3.0, 1, 2),
-        "sharing limited to GSS 1: 4 GPUs idle, 1 waited for",
-    ),
+    (why.SharingLevel(4, 1, 3.0, 1, 2), "sharing limited to GSS 1: 4 GPUs idle, 1 waited for"),
     (
         why.SharingLevel(14, 0, 3.0, 0, 2, "throughput v3"),
         "sharing off: 14 GPUs idle, 0 waited for, forecast 3 GPUs an hour by throughput v3",

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_names_are_data import HOSTILE
 
 from daemon_site import Site
+from examples import examples
 from lucid.cli.main import lucidctl
 from lucid.cli.scrub import Scrubber, _own_words
 
@@ -76,12 +77,14 @@ def test_the_same_name_has_the_same_placeholder() -> None:
     assert second in first
 
 
+@settings(max_examples=examples(300))
 @given(st.text(min_size=4, max_size=40).filter(lambda name: len(re.sub(r"\W", "", name)) > 3), st.sampled_from(KINDS))
 def test_a_known_name_never_gets_through(name: str, kind: str) -> None:
     told = Scrubber({kind: [name]}).data({"said": f"job 17 of {name} waits", name: [name, f"x{name}y"]})
     assert not leaked(name, json.dumps(told))
 
 
+@settings(max_examples=examples(300))
 @given(st.from_regex(r"[a-z]{2,10}[0-9]{1,4}|[a-z]{3,8}[-_.][a-z]{3,8}[0-9]", fullmatch=True))
 def test_an_unknown_name_does_not_get_through_either(name: str) -> None:
     if name not in _own_words():

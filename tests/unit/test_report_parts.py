@@ -7,15 +7,7 @@ from array import array
 import numpy as np
 import pytest
 
-from lucid.pages.scales import (
-    Scale,
-    Tick,
-    duration_ticks,
-    even_ticks,
-    log_duration_ticks,
-    placed,
-    time_ticks,
-)
+from lucid.pages.scales import Scale, Tick, duration_ticks, even_ticks, log_duration_ticks, placed, time_ticks
 from lucid.pages.units import HOUR, show_change, show_duration
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.report.bars import bar_chart

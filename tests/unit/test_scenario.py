@@ -142,10 +142,7 @@ def test_packing_models_answer_beside_given_estimates(given: bool) -> None:
 
 def test_published_profiling_ends_short_jobs_and_delays_nobody() -> None:
     trace = a_trace(
-        by("short", 1, 50.0),
-        by("one", 1, 200.0, rank=1),
-        by("two", 1, 300.0, rank=2),
-        by("wide", 8, 400.0, rank=3),
+        by("short", 1, 50.0), by("one", 1, 200.0, rank=1), by("two", 1, 300.0, rank=2), by("wide", 8, 400.0, rank=3)
     )
     scenario = Scenario(trace, {"vc": 34}, NodeShape(1), semantics=Semantics.PUBLISHED_MENDED)
     outcomes = ran(scenario, "lucid")

@@ -82,10 +82,7 @@ def test_each_gpu_gets_an_address_and_two_slots() -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "partitions", "says"),
-    [
-        (["n[1-2]:gpus=1", "n2:gpus=2"], [], "n2 is given twice"),
-        (["n1:gpus=1"], ["p=n[1-2]"], "names host n2"),
-    ],
+    [(["n[1-2]:gpus=1", "n2:gpus=2"], [], "n2 is given twice"), (["n1:gpus=1"], ["p=n[1-2]"], "names host n2")],
 )
 def test_nodes_and_partitions_must_agree(nodes: list[str], partitions: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):

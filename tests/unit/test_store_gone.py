@@ -106,7 +106,7 @@ def test_it_notices_at_its_next_turn_and_loses_no_job(
     assert any("a new one begun" in record.message for record in caplog.records)
     assert set(site.store.notes()) == set(notes), "what is known of jobs that are there goes over"
     assert json.loads(site.ctl("status", "--json"))["partitions"]["vc"]["running"] >= 0
-    site.turns(1500.0)
+    site.turns(1500.0, every_s=10.0)
     assert {record.state for record in site.slurm.records.values()} == {"COMPLETED"}
     begun = [job for _, job, place in site.slurm.starts if "p1" not in str(place)]
     assert sorted(begun) == sorted(set(begun)), "none is started twice in its VC"
@@ -344,7 +344,7 @@ def test_a_damaged_store_is_moved_aside_while_lucidd_runs(site: Site, caplog: py
     site.turns(20.0)
     assert list(site.folder.glob("lucid.db.damaged-*"))
     assert any("a new one begun" in record.message for record in caplog.records)
-    site.turns(1500.0)
+    site.turns(1500.0, every_s=10.0)
     assert {record.state for record in site.slurm.records.values()} == {"COMPLETED"}
 
 

@@ -25,18 +25,8 @@ def suite(*words: str) -> Result:
 def test_without_data_it_replays_what_it_generates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LUCID_SHARED", raising=False)
     out = tmp_path / "out"
-    words = (
-        "--trace",
-        "elastic-set",
-        "--policy",
-        "elastic",
-        "--policy",
-        "fifo",
-        "--policy",
-        "muri-s",
-        "--out",
-        str(out),
-    )
+    policies = ("--policy", "elastic", "--policy", "fifo", "--policy", "muri-s")
+    words = ("--trace", "elastic-set", *policies, "--out", str(out))
     first = suite(*words, "--json")
     assert first.exit_code == 0, first.output
     data = json.loads(first.stdout)

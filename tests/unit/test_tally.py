@@ -101,7 +101,7 @@ def test_what_was_promised_outlives_a_restart_of_lucidd_and_not_its_jobs(tmp_pat
     site = Site(tmp_path)
     for name in ("1", "2"):
         site.submit(name, 2, run_s=900.0)
-    site.turns(400.0)
+    site.turns(400.0, every_s=5.0)
     before = counts(site)["promises"]
     assert set(before) == {"1", "2"}
     site.daemon.stop()
@@ -109,7 +109,7 @@ def test_what_was_promised_outlives_a_restart_of_lucidd_and_not_its_jobs(tmp_pat
     site.turns(30.0)
     assert counts(site)["promises"] == before
     assert counts(site)["shared_gpu_s"]["promised"] > 0
-    site.turns(2000.0)
+    site.turns(2000.0, every_s=10.0)
     assert counts(site)["promises"] == {}
 
 

@@ -25,21 +25,26 @@ from lucid.live.last_plan import last_plan
 Steps = Callable[[TopApp, Pilot[None]], Awaitable[None]]
 
 
-@pytest.fixture
-def busy(tmp_path: Path) -> Site:
+def busy_site(folder: Path) -> Site:
     """Two nodes of four GPUs: a pair, jobs alone, and jobs of two users that wait."""
-    site = Site(tmp_path)
+    site = Site(folder)
     for name in ("1", "2"):
         site.submit(name, 2, run_s=9000.0, user="ada")
-    site.turns(200.0)
+    site.turns(200.0, every_s=5.0)
     for name in ("3", "4", "5", "6"):
         site.submit(name, 4, run_s=9000.0, user="bob", name="[red]x[/]\x1b[31m")
     site.submit("8", 4, user="eve")
     site.submit("7", 4, user="ada")
-    site.turns(200.0)
+    site.turns(200.0, every_s=5.0)
     site.submit("9", 3, user="ada")
-    site.turns(200.0)
+    site.turns(200.0, every_s=5.0)
     return site
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """For all who only look."""
+    return busy_site(tmp_path_factory.mktemp("site"))
 
 
 def in_terminal(site: Site, steps: Steps, user: str = "", config: Path | None = None) -> None:
@@ -109,13 +114,15 @@ def test_filters_sorting_and_the_story(busy: Site) -> None:
     in_terminal(busy, steps)
 
 
-def test_the_cursor_stays_on_its_job_when_the_plan_moves_on(busy: Site) -> None:
+def test_the_cursor_stays_on_its_job_when_the_plan_moves_on(tmp_path: Path) -> None:
+    busy = busy_site(tmp_path)
+
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
         await pilot.press("3", "down")
         table = app.query_one("#table-Queue", DataTable)
         job = table.ordered_rows[table.cursor_row].key.value
         busy.submit("10", 3, user="eve")
-        busy.turns(200.0)
+        busy.turns(200.0, every_s=5.0)
         await pilot.press("r")
         await app.workers.wait_for_complete()
         await pilot.pause()

@@ -11,14 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builders import LIGHT
-from daemon_site import Site as SlurmSite
 from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
 from lucid.config import Anonymous, Others, Settings, WebSettings
 from lucid.errors import ConfigError
@@ -29,38 +26,21 @@ from lucid.web.picture import Ahead
 from lucid.web.planning import Planning
 from lucid.web.source import Source
 from lucid.web.viewer import Sight, viewer_of
+from scenes.pages import ADDRESSES, HOSTILE, Pages
 from web_client import WebClient
 
-HOSTILE = "<img src=x onerror=alert(1)>\"'</script>{{7*7}}\u202e"
-ADDRESSES = ("/", "/queue", "/queue/changes", "/job/1", "/job/9", "/people", "/people/ada", "/health")
 
-
-class Pages:
-    """The pages over a fake cluster: jobs 1 to 12 of ada, 13 of bob."""
-
-    def __init__(self, folder: Path, web: dict[str, Any] | None = None, private: str = "none", **daemon: Any) -> None:
-        self.slurm = SlurmSite(folder, restarts=None, **daemon)
-        self.slurm.slurm.private = private
-        for number in range(1, 13):
-            self.slurm.submit(str(number), 4, run_s=3000.0, user="ada", name=HOSTILE, account="lab<b>")
-            self.slurm.sampler.profiles[str(number)] = replace(LIGHT, workload="secret")
-        self.slurm.submit("13", 2, run_s=100.0, user="bob", name="bobs", account="bobslab")
-        self.slurm.turns(60.0)
-        self.web = WebSettings(**({"trusted_proxies": ("10.0.0.1",), "admins": ("root-ish",)} | (web or {})))
-        self.settings: Settings = self.slurm.settings.model_copy(update={"web": self.web})
-        self.source = Source(self.settings, folder / "lucid.toml", lambda: self.slurm.slurm.now)
-        self.source.look()
-        self.source.account()
-        self.planning = Planning(self.source)
-
-    def client(self, user: str = "", root: str = "", address: str = "10.0.0.1") -> WebClient:
-        app = build_app(self.source, self.planning, root)
-        headers = {"x-remote-user": user} if user else {}
-        return WebClient(app, headers, address)
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    """For all who only look."""
+    made = Pages(tmp_path_factory.mktemp("site"))
+    yield made
+    made.source.stop()
 
 
 @pytest.fixture
-def pages(tmp_path: Path) -> Iterator[Pages]:
+def own_pages(tmp_path: Path) -> Iterator[Pages]:
+    """For who changes them."""
     made = Pages(tmp_path)
     yield made
     made.source.stop()
@@ -174,18 +154,18 @@ def test_without_a_store_the_pages_say_so(tmp_path: Path) -> None:
     assert "there is no store" in answer.text
 
 
-def test_a_store_that_is_replaced_is_opened_again(pages: Pages) -> None:
-    before = pages.source.picture
+def test_a_store_that_is_replaced_is_opened_again(own_pages: Pages) -> None:
+    before = own_pages.source.picture
     assert before is not None
-    pages.slurm.submit("50", 1, run_s=10.0, user="ada")
-    pages.slurm.turns(5.0)
-    pages.source._next_s = 0.0
-    pages.source.look()
-    assert pages.source.picture is not before
-    pages.source.path.unlink()
-    pages.source.look()
-    assert pages.client("ada").get("/").status_code == 200, "what was seen last stays"
-    assert "there is no store" in pages.source.trouble
+    own_pages.slurm.submit("50", 1, run_s=10.0, user="ada")
+    own_pages.slurm.turns(5.0)
+    own_pages.source._next_s = 0.0
+    own_pages.source.look()
+    assert own_pages.source.picture is not before
+    own_pages.source.path.unlink()
+    own_pages.source.look()
+    assert own_pages.client("ada").get("/").status_code == 200, "what was seen last stays"
+    assert "there is no store" in own_pages.source.trouble
 
 
 # -- nothing is changed, nothing of others is run --------------------------------------------------------------
@@ -387,15 +367,15 @@ def test_over_a_unix_socket_the_reader_is_its_peer(pages: Pages, tmp_path: Path)
     assert {row["user"] for row in rows} >= {"ada"}, f"uid {os.geteuid()} runs lucidd: it sees everything"
 
 
-def test_starts_are_shown_as_planned(pages: Pages) -> None:
-    assert pages.source.picture is not None
-    waiting = list(pages.source.picture.waiting)
-    now_s = pages.source.picture.now_s
-    pages.planning.ahead = Ahead(now_s - 30.0, 5000.0, {waiting[0]: (40, 100, 400), waiting[1]: None})
-    rows = {row["job"]: row for row in pages.client("root-ish").get("/queue.json").json()["queue"]}
+def test_starts_are_shown_as_planned(own_pages: Pages) -> None:
+    assert own_pages.source.picture is not None
+    waiting = list(own_pages.source.picture.waiting)
+    now_s = own_pages.source.picture.now_s
+    own_pages.planning.ahead = Ahead(now_s - 30.0, 5000.0, {waiting[0]: (40, 100, 400), waiting[1]: None})
+    rows = {row["job"]: row for row in own_pages.client("root-ish").get("/queue.json").json()["queue"]}
     assert rows[waiting[0]]["starts_in_s"] == [10, 70, 370], "half a minute later"
     assert rows[waiting[1]]["starts_words"] == "more than 1.4 h"
-    assert "70 s (10 s to 6.2 min)" in pages.client("root-ish").get(f"/job/{waiting[0]}").text
+    assert "70 s (10 s to 6.2 min)" in own_pages.client("root-ish").get(f"/job/{waiting[0]}").text
 
 
 def test_metrics_are_there_without_users(pages: Pages) -> None:
