@@ -167,6 +167,8 @@ class Site:
             fill(self.box)
             job = self.box.sbatch("-p", "vc-b", "--gpus=4", "-t", "30", "-J", "<b>x", script="true")
             self.box.wait("a reason", lambda: bool(self.story(job)["decisions"]))
+            told = "only lucidd's user and root can read its story"  # until lucidd has published its queue again
+            self.box.wait("the published queue", lambda: told not in self.ctl("explain", job, user="alice"))
             self._crowd = job
         return self._crowd
 

@@ -40,6 +40,7 @@ def test_what_a_run_took_comes_back_from_the_table(
     folder = pytester.path / "times"
     monkeypatch.setenv("LUCID_TEST_TIMES", str(folder))
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    pytester.makeini("[pytest]")
     pytester.makepyfile(
         test_it="""
         import time, pytest
@@ -57,7 +58,7 @@ def test_what_a_run_took_comes_back_from_the_table(
             pass
         """
     )
-    pytester.runpytest_subprocess("-p", "times.plugin", "-p", "no:cacheprovider").assert_outcomes(passed=2)
+    pytester.runpytest_subprocess("-p", "times.plugin").assert_outcomes(passed=2)
     rows = {row.name: row for row in gathered(folder)}
     assert rows["test_it.py::test_one"].times == 2
     assert rows["test_it.py::test_one"].wall_s >= 0.6
