@@ -205,6 +205,7 @@ with turns.gpu():
 
 def test_an_interrupt_while_waiting_is_the_jobs_own(box: Box) -> None:
     waiting = """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
 turns = lucid_turns.Turns(patience_s=300)
 try:
     while True:
