@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _mutmut(processes: int, names: list[str]) -> int:
     command = [sys.executable, "-m", "mutmut", "run", "--max-children", str(processes), *names]
-    few_and_same = os.environ | {"LUCID_EXAMPLES_SHARE": "0.1", "LUCID_SAME_EXAMPLES": "1"}
+    few_and_same = os.environ | {"LUCID_EXAMPLES_SHARE": "0.1", "LUCID_SAME_EXAMPLES": "1", "LUCID_MUTANTS": "1"}
     with (REPO / "mutants.log").open("wb") as log:
         code = subprocess.run(command, cwd=REPO, env=few_and_same, stdout=log, stderr=log, check=False).returncode
     if code:
