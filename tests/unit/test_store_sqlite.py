@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 from builders import LIGHT, a_job
 from lucid.adapters.store.file import _one_further, set_aside
-from lucid.adapters.store.port import JobNote
+from lucid.adapters.store.port import JobNote, holder_is_dead
 from lucid.adapters.store.schema import MIGRATIONS
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.prediction import Prediction, prediction_to_dict
@@ -250,3 +251,12 @@ def _read_by_somebody_else(folder: Path, owner: bool) -> None:
         assert done.stdout == "{'mode.main': 'order'}\n", done.stderr
     else:
         assert "only lucidd's user and root may read it" in done.stderr
+
+
+def test_a_holder_that_was_killed_is_dead_before_its_parent_has_noticed() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        holder = f"{socket.gethostname()}:{process.pid}:1"
+        assert not holder_is_dead(holder)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is still there
+        assert holder_is_dead(holder)

@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from lucid.adapters.bounded import digits
@@ -156,8 +157,8 @@ def same_host(holder: str) -> bool:
 
 
 def holder_is_dead(holder: str) -> bool:
-    """Is the holder (``host:pid:…``) a process of this machine that is gone? Elsewhere nobody can tell: its lease
-    must run out."""
+    """Is the holder (``host:pid:…``) a process of this machine that is gone, or that has ended and waits for its
+    parent to notice? Elsewhere nobody can tell: its lease must run out."""
     pid = holder.partition(":")[2].partition(":")[0]
     if not same_host(holder) or not (pid.isascii() and pid.isdecimal()):
         return False
@@ -170,7 +171,15 @@ def holder_is_dead(holder: str) -> bool:
         return True
     except OSError:
         return False
-    return False
+    return _has_ended(number)
+
+
+def _has_ended(pid: int) -> bool:
+    """A zombie, by Linux's /proc; False where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] == [b"Z"]
+    except OSError:
+        return False
 
 
 class Store(Protocol):
