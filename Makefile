@@ -25,7 +25,7 @@ SAMPLE ?= 600
 # The tests that need no real Slurm and that make test runs: two processes.
 QUICK := -n 2 --dist loadfile --timeout 300 --ignore=tests/e2e -m "not slow and not nightly"
 # CPU seconds that the tests of make check may take in all.
-WITHIN ?= 60
+WITHIN ?= 25
 # What make test runs on a real Slurm: one testbed, one story. make e2e runs all.
 LIVE := -rs -m story tests/e2e
 TORCH ?= torch==2.13.0
