@@ -131,8 +131,7 @@ test: lint types ## everything CI runs; on a real Slurm too, where it is root an
 
 test-times: $(STAMP) ## what each test and fixture of make test takes: tests/times/table.csv anew (a quiet machine, please)
 	@rm -rf out/times
-	LUCID_TEST_TIMES=out/times LUCID_SAME_EXAMPLES=1 LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest $(QUICK)
-	LUCID_TEST_TIMES=out/times $(BIN)/python -m pytest $(LIVE)
+	@LUCID_TEST_TIMES=out/times $(MAKE) --no-print-directory test
 	@$(BIN)/python tests/times out/times
 
 e2e: $(STAMP) ## every test on a real Slurm, SUITE=bookworm|trixie|sid; FOR="path…": those that go with it: docs/testbed.md

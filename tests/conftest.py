@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import os
-import sys
 from collections.abc import Iterator
-from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 import pytest
@@ -16,7 +13,6 @@ from click.testing import CliRunner, Result
 from hypothesis import settings
 
 from json_schemas import FOLDER, Recorder, name_of, trouble_with
-from lucid.orchestrator import policy as registry
 
 pytest_plugins = ["mutants.choice", "times.choice", "times.plugin"]
 
@@ -30,16 +26,6 @@ os.environ.pop("COLUMNS", None)
 
 _RECORDER = Recorder(widen=True) if os.environ.get("LUCID_RECORD_SCHEMAS") == "1" else None
 _INVOKE = CliRunner.invoke
-
-
-@functools.cache
-def _installed(path: tuple[str, ...], wanted: tuple[tuple[str, str], ...]) -> EntryPoints:
-    return entry_points(**dict(wanted))
-
-
-# Who makes a policy asks what installed packages add, which reads a file of every one of them: as much time as ten
-# plans take, in tests that make a policy for each plan. sys.path may change while tests run; packages do not.
-registry.entry_points = lambda **wanted: _installed(tuple(sys.path), tuple(wanted.items()))  # type: ignore[attr-defined]
 
 
 def _document(text: str) -> Any:

@@ -36,8 +36,8 @@ class Dice(random.Random):
 def tried(count: int, least: int = 20) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Tries a property of random scenes with so many ``rng``, as ``examples`` counts.
 
-    hypothesis draws a number, not each choice within a scene: that took more time than most properties themselves,
-    and what it would shrink to is no scene that these builders draw.
+    hypothesis draws one number for a scene. Drawing each choice within a scene took more time than most properties
+    themselves. A failure is not shrunk: it prints the number, which draws the same scene again.
     """
 
     def prepared(test: Callable[..., None]) -> Callable[..., None]:

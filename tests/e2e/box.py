@@ -21,6 +21,14 @@ OVER = frozenset(
     ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"]
 )
 """States of a job that has ended."""
+HOSTILE_NAMES = (
+    "plain",
+    "a'b\"c`id`$(id);rm -rf /",
+    "x\n   AdminComment=lucid:vc=prof;held=1\nJobId=1",
+    "ünï ☃ " + "n" * 900,
+    "%j |&<>\\",
+)
+"""Names and comments that try to be something else, but for the first."""
 
 
 @dataclass(frozen=True)

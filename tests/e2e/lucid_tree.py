@@ -1,6 +1,7 @@
 """A cached tree with what Lucid needs in it, beside the suite's: ``lucidctl setup`` and lucidd run inside.
 
-Made once for each suite and each list of Lucid's dependencies; Lucid itself is put in at each start (``put_in``).
+The tree is made once for each suite and each list of Lucid's dependencies. At each start ``put_in`` copies Lucid
+itself into it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from box import Box
+from box import HOSTILE_NAMES, Box
 
 SLURM = Path(__file__).resolve().parents[2] / "slurm"
 
@@ -35,16 +35,10 @@ def release(box: Box, *options: str, **settings: str) -> subprocess.CompletedPro
 def held(box: Box) -> list[str]:
     """Jobs that the plugin holds, under names and comments that try to be something else; vc-b stays free."""
     box.beat()
-    names = [
-        "plain",
-        "a'b\"c`id`$(id);rm -rf /",
-        "x\n   AdminComment=lucid:vc=prof;held=1\nJobId=1",
-        "ünï ☃ " + "n" * 900,
-        "%j |&<>\\",
-    ]
+    first, *others = HOSTILE_NAMES
     return [
-        box.sbatch("--gres=gpu:1", "--array=0-1", *[f"--job-name={names[0]}"]),
-        *[box.sbatch("--gpus=1", f"--job-name={name}", f"--comment={name}") for name in names[1:]],
+        box.sbatch("--gres=gpu:1", "--array=0-1", f"--job-name={first}"),
+        *[box.sbatch("--gpus=1", f"--job-name={name}", f"--comment={name}") for name in others],
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from box import Box
+from box import HOSTILE_NAMES, Box
 from sealing import seal
 from story_box import Site
 
@@ -16,15 +16,6 @@ def refused(box: Box, *options: str, user: str = "alice") -> str:
     """What a user reads; empty where Slurm took the job."""
     done = box.run("sbatch", "-D", "/tmp", *options, "--wrap=true", user=user, check=False)
     return " ".join((done.stderr or done.stdout).split()) if done.returncode else ""
-
-
-NAMES = (
-    "plain",
-    "a'b\"c`id`$(id);rm -rf /",
-    "x\n   AdminComment=lucid:vc=prof;held=1\nJobId=1",
-    "ünï ☃ " + "n" * 900,
-    "%j |&<>\\",
-)
 
 
 def release(site: Site, *options: str) -> str:
@@ -38,8 +29,9 @@ def test_what_lucidd_held_is_released_once_it_has_been_dead_for_long_and_new_job
     box = dead.box
     box.beat()
     held = [
-        box.sbatch("--gres=gpu:1", f"--job-name={name}", f"--comment={name}", "--array=0-1") for name in NAMES[:1]
-    ] + [box.sbatch("--gpus=1", f"--job-name={name}", f"--comment={name}") for name in NAMES[1:]]
+        box.sbatch("--gres=gpu:1", f"--job-name={name}", f"--comment={name}", "--array=0-1")
+        for name in HOSTILE_NAMES[:1]
+    ] + [box.sbatch("--gpus=1", f"--job-name={name}", f"--comment={name}") for name in HOSTILE_NAMES[1:]]
     slots_by_now = box.sbatch("--gpus=2", "--cpus-per-gpu=3")
     words = ["TresPerNode=gres/shard:g1:1,gres/shard:g3:1", "ReqNodeList=n1"]
     box.scontrol("update", f"JobId={slots_by_now}", "TresPerJob=", "CpusPerTres=")

@@ -15,7 +15,7 @@ _BY_OTHERS = frozenset(["test_grafana", "test_lucid_turns", "test_lucid_turns_ho
 """Modules that start processes by something they import."""
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Function]) -> None:
     if os.environ.get("LUCID_MUTANTS") != "1":
         return
     left_out = [item for item in items if _starts_processes(item)]
@@ -23,6 +23,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
 
 
-def _starts_processes(item: pytest.Item) -> bool:
-    module = getattr(item, "module", None)
-    return bool(_PROCESSES & vars(module).keys()) or item.path.stem in _BY_OTHERS
+def _starts_processes(item: pytest.Function) -> bool:
+    return bool(_PROCESSES & vars(item.module).keys()) or item.path.stem in _BY_OTHERS

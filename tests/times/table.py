@@ -54,7 +54,7 @@ def write(rows: Iterable[Row], path: Path = TABLE) -> None:
 
 
 def read(path: Path = TABLE) -> Mapping[str, Row]:
-    """Tests by name; none where there is no table."""
+    """The rows of tests, by name; empty if the table does not exist."""
     if not path.exists():
         return {}
     with path.open(encoding="utf-8", newline="") as file:
