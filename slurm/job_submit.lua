@@ -13,7 +13,7 @@ local HEARTBEAT_BYTES = 8192
 local SCRIPT_BYTES = 65536
 local ARRAY_TASKS = 1000
 local AHEAD_S = 60 -- a heartbeat from further in the future than this was written by a wrong clock
-local FAR_S = 360 * 86400 -- a begin time that keeps a job waiting until the daemon takes it over
+local LEASE_S = 300 -- so long a new job waits for the daemon to take it over; then Slurm starts it by itself
 
 local NO_VAL = 4294967294
 local FIELDS = { node = "tres_per_node", job = "tres_per_job", socket = "tres_per_socket", task = "tres_per_task" }
@@ -43,7 +43,6 @@ local SAYS = {
   release = "Lucid: this job is not on hold; Lucid starts it at its turn (lucidctl explain JOB). To stop it, use "
     .. "scontrol hold.",
   admin = "Lucid: an administrator holds this job. Ask them to release it.",
-  begin = "Lucid: Lucid has set this job's begin time. Use scontrol hold first, or scancel it and submit it again.",
   late = "Lucid: this job was submitted past the queue and cannot be released into it. scancel it and submit it again.",
   request = "Lucid: a waiting job's GPUs cannot be changed here. scancel it and submit it again.",
   size = "Lucid: this job has left the queue for Slurm to start and cannot be made larger. scancel it and submit it again.",
@@ -256,7 +255,19 @@ end
 
 local function begins(job, now)
   local begin = tonumber(job.begin_time)
-  return not unset(begin) and begin > now + AHEAD_S and begin or nil
+  return not unset(begin) and begin > now and begin or nil
+end
+
+-- The begin time with which a job is parked. slurmctld judges a job that may begin later as it judges any other, and
+-- refuses what no node can give; a held job it does not judge. The user's own begin time stays where it lies further
+-- ahead. nil for a job with a deadline: Slurm refuses one that could not begin before it, and does not show deadlines
+-- here. cli_filter.lua, or the script, tells that there is one.
+local function parked_until(job, begin, now)
+  local script = "\n" .. (job.script or "")
+  if says(job.comment, "deadline") or script:find("\n#SBATCH[^\n]*%-%-deadline") then
+    return nil
+  end
+  return math.max(begin or 0, now + LEASE_S)
 end
 
 -- Why the job must keep its GPUs to itself, in one word, or nil.
@@ -562,6 +573,8 @@ local function decide(job, part_list, uid, now)
   routes = routes and gpus_of(job, request) <= beat.n_prof
   local routed = routes and not (skip or begin or waits or held)
   local entry = (routed and "routed=1" or "held=1") .. (waits and ";wait=1" or "") .. (held and ";own=1" or "")
+  local park = not (held or routed) and parked_until(job, begin, now)
+  entry = entry .. (park and string.format(";park=%d", park) or "")
   local tag = not skip and tag_of(job, request, known.types, name, entry, begin)
   if not tag then
     skip = skip or "request"
@@ -580,13 +593,19 @@ local function decide(job, part_list, uid, now)
   if opts_in(job.comment) then
     edits[#edits + 1] = { "environment", { "LUCID_ELASTIC", "1" } } -- for the task prolog: its size may change
   end
+  local comment = (" " .. (job.comment or "") .. " "):gsub("[%s,;]lucid:deadline([%s,;])", "%1")
+  comment = comment:gsub("^%s+", ""):gsub("%s+$", "")
+  if says(job.comment, "deadline") and not held then
+    edits[#edits + 1] = { "comment", comment }
+  end
   if held then
-    edits[#edits + 1] = { "comment", with_held(job.comment or "") } -- its user's: it waits until they release it
-  elseif waits then
-    -- Slurm never looks at the dependency of a held job. It does before it looks at begin times.
-    edits[#edits + 1] = { "begin_time", now + FAR_S }
+    edits[#edits + 1] = { "comment", with_held(comment) } -- its user's: it waits until they release it
+  elseif routed then
+    edits[#edits + 1] = { "partition", beat.profiling }
+  elseif park then
+    edits[#edits + 1] = { "begin_time", park }
   else
-    edits[#edits + 1] = routed and { "partition", beat.profiling } or { "priority", 0 }
+    edits[#edits + 1] = { "priority", 0 }
   end
   return edits, routed and "routed" or "held"
 end
@@ -633,7 +652,7 @@ local function released(job, record, tag, beat, owner, now)
       return nil, SAYS.release
     elseif ours then
       -- It was requeued, and held by its user or by Lucid: which, only the daemon knows. It takes it over from there.
-      edits[#edits + 1] = { "begin_time", now + FAR_S }
+      edits[#edits + 1] = { "begin_time", now + LEASE_S }
     elseif tag ~= "" and not given(record.resv_name) then
       -- One without a tag came while no lucidd decided: it is Slurm's, like all that came then.
       local asks = read_request(record, {})
@@ -660,13 +679,18 @@ local function hold_or_release(job, record, tag, beat, owner, now)
   return { { "comment", with_held(job.comment or record.comment or "", not owner) } }
 end
 
+-- Does it wait with a begin time that Lucid set?
+local function is_parked(record, tag, now)
+  local begin = tonumber(record.begin_time)
+  return has(tag, "held=1") and tag:find(";park=", 1, true) ~= nil and record.priority ~= 0 and not unset(begin) and begin > now
+end
+
 -- Why a user may not change a waiting job so, or nil: no change takes a job past the queue.
-local function forbidden(job, record, tag, beat)
+local function forbidden(job, record, tag, beat, now)
   local moves = given(job.partition) and job.partition ~= record.partition
   local names = moves and partitions_of(job.partition) or queues_in(record, tag, beat)
   local ours = has(tag, "held=1")
-  local queues = ours and (record.priority == 0 or given(record.curr_dependency))
-  local begin = tonumber(job.begin_time)
+  local queues = ours and (record.priority == 0 or given(record.curr_dependency) or is_parked(record, tag, now))
   if moves and for_lucid(names, beat) then
     return for_lucid(names, beat)
   elseif not packed(names, beat) then
@@ -679,8 +703,6 @@ local function forbidden(job, record, tag, beat)
     return SAYS.request
   elseif says(job.comment, "off") and beat.optout == "refused" then
     return REFUSES.asked
-  elseif ours and record.priority ~= 0 and not unset(begin) and begin ~= 0 then
-    return SAYS.begin
   elseif queues then
     return nil
   elseif job.reservation ~= nil and (has(tag, "skip=reservation") or (job.reservation == "" and tag ~= "")) then
@@ -701,7 +723,7 @@ local function change(job, record, uid, now)
     local names = partitions_of(given(job.partition) and job.partition or record.partition)
     local binds = beat and beat.optout ~= "free" and (record.job_state or 0) % 256 == 0 -- it waits
     local refusal = reserved(job, read_request(job, known.types), known, names, beat)
-      or (binds and forbidden(job, record, tag, beat))
+      or (binds and forbidden(job, record, tag, beat, now))
     if refusal then
       return nil, refusal
     end
@@ -713,6 +735,10 @@ local function change(job, record, uid, now)
   edits = edits or {}
   if owner and job.comment and unset(job.priority) and says(record.comment, "admin") then
     edits[1] = { "comment", with_held(job.comment, true) }
+  end
+  local begin = tonumber(job.begin_time)
+  if owner and not unset(begin) and begin ~= 0 and is_parked(record, tag, now) and unset(job.priority) then
+    edits[#edits + 1] = { "priority", 0 } -- the begin time is its user's from here on; a hold keeps it in the queue
   end
   if owner and tag ~= "" then
     pcall(wake, known, now)

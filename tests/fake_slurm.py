@@ -243,6 +243,7 @@ class FakeSlurm:
         self._set(job_id, request=request, gpus=asked or record.gpus, partition=changes.partition or record.partition)
         if changes.start_now or changes.start_at_s is not None:
             self._set(job_id, eligible_s=self.now if changes.start_now else changes.start_at_s)
+            self._schedule()
 
     def seal(self, text: str) -> str:
         """As munge would: the words can be read again, by who knows how (`unsealed`)."""
@@ -253,10 +254,10 @@ class FakeSlurm:
     def number(self, job_id: str) -> int:
         return self.records[job_id].number
 
-    def hold(self, job_id: str) -> None:
+    def hold(self, job_id: str, begin_s: float = 0.0) -> None:
         if not self._write(job_id, "hold").pending:
             raise ActionRefused("Job is no longer pending execution")
-        self._set(job_id, held=True, reason="JobHeldUser")
+        self._set(job_id, held=True, reason="JobHeldUser", eligible_s=begin_s or self.now)
 
     def release(self, job_id: str) -> None:
         if not self._write(job_id, "release").pending:

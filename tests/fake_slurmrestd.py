@@ -150,8 +150,8 @@ class NamedClient:
     def number(self, job_id: str) -> int:
         return self.rest.number(self.numbers[job_id])
 
-    def hold(self, job_id: str) -> None:
-        self.rest.hold(self.numbers[job_id])
+    def hold(self, job_id: str, begin_s: float = 0.0) -> None:
+        self.rest.hold(self.numbers[job_id], begin_s)
 
     def release(self, job_id: str) -> None:
         self.rest.release(self.numbers[job_id])

@@ -51,9 +51,9 @@ class Beset(FakeSlurm):
         self._known(job_id)
         super().update(job_id, changes)
 
-    def hold(self, job_id: str) -> None:
+    def hold(self, job_id: str, begin_s: float = 0.0) -> None:
         self._known(job_id)
-        super().hold(job_id)
+        super().hold(job_id, begin_s)
 
     def release(self, job_id: str) -> None:
         self._known(job_id)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lucid.adapters.slurm.waits import FAR_S
+from lucid.adapters.slurm.waits import LEASE_S
 from lucid.config import Mode
 from scenes.slurm import Scene
 
+FAR_S = 360 * 86400.0
+"""What an earlier Lucid set as begin time of a job with a dependency."""
 MINE = "lucid:vc=vc;held=1;v=2"
 OPAQUE = "lucid:vc=vc;held=1;skip=interactive;v=2"
 
@@ -125,6 +127,9 @@ def test_one_that_was_let_go_and_requeued_queues_again(stage: Scene) -> None:
     assert stage.mend() == []
     stage.slurm._set("2", state="CANCELLED")
     stage.mend()
+    assert held(stage, "1") == [True], "Slurm's begin time after a requeue has not come"
+    stage.slurm.advance(121.0)
+    stage.mend()
     assert stage.slurm.records["1"].state == "RUNNING"
 
 
@@ -180,7 +185,7 @@ def test_a_job_queues_once_slurm_has_ended_its_dependency(stage: Scene, begin_s:
     assert waiting(stage) == []
     assert stage.mend() == []
     assert "dependency" in stage.cluster.aside()["1"]
-    stage.slurm.now = 300.0
+    stage.slurm.now = 200.0
     stage.slurm._set("1", dependency="", reason="BeginTime")
     assert stage.cluster.still_ours() == ["1"]
     assert stage.mend() == ["job 1: queues from now on"]
@@ -188,7 +193,7 @@ def test_a_job_queues_once_slurm_has_ended_its_dependency(stage: Scene, begin_s:
     stage.slurm.advance(begin_s)
     stage.mend()
     (entry,) = stage.look().pending
-    assert entry.since_s == max(300.0, begin_s)
+    assert entry.since_s == max(200.0, begin_s)
     stage.known("1")
     assert stage.start("1", "n1:0") is None
     assert stage.slurm.records["1"].state == "RUNNING"
@@ -204,7 +209,7 @@ def test_a_dependency_that_its_user_adds_leads_out_of_the_queue_and_back(stage: 
     stage.slurm._set("1", dependency="afterany:9")
     assert stage.mend() == ["job 1: has a dependency, and queues when Slurm has ended that"]
     record = stage.slurm.records["1"]
-    assert (record.held, record.eligible_s) == (False, FAR_S)
+    assert (record.held, record.eligible_s) == (False, LEASE_S)
     assert stage.mend() == []
     stage.slurm._set("1", dependency="")
     assert stage.mend() == ["job 1: queues from now on"]

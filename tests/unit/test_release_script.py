@@ -12,6 +12,7 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[2] / "slurm/lucid-release"
 JOBS = 120
 SLURM = r"""#!/bin/sh
+[ "$1" != env ] || shift 2
 echo "$*" >> {0}/calls
 case "$1 $*" in
 squeue*' Comment'*) ;;
@@ -125,3 +126,19 @@ def test_the_nodes_that_lucid_chose_for_a_job_that_ran_bind_it_no_longer(tmp_pat
     calls = (tmp_path / "calls").read_text().splitlines()
     assert [line for line in calls if "ReqNodeList" in line] == ["scontrol update JobId=1 ReqNodeList="]
     assert "scontrol release 1,2,3" in calls
+
+
+def test_a_parked_job_need_not_wait_for_its_lease(tmp_path: Path) -> None:
+    """One whose user set the begin time waits for that, and one that was let go already is left alone."""
+    now = int(time.time())
+    fake = Fake(tmp_path, "no plugin\n")
+    (tmp_path / "jobs").write_text(
+        f"1 9 vc 0 {now + 200} gres/gpu:1 lucid:vc=vc;held=1;park={now + 200};node=gres/gpu:1;v=2\n"
+        f"2 9 vc 0 {now + 300} gres/gpu:1 lucid:vc=vc;held=1;park={now + 300};begin={now + 50};v=2\n"
+        f"3 9 vc 0 {now + 500} gres/gpu:1 lucid:vc=vc;held=1;park={now + 500};begin={now + 500};v=2\n"
+        f"4 9 vc 0 {now - 5} gres/gpu:1 lucid:vc=vc;held=1;park={now + 200};node=gres/gpu:1;v=2\n"
+    )
+    assert fake.release().returncode == 0
+    writes = [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith("scontrol")]
+    assert writes == [f"scontrol update JobId=2 StartTime=uts{now + 50}", "scontrol update JobId=1 StartTime=now"]
+    assert listed(fake.list.read_text()) == {1, 2}

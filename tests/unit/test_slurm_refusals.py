@@ -252,6 +252,8 @@ def test_a_job_requeued_by_its_user_before_it_ran_again_holds_no_gpus(stage: Sce
     )
     assert stage.look().running == ()
     assert stage.mend() == ["job 1: was requeued, not by Lucid; waits again"]
+    assert [e.job.id for e in stage.look().pending] == [], "Slurm's begin time has not come"
+    stage.slurm.advance(121.0)
     assert [e.job.id for e in stage.look().pending] == ["1"]
 
 

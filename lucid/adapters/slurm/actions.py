@@ -27,6 +27,8 @@ from lucid.errors import ActionRefused
 
 __all__ = ["Actions"]
 
+_LEAST_LEASE_S = 30.0
+"""A parked job whose begin time is nearer than this is held before it is changed."""
 _LEAVES = (Requeue, Release, Resize)
 
 
@@ -198,14 +200,13 @@ class Actions:
         elif unsealed:
             words += f", without MPS: {unsealed}"
         self._hands.obstacles.tries(record)
+        steps = [lambda: self._tell(record, changes, None if number else items)]
+        if record.held or record.eligible_s < now_s + _LEAST_LEASE_S:
+            steps.append(lambda: self._hands.client.release(job_id))
+        if not record.held and len(steps) > 1:
+            steps.insert(0, lambda: self._hands.client.hold(job_id))  # it could start by itself, half changed
         try:
-            self._hands.do(
-                job_id,
-                "start",
-                words,
-                lambda: self._tell(record, changes, None if number else items),
-                lambda: self._hands.client.release(job_id),
-            )
+            self._hands.do(job_id, "start", words, *steps)
         except ActionRefused as error:
             in_room = replace(record, partition=room)
             raise ActionRefused(self._hands.not_started(in_room, str(error).partition(": ")[2])) from None
@@ -310,7 +311,8 @@ class Actions:
         before = note
         now_s = self._facts.now_s
         ran_s = note.ran_s + max(now_s - record.start_s, 0.0)
-        self._hands.put(replace(note, where="", released=False, shards=False, wait_since_s=now_s, ran_s=ran_s))
+        back = replace(note, where="", released=False, shards=False, wait_since_s=now_s, ran_s=ran_s)
+        self._hands.put(replace(back, requeued=record.restarts + 1))
         try:
             self._hands.do(
                 record.id, verb, show_placement(record.placement), lambda: self._hands.client.requeue_hold(record.id)

@@ -75,7 +75,7 @@ class Behind:
             return False
         if ownership.under_way(record, note):
             return not record.dependent
-        if not ownership.holds(record, note) or ownership.waits_for(record, facts.now_s):
+        if not ownership.holds(record, note) or ownership.waits_for(record, note, facts.now_s):
             return False
         if record.never_runs or ownership.barred(record, facts.now_s) is not None:
             return False

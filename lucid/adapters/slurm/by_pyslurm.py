@@ -133,12 +133,12 @@ class PyslurmClient:
             return
         self._modify(job_id, site_factor=changes.site_factor)
 
-    def hold(self, job_id: str) -> None:
-        """A whole job by pyslurm, with a begin time beside it, by which job_submit.lua tells Lucid's holds."""
+    def hold(self, job_id: str, begin_s: float = 0.0) -> None:
+        """A whole job by pyslurm."""
         if "_" in checked_id(job_id):
-            self._commands.hold(job_id)
+            self._commands.hold(job_id, begin_s)
         else:
-            self._modify(job_id, priority=0, begin_time=int(time.time()))
+            self._modify(job_id, priority=0, begin_time=int(begin_s or time.time()))
 
     def release(self, job_id: str) -> None:
         """A whole job by pyslurm."""

@@ -282,9 +282,10 @@ class CommandClient:
             raise ActionRefused(f"squeue did not give the number of job {job_id}")
         return int(text)
 
-    def hold(self, job_id: str) -> None:
-        """By ``scontrol update``: the begin time beside it tells job_submit.lua that this hold is Lucid's."""
-        self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", "Priority=0", "StartTime=now"])
+    def hold(self, job_id: str, begin_s: float = 0.0) -> None:
+        """By ``scontrol update``."""
+        begin = f"uts{begin_s:.0f}" if begin_s else "now"
+        self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", "Priority=0", f"StartTime={begin}"])
 
     def release(self, job_id: str) -> None:
         """``scontrol release``."""

@@ -120,8 +120,9 @@ class SlurmClient(Protocol):
         """Slurm's own number of a job or of a task of an array."""
         ...
 
-    def hold(self, job_id: str) -> None:
-        """Keep a pending job from starting."""
+    def hold(self, job_id: str, begin_s: float = 0.0) -> None:
+        """Keep a pending job from starting. ``begin_s``: its begin time from now on (Unix s); 0 for none. That a
+        begin time is set beside it tells job_submit.lua that this hold is Lucid's."""
         ...
 
     def release(self, job_id: str) -> None:

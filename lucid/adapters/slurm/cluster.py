@@ -248,6 +248,6 @@ class SlurmCluster:
             and (
                 self._ownership.holds(job, self._notes.get(job.id))
                 or job.request.shards
-                or parked(job, self._facts.now_s)
+                or parked(job, self._notes.get(job.id), self._facts.now_s)
             )
         ]

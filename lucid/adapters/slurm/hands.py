@@ -13,7 +13,7 @@ from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.obstacles import Obstacles
 from lucid.adapters.slurm.ownership import Ownership
 from lucid.adapters.slurm.starts import back_to
-from lucid.adapters.slurm.waits import FAR_S, begins_s, far, left_to_slurm, never_changed, whole_array
+from lucid.adapters.slurm.waits import begins_s, left_to_slurm, never_changed, parked, whole_array
 from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings, SlurmSettings
 from lucid.core.ports import Clock
@@ -144,17 +144,32 @@ class Hands:
         note = self.notes.get(record.id)
         return record.partition in self._rooms and self.ownership.home(record, note) != record.partition
 
-    def park(self, record: SlurmJob) -> None:
-        """Leave a waiting job to its dependency, which Slurm ends by its own rules (``waits``).
+    def park(self, record: SlurmJob, until_s: float) -> None:
+        """Let a job wait for its turn, or for its dependency, which Slurm ends by its own rules (``waits``), with a
+        begin time of ``until_s`` (Unix s).
 
         Raises:
             ActionRefused: Slurm declined.
         """
-        far_s = self.clock.now_s() + FAR_S
-        steps: list[Callable[[], None]] = [lambda: self.client.update(record.id, Changes(start_at_s=far_s))]
+        known = self.notes.get(record.id) or JobNote(record.id, submit_s=record.submit_s)
+        known = replace(known, where="", shards=False)
+        self.put(replace(known, parked_s=until_s, depends=bool(record.dependency)))
+        steps: list[Callable[[], None]] = [lambda: self.client.update(record.id, Changes(start_at_s=until_s))]
         if record.held:
             steps.append(lambda: self.client.release(record.id))
-        self.do(record.id, "park", "until its dependency is over", *steps)
+        try:
+            self.do(record.id, "park", "its begin time is set", *steps)
+        except ActionRefused:
+            self.put(known)
+            raise
+
+    def hold(self, job_id: str, target: str) -> None:
+        """Hold a task of a parked array; ``target``: the task's own id, or the array's.
+
+        Raises:
+            ActionRefused: Slurm declined.
+        """
+        self.do(job_id, "hold", f"{target} waits for its turn", lambda: self.client.hold(target))
 
     def take_over(self, record: SlurmJob, begin_s: float) -> None:
         """Hold a job that waited for something else than its turn; ``begin_s``: the begin time that its user set, 0
@@ -164,15 +179,16 @@ class Hands:
             ActionRefused: Slurm declined.
         """
         now_s = self.clock.now_s()
-        steps: list[Callable[[], None]] = [lambda: self.client.hold(record.id)]
-        if begin_s > now_s:
-            steps.append(lambda: self.client.update(record.id, Changes(start_at_s=begin_s)))
-        self.do(record.id, "take over", "it queues from now on", *steps)
+        ahead_s = begin_s if begin_s > now_s else 0.0
+        self.do(record.id, "take over", "it queues from now on", lambda: self.client.hold(record.id, ahead_s))
         note = self.notes.get(record.id) or JobNote(record.id, submit_s=record.submit_s)
         since_s = max(now_s, begin_s)
         self.put(
-            replace(note, where="", shards=False, released=False, restarts=record.restarts, wait_since_s=since_s)
-        )
+            replace(
+                note, where="", shards=False, released=False, depends=False, restarts=record.restarts,
+                wait_since_s=since_s,
+            )
+        )  # fmt: skip
 
     def let_go(self, record: SlurmJob, why: str) -> None:
         """Give a waiting job the request that its user wrote, in its own VC, and release it, unless somebody else
@@ -189,13 +205,16 @@ class Hands:
             changes = replace(changes or Changes(), partition=home)
         target = whole_array(record)
         now_s = self.clock.now_s()
-        begins = begins_s(record, now_s)
-        ahead = far(record, now_s) or (record.restarts and not begins)  # set by Lucid, or by Slurm for a requeue
+        begins = begins_s(record, note, now_s)
+        own = note is not None and note.requeued == record.restarts > 0
+        ahead = parked(replace(record, held=False), note, now_s) or (own and not begins)  # set by Lucid, or for it
         steps: list[Callable[[], None]] = []
         if changes is not None or ahead:
-            changes = replace(changes or Changes(), start_now=bool(ahead))
+            changes = replace(changes or Changes(), start_now=bool(ahead) and not begins)
+            if ahead and begins:
+                changes = replace(changes, start_at_s=begins)
             steps.append(lambda: self.client.update(target, changes))
-        if self.ownership.holds(record, note):
+        if record.held and self.ownership.holds(record, note):
             steps.append(lambda: self.client.release(target))
         self.do(record.id, LET_GO, f"as its user wrote it: {why}", *steps)
         # what Slurm makes of one that cannot be read is Slurm's: it holds a job itself whose request nothing can fill

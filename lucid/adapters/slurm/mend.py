@@ -15,8 +15,17 @@ from lucid.adapters.slurm.obstacles import NOT_IN_TIME, Outlook, outlook, whose_
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.resizes import Resizes
 from lucid.adapters.slurm.starts import back_to
-from lucid.adapters.slurm.text import parse_mark, says
-from lucid.adapters.slurm.waits import begins_s, left_to_slurm, never_changed, parked, whole_array
+from lucid.adapters.slurm.text import says
+from lucid.adapters.slurm.waits import (
+    LEASE_S,
+    begins_s,
+    in_queue,
+    left_to_slurm,
+    never_changed,
+    next_lease_s,
+    parked,
+    whole_array,
+)
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
 from lucid.errors import ClusterUnavailable, LucidError, StoreError
@@ -98,17 +107,18 @@ class Mender:
                 hands.put(replace(note, released=True, tries=tries, refusal=refusal))
         if not record.pending or not record.asks or not ownership.ours(record):
             return ""
-        if not record.held:
-            queues = packs and hands.optout != "free" and not record.reservation
-            words = self._parked(record, note, facts.now_s) if queues else self._unparked(record, facts.now_s)
-            if words:
-                return words
         if note is not None and ownership.under_way(record, note):
             return self._under_way(record, note, facts, packs)
         if not record.held:
-            return self._taken_up(record, note, facts, packs)
+            free = hands.optout == "free" and bool(record.dependency or begins_s(record, note, facts.now_s))
+            queues = packs and not record.reservation and not free
+            words = self._parked(record, note, facts) if queues else self._unparked(record, note, facts.now_s)
+            if words:
+                return words
         if ownership.holds(record, note):
             return self._held(record, note, facts, packs)
+        if not record.held:
+            return self._taken_up(record, note, facts, packs)
         return self._restored(record, note)  # its user or an administrator holds it
 
     def _taken_up(self, record: SlurmJob, note: JobNote | None, facts: Facts, packs: bool) -> str:
@@ -117,7 +127,7 @@ class Mender:
         hands = self._hands
         if not packs or not self._released.has(record) or (note is not None and note.given_up):
             return ""
-        if says(record.comment, "held") or hands.ownership.leaves(record, facts.now_s):
+        if says(record.comment, "held") or hands.ownership.leaves(record, note, facts.now_s):
             return ""
         hands.do(record.id, "take up", "lucid-release had let it go", lambda: hands.client.hold(record.id))
         if note is not None:
@@ -134,7 +144,7 @@ class Mender:
         if note is not None and note.released and record.launch_failed:
             return hands.not_started(record, "a node did not take it: launch failed")
         why = "" if packs else f"partition {hands.ownership.home(record, note)!r} is not packed"
-        why = why or hands.ownership.leaves(record, facts.now_s)
+        why = why or hands.ownership.leaves(record, note, facts.now_s)
         if not why and note is not None and note.given_up and not note.released:
             if record.never_runs and facts.now_s < note.retry_s:
                 return ""
@@ -149,49 +159,56 @@ class Mender:
             or self._restored(record, note)
         )
 
-    def _parked(self, record: SlurmJob, note: JobNote | None, now_s: float) -> str:
-        """A job that is not held, and that waits for other jobs or no longer does. One that was let go at its turn
-        and has been requeued since queues again."""
-        hands = self._hands
-        if record.dependency:
-            if parked(record, now_s):
+    def _parked(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
+        """A job that is not held, and that waits for its turn, for other jobs, or no longer for those. One that was
+        let go at its turn and has been requeued since queues again."""
+        hands, now_s = self._hands, facts.now_s
+        if record.dependency or in_queue(record, note):
+            until_s = next_lease_s(record, note, now_s)
+            if not until_s:
                 return ""
-            hands.park(record)
-            if note is not None:
-                hands.put(replace(note, where="", shards=False))
-            return f"job {record.id}: has a dependency, and queues when Slurm has ended that"
-        again = left_to_slurm(record) and record.restarts > (0 if note is None else note.restarts)
-        if not again and not parked(record, now_s):
+            first = record.dependency and not parked(record, note, now_s)
+            hands.park(record, until_s)
+            return f"job {record.id}: has a dependency, and queues when Slurm has ended that" if first else ""
+        known = note or JobNote(record.id)
+        ahead = record.eligible_s > now_s and not known.given_up
+        again = record.restarts > known.restarts and (left_to_slurm(record) or ahead)
+        begin_s = max(begins_s(record, note, now_s), _since(note))
+        if parked(record, note, now_s):
+            array = record.id.partition("_")[0] if "_" in record.id else ""
+            if array and begin_s <= now_s and not record.restarts:
+                tasks = [one for one in facts.jobs if one.id.partition("_")[0] == array and not one.ended]
+                whole = all(parked(one, hands.notes.get(one.id), now_s) for one in tasks)
+                hands.hold(record.id, array if whole else record.id)
+                hands.touched.update(one.id for one in tasks if whole)
+                return f"job {array if whole else record.id}: held until its turn"
+        elif not again and not (begin_s > now_s and not known.released):
             return ""
-        mark = parse_mark(record.admin_comment) or {}
-        begin = mark.get("begin", "")
-        begin_s = max(float(begin) if begin.isdecimal() and len(begin) < 12 else 0.0, _since(note))
         hands.take_over(record, begin_s)
         return f"job {record.id}: queues from now on"
 
-    def _unparked(self, record: SlurmJob, now_s: float) -> str:
+    def _unparked(self, record: SlurmJob, note: JobNote | None, now_s: float) -> str:
         """Nobody queues there (any more): its begin time is its user's again."""
-        if not parked(record, now_s):
+        if not parked(record, note, now_s):
             return ""
-        self._hands.do(
-            record.id,
-            "restore",
-            "its begin time",
-            lambda: self._hands.client.update(record.id, Changes(start_now=True)),
-        )
+        begin_s = begins_s(record, note, now_s)
+        if begin_s == record.eligible_s:
+            return ""
+        back = Changes(start_at_s=begin_s) if begin_s else Changes(start_now=True)
+        self._hands.do(record.id, "restore", "its begin time", lambda: self._hands.client.update(record.id, back))
         return f"job {record.id}: given back its begin time"
 
     def _queued(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
         """A job that Lucid holds, and that is not in the queue, or in it as one that only Slurm can work out."""
         hands, now_s = self._hands, facts.now_s
-        if record.dependency:
-            hands.park(record)
-            return f"job {record.id}: has a dependency, and queues when Slurm has ended that"
-        begin_s = begins_s(record, now_s)
+        begin_s = begins_s(record, note, now_s)
         if begin_s != (_since(note) if _since(note) > now_s else 0.0):
             # its wait begins then; in the past, should its user have thought better of it
             known = note or JobNote(record.id, submit_s=record.submit_s)
             hands.put(replace(known, wait_since_s=begin_s or now_s))
+        if record.dependency:
+            hands.park(record, next_lease_s(record, note, now_s) or now_s + LEASE_S)
+            return f"job {record.id}: has a dependency, and queues when Slurm has ended that"
         why = left_to_slurm(record)
         if begin_s or not why or (record.never_runs and note is not None and now_s < note.retry_s):
             return ""
@@ -238,7 +255,12 @@ class Mender:
         back = None if never_changed(record) else back_to(record, note)
         if back is None:
             return ""
-        hands.do(record.id, "restore", "", lambda: hands.client.update(record.id, back))
+        if begins_s(record, note, hands.clock.now_s()):
+            back = replace(back, start_now=False)
+        steps = [lambda: hands.client.update(record.id, back)]
+        if not record.held:
+            steps.insert(0, lambda: hands.client.hold(record.id))  # that update says 'start now'
+        hands.do(record.id, "restore", "", *steps)
         return f"job {record.id}: given back the request that its user wrote"
 
     def _under_way(self, record: SlurmJob, note: JobNote, facts: Facts, packs: bool) -> str:
@@ -273,11 +295,12 @@ class Mender:
 
     def _take_back(self, record: SlurmJob, note: JobNote) -> None:
         hands = self._hands
-        hands.do(
-            record.id, "take back", f"{note.where} (Slurm: {record.reason})", lambda: hands.client.hold(record.id)
-        )
+        begin_s = begins_s(record, note, hands.clock.now_s())  # as Slurm sets it for a job that it requeues
+        words = f"{note.where} (Slurm: {record.reason})"
+        hands.do(record.id, "take back", words, lambda: hands.client.hold(record.id, begin_s))
         note = replace(note, where="", released=False, shards=False, restarts=record.restarts)
         hands.put(note)
         changes = back_to(record, note)
         if changes is not None:
+            changes = replace(changes, start_now=not begin_s)
             hands.do(record.id, "restore", "", lambda: hands.client.update(record.id, changes))

@@ -9,7 +9,7 @@ from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.obstacles import Outlook, outlook
 from lucid.adapters.slurm.request import UNREAD
 from lucid.adapters.slurm.text import parse_mark, says
-from lucid.adapters.slurm.waits import begins_s, left_to_slurm, parked
+from lucid.adapters.slurm.waits import begins_s, in_queue, left_to_slurm, parked
 from lucid.adapters.store.port import JobNote
 from lucid.config import DaemonSettings, Mode
 
@@ -39,18 +39,20 @@ class Ownership:
         return mark is not None and (mark.get("skip") is None or "held" in mark)
 
     def holds(self, job: SlurmJob, note: JobNote | None) -> bool:
-        """Is this a waiting job that Lucid holds, and nobody else? job_submit.lua writes ``lucid:held`` into the
-        comment of a job that its user or an administrator holds (``v=2`` in the tag: it knows how). A job that was
-        requeued and held by others after Lucid had let it go is theirs to release."""
-        if not (job.pending and job.asks and job.held and self.ours(job)) or says(job.comment, "held"):
+        """Is this a waiting job that Lucid holds, and nobody else, or that is parked in its queue? job_submit.lua
+        writes ``lucid:held`` into the comment of a job that its user or an administrator holds (``v=2`` in the tag:
+        it knows how). A job that was requeued and held by others after Lucid had let it go is theirs to release."""
+        if not (job.pending and job.asks and self.ours(job)) or says(job.comment, "held"):
             return False
+        if not job.held:
+            return in_queue(job, note) and (note is None or not (note.where or note.released))
         if note is None or not note.released or (job.launch_failed and not note.given_up):
             return True
         if job.unread:
             return False
         return (parse_mark(job.admin_comment) or {}).get("v") == "2" and job.restarts == note.restarts
 
-    def leaves(self, job: SlurmJob, now_s: float) -> str:
+    def leaves(self, job: SlurmJob, note: JobNote | None, now_s: float) -> str:
         """Why a job that Lucid holds is Slurm's alone from now on, by what its user changed since; empty if it is
         not. The rules are those that job_submit.lua has for new jobs."""
         if job.unread:
@@ -59,19 +61,19 @@ class Ownership:
             return f"it asks for reservation {job.reservation}"
         if self._settings.optout != "free":
             return ""
-        return left_to_slurm(job) or self.waits_for(job, now_s)
+        return left_to_slurm(job) or self.waits_for(job, note, now_s)
 
-    def waits_for(self, job: SlurmJob, now_s: float) -> str:
+    def waits_for(self, job: SlurmJob, note: JobNote | None, now_s: float) -> str:
         """Why a job that Lucid holds is not in the queue yet, by what its user asked for; empty if it is."""
         if job.dependency:
             return "it has a dependency"
-        return "it has a begin time" if begins_s(job, now_s) else ""
+        return "it has a begin time" if begins_s(job, note, now_s) else ""
 
     def decides(self, job: SlurmJob, note: JobNote | None, facts: Facts) -> bool:
         """Is this a waiting job that Lucid holds and is to decide, in a partition that it packs?"""
-        if not self.holds(job, note) or self.leaves(job, facts.now_s):
+        if not self.holds(job, note) or self.leaves(job, note, facts.now_s):
             return False
-        if job.id in self.not_yet or left_to_slurm(job) or self.waits_for(job, facts.now_s):
+        if job.id in self.not_yet or left_to_slurm(job) or self.waits_for(job, note, facts.now_s):
             return False
         if note is not None and note.going_to:
             return False  # it is being resized
@@ -92,15 +94,16 @@ class Ownership:
         if note is not None and note.going_to:
             return f"it is resized: it goes on on {note.going_to}"
         if self.holds(job, note):
-            words = self.waits_for(job, facts.now_s)
+            words = self.waits_for(job, note, facts.now_s)
             if words:
                 return f"{words}: it joins the queue when that has come"
             words = left_to_slurm(job)
             if job.id in self.not_yet:
                 return "it joined the queue late: no job held before it may ask for as many GPUs or fewer"
             return words and f"Lucid lets it go once no job held before it asks for as many GPUs or fewer: {words}"
-        if parked(job, facts.now_s):
-            return "it has a dependency: it joins the queue when Slurm has ended that"
+        if parked(job, note, facts.now_s):
+            words = self.waits_for(job, note, facts.now_s)
+            return f"{words}: it joins the queue when that has come" if words else "it is about to join the queue"
         if job.held:
             return "its user or an administrator holds it (scontrol release ends that)"
         if note is not None and note.given_up and not note.tries:

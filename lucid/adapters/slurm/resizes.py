@@ -72,6 +72,7 @@ class Resizes:
                 leaves=held,
                 stopped_s=now_s,
                 restarts=record.restarts,
+                requeued=record.restarts + 1,
                 ran_s=note.ran_s + max(now_s - record.start_s, 0.0),
                 where="",
                 released=False,
@@ -95,7 +96,7 @@ class Resizes:
             self._drop(note, note.wait_since_s)
             why = "Slurm did not take the requeue" if record.restarts == note.restarts else "it was started by others"
             return f"job {record.id}: is not resized: {why}"
-        if not packs or not hands.ownership.holds(record, note) or hands.ownership.waits_for(record, now_s):
+        if not packs or not hands.ownership.holds(record, note) or hands.ownership.waits_for(record, note, now_s):
             self._drop(note, now_s)
             return f"job {record.id}: is not resized: it waits for something else now"
         placement = parse_placement(note.going_to)

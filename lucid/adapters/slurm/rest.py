@@ -28,6 +28,7 @@ from lucid.errors import ActionRefused, ClusterError
 
 __all__ = ["RestClient"]
 
+_WHOLE_ARRAYS = "holds and releases an array only as a whole"
 _FACTOR_OFFSET = 2**31
 """slurmrestd hands a site factor on as it is, and slurmctld counts from here (a plain 0 is the lowest there is, not
 none). The interface declares 32 signed bits and takes this all the same. Seen on 24.11 and 26.05."""
@@ -173,22 +174,19 @@ class RestClient:
         else:
             self._by_command(job_id, "changes an array only as a whole").update(job_id, changes)
 
-    def hold(self, job_id: str) -> None:
-        """Write ``hold``, with a begin time beside it, by which job_submit.lua tells Lucid's holds from a user's."""
-        self._hold(job_id, True)
+    def hold(self, job_id: str, begin_s: float = 0.0) -> None:
+        """Write ``hold`` with a begin time."""
+        if "_" in checked_id(job_id):
+            self._by_command(job_id, _WHOLE_ARRAYS).hold(job_id, begin_s)
+        else:
+            self.server.write(f"job/{job_id}", {"hold": True, "begin_time": _set(int(begin_s or time.time()))})
 
     def release(self, job_id: str) -> None:
         """Write ``hold``, false."""
-        self._hold(job_id, False)
-
-    def _hold(self, job_id: str, hold: bool) -> None:
-        if "_" not in checked_id(job_id):
-            self.server.write(
-                f"job/{job_id}", {"hold": hold, **({"begin_time": _set(int(time.time()))} if hold else {})}
-            )
-            return
-        commands = self._by_command(job_id, "holds and releases an array only as a whole")
-        (commands.hold if hold else commands.release)(job_id)
+        if "_" in checked_id(job_id):
+            self._by_command(job_id, _WHOLE_ARRAYS).release(job_id)
+        else:
+            self.server.write(f"job/{job_id}", {"hold": False})
 
     def seal(self, text: str) -> str:
         """By ``munge``, where commands are given."""

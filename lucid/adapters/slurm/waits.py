@@ -1,23 +1,37 @@
 """What a job waits for besides its turn: a begin time, other jobs, or the jobs held before it. Pure.
 
-Slurm never looks at the dependency of a held job, but it does look at that of a job whose begin time lies ahead. So
-a job with a dependency is not held: it is *parked*, with a begin time about a year ahead. Slurm then ends its
-dependency by its own rules, and Lucid takes the job over and holds it.
+A new job is not held but *parked*: job_submit.lua gives it a begin time some minutes ahead. slurmctld judges such a
+job at once, and refuses what no node can give; it does not judge a held one. It also ends a parked job's dependency
+by its own rules. The begin time is a lease: a job that no lucidd takes over in time starts by itself.
 """
 
 from __future__ import annotations
 
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.text import parse_mark, says
+from lucid.adapters.store.port import JobNote
 
-__all__ = ["FAR_S", "begins_s", "far", "joined_late", "left_to_slurm", "never_changed", "parked", "whole_array"]
+__all__ = [
+    "LEASE_S",
+    "begins_s",
+    "in_queue",
+    "joined_late",
+    "left_to_slurm",
+    "never_changed",
+    "next_lease_s",
+    "parked",
+    "whole_array",
+]
 
-FAR_S = 360 * 86400.0
+LEASE_S = 300.0
 """How far ahead a parked job's begin time is set, as job_submit.lua does."""
+_EARLY_S = 240.0
+"""A first lease is renewed when so much of it is left, so that lucidd has time for many jobs …"""
+_LATE_S = 100.0
+"""… and a later one when this is left, or a quarter of the time waited."""
+_MOST_LEASE_S = 86400.0
 _FAR_FROM_S = 180 * 86400.0
-"""A begin time further ahead than this was set by Lucid."""
-_AHEAD_S = 60.0
-"""A begin time within this is none: as in job_submit.lua."""
+"""A begin time further ahead than this was set by an earlier version of Lucid."""
 _REQUEUE_AHEAD_S = 125.0
 """Slurm sets a requeued job's begin time two minutes ahead."""
 
@@ -65,17 +79,55 @@ def whole_array(job: SlurmJob) -> str:
     return job.id.partition("_")[0] if mark.get("skip") == "array" else job.id
 
 
-def far(job: SlurmJob, now_s: float) -> bool:
-    """Did Lucid set its begin time?"""
-    return job.eligible_s > now_s + _FAR_FROM_S
+def _mark_s(job: SlurmJob, key: str) -> float:
+    """A time that job_submit.lua put into the tag (Unix s); 0 where there is none."""
+    text = (parse_mark(job.admin_comment) or {}).get(key, "")
+    return float(text) if text.isascii() and text.isdecimal() and len(text) < 12 else 0.0
 
 
-def parked(job: SlurmJob, now_s: float) -> bool:
-    """Does it wait for other jobs, with a begin time that Lucid has set?"""
-    return job.pending and not job.held and far(job, now_s)
+def _leased(job: SlurmJob) -> bool:
+    """Does the begin time stand that job_submit.lua parked it with?"""
+    return job.eligible_s > 0 and job.eligible_s == _mark_s(job, "park")
 
 
-def begins_s(job: SlurmJob, now_s: float) -> float:
-    """The begin time that its user set and that has not come (Unix s); 0 where there is none."""
-    ahead_s = _AHEAD_S + (_REQUEUE_AHEAD_S if job.restarts else 0.0)  # Slurm starts nothing right after a requeue
-    return job.eligible_s if job.eligible_s > now_s + ahead_s and not far(job, now_s) else 0.0
+def _set_by_lucid(job: SlurmJob, note: JobNote | None, now_s: float) -> bool:
+    """Is its begin time Lucid's own?"""
+    ours = _leased(job) or (note is not None and 0 < note.parked_s == job.eligible_s)
+    return ours or job.eligible_s > now_s + _FAR_FROM_S
+
+
+def in_queue(job: SlurmJob, note: JobNote | None) -> bool:
+    """Does a parked job wait for its turn alone? An array goes into the queue as a whole, by a hold; a job with a
+    begin time of its user's or a dependency joins the queue later."""
+    mark = parse_mark(job.admin_comment) or {}
+    alone = not mark.keys() & {"wait", "begin", "own"} and not job.dependency and "_" not in job.id
+    alone = alone and not (note is not None and note.depends)
+    lease = _leased(job) or (note is not None and 0 < note.parked_s == job.eligible_s)
+    return job.pending and not job.held and not job.restarts and alone and lease
+
+
+def parked(job: SlurmJob, note: JobNote | None, now_s: float) -> bool:
+    """Does it wait with a begin time that Lucid has set?"""
+    return job.pending and not job.held and job.eligible_s > now_s and _set_by_lucid(job, note, now_s)
+
+
+def next_lease_s(job: SlurmJob, note: JobNote | None, now_s: float) -> float:
+    """Until when a parked job is to be parked from now on (Unix s); 0 while its lease lasts. Each lease is as long as
+    the job has waited: a long wait costs few writes, and ``squeue --start`` names no time far off."""
+    waited_s = max(now_s - job.submit_s, 0.0)
+    least_s = _EARLY_S if _leased(job) else max(_LATE_S, min(waited_s, _MOST_LEASE_S) / 4)
+    if parked(job, note, now_s) and least_s <= job.eligible_s - now_s < 2 * _MOST_LEASE_S:
+        return 0.0
+    return float(round(now_s + min(max(waited_s, LEASE_S), _MOST_LEASE_S)))
+
+
+def begins_s(job: SlurmJob, note: JobNote | None, now_s: float) -> float:
+    """The begin time that its user, or Slurm at a requeue, set and that has not come (Unix s); 0 where there is
+    none. A job that Lucid itself stopped to go on elsewhere does not wait for it."""
+    if job.eligible_s <= now_s:
+        return 0.0
+    if _set_by_lucid(job, note, now_s):
+        begin_s = _mark_s(job, "begin")
+        return begin_s if begin_s > now_s else 0.0
+    own = note is not None and note.requeued == job.restarts > 0
+    return 0.0 if own and job.eligible_s <= now_s + _REQUEUE_AHEAD_S else job.eligible_s

@@ -84,6 +84,10 @@ class JobNote:
     ``restart_s``: seconds from there until it ran again, the last time. ``most_gpus``: Slurm's limits kept it from
     starting on more than about so many, 0 where none did; ``most_why``: the limit; ``most_until_s``: until when that
     is taken to hold, 0 for the job's life.
+
+    ``parked_s``: the begin time that Lucid set last to keep it waiting; ``depends``: it was parked for its dependency
+    and has not joined the queue since; ``requeued``: its number of restarts after
+    the last requeue that Lucid asked for, whose begin time nobody has to wait for.
     """
 
     job_id: str
@@ -114,6 +118,9 @@ class JobNote:
     most_gpus: int = 0
     most_why: str = ""
     most_until_s: float = 0.0
+    parked_s: float = 0.0
+    depends: bool = False
+    requeued: int = 0
 
 
 @dataclass(frozen=True, slots=True)
