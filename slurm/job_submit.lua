@@ -324,9 +324,13 @@ local function gpus_of(job, request)
 end
 
 -- Tasks of a job that asks for so many by GPU (--ntasks-per-gpu), where its GPUs can be counted here; else nil. At any
--- update, a release too, Slurm works that number out anew, by nodes in place of GPUs (seen on 24.11), unless it is said.
+-- update, a release too, Slurm works that number out anew, by nodes in place of GPUs (seen on 24.11), unless it is said,
+-- or the number of nodes is open: 0.
 local function tasks_by_gpu(job, request)
   local gpus = 0
+  if not unset(job.max_nodes) and not unset(job.min_nodes) and job.max_nodes ~= job.min_nodes then
+    return 0
+  end
   for _, key in ipairs({ "job", "node" }) do
     for item in (request.untyped[key] or ""):gmatch("[^,]+") do
       if gpu_type(item) == "" then
@@ -334,9 +338,6 @@ local function tasks_by_gpu(job, request)
       end
     end
     if gpus > 0 and key == "node" and not unset(job.min_nodes) then
-      if not unset(job.max_nodes) and job.max_nodes ~= job.min_nodes then
-        return nil -- it depends on the nodes that it is given
-      end
       gpus = gpus * math.max(job.min_nodes, 1)
     end
     if gpus > 0 then
@@ -455,6 +456,10 @@ local function tag_of(job, request, types, name, entry, begin)
   if says(job.comment, "turns") then
     tag[#tag + 1] = "turns=1"
   end
+  if not unset(job.num_tasks) and not unset(job.ntasks_per_node) then
+    -- At any update Slurm works the number of tasks out anew, by nodes and tasks per node, unless it is said.
+    tag[#tag + 1] = string.format("tasks=%d", job.num_tasks)
+  end
   tag[#tag + 1] = "v=2" -- holds of users and administrators show in the comment: slurm_job_modify
   return "lucid:" .. table.concat(tag, ";")
 end
@@ -560,8 +565,13 @@ local function decide(job, part_list, uid, now)
     edits[#edits + 1] = { "admin_comment", "lucid:vc=" .. name .. ";skip=tasks" }
     return edits, skip
   end
-  local tasks = skip == "tasks" and tasks_by_gpu(job, request)
-  if skip == "tasks" and not tasks then
+  local tasks = 0
+  if skip == "tasks" then
+    tasks = tasks_by_gpu(job, request)
+  elseif skip and not unset(job.num_tasks) and not unset(job.ntasks_per_node) then
+    tasks = job.num_tasks
+  end
+  if not tasks then
     return {}, "refused", REFUSES.tasks -- the release that must follow a hold would change its number of tasks
   elseif job.cron_job then
     return {}, "refused", SAYS.cron -- Slurm lets nobody update it, so that a hold would never end
@@ -581,7 +591,7 @@ local function decide(job, part_list, uid, now)
     if policed and beat.optout == "refused" and REFUSES[skip] then
       return {}, "refused", REFUSES[skip]
     end
-    tag = string.format("lucid:vc=%s;%s;skip=%s;", name, entry, skip) .. (tasks and "tasks=" .. tasks .. ";" or "")
+    tag = string.format("lucid:vc=%s;%s;skip=%s;", name, entry, skip) .. (tasks > 0 and "tasks=" .. tasks .. ";" or "")
     tag = tag .. (begin and string.format("begin=%d;", begin) or "") .. "v=2"
   end
   edits[#edits + 1] = { "admin_comment", tag }
@@ -744,7 +754,7 @@ local function change(job, record, uid, now)
     pcall(wake, known, now)
   end
   local tasks = tonumber(tag:match(";tasks=(%d+)"))
-  if tasks and unset(job.num_tasks) and (record.job_state or 0) % 256 == 0 then
+  if tasks and unset(job.num_tasks) and unset(job.min_nodes) and (record.job_state or 0) % 256 == 0 then
     edits[#edits + 1] = { "num_tasks", tasks } -- else Slurm would work it out anew, and otherwise
   end
   return edits

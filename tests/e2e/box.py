@@ -68,14 +68,14 @@ class Box:
         return int(major), int(minor)
 
     def jobs(self) -> dict[str, dict[str, Any]]:
-        """Every job that Slurm remembers, by number."""
+        """Every job that Slurm remembers, by number. Beside Slurm's words: ``tag``, job_submit.lua's without the time
+        until which it has parked the job, and ``waits``: is it held, or parked with a begin time ahead?"""
         if self.release < FIRST_JSON:  # its squeue names one state as a word
             jobs = json.loads(self.run("squeue", "--json", "-a", "--states=all").stdout)["jobs"]
-            return {str(job["job_id"]): _as_later(job) for job in jobs}
-        return {str(job["job_id"]): job for job in json.loads(self.run("squeue", "--json", "-a").stdout)["jobs"]} | {
-            str(job["job_id"]): job
-            for job in json.loads(self.run("scontrol", "show", "jobs", "--json").stdout)["jobs"]
-        }
+            return {str(job["job_id"]): _kept(_as_later(job)) for job in jobs}
+        jobs = json.loads(self.run("squeue", "--json", "-a").stdout)["jobs"]
+        jobs += json.loads(self.run("scontrol", "show", "jobs", "--json").stdout)["jobs"]
+        return {str(job["job_id"]): _kept(job) for job in jobs}
 
     def job(self, number: str) -> dict[str, Any]:
         return self.jobs()[number]
@@ -84,7 +84,7 @@ class Box:
         return str(self.job(number)["job_state"][0])
 
     def tag(self, number: str) -> str:
-        return str(self.job(number)["admin_comment"])
+        return str(self.job(number)["tag"])
 
     def output(self, number: str, task: str = "4294967294") -> str:
         return (self.root / "tmp" / f"{number}_{task}.out").read_text()
@@ -175,3 +175,11 @@ def _as_later(job: dict[str, Any]) -> dict[str, Any]:
     numbers = ("priority", "start_time", "end_time", "submit_time", "eligible_time")
     wrapped = {key: {"set": job[key] is not None, "infinite": False, "number": job[key]} for key in numbers}
     return {**job, **wrapped, "job_state": states_of(job["job_state"])}
+
+
+def _kept(job: dict[str, Any]) -> dict[str, Any]:
+    """See ``Box.jobs``."""
+    tag = str(job["admin_comment"])
+    parked = ";park=" in tag and job["eligible_time"]["number"] > time.time()
+    waits = job["job_state"] == ["PENDING"] and bool(job.get("hold", job["priority"]["number"] == 0) or parked)
+    return {**job, "tag": re.sub(r";park=\d+", "", tag), "waits": waits}

@@ -61,8 +61,8 @@ def test_nobody_elses_hold_is_touched(box: Box) -> None:
     operator = box.sbatch("--gres=gpu:1", "-p", "vc-b", "--begin=now+1hour")
     box.scontrol("hold", operator)
     assert release(box, "--all").returncode == 0
-    assert box.job(own)["hold"]
-    assert box.job(operator)["hold"]
+    assert box.job(own)["waits"]
+    assert box.job(operator)["waits"]
     assert {box.job(number)["partition"] for number in (own, operator)} == {"vc-a", "vc-b"}
 
 
@@ -79,7 +79,7 @@ def test_what_waits_for_others_or_for_its_time_is_let_go_too(box: Box) -> None:
     assert box.job(two)["partition"] in ("vc-a", "vc-b")
     for job in (later, both):
         found = box.job(job)
-        assert (found["state_reason"], found["hold"]) == ("BeginTime", False)
+        assert (found["state_reason"], found["waits"]) == ("BeginTime", False)
         assert abs(found["eligible_time"]["number"] - when) < 5
 
 
@@ -157,7 +157,7 @@ def test_site_factors_are_taken_back(box: Box) -> None:
 
 def test_after_a_crash_the_stop_hook_waits_and_after_a_stop_it_frees(box: Box, held: list[str]) -> None:
     assert release(box, "--stopped", SERVICE_RESULT="watchdog").returncode == 0
-    assert all(box.job(number)["hold"] for number in held)
+    assert all(box.job(number)["waits"] for number in held)
     assert release(box, "--stopped", SERVICE_RESULT="success").returncode == 0
     box.wait_ended(*held)
 

@@ -43,7 +43,7 @@ def paired(box: Box, ids: list[str]) -> bool:
 
 
 def held(box: Box, ids: list[str]) -> list[str]:
-    return [n for n in ids if box.job(n)["hold"]]
+    return [n for n in ids if box.job(n)["waits"]]
 
 
 def test_accounting_may_be_down_for_a_while(box: Box, lucidd: Lucidd, broken: Breakage) -> None:

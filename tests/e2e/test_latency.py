@@ -36,7 +36,7 @@ def test_sbatch_takes_at_most_a_tenth_longer_than_on_plain_slurm(box: Box) -> No
                 box.run("scontrol", "update", "PartitionName=vc-a", "State=DOWN")
                 box.beat()
                 number = box.sbatch("--gres=gpu:1")
-                assert box.job(number)["hold"] == plugin
+                assert box.job(number)["waits"] == plugin
                 submit(box, 5)
                 times[plugin] += submit(box, EACH)
                 box.run("scancel", "--user=alice")

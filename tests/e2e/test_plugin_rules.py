@@ -33,7 +33,7 @@ def test_without_a_fresh_heartbeat_every_job_passes_untouched(box: Box) -> None:
         if text is not None:
             box.write_heartbeat(text)
         job = box.job(box.sbatch("--gres=gpu:1"))
-        assert (job["admin_comment"], job["hold"]) == ("", False), name
+        assert (job["tag"], job["waits"]) == ("", False), name
 
 
 @pytest.mark.parametrize("request_form", REQUESTS)
@@ -41,8 +41,8 @@ def test_a_batch_job_is_held_and_tagged_with_what_its_user_wrote(box: Box, reque
     box.beat()
     number = box.sbatch(*request_form.split())
     job = box.job(number)
-    assert job["admin_comment"] == f"lucid:vc=vc-a;held=1;{REQUESTS[request_form]};v=2"
-    assert job["hold"]
+    assert job["tag"] == f"lucid:vc=vc-a;held=1;{REQUESTS[request_form]};v=2"
+    assert job["waits"]
     box.scontrol("release", number)
     box.wait_ended(number)
     assert box.state(number) == "COMPLETED"
@@ -70,8 +70,8 @@ def test_where_opting_out_is_free_jobs_that_slurm_alone_handles_are_not_held(
     box.beat({"vc-a": "pack", "vc-b": "order"})
     gpus = [] if "--g" in options else ["--gres=gpu:1"]
     job = box.job(box.sbatch(*gpus, *options.split()))
-    assert job["admin_comment"] == tag
-    assert job["hold"] == (options == "--hold")
+    assert job["tag"] == tag
+    assert job["waits"] == (options == "--hold")
 
 
 def test_a_job_larger_than_any_node_is_refused_as_without_lucid(box: Box) -> None:
@@ -107,7 +107,7 @@ def test_where_opting_out_is_free_interactive_and_heterogeneous_jobs_pass_untouc
     number = box.run(
         "sbatch", "--parsable", "-D", "/tmp", "--gres=gpu:1", "--wrap=true", ":", "--gres=gpu:1", user="alice"
     ).stdout.strip()
-    assert {job["admin_comment"] for job in box.jobs().values() if job["het_job_id"]["number"] == int(number)} == {""}
+    assert {job["tag"] for job in box.jobs().values() if job["het_job_id"]["number"] == int(number)} == {""}
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_type_asked_for_becomes_a_feature_with_or_without_the_daemon(
     number = box.sbatch(*options.split())
     job = box.job(number)
     assert (job["features"], job[request_field]) == (features, asks)
-    assert job["hold"] == fresh
+    assert job["waits"] == fresh
     if fresh:
         box.scontrol("release", number)
     box.wait_ended(number)
@@ -192,13 +192,13 @@ def test_a_job_is_routed_to_the_profiling_partition_where_that_is_switched_on(bo
             box.job(box.sbatch(*options, script="sleep 2"))
             for options in (["--gres=gpu:2"], ["--gres=gpu:2", "-N2"], ["--gres=gpu:1", "--no-requeue"])
         )
-        assert (routed["partition"], routed["hold"]) == ("prof", False)
-        assert routed["admin_comment"] == "lucid:vc=vc-a;routed=1;node=gres/gpu:2;v=2"
+        assert (routed["partition"], routed["waits"]) == ("prof", False)
+        assert routed["tag"] == "lucid:vc=vc-a;routed=1;node=gres/gpu:2;v=2"
         for held in (too_large, fixed):
-            assert (held["partition"], held["hold"]) == ("vc-a", True)
+            assert (held["partition"], held["waits"]) == ("vc-a", True)
         box.beat(extra="profiling prof\nn_prof 2\nunrouted vc-b\nunrouted vc-a\n")
         unrouted = box.job(box.sbatch("-p", "vc-a", "--gres=gpu:2", script="sleep 2"))
-        assert (unrouted["partition"], unrouted["hold"]) == ("vc-a", True), "the policy there profiles nobody"
+        assert (unrouted["partition"], unrouted["waits"]) == ("vc-a", True), "the policy there profiles nobody"
     finally:
         settings.write_text(before)
 
@@ -220,7 +220,7 @@ def test_an_error_in_the_plugin_lets_the_job_through_as_it_was_written(box: Box)
         broken = before.replace('local tag = { "vc="', 'error("boom")\n  local tag = { "vc="')
         install(broken, 4)
         number = box.sbatch("--gres=gpu:1")
-        assert (box.tag(number), box.job(number)["hold"]) == ("", False)
+        assert (box.tag(number), box.job(number)["waits"]) == ("", False)
         box.wait_ended(number)
         assert "lucid: job taken as it was written" in (box.root / "var/log/slurm/slurmctld.log").read_text()
     finally:

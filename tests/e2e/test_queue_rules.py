@@ -86,7 +86,7 @@ SKIPS = {
 def test_what_lucid_cannot_order_in_detail_is_held_all_the_same(box: Box, options: str) -> None:
     policy(box, "behind")
     job = box.job(box.sbatch(*options.split()))
-    assert (job["admin_comment"], job["hold"]) == (f"lucid:vc=vc-a;held=1;skip={SKIPS[options]};v=2", True)
+    assert (job["tag"], job["waits"]) == (f"lucid:vc=vc-a;held=1;skip={SKIPS[options]};v=2", True)
 
 
 @pytest.mark.parametrize("options", SKIPS)
@@ -105,7 +105,7 @@ def test_tasks_by_gpu_keep_their_number_while_they_queue(box: Box, options: str)
     policy(box, "behind")
     number = box.sbatch(*options.split())
     job = box.job(number)
-    assert (job["admin_comment"], job["hold"]) == ("lucid:vc=vc-a;held=1;skip=tasks;tasks=4;v=2", True)
+    assert (job["tag"], job["waits"]) == ("lucid:vc=vc-a;held=1;skip=tasks;tasks=4;v=2", True)
     box.scontrol("update", f"JobId={number}", "StartTime=now")
     box.scontrol("release", number)
     box.wait_ended(number)
@@ -132,15 +132,15 @@ def test_begin_times_dependencies_and_users_holds_queue_too(box: Box) -> None:
     policy(box, "behind")
     later = box.job(box.sbatch(GPU, "--begin=now+1hour"))
     assert (
-        later["admin_comment"] == f"lucid:vc=vc-a;held=1;begin={later['eligible_time']['number']};node=gres/gpu:1;v=2"
+        later["tag"] == f"lucid:vc=vc-a;held=1;begin={later['eligible_time']['number']};node=gres/gpu:1;v=2"
     )
-    assert later["hold"]
+    assert later["waits"]
     depends = box.job(box.sbatch(GPU, f"--dependency=afterany:{later['job_id']}"))
-    assert depends["admin_comment"] == "lucid:vc=vc-a;held=1;wait=1;node=gres/gpu:1;v=2"
-    assert (depends["hold"], depends["state_reason"]) == (False, "Dependency")
+    assert depends["tag"] == "lucid:vc=vc-a;held=1;wait=1;node=gres/gpu:1;v=2"
+    assert (depends["waits"], depends["state_reason"]) == (False, "Dependency")
     assert depends["eligible_time"]["number"] > time.time() + 300 * 86400
     own = box.job(box.sbatch(GPU, "--hold", "--comment=mine"))
-    assert (own["admin_comment"], own["hold"]) == ("lucid:vc=vc-a;held=1;own=1;node=gres/gpu:1;v=2", True)
+    assert (own["tag"], own["waits"]) == ("lucid:vc=vc-a;held=1;own=1;node=gres/gpu:1;v=2", True)
     assert own["comment"] == "mine lucid:held"
 
 
@@ -149,7 +149,7 @@ def test_interactive_and_heterogeneous_jobs_queue_too(box: Box) -> None:
     assert "Leave it out" in refused(box, "srun", GPU, "--immediate", "true")
     policy(box, "behind")
     number = box.run("sbatch", "--parsable", GPU, "--wrap=true", ":", GPU, user="alice").stdout.strip()
-    tags = {job["admin_comment"] for job in box.jobs().values() if job["het_job_id"]["number"] == int(number)}
+    tags = {job["tag"] for job in box.jobs().values() if job["het_job_id"]["number"] == int(number)}
     assert tags == {"lucid:vc=vc-a;held=1;skip=het;v=2"}
 
 
@@ -161,7 +161,7 @@ def let_go(box: Box, *options: str) -> str:
     policy(box, "behind")
     job = box.sbatch(GPU, *options)
     box.run("scontrol", "release", job, user="lucid")
-    assert not box.job(job)["hold"]
+    assert not box.job(job)["waits"]
     return job
 
 
@@ -220,7 +220,7 @@ def test_a_release_gives_back_to_lucid_what_its_user_held(box: Box) -> None:
     policy(box, "behind")
     for job in (box.sbatch(GPU, "--hold"), box.sbatch("-p", "vc-a,vc-b", GPU, "--hold")):
         box.run("scontrol", "release", job, user="alice")
-        assert (box.job(job)["hold"], box.job(job)["comment"].strip()) == (True, "")
+        assert (box.job(job)["waits"], box.job(job)["comment"].strip()) == (True, "")
 
 
 def test_a_user_does_not_lift_an_administrators_hold(box: Box) -> None:
@@ -232,7 +232,7 @@ def test_a_user_does_not_lift_an_administrators_hold(box: Box) -> None:
     assert box.job(job)["comment"] == "other lucid:held lucid:admin"
     assert "administrator" in refused(box, "scontrol", "release", job)
     box.run("scontrol", "release", job)
-    assert (box.job(job)["hold"], box.job(job)["comment"]) == (True, "other"), "it is Lucid's again"
+    assert (box.job(job)["waits"], box.job(job)["comment"]) == (True, "other"), "it is Lucid's again"
 
 
 def test_a_job_that_was_requeued_and_held_comes_back_into_the_queue(box: Box) -> None:

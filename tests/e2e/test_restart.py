@@ -49,13 +49,13 @@ def queue(box: Box, lucidd: Lucidd) -> list[str]:
     profiled = box.sbatch("-p", "prof", "--gres=gpu:4", script="sleep 900", user="root")
     box.wait("the profiling node taken", lambda: box.state(profiled) == "RUNNING", 30)
     ids = [box.sbatch("--gres=gpu:4", "-p", "vc-b", "-J", f"q{n}", script=RUNS.format(1)) for n in range(12)]
-    assert all(box.job(number)["hold"] for number in ids)
+    assert all(box.job(number)["waits"] for number in ids)
     return [blocker, profiled, *ids]
 
 
 def held(box: Box, ids: list[str]) -> list[str]:
     jobs = box.jobs()
-    return [number for number in ids if jobs[number]["hold"]]
+    return [number for number in ids if jobs[number]["waits"]]
 
 
 def test_a_restart_keeps_the_queue_and_a_stop_is_taken_back(box: Box, lucidd: Lucidd, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_stop_lets_go_only_where_no_other_host_goes_on(box: Box, lines: str, r
     here = subprocess.run(["uname", "-n"], capture_output=True, text=True, check=True).stdout.strip()
     box.beat(extra=lines.format(here=here))
     number = box.sbatch("--gres=gpu:1", script="sleep 1")
-    assert box.job(number)["hold"]
+    assert box.job(number)["waits"]
     assert release(box, "--stopped", SERVICE_RESULT="success").returncode == 0
     assert bool(held(box, [number])) is not released
 

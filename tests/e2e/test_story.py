@@ -175,7 +175,7 @@ def test_a_users_hold_stands_until_its_user_releases_it_and_lucid_starts_it_then
     assert box.job(job)["comment"] == "mine lucid:held"
     gate.unlink()
     box.wait_ended(other)
-    assert [(box.state(n), box.job(n)["hold"]) for n in (job, by_root)] == [("PENDING", True)] * 2
+    assert [(box.state(n), box.job(n)["waits"]) for n in (job, by_root)] == [("PENDING", True)] * 2
     assert box.run("scontrol", "release", by_root, user="alice", check=False).returncode, "an administrator's"
     box.run("scontrol", "release", job, user="alice")
     box.run("scontrol", "release", by_root)
@@ -188,10 +188,10 @@ def test_after_a_pause_and_uninstall_all_jobs_are_slurms_as_their_users_wrote_th
     box = packing.box
     full = fill(box)
     held = [box.sbatch("-p", "vc-b", "--gres=gpu:4") for _ in range(2)]
-    assert all(box.job(job)["hold"] for job in held)
+    assert all(box.job(job)["waits"] for job in held)
     packing.type("lucidctl pause")
     try:
-        box.wait("nothing held", lambda: not any(box.job(job)["hold"] for job in held))
+        box.wait("nothing held", lambda: not any(box.job(job)["waits"] for job in held))
         assert "stop it" in packing.ctl("uninstall", "--wait", "1"), "lucidd runs"
         packing.kill()
         assert "Lucid holds and changes no job" in packing.ctl("uninstall", "--wait", "120")
@@ -210,7 +210,7 @@ def test_killed_and_started_again_lucidd_loses_no_job_and_starts_none_twice(pack
     box.wait("it runs", lambda: box.state(running) == "RUNNING")
     waiting = [box.sbatch(*alone, script=script) for _ in range(3)]
     # the profiling node takes one of them in
-    assert any(box.job(job)["hold"] for job in waiting)
+    assert any(box.job(job)["waits"] for job in waiting)
     packing.kill()
     found = [found for found in packing.json("doctor")["findings"] if found["level"] == "bad"]
     assert any("down" in item["what"] and item["remedy"] for item in found), found

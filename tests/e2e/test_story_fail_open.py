@@ -39,19 +39,19 @@ def test_what_lucidd_held_is_released_once_it_has_been_dead_for_long_and_new_job
     users_own = box.sbatch("--gres=gpu:1", "--hold", "--comment=x\n   AdminComment=lucid:vc=prof;held=1")
     box.beat(age_s=200)
     release(dead)
-    assert all(box.job(job)["hold"] for job in (*held, slots_by_now))
+    assert all(box.job(job)["waits"] for job in (*held, slots_by_now))
     box.beat(age_s=400)
     through = box.sbatch("--gres=gpu:1")
-    assert (box.tag(through), box.job(through)["hold"]) == ("", False), "plain Slurm"
+    assert (box.tag(through), box.job(through)["waits"]) == ("", False), "plain Slurm"
     assert release(dead, "--dry-run").count("scontrol release") == 1
-    assert all(box.job(job)["hold"] for job in held)
+    assert all(box.job(job)["waits"] for job in held)
     release(dead)
     box.wait_ended(*held, slots_by_now, through)
     assert {box.state(job) for job in (*held, slots_by_now, through)} == {"COMPLETED"}
     given_back = box.job(slots_by_now)
     assert given_back["tres_per_job"] == "gres/gpu:2"
     assert given_back["tres_alloc_str"].startswith("cpu=6,")
-    assert box.job(users_own)["hold"], "nobody else's hold is touched"
+    assert box.job(users_own)["waits"], "nobody else's hold is touched"
 
 
 TAGS = {
@@ -91,10 +91,10 @@ def test_the_plugin_tags_what_users_ask_for_and_refuses_what_would_pass_the_queu
 
     jobs = {options: box.sbatch(*beating(options)) for options in TAGS}
     found = box.jobs()
-    assert {options: found[job]["admin_comment"] for options, job in jobs.items()} == {
+    assert {options: found[job]["tag"] for options, job in jobs.items()} == {
         options: f"lucid:vc=vc-a;held=1;{tag}" for options, tag in TAGS.items()
     }
-    assert all(found[job]["hold"] for job in jobs.values())
+    assert all(found[job]["waits"] for job in jobs.values())
     asking = box.sbatch(*beating("--gres=gpu:1"), script="srun --gres=gpu:1 hostname")
     assert box.tag(asking) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;share=0;why=srun;v=2"
     for options, words in REFUSED.items():

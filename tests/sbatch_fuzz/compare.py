@@ -1,0 +1,73 @@
+"""What differs between two outcomes of one line, and which of that docs/differences.md names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from sbatch_fuzz.lines import Case
+from sbatch_fuzz.watch import Got, Run
+
+__all__ = ["ALLOWED", "differences", "named", "unnamed"]
+
+DOC = Path(__file__).resolve().parents[2] / "docs/differences.md"
+
+ALLOWED: Mapping[str, str] = {
+    "immediate": r".*--immediate.*",
+    "slots-environment": r"(batch|step) (CUDA_MPS_\w+|SLURM_SHARDS_\w+|LUCID_\w+)=.*",
+}
+"""By the id of a row of docs/differences.md: a pattern for the difference."""
+
+_ITSELF = re.compile(
+    "SLURM_(JOB_ID|JOBID|ARRAY_JOB_ID|STEP_ID|STEPID|JOB_START_TIME|JOB_END_TIME|TASK_PID|SRUN_COMM_PORT|STEP_LAUNCHER_PORT|"
+    "SRUN_COMM_HOST|LAUNCH_NODE_IPADDR|GTIDS|CPU_BIND\\w*|TOPOLOGY_ADDR|NODELIST|JOB_NODELIST|STEP_NODELIST|NODE_ALIASES|"
+    "SUBMIT_HOST|JOB_SLUID|NODEID|JOB_GPUS|STEP_GPUS|WORKING_CLUSTER|UMASK)|SLURMD_NODENAME|TMPDIR|PWD|OLDPWD|_|SHLVL|"
+    "HOSTNAME|CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK"
+)
+"""Variables that differ between two runs of one line on plain Slurm: numbers, times, the node, the port, which GPU.
+How many GPUs a job sees is compared apart."""
+
+
+def differences(plain: Got, lucid: Got) -> list[str]:
+    """What Lucid changed for the user, in words; nothing where it is all the same."""
+    if (plain.code != 0) != (lucid.code != 0):
+        return [
+            f"exit code {lucid.code} ({lucid.said or 'nothing said'}); plain {plain.code} ({plain.said or 'nothing'})"
+        ]
+    if plain.code and plain.said != lucid.said:
+        return [f"says {lucid.said!r}; plain {plain.said!r}"]
+    if len(plain.runs) != len(lucid.runs):
+        return [f"{len(lucid.runs)} runs; plain {len(plain.runs)}"]
+    found: list[str] = []
+    for before, after in zip(plain.runs, lucid.runs, strict=True):
+        found += _of_run(before, after)
+    return found
+
+
+def _of_run(before: Run, after: Run) -> Iterable[str]:
+    for key in ("state", "code", "nodes", "cpus", "mem_mib", "gpus", "tasks"):
+        if getattr(before, key) != getattr(after, key):
+            yield f"{key} {getattr(after, key)}; plain {getattr(before, key)}"
+    if before.nodes != after.nodes:
+        return  # what else differs follows from that
+    for part, a, b in (("batch", before.batch, after.batch), ("step", before.step, after.step)):
+        for name in sorted(a.keys() | b.keys()):
+            if a.get(name) != b.get(name) and not _ITSELF.fullmatch(name):
+                yield f"{part} {name}={b.get(name, '(unset)')}; plain {a.get(name, '(unset)')}"
+
+
+def named(case: Case, words: Iterable[str]) -> dict[str, str]:
+    """Of these differences the ones that docs/differences.md names: its row's id by difference."""
+    found = {}
+    for difference in words:
+        for row, pattern in ALLOWED.items():
+            if re.fullmatch(pattern, difference, re.DOTALL) or re.fullmatch(pattern, str(case), re.DOTALL):
+                found[difference] = row
+    return found
+
+
+def unnamed(case: Case, words: list[str]) -> list[str]:
+    """The rest."""
+    known = named(case, words)
+    return [difference for difference in words if difference not in known]
