@@ -3,6 +3,10 @@
 -- Each GPU's type is its address (g0, g1, ...), so a model that people ask for (gpu:a100:1) is a node feature. The
 -- plugin job_submit.lua turns one into the other for every job; but the commands also leave what was typed in the
 -- job's environment (SLURM_GPUS=a100:1), where an inner srun reads it again. So it is best turned before it is sent.
+--
+-- lucid: maps steps. In a job that holds slots in place of whole GPUs, an srun that asks for GPUs, on its line or by the
+-- variables that sbatch left, asks for as many of the job's slots. task_prolog looks for the words before this sentence:
+-- where it finds them, it leaves the variables as plain Slurm has them.
 -- Whatever goes wrong in here, the command goes on as it was typed. Lua 5.1 to 5.4.
 
 local SETTINGS = "/etc/slurm/lucid.plugin.conf"
@@ -79,18 +83,141 @@ local function decide(options)
   return edits
 end
 
+-- Steps in slots. A slot of a job is one GPU of its one node, so each number stays what it was.
+
+local function given(text)
+  return type(text) == "string" and text ~= ""
+end
+
+-- What stands for a number of GPUs that srun is not to ask for: Slurm finds no item between commas, and writes them
+-- into the step's environment, where task_prolog counts them. An empty text would lose the number.
+local function unasked(count)
+  return string.rep(",", count)
+end
+
+-- GPUs in a list such as "gpu:2,tmp:1", the list with slots in their place, and whether it says "none".
+local function in_shards(text)
+  local count, items = nil, {}
+  for item in (text or ""):gmatch("[^,]+") do
+    local head, rest = item:match("^(gres[/:])gpu(.*)$")
+    if not head then
+      head, rest = "", item:match("^gpu(.*)$")
+    end
+    if rest and (rest == "" or rest:find("^[:=]")) then
+      count = (count or 0) + (tonumber(rest:match("[:=](%d+)$")) or (rest:find("%d$") and 0) or 1)
+      item = head .. "shard" .. (rest:find("%d$") and rest or rest .. ":1")
+    end
+    items[#items + 1] = item
+  end
+  return count, table.concat(items, ",")
+end
+
+-- Was an option given at all, typed or by a variable? Its value does not say so where it is a number.
+local function is_set(options, name)
+  return slurm.json_cli_options(options):find('"' .. name .. '":', 1, true) ~= nil
+end
+
+local function variable(name)
+  return tonumber(os.getenv(name) or "")
+end
+
+-- GPUs of the whole step, by node and by job. Slurm reads both from its variables as well; what is typed goes first.
+local function gpus_asked(options)
+  local gpus, by_node = tonumber(options["gpus"] or ""), tonumber(options["gpus-per-node"] or "")
+  local edits = {}
+  for _, pair in ipairs({ { "gpus", gpus }, { "gpus-per-node", by_node } }) do
+    if pair[2] then
+      edits[#edits + 1] = { pair[1], unasked(pair[2]) }
+    end
+  end
+  if gpus and gpus ~= variable("SLURM_GPUS") and by_node == variable("SLURM_GPUS_PER_NODE") then
+    by_node = nil
+  end
+  return edits, gpus, by_node
+end
+
+-- GPUs of each task, and --tres-per-task with slots in their place. Slurm then binds each task to its own.
+local function by_task(options)
+  local count, text = in_shards(options["tres-per-task"])
+  local typed = tonumber(options["gpus-per-task"] or "")
+  if typed and typed ~= count then
+    local items = { "gres/shard=" .. typed }
+    for item in text:gmatch("[^,]+") do
+      items[#items + 1] = not item:find("^gres[/:]shard") and item or nil
+    end
+    count, text = typed, table.concat(items, ",")
+  end
+  return count, text, typed
+end
+
+local function map_step(options)
+  local slots = variable("SLURM_SHARDS_ON_NODE")
+  local job, ours = options["jobid"], os.getenv("SLURM_JOB_ID") or ""
+  if not slots or slots < 1 or options["type"] ~= "srun" or ours == "" then
+    return {}
+  elseif given(job) and job ~= "0" and job ~= ours then
+    return {} -- a step of another job
+  end
+  local edits, gpus, by_node = gpus_asked(options)
+  local asked, gres = in_shards(options["gres"])
+  local per_task, tres, typed = by_task(options)
+  local tasks = tonumber(options["ntasks"] or "") or 1
+  local cpus, memory = variable("SLURM_CPUS_PER_GPU"), os.getenv("SLURM_MEM_PER_GPU")
+  local nothing = gres:lower() == "none" or gres:lower() == "gres/none"
+  if nothing and cpus and (gpus or by_node or per_task) then
+    return {} -- Slurm refuses it: CPUs by GPU, and no GPU
+  elseif nothing and (memory or cpus) then
+    asked, gres = gpus or slots, "shard:" .. (gpus or slots) -- Slurm gives it GPUs all the same
+  end
+  by_node = not (typed and cpus) and by_node or nil
+  local count = asked or by_node or (not per_task and gpus or nil)
+  if asked then
+    edits[#edits + 1] = { "gres", gres }
+  elseif count and not nothing then
+    edits[#edits + 1] = { "gres", (gres == "" and "" or gres .. ",") .. "shard:" .. count }
+  end
+  local bind = options["tres-bind"]
+  if given(bind) and bind:find("gres/gpu:per_task:", 1, true) then
+    edits[#edits + 1] = { "tres-bind", (bind:gsub("gres/gpu:per_task:", "gres/shard:per_task:")) }
+  end
+  if typed then
+    edits[#edits + 1] = { "gpus-per-task", "" }
+  end
+  -- CPUs and memory by GPU can be emptied only by others that are said. Memory 0 is that of the job, which its slots
+  -- share out: Slurm refuses a step of a certain memory where another has it still, in place of letting it wait.
+  if memory and not is_set(options, "mem") and not is_set(options, "mem-per-cpu") then
+    edits[#edits + 1] = { "mem", "0" }
+  end
+  if cpus and not is_set(options, "cpus-per-task") and not tres:find("cpu", 1, true) then
+    local all = cpus * (gpus or by_node or (per_task and per_task * tasks) or asked or slots)
+    -- With a colon, so that task_prolog knows it from what a user typed, which Slurm writes with an equals sign.
+    local each = string.format("cpu:%d", math.max(1, math.floor(all / math.max(1, tasks))))
+    tres = tres == "" and each or tres .. "," .. each
+    per_task = per_task or 0
+    if not is_set(options, "ntasks") and not is_set(options, "ntasks-per-node") then
+      edits[#edits + 1] = { "ntasks", string.format("%d", tasks) } -- else as many as the CPUs are good for
+    end
+  end
+  if per_task then
+    edits[#edits + 1] = { "tres-per-task", tres }
+  end
+  return edits
+end
+
 function slurm_cli_setup_defaults()
   return slurm.SUCCESS
 end
 
 function slurm_cli_pre_submit(options)
-  local fine, edits = pcall(decide, options)
-  if fine then
-    pcall(function()
-      for _, edit in ipairs(edits) do
-        options[edit[1]] = edit[2]
-      end
-    end)
+  for _, step in ipairs({ decide, map_step }) do
+    local fine, edits = pcall(step, options)
+    if fine then
+      pcall(function()
+        for _, edit in ipairs(edits) do
+          options[edit[1]] = edit[2]
+        end
+      end)
+    end
   end
   return slurm.SUCCESS
 end
