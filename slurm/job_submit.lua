@@ -23,7 +23,10 @@ local PER_GPU = { { "cpg", "cpus_per_tres" }, { "mpg", "mem_per_tres" } }
 
 -- `srun` options that ask a shared job's allocation for GPUs which it holds as slots, and so fail.
 local SRUN_ASKS = { "%-%-gres", "%-%-gpus", "%-%-gpu%-bind", "%-%-tres", "%s%-G", "%-%-%w+%-per%-gpu" }
--- Variables that the task prolog has to unset in a shared job: a script that reads them keeps its GPUs to itself.
+-- The same where srun maps what a step asks for to the job's slots (`steps mapped`): what it cannot map.
+local SRUN_KEEPS = { "%-%-gpus%-per%-socket", "%-%-gpu%-bind", "%-%-tres%-bind", "%-%-%w+%-per%-gpu" }
+-- Variables that the task prolog has to unset in a shared job where srun does not: a script that reads them keeps its
+-- GPUs to itself.
 local UNSET = { "SLURM_GPUS[^_%w]", "SLURM_GPUS_PER_", "SLURM_TRES_", "SLURM_GRES", "SLURM_%w+_PER_GPU" }
 
 ---- What users are told
@@ -84,6 +87,8 @@ local function settings()
       found.types[value] = true
     elseif key == "shards" then
       found.users_shards = value == "users"
+    elseif key == "steps" then
+      found.steps = value == "mapped"
     elseif key == "exempt" then
       found.exempt[tonumber(value) or -1] = true
       found.exempts = true
@@ -271,7 +276,7 @@ local function parked_until(job, begin, now)
 end
 
 -- Why the job must keep its GPUs to itself, in one word, or nil.
-local function keeps_its_gpus(job, request, types)
+local function keeps_its_gpus(job, request, known)
   local features = job.features
   if says(job.comment, "exclusive") then
     return "asked"
@@ -283,22 +288,24 @@ local function keeps_its_gpus(job, request, types)
     return "exclusive"
   elseif (job.req_nodes and job.req_nodes ~= "") or (job.exc_nodes and job.exc_nodes ~= "") then
     return "nodes"
-  elseif features and features ~= "" and features ~= request.feature and not types[features] then
+  elseif features and features ~= "" and features ~= request.feature and not known.types[features] then
     return "constraint"
   elseif #job.script > SCRIPT_BYTES then
     return "long"
+  elseif known.steps and request.fields.task and given(job.cpus_per_tres) then
+    return "variables" -- beside GPUs by task, srun cannot be told CPUs in place of CPUs by GPU
   end
   local script = job.script:gsub("\\\n", " ")
   for line in script:gmatch("[^\n;&|]+") do
     if line:find("srun", 1, true) then
-      for _, pattern in ipairs(SRUN_ASKS) do
+      for _, pattern in ipairs(known.steps and SRUN_KEEPS or SRUN_ASKS) do
         if line:find(pattern) then
           return "srun"
         end
       end
     end
   end
-  for _, pattern in ipairs(UNSET) do
+  for _, pattern in ipairs(known.steps and {} or UNSET) do
     if (script .. "\n"):find(pattern) then
       return "variables"
     end
@@ -407,9 +414,23 @@ local function queues_in(record, tag, beat)
   return names
 end
 
+-- For the task prolog, as variables of the job's environment.
+local function noted(job)
+  local edits = {}
+  if unset(job.min_mem_per_node) and unset(job.min_mem_per_cpu) and not given(job.mem_per_tres) then
+    -- Its memory is a default's. By GPU it becomes memory by node in slots, which plain Slurm would not have told it.
+    edits[#edits + 1] = { "environment", { "LUCID_MEM_DEFAULT", "new" } }
+  end
+  if given(job.tres_per_task) and job.tres_per_task:find("^[%w_./:=,-]+$") then
+    -- What sbatch wrote: 26.05 forgets it once the request has become slots.
+    edits[#edits + 1] = { "environment", { "LUCID_TRES_PER_TASK", job.tres_per_task } }
+  end
+  return edits
+end
+
 -- The tag: what the daemon, the release script and an administrator need to know. Its values are names and numbers
 -- that were checked: no user can put a separator or a quote into it.
-local function tag_of(job, request, types, name, entry, begin)
+local function tag_of(job, request, known, name, entry, begin)
   local tag = { "vc=" .. name, entry }
   if begin then
     tag[#tag + 1] = string.format("begin=%d", begin)
@@ -435,7 +456,7 @@ local function tag_of(job, request, types, name, entry, begin)
   if request.feature then
     tag[#tag + 1] = "type=" .. request.feature
   end
-  local alone = keeps_its_gpus(job, request, types)
+  local alone = keeps_its_gpus(job, request, known)
   if alone then
     tag[#tag + 1] = "share=0;why=" .. alone
   end
@@ -585,7 +606,7 @@ local function decide(job, part_list, uid, now)
   local entry = (routed and "routed=1" or "held=1") .. (waits and ";wait=1" or "") .. (held and ";own=1" or "")
   local park = not (held or routed) and parked_until(job, begin, now)
   entry = entry .. (park and string.format(";park=%d", park) or "")
-  local tag = not skip and tag_of(job, request, known.types, name, entry, begin)
+  local tag = not skip and tag_of(job, request, known, name, entry, begin)
   if not tag then
     skip = skip or "request"
     if policed and beat.optout == "refused" and REFUSES[skip] then
@@ -599,6 +620,10 @@ local function decide(job, part_list, uid, now)
   if per_task then
     -- For the task prolog: 26.05 forgets GPUs a task once the request has become slots.
     edits[#edits + 1] = { "environment", { "LUCID_GPUS_PER_TASK", per_task == "" and "1" or per_task } }
+  end
+  local fine, notes = pcall(noted, job)
+  for _, edit in ipairs(fine and notes or {}) do
+    edits[#edits + 1] = edit
   end
   if opts_in(job.comment) then
     edits[#edits + 1] = { "environment", { "LUCID_ELASTIC", "1" } } -- for the task prolog: its size may change

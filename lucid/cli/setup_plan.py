@@ -209,7 +209,8 @@ def _pack(plan: Plan, root: Path, running: Running, options: Options, programs: 
         plan.notes.append(
             f"the memory of {model} is taken as {_GPU_MEM_MIB} MiB: say otherwise with --gpu-mem {model}=MIB"
         )
-    _want(plan, etc / "lucid.plugin.conf", _plugin(etc, merged.models, settings.daemon.heartbeat).encode())
+    plugin = _plugin(etc, merged.models, settings.daemon.heartbeat, filtered=merged.filtered)
+    _want(plan, etc / "lucid.plugin.conf", plugin.encode())
     node = root / HOOKS.lstrip("/") / "node.conf"
     if not node.exists():
         where = "/usr/bin" if of_package(root) else programs
@@ -254,14 +255,15 @@ def _site(root: Path, texts: Texts) -> dict[str, str]:
     return found
 
 
-def _plugin(etc: Path, models: Iterable[str], heartbeat: str) -> str:
+def _plugin(etc: Path, models: Iterable[str], heartbeat: str, *, filtered: bool) -> str:
     """lucid.plugin.conf; a site's own lines in it stay."""
     path = etc / "lucid.plugin.conf"
     if not path.exists():
-        return plugin_conf(models, heartbeat)
+        return plugin_conf(models, heartbeat, filtered=filtered)
     text = read_text(path)
     have = set(re.findall(r"^type\s+(\S+)", text, re.MULTILINE))
-    return text + "".join(f"type {model}\n" for model in sorted(set(models) - have))
+    steps = "steps mapped\n" if filtered and not re.search(r"^steps\s", text, re.MULTILINE) else ""
+    return text + steps + "".join(f"type {model}\n" for model in sorted(set(models) - have))
 
 
 def diff_of(changes: Iterable[Change]) -> str:

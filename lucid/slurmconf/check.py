@@ -39,7 +39,7 @@ def check_installation(root: Path, conf: str = "etc/slurm/slurm.conf") -> list[F
     folder = (root / conf).parent
     return [
         *_files(root),
-        *_parameters(texts.settings, _models(folder)),
+        *_parameters(texts.settings, _filtered(folder)),
         *_plugin(root, folder),
         *_gres(texts, folder / "gres.conf"),
     ]
@@ -96,16 +96,23 @@ def _files(root: Path) -> Iterator[Finding]:
             yield Finding(about, True, "as shipped")
 
 
-def _models(folder: Path) -> bool:
-    """Are there GPU models that people can ask for?"""
+def _filtered(folder: Path) -> str | None:
+    """What breaks without cli_filter.lua, by lucid.plugin.conf: nothing where there are no models to ask for, and
+    nobody says that srun maps its steps."""
     try:
         text = (folder / "lucid.plugin.conf").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        return True  # a finding of its own; nothing is known
-    return re.search(r"^type\s+\S", text, re.MULTILINE) is not None
+        text = "type x"  # a finding of its own; nothing is known
+    if re.search(r"^type\s+\S", text, re.MULTILINE):
+        return "an inner srun of a job that names a GPU model fails"
+    if re.search(r"^steps\s+mapped\s*$", text, re.MULTILINE):
+        return (
+            "an inner srun --gres=gpu:1 of a job that shares fails; or take `steps mapped` out of lucid.plugin.conf"
+        )
+    return None
 
 
-def _parameters(settings: dict[str, str], models: bool) -> Iterator[Finding]:
+def _parameters(settings: dict[str, str], filtered: str | None) -> Iterator[Finding]:
     def has(key: str, word: str, why: str) -> Finding:
         value = settings.get(key.lower(), "")
         words = [item.strip() for item in value.split(",")]
@@ -118,8 +125,8 @@ def _parameters(settings: dict[str, str], models: bool) -> Iterator[Finding]:
     yield has("GresTypes", "shard", "GPUs have no slots, so no two jobs can share one")
     yield has("PriorityType", "priority/multifactor", "order mode has no SiteFactor to set")
     yield has("JobSubmitPlugins", "lua", "no job is tagged, so Lucid decides none in pack mode")
-    if models:
-        yield has("CliFilterPlugins", "lua", "an inner srun of a job that names a GPU model fails")
+    if filtered:
+        yield has("CliFilterPlugins", "lua", filtered)
     files = "/etc/slurm/lucid"
     yield has("TaskProlog", f"{files}/task_prolog", "an inner srun of a shared job fails")
     yield has("Prolog", f"{files}/prolog.d/*", "no sampler is started with a job")

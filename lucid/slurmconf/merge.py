@@ -32,10 +32,11 @@ class Refusal:
 @dataclass(slots=True)
 class Merged:
     """New texts by file, as far as they differ; ``models`` that users may ask for; ``hosts`` whose GPUs
-    have addresses then."""
+    have addresses then; ``filtered``: commands and steps run through Lucid's cli_filter.lua."""
 
     files: dict[Path, str] = field(default_factory=dict)
     models: set[str] = field(default_factory=set)
+    filtered: bool = True
     hosts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
@@ -230,10 +231,14 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
     _join(work, "GresTypes", ["gpu", "shard"])
     if "slurmdbd" in in_force.get("AccountingStorageType", ""):
         _join(work, "AccountingStorageTRES", ["gres/gpu", "gres/shard"])
-    plugins = [("JobSubmitPlugins", "job_submit.lua")]
-    plugins += [("CliFilterPlugins", "cli_filter.lua")] if merged.models else []
-    for key, name in plugins:
-        if name in site:
+    for key, name in (("JobSubmitPlugins", "job_submit.lua"), ("CliFilterPlugins", "cli_filter.lua")):
+        if name in site and name == "cli_filter.lua" and not merged.models:
+            merged.filtered = False
+            merged.notes.append(
+                f"the site's own {name} stays: jobs that share lack some of sbatch's variables, unless it calls Lucid's "
+                "(docs/slurm-install.md)"
+            )
+        elif name in site:
             refuse(f"there is a {name} of the site's own beside slurm.conf", _OWN_PLUGIN)
         else:
             _join(work, key, ["lua"])

@@ -88,14 +88,16 @@ def addresses(gpus: int, slots: int = SLOTS) -> str:
     )
 
 
-def plugin_conf(types: Iterable[str], heartbeat: str) -> str:
-    """lucid.plugin.conf: *types* are the GPU models that users may ask for."""
+def plugin_conf(types: Iterable[str], heartbeat: str, *, filtered: bool = True) -> str:
+    """lucid.plugin.conf: *types* are the GPU models that users may ask for. *filtered*: Lucid's cli_filter.lua runs in
+    srun on the nodes, too."""
     lines = [
         "# Written by `lucidctl slurm render`; read by job_submit.lua and cli_filter.lua.",
         f"heartbeat {heartbeat}",
         f"stale {STALE_S}",
         "route no",
         "shards lucid",
+        *(["steps mapped"] if filtered else []),
         *(f"type {name}" for name in sorted(set(types))),
     ]
     return "\n".join(lines) + "\n"
@@ -123,8 +125,7 @@ def _slurm_conf(
         "PriorityType=priority/multifactor",
         "AccountingStorageTRES=gres/gpu,gres/shard",
         "JobSubmitPlugins=lua",
-        # What it costs each command (docs/slurm-install.md) buys nothing where no GPU model can be asked for.
-        *(["CliFilterPlugins=lua"] if any(node.gpu_type for node in nodes) else []),
+        "CliFilterPlugins=lua",
         f"Prolog={files}/prolog.d/*",
         f"Epilog={files}/epilog.d/*",
         f"TaskProlog={files}/task_prolog",

@@ -193,6 +193,15 @@ def test_a_plugin_of_the_sites_own_is_not_replaced(tmp_path: Path, name: str) ->
     assert name in refused(Site(tmp_path).merged(**{name: "function slurm_job_submit() end"}))
 
 
+def test_a_filter_of_the_sites_own_stays_where_no_model_needs_lucids(tmp_path: Path) -> None:
+    conf, gres = CONF.replace("gpu:a100:4", "gpu:4"), GRES.replace("Type=a100 ", "")
+    merged = Site(tmp_path, conf, gres).merged(**{"cli_filter.lua": "function slurm_cli_pre_submit() end"})
+    assert not merged.refused
+    assert not merged.filtered
+    assert "cli_filter.lua stays" in "\n".join(merged.notes)
+    assert "CliFilterPlugins" not in "".join(merged.files.values())
+
+
 @pytest.mark.parametrize(
     ("key", "value", "wanted"),
     [("PriorityType", "priority/basic", "multifactor"), ("SelectType", "select/linear", "cons_tres")],

@@ -151,7 +151,7 @@ def test_a_site_with_lines_of_its_own_in_the_plugins_settings_keeps_them(root: P
     settings = root / "etc/slurm/lucid.plugin.conf"
     settings.write_text("heartbeat /run/lucid/heartbeat\nexempt 0\n")
     [change] = [change for change in plan_for(root, "pack").changes if change.path == settings]
-    assert change.after == b"heartbeat /run/lucid/heartbeat\nexempt 0\ntype a100\n"
+    assert change.after == b"heartbeat /run/lucid/heartbeat\nexempt 0\nsteps mapped\ntype a100\n"
 
 
 @pytest.mark.parametrize(

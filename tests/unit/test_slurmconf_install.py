@@ -101,10 +101,16 @@ def test_a_unit_of_another_installation_is_as_shipped(root: Path) -> None:
 
 @ROOT_ONLY
 def test_without_models_to_ask_for_nobody_misses_the_filter(root: Path) -> None:
-    for name, line in (("lucid.slurm.conf", "CliFilterPlugins=lua\n"), ("lucid.plugin.conf", "type a100\n")):
+    for name, line, says in (
+        ("lucid.slurm.conf", "CliFilterPlugins=lua\n", "names a GPU model"),
+        ("lucid.plugin.conf", "type a100\n", "steps mapped"),
+        ("lucid.plugin.conf", "steps mapped\n", ""),
+    ):
         path = root / "etc/slurm" / name
         path.write_text(path.read_text().replace(line, ""))
-        assert bad(root).keys() == ({"CliFilterPlugins"} if name == "lucid.slurm.conf" else set())
+        found = bad(root)
+        assert found.keys() == ({"CliFilterPlugins"} if says else set())
+        assert says in str(found)
 
 
 @ROOT_ONLY

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from lucid.cli.main import lucidctl
 from lucid.errors import ConfigError
 from lucid.slurmconf.nodes import NodeSpec, PartitionSpec, hosts_in, parse_node, parse_partition
-from lucid.slurmconf.render import render
+from lucid.slurmconf.render import plugin_conf, render
 
 
 def test_host_lists_are_read_as_slurm_writes_them() -> None:
@@ -51,11 +51,12 @@ def test_partitions_are_read_with_options() -> None:
             parse_partition(wrong)
 
 
-@pytest.mark.parametrize(("node", "filtered"), [("n1:gpus=2,type=a100", True), ("n1:gpus=2", False)])
-def test_commands_are_filtered_only_where_there_are_models_to_ask_for(node: str, filtered: bool) -> None:
+@pytest.mark.parametrize("node", ["n1:gpus=2,type=a100", "n1:gpus=2"])
+def test_the_plugin_is_told_that_srun_maps_its_steps_where_the_filter_is_configured(node: str) -> None:
     written = render([parse_node(node)])
-    assert ("CliFilterPlugins=lua" in written.slurm_conf.splitlines()) is filtered
-    assert "JobSubmitPlugins=lua" in written.slurm_conf
+    assert {"CliFilterPlugins=lua", "JobSubmitPlugins=lua"} <= set(written.slurm_conf.splitlines())
+    assert "steps mapped" in written.plugin_conf.splitlines()
+    assert "steps" not in plugin_conf(["a100"], "/run/lucid/heartbeat", filtered=False)
 
 
 def test_each_gpu_gets_an_address_and_two_slots() -> None:

@@ -1,4 +1,4 @@
-"""What the task prolog tells a job whose size changes, as Slurm runs it: under a plain POSIX shell, as the user."""
+"""What the task prolog tells a job whose size changes, and one in slots: under a plain POSIX shell, as its user."""
 
 from __future__ import annotations
 
@@ -38,3 +38,102 @@ def test_slurm_is_asked_only_by_the_batch_script_of_a_job_on_several_nodes(tmp_p
     assert "export LUCID_GPUS=4" in told(tmp_path, "exit 1", SLURM_JOB_NUM_NODES="1")
     assert not any("LUCID_GPUS=" in line for line in told(tmp_path, "exit 1", SLURM_STEP_ID="0"))
     assert not (tmp_path / "asked").exists()
+
+
+IN_SLOTS = {
+    "SLURM_JOB_ID": "7", "SLURM_SHARDS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "1,3", "SLURM_JOB_GPUS": "1,3",
+    "SLURM_GPUS": "2", "SLURM_STEP_ID": "4294967291",
+}  # fmt: skip
+STEP = {**IN_SLOTS, "SLURM_STEP_ID": "0", "SLURM_STEP_GPUS": "1,3", "LUCID_STEPS": "7"}
+
+
+FILTERED = "CliFilterPlugins=lua\n"
+
+
+def environment(folder: Path, conf: str = FILTERED, **variables: str) -> dict[str, str]:
+    """The variables that a job or step ends up with."""
+    etc = folder / "etc"
+    etc.mkdir(exist_ok=True)
+    (etc / "slurm.conf").write_text(f"ClusterName=x\n{conf}")
+    (etc / "cli_filter.lua").write_bytes((PROLOG.parent / "cli_filter.lua").read_bytes())
+    env = {"PATH": "/usr/bin:/bin", "SLURM_CONF": str(etc / "slurm.conf"), **variables}
+    done = subprocess.run(["sh", str(PROLOG)], capture_output=True, text=True, check=True, env=env, timeout=30)
+    assert done.stderr == ""
+    after = dict(variables)
+    for line in done.stdout.splitlines():
+        word, _, rest = line.partition(" ")
+        name, _, value = rest.partition("=")
+        if word == "export":
+            after[name] = value
+        else:
+            assert word == "unset", line
+            after.pop(name, None)
+    return after
+
+
+def test_where_srun_maps_its_steps_the_batch_script_keeps_what_sbatch_wrote(tmp_path: Path) -> None:
+    after = environment(tmp_path, **IN_SLOTS)
+    assert (after["SLURM_GPUS"], after["SLURM_GPUS_ON_NODE"], after["LUCID_STEPS"]) == ("2", "2", "7")
+    (tmp_path / "etc/more.conf").write_text("CliFilterPlugins = lua,other\n")
+    conf = tmp_path / "etc/slurm.conf"
+    for line, keeps in (
+        ("include more.conf\n", True),
+        (f"Include {tmp_path}/etc/more.conf # x\n", True),
+        ("", False),
+    ):
+        assert ("SLURM_GPUS" in environment(tmp_path, line, **IN_SLOTS)) is keeps, conf.read_text()
+    without = environment(tmp_path, "", **IN_SLOTS)
+    assert "SLURM_GPUS" not in without
+    assert "LUCID_STEPS" not in without
+
+
+def test_a_mapped_step_has_its_variables_as_on_plain_slurm(tmp_path: Path) -> None:
+    after = environment(
+        tmp_path, **STEP, SLURM_GPUS_PER_NODE=",,", SLURM_TRES_PER_TASK="gres/shard=1", SLURM_MEM_PER_GPU="100",
+        SLURM_MEM_PER_NODE="200", SLURM_TRES_BIND="gres/shard:per_task:1", SLURMD_TRES_BIND="gres/shard:per_task:1",
+        SLURM_NTASKS="2",
+    )  # fmt: skip
+    assert after["SLURM_GPUS_PER_NODE"] == "2"
+    assert after["SLURM_TRES_PER_TASK"] == "gres/gpu=1"
+    assert after["SLURM_TRES_BIND"] == after["SLURMD_TRES_BIND"] == "gres/gpu:per_task:1"
+    assert "SLURM_MEM_PER_NODE" not in after
+    assert after["SLURM_DISTRIBUTION"] == "block"
+    assert after["CUDA_VISIBLE_DEVICES"] == "1,3"
+
+
+def test_cpus_by_gpu_stay_by_gpu_in_a_mapped_step(tmp_path: Path) -> None:
+    ours = {**STEP, "SLURM_GPUS": ",", "SLURM_CPUS_PER_GPU": "3", "SLURM_CPUS_PER_TASK": "3"}
+    after = environment(tmp_path, **ours, SLURM_TRES_PER_TASK="cpu:3")
+    assert "SLURM_CPUS_PER_TASK" not in after
+    assert "SLURM_TRES_PER_TASK" not in after
+    assert after["SLURM_GPUS"] == "1"
+    typed = environment(tmp_path, **ours, SLURM_TRES_PER_TASK="cpu=3")
+    assert (typed["SLURM_CPUS_PER_TASK"], typed["SLURM_TRES_PER_TASK"]) == ("3", "cpu=3")
+
+
+def test_a_step_without_gpus_has_its_variables_back_too(tmp_path: Path) -> None:
+    bare = {key: value for key, value in STEP.items() if key not in ("SLURM_SHARDS_ON_NODE", "CUDA_VISIBLE_DEVICES")}
+    after = environment(tmp_path, **{**bare, "SLURM_GPUS": ",,"})
+    assert after["SLURM_GPUS"] == "2"
+    assert "SLURM_GPUS_ON_NODE" not in after
+
+
+def test_what_another_job_left_in_the_environment_is_not_believed(tmp_path: Path) -> None:
+    inherited = {**IN_SLOTS, "LUCID_STEPS": "6", "LUCID_MEM_DEFAULT": "6", "SLURM_MEM_PER_NODE": "500"}
+    after = environment(tmp_path, "", **inherited)
+    assert "SLURM_GPUS" not in after
+    assert after["SLURM_MEM_PER_NODE"] == "500"
+    whole = {"SLURM_JOB_ID": "7", "LUCID_MEM_DEFAULT": "new", "SLURM_MEM_PER_NODE": "500"}
+    assert environment(tmp_path, **whole) == {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "500"}
+
+
+def test_a_mapped_step_names_its_own_gpus_of_those_that_mps_names(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/7").write_text(
+        "export CUDA_VISIBLE_DEVICES=GPU-a,GPU-b\nexport CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=5M,1=5M\n"
+    )
+    step = {**STEP, "SLURM_STEP_GPUS": "3", "CUDA_VISIBLE_DEVICES": "3", "SLURM_SHARDS_ON_NODE": "1"}
+    after = environment(tmp_path, **step, LUCID_MPS_DIR=str(tmp_path))
+    assert after["CUDA_VISIBLE_DEVICES"] == "GPU-b"
+    assert after["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=5M"
+    assert after["SLURM_GPUS_ON_NODE"] == "1"

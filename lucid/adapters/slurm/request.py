@@ -51,7 +51,7 @@ _WHY = {
     "nodes": "it names its nodes",
     "constraint": "its constraint is more than one kind of GPU",
     "srun": "its script asks for GPUs in an srun of its own",
-    "variables": "its script reads variables that a job in slots does not have",
+    "variables": "it needs variables that a job in slots does not have",
     "long": "its script is too long to be checked",
 }
 """job_submit.lua's words (``why=``)."""
