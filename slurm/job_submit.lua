@@ -456,6 +456,9 @@ local function tag_of(job, request, known, name, entry, begin)
   if request.feature then
     tag[#tag + 1] = "type=" .. request.feature
   end
+  if given(job.req_nodes) then
+    tag[#tag + 1] = "nodes=1"
+  end
   local alone = keeps_its_gpus(job, request, known)
   if alone then
     tag[#tag + 1] = "share=0;why=" .. alone
@@ -587,7 +590,7 @@ local function decide(job, part_list, uid, now)
     return edits, skip
   end
   local tasks = 0
-  if skip == "tasks" then
+  if skip and not unset(job.ntasks_per_tres) then
     tasks = tasks_by_gpu(job, request)
   elseif skip and not unset(job.num_tasks) and not unset(job.ntasks_per_node) then
     tasks = job.num_tasks

@@ -32,7 +32,8 @@ _REST = (
 _NEVER = (
     "--mem=10T", "-N50", "-n4000", "--gpus=500", "--mincpus=999999", "--tmp=100T", "-c17", "-xn[1-6]", "-wn3",
     "-wn9", "--gres=gpu:5", "--gres=gpu:nosuch:1", "--gpus=0", "--gres=gpu:0",
-    "--gpus-per-task=1 --gpus-per-node=1 -n2 -N1", "-pnosuch", "--qos=nosuch", "--account=nosuch", "--reservation=nosuch", "--licenses=nosuch", "-Cnosuch",
+    "--gpus-per-task=1 --gpus-per-node=1 -n2 -N1", "-pnosuch", "--qos=nosuch", "--account=nosuch",
+    "--reservation=nosuch", "--licenses=nosuch", "-Cnosuch",
     "--deadline=now+1minute -t60", "-t-5x", "-nx", "--gres=gpu:-1", "--mem-per-gpu=500G", "--cpus-per-gpu=40",
 )  # fmt: skip
 _INNER = ("none", "none", "step", "step", "one", "fails")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from lucid.adapters.slurm.request import Request
 from lucid.adapters.slurm.waits import LEASE_S
 from lucid.config import Mode
 from lucid.errors import ActionRefused
@@ -118,3 +121,30 @@ def test_one_that_its_user_requeues_waits_for_slurms_begin_time_and_one_of_lucid
     stage.slurm.advance(121.0)
     stage.mend()
     assert waiting(stage) == ["1"]
+
+
+def test_no_start_leaves_the_nodes_that_its_user_asked_for(stage: Scene) -> None:
+    """Not for a profiling node either; and a list that its user writes while it waits is theirs as well."""
+    nodes = MINE + ";nodes=1;share=0;why=nodes"
+    stage.new = {"1"}
+    request = Request(tres_per_node="gres/gpu:1", req_nodes="n2")
+    parked(stage, "1", nodes, request=request)
+    assert waiting(stage) == ["1"], "in its VC, and not before the profiling partition"
+    assert stage.start("1", "n2:0") is None
+    (_, _, place), *_ = stage.slurm.starts
+    assert place[0].node == "n2"
+
+
+def test_a_list_of_nodes_that_its_user_writes_while_it_waits_stays(stage: Scene) -> None:
+    parked(stage, "1")
+    stage.slurm.limits = lambda job: "Licenses"
+    assert stage.start("1", "n1:0") is None
+    stage.look()
+    stage.mend()
+    record = stage.slurm.records["1"]
+    assert (record.held, record.request.req_nodes) == (True, ""), "Lucid's own list is taken back"
+    stage.slurm._set("1", request=replace(record.request, req_nodes="n2"))
+    stage.look()
+    stage.mend()
+    assert stage.slurm.records["1"].request.req_nodes == "n2"
+    assert stage.look().pending[0].job.whole_because == "it names its nodes"

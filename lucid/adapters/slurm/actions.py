@@ -10,7 +10,7 @@ from lucid.adapters.gpu.known_profiles import KnownProfiles
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.elastic import elastic_wish, with_size
 from lucid.adapters.slurm.extra import Items, free_extra, items_for, own_number, sealed
-from lucid.adapters.slurm.facts import Facts, as_written, parse_placement
+from lucid.adapters.slurm.facts import Facts, as_written, parse_placement, users_nodes
 from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.request import NO_DEFAULTS
@@ -130,10 +130,10 @@ class Actions:
         if note is not None and note.as_written:
             if elastic and "gpus" not in note.as_written and not record.request.shards:
                 note = replace(note, as_written=with_size(note.as_written, record))
-            home = self._hands.ownership.home(record, note)
-            if home == note.home:
+            home, nodes = self._hands.ownership.home(record, note), users_nodes(record, note)
+            if home == note.home and nodes == note.as_written.get("req_nodes", ""):
                 return note
-            return replace(note, home=home, as_written={**note.as_written, "partition": home})
+            return replace(note, home=home, as_written={**note.as_written, "partition": home, "req_nodes": nodes})
         written = as_written(record).written()
         written["partition"] = record.partition
         if elastic and not record.request.shards:
@@ -191,6 +191,7 @@ class Actions:
                 released=False,
                 restarts=record.restarts,
                 stopped_s=0.0,
+                listed=note.listed if changes.req_nodes is None else changes.req_nodes,
             )
         )
         words = f"{place}{f' beside {start.beside}' if start.beside else ''}{' in slots' if shards else ''}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.pool import Pool
 from lucid.adapters.slurm.request import JobDefaults, Request, from_mark
-from lucid.adapters.slurm.text import gpu_mask, parse_mark
+from lucid.adapters.slurm.text import gpu_mask, hosts, parse_mark
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
 from lucid.core.placement import NodeGpus, Placement
@@ -74,14 +74,20 @@ def gpus_taken(record: SlurmJob, home: str, facts: Facts) -> int:
 
 
 def users_nodes(record: SlurmJob, note: JobNote | None) -> str:
-    """The node list that the user asked for, not the one that Lucid set: job_submit.lua lets no job share whose user
-    chose nodes, so where nothing is noted a list on a job that may share is Lucid's own."""
+    """The node list that the user asked for, at submission or since, not the one that Lucid set. Lucid notes what it
+    sets before it sets it. Where nothing is noted, job_submit.lua's tag tells (``nodes=1``) of a job that started
+    before; a tag of an earlier version tells it of jobs that may share."""
+    now, mark = record.request.req_nodes, parse_mark(record.admin_comment) or {}
     if note is not None and note.as_written:
-        return note.as_written.get("req_nodes", "")
-    mark = parse_mark(record.admin_comment)
-    if mark is not None and "held" in mark and mark.get("share") != "0":
+        noted = note.as_written.get("req_nodes", "")
+        return noted if not note.listed or set(hosts(now)) == set(hosts(note.listed)) else now
+    if (
+        "held" in mark
+        and "nodes" not in mark
+        and (record.restarts or record.request.shards or record.request.emptied)
+    ):
         return ""
-    return record.request.req_nodes
+    return "" if "held" in mark and "park" not in mark and mark.get("share") != "0" else now
 
 
 def as_written(record: SlurmJob) -> Request:

@@ -175,6 +175,8 @@ def whole_because(
         return f"it asks for {min_nodes} nodes"
     if request.max_nodes > 1:
         return f"it may be given up to {request.max_nodes} nodes"
+    if sum(gpu_count(getattr(request, key)) > 0 for key in GPU_FIELDS) > 1:
+        return "it asks for GPUs in two ways at once"
     if request.tasks_per_gpu:
         return "its number of tasks follows from its GPUs (--ntasks-per-gpu)"
     if defaults is None:

@@ -132,7 +132,7 @@ class Resizes:
         hands.put(
             replace(
                 note, going_to="", leaves="", where=place, asked_s=hands.clock.now_s(), released=False,
-                restarts=record.restarts,
+                restarts=record.restarts, listed=note.listed if changes.req_nodes is None else changes.req_nodes,
             )
         )  # fmt: skip
         try:

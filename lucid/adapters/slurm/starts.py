@@ -9,7 +9,7 @@ from lucid.adapters.bounded import digits
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.elastic import sized
 from lucid.adapters.slurm.extra import free_extra
-from lucid.adapters.slurm.facts import as_written
+from lucid.adapters.slurm.facts import as_written, users_nodes
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import (
     EXCLUSIVE,
@@ -62,12 +62,14 @@ def start_changes(
             and not record.features
             and record.min_nodes <= len(placement)
         )
-        req = names if free else _within(written.get("req_nodes", ""), partition, nodes)
+        req = names if free else _kept(written.get("req_nodes", ""), partition, nodes)
         wanted = {**{key: written.get(key, "") for key in WRITTEN}, "req_nodes": req}
         made = _changes_to(wanted, record.request, _cpus_back(record, written), forget=not _stale(record, defaults))
         return _whole(replace(made, num_nodes=_nodes_back(record, written)), move, _extra(record, ""))
     (part,) = placement
     node = next((node for node in nodes if node.name == part.node), None)
+    if written.get("req_nodes") and part.node not in hosts(written["req_nodes"]):
+        raise ActionRefused(f"its user asked for nodes {written['req_nodes']}, and {part.node} is none of them")
     if node is None or not node.addressable or part.mask >> len(node.gpu_types):
         raise ActionRefused(f"job {record.id}: the GPUs of node {part.node!r} cannot be asked for by name")
     wanted = {
@@ -116,11 +118,16 @@ def _extra(record: SlurmJob, wanted: str) -> str | None:
     return wanted if wanted != record.extra and free_extra(record.extra) else None
 
 
-def _within(req_nodes: str, partition: str, nodes: Sequence[SlurmNode]) -> str:
-    """The user's node list, unless none of it is in the partition: then it was noted by mistake, from a run on a
-    profiling node whose note was lost, and the job could never start with it."""
+def _kept(req_nodes: str, partition: str, nodes: Sequence[SlurmNode]) -> str:
+    """The list of nodes that a job's user asked for. No start leaves it.
+
+    Raises:
+        ActionRefused: not all of them are in the partition.
+    """
     there = {node.name for node in nodes if partition in node.partitions}
-    return req_nodes if not there or there & set(hosts(req_nodes)) else ""
+    if there and not there >= set(hosts(req_nodes)):
+        raise ActionRefused(f"its user asked for nodes {req_nodes}, and they are not all in partition {partition}")
+    return req_nodes
 
 
 def back_to(record: SlurmJob, note: JobNote | None) -> Changes | None:
@@ -128,7 +135,7 @@ def back_to(record: SlurmJob, note: JobNote | None) -> Changes | None:
     where there is nothing to do."""
     extra = _extra(record, "")
     if note is not None and note.as_written:
-        written = dict(note.as_written)
+        written = {**note.as_written, "req_nodes": users_nodes(record, note)}
     elif record.request.shards or record.request.emptied:
         written = as_written(record).written()
     else:

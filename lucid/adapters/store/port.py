@@ -85,7 +85,8 @@ class JobNote:
     starting on more than about so many, 0 where none did; ``most_why``: the limit; ``most_until_s``: until when that
     is taken to hold, 0 for the job's life.
 
-    ``parked_s``: the begin time that Lucid set last to keep it waiting; ``depends``: it was parked for its dependency
+    ``listed``: the list of nodes that Lucid wrote last into its request: any other is its user's. ``parked_s``: the
+    begin time that Lucid set last to keep it waiting; ``depends``: it was parked for its dependency
     and has not joined the queue since; ``requeued``: its number of restarts after
     the last requeue that Lucid asked for, whose begin time nobody has to wait for.
     """
@@ -120,6 +121,7 @@ class JobNote:
     most_until_s: float = 0.0
     parked_s: float = 0.0
     depends: bool = False
+    listed: str = ""
     requeued: int = 0
 
 
