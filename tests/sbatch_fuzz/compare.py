@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
-from sbatch_fuzz.lines import Case
 from sbatch_fuzz.watch import Got, Run
 
 __all__ = ["ALLOWED", "differences", "named", "unnamed"]
 
-DOC = Path(__file__).resolve().parents[2] / "docs/differences.md"
-
 ALLOWED: Mapping[str, str] = {
-    "immediate": r".*--immediate.*",
+    "immediate": r".*Lucid: jobs that want GPUs queue here, so --immediate.*",
+    "profiling-partition": r"(batch|step) SLURM_JOB_PARTITION=prof; .*",
     "slots-environment": r"(batch|step) (CUDA_MPS_\w+|SLURM_SHARDS_\w+|LUCID_\w+)=.*",
 }
 """By the id of a row of docs/differences.md: a pattern for the difference."""
@@ -57,17 +54,17 @@ def _of_run(before: Run, after: Run) -> Iterable[str]:
                 yield f"{part} {name}={b.get(name, '(unset)')}; plain {a.get(name, '(unset)')}"
 
 
-def named(case: Case, words: Iterable[str]) -> dict[str, str]:
+def named(words: Iterable[str]) -> dict[str, str]:
     """Of these differences the ones that docs/differences.md names: its row's id by difference."""
     found = {}
     for difference in words:
         for row, pattern in ALLOWED.items():
-            if re.fullmatch(pattern, difference, re.DOTALL) or re.fullmatch(pattern, str(case), re.DOTALL):
+            if re.fullmatch(pattern, difference, re.DOTALL):
                 found[difference] = row
     return found
 
 
-def unnamed(case: Case, words: list[str]) -> list[str]:
+def unnamed(words: list[str]) -> list[str]:
     """The rest."""
-    known = named(case, words)
+    known = named(words)
     return [difference for difference in words if difference not in known]

@@ -76,9 +76,9 @@ def play(box: Box, lucidd: Lucidd, wanted: Sequence[Case], say: Callable[[str], 
     odd: list[tuple[int, Case, list[str]]] = []
     for at, (case, before, after) in enumerate(zip(wanted, plain, lucid, strict=True)):
         words = differences(before, after)
-        for row in named(case, words).values():
+        for row in named(words).values():
             rows[row] = rows.get(row, 0) + 1
-        if left := unnamed(case, words):
+        if left := unnamed(words):
             odd.append((at, case, left))
     findings = []
     for at, case, words in odd:
@@ -97,4 +97,4 @@ def _again(box: Box, lucidd: Lucidd, case: Case) -> list[str]:
     box.stop_beating()
     plain = run(box, case)
     lucidd.start()
-    return unnamed(case, differences(plain, run(box, case)))
+    return unnamed(differences(plain, run(box, case)))

@@ -1,0 +1,55 @@
+"""Whatever people type runs under Lucid as on plain Slurm, but for docs/differences.md: random lines, one at a time."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+from box import Box
+
+from sbatch_fuzz.lines import Case, cases
+from sbatch_fuzz.play import play
+from sbatch_fuzz.site import knowing
+
+BROKE = [
+    Case("sbatch", ("--gres=gpu:1", "--mem=10T")),
+    Case("sbatch", ("--gres=gpu:1", "-wn3")),
+    Case("srun", ("--gres=gpu:1", "--mincpus=999999")),
+    Case("sbatch", ("--tres-per-task=gres/gpu:1", "-n4", "--ntasks-per-node=2", "--job-name=prog"), inner="step"),
+    Case("sbatch", ("--gpus=2", "--ntasks-per-gpu=1"), inner="step"),
+    Case("sbatch", ("--gpus=4", "--mem-per-gpu=20G")),
+    Case("sbatch", ("--gpus-per-node=2", "--cpus-per-gpu=2", "--mem-per-gpu=1G", "--job-name=prog"), inner="step"),
+    Case("sbatch", ("--gpus-per-task=1", "-n1", "--ntasks-per-node=4", "--gres-flags=enforce-binding")),
+    Case("sbatch", ("--gpus-per-node=1", "-wn2", "--job-name=new"), inner="step"),
+    Case("sbatch", ("--gres=gpu:2", "--gpus-per-task=1", "-n2", "-N1", "--job-name=prog"), inner="step"),
+    Case("salloc", ("--gres=gpu:3", "--ntasks-per-gpu=2")),
+    Case("sbatch", ("--gres=gpu:1", "--begin=now+6", "--job-name=prog")),
+]
+"""One of each kind that once differed."""
+
+
+def compare(box: Box, wanted: list[Case]) -> int:
+    """Hold both sides against each other; returns how many runs were in slots."""
+    with knowing(box) as lucidd:
+        result = play(box, lucidd, wanted, print)
+    assert not result.findings, "\n".join(f"{one.short}: {'; '.join(one.words)}" for one in result.findings)
+    assert result.refused < 0.6 * len(wanted), "most lines have to run"
+    return result.slots
+
+
+def test_lines_that_once_differed(box: Box) -> None:
+    assert compare(box, BROKE) >= 2
+
+
+@pytest.mark.slow
+def test_a_hundred_lines(box: Box) -> None:
+    assert compare(box, cases(100, int(os.environ.get("LUCID_SEED", "12")))) >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.skipif("LUCID_NIGHTLY" not in os.environ, reason="make nightly")
+@pytest.mark.timeout(7200)
+def test_a_thousand_lines(box: Box) -> None:
+    assert compare(box, cases(1000, int(time.time()) // 86400)) >= 100
