@@ -89,8 +89,8 @@ def addresses(gpus: int, slots: int = SLOTS) -> str:
 
 
 def plugin_conf(types: Iterable[str], heartbeat: str, *, filtered: bool = True) -> str:
-    """lucid.plugin.conf: *types* are the GPU models that users may ask for. *filtered*: Lucid's cli_filter.lua runs in
-    srun on the nodes, too."""
+    """lucid.plugin.conf: *types* are the GPU models that users may ask for. *filtered*: Lucid's cli_filter.lua runs
+    in srun on the nodes, too."""
     lines = [
         "# Written by `lucidctl slurm render`; read by job_submit.lua and cli_filter.lua.",
         f"heartbeat {heartbeat}",

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from box import OVER, Box
-from daemon_box import LIGHT, Lucidd
+from daemon_box import Lucidd, has_measured
 from sbatch_lines import NAME, Line, Outcome, differences, excepted, lines, seen
 
-from lucid.adapters.store.port import ProfileRow
 from lucid.adapters.store.sqlite import SqliteStore
 
 QUICK = [
@@ -90,14 +89,7 @@ def _batch(box: Box, wanted: Sequence[Line], limit_s: float, hopeless: Sequence[
 def knowing(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
     """A lucidd, not started yet, that has measured Alice's program on each number of GPUs."""
     daemon = Lucidd(box, tmp_path / "state", t_prof_s=6.0)
-    store = SqliteStore(tmp_path / "state" / "lucid.db")
-    lease = store.take_lease("test", time.time(), 1.0)
-    assert lease is not None
-    for gpus in range(1, 9):
-        row = ProfileRow(f"{gpus}0000000", "alice", NAME, gpus, LIGHT, time.time())
-        assert store.put_profile(row, f"before {gpus}", lease.token)
-    store.drop_lease(lease.token)
-    store.close()
+    has_measured(daemon, NAME)
     yield daemon
     daemon.close()
 
@@ -148,4 +140,4 @@ def test_five_hundred_lines_run_as_on_plain_slurm(box: Box, knowing: Lucidd) -> 
 
 
 def test_the_documented_exceptions_are_read() -> None:
-    assert {"SLURM_GPUS", "SLURM_CPUS_PER_GPU", "SLURM_MEM_PER_GPU"} <= excepted()
+    assert excepted() == {"SLURM_SHARDS_ON_NODE"}
