@@ -15,11 +15,25 @@ from typing import Any
 from box import Box
 
 from lucid.adapters.gpu.profile_files import write_summary
+from lucid.adapters.store.port import ProfileRow
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.job import JobProfile
 from lucid.profiler.summary import Summary
 
 REPO = Path(__file__).resolve().parents[2]
 LIGHT = JobProfile(20.0, 10.0, 4000.0)
+
+
+def has_measured(daemon: Lucidd, program: str) -> None:
+    """As if it had measured Alice's program on each number of GPUs: it starts in slots at once. No lucidd runs yet."""
+    store = SqliteStore(daemon.folder / "lucid.db")
+    lease = store.take_lease("test", time.time(), 1.0)
+    assert lease is not None
+    for gpus in range(1, 9):
+        row = ProfileRow(f"{gpus}0000000", "alice", program, gpus, LIGHT, time.time())
+        assert store.put_profile(row, f"before {gpus}", lease.token)
+    store.drop_lease(lease.token)
+    store.close()
 
 
 class Lucidd:

@@ -116,11 +116,8 @@ def test_where_opting_out_is_free_interactive_and_heterogeneous_jobs_pass_untouc
         ("--exclude=n2", "true", "nodes"),
         ("--exclusive", "true", "exclusive"),
         ("--constraint=a100&a100", "true", "constraint"),
-        ("", "srun -n1 -G 1 hostname", "srun"),
-        ("", "srun \\\n  --gpus-per-task=1 hostname", "srun"),
-        ("", "srun -G1 hostname", "srun"),
-        ("", "echo $SLURM_GPUS", "variables"),
-        ("", "echo ${SLURM_GPUS_PER_NODE}", "variables"),
+        ("", "srun --gpu-bind=single:1 hostname", "srun"),
+        ("", "srun \\\n  --mem-per-gpu=100 hostname", "srun"),
         ("", "echo " + "x" * 70000, "long"),
     ],
 )
@@ -130,6 +127,30 @@ def test_jobs_that_slots_could_break_are_tagged_to_keep_their_gpus(
     box.beat()
     number = box.sbatch("--gres=gpu:1", *([options] if options else []), script=script)
     assert box.tag(number) == f"lucid:vc=vc-a;held=1;node=gres/gpu:1;share=0;why={why};v=2"
+
+
+UNMAPPED = {
+    "srun -n1 -G 1 hostname": "srun",
+    "srun \\\n  --gpus-per-task=1 hostname": "srun",
+    "srun -G1 hostname": "srun",
+    "echo $SLURM_GPUS": "variables",
+    "echo ${SLURM_GPUS_PER_NODE}": "variables",
+}
+
+
+def test_what_srun_maps_keeps_no_gpus_unless_nobody_says_that_it_maps(box: Box) -> None:
+    conf = box.root / "etc/slurm/lucid.plugin.conf"
+    before = conf.read_text()
+    assert "steps mapped\n" in before
+    try:
+        for steps in ("steps mapped\n", "", "steps unset\n"):
+            conf.write_text(before.replace("steps mapped\n", steps))
+            box.beat()
+            for script, why in UNMAPPED.items():
+                tag = box.tag(box.sbatch("--gres=gpu:1", script=script))
+                assert (f"share=0;why={why}" in tag) == (steps != "steps mapped\n"), (steps, script, tag)
+    finally:
+        conf.write_text(before)
 
 
 def test_what_users_say_of_their_job_is_tagged(box: Box) -> None:

@@ -131,9 +131,7 @@ def test_who_held_a_job_while_no_lucidd_decided_can_release_it_later(box: Box) -
 def test_begin_times_dependencies_and_users_holds_queue_too(box: Box) -> None:
     policy(box, "behind")
     later = box.job(box.sbatch(GPU, "--begin=now+1hour"))
-    assert (
-        later["tag"] == f"lucid:vc=vc-a;held=1;begin={later['eligible_time']['number']};node=gres/gpu:1;v=2"
-    )
+    assert later["tag"] == f"lucid:vc=vc-a;held=1;begin={later['eligible_time']['number']};node=gres/gpu:1;v=2"
     assert later["waits"]
     depends = box.job(box.sbatch(GPU, f"--dependency=afterany:{later['job_id']}"))
     assert depends["tag"] == "lucid:vc=vc-a;held=1;wait=1;node=gres/gpu:1;v=2"

@@ -1,4 +1,4 @@
-"""Whatever people type runs under Lucid as on plain Slurm, but for docs/differences.md: random lines, one at a time."""
+"""Whatever people type runs under Lucid as on plain Slurm, but for docs/differences.md: random lines."""
 
 from __future__ import annotations
 

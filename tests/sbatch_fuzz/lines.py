@@ -27,7 +27,8 @@ _REST = (
     "--gpu-bind=single:1", "--gpu-bind=none", "--gres-flags=enforce-binding", "--no-requeue", "--requeue",
     "--export=NONE", "--export=ALL,MINE=7", "--signal=B:USR1@30", "--nice=10", "--no-kill", "--hint=nomultithread",
     "-pvc-b", "-pvc-a", "-pvc-a,vc-b", "--begin=now+6", "--deadline=now+20minutes -t1", "--comment=for-a-paper",
-    "--use-min-nodes", "--immediate", "--distribution=cyclic", "--cpus-per-task=1", "--wait-all-nodes=1", "--threads-per-core=1",
+    "--use-min-nodes", "--immediate", "--distribution=cyclic", "--cpus-per-task=1", "--wait-all-nodes=1",
+    "--threads-per-core=1",
 )  # fmt: skip
 _NEVER = (
     "--mem=10T", "-N50", "-n4000", "--gpus=500", "--mincpus=999999", "--tmp=100T", "-c17", "-xn[1-6]", "-wn3",
