@@ -34,7 +34,7 @@ export LUCID_SHARED ?= $(abspath ../shared)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install install-locked lock sbom audit deb rpm lint-packages release build-release demo cluster demo-slurm demo-elastic \
-	campaign cluster-down check test test-times test-adaptdl e2e \
+	campaign slurm-suite cluster-down check test test-times test-adaptdl e2e \
 	nightly mutants bench lint types fast clean
 
 help: ## this list
@@ -168,6 +168,10 @@ demo-elastic: $(STAMP) ## 20 elastic jobs on a real Slurm, at fixed size and res
 
 campaign: $(STAMP) ## random faults over counted jobs on a real Slurm: SEED=n MINUTES=m, JSON=1 (root): docs/campaign.md
 	@$(BIN)/python tests/campaign --seed $(SEED) --minutes $(MINUTES) $(if $(JSON),--json) $(CAMPAIGN)
+
+slurm-suite: $(STAMP) ## Slurm's own tests, plain and with Lucid: SRC=folder ONLY="17.60 39.*", AGAIN=1, JSON=1 (root): docs/testbed.md
+	@test -n "$(SRC)" || { echo "SRC= names a source folder of Slurm: docs/testbed.md"; exit 2; }
+	@$(BIN)/python tests/slurm_suite "$(SRC)" --only "$(ONLY)" $(if $(AGAIN),--plain-again) $(if $(KEPT),--kept) $(if $(JSON),--json)
 
 test-adaptdl: $(STAMP) ## jobs of the real AdaptDL and PyTorch, on CPUs and a real Slurm (CPython 3.11, root; TORCH= names the wheel)
 	@test -x .venv-adaptdl/bin/python || $(PYTHON) -m venv .venv-adaptdl

@@ -111,7 +111,7 @@ def turn_until(
                 ready = True
             if once:
                 break
-            least_s = min(daemon.least_wait_s, wait_s)
+            least_s = min(daemon.least_woken_s, wait_s)
             if not behind_barrier("not waiting for the wake file", partial(wake.wait, stop, least_s, wait_s)):
                 stop.wait(wait_s)
     finally:

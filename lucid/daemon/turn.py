@@ -19,6 +19,7 @@ from lucid.core.snapshot import Snapshot
 from lucid.daemon.build import Parts
 from lucid.daemon.cycles import Cycles
 from lucid.daemon.leader import Leader
+from lucid.daemon.looks import Looks
 from lucid.daemon.report import beat, tell_status
 from lucid.errors import ClusterError, ClusterUnavailable, StoreError, UnsafePlan
 from lucid.live.anew import Carried, carried_from
@@ -47,6 +48,7 @@ class Daemon:
         self._turns = Turns(self._settings.slurm.poll_busy_s)
         holder = holder or f"{socket.gethostname()}:{os.getpid()}:{time.monotonic_ns()}"
         self._leader = Leader(parts, holder, self._turns)
+        self._looks = Looks(self._settings.slurm.poll_busy_s)
         self._turn_began_s: float | None = None
         self._cycles: Cycles | None = None
         self._count = 0
@@ -81,16 +83,27 @@ class Daemon:
 
     @property
     def least_wait_s(self) -> float:
-        """Seconds until the next look at the least, whatever wakes it: a slow slurmctld is asked less often."""
-        return max(self._settings.slurm.poll_busy_s, 5.0 * self.parts.breaker.calls.last_s)
+        """Seconds until the next look at the least, unless it is woken: a slow slurmctld is asked less often."""
+        return max(self._settings.slurm.poll_busy_s, self._as_slurm_answers_s)
+
+    @property
+    def least_woken_s(self) -> float:
+        """Seconds until the next look at the least, where a new job wakes it."""
+        return max(self._looks.least_s, self._as_slurm_answers_s)
+
+    @property
+    def _as_slurm_answers_s(self) -> float:
+        return 5.0 * self.parts.breaker.calls.last_s
 
     def turn(self) -> float:
         """Renew the lease, observe, decide, act, mend, and say so. Trouble is told and tried again: nothing that
         happens here may end the daemon (`Turns`). Returns seconds to wait."""
         self._turn_began_s = self.parts.monotonic_s()
+        self._looks.looked(self._turn_began_s)
         try:
             return self._turn()
         except Exception as error:
+            self._looks.forget()
             return self._failed(error)
         finally:
             self._turn_began_s = None
@@ -128,6 +141,7 @@ class Daemon:
         try:
             cycles = self._under_lease()
             if cycles is None:
+                self._looks.forget()
                 return min(self._settings.daemon.lease_s / 3, 2.0)
             self._switches = self.parts.store.settings()
             self._learn_age()
