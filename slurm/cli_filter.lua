@@ -204,12 +204,24 @@ local function map_step(options)
   return edits
 end
 
+-- job_submit.lua parks a job with a begin time, and Slurm refuses one after its deadline, which it does not show there.
+-- So the comment tells of the deadline; job_submit.lua takes the word out again.
+local function tell_deadline(options)
+  local deadline, comment = options["deadline"], options["comment"]
+  if options["type"] == "srun" and os.getenv("SLURM_JOB_ID") then
+    return {} -- a step
+  elseif not given(deadline) or not deadline:find("^%d") then
+    return {}
+  end
+  return { { "comment", given(comment) and comment .. " lucid:deadline" or "lucid:deadline" } }
+end
+
 function slurm_cli_setup_defaults()
   return slurm.SUCCESS
 end
 
 function slurm_cli_pre_submit(options)
-  for _, step in ipairs({ decide, map_step }) do
+  for _, step in ipairs({ decide, map_step, tell_deadline }) do
     local fine, edits = pcall(step, options)
     if fine then
       pcall(function()

@@ -499,6 +499,12 @@ local function with_held(comment, by_admin)
   return rest == "" and words or rest .. " " .. words
 end
 
+-- A comment without cli_filter.lua's word on a deadline.
+local function without_deadline(comment)
+  local left = (" " .. comment .. " "):gsub("[%s,;]lucid:deadline([%s,;])", "%1")
+  return (left:gsub("^%s+", ""):gsub("%s+$", ""))
+end
+
 -- What nobody may write but Lucid and administrators, whether or not the daemon lives: pairs may be running still.
 local function reserved(job, request, known, names, beat)
   if given(job.extra) and (";" .. job.extra):find("[%s,;]lucid%-") then
@@ -545,6 +551,9 @@ local function decide(job, part_list, uid, now)
   local names = partitions_of(job.partition, part_list)
   local policed = uid ~= 0 and not known.exempt[uid]
   local edits = {}
+  if says(job.comment, "deadline") then
+    edits[1] = { "comment", without_deadline(job.comment) }
+  end
   if request.feature and not request.mixed then
     -- Not a matter of the daemon: a GPU's type is its address here, so a model's name can only be a feature.
     edits[#edits + 1] = { "features", with_feature(job.features, request.feature) }
@@ -631,13 +640,8 @@ local function decide(job, part_list, uid, now)
   if opts_in(job.comment) then
     edits[#edits + 1] = { "environment", { "LUCID_ELASTIC", "1" } } -- for the task prolog: its size may change
   end
-  local comment = (" " .. (job.comment or "") .. " "):gsub("[%s,;]lucid:deadline([%s,;])", "%1")
-  comment = comment:gsub("^%s+", ""):gsub("%s+$", "")
-  if says(job.comment, "deadline") and not held then
-    edits[#edits + 1] = { "comment", comment }
-  end
   if held then
-    edits[#edits + 1] = { "comment", with_held(comment) } -- its user's: it waits until they release it
+    edits[#edits + 1] = { "comment", with_held(without_deadline(job.comment or "")) } -- its user's: it waits until they release it
   elseif routed then
     edits[#edits + 1] = { "partition", beat.profiling }
   elseif park then
