@@ -25,7 +25,7 @@ LIGHT = JobProfile(20.0, 10.0, 4000.0)
 
 
 def has_measured(daemon: Lucidd, program: str) -> None:
-    """As if it had measured Alice's program on each number of GPUs: it starts in slots at once. No lucidd runs."""
+    """As if it had measured Alice's program on each number of GPUs: it starts in slots at once. None runs yet."""
     store = SqliteStore(daemon.folder / "lucid.db")
     lease = store.take_lease("test", time.time(), 1.0)
     assert lease is not None

@@ -53,15 +53,13 @@ BY_NUMBER = re.compile(
 """Lists of GPUs: which they are is Slurm's choice, how many is not."""
 LOOK = """out=/tmp/env-$SLURM_JOB_ID; mkdir -m 777 $out; env -0 > $out/batch
 {steps}
-for i in 1 2; do srun -n1 --exact --mem=99 --gres=gpu:1 sh -c 'echo $CUDA_VISIBLE_DEVICES; sleep 1' >> $out/side; done
-srun -n1 sh -c 'test "$(nproc)" -gt 0'; echo ended
+echo ended
 """
 
 
 def script() -> str:
     lines = [
-        f"{words} -D /tmp sh -c 'env -0 > '$out'/{name}.$SLURM_PROCID' > $out/{name}.said 2>&1; "
-        f"echo $? > $out/{name}.code"
+        f"{words} -D /tmp sh -c 'env -0 > '$out'/{name}.$SLURM_PROCID' 2> $out/{name}.out; echo $? > $out/{name}.code"
         for name, words in STEPS.items()
     ]
     return LOOK.format(steps="\n".join(lines))
@@ -141,9 +139,8 @@ def test_a_script_may_count_its_processes_by_sbatchs_variables(box: Box, knowing
     """torchrun --nproc_per_node=$SLURM_GPUS_PER_NODE, and steps side by side on a GPU each."""
     text = (
         "echo $SLURM_GPUS_PER_NODE processes; "
-        "for i in 1 2; do srun -n1 -c1 --exact --mem=100 --gres=gpu:1 "
-        "sh -c 'echo on $CUDA_VISIBLE_DEVICES; sleep 2' & "
-        "done; wait"
+        "for i in 1 2; do srun -n1 -c1 --exact --mem=100 --gres=gpu:1 sh -c 'echo on $CUDA_VISIBLE_DEVICES; sleep 2' "
+        "& done; wait"
     )
     knowing.start()
     began = time.monotonic()
