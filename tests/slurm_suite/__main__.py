@@ -30,6 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="tests by number, with * and ?")
     parser.add_argument("--limit-s", type=float, default=300.0, help="a test that takes longer is ended")
     parser.add_argument("--plain-again", action="store_true", help="what is kept of plain Slurm does not serve")
+    parser.add_argument(
+        "--rest", action="store_true", help="what is kept of Lucid serves, too: an interrupted run goes on"
+    )
     parser.add_argument("--kept", action="store_true", help="run nothing; compare what earlier runs have kept")
     parser.add_argument("--out", type=Path, default=REPO / "out/slurm-suite")
     parser.add_argument("--json", action="store_true")
@@ -51,12 +54,18 @@ def main(arguments: list[str] | None = None) -> int:
             tree.build(layout, say)
             folder = given.out / f"{layout.suite}-{tree.release(layout)}"
             name = f"plain-{version_of(given.source)}.json"
-            plain, lucid = Kept(folder / name), Kept(folder / "lucid.json", fresh=not given.kept)
-            again = Kept(folder / "lucid-again.json", fresh=not given.kept)
+            plain, lucid, again = (Kept(folder / each) for each in (name, "lucid.json", "lucid-again.json"))
             if not given.kept:
                 wanted = [test for test in tests if given.plain_again or test.name not in plain.results]
                 _side(replace(layout, plugin=False), given.source, wanted, plain, given.limit_s, say, "plain")
-                _with_lucid(layout, given.source, tests, plain.results, (lucid, again), given.limit_s, say)
+                passed = [test for test in tests if plain.results[test.name].result == "pass"]
+                if not given.rest:
+                    lucid.drop(test.name for test in tests)
+                wanted = [test for test in passed if test.name not in lucid.results]
+                _side(layout, given.source, wanted, lucid, given.limit_s, say, "lucid")
+                again.drop(test.name for test in wanted)
+                failed = [test for test in passed if _to_run_again(test.name, lucid, again)]
+                _side(layout, given.source, failed, again, given.limit_s, say, "again")
     except TestbedError as error:
         print(f"slurm-suite: {error}", file=sys.stderr)
         return 2
@@ -88,21 +97,9 @@ def _side(
             say(f"{name} {number}/{len(tests)} {test.name:8} {result.result:8} {result.seconds:6.1f} s {why}{left}")
 
 
-def _with_lucid(
-    layout: Layout,
-    source: Path,
-    tests: Iterable[Test],
-    plain: dict[str, Result],
-    kept: tuple[Kept, Kept],
-    limit_s: float,
-    say: tree.Say,
-) -> None:
-    """Those that pass on plain Slurm; and once more those that fail here."""
-    first, second = kept
-    passed = [test for test in tests if plain[test.name].result == "pass"]
-    _side(layout, source, passed, first, limit_s, say, "lucid")
-    failed = [test for test in passed if first.results[test.name].result != "pass"]
-    _side(layout, source, failed, second, limit_s, say, "again")
+def _to_run_again(name: str, lucid: Kept, again: Kept) -> bool:
+    """Whoever fails with Lucid is given a second run."""
+    return lucid.results[name].result != "pass" and name not in again.results
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,17 +15,21 @@ __all__ = ["Kept"]
 class Kept:
     """The results of one side, written after each test: an interrupted run loses none."""
 
-    def __init__(self, path: Path, *, fresh: bool = False) -> None:
-        """``fresh``: begin without those of an earlier run."""
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.results: dict[str, Result] = {}
-        if path.exists() and not fresh:
+        if path.exists():
             self.results = {name: Result(**each) for name, each in json.loads(path.read_text()).items()}
 
     @property
     def logs(self) -> Path:
         """What each test printed."""
         return self.path.with_suffix(".logs")
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Forget these: they are run anew."""
+        for name in names:
+            self.results.pop(name, None)
 
     def put(self, name: str, result: Result, log: str) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from warden import Warden
 from slurm_suite.choice import GPU, Test
 from slurm_suite.difference import Result
 from slurm_suite.needs import with_needs
+from slurm_suite.printed import result_of, why_of
 from testbed import cli, host, tree
 from testbed.settings import Layout
 
@@ -114,7 +114,7 @@ class Side:
                 process.wait()
         text = log.read_text(errors="replace")
         left = self._tidy()
-        return Result(_result(test, code, text), round(seconds, 1), _why(text), left), text
+        return Result(result_of(test, code, text), round(seconds, 1), why_of(text), left), text
 
     def _environment(self, test: Test) -> dict[str, str]:
         home = "/root" if test.user == "root" else f"/home/{test.user}"
@@ -144,18 +144,3 @@ class Side:
 
     def _queue(self) -> str:
         return self.box.run("squeue", "-h", "-a", check=False).stdout.strip()
-
-
-def _result(test: Test, code: int | None, text: str) -> str:
-    if code is None:
-        return "timeout"
-    if test.python:
-        counts = re.findall(r"(\d+) (passed|skipped)", text.rpartition("\n=")[2])
-        return "fail" if code not in (0, 5) else "pass" if any(word == "passed" for _, word in counts) else "skip"
-    return "pass" if code == 0 else "skip" if code > 127 else "fail"
-
-
-def _why(text: str) -> str:
-    """The last line in which the test says what is wrong."""
-    said = re.findall(r"(?m)^.*?(?:Fatal|Error|Warning|FAILED|SKIPPED)[ \]:]+(.*?)(?: \([^()]*\))*\s*$", text)
-    return str(said[-1])[:300] if said else ""

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_suite.choice import chosen, found_in, version_of
+from slurm_suite.choice import Test, chosen, found_in, version_of
 from slurm_suite.difference import HEADING, Result, as_text, compare, named_in
 from slurm_suite.kept import Kept
+from slurm_suite.printed import result_of, why_of
 
 PAGE = f"""# Differences
 | 9.9 | of another section |
@@ -79,4 +80,32 @@ def test_results_are_kept(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "plain.json")
     assert kept.results == {"1.1": FAIL}
     assert (kept.logs / "1.1.log").read_text() == "what it printed"
-    assert not Kept(tmp_path / "plain.json", fresh=True).results
+    kept.drop(["1.1", "1.2"])
+    assert not kept.results
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "text", "result"),
+    [
+        ("expect/test1.2", 0, "SUCCESS", "pass"),
+        ("expect/test1.2", 255, "SKIPPED", "skip"),
+        ("expect/test1.2", 1, "FAILURE", "fail"),
+        ("expect/test1.2", None, "", "timeout"),
+        ("python/tests/test_101_1.py", 0, "..\n==== 2 passed, 1 skipped in 0.4s ====\n", "pass"),
+        ("python/tests/test_101_1.py", 0, "ss\n==== 2 skipped in 0.4s ====\n", "skip"),
+        ("python/tests/test_101_1.py", 5, "==== 1 skipped in 0.4s ====\n", "skip"),
+        ("python/tests/test_101_1.py", 1, "==== 1 failed, 1 passed in 0.4s ====\n", "fail"),
+    ],
+)
+def test_what_a_test_says(file: str, code: int | None, text: str, result: str) -> None:
+    assert result_of(Test("1.2", file, "alice", True), code, text) == result
+
+
+def test_the_last_complaint_is_why() -> None:
+    said = (
+        "TEST: test1.3\n[2026-11-24 02:29:06.325] Warning odd (warn@globals:1)\n"
+        "[2026-11-24 02:29:06.325] Fatal   No version (24.11) (fail@globals:431,test1.3:51)\nFAILURE\n"
+    )
+    assert why_of(said) == "No version (24.11)"
+    assert why_of("E       AssertionError: no such job\n=== 1 failed ===") == "AssertionError: no such job"
+    assert why_of("") == ""
