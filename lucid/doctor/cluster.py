@@ -12,6 +12,7 @@ from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.site import GroupLimit, Partition
 from lucid.adapters.slurm.text import parse_mark
+from lucid.adapters.slurm.waits import parked
 from lucid.config import Mode, PoolSettings, Settings
 from lucid.doctor.config import look_over_config
 from lucid.doctor.lending import look_over_lending
@@ -324,7 +325,8 @@ def _nodes(settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmN
 
 def _held(settings: Settings, site: Site) -> Iterator[Finding]:
     daemon = settings.daemon
-    held = [job for job in site.jobs if job.pending and job.held and parse_mark(job.admin_comment) is not None]
+    marked = [job for job in site.jobs if job.pending and parse_mark(job.admin_comment) is not None]
+    held = [job for job in marked if job.held or parked(job, None, site.now_s)]
     beat = read_heartbeat(Path(daemon.heartbeat))
     if held and (beat is None or site.now_s - beat.at_s > _HELD_S):
         yield bad(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from lucid.adapters.slurm.text import hosts
+from sbatch_fuzz.lines import NAME, Case
 from sbatch_fuzz.watch import Got, Run
 
-__all__ = ["ALLOWED", "differences", "named", "unnamed"]
+__all__ = ["ALLOWED", "compared", "differences", "named", "unnamed"]
 
 ALLOWED: Mapping[str, str] = {
     "immediate": r".*Lucid: jobs that want GPUs queue here, so --immediate.*",
-    "profiling-partition": r"(batch|step) SLURM_JOB_PARTITION=prof; .*",
+    "profiling-partition": r"not measured: (batch|step) SLURM_JOB_PARTITION=prof; .*",
     "slots-environment": r"(batch|step) (CUDA_MPS_\w+|SLURM_SHARDS_\w+|LUCID_\w+)=.*",
 }
 """By the id of a row of docs/differences.md: a pattern for the difference."""
@@ -26,9 +28,22 @@ _ITSELF = re.compile(
 How many GPUs a job sees is compared apart."""
 
 
-def differences(plain: Got, lucid: Got) -> list[str]:
-    """What Lucid changed for the user, in words; nothing where it is all the same."""
-    if (plain.code != 0) != (lucid.code != 0):
+def strays(case: Case, got: Got) -> list[str]:
+    """Nodes that a job had against its user's list."""
+    found = []
+    for word in case.words:
+        named = set(hosts(word[2:])) if word[:2] in ("-w", "-x") else set()
+        for run in got.runs:
+            had = set(hosts(run.hosts))
+            if had and named and (named & had if word[:2] == "-x" else not named <= had):
+                found.append(f"ran on {run.hosts}, against {word}")
+    return found
+
+
+def differences(plain: Got, lucid: Got, measured: bool = True) -> list[str]:
+    """What Lucid changed for the user, in words; nothing where it is all the same. ``measured``: Lucid knows the
+    program."""
+    if plain.code != lucid.code:
         return [
             f"exit code {lucid.code} ({lucid.said or 'nothing said'}); plain {plain.code} ({plain.said or 'nothing'})"
         ]
@@ -39,7 +54,15 @@ def differences(plain: Got, lucid: Got) -> list[str]:
     found: list[str] = []
     for before, after in zip(plain.runs, lucid.runs, strict=True):
         found += _of_run(before, after)
-    return found
+    return [f"not measured: {words}" if not measured and "_JOB_PARTITION" in words else words for words in found]
+
+
+def compared(case: Case, plain: Got, lucid: Got) -> list[str]:
+    """Both of one line. A measured program, and one whose user chose nodes, has no business in the profiling
+    partition."""
+    bound = any(word[:2] in ("-w", "-x") for word in case.words)
+    measured = bound or f"--job-name={NAME}" in case.words
+    return differences(plain, lucid, measured) + strays(case, lucid)
 
 
 def _of_run(before: Run, after: Run) -> Iterable[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from box import Box
 from daemon_box import Lucidd
 
-from sbatch_fuzz.compare import differences, named, unnamed
+from sbatch_fuzz.compare import compared, named, unnamed
 from sbatch_fuzz.lines import Case
 from sbatch_fuzz.watch import Got, run
 
@@ -75,7 +75,7 @@ def play(box: Box, lucidd: Lucidd, wanted: Sequence[Case], say: Callable[[str], 
     rows: dict[str, int] = {}
     odd: list[tuple[int, Case, list[str]]] = []
     for at, (case, before, after) in enumerate(zip(wanted, plain, lucid, strict=True)):
-        words = differences(before, after)
+        words = compared(case, before, after)
         for row in named(words).values():
             rows[row] = rows.get(row, 0) + 1
         if left := unnamed(words):
@@ -97,4 +97,4 @@ def _again(box: Box, lucidd: Lucidd, case: Case) -> list[str]:
     box.stop_beating()
     plain = run(box, case)
     lucidd.start()
-    return unnamed(differences(plain, run(box, case)))
+    return unnamed(compared(case, plain, run(box, case)))

@@ -38,6 +38,8 @@ class Run:
     slots: bool = False
     tasks: int = 0
     """Lines that its step's tasks wrote."""
+    hosts: str = ""
+    """The nodes by name, as Slurm lists them."""
     batch: Mapping[str, str] = field(default_factory=dict)
     step: Mapping[str, str] = field(default_factory=dict)
 
@@ -58,8 +60,9 @@ def run(box: Box, case: Case, patience_s: float = _PATIENCE_S) -> Got:
     script = f"{_LOOK}; {_INNER[case.inner]}"
     if case.command != "sbatch":
         shell = ["sh", "-c", _LOOK] if case.command == "salloc" else ["sh", "-c", _STEP.partition("'")[2][:-1]]
+        before = _last(box)
         done = _typed(box, [case.command, *case.words, *shell], {}, patience_s)
-        numbers = re.findall(r"(?:job|allocation) (\d+)", done.stderr) or _last(box)
+        numbers = re.findall(r"(?:job|allocation) (\d+)", done.stderr) or ([] if _last(box) == before else _last(box))
     else:
         words, environ, text = case.words, dict[str, str](), f"#!/bin/sh\n{script}\n"
         if case.how == "script":
@@ -68,7 +71,7 @@ def run(box: Box, case: Case, patience_s: float = _PATIENCE_S) -> Got:
         elif case.how == "variables":
             words, environ = _as_variables(words)
         (box.root / "tmp/fuzz.sh").write_text(text)
-        line = ["sbatch", "--parsable", "-D", "/tmp", "-o", "/tmp/fuzz-%A.out", *words, "/tmp/fuzz.sh"]
+        line = ["sbatch", "--parsable", "-D", "/tmp", "-o", "/tmp/fuzz-%j.out", *words, "/tmp/fuzz.sh"]
         done = _typed(box, line, environ, patience_s)
         numbers = [done.stdout.strip()] if done.returncode == 0 else []
     records = _ended(box, set(numbers[:1]), patience_s)
@@ -142,7 +145,7 @@ def _seen(box: Box, job: dict[str, Any]) -> Run:
     return Run(
         job["job_state"][0], job["exit_code"]["return_code"]["number"] or 0, int(_of(held, "node")),
         int(_of(held, "cpu")), _mib(held), len([gpu for gpu in visible.split(",") if gpu]), "gres/shard" in held,
-        tasks, batch, step,
+        tasks, str(job.get("nodes") or ""), batch, step,
     )  # fmt: skip
 
 

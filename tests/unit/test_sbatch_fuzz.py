@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatch_fuzz.compare import ALLOWED, differences, named, unnamed
+from sbatch_fuzz.compare import ALLOWED, compared, differences, named, unnamed
 from sbatch_fuzz.lines import Case, cases, parse
 from sbatch_fuzz.play import shortest
 from sbatch_fuzz.watch import Got, Run
@@ -62,3 +62,9 @@ def test_a_line_is_shrunk_to_what_differs() -> None:
     case = Case("sbatch", ("--gres=gpu:1", "-n4", "-t5", "--ntasks-per-node=2"))
     short, words = shortest(case, lambda one: ["tasks"] if {"-n4", "--ntasks-per-node=2"} <= set(one.options) else [])
     assert (short.options, words) == (("-n4", "--ntasks-per-node=2"), ("tasks",))
+
+
+@pytest.mark.parametrize(("option", "had", "told"), [("-wn2", "n1", 1), ("-wn2", "n[1-2]", 0), ("-xn1", "n[1-2]", 1)])
+def test_a_job_that_leaves_its_users_nodes_is_told(option: str, had: str, told: int) -> None:
+    got = Got(0, "", (Run("COMPLETED", 0, hosts=had),))
+    assert len(compared(Case("sbatch", (option,)), got, got)) == told
