@@ -81,11 +81,9 @@ def users_nodes(record: SlurmJob, note: JobNote | None) -> str:
     if note is not None and note.as_written:
         noted = note.as_written.get("req_nodes", "")
         return noted if not note.listed or set(hosts(now)) == set(hosts(note.listed)) else now
-    if (
-        "held" in mark
-        and "nodes" not in mark
-        and (record.restarts or record.request.shards or record.request.emptied)
-    ):
+    theirs = "nodes" in mark or mark.get("why") == "nodes"
+    started = record.restarts or not record.pending or record.request.shards or record.request.emptied
+    if mark and not theirs and started:
         return ""
     return "" if "held" in mark and "park" not in mark and mark.get("share") != "0" else now
 
