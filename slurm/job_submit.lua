@@ -672,6 +672,14 @@ local function changes_request(job)
   return false
 end
 
+-- May it wait with a begin time that Lucid set? Slurm does not show a waiting job's begin time here. `first_s`: only
+-- within its first lease, the end of which is in the tag; later it may have left the queue.
+local function is_parked(record, tag, first_s)
+  local park = tonumber(tag:match(";park=(%d+)"))
+  local waits = has(tag, "held=1") and record.priority ~= 0 and (record.job_state or 0) % 256 == 0
+  return waits and park ~= nil and (first_s == nil or park > first_s)
+end
+
 -- A release by whoever may: what to change, and what its user is told if it is refused.
 local function released(job, record, tag, beat, owner, now)
   local comment = job.comment or record.comment or ""
@@ -685,7 +693,12 @@ local function released(job, record, tag, beat, owner, now)
     local left = without_held(comment)
     edits[1] = { "comment", left == "" and " " or left } -- an empty string would leave it as it is
   end
-  if not name or record.priority ~= 0 then
+  if is_parked(record, tag) then
+    if not (name and owner and beat.optout ~= "free") then
+      edits[#edits + 1] = { "begin_time", now } -- as a release of a held job: it starts
+    end
+    return edits
+  elseif not name or record.priority ~= 0 then
     return edits
   elseif ours and was_held then
     edits[2] = { "priority", NO_VAL }
@@ -719,12 +732,6 @@ local function hold_or_release(job, record, tag, beat, owner, now)
     return nil
   end
   return { { "comment", with_held(job.comment or record.comment or "", not owner) } }
-end
-
--- Does it wait with a begin time that Lucid set?
-local function is_parked(record, tag, now)
-  local begin = tonumber(record.begin_time)
-  return has(tag, "held=1") and tag:find(";park=", 1, true) ~= nil and record.priority ~= 0 and not unset(begin) and begin > now
 end
 
 -- Why a user may not change a waiting job so, or nil: no change takes a job past the queue.
@@ -779,7 +786,7 @@ local function change(job, record, uid, now)
     edits[1] = { "comment", with_held(job.comment, true) }
   end
   local begin = tonumber(job.begin_time)
-  if owner and not unset(begin) and begin ~= 0 and is_parked(record, tag, now) and unset(job.priority) then
+  if owner and not unset(begin) and begin ~= 0 and is_parked(record, tag) and unset(job.priority) then
     edits[#edits + 1] = { "priority", 0 } -- the begin time is its user's from here on; a hold keeps it in the queue
   end
   if owner and tag ~= "" then
