@@ -43,7 +43,7 @@ def test_what_lucidd_held_is_released_once_it_has_been_dead_for_long_and_new_job
     box.beat(age_s=400)
     through = box.sbatch("--gres=gpu:1")
     assert (box.tag(through), box.job(through)["waits"]) == ("", False), "plain Slurm"
-    assert release(dead, "--dry-run").count("scontrol release") == 1
+    assert release(dead, "--dry-run").count("StartTime=now") == 1
     assert all(box.job(job)["waits"] for job in held)
     release(dead)
     box.wait_ended(*held, slots_by_now, through)
@@ -64,7 +64,7 @@ TAGS = {
     "--gres=gpu:1 --requeue": "node=gres/gpu:1;restart=1;v=2",
     "--gres=gpu:1 --comment=lucid:restart": "node=gres/gpu:1;restart=1;v=2",
     "--gpus=1 --no-requeue --comment=lucid:restart": "job=gres/gpu:1;share=0;why=requeue;requeue=0;v=2",
-    "--gres=gpu:1 --nodelist=n1": "node=gres/gpu:1;share=0;why=nodes;v=2",
+    "--gres=gpu:1 --nodelist=n1": "node=gres/gpu:1;nodes=1;share=0;why=nodes;v=2",
     "--gres=gpu:1 --comment=lucid:exclusive": "node=gres/gpu:1;share=0;why=asked;v=2",
     "--gres=gpu:1 --comment=mine,lucid:cold": "node=gres/gpu:1;cold=1;v=2",
     "--gres=gpu:1 --comment=lucid:off": "skip=asked;v=2",
