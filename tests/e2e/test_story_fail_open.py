@@ -96,7 +96,7 @@ def test_the_plugin_tags_what_users_ask_for_and_refuses_what_would_pass_the_queu
     }
     assert all(found[job]["waits"] for job in jobs.values())
     asking = box.sbatch(*beating("--gres=gpu:1"), script="srun --gres=gpu:1 hostname")
-    assert box.tag(asking) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;share=0;why=srun;v=2"
+    assert box.tag(asking) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;v=2", "cli_filter.lua maps it to the job's slots"
     for options, words in REFUSED.items():
         said = refused(box, *beating(options))
         assert said, options
