@@ -414,9 +414,28 @@ local function queues_in(record, tag, beat)
   return names
 end
 
+-- What the job has of tasks, nodes, CPUs and GPUs on plain Slurm at the least, for the task prolog: it sends a start
+-- that gives less back. Empty where nothing can be told here.
+local function least(job, request)
+  local nodes, tasks = job.min_nodes, job.num_tasks
+  nodes = not unset(nodes) and nodes > 0 and nodes or 1
+  local per_node = not unset(job.ntasks_per_node) and job.ntasks_per_node > 0 and job.ntasks_per_node or nil
+  if not unset(tasks) and per_node and not unset(job.max_nodes) then
+    tasks = math.min(tasks, per_node * math.max(job.max_nodes, nodes))
+  elseif unset(tasks) then
+    tasks = per_node and per_node * nodes or 1
+  end
+  local cpus = not unset(job.min_cpus) and job.min_cpus or 0
+  local here = most_on_one({ untyped = { node = request.untyped.node } })
+  return string.format("nodes=%d,tasks=%d,cpus=%d,gpus=%d,here=%d", nodes, tasks, cpus, gpus_of(job, request), here)
+end
+
 -- For the task prolog, as variables of the job's environment.
-local function noted(job)
+local function noted(job, request)
   local edits = {}
+  if not opts_in(job.comment) then
+    edits[1] = { "environment", { "LUCID_LEAST", least(job, request) } }
+  end
   if unset(job.min_mem_per_node) and unset(job.min_mem_per_cpu) and not given(job.mem_per_tres) then
     -- Its memory is a default's. By GPU it becomes memory by node in slots, which plain Slurm would not have told it.
     edits[#edits + 1] = { "environment", { "LUCID_MEM_DEFAULT", "new" } }
@@ -633,7 +652,7 @@ local function decide(job, part_list, uid, now)
     -- For the task prolog: 26.05 forgets GPUs a task once the request has become slots.
     edits[#edits + 1] = { "environment", { "LUCID_GPUS_PER_TASK", per_task == "" and "1" or per_task } }
   end
-  local fine, notes = pcall(noted, job)
+  local fine, notes = pcall(noted, job, request)
   for _, edit in ipairs(fine and notes or {}) do
     edits[#edits + 1] = edit
   end
@@ -764,6 +783,17 @@ local function forbidden(job, record, tag, beat, now)
   return nil
 end
 
+-- Does somebody else than the daemon change how large a job is? The daemon says when it starts in the same update, or
+-- takes away what was asked by GPU.
+local function changes_size(job)
+  for _, key in ipairs({ "num_tasks", "min_nodes", "min_cpus", "cpus_per_task", "ntasks_per_node" }) do
+    if not unset(job[key]) then
+      return unset(job.begin_time)
+    end
+  end
+  return changes_request(job) and unset(job.begin_time) and not (job.cpus_per_tres or job.mem_per_tres)
+end
+
 local function change(job, record, uid, now)
   local known = settings()
   local beat, tag = heartbeat(known, now), tagged(record)
@@ -795,6 +825,10 @@ local function change(job, record, uid, now)
   local tasks = tonumber(tag:match(";tasks=(%d+)"))
   if tasks and unset(job.num_tasks) and unset(job.min_nodes) and (record.job_state or 0) % 256 == 0 then
     edits[#edits + 1] = { "num_tasks", tasks } -- else Slurm would work it out anew, and otherwise
+  end
+  if has(tag, "held=1") and changes_size(job) and not says(record.comment, "resized") then
+    local comment = job.comment or record.comment or ""
+    edits[#edits + 1] = { "comment", (comment == "" and "" or comment .. " ") .. "lucid:resized" } -- for the task prolog
   end
   return edits
 end

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lucid.adapters.gpu.profiles import ProfileFolder
-from lucid.adapters.slurm.hands import GIVEN_UP, LET_GO
+from lucid.adapters.slurm.hands import GAVE_LESS, GIVEN_UP, LET_GO
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.token import Token
 from lucid.adapters.store.port import ActionRow, holder_is_dead
@@ -115,6 +115,15 @@ def _let_go(actions: Sequence[ActionRow], now_s: float) -> Iterator[Finding]:
             cause = re.sub(r"[0-9]+", "N", row.detail.rpartition("(")[2].rstrip(")"))
             causes[cause] += 1
             last[cause] = row.job_id
+    less = [
+        row.job_id for row in actions if row.verb == LET_GO and GAVE_LESS in row.detail and now_s - row.at_s < _DAY_S
+    ]
+    if less:
+        yield warn(
+            f"{len(less)} start{'s' * (len(less) > 1)} of the last day gave less than the job asks for; the task "
+            "prolog sent them back before the script's first line, and Slurm starts them as their users wrote them",
+            f"lucidctl explain {less[-1]} tells what was missing; please report it",
+        )
     for cause, count in causes.most_common():
         yield warn(
             f"Slurm did not start {count} job{'s' * (count > 1)} of the last day as Lucid asked ({cause}); "

@@ -61,6 +61,11 @@ def let_go(home: Home, *words: str) -> None:
         home.store.begin_action(NOW - 60, f"{number}", "let go", detail, 1)
 
 
+def gave_less(home: Home) -> None:
+    detail = "as its user wrote it: its start gave less than the job asks for: 2 of 4 tasks"
+    home.store.begin_action(NOW - 60, "7", "let go", detail, 1)
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
@@ -87,6 +92,7 @@ WRONG: list[tuple[Callable[[Home], Any], str, str]] = [
     (lambda home: home.store.put_view("status", {"last_error": "it rained"}), "bad", "it rained"),
     (lambda home: home.store.put_view("status", {"breaker_why": "slow"}), "warn", "breaker is open: slow"),
     (lambda home: let_go(home, "Invalid job 17", "Invalid job 4"), "warn", "did not start 2 jobs of the last day as"),
+    (gave_less, "warn", "1 start of the last day gave less than the job asks for"),
     (lambda home: home.beat.unlink(), "bad", "no heartbeat"),
     (lambda home: shutil.rmtree(home.beat.parent), "bad", "no such folder"),
     (lambda home: write_heartbeat(home.beat, Heartbeat(NOW - 100)), "bad", "100 s old"),

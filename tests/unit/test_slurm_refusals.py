@@ -257,6 +257,21 @@ def test_a_job_requeued_by_its_user_before_it_ran_again_holds_no_gpus(stage: Sce
     assert [e.job.id for e in stage.look().pending] == ["1"]
 
 
+def test_a_job_whose_start_gave_less_than_it_asks_for_is_slurms(stage: Scene) -> None:
+    """slurm/task_prolog sends it back before its first line, and says so in the comment."""
+    stage.jobs("1", mark=MINE, light=True)
+    stage.start("1", "n1:0")
+    stage.mend()
+    wrong = {"comment": "mine lucid:wrong=2-of-4-tasks", "restarts": 1, "reason": "BeginTime"}
+    stage.slurm._set("1", state="PENDING", placement=(), eligible_s=stage.slurm.now + 120, **wrong)
+    told = stage.mend() + stage.mend()
+    assert told[-1] == "job 1: let go as its user wrote it, its start gave less than the job asks for: 2 of 4 tasks"
+    assert stage.request("1") == Request(tres_per_node="gres/gpu:1")
+    stage.slurm.advance(121.0)
+    assert stage.slurm.records["1"].state == "RUNNING"
+    assert stage.mend() == []
+
+
 # -- whose hold is it? ------------------------------------------------------------------------------------------
 
 

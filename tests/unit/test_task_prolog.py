@@ -137,3 +137,70 @@ def test_a_mapped_step_names_its_own_gpus_of_those_that_mps_names(tmp_path: Path
     assert after["CUDA_VISIBLE_DEVICES"] == "GPU-b"
     assert after["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=5M"
     assert after["SLURM_GPUS_ON_NODE"] == "1"
+
+
+LEAST = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "4",
+         "SLURM_JOB_CPUS_PER_NODE": "8", "SLURM_STEP_ID": "4294967291"}  # fmt: skip
+FITS = "nodes=1,tasks=4,cpus=8,gpus=2,here=2"
+
+
+def sent_back(
+    folder: Path, least: str, comment: str = "mine", squeue: str = "", scontrol: str = "", **more: str
+) -> tuple[int, str, str]:
+    """Its exit code, what Slurm's commands were told, and what the user reads."""
+    answer = squeue or f"echo '{comment}'"
+    for name, does in (
+        ("squeue", answer),
+        ("scontrol", scontrol or f'echo "$*" >> {folder}/told'),
+        ("sleep", "exit 0"),
+    ):
+        (folder / name).write_text(f"#!/bin/sh\n{does}\n")
+        (folder / name).chmod(0o755)
+    env = {"PATH": f"{folder}:/usr/bin:/bin", **LEAST, "LUCID_LEAST": least, **more}
+    done = subprocess.run(["sh", str(PROLOG)], capture_output=True, text=True, env=env, timeout=30)
+    told = folder / "told"
+    return done.returncode, told.read_text() if told.exists() else "", done.stdout
+
+
+def test_a_start_that_gives_less_goes_back_before_its_first_line(tmp_path: Path) -> None:
+    cases = {
+        "4-of-5-tasks": "nodes=1,tasks=5,cpus=8,gpus=2,here=2",
+        "1-of-2-nodes": "nodes=2,tasks=4,cpus=8,gpus=2,here=2",
+        "8-of-9-CPUs": "nodes=1,tasks=4,cpus=9,gpus=2,here=2",
+        "2-of-3-GPUs": "nodes=1,tasks=4,cpus=8,gpus=3,here=0",
+    }
+    for wrong, least in cases.items():
+        (tmp_path / "told").unlink(missing_ok=True)
+        code, told, printed = sent_back(tmp_path, least)
+        assert (code, told) == (1, f"update JobId=7 Comment=mine lucid:wrong={wrong}\nrequeue 7\n")
+        assert f"print Lucid: this start gives {wrong}" in printed
+
+
+def test_a_start_that_gives_what_was_asked_goes_on(tmp_path: Path) -> None:
+    two = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_CPUS_PER_NODE": "4(x2),2", "SLURM_GPUS_ON_NODE": "1"}
+    wrong = "nodes=1,tasks=5,cpus=8,gpus=2,here=2"
+    fine: list[tuple[str, dict[str, str]]] = [
+        (FITS, {}),
+        ("nodes=2,tasks=4,cpus=10,gpus=2,here=1", two),  # GPUs of other nodes are not seen here
+        ("tasks=;scancel,cpus=x", {}),
+        (wrong, {"SLURM_STEP_ID": "0"}),
+        (wrong, {"comment": "lucid:resized"}),
+        (wrong, {"comment": "lucid:wrong=4-of-5-tasks"}),  # as its user wrote it now
+        (wrong, {"squeue": "exit 1"}),
+    ]
+    for least, more in fine:
+        code, told, printed = sent_back(tmp_path, least, **more)
+        assert (code, told) == (0, ""), (least, more)
+        assert ("unset LUCID_LEAST" in printed) is ("SLURM_STEP_ID" not in more)
+
+
+def test_where_slurm_refuses_the_note_on_a_running_job_it_comes_after_the_requeue(tmp_path: Path) -> None:
+    does = f'echo "$1" >> {tmp_path}/told; [ "$1" = requeue ] || grep -q requeue {tmp_path}/told'
+    code, told, _ = sent_back(tmp_path, "tasks=5", scontrol=does)
+    assert (code, told.split()) == (1, ["update", "requeue", "update"])
+
+
+def test_one_that_lucidd_has_not_given_back_yet_goes_back_again(tmp_path: Path) -> None:
+    wrong = "nodes=1,tasks=5,cpus=8,gpus=2,here=2"
+    code, told, _ = sent_back(tmp_path, wrong, comment="lucid:wrong=4-of-5-tasks", SLURM_SHARDS_ON_NODE="2")
+    assert (code, told) == (1, "requeue 7\n")

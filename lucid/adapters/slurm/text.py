@@ -29,6 +29,7 @@ __all__ = [
     "shard_request",
     "shard_types",
     "split_outside",
+    "wrong_start",
 ]
 
 MARK = "lucid:"
@@ -199,3 +200,11 @@ def parse_mark(admin_comment: str) -> Mapping[str, str] | None:
 def says(comment: str, word: str) -> bool:
     """Does a job's comment have ``lucid:WORD`` as a word of its own? As slurm/job_submit.lua reads it."""
     return MARK in comment and re.search(rf"(?:^|[\s,;])lucid:{re.escape(word)}(?:[\s,;]|$)", comment) is not None
+
+
+def wrong_start(comment: str) -> str:
+    """What slurm/task_prolog wrote into a job's comment that it sent back: ``2 of 4 tasks``; empty if it did not."""
+    found = MARK in comment and re.search(
+        r"(?:^|[\s,;])lucid:wrong=(\d{1,9})-of-(\d{1,9})-([A-Za-z]{1,5})(?:[\s,;]|$)", comment
+    )
+    return "{} of {} {}".format(*found.groups()) if found else ""
