@@ -750,7 +750,12 @@ local function hold_or_release(job, record, tag, beat, owner, now)
   if not has(tag, "v=2") or (not owner and not unset(begin) and begin ~= 0) then
     return nil
   end
-  return { { "comment", with_held(job.comment or record.comment or "", not owner) } }
+  local edits = { { "comment", with_held(job.comment or record.comment or "", not owner) } }
+  if is_parked(record, tag) and unset(begin) then
+    -- The lease is over: once it is released, with no lucidd about, it waits for its user's begin time alone.
+    edits[2] = { "begin_time", math.max(tonumber(tag:match(";begin=(%d+)")) or 0, now) }
+  end
+  return edits
 end
 
 -- Why a user may not change a waiting job so, or nil: no change takes a job past the queue.

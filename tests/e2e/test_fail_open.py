@@ -79,7 +79,7 @@ def test_what_waits_for_others_or_for_its_time_is_let_go_too(box: Box) -> None:
     assert box.job(two)["partition"] in ("vc-a", "vc-b")
     for job in (later, both):
         found = box.job(job)
-        assert (found["state_reason"], found["waits"]) == ("BeginTime", False)
+        assert (found["state_reason"], found["hold"]) == ("BeginTime", False)
         assert abs(found["eligible_time"]["number"] - when) < 5
 
 

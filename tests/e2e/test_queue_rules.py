@@ -112,9 +112,9 @@ def test_tasks_by_gpu_keep_their_number_while_they_queue(box: Box, options: str)
     assert (box.state(number), box.job(number)["tasks"]["number"]) == ("COMPLETED", 4)
 
 
-def test_tasks_by_gpu_that_nobody_can_count_before_they_start_are_refused(box: Box) -> None:
+def test_tasks_by_gpu_that_nobody_can_count_before_they_start_are_slurms(box: Box) -> None:
     policy(box, "behind")
-    assert "say --ntasks" in submits(box, "-N1-2 --gpus-per-node=2 --ntasks-per-gpu=2")
+    assert "tasks=" not in box.tag(box.sbatch(*["-N1-2", "--gpus-per-node=2", "--ntasks-per-gpu=2"]))
     assert box.tag(box.sbatch("--gpus=2", "--ntasks-per-gpu=2", user="root")) == "lucid:vc=vc-a;skip=tasks"
 
 
@@ -135,8 +135,8 @@ def test_begin_times_dependencies_and_users_holds_queue_too(box: Box) -> None:
     assert later["waits"]
     depends = box.job(box.sbatch(GPU, f"--dependency=afterany:{later['job_id']}"))
     assert depends["tag"] == "lucid:vc=vc-a;held=1;wait=1;node=gres/gpu:1;v=2"
-    assert (depends["waits"], depends["state_reason"]) == (False, "Dependency")
-    assert depends["eligible_time"]["number"] > time.time() + 300 * 86400
+    assert (depends["hold"], depends["state_reason"]) == (False, "Dependency")
+    assert 200 < depends["eligible_time"]["number"] - time.time() <= 300
     own = box.job(box.sbatch(GPU, "--hold", "--comment=mine"))
     assert (own["tag"], own["waits"]) == ("lucid:vc=vc-a;held=1;own=1;node=gres/gpu:1;v=2", True)
     assert own["comment"] == "mine lucid:held"
@@ -158,7 +158,8 @@ def let_go(box: Box, *options: str) -> str:
     box.wait("a full VC", lambda: box.state(full) == "RUNNING")
     policy(box, "behind")
     job = box.sbatch(GPU, *options)
-    box.run("scontrol", "release", job, user="lucid")
+    tag = box.tag(job)  # as lucidd lets a job go: it is parked no more
+    box.run("scontrol", "update", f"JobId={job}", "StartTime=now", f"AdminComment={tag}", user="lucid")
     assert not box.job(job)["waits"]
     return job
 
@@ -179,8 +180,8 @@ def parked(box: Box) -> str:
 @pytest.mark.parametrize(
     ("make", "change", "words"),
     [
-        (plain, "release {job}", "Lucid starts it at its turn"),
-        (plain, "update JobId={job} Priority=99", "Lucid starts it at its turn"),
+        (plain, "release {job}", ""),
+        (plain, "update JobId={job} Priority=99", "Access/permission denied"),
         (plain, "update JobId={job} Gres=gpu:2", "GPUs cannot be changed here"),
         (plain, "update JobId={job} TresPerJob=gres/gpu:2", "GPUs cannot be changed here"),
         (plain, "update JobId={job} TresPerNode=gres/shard:g0:1", "shards of GPUs"),
@@ -189,8 +190,9 @@ def parked(box: Box) -> str:
         (plain, "update JobId={job} Partition=vc-a,vc-b", "Name one"),
         (plain, "update JobId={job} Extra=lucid-gpus=0", "are reserved for Lucid"),
         (elsewhere, "update JobId={job} Partition=vc-a", "submit it again with -p"),
-        (parked, "update JobId={job} StartTime=now", "has set this job's begin time"),
-        (let_go, "update JobId={job} StartTime=now", "has set this job's begin time"),
+        (plain, "update JobId={job} StartTime=now", ""),
+        (parked, "update JobId={job} StartTime=now", ""),
+        (let_go, "update JobId={job} StartTime=now", ""),
         (let_go, "update JobId={job} NumNodes=2", "cannot be made larger"),
         (let_go, "update JobId={job} ReservationName=", "submit it again"),
     ],
@@ -199,10 +201,11 @@ def test_no_change_takes_a_job_past_the_queue(box: Box, make: Callable[[Box], st
     policy(box, "behind")
     job = make(box)
     before = box.job(job)
-    assert words in refused(box, "scontrol", *change.format(job=job).split())
+    said = refused(box, "scontrol", *change.format(job=job).split())
+    assert words in said if words else not said
     after = box.job(job)
     for field in (
-        "hold",
+        "waits",
         "partition",
         "tres_per_node",
         "tres_per_job",
@@ -241,7 +244,7 @@ def test_a_job_that_was_requeued_and_held_comes_back_into_the_queue(box: Box) ->
     box.run("scontrol", "requeuehold", job, user="alice")
     box.wait("its end", lambda: box.job(job)["job_state"] == ["PENDING"])
     box.run("scontrol", "release", job, user="alice")
-    assert box.job(job)["eligible_time"]["number"] > time.time() + 300 * 86400, "the daemon takes it over from there"
+    assert 200 < box.job(job)["eligible_time"]["number"] - time.time() <= 300, "the daemon takes it over meanwhile"
 
 
 def test_a_coordinators_hands_are_bound_where_the_site_names_who_is_exempt(box: Box) -> None:
@@ -251,9 +254,11 @@ def test_a_coordinators_hands_are_bound_where_the_site_names_who_is_exempt(box: 
     job = box.sbatch(GPU)
     settings.write_text(before + "exempt 0\n")
     try:
-        assert "at its turn" in refused(box, "scontrol", "release", job, user="lucid")
+        assert refused(box, "scontrol", "release", job, user="lucid") == ""
+        assert box.job(job)["waits"], "Lucid starts it at its turn"
         lucid = box.run("id", "-u", "lucid").stdout.strip()
         settings.write_text(before + f"exempt {lucid}\n")
         assert refused(box, "scontrol", "release", job, user="lucid") == ""
+        assert not box.job(job)["waits"]
     finally:
         settings.write_text(before)

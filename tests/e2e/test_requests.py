@@ -55,7 +55,7 @@ def ending(box: Box, job: str) -> list[tuple[str, int, list[str]]]:
         lines = [
             re.sub(r"(?<= )\d+(,\d+)*(?= on|$)", lambda gpus: f"{gpus.group().count(',') + 1} GPUs", line)
             if line.startswith(("batch", "task"))
-            else re.sub(r"\d+|error: ", "", line)
+            else re.sub(r"\d+|error: |shared (?=gres)", "", line.replace("gres/shard", "gres/gpu"))
             for line in box.output(base, str(task)).splitlines()
         ]
         seen.append((record["job_state"][0], record["exit_code"]["return_code"]["number"], sorted(lines)))

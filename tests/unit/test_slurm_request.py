@@ -101,7 +101,9 @@ class Asked(Scene):
 
     def __init__(self, request: Request, cpus: int = 1, **rest: object) -> None:
         super().__init__(mps=False)
-        mark = "lucid:vc=vc;held=1;node=gres/gpu:2" + (";cpg=gres/gpu:3" if request.cpus_per_tres else "")
+        mark = "lucid:vc=vc;held=1;node=gres/gpu:2"
+        mark += f";cpg={request.cpus_per_tres}" if request.cpus_per_tres else ""
+        mark += f";mpg={request.mem_per_tres}" if request.mem_per_tres else ""
         self.jobs("1", 2, light=True, mark=mark, request=replace(request, num_cpus=cpus), cpus=cpus, **rest)
 
 
@@ -128,6 +130,15 @@ def test_job_defaults_are_said_with_the_slots() -> None:
     assert scene.do("1", START) is None
     record = scene.slurm.records["1"]
     assert (record.request.shards, record.cpus, record.mem_mib) == (True, 8, 8000)
+
+
+def test_job_defaults_that_slurm_wrote_into_a_job_it_judged_are_not_its_users() -> None:
+    asked = Request("gres/gpu:2", mem_per_tres="gres/gpu:4000", exact_mem=True)
+    scene = Scene(mps=False)
+    scene.jobs("1", 2, light=True, mark="lucid:vc=vc;held=1;node=gres/gpu:2", request=asked, mem_mib=500)
+    scene.slurm.defaults = {"vc": JobDefaults(2, 4000)}
+    assert scene.do("1", START) is None
+    assert (scene.request("1").mem_per_tres, scene.slurm.records["1"].mem_mib) == ("", 500)
 
 
 def test_killed_half_way_the_request_is_given_back() -> None:

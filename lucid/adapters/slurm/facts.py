@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.pool import Pool
-from lucid.adapters.slurm.request import JobDefaults, Request, from_mark
+from lucid.adapters.slurm.request import PER_GPU, JobDefaults, Request, from_mark
 from lucid.adapters.slurm.text import gpu_mask, hosts, parse_mark
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
@@ -90,11 +90,14 @@ def users_nodes(record: SlurmJob, note: JobNote | None) -> str:
 
 def as_written(record: SlurmJob) -> Request:
     """What to give back to a job of which nothing is noted: what job_submit.lua put into the tag, else as many
-    whole GPUs as it holds shards of."""
+    whole GPUs as it holds shards of. CPUs and memory by GPU are its user's only where the tag has them: Slurm writes
+    JobDefaults into a job as soon as it judges it."""
     request = replace(record.request, req_nodes=users_nodes(record, None))
+    mark = parse_mark(record.admin_comment) or {}
+    tagged = from_mark(mark)
     if not (request.shards or request.emptied):
-        return request
-    tagged = from_mark(parse_mark(record.admin_comment) or {})
+        ours = "held" in mark and "skip" not in mark
+        return replace(request, **{key: getattr(tagged, key) for key in PER_GPU}) if ours else request
     if tagged != Request() and not tagged.shards:
         return tagged
     return Request(tres_per_node=f"gres/gpu:{max(record.gpus // max(record.min_nodes, 1), 1)}")
