@@ -751,7 +751,7 @@ local function hold_or_release(job, record, tag, beat, owner, now)
     return nil
   end
   local edits = { { "comment", with_held(job.comment or record.comment or "", not owner) } }
-  if is_parked(record, tag) and unset(begin) then
+  if is_parked(record, tag) and (unset(begin) or begin == 0) then
     -- The lease is over: once it is released, with no lucidd about, it waits for its user's begin time alone.
     edits[2] = { "begin_time", math.max(tonumber(tag:match(";begin=(%d+)")) or 0, now) }
   end
@@ -791,12 +791,12 @@ end
 -- Does somebody else than the daemon change how large a job is? The daemon says when it starts in the same update, or
 -- takes away what was asked by GPU.
 local function changes_size(job)
+  local starts = not unset(job.begin_time) and tonumber(job.begin_time) ~= 0
+  local sized = changes_request(job) and not (job.cpus_per_tres or job.mem_per_tres)
   for _, key in ipairs({ "num_tasks", "min_nodes", "min_cpus", "cpus_per_task", "ntasks_per_node" }) do
-    if not unset(job[key]) then
-      return unset(job.begin_time)
-    end
+    sized = sized or not unset(job[key])
   end
-  return changes_request(job) and unset(job.begin_time) and not (job.cpus_per_tres or job.mem_per_tres)
+  return sized and not starts
 end
 
 local function change(job, record, uid, now)

@@ -157,9 +157,8 @@ def let_go(box: Box, *options: str) -> str:
     full = box.sbatch("-p", "vc-a", "--exclusive", "-N2", script="sleep 600", user="root")
     box.wait("a full VC", lambda: box.state(full) == "RUNNING")
     policy(box, "behind")
-    job = box.sbatch(GPU, *options)
-    tag = box.tag(job)  # as lucidd lets a job go: it is parked no more
-    box.run("scontrol", "update", f"JobId={job}", "StartTime=now", f"AdminComment={tag}", user="lucid")
+    job = box.sbatch(GPU, "--comment=lucid:deadline", *options)  # not parked, so that no lease is in its tag
+    box.run("scontrol", "release", job, user="lucid")
     assert not box.job(job)["waits"]
     return job
 
@@ -215,6 +214,16 @@ def test_no_change_takes_a_job_past_the_queue(box: Box, make: Callable[[Box], st
     ):
         assert after[field] == before[field], field
     box.run("scontrol", "update", f"JobId={job}", "Nice=5", "TimeLimit=5", user="alice")
+
+
+def test_a_change_of_size_is_noted_for_the_task_prolog(box: Box) -> None:
+    policy(box, "behind")
+    job = box.sbatch(GPU, "-n2", "--comment=mine")
+    box.run("scontrol", "update", f"JobId={job}", "TimeLimit=9", user="alice")
+    assert box.job(job)["comment"] == "mine"
+    for _ in range(2):
+        box.run("scontrol", "update", f"JobId={job}", "NumTasks=1", user="alice")
+        assert box.job(job)["comment"] == "mine lucid:resized"
 
 
 def test_a_release_gives_back_to_lucid_what_its_user_held(box: Box) -> None:

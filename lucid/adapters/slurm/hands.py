@@ -5,7 +5,6 @@ The cluster (``cluster``) decides by it what its policy wants, the mending (``me
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -212,9 +211,6 @@ class Hands:
         own = note is not None and note.requeued == record.restarts > 0
         ahead = parked(replace(record, held=False), note, now_s) or (own and not begins)  # set by Lucid, or for it
         steps: list[Callable[[], None]] = []
-        left = re.sub(r";park=\d+", "", record.admin_comment)  # no more: job_submit.lua treats parked jobs as queued
-        if left != record.admin_comment and not never_changed(record):
-            changes = replace(changes or Changes(), admin_comment=left)
         if changes is not None or ahead:
             changes = replace(changes or Changes(), start_now=bool(ahead) and not begins)
             if ahead and begins:
