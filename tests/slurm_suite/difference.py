@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["HEADING", "Difference", "Result", "as_text", "compare", "named_in"]
+__all__ = ["HEADING", "Difference", "Result", "as_text", "compare", "limit_of", "named_in"]
 
 HEADING = "## Slurm's own tests"
 """Of the section of docs/differences.md whose table names the tests that fail under Lucid."""
@@ -70,6 +70,11 @@ def compare(
         plain_s=sum(plain[name].seconds for name in tests if name not in bad),
         lucid_s=sum(last[name].seconds for name in tests if name not in bad),
     )
+
+
+def limit_of(plain: Result, least_s: float) -> float:
+    """Seconds that a test may take with Lucid: one that is slow on plain Slurm too is not ended for that."""
+    return max(least_s, 2 * plain.seconds)
 
 
 def named_in(page: str) -> dict[str, str]:

@@ -123,7 +123,8 @@ class Side:
 
     def _tidy(self) -> str:
         """Nothing of the test before is left; gives in words what was."""
-        jobs = self.box.run("squeue", "-h", "-a", "-o", "%A", check=False).stdout.split()
+        listed = self.box.run("squeue", "-h", "-a", "-o", "%A %T", check=False).stdout.splitlines()
+        jobs = [line.split()[0] for line in listed if not line.endswith("COMPLETING")]  # which ends by itself
         if jobs:
             self.box.run("scancel", *set(jobs), check=False)
         mark = f"{_MARK}=".encode()
@@ -136,7 +137,7 @@ class Side:
         left = [f"{len(set(jobs))} jobs"] if jobs else []
         try:
             self._warden.mend()
-            if jobs:
+            if listed:
                 self.box.wait("an empty queue", lambda: not self._queue(), 15)
         except AssertionError as error:
             left.append(str(error).splitlines()[0])

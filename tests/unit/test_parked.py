@@ -88,6 +88,16 @@ def test_an_array_is_held_as_a_whole(stage: Scene) -> None:
     assert stage.slurm.writes == [("7", "hold")]
 
 
+def test_an_array_with_a_begin_time_is_held_as_a_whole_until_then(stage: Scene) -> None:
+    for task in range(3):
+        parked(stage, f"7_{task}", MINE + ";begin=45")
+    stage.look()
+    stage.slurm.records["7"] = stage.slurm.records["7_0"]
+    assert stage.mend() == ["job 7: held until its turn"]
+    assert stage.slurm.writes == [("7", "hold")]
+    assert stage.slurm.records["7"].eligible_s == 45.0
+
+
 def test_a_begin_time_is_kept_to_the_second(stage: Scene) -> None:
     parked(stage, "1", MINE + ";begin=45")
     assert waiting(stage) == []

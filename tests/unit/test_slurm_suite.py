@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from slurm_suite.choice import Test, chosen, found_in, version_of
-from slurm_suite.difference import HEADING, Result, as_text, compare, named_in
+from slurm_suite.difference import HEADING, Result, as_text, compare, limit_of, named_in
 from slurm_suite.kept import Kept
 from slurm_suite.printed import result_of, why_of
 
@@ -53,6 +53,11 @@ def test_slower_is_more_than_three_seconds_and_half_as_much_again(after_s: float
     lucid = {"1.1": Result("pass", after_s), "1.2": Result("pass", 104.0)}
     found = compare({"1.1": PASS, "1.2": Result("pass", 100.0)}, lucid, {})
     assert ("1.1" in found.slower, "1.2" in found.slower) == (told, False)
+
+
+@pytest.mark.parametrize(("plain_s", "limit_s"), [(2.0, 300.0), (200.0, 400.0)])
+def test_with_lucid_a_slow_test_may_take_twice_as_long_as_on_plain_slurm(plain_s: float, limit_s: float) -> None:
+    assert limit_of(Result("pass", plain_s), 300.0) == limit_s
 
 
 def test_tests_are_found_by_number_and_chosen_by_pattern(tmp_path: Path) -> None:

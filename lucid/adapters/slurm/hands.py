@@ -165,13 +165,14 @@ class Hands:
             self.put(known)
             raise
 
-    def hold(self, job_id: str, target: str) -> None:
-        """Hold a task of a parked array; ``target``: the task's own id, or the array's.
+    def hold(self, job_id: str, target: str, begin_s: float) -> None:
+        """Hold a task of a parked array; ``target``: the task's own id, or the array's; ``begin_s``: the begin time
+        that lies ahead, 0 for none.
 
         Raises:
             ActionRefused: Slurm declined.
         """
-        self.do(job_id, "hold", f"{target} waits for its turn", lambda: self.client.hold(target))
+        self.do(job_id, "hold", f"{target} waits for its turn", lambda: self.client.hold(target, begin_s))
 
     def take_over(self, record: SlurmJob, begin_s: float) -> None:
         """Hold a job that waited for something else than its turn; ``begin_s``: the begin time that its user set, 0

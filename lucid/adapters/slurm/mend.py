@@ -181,10 +181,10 @@ class Mender:
         begin_s = max(begins_s(record, note, now_s), _since(note))
         if parked(record, note, now_s):
             array = record.id.partition("_")[0] if "_" in record.id else ""
-            if array and begin_s <= now_s and not record.restarts:
+            if array and not record.restarts:  # task by task, Slurm would make a record of each
                 tasks = [one for one in facts.jobs if one.id.partition("_")[0] == array and not one.ended]
                 whole = all(parked(one, hands.notes.get(one.id), now_s) for one in tasks)
-                hands.hold(record.id, array if whole else record.id)
+                hands.hold(record.id, array if whole else record.id, begin_s if begin_s > now_s else 0.0)
                 hands.touched.update(one.id for one in tasks if whole)
                 return f"job {array if whole else record.id}: held until its turn"
         elif not again and not (begin_s > now_s and not known.released):
