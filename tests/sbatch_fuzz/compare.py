@@ -16,7 +16,8 @@ ALLOWED: Mapping[str, str] = {
     "profiling-partition": r"not measured: (batch|step) SLURM_JOB_PARTITION=prof; .*",
     "slots-environment": r"(batch|step) (CUDA_MPS_\w+|SLURM_SHARDS_\w+|LUCID_\w+)=.*",
     "gpu-model": r"(batch|step) SLURM_\w+=(?P<what>[\w/:=]*?)(?P<count>\d+); plain (?P=what)a100:(?P=count)",
-    "deadline-judged-late": r"with a deadline: exit code (0|124) .*; plain 1 .*",
+    "deadline-judged-late": r"with a deadline: (exit code (0|124) .*; plain 1 |says '\w+: Job is in held state, ).*",
+    "changed-memory": r"memory changed then: batch SLURM_MEM_PER_NODE=\(unset\); .*",
     "changed-gpus": r"line \d typed then: 1, .*Lucid: a waiting job's GPUs cannot be changed here\..*",
     "slots-accounting": r"sacct \S+ (Req|Alloc)TRES has slots in place of GPUs",
 }
@@ -36,7 +37,7 @@ LEFT_OUT = (
 )  # fmt: skip
 """Variables that differ between two runs of one line on plain Slurm: that they are there is compared. A part of a
 heterogeneous job has each of them once more, with _HET_GROUP_ and its number at the end."""
-_ELAPSED_S = 5
+_ELAPSED_S = 20
 """Two runs of one line take as long as each other, but for a busy machine."""
 
 
@@ -81,7 +82,11 @@ def compared(case: Case, plain: Got, lucid: Got) -> list[str]:
     measured = bound or f"--job-name={NAME}" in case.words
     found = differences(plain, lucid, measured)
     if any("--deadline" in word for word in case.words):
-        found = [f"with a deadline: {words}" if words.startswith("exit code") else words for words in found]
+        found = [f"with a deadline: {words}" if words.startswith(("exit", "says")) else words for words in found]
+    if any("MinMemory" in line for line in case.then):
+        found = [f"memory changed then: {words}" if "_MEM_PER_NODE" in words else words for words in found]
+    if case.command == "srun" and ":" in case.words:  # its parts are started at once, with each other's variables
+        found = [words for words in found if not words.startswith("step ")]
     return found + ([] if ":" in case.words else strays(case, lucid))
 
 

@@ -119,6 +119,8 @@ def _case(dice: random.Random) -> Case:
         command = dice.choice(["sbatch", "sbatch", "srun", "salloc"]) if kind == "het" else "sbatch"
     if command == "sbatch" and dice.random() < 0.06:
         options.append("--array=0-1")
+    if kind == "changed":  # plain Slurm works their tasks out anew at any change, and otherwise
+        options = [option for option in options if "ntasks-per-gpu" not in option]
     if kind == "waits":
         options.append("--wait")
     elif kind == "depends":

@@ -32,7 +32,7 @@ _FIRST: Mapping[str, Sequence[tuple[str, str]]] = {
 _STUCK = frozenset(
     [
         "BadConstraints", "PartitionConfig", "PartitionNodeLimit", "Resources", "Reservation", "Licenses",
-        "JobHeldUser", "DependencyNeverSatisfied",
+        "DependencyNeverSatisfied",
     ]
 )  # fmt: skip
 _PATIENCE_S = 20.0
