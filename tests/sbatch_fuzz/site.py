@@ -4,9 +4,7 @@ program."""
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -44,10 +42,7 @@ def make_plain(layout: Layout) -> None:
     (etc / "lucid.slurm.conf").write_text(nodes)
     gpus = [line for line in (etc / "gres.conf").read_text().splitlines() if "Name=shard" not in line]
     (etc / "gres.conf").write_text(re.sub(r"Type=g\d+", "Type=a100", "\n".join(gpus)) + "\n")
-    stopped = [pid for pid, name in host.processes_in(layout.root).items() if name in ("slurmctld", "slurmd")]
-    for pid in stopped:
-        os.kill(pid, signal.SIGTERM)
-    daemons.wait_for("its end", lambda: not set(stopped) & host.processes_in(layout.root).keys(), etc)
+    host.stop(layout.root)
     daemons.start_missing(layout, json.loads((layout.home / "testbed.json").read_text())["port"])
     box, count = Box(layout.root), len(layout.hosts)
     box.wait("every node", lambda: box.run("sinfo", "-h", "-N", "-t", "idle").stdout.count("\n") >= count)
