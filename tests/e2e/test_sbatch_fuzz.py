@@ -28,8 +28,23 @@ BROKE = [
     Case("sbatch", ("--gres=gpu:2", "--gpus-per-task=1", "-n2", "-N1", "--job-name=prog"), inner="step"),
     Case("salloc", ("--gres=gpu:3", "--ntasks-per-gpu=2")),
     Case("sbatch", ("--gres=gpu:1", "--begin=now+6", "--job-name=prog")),
+    Case("sbatch", ("-Ga100:2", "-n2", "--job-name=prog"), inner="step"),
+    Case("sbatch", ("--gres=gpu:1", "--job-name=prog", "--dependency=afternotok:FIRST", "--wait"), first="fails"),
+    Case("sbatch", ("--gres=gpu:1", "--job-name=prog", ":", "-n2", "--job-name=prog"), inner="step"),
+    Case("sbatch", ("--gpus=1", "--job-name=prog"), inner="step", first="meets"),
+    Case(
+        "sbatch",
+        ("--gres=gpu:1", "--job-name=prog"),
+        inner="step",
+        first="busy",
+        then=(
+            "alice: scontrol update JobId=JOB MinMemoryNode=2000",
+            "alice: scontrol hold JOB",
+            "root: scontrol release JOB",
+        ),
+    ),
 ]
-"""One of each kind that once differed."""
+"""One of each kind that once differed, and one of each kind of story."""
 
 
 @pytest.fixture(scope="module")
