@@ -31,6 +31,10 @@ BROKE = [
     Case("sbatch", ("-Ga100:2", "-n2", "--job-name=prog"), inner="step"),
     Case("sbatch", ("--gres=gpu:1", "--job-name=prog", "--dependency=afternotok:FIRST", "--wait"), first="fails"),
     Case("sbatch", ("--gres=gpu:1", "--job-name=prog", ":", "-n2", "--job-name=prog"), inner="step"),
+    Case(
+        "sbatch",
+        ("-G2 -n4", "--ntasks-per-node=2", "--job-name=prog", ":", "--gpus-per-task=1 -n1", "--job-name=prog"),
+    ),
     Case("sbatch", ("--gpus=1", "--job-name=prog"), inner="step", first="meets"),
     Case(
         "sbatch",

@@ -4,6 +4,7 @@ is typed while a job waits."""
 from __future__ import annotations
 
 import random
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -43,7 +44,7 @@ _INNER = ("none", "none", "step", "step", "one", "fails")
 _DEPENDENCIES = ("afterok:FIRST", "afterany:FIRST", "afternotok:FIRST", "after:FIRST", "singleton")
 _CHANGES = (
     "scontrol update JobId=JOB TimeLimit=3", "scontrol update JobId=JOB TimeLimit=+5", "scontrol hold JOB",
-    "scontrol update JobId=JOB NumNodes=1", "scontrol update JobId=JOB NumNodes=1-2",
+    "scontrol update JobId=JOB NumNodes=1",
     "scontrol update JobId=JOB NumNodes=2", "scontrol update JobId=JOB ReqNodeList=n2",
     "scontrol update JobId=JOB ReqNodeList=n3", "scontrol update JobId=JOB ExcNodeList=n1",
     "scontrol update JobId=JOB TresPerNode=gres/gpu:2", "scontrol update JobId=JOB TresPerNode=gpu:1",
@@ -119,8 +120,9 @@ def _case(dice: random.Random) -> Case:
         command = dice.choice(["sbatch", "sbatch", "srun", "salloc"]) if kind == "het" else "sbatch"
     if command == "sbatch" and dice.random() < 0.06:
         options.append("--array=0-1")
-    if kind == "changed":  # plain Slurm works their tasks out anew at any change, and otherwise
-        options = [option for option in options if "ntasks-per-gpu" not in option]
+    if kind == "changed":
+        # at any change plain Slurm works tasks by GPU out anew, and otherwise; a range of nodes takes what is free then
+        options = [option for option in options if not re.search("ntasks-per-gpu|N1[-,]2", option)]
     if kind == "waits":
         options.append("--wait")
     elif kind == "depends":

@@ -92,6 +92,8 @@ def run(box: Box, case: Case, patience_s: float = _PATIENCE_S) -> Got:
         first = []
     records = _ended(box, [*first, *numbers[:1]], patience_s)
     tasks = done.stdout.split().count("task")
+    # Slurm may keep the waiting tasks of an array in one record, or not
+    records = [job for job in records for _ in re.findall(r"\d+", str(job.get("array_task_string") or "")) or [0]]
     return Got(done.returncode, _plain(done.stderr), tuple(_seen(box, job, tasks) for job in records), tuple(then))
 
 
@@ -240,5 +242,5 @@ def _plain(text: str) -> str:
     return "\n".join(
         line
         for line in lines
-        if not re.search("queued and waiting|has been (allocated|revoked)|Pending job|Nodes", line)
+        if not re.search("queued and waiting|has been (allocated|revoked)|Force Term|Pending job|Nodes", line)
     )
