@@ -799,6 +799,10 @@ local function changes_size(job)
   return sized and not starts
 end
 
+-- Slurm shows a change of a heterogeneous job once for each part, with what was written into it for the part before:
+-- the number of tasks that was said last.
+local said = {}
+
 local function change(job, record, uid, now)
   local known = settings()
   local beat, tag = heartbeat(known, now), tagged(record)
@@ -827,9 +831,11 @@ local function change(job, record, uid, now)
   if owner and tag ~= "" then
     pcall(wake, known, now)
   end
-  local tasks = tonumber(tag:match(";tasks=(%d+)"))
-  if tasks and unset(job.num_tasks) and unset(job.min_nodes) and (record.job_state or 0) % 256 == 0 then
-    edits[#edits + 1] = { "num_tasks", tasks } -- else Slurm would work it out anew, and otherwise
+  local tasks, het = tonumber(tag:match(";tasks=(%d+)")), tonumber(record.het_job_id) or 0
+  local left = het ~= 0 and said.het == het and said.at == now and said.tasks == job.num_tasks
+  if (left or (tasks and unset(job.num_tasks))) and unset(job.min_nodes) and (record.job_state or 0) % 256 == 0 then
+    edits[#edits + 1] = { "num_tasks", tasks or NO_VAL } -- else Slurm would work it out anew, and otherwise
+    said = { het = het, at = now, tasks = tasks }
   end
   if has(tag, "held=1") and changes_size(job) and not says(record.comment, "resized") then
     local comment = job.comment or record.comment or ""

@@ -176,14 +176,14 @@ def test_a_start_that_gives_fewer_tasks_ends_before_its_first_line(box: Box, kno
     """Here an administrator lowers the number in the update that starts the job, as a faulty daemon would."""
     box.beat()
     job = box.sbatch(
-        "-n4", "-N1", "--ntasks-per-node=4", "--gres=gpu:1", "--comment=mine", script="echo first; sleep 5"
+        "-n4", "-N1", "--ntasks-per-node=4", "--gres=gpu:1", "--comment=mine", script="echo begun; sleep 5"
     )
     box.scontrol("update", f"JobId={job}", "NumTasks=2", "NumCPUs=2", "StartTime=now")
     box.wait("it went back", lambda: "lucid:wrong=" in box.jobs()[job]["comment"], 60)
     assert box.jobs()[job]["comment"] == "mine lucid:wrong=2-of-4-tasks"
-    assert "first" not in box.output(job)
+    assert "begun" not in box.output(job)
     knowing.start()
     box.wait("it runs as it was written", lambda: box.state(job) == "COMPLETED", 240)
-    assert "first" in box.output(job)
+    assert "begun" in box.output(job)
     assert "NumTasks=4 " in box.run("scontrol", "show", "job", job).stdout
     assert "its start gave less than the job asks for: 2 of 4 tasks" in knowing.ctl("explain", job)

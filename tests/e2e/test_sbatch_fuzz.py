@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 
 import pytest
 from box import Box
+from own_testbed import own_testbed
 
 from sbatch_fuzz.lines import Case, cases
 from sbatch_fuzz.play import play
-from sbatch_fuzz.site import knowing
+from sbatch_fuzz.site import knowing, make_plain
+from testbed import cli
 
 BROKE = [
     Case("sbatch", ("--gres=gpu:1", "--mem=10T")),
@@ -25,31 +28,59 @@ BROKE = [
     Case("sbatch", ("--gres=gpu:2", "--gpus-per-task=1", "-n2", "-N1", "--job-name=prog"), inner="step"),
     Case("salloc", ("--gres=gpu:3", "--ntasks-per-gpu=2")),
     Case("sbatch", ("--gres=gpu:1", "--begin=now+6", "--job-name=prog")),
+    Case("sbatch", ("-Ga100:2", "-n2", "--job-name=prog"), inner="step"),
+    Case("sbatch", ("--gres=gpu:1", "--job-name=prog", "--dependency=afternotok:FIRST", "--wait"), first="fails"),
+    Case("sbatch", ("--gres=gpu:1", "--job-name=prog", ":", "-n2", "--job-name=prog"), inner="step"),
+    Case(
+        "sbatch",
+        ("-G2 -n4", "--ntasks-per-node=2", "--job-name=prog", ":", "--gpus-per-task=1 -n1", "--job-name=prog"),
+    ),
+    Case("sbatch", ("--gpus=1", "--job-name=prog"), inner="step", first="meets"),
+    Case(
+        "sbatch",
+        ("--gres=gpu:1", "--job-name=prog"),
+        inner="step",
+        first="busy",
+        then=(
+            "alice: scontrol update JobId=JOB MinMemoryNode=2000",
+            "alice: scontrol hold JOB",
+            "root: scontrol release JOB",
+        ),
+    ),
 ]
-"""One of each kind that once differed."""
+"""One of each kind that once differed, and one of each kind of story."""
 
 
-def compare(box: Box, wanted: list[Case]) -> int:
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Box]:
+    """A Slurm without Lucid."""
+    with own_testbed("plain", LUCID_TESTBED_PLUGIN="0") as layout:
+        cli.up(layout, print)
+        make_plain(layout)
+        yield Box(layout.root)
+
+
+def compare(plain: Box, box: Box, wanted: list[Case]) -> int:
     """Hold both sides against each other; returns how many runs were in slots."""
-    with knowing(box) as lucidd:
-        result = play(box, lucidd, wanted, print)
+    with knowing(box):
+        result = play(plain, box, list(enumerate(wanted)), print)
     assert not result.findings, "\n".join(f"{one.short}: {'; '.join(one.words)}" for one in result.findings)
     assert result.refused < 0.6 * len(wanted), "most lines have to run"
     return result.slots
 
 
-def test_lines_that_once_differed(box: Box) -> None:
-    assert compare(box, BROKE) >= 2
+def test_lines_that_once_differed(plain: Box, box: Box) -> None:
+    assert compare(plain, box, BROKE) >= 2
 
 
 @pytest.mark.slow
-def test_a_hundred_lines(box: Box) -> None:
-    assert compare(box, cases(100, int(os.environ.get("LUCID_SEED", "12")))) >= 10
+def test_a_hundred_lines(plain: Box, box: Box) -> None:
+    assert compare(plain, box, cases(100, int(os.environ.get("LUCID_SEED", "12")))) >= 10
 
 
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.skipif("LUCID_NIGHTLY" not in os.environ, reason="make nightly")
 @pytest.mark.timeout(7200)
-def test_a_thousand_lines(box: Box) -> None:
-    assert compare(box, cases(1000, int(time.time()) // 86400)) >= 100
+def test_a_thousand_lines(plain: Box, box: Box) -> None:
+    assert compare(plain, box, cases(1000, int(time.time()) // 86400)) >= 100

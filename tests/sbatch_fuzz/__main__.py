@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,26 +25,27 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--case", type=int, help="only this one of them")
     parser.add_argument("--line", help="only this line, as a finding shows it")
+    parser.add_argument("--plain", action="store_true", help="plain Slurm twice: what differs does so by itself")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    wanted = [parse(asked.line)] if asked.line else cases(asked.cases, asked.seed)
+    wanted = list(enumerate([parse(asked.line)] if asked.line else cases(asked.cases, asked.seed)))
     if asked.case is not None:
-        wanted = [cases(asked.case + 1, asked.seed)[asked.case]]
+        wanted = [(asked.case, cases(asked.case + 1, asked.seed)[asked.case])]
 
     def say(words: str) -> None:
         print(words, file=sys.stderr, flush=True)
 
-    with up(dict(os.environ)) as box, knowing(box) as lucidd:
-        result = play(box, lucidd, wanted, say, not asked.no_shrink)
+    with up(os.environ, plain=asked.plain) as (plain, other), nullcontext() if asked.plain else knowing(other):
+        result = play(plain, other, wanted, say, not asked.no_shrink)
     if asked.json:
         print(json.dumps({**asdict(result), "seed": asked.seed}, indent=1))
     else:
-        _show(result, asked.seed)
+        _show(result, asked.seed, asked.plain)
     return 1 if result.findings else 0
 
 
-def _show(result: Result, seed: int) -> None:
+def _show(result: Result, seed: int, plain: bool) -> None:
     for finding in result.findings:
         print(f"\nseed {seed}, case {finding.number}: {finding.case}\n  shortest: {finding.short}")
         for words in finding.words[:12]:
@@ -54,8 +56,10 @@ def _show(result: Result, seed: int) -> None:
         f"plain Slurm refuses {result.refused}; {result.slots} runs were in slots; "
         f"{plain_s:.1f} and {lucid_s:.1f} s a line"
     )
-    for row, times in sorted(result.rows.items()):
-        print(f"  {row}: met {times} times")
+    for row, times in () if plain else sorted(result.rows.items()):
+        print(f"  {row}: " + (f"met {times} times" if times else "never met"))
+    if plain:
+        print(f"  left out and never differed: {', '.join(k for k, times in result.left_out.items() if not times)}")
 
 
 if __name__ == "__main__":

@@ -9,31 +9,46 @@ from lucid.adapters.slurm.text import hosts
 from sbatch_fuzz.lines import NAME, Case
 from sbatch_fuzz.watch import Got, Run
 
-__all__ = ["ALLOWED", "compared", "differences", "named", "unnamed"]
+__all__ = ["ALLOWED", "LEFT_OUT", "compared", "differences", "left_out", "named", "unnamed"]
 
 ALLOWED: Mapping[str, str] = {
     "immediate": r".*Lucid: jobs that want GPUs queue here, so --immediate.*",
     "profiling-partition": r"not measured: (batch|step) SLURM_JOB_PARTITION=prof; .*",
     "slots-environment": r"(batch|step) (CUDA_MPS_\w+|SLURM_SHARDS_\w+|LUCID_\w+)=.*",
+    "gpu-model": r"(batch|step) SLURM_\w+=(?P<what>[\w/:=]*?)(?P<count>\d+); plain (?P=what)a100:(?P=count)",
+    "gpu-model-misspelled": r"says '.*with and without type identification.*; plain .*not available'",
+    "deadline-judged-late": r"with a deadline: (exit code (0|124) .*; plain 1 |says '\w+: Job is in held state, ).*",
+    "changed-memory": r"memory changed then: (batch|step) SLURM_MEM_PER_NODE=\(unset\); .*",
+    "changed-gpus": r"line \d typed then: 1, .*Lucid: a waiting job's GPUs cannot be changed here\..*",
+    "slots-accounting": r"sacct \S+ (Req|Alloc)TRES has slots in place of GPUs",
 }
 """By the id of a row of docs/differences.md: a pattern for the difference."""
 
-_ITSELF = re.compile(
-    "SLURM_(JOB_ID|JOBID|ARRAY_JOB_ID|STEP_ID|STEPID|JOB_START_TIME|JOB_END_TIME|TASK_PID|SRUN_COMM_PORT|STEP_LAUNCHER_PORT|"
-    "SRUN_COMM_HOST|LAUNCH_NODE_IPADDR|GTIDS|CPU_BIND\\w*|TOPOLOGY_ADDR|NODELIST|JOB_NODELIST|STEP_NODELIST|NODE_ALIASES|"
-    "SUBMIT_HOST|JOB_SLUID|NODEID|JOB_GPUS|STEP_GPUS|WORKING_CLUSTER|UMASK)|SLURMD_NODENAME|TMPDIR|PWD|OLDPWD|_|SHLVL|"
-    "HOSTNAME|CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK"
-)
-"""Variables that differ between two runs of one line on plain Slurm: numbers, times, the node, the port, which GPU.
-How many GPUs a job sees is compared apart."""
+_COUNTED = (
+    "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+)  # fmt: skip
+"""Which GPUs a job has is its own affair, how many is compared."""
+LEFT_OUT = (
+    *_COUNTED,
+    "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID", "SLURM_HET_JOB_ID", "SLURM_STEP_ID", "SLURM_STEPID",
+    "SLURM_JOB_SLUID", "SLURM_JOB_DEPENDENCY", "SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME", "SLURM_TASK_PID",
+    "SLURM_SRUN_COMM_PORT", "SLURM_STEP_LAUNCHER_PORT", "SLURM_TOPOLOGY_ADDR", "SLURM_NODELIST",
+    "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURMD_NODENAME", "HOSTNAME",
+)  # fmt: skip
+"""Variables that differ between two runs of one line on plain Slurm: that they are there is compared. A part of a
+heterogeneous job has each of them once more, with _HET_GROUP_ and its number at the end."""
+_ELAPSED_S = 20
+"""Two runs of one line take as long as each other, but for a busy machine."""
 
 
 def strays(case: Case, got: Got) -> list[str]:
-    """Nodes that a job had against its user's list."""
+    """Nodes that a job had against its user's list; the job before it has none."""
     found = []
-    for word in case.words:
+    own = got.runs[1:] if case.first in ("ends", "fails", "meets") else got.runs
+    for word in {word[:2]: word for word in case.words}.values():  # of two the last counts
         named = set(hosts(word[2:])) if word[:2] in ("-w", "-x") else set()
-        for run in got.runs:
+        for run in own:
             had = set(hosts(run.hosts))
             if had and named and (named & had if word[:2] == "-x" else not named <= had):
                 found.append(f"ran on {run.hosts}, against {word}")
@@ -47,13 +62,18 @@ def differences(plain: Got, lucid: Got, measured: bool = True) -> list[str]:
         return [
             f"exit code {lucid.code} ({lucid.said or 'nothing said'}); plain {plain.code} ({plain.said or 'nothing'})"
         ]
-    if plain.code and plain.said != lucid.said:
-        return [f"says {lucid.said!r}; plain {plain.said!r}"]
+    found = [f"says {lucid.said!r}; plain {plain.said!r}"] if plain.said != lucid.said else []
+    if plain.code and found:
+        return found
+    for at, (before, after) in enumerate(zip(plain.then, lucid.then, strict=False)):
+        if before != after:
+            found.append(f"line {at + 1} typed then: {after[0]}, {after[1]!r}; plain {before[0]}, {before[1]!r}")
+    if found:
+        return found  # the rest follows from that
     if len(plain.runs) != len(lucid.runs):
         return [f"{len(lucid.runs)} runs; plain {len(plain.runs)}"]
-    found: list[str] = []
-    for before, after in zip(plain.runs, lucid.runs, strict=True):
-        found += _of_run(before, after)
+    for one, other in zip(plain.runs, lucid.runs, strict=True):
+        found += _of_run(one, other)
     return [f"not measured: {words}" if not measured and "_JOB_PARTITION" in words else words for words in found]
 
 
@@ -62,7 +82,14 @@ def compared(case: Case, plain: Got, lucid: Got) -> list[str]:
     partition."""
     bound = any(word[:2] in ("-w", "-x") for word in case.words)
     measured = bound or f"--job-name={NAME}" in case.words
-    return differences(plain, lucid, measured) + strays(case, lucid)
+    found = differences(plain, lucid, measured)
+    if any("--deadline" in word for word in case.words):
+        found = [f"with a deadline: {words}" if words.startswith(("exit", "says")) else words for words in found]
+    if any("MinMemory" in line for line in case.then):
+        found = [f"memory changed then: {words}" if "_MEM_PER_NODE" in words else words for words in found]
+    if case.command == "srun" and ":" in case.words:  # its parts are started at once, with each other's variables
+        found = [words for words in found if not words.startswith("step ")]
+    return found + ([] if ":" in case.words else strays(case, lucid))
 
 
 def _of_run(before: Run, after: Run) -> Iterable[str]:
@@ -73,8 +100,26 @@ def _of_run(before: Run, after: Run) -> Iterable[str]:
         return  # what else differs follows from that
     for part, a, b in (("batch", before.batch, after.batch), ("step", before.step, after.step)):
         for name in sorted(a.keys() | b.keys()):
-            if a.get(name) != b.get(name) and not _ITSELF.fullmatch(name):
+            if a.get(name) != b.get(name) and not (name in a and name in b and left_out(name)):
                 yield f"{part} {name}={b.get(name, '(unset)')}; plain {a.get(name, '(unset)')}"
+        for name in _COUNTED:
+            counts = [len(one[name].split(",")) if name in one else None for one in (b, a)]
+            if counts[0] != counts[1]:
+                yield f"{part} {name} names {counts[0]}; plain {counts[1]}"
+    for name in sorted(before.sacct.keys() | after.sacct.keys()):
+        was, is_ = before.sacct.get(name, "(nothing)"), after.sacct.get(name, "(nothing)")
+        if name.endswith("ElapsedRaw") and was.isdigit() and is_.isdigit():
+            was = is_ if abs(int(was) - int(is_)) <= _ELAPSED_S else was
+        if was != is_ and "shard" in is_ and sorted(is_.replace("shard", "gpu").split(",")) == sorted(was.split(",")):
+            yield f"sacct {name} has slots in place of GPUs"
+        elif was != is_:
+            yield f"sacct {name} {is_}; plain {was}"
+
+
+def left_out(name: str) -> str | None:
+    """A variable as LEFT_OUT has it."""
+    name = re.sub(r"_(HET|PACK)_GROUP_\d+$", "", name)
+    return name if name in LEFT_OUT else None
 
 
 def named(words: Iterable[str]) -> dict[str, str]:

@@ -1,9 +1,12 @@
-"""Command lines drawn by a seed, over what people type: sbatch, salloc and srun, and what none of them can have."""
+"""Command lines drawn by a seed, over what people type: sbatch, salloc and srun, what none of them can have, and what
+is typed while a job waits."""
 
 from __future__ import annotations
 
 import random
+import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 __all__ = ["NAME", "Case", "cases", "parse"]
@@ -38,17 +41,42 @@ _NEVER = (
     "--deadline=now+1minute -t60", "-t-5x", "-nx", "--gres=gpu:-1", "--mem-per-gpu=500G", "--cpus-per-gpu=40",
 )  # fmt: skip
 _INNER = ("none", "none", "step", "step", "one", "fails")
+_DEPENDENCIES = ("afterok:FIRST", "afterany:FIRST", "afternotok:FIRST", "after:FIRST", "singleton")
+_CHANGES = (
+    "scontrol update JobId=JOB TimeLimit=3", "scontrol update JobId=JOB TimeLimit=+5", "scontrol hold JOB",
+    "scontrol update JobId=JOB NumNodes=1",
+    "scontrol update JobId=JOB NumNodes=2", "scontrol update JobId=JOB ReqNodeList=n2",
+    "scontrol update JobId=JOB ReqNodeList=n3", "scontrol update JobId=JOB ExcNodeList=n1",
+    "scontrol update JobId=JOB TresPerNode=gres/gpu:2", "scontrol update JobId=JOB TresPerNode=gpu:1",
+    "scontrol update JobId=JOB TresPerJob=gres/gpu:2", "scontrol update JobId=JOB Gres=gpu:3",
+    "scontrol update JobId=JOB NumTasks=2", "scontrol update JobId=JOB NumCPUs=3",
+    "scontrol update JobId=JOB MinMemoryNode=2000", "scontrol update JobId=JOB MinMemoryNode=900000",
+    "scontrol update JobId=JOB MinCPUsNode=3", "scontrol update JobId=JOB Partition=vc-b",
+    "scontrol update JobId=JOB Partition=vc-a,vc-b", "scontrol update JobId=JOB Partition=nosuch",
+    "scontrol update JobId=JOB Dependency=afterany:FIRST", "scontrol update JobId=JOB Dependency=afternotok:FIRST",
+    "scontrol update JobId=JOB Features=ib", "scontrol update JobId=JOB Features=nosuch",
+    "scontrol update JobId=JOB Nice=50", "scontrol update JobId=JOB Nice=-50", "scontrol update JobId=JOB Priority=7",
+    "scontrol update JobId=JOB StartTime=now", "scontrol update JobId=JOB StartTime=now+4",
+    "scontrol update JobId=JOB Comment=mine", "scontrol update JobId=JOB OverSubscribe=no",
+    "scontrol update JobId=JOB Requeue=0", "scontrol update JobId=JOB QOS=four-gpus",
+    "scontrol update JobId=JOB Account=capped", "scontrol update JobId=JOB Licenses=matlab:1",
+    "scontrol release JOB", "scontrol requeue JOB", "scontrol suspend JOB", "scontrol top JOB", "scancel JOB",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Case:
     """One line. ``options``: each with what belongs to it, so that any may be left out. ``how``: they stand on the
-    line, in the script or in variables. ``inner``: what the script does beside looking around."""
+    line, in the script or in variables. ``inner``: what the script does beside looking around. ``first``: a job that
+    came before, FIRST in an option: "ends" or "fails" after a while, "meets" this one, or is "busy" with all GPUs
+    until all of ``then`` is typed: lines such as ``alice: scontrol hold JOB``."""
 
     command: str
     options: tuple[str, ...]
     how: str = "line"
     inner: str = "none"
+    first: str = "nothing"
+    then: tuple[str, ...] = ()
 
     @property
     def words(self) -> list[str]:
@@ -56,19 +84,24 @@ class Case:
         return [word for option in self.options for word in option.split()]
 
     def __str__(self) -> str:
-        return shlex.join([self.command, *self.words]) + f"  # {self.how}, {self.inner}"
+        line = shlex.join([self.command, *self.words])
+        return "; ".join([f"{line}  # {self.how}, {self.inner}, {self.first}", *self.then])
 
-    def without(self, at: int) -> Case:
-        """The same without one option."""
-        return replace(self, options=self.options[:at] + self.options[at + 1 :])
+    def shorter(self) -> Iterator[Case]:
+        """The same without one option, or without one of the lines typed then."""
+        for at in range(len(self.options)):
+            yield replace(self, options=self.options[:at] + self.options[at + 1 :])
+        for at in range(len(self.then)):
+            yield replace(self, then=self.then[:at] + self.then[at + 1 :])
 
 
-def parse(line: str) -> Case:
+def parse(text: str) -> Case:
     """The inverse of ``str``."""
-    text, _, rest = line.partition("  # ")
-    command, *options = shlex.split(text)
-    how, _, inner = rest.partition(", ")
-    return Case(command, tuple(options), how or "line", inner or "none")
+    line, *then = text.split("; ")
+    line, _, rest = line.partition("  # ")
+    command, *options = shlex.split(line)
+    how, inner, first = rest.split(", ") if rest else ("line", "none", "nothing")
+    return Case(command, tuple(options), how, inner, first, tuple(then))
 
 
 def cases(count: int, seed: int) -> list[Case]:
@@ -78,15 +111,42 @@ def cases(count: int, seed: int) -> list[Case]:
 
 
 def _case(dice: random.Random) -> Case:
-    options = [dice.choice(_GPUS).format(n=dice.choice([1, 1, 1, 2, 2, 3, 4]))]
-    options += dice.sample(_SIZES, dice.choice([0, 0, 1, 1, 1, 2, 2, 3]))
-    options += dice.sample(_REST, dice.choice([0, 0, 1, 1, 2, 3]))
-    if dice.random() < 0.2:
-        options.append(dice.choice(_NEVER))
-    command = dice.choice(["sbatch"] * 8 + ["srun", "salloc"])
-    options.append(f"--job-name={NAME if dice.random() < 0.8 else 'new'}")
+    kind = dice.choices(["alone", "waits", "het", "depends", "meets", "changed"], [60, 4, 4, 8, 6, 18])[0]
+    options = _options(dice, kind == "alone")
+    name = options[-1]
+    if kind == "alone":
+        command = dice.choice(["sbatch"] * 8 + ["srun", "salloc"])
+    else:
+        command = dice.choice(["sbatch", "sbatch", "srun", "salloc"]) if kind == "het" else "sbatch"
     if command == "sbatch" and dice.random() < 0.06:
         options.append("--array=0-1")
-    how = dice.choice(["line", "line", "line", "script", "variables"]) if command == "sbatch" else "line"
+    if kind == "changed":
+        # at any change plain Slurm works tasks by GPU out anew, and otherwise; a range of nodes takes what is free then
+        options = [option for option in options if not re.search("ntasks-per-gpu|N1[-,]2", option)]
+    if kind == "waits":
+        options.append("--wait")
+    elif kind == "depends":
+        options.append(f"--dependency={dice.choice(_DEPENDENCIES)}")
     dice.shuffle(options)
-    return Case(command, tuple(options), how, dice.choice(_INNER) if command == "sbatch" else "none")
+    if kind == "het":
+        options += [":", *_options(dice, False)[:-1], name]  # of two names either may win, on plain Slurm as well
+    how = dice.choice(["line", "line", "line", "script", "variables"]) if command == "sbatch" else "line"
+    inner = dice.choice(_INNER if command == "sbatch" else _INNER[:4] if command == "salloc" else _INNER[:1])
+    first = {"depends": dice.choice(["ends", "fails"]), "meets": "meets", "changed": "busy"}.get(kind, "nothing")
+    then = []
+    for change in dice.sample(_CHANGES, dice.choice([1, 1, 2])) if kind == "changed" else ():
+        who = dice.choice(["alice", "alice", "root"])
+        then.append(f"{who}: {change}")
+        if change == "scontrol hold JOB":
+            then.append(f"{dice.choice(['alice', 'root'])}: scontrol release JOB")
+    return Case(command, tuple(options), "line" if kind == "het" else how, inner, first, tuple(then))
+
+
+def _options(dice: random.Random, any_at_all: bool) -> list[str]:
+    """What is asked for: GPUs, and more of it where the job is ``alone``."""
+    options = [dice.choice(_GPUS).format(n=dice.choice([1, 1, 1, 2, 2, 3, 4]))]
+    options += dice.sample(_SIZES, dice.choice([0, 0, 1, 1, 1, 2, 2, 3] if any_at_all else [0, 0, 1]))
+    options += dice.sample(_REST, dice.choice([0, 0, 1, 1, 2, 3] if any_at_all else [0, 0, 1]))
+    if any_at_all and dice.random() < 0.07:
+        options.append(dice.choice(_NEVER))
+    return [*options, f"--job-name={NAME if dice.random() < 0.85 else 'new'}"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from box import Box
-from daemon_box import Lucidd
 
-from sbatch_fuzz.compare import compared, named, unnamed
+from sbatch_fuzz.compare import ALLOWED, LEFT_OUT, compared, left_out, named, unnamed
 from sbatch_fuzz.lines import Case
-from sbatch_fuzz.watch import Got, run
+from sbatch_fuzz.watch import Got, accounted, run
 
 __all__ = ["Finding", "Result", "play", "shortest"]
 
@@ -31,70 +31,67 @@ class Finding:
 @dataclass(frozen=True)
 class Result:
     """``refused``, ``slots``: lines that plain Slurm refused, runs that were in slots. ``rows``: how often each row
-    of docs/differences.md was met."""
+    of docs/differences.md was met. ``left_out``: how often each variable that is left out differed."""
 
     cases: int
     refused: int
     slots: int
     findings: tuple[Finding, ...]
     rows: dict[str, int]
+    left_out: dict[str, int]
     took_s: tuple[float, float]
 
 
 def shortest(case: Case, differs: Differs) -> tuple[Case, tuple[str, ...]]:
-    """Leave options out as long as something differs."""
+    """Leave out what can be left out as long as something differs."""
     words, changed = tuple(differs(case)), True
     while changed:
         changed = False
-        for at in range(len(case.options)):
-            fewer = case.without(at)
+        for fewer in case.shorter():
             if found := tuple(differs(fewer)):
                 case, words, changed = fewer, found, True
                 break
     return case, words
 
 
-def play(box: Box, lucidd: Lucidd, wanted: Sequence[Case], say: Callable[[str], None], shrink: bool = True) -> Result:
-    """All lines on plain Slurm first, then under Lucid; each alone on an idle testbed."""
-    began_s = time.monotonic()
+def play(
+    plain: Box, lucid: Box, wanted: Sequence[tuple[int, Case]], say: Callable[[str], None], shrink: bool = True
+) -> Result:
+    """All lines, each by its number, on both testbeds at once; each line alone on an idle testbed."""
 
-    def side(name: str) -> list[Got]:
-        found = []
-        for at, case in enumerate(wanted):
+    def side(name: str, box: Box, lines: Sequence[Case]) -> tuple[list[Got], float]:
+        began_s, found = time.monotonic(), []
+        for at, case in enumerate(lines):
             found.append(run(box, case))
             if at % 20 == 19:
-                say(f"{name}: {at + 1} of {len(wanted)} lines")
-        return found
+                say(f"{name}: {at + 1} of {len(lines)} lines")
+        return accounted(box, found), time.monotonic() - began_s
 
-    box.stop_beating()
-    plain = side("plain Slurm")
-    half_s = time.monotonic()
-    lucidd.start()
-    lucid = side("Lucid")
-    took_s = half_s - began_s, time.monotonic() - half_s
-    rows: dict[str, int] = {}
-    odd: list[tuple[int, Case, list[str]]] = []
-    for at, (case, before, after) in enumerate(zip(wanted, plain, lucid, strict=True)):
+    def both(lines: Sequence[Case]) -> tuple[tuple[list[Got], float], tuple[list[Got], float]]:
+        with ThreadPoolExecutor(2) as pool:
+            one, other = pool.submit(side, "plain Slurm", plain, lines), pool.submit(side, "Lucid", lucid, lines)
+            return one.result(), other.result()
+
+    def again(case: Case) -> list[str]:
+        (before, _), (after, _) = both([case])
+        return unnamed(compared(case, before[0], after[0]))
+
+    (befores, plain_s), (afters, lucid_s) = both([case for _, case in wanted])
+    rows, unlike = dict.fromkeys(ALLOWED, 0), dict.fromkeys(LEFT_OUT, 0)
+    findings = []
+    for (number, case), before, after in zip(wanted, befores, afters, strict=True):
         words = compared(case, before, after)
         for row in named(words).values():
-            rows[row] = rows.get(row, 0) + 1
+            rows[row] += 1
+        for one, other in zip(before.runs, after.runs, strict=False):
+            for a, b in ((one.batch, other.batch), (one.step, other.step)):
+                for name in a.keys() & b.keys():
+                    if a[name] != b[name] and (known := left_out(name)):
+                        unlike[known] += 1
         if left := unnamed(words):
-            odd.append((at, case, left))
-    findings = []
-    for at, case, words in odd:
-        say(f"line {at} differs: {case}: {words[0]}")
-        if shrink:
-            short, less = shortest(case, lambda one: _again(box, lucidd, one))
-            findings.append(Finding(at, case, short, less or tuple(words)))
-        else:
-            findings.append(Finding(at, case, case, tuple(words)))
-    slots = sum(one.slots for got in lucid for one in got.runs)
-    return Result(len(wanted), sum(got.code != 0 for got in plain), slots, tuple(findings), rows, took_s)
-
-
-def _again(box: Box, lucidd: Lucidd, case: Case) -> list[str]:
-    lucidd.kill()
-    box.stop_beating()
-    plain = run(box, case)
-    lucidd.start()
-    return unnamed(compared(case, plain, run(box, case)))
+            say(f"line {number} differs: {case}: {left[0]}")
+            short, less = shortest(case, again) if shrink else (case, ())
+            findings.append(Finding(number, case, short, less or tuple(left)))
+    slots = sum(one.slots for got in afters for one in got.runs)
+    refused = sum(got.code != 0 for got in befores)
+    return Result(len(wanted), refused, slots, tuple(findings), rows, unlike, (plain_s, lucid_s))

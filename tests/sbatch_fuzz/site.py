@@ -1,61 +1,75 @@
-"""A testbed of its own for this, and a lucidd that has measured alice's program."""
+"""Two testbeds of its own for this: a Slurm as it is without Lucid, and one with a lucidd that has measured alice's
+program."""
 
 from __future__ import annotations
 
+import json
+import re
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from box import Box
-from daemon_box import LIGHT, Lucidd
+from daemon_box import Lucidd, has_measured
 
-from lucid.adapters.store.port import ProfileRow
-from lucid.adapters.store.sqlite import SqliteStore
 from sbatch_fuzz.lines import NAME
-from testbed import cli, tree
-from testbed.settings import layout_from
+from testbed import cli, daemons, host, tree
+from testbed.settings import Layout, layout_from
 
-__all__ = ["knowing", "up"]
+__all__ = ["knowing", "make_plain", "up"]
 
 
 @contextmanager
 def knowing(box: Box) -> Iterator[Lucidd]:
-    """A lucidd, not started yet, that has measured Alice's program on each number of GPUs."""
+    """A lucidd that has measured Alice's program on each number of GPUs."""
     with tempfile.TemporaryDirectory() as folder:
-        state = Path(folder) / "state"
-        daemon = Lucidd(box, state, t_prof_s=6.0)
-        store = SqliteStore(state / "lucid.db")
-        lease = store.take_lease("test", time.time(), 1.0)
-        assert lease is not None
-        for gpus in range(1, 9):
-            row = ProfileRow(f"{gpus}0000000", "alice", NAME, gpus, LIGHT, time.time())
-            assert store.put_profile(row, f"before {gpus}", lease.token)
-        store.drop_lease(lease.token)
-        store.close()
         Path(folder).chmod(0o755)
+        daemon = Lucidd(box, Path(folder) / "state", t_prof_s=6.0)
+        has_measured(daemon, NAME)
         try:
+            daemon.start()
             yield daemon
         finally:
             daemon.close()
 
 
+def make_plain(layout: Layout) -> None:
+    """Of a testbed without the plugin: its GPUs are of a model and have no slots, as where nobody heard of Lucid."""
+    etc = layout.root / "etc/slurm"
+    nodes = (etc / "lucid.slurm.conf").read_text().replace("GresTypes=gpu,shard", "GresTypes=gpu")
+    nodes = re.sub(r"Gres=\S+", lambda gres: f"Gres=gpu:a100:{gres[0].count('gpu:')}", nodes)
+    (etc / "lucid.slurm.conf").write_text(nodes)
+    gpus = [line for line in (etc / "gres.conf").read_text().splitlines() if "Name=shard" not in line]
+    (etc / "gres.conf").write_text(re.sub(r"Type=g\d+", "Type=a100", "\n".join(gpus)) + "\n")
+    host.stop(layout.root)
+    daemons.start_missing(layout, json.loads((layout.home / "testbed.json").read_text())["port"])
+    box, count = Box(layout.root), len(layout.hosts)
+    box.wait("every node", lambda: box.run("sinfo", "-h", "-N", "-t", "idle").stdout.count("\n") >= count)
+
+
 @contextmanager
-def up(environ: dict[str, str]) -> Iterator[Box]:
-    """A testbed, made and taken down again.
+def up(environ: Mapping[str, str], *, plain: bool = False) -> Iterator[tuple[Box, Box]]:
+    """Both, made and taken down again. ``plain``: the second has no Lucid, either.
 
     Raises:
         SystemExit: this machine can have none.
     """
-    layout = layout_from({"LUCID_TESTBED_NAME": "sbatch-fuzz", **environ})
-    if reason := cli.unfit(layout):
-        raise SystemExit(f"no testbed: {reason}")
-    with tree.locked(layout.cache / f"{layout.name}.session.lock"):
-        tree.build(layout, print)
-        cli.down(layout)
-        try:
-            cli.up(layout, print)
-            yield Box(layout.root)
-        finally:
+    name = environ.get("LUCID_TESTBED_NAME", "sbatch-fuzz")
+    wanted = [(f"{name}-plain", True), (name, plain)]
+    with ExitStack() as stack:
+        boxes = []
+        for each, bare in wanted:
+            given = {**environ, "LUCID_TESTBED_NAME": each, **({"LUCID_TESTBED_PLUGIN": "0"} if bare else {})}
+            layout = layout_from(given)
+            if reason := cli.unfit(layout):
+                raise SystemExit(f"no testbed: {reason}")
+            stack.enter_context(tree.locked(layout.cache / f"{layout.name}.session.lock"))
+            tree.build(layout, print)
             cli.down(layout)
+            stack.callback(cli.down, layout)
+            cli.up(layout, print)
+            if bare:
+                make_plain(layout)
+            boxes.append(Box(layout.root))
+        yield boxes[0], boxes[1]

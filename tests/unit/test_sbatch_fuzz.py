@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sbatch_fuzz.compare import ALLOWED, compared, differences, named, unnamed
+from sbatch_fuzz.compare import ALLOWED, LEFT_OUT, compared, differences, named, unnamed
 from sbatch_fuzz.lines import Case, cases, parse
 from sbatch_fuzz.play import shortest
 from sbatch_fuzz.watch import Got, Run
@@ -19,13 +20,16 @@ def test_the_same_seed_draws_the_same_lines_and_a_line_reads_back() -> None:
     drawn = cases(300, 7)
     assert drawn[:50] == cases(50, 7) != cases(50, 8)
     assert {case.command for case in drawn} == {"sbatch", "srun", "salloc"}
+    assert {case.first for case in drawn} == {"nothing", "ends", "fails", "meets", "busy"}
     for case in drawn:
         again = parse(str(case))
-        assert (again.words, again.how, again.inner) == (case.words, case.how, case.inner)
+        assert (again.words, replace(again, options=case.options)) == (case.words, case)
 
 
-def test_every_allowance_has_its_row() -> None:
-    rows = set(re.findall(r"^\| `([a-z-]+)` \|", PAGE.read_text(), re.MULTILINE))
+def test_every_allowance_and_every_variable_that_is_left_out_stands_on_the_page() -> None:
+    rows, table = set(re.findall(r"^\| `([a-z-]+)` \|", PAGE.read_text(), re.MULTILINE)), PAGE.read_text()
+    table = table[table.index("| variables |") : table.index("## What is shown")]
+    assert set(re.findall("`([A-Z_]+)`", table)) == set(LEFT_OUT)
     assert rows - {"array-size"} == set(ALLOWED), "array-size: no line of the machine has as many tasks"
 
 
@@ -44,6 +48,17 @@ def test_every_allowance_has_its_row() -> None:
             Got(0, "", (Run("COMPLETED", 0, batch={"SLURM_JOB_ID": "4"}),)),
             "batch A=(unset); plain 1",
         ),
+        (
+            Got(0, "", (Run("COMPLETED", 0, batch={"SLURM_JOB_GPUS": "0,1"}),)),
+            Got(0, "", (Run("COMPLETED", 0, batch={"SLURM_JOB_GPUS": "2"}),)),
+            "batch SLURM_JOB_GPUS names 1; plain 2",
+        ),
+        (Got(0, "", then=((0, ""),)), Got(0, "", then=((1, "no"),)), "line 1 typed then: 1, 'no'"),
+        (
+            Got(0, "", (Run("COMPLETED", 0, sacct={"job AllocTRES": "cpu=1,gres/gpu=1"}),)),
+            Got(0, "", (Run("COMPLETED", 0, sacct={"job AllocTRES": "cpu=1,gres/shard=2"}),)),
+            "sacct job AllocTRES cpu=1,gres/shard=2",
+        ),
     ],
 )
 def test_what_differs_is_told(plain: Got, lucid: Got, first: str) -> None:
@@ -53,9 +68,25 @@ def test_what_differs_is_told(plain: Got, lucid: Got, first: str) -> None:
     assert unnamed([words]) == [words]
 
 
-def test_what_the_page_names_is_left_out() -> None:
-    words = "batch LUCID_GPUS_PER_TASK=1; plain (unset)"
-    assert (named([words]), unnamed([words])) == ({words: "slots-environment"}, [])
+@pytest.mark.parametrize(
+    ("words", "row"),
+    [
+        ("batch LUCID_GPUS_PER_TASK=1; plain (unset)", "slots-environment"),
+        ("step SLURM_GPUS=2; plain a100:2", "gpu-model"),
+        ("step SLURM_GPUS=1; plain a100:2", None),
+        ("step SLURM_GPUS=2; plain 2", None),
+    ],
+)
+def test_what_the_page_names_is_left_out(words: str, row: str | None) -> None:
+    assert (named([words]), unnamed([words])) == (({words: row}, []) if row else ({}, [words]))
+
+
+def test_slots_in_the_accounts_are_told_apart_from_less() -> None:
+    plain, lucid = (
+        Got(0, "", (Run("COMPLETED", 0, sacct={"0 AllocTRES": tres}),))
+        for tres in ("gres/gpu=2,mem=1G", "mem=1G,gres/shard=2")
+    )
+    assert unnamed(differences(plain, lucid)) == []
 
 
 def test_a_line_is_shrunk_to_what_differs() -> None:
