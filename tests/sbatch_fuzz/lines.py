@@ -121,7 +121,7 @@ def _case(dice: random.Random) -> Case:
     if command == "sbatch" and dice.random() < 0.06:
         options.append("--array=0-1")
     if kind == "changed":
-        # at any change plain Slurm works tasks by GPU out anew, and otherwise; a range of nodes takes what is free then
+        # plain Slurm works tasks by GPU out anew then, and otherwise; a range of nodes takes what is just free
         options = [option for option in options if not re.search("ntasks-per-gpu|N1[-,]2", option)]
     if kind == "waits":
         options.append("--wait")
