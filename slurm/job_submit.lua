@@ -414,8 +414,8 @@ local function queues_in(record, tag, beat)
   return names
 end
 
--- What the job has of tasks, nodes, CPUs and GPUs on plain Slurm at the least, for the task prolog: it sends a start
--- that gives less back. Empty where nothing can be told here.
+-- What the job has of nodes, tasks, CPUs and GPUs on plain Slurm at the least, as far as can be told here. `here`: GPUs
+-- on each node. The task prolog sends a start that gives less back.
 local function least(job, request)
   local nodes, tasks = job.min_nodes, job.num_tasks
   nodes = not unset(nodes) and nodes > 0 and nodes or 1
@@ -507,6 +507,10 @@ local function tag_of(job, request, known, name, entry, begin)
   return "lucid:" .. table.concat(tag, ";")
 end
 
+local function with_words(comment, words)
+  return comment:find("%S") and comment .. " " .. words or words
+end
+
 -- A comment without the words by which a hold is known, and with them.
 local function without_held(comment)
   local left = (" " .. comment .. " "):gsub("[%s,;]lucid:held([%s,;])", "%1"):gsub("[%s,;]lucid:admin([%s,;])", "%1")
@@ -514,8 +518,7 @@ local function without_held(comment)
 end
 
 local function with_held(comment, by_admin)
-  local rest, words = without_held(comment), by_admin and "lucid:held lucid:admin" or "lucid:held"
-  return rest == "" and words or rest .. " " .. words
+  return with_words(without_held(comment), by_admin and "lucid:held lucid:admin" or "lucid:held")
 end
 
 -- A comment without cli_filter.lua's word on a deadline.
@@ -837,9 +840,13 @@ local function change(job, record, uid, now)
     edits[#edits + 1] = { "num_tasks", tasks or NO_VAL } -- else Slurm would work it out anew, and otherwise
     said = { het = het, at = now, tasks = tasks }
   end
-  if has(tag, "held=1") and changes_size(job) and not says(record.comment, "resized") then
-    local comment = job.comment or record.comment or ""
-    edits[#edits + 1] = { "comment", (comment == "" and "" or comment .. " ") .. "lucid:resized" } -- for the task prolog
+  local comment = job.comment or record.comment or ""
+  for _, edit in ipairs(edits) do
+    comment = edit[1] == "comment" and edit[2] or comment -- a hold's words stay
+  end
+  local resized = changes_size(job) or says(record.comment, "resized")
+  if has(tag, "held=1") and resized and not says(comment, "resized") then
+    edits[#edits + 1] = { "comment", with_words(comment, "lucid:resized") } -- for the task prolog
   end
   return edits
 end

@@ -114,7 +114,7 @@ def test_tasks_by_gpu_keep_their_number_while_they_queue(box: Box, options: str)
 
 def test_tasks_by_gpu_that_nobody_can_count_before_they_start_are_slurms(box: Box) -> None:
     policy(box, "behind")
-    assert "tasks=" not in box.tag(box.sbatch(*["-N1-2", "--gpus-per-node=2", "--ntasks-per-gpu=2"]))
+    assert "tasks=" not in box.tag(box.sbatch("-N1-2", "--gpus-per-node=2", "--ntasks-per-gpu=2"))
     assert box.tag(box.sbatch("--gpus=2", "--ntasks-per-gpu=2", user="root")) == "lucid:vc=vc-a;skip=tasks"
 
 
@@ -224,6 +224,17 @@ def test_a_change_of_size_is_noted_for_the_task_prolog(box: Box) -> None:
     for _ in range(2):
         box.run("scontrol", "update", f"JobId={job}", "NumTasks=1", user="alice")
         assert box.job(job)["comment"] == "mine lucid:resized"
+    box.run("scontrol", "update", f"JobId={job}", "Comment=other", user="alice")
+    assert box.job(job)["comment"] == "other lucid:resized"
+
+
+def test_a_change_of_size_takes_no_hold_away(box: Box) -> None:
+    policy(box, "behind")
+    job = box.sbatch(GPU, "-n2")
+    box.run("scontrol", "hold", job)
+    box.run("scontrol", "update", f"JobId={job}", "NumTasks=1", "Comment=other", user="alice")
+    assert box.job(job)["comment"] == "other lucid:held lucid:admin lucid:resized"
+    assert "administrator" in refused(box, "scontrol", "release", job)
 
 
 def test_a_release_gives_back_to_lucid_what_its_user_held(box: Box) -> None:
