@@ -107,17 +107,16 @@ def _start_times(times: StartTimes) -> Iterator[Finding]:
 
 
 def _let_go(actions: Sequence[ActionRow], now_s: float) -> Iterator[Finding]:
-    """Jobs that Slurm did not start as Lucid asked, by Slurm's words."""
+    """Jobs that a start gave less than they ask for, or that Slurm did not start as Lucid asked, by its words."""
     causes: Counter[str] = Counter()
     last: dict[str, str] = {}
-    for row in actions:
-        if row.verb == LET_GO and GIVEN_UP in row.detail and now_s - row.at_s < _DAY_S:
+    recent = [row for row in actions if row.verb == LET_GO and now_s - row.at_s < _DAY_S]
+    for row in recent:
+        if GIVEN_UP in row.detail:
             cause = re.sub(r"[0-9]+", "N", row.detail.rpartition("(")[2].rstrip(")"))
             causes[cause] += 1
             last[cause] = row.job_id
-    less = [
-        row.job_id for row in actions if row.verb == LET_GO and GAVE_LESS in row.detail and now_s - row.at_s < _DAY_S
-    ]
+    less = [row.job_id for row in recent if GAVE_LESS in row.detail]
     if less:
         yield warn(
             f"{len(less)} start{'s' * (len(less) > 1)} of the last day gave less than the job asks for; the task "

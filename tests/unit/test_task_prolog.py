@@ -168,10 +168,11 @@ def test_a_start_that_gives_less_goes_back_before_its_first_line(tmp_path: Path)
         "1-of-2-nodes": "nodes=2,tasks=4,cpus=8,gpus=2,here=2",
         "8-of-9-CPUs": "nodes=1,tasks=4,cpus=9,gpus=2,here=2",
         "2-of-3-GPUs": "nodes=1,tasks=4,cpus=8,gpus=3,here=0",
+        "99999-of-100000-tasks": "nodes=1,tasks=100000,cpus=8,gpus=2,here=2",
     }
     for wrong, least in cases.items():
         (tmp_path / "told").unlink(missing_ok=True)
-        code, told, printed = sent_back(tmp_path, least)
+        code, told, printed = sent_back(tmp_path, least, SLURM_NTASKS="99999" if "99999" in wrong else "4")
         assert (code, told) == (1, f"update JobId=7 Comment=mine lucid:wrong={wrong}\nrequeue 7\n")
         assert f"print Lucid: this start gives {wrong}" in printed
 

@@ -199,12 +199,14 @@ def parse_mark(admin_comment: str) -> Mapping[str, str] | None:
 
 def says(comment: str, word: str) -> bool:
     """Does a job's comment have ``lucid:WORD`` as a word of its own? As slurm/job_submit.lua reads it."""
-    return MARK in comment and re.search(rf"(?:^|[\s,;])lucid:{re.escape(word)}(?:[\s,;]|$)", comment) is not None
+    return _word(comment, re.escape(word)) is not None
 
 
 def wrong_start(comment: str) -> str:
     """What slurm/task_prolog wrote into a job's comment that it sent back: ``2 of 4 tasks``; empty if it did not."""
-    found = MARK in comment and re.search(
-        r"(?:^|[\s,;])lucid:wrong=(\d{1,9})-of-(\d{1,9})-([A-Za-z]{1,5})(?:[\s,;]|$)", comment
-    )
+    found = _word(comment, r"wrong=(\d{1,9})-of-(\d{1,9})-([A-Za-z]{1,5})")
     return "{} of {} {}".format(*found.groups()) if found else ""
+
+
+def _word(comment: str, pattern: str) -> re.Match[str] | None:
+    return re.search(rf"(?:^|[\s,;])lucid:{pattern}(?:[\s,;]|$)", comment) if MARK in comment else None
