@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from lucid.adapters.gpu.profiles import ProfileFolder
-from lucid.adapters.slurm.hands import GAVE_LESS, GIVEN_UP, LET_GO
+from lucid.adapters.slurm.hands import GIVEN_UP, LET_GO
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.token import Token
+from lucid.adapters.slurm.waits import GAVE_LESS
 from lucid.adapters.store.port import ActionRow, holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Mode, Settings, profiles_folder

@@ -62,7 +62,7 @@ def let_go(home: Home, *words: str) -> None:
 
 
 def gave_less(home: Home) -> None:
-    detail = "as its user wrote it: its start gave less than the job asks for: 2 of 4 tasks"
+    detail = "as its user wrote it: it is its turn, and its start gave less than the job asks for: 2 of 4 tasks"
     home.store.begin_action(NOW - 60, "7", "let go", detail, 1)
 
 

@@ -257,19 +257,29 @@ def test_a_job_requeued_by_its_user_before_it_ran_again_holds_no_gpus(stage: Sce
     assert [e.job.id for e in stage.look().pending] == ["1"]
 
 
-def test_a_job_whose_start_gave_less_than_it_asks_for_is_slurms(stage: Scene) -> None:
+def test_a_job_whose_start_gave_less_than_it_asks_for_is_slurms_at_its_turn(stage: Scene) -> None:
     """slurm/task_prolog sends it back before its first line, and says so in the comment."""
     stage.jobs("1", mark=MINE, light=True)
     stage.start("1", "n1:0")
     stage.mend()
     wrong = {"comment": "mine lucid:wrong=2-of-4-tasks", "restarts": 1, "reason": "BeginTime"}
     stage.slurm._set("1", state="PENDING", placement=(), eligible_s=stage.slurm.now + 120, **wrong)
-    told = stage.mend() + stage.mend()
-    assert told[-1] == "job 1: let go as its user wrote it, its start gave less than the job asks for: 2 of 4 tasks"
-    assert stage.request("1") == Request(tres_per_node="gres/gpu:1")
+    assert stage.mend() == ["job 1: was requeued, not by Lucid; waits again"]
+    assert stage.mend() == [], "Slurm's begin time has not come"
     stage.slurm.advance(121.0)
+    why = "its start gave less than the job asks for: 2 of 4 tasks"
+    assert stage.mend() == [f"job 1: let go at its turn as its user wrote it: {why}"]
+    assert stage.request("1") == Request(tres_per_node="gres/gpu:1")
     assert stage.slurm.records["1"].state == "RUNNING"
     assert stage.mend() == []
+
+
+def test_whoever_says_so_without_a_start_gains_nothing(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 4, mark=MINE)
+    stage.slurm.advance(5.0)
+    stage.slurm.submit("2", "vc", 4, mark=MINE, comment="lucid:wrong=2-of-4-tasks")
+    assert stage.mend() == []
+    assert stage.slurm.records["2"].state == "PENDING"
 
 
 # -- whose hold is it? ------------------------------------------------------------------------------------------

@@ -201,6 +201,11 @@ def test_where_slurm_refuses_the_note_on_a_running_job_it_comes_after_the_requeu
     assert (code, told.split()) == (1, ["update", "requeue", "update"])
 
 
+def test_what_slurm_leaves_behind_for_the_prolog_is_taken_away(tmp_path: Path) -> None:
+    whole = {"SLURM_JOB_ID": "7", "SLURM_SCRIPT_CONTEXT": "prolog_task"}
+    assert environment(tmp_path, **whole) == {"SLURM_JOB_ID": "7"}
+
+
 def test_one_that_lucidd_has_not_given_back_yet_goes_back_again(tmp_path: Path) -> None:
     wrong = "nodes=1,tasks=5,cpus=8,gpus=2,here=2"
     code, told, _ = sent_back(tmp_path, wrong, comment="lucid:wrong=4-of-5-tasks", SLURM_SHARDS_ON_NODE="2")

@@ -19,7 +19,7 @@ from lucid.config import DaemonSettings, SlurmSettings
 from lucid.core.ports import Clock
 from lucid.errors import ActionRefused
 
-__all__ = ["GAVE_LESS", "GIVEN_UP", "LET_GO", "Hands"]
+__all__ = ["GIVEN_UP", "LET_GO", "Hands"]
 
 _PASSING = ("pending execution", "temporarily unavailable", "already completing", "in progress")
 """Slurm's words to a job that has not left COMPLETING: no fault of its request."""
@@ -27,9 +27,7 @@ _RETRY_S, _MOST_RETRY_S = 10.0, 600.0
 LET_GO = "let go"
 """The verb of an action that leaves a job to Slurm …"""
 GIVEN_UP = "Slurm did not start it"
-"""… and what its detail says where Slurm had refused to start it as Lucid asked, …"""
-GAVE_LESS = "its start gave less than the job asks for"
-"""… and where the task prolog sent it back before its first line."""
+"""… and what its detail says where Slurm had refused to start it as Lucid asked."""
 
 
 class Hands:

@@ -9,13 +9,13 @@ from lucid.adapters.slurm.behind import Behind
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.crowd import CROWDED, Crowd
 from lucid.adapters.slurm.facts import Facts, gpus_taken
-from lucid.adapters.slurm.hands import GAVE_LESS, GIVEN_UP, Hands
+from lucid.adapters.slurm.hands import GIVEN_UP, Hands
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.obstacles import NOT_IN_TIME, Outlook, outlook, whose_limit
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.resizes import Resizes
 from lucid.adapters.slurm.starts import back_to
-from lucid.adapters.slurm.text import says, wrong_start
+from lucid.adapters.slurm.text import says
 from lucid.adapters.slurm.waits import (
     LEASE_S,
     begins_s,
@@ -107,11 +107,6 @@ class Mender:
                 hands.put(replace(note, released=True, tries=tries, refusal=refusal))
         if not record.pending or not record.asks or not ownership.ours(record):
             return ""
-        wrong = wrong_start(record.comment) if record.restarts else ""
-        if wrong and not (note is not None and note.given_up):
-            known = note or JobNote(record.id, submit_s=record.submit_s)
-            note = replace(known, given_up=f"{GAVE_LESS}: {wrong}", tries=0)
-            hands.put(note)
         if note is not None and ownership.under_way(record, note):
             return self._under_way(record, note, facts, packs)
         if not record.held:

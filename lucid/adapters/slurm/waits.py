@@ -8,10 +8,11 @@ by its own rules. The begin time is a lease: a job that no lucidd takes over in 
 from __future__ import annotations
 
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.text import parse_mark, says
+from lucid.adapters.slurm.text import parse_mark, says, wrong_start
 from lucid.adapters.store.port import JobNote
 
 __all__ = [
+    "GAVE_LESS",
     "LEASE_S",
     "begins_s",
     "in_queue",
@@ -23,6 +24,8 @@ __all__ = [
     "whole_array",
 ]
 
+GAVE_LESS = "its start gave less than the job asks for"
+"""Why a job is left to Slurm that the task prolog sent back before its first line."""
 LEASE_S = 300.0
 """How far ahead a parked job's begin time is set, as job_submit.lua does."""
 _EARLY_S = 240.0
@@ -58,6 +61,8 @@ def left_to_slurm(job: SlurmJob) -> str:
         return _WORDS.get(mark["skip"], "only Slurm can work out what it asks for")
     if mark and says(job.comment, "off"):
         return _WORDS["asked"]
+    if mark and (wrong := wrong_start(job.comment)):
+        return f"{GAVE_LESS}: {wrong}"
     return _WORDS["partitions"] if mark and "," in job.partition else ""
 
 
