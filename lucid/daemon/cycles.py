@@ -121,12 +121,13 @@ class Cycles:
         return result
 
     def busy(self, result: CycleResult) -> bool:
-        """Is the next look to come soon: does a job wait or be profiled, or was Slurm told something of which the
-        next look shows what came of it?"""
+        """Is the next look to come soon: does a job wait, for GPUs or for another job, or is it profiled, or was
+        Slurm told something of which the next look shows what came of it?"""
         modes = self._modes()
         return (
             self._mended
             or self.cluster.settling
+            or self.cluster.following
             or any(not item.refused for item in result.applied)
             or any(
                 (part.profiling and (part.pending or any(e.stage is Stage.PROFILE for e in part.running)))

@@ -16,6 +16,7 @@ from lucid.config import Mode, settings_from
 from lucid.daemon import main
 from lucid.errors import ClusterUnavailable, ConfigError
 from lucid.live.modes import modes_from, policy_settings
+from scenes.slurm import MINE
 
 
 @pytest.fixture
@@ -350,6 +351,15 @@ def test_observing_a_full_queue_is_idle(tmp_path: Path) -> None:
     before = site.slurm.reads
     site.turns(600.0)
     assert (site.slurm.reads - before) / 10 <= 12
+
+
+@pytest.mark.parametrize(("depends", "waits"), [("afterok:9", "poll_busy_s"), ("", "poll_idle_s")])
+def test_the_end_of_a_dependency_is_looked_for_soon(tmp_path: Path, depends: str, waits: str) -> None:
+    """Slurm wakes nobody when it ends: Slurm's own test 28.7 took 23 s where plain Slurm takes 7."""
+    site = Site(tmp_path, restarts=None)
+    if depends:
+        site.slurm.submit("1", "vc", 1, mark=MINE, dependency=depends, held=False)
+    assert [site.daemon.turn() for _ in range(3)][-1] == getattr(site.settings.slurm, waits)
 
 
 def test_what_slurm_makes_of_a_start_is_looked_at_soon(tmp_path: Path) -> None:

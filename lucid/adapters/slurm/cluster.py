@@ -225,6 +225,18 @@ class SlurmCluster:
         notes = ((job, self._notes.get(job.id)) for job in self._facts.jobs)
         return any(self._ownership.under_way(job, note) or (note and note.going_to) for job, note in notes)
 
+    @property
+    def following(self) -> bool:
+        """Does a job that Lucid will order wait for another to end? Slurm wakes nobody when it does."""
+        modes = self._facts.modes
+        return any(
+            job.pending
+            and job.gpus > 0
+            and job.dependency != ""
+            and modes.get(self._ownership.home(job, self._notes.get(job.id))) is Mode.PACK
+            for job in self._facts.jobs
+        )
+
     def elastic(self) -> dict[str, str]:
         """How it stands with each job whose user opted in to be resized, in words, by id."""
         return dict(self._viewer.elastic.words)
