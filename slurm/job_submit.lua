@@ -425,7 +425,8 @@ local function least(job, request)
   elseif unset(tasks) then
     tasks = per_node and per_node * nodes or 1
   end
-  local cpus = not unset(job.min_cpus) and job.min_cpus or 0
+  -- With tasks by GPU Slurm itself may give fewer CPUs than it reckoned with (seen on 24.11).
+  local cpus = not unset(job.min_cpus) and unset(job.ntasks_per_tres) and job.min_cpus or 0
   local here = most_on_one({ untyped = { node = request.untyped.node } })
   return string.format("nodes=%d,tasks=%d,cpus=%d,gpus=%d,here=%d", nodes, tasks, cpus, gpus_of(job, request), here)
 end
@@ -519,6 +520,17 @@ end
 
 local function with_held(comment, by_admin)
   return with_words(without_held(comment), by_admin and "lucid:held lucid:admin" or "lucid:held")
+end
+
+-- A comment's word on a change of size: nil where there is none, else the number of tasks that its user said, or "".
+local function resized(comment)
+  return (" " .. (comment or "") .. " "):match("[%s,;]lucid:resized=?(%d*)[%s,;]")
+end
+
+local function with_resized(comment, tasks)
+  local left = (" " .. comment .. " "):gsub("[%s,;]lucid:resized=?%d*([%s,;])", "%1")
+  left = left:gsub("^%s+", ""):gsub("%s+$", "")
+  return with_words(left, tasks == "" and "lucid:resized" or "lucid:resized=" .. tasks)
 end
 
 -- A comment without cli_filter.lua's word on a deadline.
@@ -791,12 +803,14 @@ local function forbidden(job, record, tag, beat, now)
   return nil
 end
 
+local SIZES = { "num_tasks", "min_nodes", "min_cpus", "pn_min_cpus", "cpus_per_task", "ntasks_per_node" }
+
 -- Does somebody else than the daemon change how large a job is? The daemon says when it starts in the same update, or
 -- takes away what was asked by GPU.
 local function changes_size(job)
   local starts = not unset(job.begin_time) and tonumber(job.begin_time) ~= 0
   local sized = changes_request(job) and not (job.cpus_per_tres or job.mem_per_tres)
-  for _, key in ipairs({ "num_tasks", "min_nodes", "min_cpus", "cpus_per_task", "ntasks_per_node" }) do
+  for _, key in ipairs(SIZES) do
     sized = sized or not unset(job[key])
   end
   return sized and not starts
@@ -834,7 +848,14 @@ local function change(job, record, uid, now)
   if owner and tag ~= "" then
     pcall(wake, known, now)
   end
-  local tasks, het = tonumber(tag:match(";tasks=(%d+)")), tonumber(record.het_job_id) or 0
+  -- A user's change makes Slurm work the tasks out as on plain Slurm: what was said before that is no longer true.
+  local size = has(tag, "held=1") and resized(record.comment)
+  if has(tag, "held=1") and changes_size(job) then
+    size = unset(job.num_tasks) and "" or string.format("%d", job.num_tasks)
+  elseif size and owner then
+    size = ""
+  end
+  local tasks, het = tonumber(size or tag:match(";tasks=(%d+)")), tonumber(record.het_job_id) or 0
   local left = het ~= 0 and said.het == het and said.at == now and said.tasks == job.num_tasks
   if (left or (tasks and unset(job.num_tasks))) and unset(job.min_nodes) and (record.job_state or 0) % 256 == 0 then
     edits[#edits + 1] = { "num_tasks", tasks or NO_VAL } -- else Slurm would work it out anew, and otherwise
@@ -844,9 +865,8 @@ local function change(job, record, uid, now)
   for _, edit in ipairs(edits) do
     comment = edit[1] == "comment" and edit[2] or comment -- a hold's words stay
   end
-  local resized = changes_size(job) or says(record.comment, "resized")
-  if has(tag, "held=1") and resized and not says(comment, "resized") then
-    edits[#edits + 1] = { "comment", with_words(comment, "lucid:resized") } -- for the task prolog
+  if size and resized(comment) ~= size then
+    edits[#edits + 1] = { "comment", with_resized(comment, size) } -- for lucidd and the task prolog
   end
   return edits
 end

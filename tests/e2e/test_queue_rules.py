@@ -223,7 +223,7 @@ def test_a_change_of_size_is_noted_for_the_task_prolog(box: Box) -> None:
     assert box.job(job)["comment"] == "mine"
     for _ in range(2):
         box.run("scontrol", "update", f"JobId={job}", "NumTasks=1", user="alice")
-        assert box.job(job)["comment"] == "mine lucid:resized"
+        assert box.job(job)["comment"] == "mine lucid:resized=1"
     box.run("scontrol", "update", f"JobId={job}", "Comment=other", user="alice")
     assert box.job(job)["comment"] == "other lucid:resized"
 
@@ -233,7 +233,7 @@ def test_a_change_of_size_takes_no_hold_away(box: Box) -> None:
     job = box.sbatch(GPU, "-n2")
     box.run("scontrol", "hold", job)
     box.run("scontrol", "update", f"JobId={job}", "NumTasks=1", "Comment=other", user="alice")
-    assert box.job(job)["comment"] == "other lucid:held lucid:admin lucid:resized"
+    assert box.job(job)["comment"] == "other lucid:held lucid:admin lucid:resized=1"
     assert "administrator" in refused(box, "scontrol", "release", job)
 
 

@@ -47,6 +47,19 @@ BROKE = [
             "root: scontrol release JOB",
         ),
     ),
+    Case(
+        "sbatch",
+        ("--gpus=1", "-n4", "--ntasks-per-node=4", "--job-name=prog"),
+        first="busy",
+        then=("alice: scontrol update JobId=JOB NumTasks=2",),
+    ),
+    Case(
+        "sbatch",
+        ("--gpus=1", "--ntasks-per-node=2", "--job-name=prog"),
+        first="busy",
+        then=("alice: scontrol update JobId=JOB MinCPUsNode=3",),
+    ),
+    Case("sbatch", ("-n4", "--ntasks-per-gpu=1", "--gpus-per-node=a100:3")),
 ]
 """One of each kind that once differed, and one of each kind of story."""
 

@@ -24,6 +24,7 @@ __all__ = [
     "is_shards",
     "memory_mib",
     "parse_mark",
+    "resized",
     "says",
     "shard_counts",
     "shard_request",
@@ -200,6 +201,11 @@ def parse_mark(admin_comment: str) -> Mapping[str, str] | None:
 def says(comment: str, word: str) -> bool:
     """Does a job's comment have ``lucid:WORD`` as a word of its own? As slurm/job_submit.lua reads it."""
     return _word(comment, re.escape(word)) is not None
+
+
+def resized(comment: str) -> bool:
+    """Did job_submit.lua note there that the job's size was changed while it waited?"""
+    return _word(comment, r"resized(?:=\d{1,9})?") is not None
 
 
 def wrong_start(comment: str) -> str:

@@ -8,7 +8,7 @@ by its own rules. The begin time is a lease: a job that no lucidd takes over in 
 from __future__ import annotations
 
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.text import parse_mark, says, wrong_start
+from lucid.adapters.slurm.text import parse_mark, resized, says, wrong_start
 from lucid.adapters.store.port import JobNote
 
 __all__ = [
@@ -63,6 +63,8 @@ def left_to_slurm(job: SlurmJob) -> str:
         return _WORDS["asked"]
     if mark and (wrong := wrong_start(job.comment)):
         return f"{GAVE_LESS}: {wrong}"
+    if mark and resized(job.comment):
+        return "its size was changed while it waited"
     return _WORDS["partitions"] if mark and "," in job.partition else ""
 
 
