@@ -16,7 +16,8 @@ ALLOWED: Mapping[str, str] = {
     "profiling-partition": r"not measured: (batch|step) SLURM_JOB_PARTITION=prof; .*",
     "slots-environment": r"(batch|step) (CUDA_MPS_\w+|SLURM_SHARDS_\w+|LUCID_\w+)=.*",
     "gpu-model": r"(batch|step) SLURM_\w+=(?P<what>[\w/:=]*?)(?P<count>\d+); plain (?P=what)a100:(?P=count)",
-    "gpu-model-misspelled": r"says '.*with and without type identification.*; plain .*not available'",
+    "gpu-model-misspelled": r"(says '.*with and without type identification.*; plain .*not available'"
+    r"|line \d typed then: 0, ''; plain 1, '.*with and without type identification.*)",
     "deadline-judged-late": r"with a deadline: (exit code (0|124) .*; plain 1 |says '\w+: Job is in held state, ).*",
     "changed-memory": r"memory changed then: (batch|step) SLURM_MEM_PER_NODE=\(unset\); .*",
     "changed-gpus": r"line \d typed then: 1, .*Lucid: a waiting job's GPUs cannot be changed here\..*",

@@ -78,6 +78,13 @@ def test_what_a_job_asks_for(jobs: dict[str, SlurmJob], name: str, gpus: int, no
     assert gpu_count(job.request.tres_per_task) == gpu_count(request_.tres_per_task)
 
 
+def test_of_a_range_of_nodes_the_least_is_what_a_job_asks_for() -> None:
+    """While it waits squeue shows the most as node_count; a job moved to a partition of one node never started."""
+    raw = {"job_id": 7, "job_state": "PENDING", "node_count": 2, "tres_req_str": "cpu=1,node=1,gres/gpu=1"}
+    raw["tres_per_node"] = "gres/gpu:1"
+    assert [jobs_from({"jobs": [{**raw, "max_nodes": most}]})[0].min_nodes for most in (2, 0)] == [1, 2]
+
+
 def test_a_running_job_holds_exactly_its_gpus(jobs: dict[str, SlurmJob]) -> None:
     job = jobs["gpus"]
     assert job.state == "RUNNING"
