@@ -779,13 +779,15 @@ local function forbidden(job, record, tag, beat, now)
   local names = moves and partitions_of(job.partition) or queues_in(record, tag, beat)
   local ours = has(tag, "held=1")
   local queues = ours and (record.priority == 0 or given(record.curr_dependency) or is_parked(record, tag, now))
+  local asked = read_request(record, {})
+  local orders = tag ~= "" or asked.gpus or asked.shard -- a job without GPUs goes where it likes
   if moves and for_lucid(names, beat) then
     return for_lucid(names, beat)
   elseif not packed(names, beat) then
     return nil
-  elseif moves and #names > 1 then
+  elseif moves and orders and #names > 1 then
     return SAYS.moves
-  elseif moves and not queues then
+  elseif moves and orders and not queues then
     return SAYS.move
   elseif changes_request(job) then
     return SAYS.request
@@ -795,7 +797,7 @@ local function forbidden(job, record, tag, beat, now)
     return nil
   elseif job.reservation ~= nil and (has(tag, "skip=reservation") or (job.reservation == "" and tag ~= "")) then
     return SAYS.reservation
-  elseif not (unset(job.min_nodes) and unset(job.num_tasks)) and read_request(record, {}).gpus then
+  elseif not (unset(job.min_nodes) and unset(job.num_tasks)) and asked.gpus then
     return SAYS.size
   elseif not unset(job.shared) and job.shared == 0 then
     return SAYS.size

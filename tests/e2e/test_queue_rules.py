@@ -216,6 +216,14 @@ def test_no_change_takes_a_job_past_the_queue(box: Box, make: Callable[[Box], st
     box.run("scontrol", "update", f"JobId={job}", "Nice=5", "TimeLimit=5", user="alice")
 
 
+@pytest.mark.parametrize("where", ["vc-b", "vc-a,vc-b"])
+def test_a_job_without_gpus_goes_where_it_likes(box: Box, where: str) -> None:
+    policy(box, "behind")
+    job = box.sbatch("--begin=now+1hour")
+    box.run("scontrol", "update", f"JobId={job}", f"Partition={where}", user="alice")
+    assert (box.job(job)["partition"], box.tag(job)) == (where, "")
+
+
 def test_a_change_of_size_is_noted_for_the_task_prolog(box: Box) -> None:
     policy(box, "behind")
     job = box.sbatch(GPU, "-n2", "--comment=mine")
