@@ -22,7 +22,7 @@ ALLOWED: Mapping[str, str] = {
     "changed-memory": r"memory changed then: (batch|step) SLURM_MEM_PER_NODE=\(unset\); .*",
     "changed-gpus": r"line \d typed then: 1, .*Lucid: a waiting job's GPUs cannot be changed here\..*",
     "changed-partition": r"line \d typed then: 1, .*Lucid: (a job waits in one partition|this job has no place) .*",
-    "changed-priority": r"line \d typed then: 1, '(Access/permission denied|Job is in held state).*; plain .*priority.*",
+    "changed-priority": r"line \d typed then: 1, '(Access/permission|Job is in held).*; plain .*priority.*",
     "admin-hold": r"line \d typed then: 1, '.*Lucid: an administrator holds this job\. .*; plain 1, .*denied.*",
     "slots-accounting": r"sacct \S+ (Req|Alloc)TRES has slots in place of GPUs",
 }
