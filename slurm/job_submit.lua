@@ -330,12 +330,17 @@ local function gpus_of(job, request)
   return total
 end
 
+-- Does it take as many nodes as there are, between two numbers (-N1-2)?
+local function spans(job)
+  return not unset(job.max_nodes) and not unset(job.min_nodes) and job.max_nodes ~= job.min_nodes
+end
+
 -- Tasks of a job that asks for so many by GPU (--ntasks-per-gpu), where its GPUs can be counted here; else nil. At any
 -- update, a release too, Slurm works that number out anew, by nodes in place of GPUs (seen on 24.11), unless it is said,
 -- or the number of nodes is open: 0.
 local function tasks_by_gpu(job, request)
   local gpus = 0
-  if not unset(job.max_nodes) and not unset(job.min_nodes) and job.max_nodes ~= job.min_nodes then
+  if spans(job) then
     return 0
   end
   for _, key in ipairs({ "job", "node" }) do
@@ -647,7 +652,7 @@ local function decide(job, part_list, uid, now)
   end
   local begin, waits, held = begins(job, now), given(job.dependency), job.priority == 0
   local routes = known.route and beat.profiling and not beat.unrouted[name] and job.requeue ~= 0
-  routes = routes and gpus_of(job, request) <= beat.n_prof
+  routes = routes and gpus_of(job, request) <= beat.n_prof and not spans(job)
   local routed = routes and not (skip or begin or waits or held)
   local entry = (routed and "routed=1" or "held=1") .. (waits and ";wait=1" or "") .. (held and ";own=1" or "")
   local park = not (held or routed) and parked_until(job, begin, now)

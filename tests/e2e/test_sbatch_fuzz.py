@@ -60,6 +60,14 @@ BROKE = [
         then=("alice: scontrol update JobId=JOB MinCPUsNode=3",),
     ),
     Case("sbatch", ("-n4", "--ntasks-per-gpu=1", "--gpus-per-node=a100:3")),
+    Case("sbatch", ("--gres=gpu:1", "-N1,2", "--job-name=new")),
+    Case(
+        "sbatch",
+        ("--gres=gpu:1", "-N1,2"),
+        first="busy",
+        then=("alice: scontrol update JobId=JOB Partition=vc-b",),
+    ),
+    Case("sbatch", (), first="busy", then=("alice: scontrol update JobId=JOB Partition=vc-a,vc-b",)),
 ]
 """One of each kind that once differed, and one of each kind of story."""
 

@@ -61,6 +61,7 @@ def start_changes(
             and not set(record.request.others) - {EXCLUSIVE}
             and not record.features
             and record.min_nodes <= len(placement)
+            and record.request.max_nodes <= record.min_nodes  # of a range Slurm gives as many as there are
         )
         req = names if free else _kept(written.get("req_nodes", ""), partition, nodes)
         wanted = {**{key: written.get(key, "") for key in WRITTEN}, "req_nodes": req}

@@ -232,6 +232,7 @@ class Viewer:
             job = self.job(record, note, facts)
             new = profile is None and not note.to_home and not record.restarts and record.simple
             new = new and not users_nodes(record, note)  # no profiling node is one of them
+            new = new and record.request.max_nodes <= record.min_nodes  # as many as there are in its own partition
             packs = facts.modes[home] is Mode.PACK
             main = home if facts.pool is None or home not in facts.pool.quotas else facts.pool.name
             where = profiling if profiling and packs and new and self._profiled(job) else main
