@@ -274,6 +274,19 @@ def test_a_job_whose_start_gave_less_than_it_asks_for_is_slurms_at_its_turn(stag
     assert stage.mend() == []
 
 
+def test_a_job_that_no_node_can_hold_is_slurms_at_its_turn(stage: Scene) -> None:
+    """4 GPUs with 20 GiB each: Slurm spreads it over nodes of 64 GiB, and Lucid would look for one node for ever."""
+    stage.jobs("1", 4, mark=MINE)
+    stage.slurm.advance(5.0)
+    stage.jobs("2", 4, mark=MINE, mem_mib=10**9)
+    assert stage.mend() == [], "it is not its turn"
+    stage.start("1", "n1:0-3")
+    stage.slurm.advance(5.0)
+    why = "no node has the CPUs and the memory that it asks for beside its GPUs"
+    assert f"job 2: let go at its turn as its user wrote it: {why}" in stage.mend()
+    assert stage.mend() == []
+
+
 def test_whoever_says_so_without_a_start_gains_nothing(stage: Scene) -> None:
     stage.slurm.submit("1", "vc", 4, mark=MINE)
     stage.slurm.advance(5.0)

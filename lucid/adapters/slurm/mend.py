@@ -15,7 +15,7 @@ from lucid.adapters.slurm.obstacles import NOT_IN_TIME, Outlook, outlook, whose_
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.resizes import Resizes
 from lucid.adapters.slurm.starts import back_to
-from lucid.adapters.slurm.text import says
+from lucid.adapters.slurm.text import parse_mark, says
 from lucid.adapters.slurm.waits import (
     LEASE_S,
     begins_s,
@@ -52,6 +52,8 @@ class Mender:
         self._crowded: frozenset[str] = frozenset()
         self._released = released
         self._resizes = Resizes(hands)
+        self._sizes: dict[str, set[tuple[int, int, int]]] = {}
+        """GPUs, CPUs and MiB of the nodes of each VC, where they differ."""
         self._taken = 0
         self._later: dict[str, tuple[float, float]] = {}
         """Jobs at which Slurm declined: not before when, and how long to wait the next time."""
@@ -60,6 +62,7 @@ class Mender:
         """One round over all jobs, within the cap on writes; returns what was done, in words."""
         done: list[str] = []
         self._behind = None
+        self._sizes = {}
         self._crowded = self._crowd.saw(self._hands.ownership, facts)
         self._taken, listed, whole = 0, self._released.look(), True
         for record in facts.jobs:
@@ -209,16 +212,37 @@ class Mender:
         if record.dependency:
             hands.park(record, next_lease_s(record, note, now_s) or now_s + LEASE_S)
             return f"job {record.id}: has a dependency, and queues when Slurm has ended that"
-        why = left_to_slurm(record)
+        why = left_to_slurm(record) or self._no_node(record, note, facts)
         if begin_s or not why or (record.never_runs and note is not None and now_s < note.retry_s):
             return ""
         self._behind = self._behind or Behind(hands.ownership, facts)
         if self._behind.before(record, note):
             return ""
+        if not left_to_slurm(record):
+            hands.put(replace(note or JobNote(record.id, submit_s=record.submit_s), given_up=why))
         hands.let_go(record, f"it is its turn, and {why}")
         if whole_array(record) != record.id:
             hands.touched.update(one.id for one in facts.jobs if whole_array(one) == whole_array(record))
         return f"job {record.id}: let go at its turn as its user wrote it: {why}"
+
+    def _no_node(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
+        """Why a job for which Lucid would look for one node for ever is Slurm's, in words: it has few enough GPUs for
+        one, and more CPUs or memory than any has. Slurm may spread it; empty for all others."""
+        if (
+            record.min_nodes > 1
+            or record.request.whole_nodes
+            or "elastic" in (parse_mark(record.admin_comment) or {})
+        ):
+            return ""
+        home = self._hands.ownership.home(record, note)
+        if home not in self._sizes:
+            vcs = facts.pool.quotas.keys() if facts.pool is not None and home in facts.pool.quotas else {home}
+            nodes = [node for node in facts.nodes if node.gpu_types and not node.partitions.isdisjoint(vcs)]
+            self._sizes[home] = {(len(node.gpu_types), node.cpus, node.mem_mib) for node in nodes}
+        large = [(cpus, mem) for gpus, cpus, mem in self._sizes[home] if gpus >= record.gpus]
+        if not large or any(cpus >= record.cpus and mem >= record.mem_mib for cpus, mem in large):
+            return ""
+        return "no node has the CPUs and the memory that it asks for beside its GPUs"
 
     def _kept_out(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
         """A job that jobs without GPUs have kept from its CPUs or memory for too long."""

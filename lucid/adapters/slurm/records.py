@@ -129,7 +129,9 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
     if request.emptied:  # half-way between two requests of ours: its user's stands in the tag
         asked = from_mark(parse_mark(text_of(raw.get("admin_comment"))) or {})
     nodes = max(int(number_of(raw.get("node_count"), 1.0)), 1)
-    if request.max_nodes and (least := re.search(r"(?:^|,)node=(\d{1,6})(?!\d)", text_of(raw.get("tres_req_str")))):
+    if request.max_nodes == nodes and (
+        least := re.search(r"(?:^|,)node=(\d{1,6})(?!\d)", text_of(raw.get("tres_req_str")))
+    ):
         nodes = max(min(nodes, int(least[1])), 1)  # of a range (-N1-2) that waits squeue shows the most
     count = max(int(number_of(raw.get("tasks"), 1.0)), 1)
     gpus = max(
