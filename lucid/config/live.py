@@ -112,8 +112,9 @@ class SlurmSettings(Section):
     nodes_every_s at most 12 requests a minute; below 6, more."""
     nodes_every_s: float = Field(30.0, ge=1)
     """Seconds between looks at the nodes."""
-    writes_per_cycle: int = Field(60, ge=3)
-    """Most commands that change something in one cycle; the rest waits for the next."""
+    writes_per_cycle: int = Field(60, ge=8)
+    """Most commands that change something in one cycle; the rest waits for the next. A quarter of them, four at the
+    least, is kept for putting jobs right that Slurm did not start, or that are to be let go."""
     start_grace_s: float = Field(30.0, gt=0)
     """A released job that has not started by then is taken back and decided anew."""
     start_tries: int = Field(2, ge=1)

@@ -47,7 +47,8 @@ class Partition:
 class Snapshot:
     """What ``Cluster.observe`` saw, and what the models said of it.
 
-    ``ended``: jobs that ended since the snapshot before. ``predictions``: by job id, filled in by
+    ``ended``: jobs that ended since the snapshot before, and those of that one if its cycle failed before they were
+    stored. ``predictions``: by job id, filled in by
     ``orchestrator.annotate``; an adapter leaves it empty. ``memory``: by partition, what the plan before left
     for this one (``Plan.memory``), filled in by the cycle. ``arrivals``: what is about to be
     submitted, filled in like the predictions; the same object as long as it says the same. ``fair_share``: Slurm's

@@ -32,6 +32,8 @@ class Annotator:
         self._predictions: dict[str, Prediction] = {}
         self._seen_with: dict[str, JobProfile | None] = {}
         self._limits: dict[str, float | None] = {}
+        self._learnt: frozenset[str] = frozenset()
+        """Jobs that the last snapshot told as ended: where its cycle failed, the next one tells them again."""
         self._partitions: dict[str, Partition] = {}
         self._entries: dict[str, _Places] = {}
         """By partition, the entries already looked at, and the place of each by its ``id``: most are the same as the
@@ -43,9 +45,11 @@ class Annotator:
         if self._handed_out is not None and self._handed_out() is not None:
             # a caller may keep the last snapshot: its predictions must not change, ours go on. Usually none does
             self._predictions = self._predictions.copy()
-        if snapshot.ended:
-            self._predictor.learn(snapshot.ended)
-            for ended in snapshot.ended:
+        new = [ended for ended in snapshot.ended if ended.job.id not in self._learnt]
+        self._learnt = frozenset(ended.job.id for ended in snapshot.ended)
+        if new:
+            self._predictor.learn(new)
+            for ended in new:
                 self._predictions.pop(ended.job.id, None)
                 self._seen_with.pop(ended.job.id, None)
                 self._limits.pop(ended.job.id, None)

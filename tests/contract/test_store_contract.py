@@ -157,6 +157,7 @@ def test_an_ended_job_is_kept_once(store: Store, token: int) -> None:
     assert [e.job.id for e in store.ended()] == ["2", "1"]
     assert store.ended(5.0) == [first]
     assert [e.job.id for e in store.ended(limit=1)] == ["1"]
+    assert store.ended_ids({"1", "3"}) == {"1"}
 
 
 def test_switches_are_set_and_taken_back_without_a_lease(store: Store) -> None:

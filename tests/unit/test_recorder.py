@@ -11,6 +11,7 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Mode
 from lucid.core.decision import Hold, PartitionPlan, Plan
 from lucid.core.reason import FreeGpus, Reason, SameGpus, SameUser
+from lucid.errors import StoreError
 
 FULL = FreeGpus(1, 0, 0, False)
 NOBODY, OTHERS = SameGpus(1, 0), SameUser("ada", 3)
@@ -37,6 +38,24 @@ def test_a_wait_is_kept_when_the_kinds_of_its_reasons_change(second: tuple[Reaso
     last = Plan(9.0, {"vc": PartitionPlan({"1": Hold(second)})})
     again.record(snap(9.0), last, [])
     assert len(store.decisions("1")) == kept, "after a restart it is no news either"
+
+
+def test_what_the_store_did_not_take_is_kept_in_the_next_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SqliteStore(IN_MEMORY)
+    lease = store.take_lease("me", 0.0, 60.0)
+    assert lease is not None
+    recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})
+    part_plan = PartitionPlan({"1": Hold((NOBODY,))})
+
+    def locked(*_: object) -> None:
+        raise StoreError("database is locked")
+
+    monkeypatch.setattr(store, "put_decisions", locked)
+    with pytest.raises(StoreError):
+        recorder.record(snap(0.0), Plan(0.0, {"vc": part_plan}), [])
+    monkeypatch.undo()
+    recorder.record(snap(1.0), Plan(1.0, {"vc": part_plan}), [])
+    assert [row.at_s for row in store.decisions("1")] == [1.0]
 
 
 def test_the_picture_has_the_last_plan_though_nothing_else_changed() -> None:

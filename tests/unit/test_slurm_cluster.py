@@ -311,7 +311,7 @@ def test_an_ended_job_is_told_once_even_over_a_restart(stage: Scene) -> None:
 
 
 def test_no_more_is_written_in_a_cycle_than_allowed() -> None:
-    stage = Scene(writes_per_cycle=6)
+    stage = Scene(writes_per_cycle=10)
     for n in range(8):
         stage.slurm.submit(f"{n}", "vc", 1)
     stage.cluster.observe()
@@ -319,7 +319,7 @@ def test_no_more_is_written_in_a_cycle_than_allowed() -> None:
         [Action(f"{n}", "vc", stage.decided(f"{n}", f"n{1 + n // 4}:{n % 4}")) for n in range(8)]
     )
     assert [item.refused is None for item in done] == [True, True, *[False] * 6]
-    assert len(stage.slurm.writes) <= 6
+    assert len(stage.slurm.writes) <= 6, "the rest is kept for mending"
     stage.cluster.observe()
     assert stage.cluster.apply([item.action for item in done if item.refused])[0].refused is None
 

@@ -295,6 +295,31 @@ def test_whoever_says_so_without_a_start_gains_nothing(stage: Scene) -> None:
     assert stage.slurm.records["2"].state == "PENDING"
 
 
+# -- the cap on writes ------------------------------------------------------------------------------------------
+
+
+def test_starts_leave_a_share_of_the_writes_for_mending() -> None:
+    stage = Scene(writes_per_cycle=12)
+    stage.jobs("1 2 3 4 5 6", mark=MINE)
+    stage.jobs("7", mark=MINE, reservation="maint")
+    stage.cluster.observe()
+    stage.cluster.apply([Action(f"{n}", "vc", Start(at(f"n1:{n - 1}"), WHY)) for n in range(1, 5)])
+    assert [record.held for record in stage.slurm.records.values()].count(False) == 3
+    assert stage.cluster.heal() == ["job 7: let go as its user wrote it, it asks for reservation maint"]
+
+
+def test_what_was_not_mended_in_one_cycle_is_first_in_the_next() -> None:
+    stage = Scene(writes_per_cycle=8)
+    stage.jobs("1 2 3 4 5 6", mark=MINE)
+    stage.modes["vc"] = Mode.OBSERVE
+    served = []
+    for _ in range(3):
+        served.append([words.partition(":")[0] for words in stage.mend()])
+        for record in list(stage.slurm.records.values()):
+            stage.slurm._set(record.id, held=True, state="PENDING", placement=())  # to be mended again
+    assert served == [[f"job {(5 * n + i) % 6 + 1}" for i in range(5)] for n in range(3)]
+
+
 # -- whose hold is it? ------------------------------------------------------------------------------------------
 
 

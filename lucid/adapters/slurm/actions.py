@@ -11,7 +11,7 @@ from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.elastic import elastic_wish, with_size
 from lucid.adapters.slurm.extra import Items, free_extra, items_for, own_number, sealed
 from lucid.adapters.slurm.facts import Facts, as_written, parse_placement, users_nodes
-from lucid.adapters.slurm.hands import Hands
+from lucid.adapters.slurm.hands import ONE_JOB, Hands
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.request import NO_DEFAULTS
 from lucid.adapters.slurm.resizes import Resizes, leaving, overlaps
@@ -107,7 +107,7 @@ class Actions:
         mode = self._facts.modes.get(home, Mode.OBSERVE)
         if mode is not Mode.PACK:
             raise ActionRefused(f"job {job_id}: partition {home!r} is in {mode} mode, nothing was done")
-        if self._hands.full(4):
+        if self._hands.full(ONE_JOB, start=True):
             raise ActionRefused(f"job {job_id}: limit slurm.writes_per_cycle is reached; retried in the next cycle")
         if isinstance(decision, Start):
             self._start(record, note, action, decision)

@@ -87,7 +87,10 @@ class SlurmCluster:
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
         self._notes = self._hands.notes
-        self._ended_seen = {ended.job.id for ended in store.ended()}
+        self._ended_told: set[str] = set()
+        """Jobs that have ended and of which nothing more is to be told."""
+        self._untold: dict[str, Ended] = {}
+        """Those that were told of, and that the store has not got as far as is known."""
         self._facts = Facts((), (), self._notes, {}, 0.0)
         self._jobs: dict[str, SlurmJob] = {}
 
@@ -171,17 +174,27 @@ class SlurmCluster:
         self._defaults = self._defaults if read is None else read
 
     def _ended(self, jobs: Sequence[SlurmJob]) -> tuple[Ended, ...]:
-        found = []
-        for record in jobs:
-            if not (record.ended and record.gpus) or record.unread or record.id in self._ended_seen:
-                continue
-            self._ended_seen.add(record.id)
+        """Told at each look until the store has them: a cycle may fail before it has stored anything."""
+        self._ended_told &= self._jobs.keys()
+        found = {
+            job.id: job
+            for job in jobs
+            if job.ended and job.gpus and not job.unread and job.id not in self._ended_told
+        }
+        if not (found or self._untold):
+            return ()
+        self._ended_told |= self._store.ended_ids(found.keys() | self._untold.keys())
+        for record in found.values():
             note = self._notes.get(record.id)
-            if self._ownership.home(record, note) in self._facts.modes and record.start_s:
-                job = self._viewer.job(record, note, self._facts)
-                ran_s = max(record.end_s - record.start_s, 0.0)
-                found.append(Ended(job, record.end_s, ran_s, record.state, self.known.of(record)))
-        return tuple(sorted(found, key=lambda e: e.end_s))
+            if record.id in self._ended_told or record.id in self._untold:
+                continue
+            if self._ownership.home(record, note) not in self._facts.modes or not record.start_s:
+                self._ended_told.add(record.id)
+                continue
+            job, ran_s = self._viewer.job(record, note, self._facts), max(record.end_s - record.start_s, 0.0)
+            self._untold[record.id] = Ended(job, record.end_s, ran_s, record.state, self.known.of(record))
+        self._untold = {job_id: one for job_id, one in self._untold.items() if job_id not in self._ended_told}
+        return tuple(sorted(self._untold.values(), key=lambda e: e.end_s))
 
     # -- act -------------------------------------------------------------------------------------------------
 

@@ -19,11 +19,13 @@ from lucid.config import DaemonSettings, SlurmSettings
 from lucid.core.ports import Clock
 from lucid.errors import ActionRefused
 
-__all__ = ["GIVEN_UP", "LET_GO", "Hands"]
+__all__ = ["GIVEN_UP", "LET_GO", "ONE_JOB", "Hands"]
 
 _PASSING = ("pending execution", "temporarily unavailable", "already completing", "in progress")
 """Slurm's words to a job that has not left COMPLETING: no fault of its request."""
 _RETRY_S, _MOST_RETRY_S = 10.0, 600.0
+ONE_JOB = 4
+"""Writes that one action on a job takes, at the most."""
 LET_GO = "let go"
 """The verb of an action that leaves a job to Slurm …"""
 GIVEN_UP = "Slurm did not start it"
@@ -63,9 +65,11 @@ class Hands:
         self._writes = 0
         self.touched.clear()
 
-    def full(self, count: int) -> bool:
-        """Would ``count`` writes more be too many for one cycle?"""
-        return self._writes + count > self.settings.writes_per_cycle
+    def full(self, count: int, start: bool = False) -> bool:
+        """Would ``count`` writes more be too many for one cycle? A quarter of them is kept for mending, which comes
+        after the plan's actions (``start``): under load it would never have its turn."""
+        most = self.settings.writes_per_cycle
+        return self._writes + count > most - (max(most // 4, ONE_JOB) if start else 0)
 
     def put(self, note: JobNote) -> None:
         """Remember."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from lucid.adapters.slurm.behind import Behind
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.crowd import CROWDED, Crowd
 from lucid.adapters.slurm.facts import Facts, gpus_taken
-from lucid.adapters.slurm.hands import GIVEN_UP, Hands
+from lucid.adapters.slurm.hands import GIVEN_UP, ONE_JOB, Hands
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.obstacles import NOT_IN_TIME, Outlook, outlook, whose_limit
 from lucid.adapters.slurm.released import Released
@@ -39,6 +40,10 @@ def _since(note: JobNote | None) -> float:
     return 0.0 if note is None else note.wait_since_s
 
 
+def _place(record: SlurmJob) -> tuple[int, str]:
+    return record.number, record.id
+
+
 class Mender:
     """Starts that did not come about are taken back; jobs that Slurm does not start as asked, that their user wants
     out, or whose partition is no longer packed are let go; changed requests of jobs that somebody else holds, or that
@@ -57,6 +62,8 @@ class Mender:
         self._taken = 0
         self._later: dict[str, tuple[float, float]] = {}
         """Jobs at which Slurm declined: not before when, and how long to wait the next time."""
+        self._served: tuple[int, str] | None = None
+        """The last job that the round before came to, if the cap on writes ended it."""
 
     def mend(self, facts: Facts) -> list[str]:
         """One round over all jobs, within the cap on writes; returns what was done, in words."""
@@ -65,12 +72,14 @@ class Mender:
         self._sizes = {}
         self._crowded = self._crowd.saw(self._hands.ownership, facts)
         self._taken, listed, whole = 0, self._released.look(), True
-        for record in facts.jobs:
+        jobs, served, self._served = self._in_turn(facts.jobs), self._served, None
+        for record in jobs:
+            if self._hands.full(ONE_JOB):
+                self._served, whole = served, False
+                break
+            served = _place(record)
             if record.id in self._hands.touched:
                 continue
-            if self._hands.full(4):
-                whole = False
-                break
             not_before_s, pause_s = self._later.get(record.id, (0.0, _FIRST_S))
             if facts.now_s < not_before_s:
                 continue
@@ -88,6 +97,14 @@ class Mender:
         if listed and whole and not self._taken and self._released.settled:
             self._released.done()
         return done
+
+    def _in_turn(self, jobs: Sequence[SlurmJob]) -> Sequence[SlurmJob]:
+        """Those after the last one served come first where the last round did not reach the end."""
+        if self._served is None:
+            return jobs
+        ordered = sorted(jobs, key=_place)
+        begin = bisect_right(ordered, self._served, key=_place)
+        return [*ordered[begin:], *ordered[:begin]]
 
     def forget(self, gone: Sequence[str]) -> None:
         """Jobs that have left."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -276,6 +276,10 @@ class Store(Protocol):
 
     def ended(self, since_s: float = 0.0, limit: int = 100_000) -> list[Ended]:
         """Jobs that ended, oldest first."""
+        ...
+
+    def ended_ids(self, job_ids: Collection[str]) -> frozenset[str]:
+        """Which of these jobs it has among those that ended."""
         ...
 
     def settings(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from lucid.core.decision import Decision, DecisionRow, PartitionPlan, Plan, row_
 from lucid.core.ports import Applied, Recorder
 from lucid.core.reason import Reason, SameUser
 from lucid.core.snapshot import Snapshot
+from lucid.errors import StoreError
 
 __all__ = ["Recorders", "StoreRecorder"]
 
@@ -67,13 +68,19 @@ class StoreRecorder:
                 row = self._row(plan.now_s, job_id, name, decision, mode)
                 if row is not None:
                     rows.append(row)
-        if rows:
-            self._store.put_decisions(rows, self._token)
-            self._store.put_predictions(_predictions(snapshot, {row.job_id for row in rows}), self._token)
-        if snapshot.ended:
-            self._store.put_ended(snapshot.ended, self._token)
-            for ended in snapshot.ended:
-                self._last.pop(ended.job.id, None)
+        try:
+            if rows:
+                self._store.put_decisions(rows, self._token)
+                self._store.put_predictions(_predictions(snapshot, {row.job_id for row in rows}), self._token)
+            if snapshot.ended:
+                self._store.put_ended(snapshot.ended, self._token)
+        except StoreError:  # the next cycle stores them
+            self._seen = {}
+            for row in rows:
+                self._last.pop(row.job_id, None)
+            raise
+        for ended in snapshot.ended:
+            self._last.pop(ended.job.id, None)
         self._draw(snapshot, plan)
 
     def _row(self, now_s: float, job_id: str, name: str, decision: Decision, mode: Mode) -> DecisionRow | None:
