@@ -241,7 +241,7 @@ class Binder:
         for reason in self._comparisons(wish, other):
             reasons.append(reason)
             if isinstance(reason, PairSpeed):
-                speed = reason.own + reason.other
+                speed = sum(_speeds(reason))
             if not reason:
                 if isinstance(reason, PartnerOutlasts) and not other.noted:
                     self._changes(other)
@@ -261,17 +261,18 @@ class Binder:
             yield HostFits(job.cpus, job.mem_mib, fits)
         if settings.priority_ratio is not None:
             yield PartnerLeaves(other_id, wish.value, other.value, settings.priority_ratio)
-        speeds = self._speeds(wish, other)
-        yield PairSpeed(other_id, *speeds, wish.floor, self._predictor.name)
+        found = self._pair_speed(wish, other)
+        yield found
         if not (other.may_restart or may_restart(job, self._restarts)):
-            yield self._harm(wish.entry, other, speeds)
+            yield self._harm(wish.entry, other, _speeds(found))
 
-    def _speeds(self, wish: _Wish, other: _Candidate) -> tuple[float, float]:
-        """Expected speeds of the pair; full speed where the predictor has no opinion."""
-        mine, theirs = wish.entry.profile, other.entry.profile
+    def _pair_speed(self, wish: _Wish, other: _Candidate) -> PairSpeed:
+        mine, theirs, name = wish.entry.profile, other.entry.profile, self._predictor.name
         assert mine is not None
         assert theirs is not None
-        return self._predictor.pair_speed(mine, theirs) or (1.0, 1.0)
+        found = self._predictor.pair_speed(mine, theirs)
+        speeds = found if isinstance(found, tuple) else (None, None)
+        return PairSpeed(other.entry.job.id, *speeds, wish.floor, name, found == "failed")
 
     def _harm(self, entry: Pending, other: _Candidate, speeds: tuple[float, float]) -> PairHarm:
         """What this pair may cost at the most, until the shorter one has to be gone."""
@@ -307,6 +308,11 @@ class Binder:
             self._unasked.append(fresh)
         else:
             self.offer(fresh)
+
+
+def _speeds(pair: PairSpeed) -> tuple[float, float]:
+    """Expected speeds of the pair; full speed where the predictor has no opinion."""
+    return (1.0, 1.0) if pair.own is None or pair.other is None else (pair.own, pair.other)
 
 
 _LIMIT_FACTOR = 2.0

@@ -94,6 +94,8 @@ SAID: list[tuple[Reason, str]] = [
     (why.PartnerLeaves("p", 130.0, 60.0, 2.0), "priority value 130 above 2 x 60 of job p"),
     (why.PairSpeed("p", 0.9, 0.95, 0.85, "m"), "beside job p expected at 90% and 95% of full speed"),
     (why.PairSpeed("p", 0.8, 0.95, 0.85, "m"), "expected at 80% and 95% of full speed, below 85%"),
+    (why.PairSpeed("p", None, None, 0.85, "m"), "its speed beside job p is not measured"),
+    (why.PairSpeed("p", None, None, 0.85, "m", failed=True), "beside job p is not known: m failed"),
     (why.BestPartner("p", 1.9, 4), "job p is the best of 4 partners that qualify"),
     (why.BestPartner("p", 1.9, 1), "job p is the only partner that qualifies"),
     (why.BestPartner("p", 1.9, 1, "first"), "job p is the first partner found that qualifies"),

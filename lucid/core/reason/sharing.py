@@ -206,15 +206,19 @@ class PartnerLeaves(Reason):
 
 @dataclass(frozen=True, slots=True)
 class PairSpeed(Reason):
-    """Expected normalised speeds of the pair, against the least that either may fall to."""
+    """Expected normalised speeds of the pair, against the least that either may fall to. Without speeds
+    the predictor has no opinion, which stops no pair; or it ``failed``, which does."""
 
     partner: str
-    own: float
-    other: float
+    own: float | None
+    other: float | None
     floor: float
     source: str
+    failed: bool = False
 
     def __bool__(self) -> bool:
+        if self.own is None or self.other is None:
+            return not self.failed
         return min(self.own, self.other) >= self.floor
 
 
@@ -247,7 +251,8 @@ class SeenSpeed(Reason):
 @dataclass(frozen=True, slots=True)
 class BestPartner(Reason):
     """Of ``candidates`` partners that pass every rule this one has the highest ``score`` (the sum of the pair's
-    expected speeds); or, by the rule ``first``, it is the first that passes, and no other was compared."""
+    expected speeds; full speed where the predictor has no opinion); or, by the rule ``first``, it is the first that
+    passes, and no other was compared."""
 
     partner: str
     score: float
