@@ -264,7 +264,7 @@ class Binder:
         found = self._pair_speed(wish, other)
         yield found
         if not (other.may_restart or may_restart(job, self._restarts)):
-            yield self._harm(wish.entry, other, _speeds(found))
+            yield PairHarm(other_id, max(min(_speeds(found)) - _SPEED_ERROR, 0.0), settings.unparted_harm)
 
     def _pair_speed(self, wish: _Wish, other: _Candidate) -> PairSpeed:
         mine, theirs, name = wish.entry.profile, other.entry.profile, self._predictor.name
@@ -273,19 +273,6 @@ class Binder:
         found = self._predictor.pair_speed(mine, theirs)
         speeds = found if isinstance(found, tuple) else (None, None)
         return PairSpeed(other.entry.job.id, *speeds, wish.floor, name, found == "failed")
-
-    def _harm(self, entry: Pending, other: _Candidate, speeds: tuple[float, float]) -> PairHarm:
-        """What this pair may cost at the most, until the shorter one has to be gone."""
-        settings, host = self._settings, other.entry
-        worst = max(min(speeds) - _SPEED_ERROR, settings.part_below_speed)
-        own_s = max(self._predictions[entry.job.id].duration_s, 1.0)
-        other_s = max(other.remaining_s, 1.0)
-        together_s = min(
-            _longest_s(own_s, entry.job.time_limit_s, 0.0),
-            _longest_s(other_s, host.job.time_limit_s, host.elapsed_s(self._now_s)),
-        )
-        own, theirs = ((1.0 - worst) * min(1.0, together_s / left_s) for left_s in (own_s, other_s))
-        return PairHarm(host.job.id, worst, together_s, own, theirs, settings.unparted_harm)
 
     def _changes(self, other: _Candidate) -> None:
         """Note when a partner that is nearly done would no longer be, should it outlive its estimate."""
@@ -313,12 +300,3 @@ class Binder:
 def _speeds(pair: PairSpeed) -> tuple[float, float]:
     """Expected speeds of the pair; full speed where the predictor has no opinion."""
     return (1.0, 1.0) if pair.own is None or pair.other is None else (pair.own, pair.other)
-
-
-_LIMIT_FACTOR = 2.0
-"""A job without a time limit is reckoned to take at most so many times its estimate, as plain order reckons it."""
-
-
-def _longest_s(left_s: float, limit_s: float | None, elapsed_s: float) -> float:
-    """The upper bound of what a job has still to run: its time limit, where it has one."""
-    return _LIMIT_FACTOR * left_s if limit_s is None else max(limit_s - elapsed_s, 0.0)

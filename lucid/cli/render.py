@@ -324,10 +324,9 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "InSlots": _in_slots,
     "PairHarm": lambda r: (
-        f"the pair cannot be parted: at {r.worst:.0%} of full speed for up to {duration(r.together_s)} "
-        f"the jobs would lose {r.own:.0%} and {r.other:.0%} of their time, "
-        + ("at most" if r else "more than")
-        + f" {r.most:.0%} is allowed"
+        f"the pair cannot be parted: at worst at {r.worst:.0%} of full speed, "
+        + ("at least" if r else "less than")
+        + f" {1.0 - r.most:.0%}"
     ),
 }
 

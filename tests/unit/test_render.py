@@ -58,11 +58,10 @@ SAID: list[tuple[Reason, str]] = [
     (why.InSlots(True, True, 1, True, False, 1, 1), "on whole GPUs: it was parted from a partner before"),
     (why.InSlots(True, False, 1, True, False, 0, -1), "on whole GPUs: sharing is off"),
     (
-        why.PairHarm("7", 0.75, 7200.0, 0.25, 0.1, 0.3),
-        "the pair cannot be parted: at 75% of full speed for up to 2.0 h the jobs would lose 25% and 10% of their "
-        "time, at most 30% is allowed",
+        why.PairHarm("7", 0.75, 0.3),
+        "the pair cannot be parted: at worst at 75% of full speed, at least 70%",
     ),
-    (why.PairHarm("7", 0.5, 7200.0, 0.5, 0.1, 0.3), "lose 50% and 10% of their time, more than 30% is allowed"),
+    (why.PairHarm("7", 0.5, 0.3), "at worst at 50% of full speed, less than 70%"),
     (why.Overflow("vision", False), "its own VC vision has no place for it: starts here"),
     (why.Overflow("vision", True), "its own VC vision has a place for it"),
     (why.Requeueable(True, "asked", True), "its user asked to have it started over"),

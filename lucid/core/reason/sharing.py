@@ -79,19 +79,15 @@ class InSlots(Reason):
 
 @dataclass(frozen=True, slots=True)
 class PairHarm(Reason):
-    """Is the most that a pair may cost small enough, where neither job may be started over, so that the pair
-    cannot be parted? ``worst``: the lowest plausible speed of either. ``together_s``: the most time that they stand
-    together. ``own``, ``other``: the share of its remaining run time that each may lose at the most."""
+    """Does neither job lose more than ``most`` of its speed, where neither may be started over, so that the pair
+    cannot be parted? ``worst``: the lowest plausible speed of either."""
 
     partner: str
     worst: float
-    together_s: float
-    own: float
-    other: float
     most: float
 
     def __bool__(self) -> bool:
-        return not past(max(self.own, self.other), self.most)
+        return not past(1.0 - self.worst, self.most)
 
 
 @dataclass(frozen=True, slots=True)
