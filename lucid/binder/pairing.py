@@ -285,7 +285,7 @@ class Binder:
     def joined(self, entry: Pending, other: Running) -> None:
         """Note a pair."""
         self._offered()[self._kind(entry.job)].pop(other.job.id, None)
-        self._ledger.join(entry.job, other.placement)
+        self._ledger.take(entry.job, other.placement)
 
     def started(self, entry: Pending, placement: Placement) -> None:
         """Note a job that started alone: it may be joined in the same plan."""
