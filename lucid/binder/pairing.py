@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import merge
+from itertools import count, islice
+from operator import attrgetter
 from typing import Final
 
 from lucid.config import PackingSettings
@@ -45,6 +48,8 @@ _SPEED_ERROR: Final = 0.15
 class _Candidate:
     """A running job that may be joined, with what the rules between two jobs compare."""
 
+    number: int
+    """Its place in the order of start."""
     entry: Running
     score: int
     mem_mib: float
@@ -78,6 +83,7 @@ class _Pair:
     speed: float | None = None
 
 
+_NUMBER = attrgetter("number")
 _SCAN_LIMIT = 256
 """Candidates looked at for one job, oldest first: what bounds a plan on a cluster of thousands of GPUs. By the
 time hundreds of partners qualify, the best of them is hardly better than the best of these."""
@@ -105,13 +111,14 @@ class Binder:
         self.changes_s: float | None = None
         """When the next partner that was refused as nearly done will have outlived its estimate: it is then
         expected to go on for long (``Prediction.remaining_s``), and the same question gets another answer."""
-        self._open: dict[tuple[int, str], dict[str, _Candidate]] = defaultdict(dict)
-        """Jobs that may be joined, by GPU count (and user, where only jobs of one user share), then by id in order of
-        start."""
+        self._open: dict[tuple[int, str], dict[int, dict[str, _Candidate]]] = defaultdict(lambda: defaultdict(dict))
+        """Jobs that may be joined, by GPU count (and user, where only jobs of one user share), then by share score,
+        then by id in order of start."""
+        self._numbers = count()
         self._unasked: list[Running] = [*partition.running] if settings.gss else []
         """Jobs not yet looked at: in most plans nobody looks for a partner."""
 
-    def _offered(self) -> dict[tuple[int, str], dict[str, _Candidate]]:
+    def _offered(self) -> dict[tuple[int, str], dict[int, dict[str, _Candidate]]]:
         """The jobs that may be joined, as ``_open``."""
         if self._unasked:
             unasked, self._unasked = self._unasked, []
@@ -133,7 +140,8 @@ class Binder:
         node = entry.placement[0].node
         if not self._ledger.nodes[self._ledger.index[node]].available:
             return  # down or draining: nothing new may start there
-        self._open[self._kind(job)][job.id] = _Candidate(
+        self._open[self._kind(job)][score][job.id] = _Candidate(
+            next(self._numbers),
             entry,
             score,
             profile.gpu_mem_mib,
@@ -194,21 +202,15 @@ class Binder:
         job must keep off, ``floor`` is the least speed of either if not ``least_pair_speed``.
         """
         wish = _Wish(entry, value, score, gss, self._settings.least_pair_speed if floor is None else floor)
-        job, room, limit = entry.job, gss - score, _SCAN_LIMIT
+        job = entry.job
         candidates = self._offered()[self._kind(job)]
-        too_much: _Candidate | None = None
+        fitting = [jobs for theirs, jobs in candidates.items() if theirs <= gss - score]
         furthest: _Pair | None = None
         best: _Pair | None = None
-        qualified = looked_at = 0
-        for other in candidates.values():
+        qualified = 0
+        for other in _oldest(fitting):
             if other.node in fenced:
                 continue
-            if other.score > room:  # the commonest refusal: its reason is made only if no candidate gets further
-                too_much = too_much or other
-                continue
-            looked_at += 1
-            if looked_at > limit:
-                break
             pair = self._judge(wish, other)
             if pair.speed is None:
                 if furthest is None or len(pair.reasons) > len(furthest.reasons):
@@ -219,18 +221,21 @@ class Binder:
                 best = pair
             if self._settings.partner == "first":
                 break
-        same = SameGpus(job.gpus, len(candidates))
+        same = SameGpus(job.gpus, sum(map(len, candidates.values())))
         if best is not None and best.speed is not None:
             chosen = best.other.entry
             choice = BestPartner(chosen.job.id, best.speed, qualified, self._settings.partner)
             return chosen, (same, *best.reasons, choice)
         if furthest is not None:
             return None, (same, furthest.reasons[-1])
+        heavier = _oldest([jobs for theirs, jobs in candidates.items() if theirs > gss - score])
+        too_much = next((other for other in heavier if other.node not in fenced), None)
         if too_much is not None:
             return None, (same, ShareScores(score, too_much.score, gss))
         others = 0
-        if self._settings.same_user_only and not candidates:
-            others = sum(len(jobs) for (gpus, _), jobs in self._offered().items() if gpus == job.gpus)
+        if self._settings.same_user_only and not same:
+            open_to = [by_score for (gpus, _), by_score in self._offered().items() if gpus == job.gpus]
+            others = sum(len(jobs) for by_score in open_to for jobs in by_score.values())
         none = SameGpus(job.gpus, 0)
         return None, (none, SameUser(job.user, others)) if others else (none,)
 
@@ -284,7 +289,8 @@ class Binder:
 
     def joined(self, entry: Pending, other: Running) -> None:
         """Note a pair."""
-        self._offered()[self._kind(entry.job)].pop(other.job.id, None)
+        for jobs in self._offered()[self._kind(entry.job)].values():
+            jobs.pop(other.job.id, None)
         self._ledger.take(entry.job, other.placement)
 
     def started(self, entry: Pending, placement: Placement) -> None:
@@ -295,6 +301,11 @@ class Binder:
             self._unasked.append(fresh)
         else:
             self.offer(fresh)
+
+
+def _oldest(by_score: Iterable[dict[str, _Candidate]]) -> Iterator[_Candidate]:
+    """Of these candidates the first that started, at most as many as one job may look at."""
+    return islice(merge(*(jobs.values() for jobs in by_score), key=_NUMBER), _SCAN_LIMIT)
 
 
 def _speeds(pair: PairSpeed) -> tuple[float, float]:

@@ -82,12 +82,15 @@ def test_a_reason_shows_only_texts_whose_type_says_that_they_name_nobody() -> No
         owner: str
         names: tuple[str, ...]
         more: Mapping[str, str]
+        anything: object
         said: str | None
         asks: UserName
         partner: Shown
         gpus: int
 
-    made = Foreign("secret-train", ("acct-x",), {"acct-x": "secret-workload"}, "secret-train", "ada-lovelace", "7", 4)
+    made = Foreign(
+        "secret-train", ("acct-x",), {"acct-x": "secret-workload"}, ["acct-x"], "secret-train", "ada-lovelace", "7", 4
+    )
     reasons = [reason_to_dict(made)]
     try:
         picture = {"now_s": 1.0, "partitions": {}, "predictions": {}, "plan": {"vc": {"1": {"reasons": reasons}}}}
