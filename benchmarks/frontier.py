@@ -13,7 +13,7 @@ from benchmarks.packs import pack
 from benchmarks.timeaware import synthetic
 from lucid.config import settings_from
 from lucid.core.job import JobProfile
-from lucid.core.ports import Predictor
+from lucid.core.ports import PairSpeeds, Predictor
 from lucid.models.history import HistoryPredictor
 from lucid.simulator.engine import Run
 from lucid.simulator.estimates import GivenPredictor
@@ -56,7 +56,7 @@ class _PairOracle(GivenPredictor):
         super().__init__("given estimates", scenario.durations_s["lucid"], scenario.trace, HistoryPredictor())
         self._truth = truth
 
-    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
         return self._truth.speeds(a, b)
 
 

@@ -318,7 +318,7 @@ class Watcher:
                 if self.policy == "lucid" and not self.may_restart(entry.job) and not self.may_restart(partner.job):
                     bounds = [item for item in decision.reasons if isinstance(item, PairHarm)]
                     assert bounds, f"{job_id}: beside {decision.beside} for ever, and nobody asked at what cost"
-                    assert max(bounds[0].own, bounds[0].other) <= self.settings.packing.unparted_harm + 1e-6
+                    assert 1.0 - bounds[0].worst <= self.settings.packing.unparted_harm + 1e-6
             if isinstance(decision, Start) and decision.slots:
                 assert isinstance(entry, Pending)
                 assert len(decision.placement) == 1

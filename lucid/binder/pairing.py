@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import merge
+from itertools import count, islice
+from operator import attrgetter
 from typing import Final
 
 from lucid.config import PackingSettings
@@ -45,6 +48,8 @@ _SPEED_ERROR: Final = 0.15
 class _Candidate:
     """A running job that may be joined, with what the rules between two jobs compare."""
 
+    number: int
+    """Its place in the order of start."""
     entry: Running
     score: int
     mem_mib: float
@@ -78,6 +83,7 @@ class _Pair:
     speed: float | None = None
 
 
+_NUMBER = attrgetter("number")
 _SCAN_LIMIT = 256
 """Candidates looked at for one job, oldest first: what bounds a plan on a cluster of thousands of GPUs. By the
 time hundreds of partners qualify, the best of them is hardly better than the best of these."""
@@ -105,13 +111,14 @@ class Binder:
         self.changes_s: float | None = None
         """When the next partner that was refused as nearly done will have outlived its estimate: it is then
         expected to go on for long (``Prediction.remaining_s``), and the same question gets another answer."""
-        self._open: dict[tuple[int, str], dict[str, _Candidate]] = defaultdict(dict)
-        """Jobs that may be joined, by GPU count (and user, where only jobs of one user share), then by id in order of
-        start."""
+        self._open: dict[tuple[int, str], dict[int, dict[str, _Candidate]]] = defaultdict(lambda: defaultdict(dict))
+        """Jobs that may be joined, by GPU count (and user, where only jobs of one user share), then by share score,
+        then by id in order of start."""
+        self._numbers = count()
         self._unasked: list[Running] = [*partition.running] if settings.gss else []
         """Jobs not yet looked at: in most plans nobody looks for a partner."""
 
-    def _offered(self) -> dict[tuple[int, str], dict[str, _Candidate]]:
+    def _offered(self) -> dict[tuple[int, str], dict[int, dict[str, _Candidate]]]:
         """The jobs that may be joined, as ``_open``."""
         if self._unasked:
             unasked, self._unasked = self._unasked, []
@@ -133,7 +140,8 @@ class Binder:
         node = entry.placement[0].node
         if not self._ledger.nodes[self._ledger.index[node]].available:
             return  # down or draining: nothing new may start there
-        self._open[self._kind(job)][job.id] = _Candidate(
+        self._open[self._kind(job)][score][job.id] = _Candidate(
+            next(self._numbers),
             entry,
             score,
             profile.gpu_mem_mib,
@@ -194,21 +202,15 @@ class Binder:
         job must keep off, ``floor`` is the least speed of either if not ``least_pair_speed``.
         """
         wish = _Wish(entry, value, score, gss, self._settings.least_pair_speed if floor is None else floor)
-        job, room, limit = entry.job, gss - score, _SCAN_LIMIT
+        job = entry.job
         candidates = self._offered()[self._kind(job)]
-        too_much: _Candidate | None = None
+        fitting = [jobs for theirs, jobs in candidates.items() if theirs <= gss - score]
         furthest: _Pair | None = None
         best: _Pair | None = None
-        qualified = looked_at = 0
-        for other in candidates.values():
+        qualified = 0
+        for other in _oldest(fitting):
             if other.node in fenced:
                 continue
-            if other.score > room:  # the commonest refusal: its reason is made only if no candidate gets further
-                too_much = too_much or other
-                continue
-            looked_at += 1
-            if looked_at > limit:
-                break
             pair = self._judge(wish, other)
             if pair.speed is None:
                 if furthest is None or len(pair.reasons) > len(furthest.reasons):
@@ -219,18 +221,21 @@ class Binder:
                 best = pair
             if self._settings.partner == "first":
                 break
-        same = SameGpus(job.gpus, len(candidates))
+        same = SameGpus(job.gpus, sum(map(len, candidates.values())))
         if best is not None and best.speed is not None:
             chosen = best.other.entry
             choice = BestPartner(chosen.job.id, best.speed, qualified, self._settings.partner)
             return chosen, (same, *best.reasons, choice)
         if furthest is not None:
             return None, (same, furthest.reasons[-1])
+        heavier = _oldest([jobs for theirs, jobs in candidates.items() if theirs > gss - score])
+        too_much = next((other for other in heavier if other.node not in fenced), None)
         if too_much is not None:
             return None, (same, ShareScores(score, too_much.score, gss))
         others = 0
-        if self._settings.same_user_only and not candidates:
-            others = sum(len(jobs) for (gpus, _), jobs in self._offered().items() if gpus == job.gpus)
+        if self._settings.same_user_only and not same:
+            open_to = [by_score for (gpus, _), by_score in self._offered().items() if gpus == job.gpus]
+            others = sum(len(jobs) for by_score in open_to for jobs in by_score.values())
         none = SameGpus(job.gpus, 0)
         return None, (none, SameUser(job.user, others)) if others else (none,)
 
@@ -241,7 +246,7 @@ class Binder:
         for reason in self._comparisons(wish, other):
             reasons.append(reason)
             if isinstance(reason, PairSpeed):
-                speed = reason.own + reason.other
+                speed = sum(_speeds(reason))
             if not reason:
                 if isinstance(reason, PartnerOutlasts) and not other.noted:
                     self._changes(other)
@@ -261,30 +266,18 @@ class Binder:
             yield HostFits(job.cpus, job.mem_mib, fits)
         if settings.priority_ratio is not None:
             yield PartnerLeaves(other_id, wish.value, other.value, settings.priority_ratio)
-        speeds = self._speeds(wish, other)
-        yield PairSpeed(other_id, *speeds, wish.floor, self._predictor.name)
+        found = self._pair_speed(wish, other)
+        yield found
         if not (other.may_restart or may_restart(job, self._restarts)):
-            yield self._harm(wish.entry, other, speeds)
+            yield PairHarm(other_id, max(min(_speeds(found)) - _SPEED_ERROR, 0.0), settings.unparted_harm)
 
-    def _speeds(self, wish: _Wish, other: _Candidate) -> tuple[float, float]:
-        """Expected speeds of the pair; full speed where the predictor has no opinion."""
-        mine, theirs = wish.entry.profile, other.entry.profile
+    def _pair_speed(self, wish: _Wish, other: _Candidate) -> PairSpeed:
+        mine, theirs, name = wish.entry.profile, other.entry.profile, self._predictor.name
         assert mine is not None
         assert theirs is not None
-        return self._predictor.pair_speed(mine, theirs) or (1.0, 1.0)
-
-    def _harm(self, entry: Pending, other: _Candidate, speeds: tuple[float, float]) -> PairHarm:
-        """What this pair may cost at the most, until the shorter one has to be gone."""
-        settings, host = self._settings, other.entry
-        worst = max(min(speeds) - _SPEED_ERROR, settings.part_below_speed)
-        own_s = max(self._predictions[entry.job.id].duration_s, 1.0)
-        other_s = max(other.remaining_s, 1.0)
-        together_s = min(
-            _longest_s(own_s, entry.job.time_limit_s, 0.0),
-            _longest_s(other_s, host.job.time_limit_s, host.elapsed_s(self._now_s)),
-        )
-        own, theirs = ((1.0 - worst) * min(1.0, together_s / left_s) for left_s in (own_s, other_s))
-        return PairHarm(host.job.id, worst, together_s, own, theirs, settings.unparted_harm)
+        found = self._predictor.pair_speed(mine, theirs)
+        speeds = found if isinstance(found, tuple) else (None, None)
+        return PairSpeed(other.entry.job.id, *speeds, wish.floor, name, found == "failed")
 
     def _changes(self, other: _Candidate) -> None:
         """Note when a partner that is nearly done would no longer be, should it outlive its estimate."""
@@ -296,8 +289,9 @@ class Binder:
 
     def joined(self, entry: Pending, other: Running) -> None:
         """Note a pair."""
-        self._offered()[self._kind(entry.job)].pop(other.job.id, None)
-        self._ledger.join(entry.job, other.placement)
+        for jobs in self._offered()[self._kind(entry.job)].values():
+            jobs.pop(other.job.id, None)
+        self._ledger.take(entry.job, other.placement)
 
     def started(self, entry: Pending, placement: Placement) -> None:
         """Note a job that started alone: it may be joined in the same plan."""
@@ -309,10 +303,11 @@ class Binder:
             self.offer(fresh)
 
 
-_LIMIT_FACTOR = 2.0
-"""A job without a time limit is reckoned to take at most so many times its estimate, as plain order reckons it."""
+def _oldest(by_score: Iterable[dict[str, _Candidate]]) -> Iterator[_Candidate]:
+    """Of these candidates the first that started, at most as many as one job may look at."""
+    return islice(merge(*(jobs.values() for jobs in by_score), key=_NUMBER), _SCAN_LIMIT)
 
 
-def _longest_s(left_s: float, limit_s: float | None, elapsed_s: float) -> float:
-    """The upper bound of what a job has still to run: its time limit, where it has one."""
-    return _LIMIT_FACTOR * left_s if limit_s is None else max(limit_s - elapsed_s, 0.0)
+def _speeds(pair: PairSpeed) -> tuple[float, float]:
+    """Expected speeds of the pair; full speed where the predictor has no opinion."""
+    return (1.0, 1.0) if pair.own is None or pair.other is None else (pair.own, pair.other)

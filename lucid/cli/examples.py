@@ -126,7 +126,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "tune rollback": ("lucidctl tune rollback --config lucid.toml",),
     "replay": (
         "lucidctl replay --last 10",
-        "lucidctl replay /var/lib/lucid/records",
+        "lucidctl replay /var/lib/lucid/plans",
     ),
     "report": (
         "lucidctl report --week --jobs sacct.txt --vcs vcs.csv --html week.html",

@@ -50,6 +50,15 @@ def _best(r: why.BestPartner) -> str:
     return f"job {r.partner} is the best of {r.candidates} partners that qualify"
 
 
+def _pair_speed(r: why.PairSpeed) -> str:
+    if r.failed:
+        return f"how fast it would run beside job {r.partner} is not known: {r.source} failed"
+    if r.own is None or r.other is None:
+        return f"its speed beside job {r.partner} is not measured, and {r.source} cannot tell: taken as full speed"
+    below = "" if r else f", below {r.floor:.0%}"
+    return f"beside job {r.partner} expected at {r.own:.0%} and {r.other:.0%} of full speed{below}"
+
+
 def _gpus(count: int) -> str:
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
@@ -247,10 +256,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         + ("at most" if r else "above")
         + f" {r.ratio:g} x {r.other:,.0f} of job {r.partner}"
     ),
-    "PairSpeed": lambda r: (
-        f"beside job {r.partner} expected at {r.own:.0%} and {r.other:.0%} of full speed"
-        + ("" if r else f", below {r.floor:.0%}")
-    ),
+    "PairSpeed": _pair_speed,
     "BestPartner": _best,
     "Rescaled": lambda r: (
         f"from {r.before} to {_gpus(r.after)}: "
@@ -318,10 +324,9 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "InSlots": _in_slots,
     "PairHarm": lambda r: (
-        f"the pair cannot be parted: at {r.worst:.0%} of full speed for up to {duration(r.together_s)} "
-        f"the jobs would lose {r.own:.0%} and {r.other:.0%} of their time, "
-        + ("at most" if r else "more than")
-        + f" {r.most:.0%} is allowed"
+        f"the pair cannot be parted: at worst at {r.worst:.0%} of full speed, "
+        + ("at least" if r else "less than")
+        + f" {1.0 - r.most:.0%}"
     ),
 }
 

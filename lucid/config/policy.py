@@ -94,9 +94,9 @@ class PackingSettings(Section):
     dynamic: bool = False
     """Share less, or not at all, while a VC's idle GPUs suffice for what waits and what is forecast (L17)."""
     unparted_harm: float = Field(0.25, ge=0, le=1)
-    """Where neither job of a pair may be started over, so that a bad pair cannot be parted: the most that sharing may
-    cost either of them, as a share of its remaining run time, at the worst plausible speed (0.15 below the expected
-    one, never below ``part_below_speed``)."""
+    """Where neither job of a pair may be started over, so that a bad pair cannot be parted: the most of its speed
+    that either may lose at worst, which is taken to be 0.15 below the expected one. 0.25 makes such pairs from 0.90
+    on."""
     harmless_pair_speed: float = Field(0.9, ge=0, le=1)
     """While sharing is less, pairs in which both jobs are expected to run at this speed or better are still
     made, under the full capacity."""

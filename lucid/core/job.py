@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lucid.core.names import Shown, UserName
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.prediction import StageTimes
 
@@ -83,12 +84,12 @@ class Job:
     a job that runs on exactly ``gpus`` GPUs or not at all; an elastic one needs CPUs and memory in proportion.
     """
 
-    id: str
-    vc: str
+    id: Shown
+    vc: Shown
     gpus: int
     submit_s: float
     rank: int = 0
-    user: str = ""
+    user: UserName = ""
     account: str = ""
     name: str = ""
     cpus: int = 0
@@ -118,7 +119,7 @@ class TimeShares:
     storage: float | None
     cpu: float
     gpu: float
-    storage_by: str = ""
+    storage_by: Shown = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ class JobProfile:
     mem_growing: bool = False
     seen_speed: float | None = None
     """Normalised speed at which the job was seen to run (1 = as fast as alone; lucid.profiler.watch) …"""
-    seen_beside: str | None = None
+    seen_beside: Shown | None = None
     """… beside this job; says nothing once the partner is another."""
     shares: TimeShares | None = None
     """Of a job on one node whose control group is known there."""
@@ -185,7 +186,7 @@ class Pending:
     """Of an elastic job."""
     work: Work | None = None
     """Where an executor reports it."""
-    barred: str = ""
+    barred: Shown = ""
     """Slurm's own words for why it would not start this job at present; empty where nothing is known against it."""
     retry_s: float = 0.0
     """When a barred job is tried again, at the latest."""
@@ -207,10 +208,10 @@ class Running:
     profile: JobProfile | None = None
     ran_s: float = 0.0
     restarts: int = 0
-    partner: str | None = None
+    partner: Shown | None = None
     alone: bool = False
     progress: Progress | None = None
-    group: tuple[str, ...] = ()
+    group: tuple[Shown, ...] = ()
     """Ids of the jobs that take turns on these GPUs, itself among them; empty unless there are several."""
     work: Work | None = None
     restart_s: float | None = None

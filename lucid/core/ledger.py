@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from lucid.core.job import Job, Running
@@ -55,20 +54,19 @@ class Ledger:
         self.host_limits = any(node.cpus or node.mem_mib for node in partition.nodes)
         self.free_cpus = [node.cpus_left for node in partition.nodes]
         self.free_mem_mib = [node.mem_left_mib for node in partition.nodes]
-        self.pairs: set[Placement] = set()
-        """Sets of GPUs that two jobs hold."""
+        self.beyond: dict[tuple[int, int], int] = {}
+        """How many jobs hold a GPU beyond the first, by index of the node and bit of the GPU; of available nodes."""
         self._out: tuple[int, str] | None = None
         free_mask, index = self.free_mask, self.index
         for running in partition.running:
-            placement = running.placement
-            for name, mask in placement:
+            for name, mask in running.placement:
                 i = index[name]
-                left = free_mask[i] & ~mask
-                if left == free_mask[i] and self.nodes[i].available:
-                    self.pairs.add(placement)
-                free_mask[i] = left
+                free = free_mask[i]
+                if mask & ~free:
+                    self._share(i, mask & ~free)
+                free_mask[i] = free & ~mask
             if self.host_limits:
-                self._host(running.job, placement, -1)
+                self._host(running.job, running.placement, -1)
         self.free_count = [mask.bit_count() for mask in free_mask]
         self.free = sum(self.free_count)
         self.buckets: list[list[int]] = [[] for _ in range(self.gpus_per_node + 1)]
@@ -82,7 +80,7 @@ class Ledger:
         made.gpus_per_node, made.host_limits = self.gpus_per_node, self.host_limits
         made.free_mask, made.free_count, made.free = self.free_mask.copy(), self.free_count.copy(), self.free
         made.free_cpus, made.free_mem_mib = self.free_cpus.copy(), self.free_mem_mib.copy()
-        made.pairs, made.buckets, made._out = self.pairs.copy(), [*map(list.copy, self.buckets)], self._out
+        made.beyond, made.buckets, made._out = self.beyond.copy(), [*map(list.copy, self.buckets)], self._out
         return made
 
     @property
@@ -132,38 +130,43 @@ class Ledger:
             free ^= bit
         return NodeGpus(self.nodes[i].name, mask)
 
-    def has_free(self, name: str, mask: int) -> bool:
-        """Are these GPUs of that node free, or is the node not available?"""
-        i = self.index[name]
-        return self.free_mask[i] & mask == mask or not self.nodes[i].available
-
     def take(self, job: Job, placement: Placement) -> None:
-        """Note that free GPUs, CPUs and memory are now the job's."""
+        """Note that the job holds these GPUs, alone or beside others, with CPUs and memory."""
         for name, mask in placement:
             i = self.index[name]
-            self._set_free(i, self.free_mask[i] & ~mask)
-        if self.host_limits:
-            self._host(job, placement, -1)
-
-    def join(self, job: Job, placement: Placement) -> None:
-        """Note that the job now stands beside the holder of these GPUs."""
-        self.pairs.add(placement)
+            free = self.free_mask[i]
+            if mask & ~free:
+                self._share(i, mask & ~free)
+            self._set_free(i, free & ~mask)
         if self.host_limits:
             self._host(job, placement, -1)
 
     def give_back(self, runnings: Iterable[Running]) -> None:
-        """Note that these jobs are gone; GPUs come free when the last job on them goes."""
+        """Note that these jobs are gone; a GPU comes free when the last job on it goes."""
         for running in runnings:
-            placement = running.placement
             if self.host_limits:
-                self._host(running.job, placement, 1)
-            if placement in self.pairs:
-                self.pairs.discard(placement)
-                continue
-            for name, mask in placement:
+                self._host(running.job, running.placement, 1)
+            for name, mask in running.placement:
                 i = self.index[name]
                 if self.nodes[i].available:
-                    self._set_free(i, self.free_mask[i] | mask)
+                    self._set_free(i, self.free_mask[i] | self._unshare(i, mask))
+
+    def _share(self, i: int, mask: int) -> None:
+        """One more job holds these GPUs, which others hold."""
+        if self.nodes[i].available:
+            for bit in _bits(mask):
+                self.beyond[i, bit] = self.beyond.get((i, bit), 0) + 1
+
+    def _unshare(self, i: int, mask: int) -> int:
+        """One job less holds these GPUs; returns those that nobody holds now."""
+        if self.beyond:
+            for bit in _bits(mask):
+                others = self.beyond.pop((i, bit), 0)
+                if others:
+                    mask ^= bit
+                if others > 1:
+                    self.beyond[i, bit] = others - 1
+        return mask
 
     def _set_free(self, i: int, mask: int) -> None:
         before, after = self.free_count[i], mask.bit_count()
@@ -185,6 +188,13 @@ class Ledger:
             self.free_mem_mib[i] += sign * host_share(job.mem_mib, here, job.gpus)
 
 
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        bit = mask & -mask
+        yield bit
+        mask ^= bit
+
+
 @dataclass(slots=True)
 class _Base:
     """The ledger of a partition as it was handed out last, and its running jobs by the ``id`` of their entries.
@@ -193,15 +203,6 @@ class _Base:
     partition: Partition
     ledger: Ledger
     entries: dict[int, Running]
-    holders: Counter[Placement]
-    """How many jobs hold each set of GPUs."""
-
-    def apart(self) -> bool:
-        """Do sets of GPUs have none in common? Only then does a set come free when its last job goes."""
-        ledger = self.ledger
-        up = {node.name: node.gpus for node in ledger.nodes if node.available}
-        held = sum(mask.bit_count() for placement in self.holders for name, mask in placement if name in up)
-        return held == sum(up.values()) - ledger.free
 
 
 class Ledgers:
@@ -214,45 +215,16 @@ class Ledgers:
     def of(self, partition: Partition) -> Ledger:
         """A ledger of the partition, which the caller may write in."""
         base = self._bases.get(partition.name)
-        if base is not None and base.partition.nodes is partition.nodes and self._follow(base, partition):
-            return base.ledger.copy()
-        base = self._anew(partition)
-        if not base.apart():
-            self._bases.pop(partition.name, None)
-            return base.ledger
-        self._bases[partition.name] = base
+        if base is None or base.partition.nodes is not partition.nodes:
+            base = self._bases[partition.name] = _Base(partition, Ledger(partition), _by_id(partition))
+        elif base.partition is not partition:
+            entries = _by_id(partition)
+            base.ledger.give_back(base.entries[gone] for gone in base.entries.keys() - entries.keys())
+            for came in entries.keys() - base.entries.keys():
+                base.ledger.take(entries[came].job, entries[came].placement)
+            base.partition, base.entries = partition, entries
         return base.ledger.copy()
 
-    def _anew(self, partition: Partition) -> _Base:
-        entries = dict(zip(map(id, partition.running), partition.running, strict=True))
-        return _Base(partition, Ledger(partition), entries, Counter(entry.placement for entry in partition.running))
 
-    def _follow(self, base: _Base, partition: Partition) -> bool:
-        """Bring the base up to date. Not possible where sets of GPUs overlap without being the same."""
-        if base.partition is partition:
-            return True
-        entries = dict(zip(map(id, partition.running), partition.running, strict=True))
-        before, base.partition, base.entries = base.entries, partition, entries
-        ledger, holders = base.ledger, base.holders
-        for gone in before.keys() - entries.keys():
-            entry = before[gone]
-            holders[entry.placement] -= 1
-            if holders[entry.placement] > 1:
-                return False  # of three, two are left, who are a pair still
-            if not holders[entry.placement]:
-                del holders[entry.placement]
-            ledger.give_back((entry,))
-        for came in entries.keys() - before.keys():
-            entry = entries[came]
-            placement = entry.placement
-            holders[placement] += 1
-            if holders[placement] > 1:
-                if any(ledger.nodes[ledger.index[name]].available for name, _ in placement):
-                    ledger.pairs.add(placement)
-                if ledger.host_limits:
-                    ledger._host(entry.job, placement, -1)
-            elif all(ledger.has_free(name, mask) for name, mask in placement):
-                ledger.take(entry.job, placement)
-            else:
-                return False
-        return True
+def _by_id(partition: Partition) -> dict[int, Running]:
+    return dict(zip(map(id, partition.running), partition.running, strict=True))

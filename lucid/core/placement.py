@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+from lucid.core.names import Shown
+
 __all__ = ["NodeGpus", "Placement", "indices_of", "mask_of", "placement_gpus", "show_placement"]
 
 
@@ -13,7 +15,7 @@ class NodeGpus(NamedTuple):
     """The GPUs of one node that a job holds. Bit *i* of ``mask`` is GPU *i*; a mask makes set questions one
     machine instruction, which matters with thousands of GPUs a cycle."""
 
-    node: str
+    node: Shown
     mask: int
 
     @property

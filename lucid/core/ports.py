@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import Action, Plan
@@ -14,7 +14,17 @@ from lucid.core.prediction import Prediction
 from lucid.core.readings import GpuCard, GpuLost, GpuReading
 from lucid.core.snapshot import Snapshot
 
-__all__ = ["Applied", "Capability", "Clock", "Cluster", "Forecaster", "GpuMetrics", "Predictor", "Recorder"]
+__all__ = [
+    "Applied",
+    "Capability",
+    "Clock",
+    "Cluster",
+    "Forecaster",
+    "GpuMetrics",
+    "PairSpeeds",
+    "Predictor",
+    "Recorder",
+]
 
 
 class Capability(StrEnum):
@@ -106,6 +116,11 @@ class GpuMetrics(Protocol):
         ...
 
 
+PairSpeeds = tuple[float, float] | Literal["failed"] | None
+"""What a predictor says of two jobs that share GPUs: the expected normalised speed of each (1.0 = as fast as alone);
+``None`` where it has no opinion; ``"failed"`` where it should have one and could not work it out."""
+
+
 class Predictor(Protocol):
     """Models, estimates from a file, or an oracle."""
 
@@ -118,9 +133,8 @@ class Predictor(Protocol):
         """Duration and share score of one job from what is known of it at ``now_s``."""
         ...
 
-    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
-        """Expected normalised speeds of *a* and *b* when they share GPUs (1.0 = as fast as alone), or ``None``
-        where the predictor has no opinion."""
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
+        """Expected speeds of *a* and *b* when they share GPUs."""
         ...
 
     def learn(self, ended: Sequence[Ended]) -> None:

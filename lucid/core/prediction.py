@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lucid.core.as_json import from_json, to_json
+from lucid.core.names import Shown
 from lucid.core.rounding import reached
 
 __all__ = [
@@ -76,7 +77,7 @@ class DurationTerms:
 class Split:
     """One comparison on the way down a decision tree: ``value`` is at most ``threshold``, or above it."""
 
-    feature: str
+    feature: Shown
     value: float
     at_most: bool
     threshold: float
@@ -104,9 +105,9 @@ class Prediction:
     what a run that was measured before says of both."""
 
     duration_s: float
-    duration_source: str
+    duration_source: Shown
     share_score: int | None = None
-    share_source: str = ""
+    share_source: Shown = ""
     epochs: float | None = None
     epoch_s: tuple[float, ...] = ()
     measured: MeasuredRun | None = None

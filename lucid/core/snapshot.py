@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.job import Ended, Pending, Running
+from lucid.core.names import Shown
 from lucid.core.node import Node
 from lucid.core.prediction import Prediction
 
@@ -22,14 +23,14 @@ class Partition:
     in order of start.
     """
 
-    name: str
+    name: Shown
     nodes: tuple[Node, ...]
     pending: tuple[Pending, ...] = ()
     running: tuple[Running, ...] = ()
     profiling: bool = False
     acting: bool = True
     """Is what is planned for it carried out? Not where the daemon only observes, or only orders."""
-    quotas: Mapping[str, int] = field(default_factory=dict)
+    quotas: Mapping[Shown, int] = field(default_factory=dict)
     """GPUs to which each VC of a pool is entitled, by name; empty unless VCs have their nodes in common."""
 
     @property

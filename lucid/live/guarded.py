@@ -14,7 +14,7 @@ from lucid.adapters.left_out import LeftOut
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import Plan
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.ports import Forecaster, Predictor
+from lucid.core.ports import Forecaster, PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.policy import Policy
@@ -47,13 +47,13 @@ class Guarded:
             self._left_out.one(_SOURCE, f"job {job.id}", error)
             return Prediction(self._first_guess_s, "first guess, because the models failed")
 
-    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
-        """The other's answer, or none: the pair is not made."""
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
+        """The other's answer, or that it failed: the pair is not made."""
         try:
             return self._predictor.pair_speed(a, b)
         except Exception as error:
             self._left_out.one(_SOURCE, "a pair", error)
-            return None
+            return "failed"
 
     def learn(self, ended: Sequence[Ended]) -> None:
         """The other learns of all at once, or where that fails of each by itself."""

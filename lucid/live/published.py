@@ -18,6 +18,9 @@ from lucid.adapters.store.port import Lease
 from lucid.atomic import write_public
 from lucid.config import Publish, Settings
 from lucid.core.as_json import from_json
+from lucid.core.names import without_names as hide
+from lucid.core.prediction import Prediction
+from lucid.core.reason import REASONS
 from lucid.core.snapshot import Partition
 from lucid.errors import StoreError
 from lucid.live.lending import lending_of
@@ -37,35 +40,23 @@ def published_file(settings: Settings) -> Path:
 
 
 def without_names(picture: Mapping[str, Any], users: dict[str, str] | None = None) -> dict[str, Any]:
-    """A picture of the cluster (``snapshot_to_dict``, with its plan) in which users are numbered, and accounts, names
-    and workloads are empty. What Lucid compares stays: sizes, times, places, measured loads, the reasons.
-    ``users``: filled in with what each user is called there."""
+    """A picture of the cluster (``snapshot_to_dict``, with its plan) in which users are numbered, and texts that are
+    not for everybody are empty (``lucid.core.names``). What Lucid compares stays: sizes, times, places, measured
+    loads, the reasons. ``users``: filled in with what each user is called there."""
     users = {} if users is None else users
     users[""] = ""
 
     def alias(user: str) -> str:
         return users.setdefault(user, f"user {len(users)}")
 
-    def entry(of: Mapping[str, Any]) -> dict[str, Any]:
-        job = {**of["job"], "user": alias(of["job"]["user"]), "account": "", "name": "", "whole_because": ""}
-        profile = of["profile"] and {**of["profile"], "workload": ""}
-        return {**of, "job": job, "profile": profile}
-
-    def reason(of: Mapping[str, Any]) -> dict[str, Any]:
-        hidden = {"account": ""} if "account" in of else {}
-        return {**of, **hidden, **({"user": alias(of["user"])} if "user" in of else {})}
-
     def decision(of: Mapping[str, Any]) -> dict[str, Any]:
-        return {**of, "reasons": [reason(one) for one in of["reasons"]]}
+        return {**of, "reasons": [hide(REASONS[one["kind"]], one, alias) for one in of["reasons"]]}
 
-    partitions = {
-        name: {**part, "pending": [*map(entry, part["pending"])], "running": [*map(entry, part["running"])]}
-        for name, part in picture["partitions"].items()
-    }
+    partitions = {name: hide(Partition, part, alias) for name, part in picture["partitions"].items()}
     return {
         "now_s": picture["now_s"],
         "partitions": partitions,
-        "predictions": picture["predictions"],
+        "predictions": {name: hide(Prediction, one, alias) for name, one in picture["predictions"].items()},
         "arrivals": picture.get("arrivals", {}),
         "fair_share": [["", users[user], factor] for user, factor in _factors(picture).items() if user in users],
         "wake_s": picture.get("wake_s"),

@@ -166,7 +166,9 @@ class Tally:
             self._restarts[why] += 1
         if isinstance(decision, Start) and decision.beside is not None:
             for reason in decision.reasons:
-                if isinstance(reason, PairSpeed) and reason.partner == decision.beside:
+                if not isinstance(reason, PairSpeed) or reason.partner != decision.beside:
+                    continue
+                if reason.own is not None and reason.other is not None:
                     self._promises[job_id] = decision.beside, reason.own, now_s
                     self._promises[decision.beside] = job_id, reason.other, now_s
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.ports import Predictor
+from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term
 from lucid.errors import ModelError
 from lucid.models.duration.features import LOG_OFFSET_S
@@ -131,7 +131,7 @@ class LearnedPredictor:
         # An estimate of 0 s would cause a division by zero in callers that divide by it.
         return max(found.estimate_s, 1.0), f"{self._sources['duration']}: {found.source}", terms
 
-    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
         """By the pair model, capped at full speed; else by the other predictor."""
         if self._pairs is None:
             return self._otherwise.pair_speed(a, b)

@@ -14,7 +14,7 @@ from typing import Any
 
 from lucid.core.decision import Action, Keep, Plan, Release, Requeue, Start
 from lucid.core.job import Ended, JobProfile, Pending, Running, Stage
-from lucid.core.ports import Capability
+from lucid.core.ports import Capability, PairSpeeds
 from lucid.core.prediction import Prediction
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Snapshot
@@ -25,7 +25,7 @@ from lucid.orchestrator.run_times import Draws, RunTimes
 
 __all__ = ["SETTLE_S", "Forecast", "PairSpeed", "around", "forecast"]
 
-PairSpeed = Callable[[JobProfile, JobProfile], tuple[float, float] | None]
+PairSpeed = Callable[[JobProfile, JobProfile], PairSpeeds]
 """As ``Predictor.pair_speed``."""
 _GroupSpeeds = Callable[[Sequence[Running], Mapping[str, Prediction]], Mapping[str, float]]
 """As ``PartitionPolicy.group_speeds``."""
@@ -320,7 +320,7 @@ class _World:
         if entry.profile.seen_speed is not None and entry.profile.seen_beside == entry.partner:
             return max(entry.profile.seen_speed, _SLOWEST)
         speeds = self._pair_speed(entry.profile, other.profile)
-        return 1.0 if speeds is None else max(speeds[0], _SLOWEST)
+        return max(speeds[0], _SLOWEST) if isinstance(speeds, tuple) else 1.0
 
     def advance(self, to_s: float, memory: Mapping[str, object]) -> Snapshot:
         """Let jobs end, and look. ``memory``: what the plan before left."""

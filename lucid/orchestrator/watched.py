@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lucid.config import LendingSettings
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.ports import Capability, Predictor
+from lucid.core.ports import Capability, PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.restart import Restarts
 from lucid.core.snapshot import Snapshot
@@ -16,7 +16,7 @@ from lucid.orchestrator.policy import Policy
 
 __all__ = ["Answers", "Context", "HeardPredictor", "WatchedPolicy"]
 
-Answers = Mapping[tuple[JobProfile, JobProfile], tuple[float, float] | None]
+Answers = Mapping[tuple[JobProfile, JobProfile], PairSpeeds]
 """What the predictor said of pairs, by question."""
 
 
@@ -35,7 +35,7 @@ class HeardPredictor:
 
     def __init__(self, inner: Predictor) -> None:
         self._inner = inner
-        self.answers: dict[tuple[JobProfile, JobProfile], tuple[float, float] | None] = {}
+        self.answers: dict[tuple[JobProfile, JobProfile], PairSpeeds] = {}
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class HeardPredictor:
         """Passed on."""
         return self._inner.predict(job, profile, now_s)
 
-    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
         """Passed on, and kept."""
         found = self.answers[a, b] = self._inner.pair_speed(a, b)
         return found

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lucid.binder.contention import contention_score, contention_speeds
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.ports import Predictor
+from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.prediction import Prediction, StageTimes
 from lucid.errors import TraceError
 from lucid.simulator.traces.record import Trace
@@ -55,7 +55,7 @@ class GivenPredictor:
             return Prediction(given, source, contention_score(profile), "contention model")
         return Prediction(given, source, label, "trace")
 
-    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
         """From both profiles."""
         if self._measured is not None:
             return self._measured.pair_speed(a, b)
@@ -83,7 +83,7 @@ class DryRunPredictor:
             stages = self._known.setdefault((job.name, job.gpus), stages)
         return replace(self._otherwise.predict(job, profile, now_s), stages=stages)
 
-    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
         """The other's opinion."""
         return self._otherwise.pair_speed(a, b)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.ports import Predictor
+from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
 from lucid.models.duration.estimate import FitSettings
 from lucid.models.duration.history import DurationHistory
@@ -101,7 +101,7 @@ class WalkForward:
             self._model.take(DurationModel.fit(ended_table(self._ended, self._epoch_s), self._settings))
         return self._model.predict(job, profile, now_s)
 
-    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
         """By the pair model, else by the other predictor."""
         return self._model.pair_speed(a, b)
 

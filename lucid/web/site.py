@@ -14,6 +14,7 @@ from lucid.cli.render import duration, reason_text
 from lucid.config import WebSettings
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Job
+from lucid.core.names import without_names
 from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
 from lucid.web.picture import Picture
 from lucid.web.planning import Planning
@@ -69,13 +70,10 @@ class Site:
         return replace(row, reasons=tuple(self._reason(reason, viewer) for reason in row.reasons))
 
     def _reason(self, reason: Reason, viewer: Viewer) -> Reason:
-        data = reason_to_dict(reason)
-        user = data.get("user")
-        if (not user and "account" not in data) or (user and user == viewer.name):
-            return reason
-        hidden = {"user": self.picture.aliases.get(user, "a user")} if user else {}
-        account = {"account": ""} if "account" in data else {}
-        return reason_from_dict({**data, **hidden, **account})
+        def alias(user: str) -> str:
+            return user if not user or user == viewer.name else self.picture.aliases.get(user, "a user")
+
+        return reason_from_dict(without_names(type(reason), reason_to_dict(reason), alias))
 
     def alive(self) -> tuple[bool, str]:
         """Does a lucidd hold the lease, and which."""

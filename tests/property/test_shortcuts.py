@@ -222,6 +222,28 @@ def test_a_limit_to_the_search_for_partners_is_none_below_it(monkeypatch: pytest
         assert start.beside == "fast", f"limit {limit}"
 
 
+def test_the_limit_to_the_search_bounds_it_whatever_rules_candidates_out() -> None:
+    class Fenced:
+        asked = 0
+
+        def __contains__(self, node: object) -> bool:
+            self.asked += 1
+            return True
+
+    profile = JobProfile(20.0, 5.0, 3000.0)
+    for theirs in (0, 2):  # fenced and light; or too heavy
+        room = 2000
+        running = tuple(Running(a_job(f"r{i}"), 0.0, (NodeGpus(f"n{i}", 1),), profile=profile) for i in range(room))
+        nodes = tuple(Node(f"n{i}", 1, 24576) for i in range(room))
+        waits = Pending(a_job("p"), 0.0, profile)
+        known = {f"r{i}": guess(9000.0, theirs) for i in range(room)}
+        partition = Partition(VC, nodes, (waits,), running)
+        binder = Binder(partition, Ledger(partition), known, FixedPredictor(), rules_of().packing, 1000.0)
+        fenced = Fenced()
+        assert binder.partner(waits, 100.0, 1, 2, fenced)[0] is None
+        assert fenced.asked <= pairing._SCAN_LIMIT
+
+
 # -- single decisions ------------------------------------------------------------------------------------------------
 
 
@@ -344,7 +366,8 @@ def test_a_candidate_refused_by_its_share_score_alone_is_refused_by_the_whole_co
                 continue
             binder = Binder(room, Ledger(room), snapshot.predictions, FixedPredictor(), packing, 1000.0)
             wish = _Wish(entry, known.duration_s, known.share_score, packing.gss, packing.least_pair_speed)
-            for other in binder._open[binder._kind(entry.job)].values():
+            offered = binder._offered()[binder._kind(entry.job)].values()
+            for other in [other for jobs in offered for other in jobs.values()]:
                 judged = binder._judge(wish, other)
                 if other.score > packing.gss - known.share_score:
                     assert judged.speed is None

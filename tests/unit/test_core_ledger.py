@@ -11,7 +11,7 @@ from examples import tried
 from lucid.core.job import Running
 from lucid.core.ledger import Ledger, host_share
 from lucid.core.node import Node
-from lucid.core.placement import Placement
+from lucid.core.placement import NodeGpus, Placement
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,6 @@ def test_the_ledger_agrees_with_counting_by_hand(rng: random.Random) -> None:
     ledger = Ledger(part(machines))
     held: list[Running] = []
     for step in range(rng.randint(1, 12)):
-        alone = [e for e in held if e.placement not in ledger.pairs]
         choice = rng.random()
         gpus = rng.randint(1, 8)
         job = a_job(f"j{step}", gpus, cpus=rng.choice([0, 8]))
@@ -75,9 +74,11 @@ def test_the_ledger_agrees_with_counting_by_hand(rng: random.Random) -> None:
                 assert placement[0].mask & ~ledger.free_mask[node] == 0
                 ledger.take(job, placement)
                 held.append(Running(job, 0.0, placement))
-        elif choice < 0.7 and alone:
-            placement = rng.choice(alone).placement
-            ledger.join(job, placement)
+        elif choice < 0.7 and held:
+            (beside,) = rng.choice(held).placement  # on all of another's GPUs, or on one of them
+            first = beside.mask & -beside.mask
+            placement = (NodeGpus(beside.node, rng.choice([beside.mask, first])),)
+            ledger.take(job, placement)
             held.append(Running(job, 0.0, placement))
         elif held:
             entry = held.pop(rng.randrange(len(held)))
@@ -85,3 +86,13 @@ def test_the_ledger_agrees_with_counting_by_hand(rng: random.Random) -> None:
         same(ledger, machines, held)
     # one made from what runs now agrees with the one that saw it come about
     same(Ledger(part(machines, (), held)), machines, held)
+
+
+def test_a_gpu_of_three_sharers_comes_free_when_the_last_one_goes() -> None:
+    held = [Running(a_job(name), 0.0, (NodeGpus("n0", 1),)) for name in "abc"]
+    ledger = Ledger(part([Node("n0", 1)], (), held))
+    free = []
+    for entry in held:
+        ledger.give_back([entry])
+        free.append(ledger.free)
+    assert free == [0, 0, 1]

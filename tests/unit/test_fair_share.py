@@ -132,6 +132,16 @@ def test_a_kept_plan_is_made_anew_when_factors_change() -> None:
     assert reason(again.decisions["a"], FairShare).factor == 0.9
 
 
+def test_a_kept_plan_is_made_anew_when_factors_change_the_plain_order_beside_it() -> None:
+    room = part(nodes(1, 1), [waits("a", account="over", user="ann")], [runs("x", "n1:0")])
+    bounded = {"fairness": {"beyond_plain_s": 7200.0}, "backfill": {"weight_fair_share": 1000.0}}
+    chosen = policy("lucid", None, **bounded, **OFF)
+    scene = replace(snap(10.0, room), fair_share=FACTORS)
+    first = chosen.plan(scene).partitions["vc"]
+    assert chosen.plan(scene).partitions["vc"] is first
+    assert chosen.plan(replace(scene, fair_share={("over", "ann"): 0.9})).partitions["vc"] is not first
+
+
 def test_slurms_order_weighs_it_too() -> None:
     pending = [waits("a", 1, 0.0, account="over", user="ann"), waits("b", 1, 1.0, account="under", user="bob")]
     scene = replace(snap(10.0, part(nodes(1, 1), pending)), fair_share=FACTORS)

@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 from lucid.cli.examples import EXAMPLES
 from lucid.cli.main import lucidctl
+from lucid.config import Settings
+from lucid.live.records import records_folder
 
 
 def commands(command: click.Command = lucidctl, words: str = "") -> Iterator[str]:
@@ -62,3 +64,8 @@ def test_no_example_is_of_a_command_that_is_gone() -> None:
 def test_an_option_that_does_not_exist_is_found() -> None:
     with pytest.raises(click.NoSuchOption):
         parse("lucidctl queue --no-such-option")
+
+
+def test_replay_is_shown_with_the_folder_in_which_lucidd_keeps_records() -> None:
+    folder = records_folder(Settings())
+    assert f"lucidctl replay {folder}" in EXAMPLES["replay"]

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from lucid.adapters.left_out import LeftOut
 from lucid.binder.contention import contention_score, contention_speeds
 from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.node import Node
+from lucid.core.ports import Predictor
 from lucid.core.prediction import JUMBO, MEDIUM, TINY, Prediction
 from lucid.core.reason import (
     BestPartner,
@@ -29,6 +31,7 @@ from lucid.core.reason import (
     TooLarge,
     UserAllows,
 )
+from lucid.live.guarded import Guarded
 from lucid.models.packing.share_score import Thresholds
 from scenes.jobs import HEAVY, LIGHT, VC, at, nodes, runs, waits
 from scenes.plans import FixedPredictor, decide, guess, kinds, part, reason, snap
@@ -42,7 +45,7 @@ def beside(
     *hosts: Running,
     machines: tuple[Node, ...] = ONE_GPU,
     predictions: dict[str, Prediction] | None = None,
-    predictor: FixedPredictor | None = None,
+    predictor: Predictor | None = None,
     now_s: float = 0.0,
     **packing: object,
 ) -> Start | Hold:
@@ -372,6 +375,30 @@ def test_a_pair_in_which_either_is_slowed_too_much_is_refused(own: float, other:
     decision = beside(GUEST, HOST, predictor=predictor)
     assert isinstance(decision, Start) == packs
     assert reason(decision, PairSpeed).floor == 0.85
+
+
+@pytest.mark.parametrize("floor", [0.85, 0.0])
+def test_a_pair_of_which_the_model_fails_is_not_made_and_keeps_nobody_from_a_measured_one(floor: float) -> None:
+    failing = JobProfile(50.0, 20.0, 100.0)
+    bad, good = runs("bad", "n1:0", profile=failing), runs("good", "n1:1", profile=LIGHT)
+
+    class Failing(FixedPredictor):
+        def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+            if failing in (a, b):
+                raise ZeroDivisionError
+            return (0.97, 0.97)
+
+    guarded = Guarded(Failing(), LeftOut(), 60.0)
+    chosen = beside(GUEST, bad, good, machines=nodes(1, 2), predictor=guarded, least_pair_speed=floor)
+    assert chosen.beside == "good"
+    alone = beside(GUEST, bad, predictor=guarded, least_pair_speed=floor)
+    assert isinstance(alone, Hold)
+    assert reason(alone, PairSpeed) == PairSpeed("bad", None, None, floor, "fixed", failed=True)
+
+
+def test_a_pair_of_which_the_predictor_has_no_opinion_is_made_and_shown_as_not_measured() -> None:
+    said = reason(beside(GUEST, HOST, predictor=FixedPredictor()), PairSpeed, Start)
+    assert (said.own, said.other, said.failed) == (None, None, False)
 
 
 @pytest.mark.parametrize(

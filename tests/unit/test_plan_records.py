@@ -80,8 +80,8 @@ def watched(predictor: Any = None) -> WatchedPolicy:
     return WatchedPolicy(lambda heard: policy("lucid", heard, profiling={"enabled": False}), made)
 
 
-def written(folder: Path, snapshot: Snapshot | None = None) -> Path:
-    made = watched()
+def written(folder: Path, snapshot: Snapshot | None = None, predictor: Any = None) -> Path:
+    made = watched(predictor)
     plan = made.plan(snapshot or scene())
     path = folder / "0000000000100.000.plan.gz"
     path.write_bytes(record_bytes(plan, made.made_from(), made.name, RULES))
@@ -96,6 +96,13 @@ def test_a_record_is_enough_to_plan_again(tmp_path: Path) -> None:
     assert record.contexts[0].answers  # the pairs that were weighed
     assert replan(record) == record.plans
     assert b'"c"' in record.plans[VC]
+
+
+@pytest.mark.parametrize("said", ["failed", None])
+def test_that_the_predictor_said_no_speeds_is_part_of_it(tmp_path: Path, said: Any) -> None:
+    record = read_record(written(tmp_path, predictor=FixedPredictor(speed=lambda a, b: said)))
+    assert set(record.contexts[0].answers.values()) == {said}
+    assert replan(record) == record.plans
 
 
 def test_a_record_made_with_settings_that_have_gone_since_is_read(tmp_path: Path) -> None:

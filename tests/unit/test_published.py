@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from builders import LIGHT
 from daemon_site import Site
 from lucid.adapters.store.snapshot_json import snapshot_from_dict
 from lucid.atomic import closed_to_others
+from lucid.core.names import Shown, UserName
+from lucid.core.reason import REASONS, Reason, reason_to_dict
 from lucid.live.last_plan import last_plan
 from lucid.live.published import Published, without_names
 
@@ -69,6 +72,33 @@ def test_users_are_told_apart_and_labels_of_workloads_left_out() -> None:
     assert made["arrivals"] == picture["arrivals"]
     assert made["fair_share"] == [["", "user 1", 0.25]], "bob has one of two accounts, and nobody says which"
     assert made["policy"]["settings"] == {"fairness": {"share_bound": 2.0, "shares": {}}}
+
+
+def test_a_reason_shows_only_texts_whose_type_says_that_they_name_nobody() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Foreign(Reason):
+        """As a policy of somebody else may have it, and whatever its members are called."""
+
+        owner: str
+        names: tuple[str, ...]
+        more: Mapping[str, str]
+        anything: object
+        said: str | None
+        asks: UserName
+        partner: Shown
+        gpus: int
+
+    made = Foreign(
+        "secret-train", ("acct-x",), {"acct-x": "secret-workload"}, ["acct-x"], "secret-train", "ada-lovelace", "7", 4
+    )
+    reasons = [reason_to_dict(made)]
+    try:
+        picture = {"now_s": 1.0, "partitions": {}, "predictions": {}, "plan": {"vc": {"1": {"reasons": reasons}}}}
+        (told,) = without_names(picture)["plan"]["vc"]["1"]["reasons"]
+    finally:
+        del REASONS["Foreign"]
+    assert not [name for name in NAMES if name in json.dumps(told)]
+    assert {"asks": "user 1", "partner": "7", "gpus": 4, "holds": True}.items() <= told.items()
 
 
 def test_it_can_be_planned_from(tmp_path: Path) -> None:

@@ -58,11 +58,10 @@ SAID: list[tuple[Reason, str]] = [
     (why.InSlots(True, True, 1, True, False, 1, 1), "on whole GPUs: it was parted from a partner before"),
     (why.InSlots(True, False, 1, True, False, 0, -1), "on whole GPUs: sharing is off"),
     (
-        why.PairHarm("7", 0.75, 7200.0, 0.25, 0.1, 0.3),
-        "the pair cannot be parted: at 75% of full speed for up to 2.0 h the jobs would lose 25% and 10% of their "
-        "time, at most 30% is allowed",
+        why.PairHarm("7", 0.75, 0.3),
+        "the pair cannot be parted: at worst at 75% of full speed, at least 70%",
     ),
-    (why.PairHarm("7", 0.5, 7200.0, 0.5, 0.1, 0.3), "lose 50% and 10% of their time, more than 30% is allowed"),
+    (why.PairHarm("7", 0.5, 0.3), "at worst at 50% of full speed, less than 70%"),
     (why.Overflow("vision", False), "its own VC vision has no place for it: starts here"),
     (why.Overflow("vision", True), "its own VC vision has a place for it"),
     (why.Requeueable(True, "asked", True), "its user asked to have it started over"),
@@ -94,6 +93,8 @@ SAID: list[tuple[Reason, str]] = [
     (why.PartnerLeaves("p", 130.0, 60.0, 2.0), "priority value 130 above 2 x 60 of job p"),
     (why.PairSpeed("p", 0.9, 0.95, 0.85, "m"), "beside job p expected at 90% and 95% of full speed"),
     (why.PairSpeed("p", 0.8, 0.95, 0.85, "m"), "expected at 80% and 95% of full speed, below 85%"),
+    (why.PairSpeed("p", None, None, 0.85, "m"), "its speed beside job p is not measured"),
+    (why.PairSpeed("p", None, None, 0.85, "m", failed=True), "beside job p is not known: m failed"),
     (why.BestPartner("p", 1.9, 4), "job p is the best of 4 partners that qualify"),
     (why.BestPartner("p", 1.9, 1), "job p is the only partner that qualifies"),
     (why.BestPartner("p", 1.9, 1, "first"), "job p is the first partner found that qualifies"),

@@ -221,23 +221,30 @@ def test_a_pair_that_cannot_be_parted_is_made_only_where_it_can_cost_little() ->
     assert isinstance(refused, Hold)
     harm = reason(refused, PairHarm)
     assert not harm
-    assert (harm.worst, harm.own) == (pytest.approx(0.72), pytest.approx(0.28))
+    assert harm.worst == pytest.approx(0.72)
     assert isinstance(beside("asked", 0.87, {"restart_asked": True}), Start), "then it can be parted"
     assert reason(beside("asked", 0.95), PairHarm, Start)
     assert isinstance(beside("asked", 0.87, unparted_harm=0.5), Start)
 
 
-def test_the_harm_to_a_long_host_ends_with_a_short_guest() -> None:
+@pytest.mark.parametrize(("own_s", "host_s", "limit_s"), [(1e3, 1e6, None), (1e6, 1e3, None), (1e6, 1e6, 100.0)])
+def test_no_length_of_either_job_makes_a_slow_pair_that_cannot_be_parted(
+    own_s: float, host_s: float, limit_s: float | None
+) -> None:
+    """Whichever is shorter would be slowed for all of its time, and the host may outlive every estimate."""
     chosen = policy(
-        "lucid", FixedPredictor(speed=lambda a, b: (0.95, 0.9)), profiling={"enabled": False, "restarts": "never"}
+        "lucid", FixedPredictor(speed=lambda a, b: (0.87, 0.95)), profiling={"enabled": False, "restarts": "never"}
     )
     host = runs("host", "n1:0", profile=LIGHT)
-    guest = waits("guest", profile=LIGHT, time_limit_s=100.0)
-    known = {"guest": guess(100.0, 0), "host": guess(10000.0, 0)}
+    guest = waits("guest", profile=LIGHT, time_limit_s=limit_s)
+    known = {"guest": guess(own_s, 0), "host": guess(host_s, 0)}
     made = chosen.plan(snap(0.0, part(nodes(1, 1), [guest], [host]), predictions=known)).decision_of("guest")
-    harm = reason(made, PairHarm)
-    assert harm.together_s == 100.0
-    assert harm.other == pytest.approx(0.25 * 0.01)
+    assert not reason(made, PairHarm, Hold)
+
+
+def test_a_pair_that_cannot_be_parted_is_not_taken_to_be_parted_in_time() -> None:
+    refused = beside("asked", 0.7, part_below_speed=0.9, least_pair_speed=0.5)
+    assert reason(refused, PairHarm, Hold).worst == pytest.approx(0.55)
 
 
 def requeue_of(entry: Running) -> tuple[Snapshot, Plan]:

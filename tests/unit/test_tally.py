@@ -34,7 +34,7 @@ def result(now_s: float, *running: Running, applied: tuple[Applied, ...] = ()) -
     return CycleResult(Snapshot(now_s, {"vc": Partition("vc", (), running=running)}), Plan(now_s), applied)
 
 
-def pair(own: float, other: float) -> Applied:
+def pair(own: float | None, other: float | None) -> Applied:
     said = PairSpeed("a", own, other, 0.5, "test")
     return Applied(Action("b", "vc", Start(at("n1:0-1"), (said,), "a")))
 
@@ -51,6 +51,11 @@ def test_gpu_time_in_pairs_is_counted_once_for_the_gpus_and_by_what_is_known() -
     assert found["lost_gpu_s"]["promised"] == pytest.approx(0.3 * 80.0)
     tally.cycle(result(4000.0, *together), {}, {}, 0.1)
     assert tally.to_dict()["shared_gpu_s"]["promised"] == 80.0 + 2 * 60.0, "what was not seen is not counted"
+    unasked = Tally()
+    unasked.cycle(result(0.0, runs("a"), applied=(pair(None, None),)), {}, {}, 0.1)
+    unasked.cycle(result(10.0, *together), {}, {}, 0.1)
+    unasked.cycle(result(20.0, *together), {}, {}, 0.1)
+    assert unasked.to_dict()["shared_gpu_s"]["promised"] == 0.0, "nobody promised anything"
     stranger = runs("a", "c"), runs("c", "a")
     tally.cycle(result(4010.0, *stranger), {}, {}, 0.1)
     assert tally.to_dict()["shared_gpu_s"]["unknown"] == 20.0, "promised beside another job"

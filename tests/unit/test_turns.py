@@ -14,6 +14,7 @@ import pytest
 
 from builders import nodes, part, policy, snap, waits
 from daemon_site import Site
+from lucid.adapters.estimates import WithContention
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.request import Request
@@ -24,6 +25,7 @@ from lucid.errors import ClusterError, ClusterUnavailable, ConfigError, StoreErr
 from lucid.live.guarded import Guarded, GuardedPolicy
 from lucid.live.log import JsonLines
 from lucid.live.turns import OWN_TURNS, Turns, behind_barrier, persistently
+from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.policies.lucid_plan import LucidMemory
 from lucid.orchestrator.policies.plain import Kept, Shadow
 
@@ -217,10 +219,30 @@ def test_a_job_that_the_models_cannot_take_has_a_first_guess() -> None:
     guarded = Guarded(brittle, left_out, 60.0)
     good, bad = Job("1", "vc", 1, 0.0), Job("2", "vc", 1, 0.0, name="bad")
     assert [guarded.predict(job, None, 0.0).duration_s for job in (good, bad)] == [5.0, 60.0]
-    assert guarded.pair_speed(JobProfile(1, 1, 1), JobProfile(1, 1, 1)) is None
+    assert guarded.pair_speed(JobProfile(1, 1, 1), JobProfile(1, 1, 1)) == "failed"
     guarded.learn([Ended(bad, 1.0, 1.0), Ended(good, 1.0, 1.0)])
     assert brittle.learned == ["1"]
     assert set(left_out.told()["predictions of the models"]["first"]) == {"job 2", "a pair"}
+
+
+def test_a_pair_model_that_fails_makes_no_pair_and_explain_says_so(site: Site) -> None:
+    class PairsFail(WithContention):
+        def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+            raise MemoryError
+
+    site.predictor = PairsFail(HistoryPredictor(2000.0))
+    site.start()
+    for job_id in "123":
+        site.submit(job_id, 4, run_s=3000.0)
+    site.turns(200.0)
+    (part,) = [p for p in site.daemon.cluster.observe().partitions.values() if p.pending]
+    assert not [entry for entry in part.running if entry.partner]
+    (waits,) = part.pending
+    said = "how fast it would run beside job"
+    assert said in site.ctl("explain", waits.job.id), "in place of a speed that nobody worked out"
+    story = json.loads(site.ctl("explain", waits.job.id, "--json"))
+    assert [r["holds"] for d in story["decisions"] for r in d["reasons"] if r["kind"] == "PairSpeed"][-1] is False
+    assert "a pair" in site.store.view("status")["left_out"]["predictions of the models"]["first"]
 
 
 def test_a_plan_that_fails_by_what_earlier_plans_left_is_made_without_it() -> None:

@@ -28,7 +28,7 @@ from lucid.config import PolicySettings, settings_from
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Pending, Running
-from lucid.core.ports import Applied, Predictor
+from lucid.core.ports import Applied, PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import StoreError
@@ -260,7 +260,7 @@ class _Recorded:
         self.name = context.predictor
         self._answers = context.answers
 
-    def pair_speed(self, a: Any, b: Any) -> tuple[float, float] | None:
+    def pair_speed(self, a: Any, b: Any) -> PairSpeeds:
         return self._answers.get((a, b))
 
     def predict(self, job: Any, profile: Any, now_s: float) -> Prediction:  # noqa: ARG002 - the port's signature

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lucid.core.names import Shown
 from lucid.core.reason.base import Reason
 from lucid.core.rounding import reached
 
@@ -60,7 +61,7 @@ class CarryNode(Reason):
     """Is this one of the profiling nodes on which jobs may carry on? The others stay clear for profiling, so
     that a job which wants a whole node never waits for one that carries on."""
 
-    node: str
+    node: Shown
     may: bool
 
     def __bool__(self) -> bool:
@@ -71,7 +72,7 @@ class CarryNode(Reason):
 class HomeWaits(Reason):
     """Do jobs already wait in the job's own VC? Only then is carrying on better than making room."""
 
-    vc: str
+    vc: Shown
     waiting: int
 
     def __bool__(self) -> bool:
@@ -85,7 +86,7 @@ class Requeueable(Reason):
     (``never``)."""
 
     requeueable: bool
-    rule: str = "allowed"
+    rule: Shown = "allowed"
     asked: bool = False
 
     def __bool__(self) -> bool:
@@ -100,7 +101,7 @@ class ProfilerPressure(Reason):
     queue_s: float
     bound_s: float
     gpus_per_hour: float = 0.0
-    by: str = ""
+    by: Shown = ""
 
     def __bool__(self) -> bool:
         return self.queue_s > self.bound_s
@@ -110,7 +111,7 @@ class ProfilerPressure(Reason):
 class HomeHasRoom(Reason):
     """Could the job start in its own VC at once, with no job waiting there before it?"""
 
-    vc: str
+    vc: Shown
     free_gpus: int
     room: bool
 
@@ -122,7 +123,7 @@ class HomeHasRoom(Reason):
 class Overflow(Reason):
     """Was there no place in the job's own VC, in this very plan, so that it starts on a profiling node?"""
 
-    vc: str
+    vc: Shown
     placed: bool
 
     def __bool__(self) -> bool:

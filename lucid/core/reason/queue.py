@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lucid.core.names import Shown
 from lucid.core.reason.base import Reason
 from lucid.core.rounding import reached
 
@@ -39,11 +40,11 @@ __all__ = [
 class Priority(Reason):
     """The sort key of the queue: ``value`` (smaller first), made from an estimate and a GPU count."""
 
-    rule: str
+    rule: Shown
     value: float
     estimate_s: float
     gpus: int
-    source: str
+    source: Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class EverFits(Reason):
 class BehindHead(Reason):
     """This policy stops at the first job that does not fit; ``head`` is that job."""
 
-    head: str
+    head: Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ class Allotted(Reason):
     """Does the round give this elastic job GPUs? ``gpus`` of at most ``most``; ``value`` is what they are worth
     to it by ``rule``."""
 
-    rule: str
+    rule: Shown
     gpus: int
     most: int
     value: float
@@ -208,7 +209,7 @@ class Reserved(Reason):
     ``times`` as long as estimated. ``room_s``: the longest estimate that such a job may have.
     """
 
-    holder: str
+    holder: Shown
     until_s: float
     room_s: float
     nodes: int
@@ -228,7 +229,7 @@ class LargeShare(Reason):
     held_gpus: int
     total_gpus: int
     most_share: float
-    other: str
+    other: Shown
     other_waited_s: float
     waited_s: float
 
@@ -241,12 +242,12 @@ class Quota(Reason):
     """Would the job's VC, which holds ``held`` GPUs of the pool, stay within its ``quota`` with the job's ``gpus``?
     ``kept``: GPUs of the quota that are kept for ``keeper``, a job of the VC that has waited long."""
 
-    vc: str
+    vc: Shown
     gpus: int
     held: int
     quota: int
     kept: int = 0
-    keeper: str = ""
+    keeper: Shown = ""
 
     def __bool__(self) -> bool:
         return self.held + self.kept + self.gpus <= self.quota
@@ -260,7 +261,7 @@ class Borrows(Reason):
 
     estimate_s: float
     longest_s: float
-    lenders: tuple[str, ...] = ()
+    lenders: tuple[Shown, ...] = ()
     gpus: int = 0
 
     def __bool__(self) -> bool:
@@ -276,7 +277,7 @@ class LargeBorrows(Reason):
     job_gpus: int
     above: int
     waited_s: float
-    lenders: tuple[str, ...] = ()
+    lenders: tuple[Shown, ...] = ()
     gpus: int = 0
 
     def __bool__(self) -> bool:
@@ -302,7 +303,7 @@ class SlurmBars(Reason):
     """Slurm would not start the job at present, in Slurm's own ``words`` (a limit, licences, a reservation). It is
     tried again at ``retry_s``, or earlier when something that it may wait for changes."""
 
-    words: str
+    words: Shown
     retry_s: float
 
 
@@ -310,7 +311,7 @@ class SlurmBars(Reason):
 class Unsafe(Reason):
     """What was planned for the job breaks a safety rule (a defect of Lucid), so it was not done."""
 
-    words: str
+    words: Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,4 +319,4 @@ class NodesOut(Reason):
     """So many GPUs are on nodes on which nothing may start: ``words`` are the cluster's (reserved, drained, down)."""
 
     gpus: int
-    words: str
+    words: Shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lucid.core.names import Shown, UserName
 from lucid.core.reason.base import Reason
 from lucid.core.rounding import past, reached
 
@@ -49,7 +50,7 @@ class UserAllows(Reason):
 
     shareable: bool
     parted_before: bool
-    why: str = ""
+    why: Shown = ""
 
     def __bool__(self) -> bool:
         return self.shareable and not self.parted_before
@@ -79,19 +80,15 @@ class InSlots(Reason):
 
 @dataclass(frozen=True, slots=True)
 class PairHarm(Reason):
-    """Is the most that a pair may cost small enough, where neither job may be started over, so that the pair
-    cannot be parted? ``worst``: the lowest plausible speed of either. ``together_s``: the most time that they stand
-    together. ``own``, ``other``: the share of its remaining run time that each may lose at the most."""
+    """Does neither job lose more than ``most`` of its speed, where neither may be started over, so that the pair
+    cannot be parted? ``worst``: the lowest plausible speed of either."""
 
-    partner: str
+    partner: Shown
     worst: float
-    together_s: float
-    own: float
-    other: float
     most: float
 
     def __bool__(self) -> bool:
-        return not past(max(self.own, self.other), self.most)
+        return not past(1.0 - self.worst, self.most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +117,7 @@ class SameUser(Reason):
     """Are the running jobs that could be joined of the same user? ``others`` are not, and here only jobs of one
     user share GPUs."""
 
-    user: str
+    user: UserName
     others: int
 
     def __bool__(self) -> bool:
@@ -143,7 +140,7 @@ class ShareScores(Reason):
 class GpuMemory(Reason):
     """Packing rule 1 (L12): do both memory peaks fit on each GPU?"""
 
-    partner: str
+    partner: Shown
     own_mib: float
     other_mib: float
     capacity_mib: float
@@ -156,7 +153,7 @@ class GpuMemory(Reason):
 class Stable(Reason):
     """Packing rule 4 (L15): is the utilisation pattern of the job steady enough to share GPUs?"""
 
-    job: str
+    job: Shown
     unstable: bool
 
     def __bool__(self) -> bool:
@@ -180,7 +177,7 @@ class DistributedAlone(Reason):
 class PartnerOutlasts(Reason):
     """Pairs are avoided where one is nearly done (L19): has the partner enough time left to be worth it?"""
 
-    partner: str
+    partner: Shown
     remaining_s: float
     least_s: float
 
@@ -195,7 +192,7 @@ class PartnerLeaves(Reason):
     The published rule: own priority value at most ``ratio`` times the partner's.
     """
 
-    partner: str
+    partner: Shown
     own: float
     other: float
     ratio: float
@@ -206,15 +203,19 @@ class PartnerLeaves(Reason):
 
 @dataclass(frozen=True, slots=True)
 class PairSpeed(Reason):
-    """Expected normalised speeds of the pair, against the least that either may fall to."""
+    """Expected normalised speeds of the pair, against the least that either may fall to. Without speeds
+    the predictor has no opinion, which stops no pair; or it ``failed``, which does."""
 
-    partner: str
-    own: float
-    other: float
+    partner: Shown
+    own: float | None
+    other: float | None
     floor: float
-    source: str
+    source: Shown
+    failed: bool = False
 
     def __bool__(self) -> bool:
+        if self.own is None or self.other is None:
+            return not self.failed
         return min(self.own, self.other) >= self.floor
 
 
@@ -223,7 +224,7 @@ class SharedBy(Reason):
     """May the pair run under MPS? It serves one user at a time, where it is there at all (``mps``); otherwise
     the two take turns (time-slicing), and nothing fences their memory."""
 
-    partner: str
+    partner: Shown
     same_user: bool
     mps: bool
 
@@ -235,8 +236,8 @@ class SharedBy(Reason):
 class SeenSpeed(Reason):
     """Does the job still run fast enough beside its partner, as measured (not as expected)?"""
 
-    job: str
-    partner: str
+    job: Shown
+    partner: Shown
     seen: float
     bound: float
 
@@ -247,12 +248,13 @@ class SeenSpeed(Reason):
 @dataclass(frozen=True, slots=True)
 class BestPartner(Reason):
     """Of ``candidates`` partners that pass every rule this one has the highest ``score`` (the sum of the pair's
-    expected speeds); or, by the rule ``first``, it is the first that passes, and no other was compared."""
+    expected speeds; full speed where the predictor has no opinion); or, by the rule ``first``, it is the first that
+    passes, and no other was compared."""
 
-    partner: str
+    partner: Shown
     score: float
     candidates: int
-    rule: str = "best"
+    rule: Shown = "best"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +263,7 @@ class Interleaved(Reason):
     round of all takes ``period_s``, one iteration of each alone ``alone_s`` in all."""
 
     jobs: int
-    group: str
+    group: Shown
     period_s: float
     alone_s: float
 
@@ -275,7 +277,7 @@ class Overlaps(Reason):
     one for a share ``conflict`` of the time, at most ``most``. Then either is expected to run at ``speed`` of its
     speed alone. ``group`` names both."""
 
-    group: str
+    group: Shown
     conflict: float
     most: float
 
@@ -293,7 +295,7 @@ class SlowBefore(Reason):
     """Did an earlier group of these kinds of job keep what was promised? ``group`` names the jobs; ``seen`` and
     ``promised`` are normalised speeds of the earlier group. It is given only where the answer is no."""
 
-    group: str
+    group: Shown
     seen: float
     promised: float
 
@@ -311,7 +313,7 @@ class SharingLevel(Reason):
     gpus_per_hour: float
     gss: int
     default_gss: int
-    by: str = ""
+    by: Shown = ""
 
     def __bool__(self) -> bool:
         return self.gss >= self.default_gss

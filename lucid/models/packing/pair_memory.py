@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from lucid.core.job import Ended, Job, JobProfile, Running
-from lucid.core.ports import Predictor
+from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
 
 __all__ = ["PairMemory", "WithMemory"]
@@ -90,7 +90,7 @@ class WithMemory:
         """The other's."""
         return self._otherwise.predict(job, profile, now_s)
 
-    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
         """As seen, else the other's."""
         if a.workload and b.workload:
             seen = self._memory.speeds(a.workload, b.workload)

@@ -109,7 +109,8 @@ class LucidPolicy(PartitionPolicy):
     def _looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         if self._plain is not None and not partition.profiling:
             forecast = snapshot.arrivals.of(*partition.vcs) if self._settings.packing.dynamic else None
-            return (*(self._in_profiling(vc, snapshot) for vc in partition.vcs), forecast)
+            plain = self._plain.looks_at(partition, snapshot)
+            return (*(self._in_profiling(vc, snapshot) for vc in partition.vcs), forecast, *plain)
         if not partition.pending:
             return ()
         if not partition.profiling:

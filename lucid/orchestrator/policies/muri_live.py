@@ -243,7 +243,7 @@ class _Plan:
                 entry, host = fits[row], hosts[column]
                 if worth[row, column] > 0:
                     host.members.append(entry)
-                    self._ledger.join(entry.job, host.placement)
+                    self._ledger.take(entry.job, host.placement)
                     joined.add(entry.job.id)
         return joined
 

@@ -86,6 +86,11 @@ def _speeds(reasons: str, host: str) -> tuple[float, float] | None:
     for data in json.loads(reasons):
         if data.get("kind") == PairSpeed.kind:
             said = reason_from_dict(data)
-            if isinstance(said, PairSpeed) and said.partner == host:
+            if (
+                isinstance(said, PairSpeed)
+                and said.partner == host
+                and said.own is not None
+                and said.other is not None
+            ):
                 return said.other, said.own
     return None

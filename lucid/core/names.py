@@ -1,0 +1,92 @@
+"""Which texts of a noun everybody may read: the type of the field says it, and who shows nouns to others goes by it.
+
+A field that is plainly a ``str`` is left out for others, so that a text nobody thought of is shown to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+__all__ = ["Shown", "UserName", "without_names"]
+
+Shown = Annotated[str, "shown"]
+"""Names nobody: ids of jobs, nodes, VCs, models, rules, and Slurm's own words."""
+UserName = Annotated[str, "user"]
+"""A user: others see an alias."""
+
+_Alias = Callable[[str], str]
+_Hide = Callable[[Any, _Alias], Any]
+
+
+def without_names(kind: Any, data: Any, alias: _Alias) -> Any:
+    """A noun of class ``kind`` as ``to_json`` gives it, for the eyes of others. ``alias``: what a user is called
+    there. Members that are no fields of the class stay as they are."""
+    hide = _hider(kind)
+    return data if hide is None else hide(data, alias)
+
+
+@cache
+def _hider(hint: Any) -> _Hide | None:
+    """``None``: there is nothing to hide."""
+    origin, of = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return None if "shown" in of else _user if "user" in of else _hider(of[0])
+    if (
+        origin is Literal
+        or hint in (int, float, bool, NoneType)
+        or (isinstance(hint, type) and issubclass(hint, Enum))
+    ):
+        return None
+    if hint is str:
+        return _nothing
+    if origin in (Union, UnionType):
+        hiders = [_hider(item) for item in of if item is not NoneType]
+        return _optional(hiders[0]) if len(hiders) == 1 else None if not any(hiders) else _left_out
+    if isinstance(hint, type) and (is_dataclass(hint) or hasattr(hint, "_fields")):
+        return _of_members(hint)
+    if origin is tuple and of[1:] == (...,):
+        return _each(_hider(of[0]))
+    if origin is tuple:
+        return None if not any(map(_hider, of)) else _left_out
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return None if _hider(of[0]) is None and _hider(of[1]) is None else _left_out
+    return _left_out
+
+
+def _of_members(kind: Any) -> _Hide | None:
+    hints = get_type_hints(kind, include_extras=True)
+    if hasattr(kind, "_fields"):
+        return None if not any(_hider(hints[name]) for name in kind._fields) else _left_out
+    hiders = {f.name: hide for f in fields(kind) if (hide := _hider(hints[f.name])) is not None}
+    if not hiders:
+        return None
+
+    def hide_members(data: Any, alias: _Alias) -> Any:
+        return {**data, **{name: hide(data[name], alias) for name, hide in hiders.items() if name in data}}
+
+    return hide_members
+
+
+def _user(name: Any, alias: _Alias) -> Any:
+    return alias(name)
+
+
+def _nothing(text: Any, alias: _Alias) -> str:  # noqa: ARG001
+    return ""
+
+
+def _left_out(data: Any, alias: _Alias) -> None:  # noqa: ARG001
+    return None
+
+
+def _optional(hide: _Hide | None) -> _Hide | None:
+    return None if hide is None else lambda data, alias: None if data is None else hide(data, alias)
+
+
+def _each(hide: _Hide | None) -> _Hide | None:
+    return None if hide is None else lambda data, alias: [hide(item, alias) for item in data]
