@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lucid_job import checkpoints
+from scenes.folders import HOME
 
 SLURM = Path(__file__).resolve().parents[2] / "slurm"
 RUN = SLURM / "lucid_run.py"
@@ -141,7 +142,7 @@ def test_what_cannot_start_is_said() -> None:
 
 def test_a_checkpoint_folder_is_the_users_alone_and_found_again(tmp_path: Path) -> None:
     first = shown(run("--checkpoints", str(tmp_path), *SHOW))
-    folder = tmp_path / "7"
+    folder = tmp_path / HOME / "7"
     assert {one["LUCID_CHECKPOINTS"] for one in first} == {str(folder)}
     assert folder.stat().st_mode & 0o777 == 0o700
     (folder / "model").write_text("weights")
@@ -154,13 +155,13 @@ def test_a_checkpoint_folder_is_the_users_alone_and_found_again(tmp_path: Path) 
 
 def test_an_earlier_job_of_this_number_is_not_gone_on_with(tmp_path: Path) -> None:
     shown(run("--checkpoints", str(tmp_path), *SHOW, SLURM_JOB_START_TIME="50"))
-    (tmp_path / "7/model").write_text("of another job")
+    (tmp_path / HOME / "7/model").write_text("of another job")
     again = run("--checkpoints", str(tmp_path), *SHOW, SLURM_JOB_START_TIME="50")
-    assert (again.stderr, (tmp_path / "7/model").exists()) == ("", True), "a second call of the same start"
+    assert (again.stderr, (tmp_path / HOME / "7/model").exists()) == ("", True), "a second call of the same start"
     done = run("--checkpoints", str(tmp_path), *SHOW, SLURM_JOB_START_TIME="99")
     assert "earlier job of this number" in done.stderr
-    assert not (tmp_path / "7/model").exists()
-    (old,) = tmp_path.glob("7.old-*/model")
+    assert not (tmp_path / HOME / "7/model").exists()
+    (old,) = (tmp_path / HOME).glob("7.old-*/model")
     assert old.read_text() == "of another job", "nothing is lost"
 
 
@@ -176,7 +177,8 @@ def test_what_others_could_change_is_not_used(tmp_path: Path) -> None:
     elsewhere.mkdir()
     shared = tmp_path / "shared"
     shared.mkdir()
-    (shared / "7").symlink_to(elsewhere)
+    (shared / HOME).mkdir()
+    (shared / HOME / "7").symlink_to(elsewhere)
     done = run("--checkpoints", str(shared), *SHOW)
     assert (done.returncode, "not a folder of yours" in done.stderr) == (2, True)
     shared.chmod(0o777)
@@ -188,8 +190,8 @@ def test_what_others_could_change_is_not_used(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")
 def test_another_users_folder_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / "7").mkdir()
-    os.chown(tmp_path / "7", 12345, 12345)
+    (tmp_path / HOME / "7").mkdir(parents=True)
+    os.chown(tmp_path / HOME / "7", 12345, 12345)
     assert "not a folder of yours" in run("--checkpoints", str(tmp_path), *SHOW).stderr
 
 
