@@ -42,6 +42,9 @@ def folder_of(root, environ):
     try:
         _check_root(root)
         path = Path(untrusted.place(str(root), os.geteuid(), job))
+        old = root / job  # where an earlier release kept it: a job that lived through the upgrade goes on
+        if not path.exists() and untrusted.owned(str(old), os.geteuid()) and (old / MARK).is_file():
+            old.rename(path)
         before = _mark(path)
         # Job numbers begin anew after a reinstallation: what an earlier job of that number left is not this one's.
         if before is not None and run["restart"] == "0" and before.get("started") != run["started"]:

@@ -165,6 +165,14 @@ def test_an_earlier_job_of_this_number_is_not_gone_on_with(tmp_path: Path) -> No
     assert old.read_text() == "of another job", "nothing is lost"
 
 
+def test_a_folder_of_before_there_were_folders_of_users_is_gone_on_with(tmp_path: Path) -> None:
+    shown(run("--checkpoints", str(tmp_path), *SHOW))
+    (tmp_path / HOME / "7").rename(tmp_path / "7")
+    (tmp_path / "7/model").write_text("weights")
+    shown(run("--checkpoints", str(tmp_path), *SHOW, SLURM_RESTART_COUNT="1"))
+    assert (tmp_path / HOME / "7/model").read_text() == "weights"
+
+
 def test_a_folder_that_is_not_shared_is_said(tmp_path: Path) -> None:
     assert (
         "on a file system that all nodes share?"
@@ -224,6 +232,14 @@ def test_old_folders_of_jobs_that_have_left_are_cleaned(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [f"removed {root / name}" for name in ("5", "8.old-3")], done.stderr
     assert sorted(path.name for path in root.iterdir()) == ["10", "6", "7", "9", "notes"]
     (root / "7").rename(root / "11")
+    away = tmp_path / "away"
+    for folder in (root / HOME / "12", away / "13"):
+        folder.mkdir(parents=True)
+        (folder / checkpoints.MARK).write_text("{}")
+    (root / "u61001").symlink_to(away)
+    done = run("--checkpoints", str(root), "--clean", "-1", PATH=squeue(tmp_path, "echo 6; echo 7; echo 11"))
+    assert done.stdout.splitlines() == [f"removed {root / HOME / '12'}"], done.stderr
+    assert (away / "13").exists(), "a link in a user's place leads nowhere"
     if os.getuid() == 0:
         os.chown(root / "6", 12345, 12345)
         done = run("--checkpoints", str(root), "--clean", "0", PATH=squeue(tmp_path, "echo 11"))
