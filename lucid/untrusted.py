@@ -57,27 +57,26 @@ def opened(path: str, uid: int, dir_fd: "int | None" = None) -> "tuple[int, os.s
     return fd, found
 
 
-def content(fd: int, size: int) -> bytes:
+def content(fd: int) -> bytes:
     """All bytes of a small file that is open.
 
     Raises:
         Refused: it has more than LARGEST, or cannot be read.
     """
-    if size <= LARGEST:
-        try:
-            found = os.read(fd, LARGEST + 1)
-        except OSError as error:
-            raise Refused(f"it cannot be read ({error.strerror})") from None
-        if len(found) <= LARGEST:
-            return found
-    raise Refused(f"it has more than {LARGEST} bytes")
+    try:
+        found = os.read(fd, LARGEST + 1)
+    except OSError as error:
+        raise Refused(f"it cannot be read ({error.strerror})") from None
+    if len(found) > LARGEST:
+        raise Refused(f"it has more than {LARGEST} bytes")
+    return found
 
 
 def read(path: str, uid: int) -> bytes:
     """All bytes of a small regular file of this user. Raises as ``opened`` and ``content``."""
-    fd, found = opened(path, uid)
+    fd, _ = opened(path, uid)
     try:
-        return content(fd, found.st_size)
+        return content(fd)
     finally:
         os.close(fd)
 

@@ -52,6 +52,14 @@ def test_one_reader_takes_anything_for_nothing(tmp_path: Path, odd: str) -> None
     assert not found or odd in ("a long number", "other types"), "flat JSON: who reads it checks the values"
 
 
+def test_a_fifo_that_somebody_feeds_is_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "7.json")
+    fd = os.open(tmp_path / "7.json", os.O_RDWR)
+    os.write(fd, b'{"epochs": 9}')
+    assert untrusted.json_of(str(tmp_path / "7.json"), os.getuid()) == {}
+    os.close(fd)
+
+
 @root
 def test_a_file_of_somebody_else_is_nothing(tmp_path: Path) -> None:
     path = tmp_path / "7.json"
