@@ -36,6 +36,7 @@ ODD: dict[str, Callable[[Path], object]] = {
     "deep": lambda path: path.write_text("[" * 200_000),
     "deep and short": lambda path: path.write_text('{"epochs": ' + "[" * 20_000 + "]" * 20_000 + "}"),
     "sparse": sparse,
+    "too long": lambda path: path.write_text('{"epochs": 9}' + " " * 70_000),
     "link": as_link,
     "folder": Path.mkdir,
     "not UTF-8": lambda path: path.write_bytes(b"\xff{"),
