@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""lucid-report: tells Lucid how far an elastic job's training is. One file, no dependency; Python 3.6 or later.
+"""lucid-report: tells Lucid how far an elastic job's training is. Python 3.6 or later, no dependency; lucid_job/ lies
+beside it.
 
 A job whose comment says lucid:elastic=1-8 calls it after each epoch, from one process:
 
@@ -11,8 +12,9 @@ or imports it:
     import lucid_report
     lucid_report.report(epochs=3, epoch_s=41.5, loss=0.21, batch=256)
 
-It replaces one small file, $LUCID_REPORTS/JOB.json (/var/spool/lucid/reports unless set), as a whole. It never fails
-the job: what cannot be written is told on stderr, and the job goes on.
+It replaces one small file, $LUCID_REPORTS/uUID/JOB.json (/var/spool/lucid/reports unless set), as a whole. It never
+fails the job: what cannot be written is told on stderr, and the job goes on. What stands there and is not a small
+file of this user counts as nothing.
 """
 
 import argparse
@@ -22,6 +24,10 @@ import os
 import sys
 import threading
 from pathlib import Path
+
+if __name__ == "__main__":  # python3 -I does not look beside the program
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+from lucid_job import untrusted
 
 FOLDER = "/var/spool/lucid/reports"
 MOST = 200
@@ -49,20 +55,16 @@ def gpus_here():
         return 0
 
 
-def path_of(folder=None, job=None):
-    """The file of a job, this one unless said; None outside of a job."""
+def job_of(job=None):
+    """The number of a job, this one unless said; "" outside of a job."""
     job = str(job or os.environ.get("SLURM_JOB_ID") or "")
-    folder = Path(folder or os.environ.get("LUCID_REPORTS") or FOLDER)
-    return folder / (job + ".json") if job.isdigit() else None
+    return job if job.isdigit() else ""
 
 
-def read(path):
-    """What the job has reported so far."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return data if isinstance(data, dict) else {}
-    except (OSError, ValueError):
-        return {}
+def path_of(folder, job):
+    """The file of a job in its user's folder, which is made. Raises OSError."""
+    root = str(folder or os.environ.get("LUCID_REPORTS") or FOLDER)
+    return Path(untrusted.place(root, os.geteuid(), job + ".json"))
 
 
 def merged(data, epochs=None, epoch_s=None, gpus=None, loss=None, batch=None, profile=(), stages=None, **agent):
@@ -105,20 +107,25 @@ def report(epochs=None, epoch_s=None, gpus=None, loss=None, batch=None, folder=N
     ``gradient``, [squared norm, variance] at the initial batch size; ``in_turns``, [seconds of an iteration beside
     others, jobs that take turns], empty where there are none.
     """
-    path = path_of(folder, job)
-    if path is None:
+    job, temporary = job_of(job), None
+    if not job:
         return False
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
-        made = merged(read(path), epochs, epoch_s, gpus, loss, batch, **agent)
-        text = json.dumps(made, allow_nan=False)
+        path = path_of(folder, job)
+        new = epochs, epoch_s, gpus, loss, batch
+        try:
+            text = json.dumps(merged(untrusted.json_of(str(path), os.geteuid()), *new, **agent), allow_nan=False)
+        except Exception:  # what stands there, or what is new, cannot be: without the former it shows
+            text = json.dumps(merged({}, *new, **agent), allow_nan=False)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
         with temporary.open("x") as file:  # never one that somebody else has put there
             file.write(text)
         temporary.chmod(0o644)
         temporary.replace(path)
-    except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    except Exception as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
         sys.stderr.write(f"lucid-report: not reported: {error}\n")
         return False
     return True

@@ -241,7 +241,7 @@ class Turns:
         if self._reported is not None and not _differ(self._reported, values):
             return
         self._reported, self._reported_s = values, now
-        if lucid_report.path_of() is not None and not lucid_report.report(stages=self.stages, in_turns=in_turns):
+        if lucid_report.job_of() and not lucid_report.report(stages=self.stages, in_turns=in_turns):
             self._report = False
 
 

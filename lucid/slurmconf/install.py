@@ -61,7 +61,7 @@ FILES = (
     ShippedFile("lucid_run.py", "etc/slurm/lucid/lucid_run.py", executable=True),
     *(
         ShippedFile(f"lucid_job/{name}.py", f"etc/slurm/lucid/lucid_job/{name}.py")
-        for name in ("__init__", "adaptdl", "checkpoints", "members", "nodes", "ranks")
+        for name in ("__init__", "adaptdl", "checkpoints", "members", "nodes", "ranks", "untrusted")
     ),
     *(
         ShippedFile(f"mps/{name}", f"etc/slurm/lucid/mps/{name}", executable=True)

@@ -1,7 +1,7 @@
 """Checkpoint folders of jobs: made for lucid_run.py, found again after a requeue, cleaned by age. No dependency.
 
-ROOT/JOB belongs to the job's user alone (0700). ROOT is a folder on a file system that all nodes share. Many users
-write there, so nothing that lies there is trusted that is not the caller's own.
+ROOT/uUID/JOB belongs to the job's user alone (0700). ROOT is a folder on a file system that all nodes share. Many
+users write there, so nothing that lies there is trusted that is not the caller's own; ``untrusted`` finds ROOT/uUID.
 """
 
 import contextlib
@@ -13,9 +13,12 @@ import subprocess
 import time
 from pathlib import Path
 
+from lucid_job import untrusted
+
 MARK = ".lucid-run"
 """A file in each folder: which run of which job made it."""
 _NAME = re.compile(r"(\d+)(\.old-\d+)?")
+_HOME = re.compile(r"u[0-9]+(\.[0-9a-f]{16})?")
 
 
 class Unsafe(Exception):
@@ -35,9 +38,13 @@ def folder_of(root, environ):
     if not root.is_absolute() or not re.fullmatch("[0-9]+", job):
         raise Unsafe(f"a checkpoint folder needs an absolute path and a job of Slurm, not {str(root)!r} in {job!r}")
     run = {"started": environ.get("SLURM_JOB_START_TIME", ""), "restart": environ.get("SLURM_RESTART_COUNT") or "0"}
-    path, says = root / job, ""
+    path, says = root, ""
     try:
         _check_root(root)
+        path = Path(untrusted.place(str(root), os.geteuid(), job))
+        old = root / job  # where an earlier release kept it: a job that lived through the upgrade goes on
+        if not path.exists() and untrusted.owned(str(old), os.geteuid()) and (old / MARK).is_file():
+            old.rename(path)
         before = _mark(path)
         # Job numbers begin anew after a reinstallation: what an earlier job of that number left is not this one's.
         if before is not None and run["restart"] == "0" and before.get("started") != run["started"]:
@@ -76,9 +83,7 @@ def _check_root(root):
 def _check_own(path):
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise Unsafe(
-            f"{path} is not a folder of yours: somebody has put it there; ask its owner or root to remove it"
-        )
+        raise Unsafe(f"{path} is not a folder of yours: remove it")
     path.chmod(0o700)
 
 
@@ -90,11 +95,7 @@ def _mark(path):
             return None
     except FileNotFoundError:
         return None
-    try:
-        data = json.loads((path / MARK).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
+    return untrusted.json_of(str(path / MARK), os.geteuid())
 
 
 def clean(root, days, now_s=None):
@@ -112,19 +113,32 @@ def clean(root, days, now_s=None):
         raise Unsafe("this Python cannot remove folders safely")
     alive = _living()
     now_s = time.time() if now_s is None else now_s
-    removed = []
-    for path in sorted(Path(root).iterdir()):
-        named = _NAME.fullmatch(path.name)
-        if not named or (named.group(1) in alive and not named.group(2)):
-            continue
+    removed, root, here = [], Path(root).resolve(), os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+    # ROOT itself too: jobs had their folders there before they had one by user.
+    for folder in [root, *(path for path in sorted(root.iterdir()) if _HOME.fullmatch(path.name))]:
         try:
-            found = path.lstat()
-            own = stat.S_ISDIR(found.st_mode) and os.getuid() in (0, found.st_uid) and (path / MARK).is_file()
-            if own and now_s - _newest_s(path) > days * 86400:
-                shutil.rmtree(str(path))
-                removed.append(path)
+            # By descriptor: its owner may put a link in its place while root is at work.
+            fd = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.fchdir(fd)
+            finally:
+                os.close(fd)
         except OSError:
-            continue  # another's, or it has just gone
+            continue  # another's, or no folder
+        for path in sorted(Path().iterdir()):
+            named = _NAME.fullmatch(path.name)
+            if not named or (named.group(1) in alive and not named.group(2)):
+                continue
+            try:
+                found = path.lstat()
+                own = stat.S_ISDIR(found.st_mode) and os.getuid() in (0, found.st_uid) and (path / MARK).is_file()
+                if own and now_s - _newest_s(path) > days * 86400:
+                    shutil.rmtree(str(path))
+                    removed.append(folder / path)
+            except OSError:
+                continue  # another's, or it has just gone
+    os.fchdir(here)
+    os.close(here)
     return removed
 
 

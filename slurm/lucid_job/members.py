@@ -19,6 +19,8 @@ import stat
 import struct
 import time
 
+from lucid_job import untrusted
+
 RESOURCES = ("storage", "cpu", "gpu", "network")
 MOST = 4
 """Members that take turns; as many as there are resources."""
@@ -334,11 +336,10 @@ class Group:
     def _open(self, name, uid):
         """The registration of this name; None where it is not a plain file of its owner."""
         try:
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._folder)
-        except OSError:
+            fd, found = untrusted.opened(name, uid, dir_fd=self._folder)
+        except (OSError, untrusted.Refused):
             return None
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid or found.st_size != _SIZE:
+        if found.st_size != _SIZE:
             os.close(fd)
             return None
         return Member(name, uid, fd)

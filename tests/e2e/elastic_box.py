@@ -70,7 +70,8 @@ while state["step"] < epochs * steps:
     if state["step"] % steps == 0:
         took = time.time() - began
         if how == "rubbish":
-            with open("/run/lucid-reports/%s.json" % job, "w") as file:
+            os.makedirs("/run/lucid-reports/u%d" % os.getuid(), exist_ok=True)
+            with open("/run/lucid-reports/u%d/%s.json" % (os.getuid(), job), "w") as file:
                 file.write('{"epochs": 1e999, "epoch_s": "many"')
         elif state["step"] - since >= steps:
             lucid_report.report(state["step"] / steps, took, gpus, loss, 32)
@@ -95,6 +96,7 @@ class Elastics:
         programs = box.root / "opt/elastic"
         programs.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPO / "slurm/lucid_report.py", programs)
+        shutil.copytree(REPO / "slurm/lucid_job", programs / "lucid_job", dirs_exist_ok=True)
         shutil.copy(REPO / "tests/e2e/adaptive_sgd.py", programs)
         (programs / "train.py").write_text(TRAIN)
 

@@ -114,7 +114,9 @@ def test_a_job_whose_nodes_have_different_numbers_of_gpus_knows_how_many_it_has(
     box.wait("it has all that is left", lambda: jobs.sizes(number)[-1:] == [5] or box.state(number) in OVER, 60)
     print(lucidd.ctl("explain", number), jobs.sizes(number))
     assert box.job(number)["node_count"]["number"] == 2
-    told = box.root / f"run/lucid-reports/{number}.json"
+    reports = box.root / "run/lucid-reports"
+    box.wait("it reports", lambda: any(reports.glob(f"u*/{number}.json")), 60)
+    (told,) = reports.glob(f"u*/{number}.json")
     box.wait("it has reported", lambda: 5 in {gpus for gpus, _ in json.loads(told.read_text())["epoch_s"]}, 60)
     box.run("scancel", *rigid)
     box.wait_ended(number, limit_s=150)

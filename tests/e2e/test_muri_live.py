@@ -47,7 +47,7 @@ def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
 
 def reports(what: str) -> str:
     """Shell that writes a report."""
-    return f"printf '%s' '{what}' > /{REPORTS}/$SLURM_JOB_ID.json"
+    return f"mkdir -p /{REPORTS}/u$(id -u); printf '%s' '{what}' > /{REPORTS}/u$(id -u)/$SLURM_JOB_ID.json"
 
 
 def submit(
@@ -145,8 +145,8 @@ def test_what_hostile_jobs_report_costs_nobody_a_job(box: Box, lucidd: Lucidd) -
     ]  # fmt: skip
     link = box.sbatch(
         "-p", "vc-a", "--gres=gpu:1", "--comment=lucid:turns",
-        script=f"ln -s /etc/shadow /{REPORTS}/$SLURM_JOB_ID.json; ln -s /etc /run/lucid-turns/n1/x; "
-        "rm -rf $LUCID_TURNS; ln -s /etc $LUCID_TURNS/link; sleep 8",
+        script=f"cd /{REPORTS}; mkdir -p u$(id -u); ln -s /etc/shadow u$(id -u)/$SLURM_JOB_ID.json; "
+        "ln -s /etc /run/lucid-turns/n1/x; rm -rf $LUCID_TURNS; ln -s /etc $LUCID_TURNS/link; sleep 8",
     )  # fmt: skip
     rigid = box.sbatch("-p", "vc-b", "--gres=gpu:3", script="sleep 30")
     liar = dict.fromkeys(KINDS, 1e-6)

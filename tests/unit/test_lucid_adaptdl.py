@@ -21,6 +21,7 @@ from test_lucid_run import PYTHON, RUN, SHOW, environ, python, run, shown
 
 from lucid.adapters.slurm.reports import progress_of
 from lucid_job import adaptdl
+from scenes.folders import HOME
 
 PERF = {"alpha_c": 0.1, "beta_c": 0.01, "alpha_n": 0.2, "beta_n": 0.02, "alpha_r": 0.1, "beta_r": 0.01, "gamma": 1.5}
 HINTS: dict[str, Any] = {
@@ -60,7 +61,7 @@ class Job(Agent):
             stdout=subprocess.PIPE, text=True,
             env=environ(LUCID_REPORTS=str(reports), **{"SLURM_GPUS_ON_NODE": "1", **more}),
         )  # fmt: skip
-        super().__init__(self.process.stdout.readline().strip(), reports / "7.json")
+        super().__init__(self.process.stdout.readline().strip(), reports / HOME / "7.json")
 
 
 @pytest.fixture
@@ -83,7 +84,8 @@ def test_each_replica_has_what_adaptdl_reads(tmp_path: Path) -> None:
         found = {name: value for name, value in one.items() if name.startswith("ADAPTDL_")}
         assert found.pop("ADAPTDL_SUPERVISOR_URL").startswith("http://127.0.0.1:")
         assert found == {
-            "ADAPTDL_CHECKPOINT_PATH": f"{tmp_path}/7/adaptdl", "ADAPTDL_SHARE_PATH": f"{tmp_path}/7/share",
+            "ADAPTDL_CHECKPOINT_PATH": f"{tmp_path}/{HOME}/7/adaptdl",
+            "ADAPTDL_SHARE_PATH": f"{tmp_path}/{HOME}/7/share",
             "ADAPTDL_JOB_ID": "slurm/7", "ADAPTDL_MASTER_ADDR": "127.0.0.1",
             "ADAPTDL_MASTER_PORT": one["MASTER_PORT"],
             "ADAPTDL_REPLICA_RANK": str(rank), "ADAPTDL_NUM_REPLICAS": "2", "ADAPTDL_NUM_NODES": "1",
@@ -143,7 +145,7 @@ def test_slow_clients_do_not_keep_the_agent_from_reporting(tmp_path: Path, monke
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     endpoint = adaptdl.Endpoint({"master": "127.0.0.1", "hosts": ["127.0.0.1"], "epochs": 0})
     endpoint.start()
-    agent = Agent(endpoint.url, tmp_path / "7.json")
+    agent = Agent(endpoint.url, tmp_path / HOME / "7.json")
     answers: list[int] = []
     with endpoint._server, ExitStack() as lines:
         slow = lines.enter_context(agent.line())

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lucid_job import checkpoints
+from scenes.folders import HOME
 
 SLURM = Path(__file__).resolve().parents[2] / "slurm"
 RUN = SLURM / "lucid_run.py"
@@ -141,7 +142,7 @@ def test_what_cannot_start_is_said() -> None:
 
 def test_a_checkpoint_folder_is_the_users_alone_and_found_again(tmp_path: Path) -> None:
     first = shown(run("--checkpoints", str(tmp_path), *SHOW))
-    folder = tmp_path / "7"
+    folder = tmp_path / HOME / "7"
     assert {one["LUCID_CHECKPOINTS"] for one in first} == {str(folder)}
     assert folder.stat().st_mode & 0o777 == 0o700
     (folder / "model").write_text("weights")
@@ -154,14 +155,22 @@ def test_a_checkpoint_folder_is_the_users_alone_and_found_again(tmp_path: Path) 
 
 def test_an_earlier_job_of_this_number_is_not_gone_on_with(tmp_path: Path) -> None:
     shown(run("--checkpoints", str(tmp_path), *SHOW, SLURM_JOB_START_TIME="50"))
-    (tmp_path / "7/model").write_text("of another job")
+    (tmp_path / HOME / "7/model").write_text("of another job")
     again = run("--checkpoints", str(tmp_path), *SHOW, SLURM_JOB_START_TIME="50")
-    assert (again.stderr, (tmp_path / "7/model").exists()) == ("", True), "a second call of the same start"
+    assert (again.stderr, (tmp_path / HOME / "7/model").exists()) == ("", True), "a second call of the same start"
     done = run("--checkpoints", str(tmp_path), *SHOW, SLURM_JOB_START_TIME="99")
     assert "earlier job of this number" in done.stderr
-    assert not (tmp_path / "7/model").exists()
-    (old,) = tmp_path.glob("7.old-*/model")
+    assert not (tmp_path / HOME / "7/model").exists()
+    (old,) = (tmp_path / HOME).glob("7.old-*/model")
     assert old.read_text() == "of another job", "nothing is lost"
+
+
+def test_a_folder_of_before_there_were_folders_of_users_is_gone_on_with(tmp_path: Path) -> None:
+    shown(run("--checkpoints", str(tmp_path), *SHOW))
+    (tmp_path / HOME / "7").rename(tmp_path / "7")
+    (tmp_path / "7/model").write_text("weights")
+    shown(run("--checkpoints", str(tmp_path), *SHOW, SLURM_RESTART_COUNT="1"))
+    assert (tmp_path / HOME / "7/model").read_text() == "weights"
 
 
 def test_a_folder_that_is_not_shared_is_said(tmp_path: Path) -> None:
@@ -176,7 +185,8 @@ def test_what_others_could_change_is_not_used(tmp_path: Path) -> None:
     elsewhere.mkdir()
     shared = tmp_path / "shared"
     shared.mkdir()
-    (shared / "7").symlink_to(elsewhere)
+    (shared / HOME).mkdir()
+    (shared / HOME / "7").symlink_to(elsewhere)
     done = run("--checkpoints", str(shared), *SHOW)
     assert (done.returncode, "not a folder of yours" in done.stderr) == (2, True)
     shared.chmod(0o777)
@@ -188,8 +198,8 @@ def test_what_others_could_change_is_not_used(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")
 def test_another_users_folder_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / "7").mkdir()
-    os.chown(tmp_path / "7", 12345, 12345)
+    (tmp_path / HOME / "7").mkdir(parents=True)
+    os.chown(tmp_path / HOME / "7", 12345, 12345)
     assert "not a folder of yours" in run("--checkpoints", str(tmp_path), *SHOW).stderr
 
 
@@ -222,6 +232,14 @@ def test_old_folders_of_jobs_that_have_left_are_cleaned(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [f"removed {root / name}" for name in ("5", "8.old-3")], done.stderr
     assert sorted(path.name for path in root.iterdir()) == ["10", "6", "7", "9", "notes"]
     (root / "7").rename(root / "11")
+    away = tmp_path / "away"
+    for folder in (root / HOME / "12", away / "13"):
+        folder.mkdir(parents=True)
+        (folder / checkpoints.MARK).write_text("{}")
+    (root / "u61001").symlink_to(away)
+    done = run("--checkpoints", str(root), "--clean", "-1", PATH=squeue(tmp_path, "echo 6; echo 7; echo 11"))
+    assert done.stdout.splitlines() == [f"removed {root / HOME / '12'}"], done.stderr
+    assert (away / "13").exists(), "a link in a user's place leads nowhere"
     if os.getuid() == 0:
         os.chown(root / "6", 12345, 12345)
         done = run("--checkpoints", str(root), "--clean", "0", PATH=squeue(tmp_path, "echo 11"))

@@ -21,6 +21,7 @@ from lucid.adapters.slurm.reports import progress_of
 from lucid.systems.pollux.agent import GradientMean, gradient_statistics
 from lucid.systems.pollux.agent import learning_rate_factor as published
 from lucid.systems.pollux.goodput import GradParams
+from scenes.folders import HOME
 
 PYTHON = os.environ.get("LUCID_ADAPTDL_PYTHON", "")
 WHY = "LUCID_ADAPTDL_PYTHON names no Python with PyTorch: make test-adaptdl"
@@ -126,8 +127,8 @@ def test_statistics_of_real_gradients(tmp_path: Path, gpus: int, passes: int, ru
                 assert one["factor"] == pytest.approx(factor, rel=1e-4)
             applied = -0.1 * one["factor"] * (rows[-1:] if passes * gpus == 1 else rows).mean(axis=0)
             np.testing.assert_allclose(one["moved"], applied, atol=1e-6)
-    report = json.loads((tmp_path / "7.json").read_text())
-    progress = progress_of((tmp_path / "7.json").read_bytes())
+    report = json.loads((tmp_path / HOME / "7.json").read_text())
+    progress = progress_of((tmp_path / HOME / "7.json").read_bytes())
     assert (progress.epochs, progress.batch, [gpu for gpu, _ in progress.epoch_s]) == (2.0, gpus * passes * 8, [gpus])
     assert progress.gradient == pytest.approx(mean.value(), rel=1e-4)
     assert (report["batch_range"], report["atomic_range"], report["accumulation"]) == ([8, 64], [4, 16], True)

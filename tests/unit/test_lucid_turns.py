@@ -16,6 +16,7 @@ import lucid_turns
 from lucid.adapters.slurm.reports import progress_of, said_in
 from lucid.systems.muri.interleave import best_ordering
 from lucid_job import members
+from scenes.folders import HOME
 from turns_box import Box, overlaps, sequences
 
 STAGES = ((0.03, 0.01, 0.02, 0.01), (0.01, 0.03, 0.01, 0.02), (0.02, 0.01, 0.03, 0.01), (0.01, 0.02, 0.01, 0.03))
@@ -163,12 +164,12 @@ def test_without_a_folder_it_measures_and_nothing_else(tmp_path: Path, folder: s
     with box.run(LOOP, **environ, **reports) as process:
         out, err = process.communicate(timeout=60)
     assert err == ""
-    told = json.loads((tmp_path / "7.json").read_text())
+    told = json.loads((tmp_path / HOME / "7.json").read_text())
     assert json.loads(out).keys() == told["stages"].keys() == {*members.RESOURCES, "iteration"}
     assert told["stages"]["gpu"] >= 0.02
     assert told["stages"]["cpu"] == told["stages"]["network"] == 0
     assert told["stages"]["iteration"] >= told["stages"]["gpu"] + told["stages"]["storage"]
-    assert progress_of((tmp_path / "7.json").read_bytes()).epochs == 0
+    assert progress_of((tmp_path / HOME / "7.json").read_bytes()).epochs == 0
 
 
 def test_where_nobody_reads_reports_the_job_is_told_once(tmp_path: Path) -> None:
@@ -305,7 +306,7 @@ def test_the_other_ranks_measure_and_leave_the_folder_alone(box: Box) -> None:
     with box.run(LOOP, LOCAL_RANK="1", SLURM_JOB_ID="7", LUCID_REPORTS=str(box.root)) as process:
         out, err = process.communicate(timeout=60)
     assert (err, json.loads(out)["gpu"] >= 0.02) == ("", True)
-    assert not (box.root / "7.json").exists()
+    assert not (box.root / HOME / "7.json").exists()
 
 
 @pytest.mark.skipif(os.getuid() != 0 or not Path(PUBLIC).exists(), reason="starts jobs of other users")
@@ -360,7 +361,7 @@ def test_a_job_reports_what_an_iteration_takes_beside_others(tmp_path: Path, box
     assert count == 2
     assert 0.018 < alone_s < 0.035
     assert took_s > 1.5 * alone_s
-    said = said_in((tmp_path / "8.json").read_bytes())
+    said = said_in((tmp_path / HOME / "8.json").read_bytes())
     assert said.in_turns[1] == 2
     assert said.stages is not None
-    assert said_in((tmp_path / "7.json").read_bytes()).in_turns is None, "it was alone again at its end"
+    assert said_in((tmp_path / HOME / "7.json").read_bytes()).in_turns is None, "it was alone again at its end"

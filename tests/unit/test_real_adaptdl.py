@@ -18,6 +18,7 @@ from test_lucid_run import RUN, environ
 from test_lucid_run_nodes import two_nodes
 
 from lucid.adapters.slurm.reports import progress_of
+from scenes.folders import HOME
 
 PYTHON = os.environ.get("LUCID_ADAPTDL_PYTHON", "")
 pytestmark = [
@@ -47,7 +48,7 @@ def epochs_of(path: Path, world: int) -> list[int]:
 
 
 def test_an_unmodified_job_reports_stops_and_goes_on_at_another_size(tmp_path: Path) -> None:
-    first, second, report = tmp_path / "first.log", tmp_path / "second.log", tmp_path / "reports/7.json"
+    first, second, report = tmp_path / "first.log", tmp_path / "second.log", tmp_path / "reports" / HOME / "7.json"
     with first.open("w") as log, launch(tmp_path, log, 1000, 0.03, SLURM_GPUS_ON_NODE="2") as process:
         until = time.monotonic() + 240
         while not report.exists() or not epochs_of(first, 2):

@@ -15,7 +15,7 @@ from builders import at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.elastic import elastic_wish, sized
-from lucid.adapters.slurm.reports import LARGEST_BYTES, Reports, progress_of
+from lucid.adapters.slurm.reports import Reports, progress_of
 from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import DaemonSettings, ElasticSettings, Mode, SlurmSettings, settings_from
@@ -29,6 +29,8 @@ from lucid.live.policies import check_policy
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.policy import make_policy
+from lucid.untrusted import LARGEST
+from scenes.folders import HOME
 
 WHY = (FairOrder(0.0),)
 ASKS = "lucid:elastic=1-8,epochs=30"
@@ -43,6 +45,8 @@ class Stage:
 
     def __init__(self, folder: Path, **elastic: Any) -> None:
         self.folder = folder
+        self.home = folder / HOME
+        self.home.mkdir(exist_ok=True)
         self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc")], completing_s=1.0)
         self.store = SqliteStore(IN_MEMORY)
         lease = self.store.take_lease("me", 0.0, 1e9)
@@ -65,7 +69,7 @@ class Stage:
 
     def report(self, name: str, **said: Any) -> None:
         text = json.dumps({"epochs": 1.0, "epoch_s": [[2, 10.0]], **said})
-        (self.folder / f"{name}.json").write_text(text)
+        (self.home / f"{name}.json").write_text(text)
 
     def entry(self, name: str, kind: Any = (Pending, Running)) -> Any:
         part = self.cluster.observe().partitions["vc"]
@@ -219,28 +223,28 @@ def test_rubbish_is_refused_by_rule(stage: Stage, content: bytes) -> None:
     with pytest.raises(ValueError):
         progress_of(content)
     stage.submit("1")
-    (stage.folder / "1.json").write_bytes(content)
+    (stage.home / "1.json").write_bytes(content)
     assert stage.entry("1").job.elastic is None
     assert "refused" in stage.cluster.elastic()["1"]
 
 
 def test_files_that_are_no_reports_of_the_jobs_user_are_refused(tmp_path: Path) -> None:
-    reports, me = Reports(str(tmp_path)), os.getuid()
+    reports, me, home = Reports(str(tmp_path)), os.getuid(), tmp_path / HOME
+    home.mkdir()
     good = tmp_path / "good"
     good.write_text("{}")
-    (tmp_path / "1.json").symlink_to(good)
-    os.mkfifo(tmp_path / "2.json")
-    (tmp_path / "3.json").mkdir()
-    (tmp_path / "4.json").write_text("{" + " " * LARGEST_BYTES + "}")
-    (tmp_path / "5.json").write_text("{}")
+    (home / "1.json").symlink_to(good)
+    os.mkfifo(home / "2.json")
+    (home / "3.json").mkdir()
+    (home / "4.json").write_text("{" + " " * LARGEST + "}")
+    (home / "5.json").write_text("{}")
     for number in "1234":
         found = reports.of(number, me, 1.0)
         assert found is not None, number
         assert found.refused, number
     link = reports.of("1", me, 1.0)
     assert link.refused.endswith("it is a link")
-    other = reports.of("5", me + 1, 1.0)
-    assert "job's user" in other.refused
+    assert reports.of("5", me + 1, 1.0) is None, "another user has another folder"
     assert reports.of("5", me, 1.0) is not None
     assert reports.of("../good", me, 1.0) is None
     assert reports.of("6", me, 1.0) is None

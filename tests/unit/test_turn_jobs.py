@@ -26,6 +26,7 @@ from lucid.core.ports import Applied, Capability
 from lucid.core.prediction import StageTimes
 from lucid.core.reason import FairOrder
 from lucid.core.snapshot import Partition
+from scenes.folders import HOME
 
 WHY = (FairOrder(0.0),)
 TAG = "lucid:vc=vc;turns=1"
@@ -80,6 +81,8 @@ def test_what_an_iteration_takes_in_turns_is_read_or_ignored(value: Any, found: 
 class Stage:
     def __init__(self, folder: Path, interleaves: bool = True, mps: bool = True) -> None:
         self.folder, self.interleaves, self.mps = folder, interleaves, mps
+        self.home = folder / HOME
+        self.home.mkdir(exist_ok=True)
         self.profiles = dict.fromkeys("abcdef", LIGHT)
         self.slurm = FakeSlurm([fake_node(name, "vc", slots=frozenset({4})) for name in ("n1", "n2")])
         self.store = SqliteStore(IN_MEMORY)
@@ -120,7 +123,7 @@ def stage(tmp_path: Path) -> Stage:
 
 
 def report(stage: Stage, number: str, **times: float) -> None:
-    (stage.folder / f"{number}.json").write_text(json.dumps({"epochs": 1, "stages": {**TIMES, **times}}))
+    (stage.home / f"{number}.json").write_text(json.dumps({"epochs": 1, "stages": {**TIMES, **times}}))
 
 
 def of(stage: Stage, job_id: str) -> StageTimes | None:
@@ -157,7 +160,7 @@ def test_later_jobs_of_a_kind_reuse_what_earlier_ones_reported_and_a_new_lucidd_
     stage.cluster.heal()
     stage.restart()
     assert of(stage, "2") == StageTimes((9.0, 0.1, 0.2, 0.0), 9.0)
-    (stage.folder / "1.json").unlink()
+    (stage.home / "1.json").unlink()
     stage.store.put_view("stage_times", [["ada", "train", 1, [1, 2], 3], None, 7, ["x"] * 5])
     stage.restart()
     assert of(stage, "2") is None
@@ -241,12 +244,12 @@ def test_members_show_what_they_report_of_their_turns(stage: Stage) -> None:
     report(stage, "1")
     assert stage.running()["1"].in_turns is None
     text = {"epochs": 1, "stages": TIMES, "in_turns": [1.5, 2]}
-    (stage.folder / "1.json").write_text(json.dumps(text))
+    (stage.home / "1.json").write_text(json.dumps(text))
     first = stage.running()["1"].in_turns
     assert first == (1.5, 2)
-    (stage.folder / "1.json").write_text(json.dumps({**text, "in_turns": [1.6, 2]}))
+    (stage.home / "1.json").write_text(json.dumps({**text, "in_turns": [1.6, 2]}))
     assert stage.running()["1"].in_turns == first, "about the same"
-    (stage.folder / "1.json").write_text(json.dumps({**text, "in_turns": [1.6, 3]}))
+    (stage.home / "1.json").write_text(json.dumps({**text, "in_turns": [1.6, 3]}))
     assert stage.running()["1"].in_turns == (1.6, 3)
     report(stage, "1")
     assert stage.running()["1"].in_turns is None

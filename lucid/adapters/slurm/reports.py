@@ -1,28 +1,27 @@
 """What elastic jobs report of their training: one small file a job, which its user's processes write (lucid-report).
 
-Anybody may write there, so nothing in it is trusted. A file counts that is a regular one, belongs to the job's user,
-is small, and holds finite numbers within bounds. Any other file is refused, and the job's story says why.
+Anybody may write there, so nothing in it is trusted. A file counts that lies in a folder of the job's user, is a
+regular one of that user, is small and flat (``lucid.untrusted``), and holds finite numbers within bounds. Any other
+file is refused, and the job's story says why.
 Times are this host's: when a file was first seen changed, never what it or its node says.
 """
 
 from __future__ import annotations
 
-import errno
-import json
+import math
 import os
-import stat
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from lucid import untrusted
 from lucid.adapters.bounded import MOST
 from lucid.core.job import Progress
 from lucid.core.prediction import StageTimes
 
 __all__ = ["STAGES", "Profile", "Report", "Reports", "Said", "progress_of", "said_in", "stages_in"]
 
-LARGEST_BYTES = 1 << 16
+_LISTED_EVERY_S = 30.0
 _MOST_PAIRS = 1024
 _MOST_EPOCHS, _MOST_EPOCH_S, _MOST_GPUS = 1e9, 1e7, 4096
 _MOST_BATCH = 1 << 40
@@ -73,46 +72,35 @@ class Reports:
 
     def __init__(self, folder: str) -> None:
         """``folder``: empty where nobody reports."""
-        self._folder = Path(folder) if folder else None
+        self._folder = folder
+        self._others: dict[int, list[str]] = {}
+        self._listed_s = -math.inf
         self._seen: dict[str, tuple[_Stamp | None, Report]] = {}
 
     @property
     def kept(self) -> bool:
         """Is there a folder to report to?"""
-        return self._folder is not None
+        return bool(self._folder)
 
     def of(self, job_id: str, uid: int, now_s: float) -> Report | None:
         """What a job of the user with this number has reported; ``None``: nothing."""
-        if self._folder is None or not job_id.isascii() or not job_id.isdecimal():
+        if not self._folder or not job_id.isascii() or not job_id.isdecimal():
             return None
-        before = self._seen.get(job_id)
+        stamp = None
         try:
-            fd = os.open(self._folder / f"{job_id}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd, found = self._opened(f"{job_id}.json", uid, now_s)
+            try:
+                stamp = (found.st_mtime_ns, found.st_ino, found.st_size, found.st_uid)
+                before = self._seen.get(job_id)
+                if before is not None and before[0] == stamp:
+                    return before[1]
+                report = Report(now_s, said_in(untrusted.content(fd)))
+            finally:
+                os.close(fd)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            words = "it is a link" if error.errno == errno.ELOOP else f"it cannot be opened ({error.strerror})"
-            return self._refuse(job_id, None, now_s, words)
-        try:
-            found = os.fstat(fd)
-            stamp = (found.st_mtime_ns, found.st_ino, found.st_size, found.st_uid)
-            if before is not None and before[0] == stamp:
-                return before[1]
-            if not stat.S_ISREG(found.st_mode):
-                return self._refuse(job_id, stamp, now_s, "it is not a regular file")
-            if found.st_uid != uid:
-                return self._refuse(job_id, stamp, now_s, "it is not a file of the job's user")
-            if found.st_size > LARGEST_BYTES:
-                return self._refuse(job_id, stamp, now_s, f"it has more than {LARGEST_BYTES} bytes")
-            content = os.read(fd, LARGEST_BYTES + 1)
-        except OSError as error:
-            return self._refuse(job_id, None, now_s, f"it cannot be read ({error.strerror})")
-        finally:
-            os.close(fd)
-        try:
-            report = Report(now_s, said_in(content))
-        except ValueError as error:
-            return self._refuse(job_id, stamp, now_s, str(error))
+        except (ValueError, untrusted.Refused) as error:
+            report = Report(now_s, refused=f"its report is refused: {error}")
         self._seen[job_id] = stamp, report
         return report
 
@@ -121,10 +109,25 @@ class Reports:
         for job_id in [job_id for job_id in self._seen if job_id not in alive]:
             del self._seen[job_id]
 
-    def _refuse(self, job_id: str, stamp: _Stamp | None, now_s: float, why: str) -> Report:
-        report = Report(now_s, refused=f"its report is refused: {why}")
-        self._seen[job_id] = stamp, report
-        return report
+    def _opened(self, name: str, uid: int, now_s: float) -> tuple[int, os.stat_result]:
+        """This file in a folder of the user; see ``untrusted.opened``. Names that are not the first are listed now
+        and then only: everybody can put any number there."""
+        first = untrusted.first_home(self._folder, uid)
+        folders = [first]
+        if not untrusted.owned(first, uid):
+            if abs(now_s - self._listed_s) >= _LISTED_EVERY_S:
+                self._listed_s = now_s
+                try:
+                    self._others = untrusted.other_homes(self._folder)
+                except OSError:
+                    self._others = {}
+            folders = self._others.get(uid, [])
+        for folder in folders:
+            try:
+                return untrusted.opened(f"{folder}/{name}", uid)
+            except FileNotFoundError:
+                continue
+        raise FileNotFoundError(name)
 
 
 def progress_of(content: bytes) -> Progress:
@@ -143,11 +146,9 @@ def said_in(content: bytes) -> Said:
         ValueError: saying by which rule it is refused.
     """
     try:
-        data = json.loads(content)
-    except (ValueError, RecursionError):
-        raise ValueError("it is not JSON") from None
-    if not isinstance(data, Mapping):
-        raise ValueError("it is not a JSON object")
+        data = untrusted.parsed(content)
+    except untrusted.Refused as error:
+        raise ValueError(str(error)) from None
     gradient = _numbers(data, "gradient", 0.0, 2)
     if len(gradient) not in (0, 2):
         raise ValueError("gradient is not two numbers")

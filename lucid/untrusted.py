@@ -1,0 +1,183 @@
+"""Reads what others may have written, and finds the folder of a user where everybody may write. Python 3.6 or later,
+no dependency: jobs have this file as ``lucid_job/untrusted.py`` (a link to it), lucidd as ``lucid.untrusted``.
+
+A neighbour can guess the number of the next job, so nothing is looked up by number in a folder that everybody may
+write to. What belongs to a job lies in ROOT/uUID, which the user's first job makes, or, where somebody else has taken
+that name, in ROOT/uUID.RANDOM: it counts for its owner, not for its name.
+"""
+
+import binascii
+import errno
+import json
+import os
+import re
+import stat
+from pathlib import Path
+
+LARGEST = 1 << 16
+"""Bytes of a file that is read."""
+DEEPEST = 16
+"""Brackets within brackets of a JSON text that is read."""
+MOST_ENTRIES = 1 << 20
+"""Names in a common folder that are looked at: some seconds."""
+_HOME = re.compile(r"u(0|[1-9][0-9]{0,9})\.[0-9a-f]{16}\Z")
+_OUTSIDE_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"?|([\[{])|([\]}])', re.DOTALL)
+
+
+class Refused(Exception):
+    """What lies there is not read; the text says why."""
+
+
+def opened(path: str, uid: int, dir_fd: "int | None" = None) -> "tuple[int, os.stat_result]":
+    """A descriptor of a regular file of this user, and what fstat says of it. It never waits.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        Refused: something else is.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        words = "it is a link" if error.errno == errno.ELOOP else f"it cannot be opened ({error.strerror})"
+        raise Refused(words) from None
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused("it is not a regular file")
+        if found.st_uid != uid:
+            raise Refused("it is not a file of the job's user")
+    except OSError as error:
+        os.close(fd)
+        raise Refused(f"it cannot be read ({error.strerror})") from None
+    except Refused:
+        os.close(fd)
+        raise
+    return fd, found
+
+
+def content(fd: int) -> bytes:
+    """All bytes of a small file that is open.
+
+    Raises:
+        Refused: it has more than LARGEST, or cannot be read.
+    """
+    try:
+        found = os.read(fd, LARGEST + 1)
+    except OSError as error:
+        raise Refused(f"it cannot be read ({error.strerror})") from None
+    if len(found) > LARGEST:
+        raise Refused(f"it has more than {LARGEST} bytes")
+    return found
+
+
+def read(path: str, uid: int) -> bytes:
+    """All bytes of a small regular file of this user. Raises as ``opened`` and ``content``."""
+    fd, _ = opened(path, uid)
+    try:
+        return content(fd)
+    finally:
+        os.close(fd)
+
+
+def parsed(text: bytes) -> "dict[str, object]":
+    """The JSON object that a text tells.
+
+    Raises:
+        Refused: it tells none, or one with more than DEEPEST brackets within each other.
+    """
+    depth = 0
+    for one in _OUTSIDE_STRINGS.finditer(text):
+        depth += 1 if one.group(1) else -1 if one.group(2) else 0
+        if depth > DEEPEST:
+            raise Refused(f"it has more than {DEEPEST} brackets within brackets")
+    try:
+        data = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError, MemoryError):
+        raise Refused("it is not JSON") from None
+    if not isinstance(data, dict):
+        raise Refused("it is not a JSON object")
+    return data
+
+
+def json_of(path: str, uid: int) -> "dict[str, object]":
+    """The JSON object in a small regular file of this user; empty where anything about it is not so."""
+    try:
+        return parsed(read(path, uid))
+    except Exception:  # whatever lies there, who asks goes on
+        return {}
+
+
+def first_home(root: str, uid: int) -> str:
+    """The name that a user's folder has unless somebody else has taken it."""
+    return str(Path(root) / f"u{uid}")
+
+
+def owned(path: str, uid: int) -> bool:
+    """Is it a folder of this user, no link?"""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid
+
+
+def other_homes(root: str) -> "dict[int, list[str]]":
+    """Folders of users whose first name was taken, by owner, sorted.
+
+    Raises:
+        OSError: the folder cannot be listed.
+    """
+    made: dict[int, list[str]] = {}  # not evaluated within a function: 3.6 has no such types
+    with os.scandir(root) as entries:
+        for number, entry in enumerate(entries):
+            if number >= MOST_ENTRIES:
+                raise OSError(errno.E2BIG, "too many names in a common folder", root)
+            named = _HOME.match(entry.name)
+            if named and owned(entry.path, int(named.group(1))):
+                made.setdefault(int(named.group(1)), []).append(entry.path)
+    return {uid: sorted(paths) for uid, paths in made.items()}
+
+
+def homes(root: str, uid: int) -> "list[str]":
+    """This user's folders below a common one: mostly one, none before the first job. Raises OSError."""
+    first = first_home(root, uid)
+    return [first] if owned(first, uid) else other_homes(root).get(uid, [])
+
+
+def made_homes(root: str, uid: int) -> "list[str]":
+    """The caller's folders below a common one, made where there is none; all may read them, whatever the umask.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    found = homes(root, uid)
+    if found:
+        return found
+    first = first_home(root, uid)
+    for path in (first, f"{first}.{binascii.hexlify(os.urandom(8)).decode()}"):
+        try:
+            Path(path).mkdir(mode=0o755)
+        except FileExistsError:
+            if owned(path, uid):  # another job of this user was faster
+                break
+            continue
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            mine = os.fstat(fd).st_uid == uid
+            if mine:
+                os.fchmod(fd, 0o755)
+        finally:
+            os.close(fd)
+        if not mine:
+            Path(path).rmdir()
+            raise OSError(errno.EPERM, "a folder made there belongs to somebody else (root_squash?)", root)
+        break
+    return homes(root, uid)
+
+
+def place(root: str, uid: int, name: str) -> str:
+    """Where this name lies, or is to lie, in a folder of the caller's, which is made. Raises OSError."""
+    paths = [str(Path(home) / name) for home in made_homes(root, uid)]
+    return next((path for path in paths if os.path.lexists(path)), paths[0])

@@ -1,0 +1,1 @@
+../../lucid/untrusted.py
