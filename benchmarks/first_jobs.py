@@ -1,9 +1,9 @@
 """Estimates after a site's first 1, 5, 20 and 100 finished jobs, beside the running median and the time limit.
 
-Each log is begun at ten places, as if lucidd had been installed there. The next 100 jobs submitted after the last of the
-first n ends are estimated from those n. The figure is the factor by which an estimate is off, exp of the mean |log
-error| (10 s added on both sides). Jobs that did not run neither teach nor count. A log without time limits has an hour
-in their place.
+Each log is begun at ten places, as if lucidd had been installed there. The next 100 jobs submitted after the last of
+the first n ends are estimated from those n. The figure is the factor by which an estimate is off, exp of the mean
+|log error| (10 s added on both sides). Jobs that did not run neither teach nor count. A log without time limits has
+an hour in their place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lucid.models.prior import PriorPredictor
 from lucid.simulator.traces.finished import finished_jobs
 from lucid.simulator.traces.synth import preset, synthesise
 
-__all__ = ["CHOSEN_ON", "REPORTED", "figures", "moments", "table_of"]
+__all__ = ["CHOSEN_ON", "REPORTED", "figures"]
 
 COUNTS = (1, 5, 20, 100)
 CHOSEN_ON = ("sacct/eagle_sample.csv", "sacct/pozidriv.log", "month 1", "month 2", "month 3")
@@ -91,10 +91,11 @@ def moments(jobs: JobTable, count: int) -> Iterator[tuple[JobTable, JobTable]]:
 def jobs_of(table: JobTable) -> list[Job]:
     """As the predictor is given them."""
     columns = (table.partition, table.gpus, table.user, table.name, table.limit_s, table.submit_s)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     return [
         Job(str(row), vc or "", int(gpus), submit_s, row, user or "", name=name or "",
             time_limit_s=limit_s if limit_s > 0 else None)
-        for row, (vc, gpus, user, name, limit_s, submit_s) in enumerate(zip(*(c.tolist() for c in columns), strict=True))
+        for row, (vc, gpus, user, name, limit_s, submit_s) in enumerate(rows)
     ]  # fmt: skip
 
 

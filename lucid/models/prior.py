@@ -45,18 +45,18 @@ class _Median:
 
 
 class PriorPredictor:
-    """Begins with the time limit (for a job without its own, Slurm tells its partition's default), or ``first_guess_s``
-    where there is none. How much of their limits jobs used, over all and over those of the same VC and GPU demand,
-    corrects it; then the estimate is drawn towards the durations of the same user, and of the same user and name. Each
-    group counts by its finished jobs. No opinion on pairs; an unmodelled job counts as Jumbo.
+    """Begins with the time limit (for a job without its own, Slurm tells its partition's default), or with
+    ``first_guess_s`` where there is none. How much of their limits jobs used, over all and over those of the same VC
+    and GPU demand, corrects it; then the estimate is drawn towards the durations of the same user, and of the same
+    user and name. Each group counts by its finished jobs. No opinion on pairs; an unmodelled job counts as Jumbo.
 
-    ``others_weight``, ``own_weight``: how many finished jobs the estimate before counts as, beside the jobs of a group
-    of all users, and of the user.
+    ``others_weight``, ``own_weight``: how many finished jobs the estimate before counts as, beside the jobs of a
+    group of all users, and of the user (chosen by benchmarks/first_jobs.py).
     """
 
     name = "history"
 
-    def __init__(self, first_guess_s: float = 3600.0, *, others_weight: float = 4.0, own_weight: float = 1.0) -> None:
+    def __init__(self, first_guess_s: float = 3600.0, *, others_weight: float = 4.0, own_weight: float = 0.5) -> None:
         self.others_weight = others_weight
         self.own_weight = own_weight
         self._first_guess_s = first_guess_s
