@@ -213,8 +213,8 @@ class DaemonSettings(Section):
     reuse_profiles_days: float = Field(30.0, ge=0)
     """A job of the same user, name and GPU count measured since then is not profiled again."""
     catch_up_days: float = Field(7.0, ge=0)
-    """How far back lucidd asks sacct, when it starts, for jobs that ended while it was down, and at its first start for
-    the past that estimates begin with; 0: not at all."""
+    """How far back lucidd asks sacct, when it starts, for jobs that ended while it was down; at its first start,
+    how much of the site's past its estimates begin with. 0: not at all."""
     keep_days: float = Field(90.0, ge=1)
     """How long decisions, actions, ended jobs, summaries of samplers and records of plans are kept."""
     record_every_s: float = Field(30.0, ge=0)

@@ -46,12 +46,12 @@ class _Median:
 
 class PriorPredictor:
     """Begins with the time limit (for a job without its own, Slurm tells its partition's default), or with
-    ``first_guess_s`` where there is none. How much of their limits jobs used, over all and over those of the same VC
-    and GPU demand, corrects it; then the estimate is drawn towards the durations of the same user, and of the same
-    user and name. Each group counts by its finished jobs. No opinion on pairs; an unmodelled job counts as Jumbo.
+    ``first_guess_s`` where there is none. How much of their limits all jobs used corrects it; then the estimate is
+    drawn towards the durations of the same user, and of the same user and name. Each group counts by its finished
+    jobs. No opinion on pairs; an unmodelled job counts as Jumbo.
 
-    ``others_weight``, ``own_weight``: how many finished jobs the estimate before counts as, beside the jobs of a
-    group of all users, and of the user (chosen by benchmarks/first_jobs.py).
+    ``others_weight``, ``own_weight``: how many finished jobs the estimate before counts as, beside all jobs, and
+    beside those of the user (chosen on logs: docs/decisions/0024).
     """
 
     name = "history"
@@ -67,12 +67,11 @@ class PriorPredictor:
         score = None if profile is None else JUMBO
         prior_s, words = self._prior(job)
         value = _log(prior_s)
-        beyond, by = 0.0, ""
-        others, own = _groups(job)
-        for key in others:
-            if (known := self._known.get(key)) is not None:
-                beyond, by = known.drawn_to(beyond, self.others_weight), f"{len(known)} by {key[0]}"
-        value += beyond
+        by = ""
+        everybody, own = _groups(job)
+        if (known := self._known.get(everybody)) is not None:
+            value += known.drawn_to(0.0, self.others_weight)
+            by = f"{len(known)} by {everybody[0]}"
         for key in own:
             if (known := self._known.get(key)) is not None:
                 value, by = known.drawn_to(value, self.own_weight), f"{len(known)} by {key[0]}"
@@ -90,10 +89,8 @@ class PriorPredictor:
         """Add finished jobs to every group that they belong to."""
         for item in ended:
             value = _log(item.ran_s)
-            others, own = _groups(item.job)
-            beyond = value - _log(self._prior(item.job)[0])
-            for key in others:
-                self._known[key].add(beyond)
+            everybody, own = _groups(item.job)
+            self._known[everybody].add(value - _log(self._prior(item.job)[0]))
             for key in own:
                 self._known[key].add(value)
 
@@ -103,16 +100,14 @@ class PriorPredictor:
         return self._first_guess_s, "a first guess, since it has no time limit"
 
 
-def _groups(job: Job) -> tuple[list[_Key], list[_Key]]:
-    """Groups of all users, and the user's own; the broad ones first."""
-    of = "with limit" if job.time_limit_s else "without"
-    others: list[_Key] = [("all jobs", of), ("VC and GPUs", of, job.vc, str(job.gpus))]
+def _groups(job: Job) -> tuple[_Key, list[_Key]]:
+    """That of all users, whose jobs had such a prior, and the user's own, the broad one first."""
     own: list[_Key] = []
     if job.user:
         own.append(("user", job.user))
         if job.name:
             own.append(("user and name", job.user, job.name))
-    return others, own
+    return ("all jobs", "limit" if job.time_limit_s else "guess"), own
 
 
 def _log(seconds: float) -> float:
