@@ -18,6 +18,7 @@ from benchmarks import (
     elastic_stream,
     exposition,
     fair,
+    first_jobs,
     forecaster,
     frontier,
     growth,
@@ -76,6 +77,10 @@ PARTS: dict[str, tuple[Part, str]] = {
     "tuner": (tuner.search, "200 trials of a synthetic 10,000-job month on two processes, beside bare replays"),
     "clusters": (tuner.clusters, "the tuner on 20 synthetic clusters: how many of its proposals lose afterwards"),
     "durations": (durations.figures, "estimates of durations beside the running median, on every log at hand"),
+    "first-jobs": (
+        first_jobs.figures,
+        "estimates after a site's first 1, 5, 20 and 100 jobs, beside the running median",
+    ),
     "light": (durations.light, "what lucidctl --help and status cost, beside an empty Python"),
     "web": (web.figures, "lucid-web at 10,000 waiting and 2,000 running jobs: ms of each page, memory"),
     "scale": (live_scale.figures, "lucidd on a real slurmctld: 1,000 nodes, 14,000 jobs (root; 25 minutes)"),

@@ -22,7 +22,7 @@ from lucid.models.duration.jobtable import JobTable, read_jobs
 from lucid.simulator.traces.finished import finished_jobs, read_finished
 from lucid.simulator.traces.synth import preset, synthesise
 
-__all__ = ["figures", "light"]
+__all__ = ["figures", "light", "read_first"]
 
 _REFITS = 3
 _MOST = 30_000
@@ -44,13 +44,14 @@ def figures(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - comes out the same
             path = shared(name)
         except Absent:
             continue
-        yield from _log(path, row, _first, f"{Path(name).name.partition('.')[0]} from {row}")
+        yield from _log(path, row, read_first, f"{Path(name).name.partition('.')[0]} from {row}")
     for seed in range(1, 11):
         month = finished_jobs(synthesise(preset("month-small"), seed))
         yield from _log(Path(f"month {seed}"), len(month) // 4, lambda _, made=month: made, f"month {seed}")
 
 
-def _first(path: Path) -> JobTable:
+def read_first(path: Path) -> JobTable:
+    """The first 30,000 jobs of a log, unpacked where it is compressed."""
     if path.suffix != ".gz":
         jobs = read_finished(path)
     else:

@@ -214,7 +214,8 @@ class DaemonSettings(Section):
     reuse_profiles_days: float = Field(30.0, ge=0)
     """A job of the same user, name and GPU count measured since then is not profiled again."""
     catch_up_days: float = Field(7.0, ge=0)
-    """How far back lucidd asks sacct, when it starts, for jobs that ended while it was down; 0: not at all."""
+    """How far back lucidd asks sacct, when it starts, for jobs that ended while it was down; at its first start,
+    how much of the site's past its estimates begin with. 0: not at all."""
     keep_days: float = Field(90.0, ge=1)
     """How long decisions, actions, ended jobs, summaries of samplers and records of plans are kept."""
     record_every_s: float = Field(30.0, ge=0)
@@ -222,7 +223,7 @@ class DaemonSettings(Section):
     record_mib: float = Field(200.0, ge=0)
     """Most that all records may take, MiB: the oldest go first. 0: none are written."""
     first_guess_s: float = Field(3600.0, gt=0)
-    """Estimate of a job's run time before any job has ended."""
+    """Estimate of the run time of a job without a time limit, s, before any such job has ended."""
 
     def policy_of(self, partition: str) -> str:
         """The name of the policy that decides in a partition."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from lucid.core.names import Shown, UserName
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.prediction import StageTimes
 
 __all__ = ["Elastic", "Ended", "Job", "JobProfile", "Pending", "Progress", "Running", "Stage", "TimeShares", "Work"]
+
+_NEVER_RAN: Final = frozenset({"BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED"})
 
 
 class Stage(StrEnum):
@@ -243,3 +246,9 @@ class Ended:
     state: str = "COMPLETED"
     profile: JobProfile | None = None
     """What was measured of it, if it was."""
+
+    @property
+    def ran(self) -> bool:
+        """Did its program run? One for which Slurm found no node, or that its node could not start, says nothing of
+        how long such jobs take; neither does one that Slurm, which counts whole seconds, gives 0 s."""
+        return self.ran_s > 0 and self.state not in _NEVER_RAN

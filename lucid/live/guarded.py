@@ -56,7 +56,8 @@ class Guarded:
             return "failed"
 
     def learn(self, ended: Sequence[Ended]) -> None:
-        """The other learns of all at once, or where that fails of each by itself."""
+        """The other learns of all that ran at once, or where that fails of each by itself."""
+        ended = [item for item in ended if item.ran]
         try:
             self._predictor.learn(ended)
         except Exception as error:

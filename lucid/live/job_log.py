@@ -24,7 +24,8 @@ _COLUMNS: Final = (
 
 def write_job_log(path: Path, ended: Sequence[Ended]) -> None:
     """Replace the log by one of these jobs: times in UTC, memory in MiB, limits and run times in s; empty where
-    the user did not ask for any; what was measured in the columns of `PROFILE_COLUMNS`.
+    the user did not ask for any, and the run time of a job that did not run; what was measured in the columns of
+    `PROFILE_COLUMNS`.
 
     Raises:
         StoreError: it cannot be written.
@@ -50,7 +51,7 @@ def write_job_log(path: Path, ended: Sequence[Ended]) -> None:
                     limit,
                 ),
                 *times,
-                f"{item.ran_s:.3f}",
+                f"{item.ran_s:.3f}" if item.ran else "",
                 item.state,
                 *("" if item.profile is None else getattr(item.profile, name) for name in PROFILE_COLUMNS),
             ]

@@ -18,10 +18,10 @@ from lucid.core.job import Ended, Job
 from lucid.core.ports import Forecaster, Predictor
 from lucid.live.guarded import GuardedForecaster
 from lucid.models.duration.history import DurationHistory
-from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.models.packing.share_score import ShareTree
 from lucid.models.predictor import LearnedPredictor
+from lucid.models.prior import PriorPredictor
 from lucid.models.throughput.arrivals import ArrivalForecaster
 from lucid.models.throughput.forecaster import LearnedForecaster
 from lucid.models.throughput.kind import THROUGHPUT
@@ -77,7 +77,7 @@ class LiveModels:
         made: Predictor = LearnedPredictor.from_served(
             self.served,
             DurationHistory(),
-            WithContention(HistoryPredictor(self._first_guess_s)),
+            WithContention(PriorPredictor(self._first_guess_s)),
             profiled_s=self._profiled_s,
             share=_synthetic_tree(),
         )

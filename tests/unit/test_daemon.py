@@ -332,7 +332,7 @@ def test_an_estimate_is_within_the_time_limit_before_any_model_is_there(site: Si
         site.submit(f"{number}", 4, mark="lucid:vc=vc;share=0", time_limit_s=600.0)
     site.turns(20.0)
     rows = json.loads(site.ctl("queue", "--json"))["queue"]
-    by = "history: no job has ended yet; capped at its time limit"
+    by = "history: the time limit; no job like it has ended yet"
     assert {(row["estimate_s"], row["estimate_by"]) for row in rows} == {(600.0, by)}
     assert f"estimate 10 min by {by}" in site.ctl("explain", rows[-1]["job"])
 

@@ -33,6 +33,8 @@ from lucid.models.upkeep.library import Library, Version
 
 TINY, JUMBO = (ShareTree((Node(label, (1, 1, 1)),), 0.0) for label in (0, 2))
 
+GUESSED = "history: a first guess, since it has no time limit; no job like it has ended yet"
+
 
 def ended(n: int, user: str = "ada", ran_s: float = 300.0) -> Ended:
     job = Job(f"{n}", "vc", 1 + n % 2, 900.0 * n, n, user, "lab", f"train-{n % 3}")
@@ -77,7 +79,7 @@ def test_without_a_library_history_and_the_synthetic_tree_answer_and_say_so(site
     }  # fmt: skip
     assert "duration by history means, share by synthetic share tree" in site.ctl("status")
     found = site.prediction("1")
-    assert (found["duration_source"], found["duration_s"]) == ("history: no job has ended yet", 2000.0)
+    assert (found["duration_source"], found["duration_s"]) == (GUESSED, 2000.0)
     assert "by synthetic share tree\n    GPU utilisation 10 % is at most 74 %" in site.ctl("explain", "1")
 
 
@@ -266,3 +268,10 @@ def test_a_configuration_that_names_a_library_means_that_one(tmp_path: Path) -> 
     config.write_text("[models]\nlibrary = 'mine'\n[daemon.partitions]\nvc = 'observe'\n")
     said = CliRunner().invoke(lucidctl, ["models", "list", "--config", str(config)]).output
     assert said.startswith(f"{tmp_path / 'mine'}: no versions yet")
+
+
+def test_what_did_not_run_has_no_run_time_in_the_log(tmp_path: Path) -> None:
+    job, path = Job("1", "vc", 1, 0.0), tmp_path / "jobs.csv"
+    past = ((40.0, "BOOT_FAIL"), (0.0, "FAILED"), (4.0, "FAILED"))
+    write_job_log(path, [Ended(job, 50.0, ran_s, state) for ran_s, state in past])
+    assert [*map(str, read_jobs(path).duration_s)] == ["nan", "nan", "4.0"]
