@@ -119,7 +119,7 @@ class SlurmSettings(Section):
     """A released job that has not started by then is taken back and decided anew."""
     start_tries: int = Field(2, ge=1)
     """A job whose start Slurm refused, or did not bring about, so many times is released as its user wrote it: Slurm
-    alone decides about it from then on."""
+    alone decides about it from then on, or until a reason that lies outside of the job may have ended."""
 
     @property
     def packs(self) -> bool:

@@ -65,12 +65,26 @@ def test_the_good_records_beside_a_bad_one_are_what_they_were(bad: Any) -> None:
         ({"gres_detail": [5], "name": 5}, (), True),
         ({"nodes": "", "name": "x"}, (), True),
         ({"job_state": []}, at("n1:0,2"), False),
+        ({"gres_detail": []}, (), True),
+        ({"gres_detail": None}, (), True),
+        ({"gres_detail": ["gpu:2(IDX:N/A)"]}, (), True),
+        ({"gres_detail": [], "tres_per_node": "", "tres_alloc_str": "cpu=1,gres/shard=2"}, (), True),
+        ({"gres_detail": ["gpu:g0:1(IDX:0)"], "tres_alloc_str": "cpu=1,gres/gpu:g0=1,gres/gpu=2"}, (), True),
     ],
 )  # fmt: skip
 def test_an_unreadable_job_still_holds_its_gpus(change: dict[str, Any], placement: Any, lost: bool) -> None:
     (job,) = jobs({**RUNNING, **change})
     assert job.unread
     assert (job.id, job.placement, job.lost) == ("7", placement, lost)
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [{"job_state": ["COMPLETING", "RUNNING"]}, {"job_state": ["RUNNING", "COMPLETING"]}, {"job_state": ["PENDING"]}],
+)
+def test_slurm_forgets_the_gpus_of_a_job_that_completes(gone: dict[str, Any]) -> None:
+    (job,) = jobs({**RUNNING, **gone, "gres_detail": [], "tres_alloc_str": "cpu=1,gres/gpu=2"})
+    assert not job.unread
 
 
 def test_where_a_lost_job_may_be_nothing_starts() -> None:

@@ -9,6 +9,7 @@ from fake_slurm import fake_node
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.obstacles import Outlook, outlook
 from lucid.adapters.slurm.records import Request
+from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
 from lucid.core.decision import Action, Requeue, Start
 from lucid.errors import ActionRefused
@@ -182,6 +183,46 @@ def test_a_job_that_slurm_accepts_and_never_starts_is_let_go_too_and_nobody_wait
     assert not stage.look().running
     assert not stage.look().pending
     assert stage.store.notes()["1"].given_up == "PartitionNodeLimit"
+
+
+def given_up(stage: Scene, reason: str, tries: int) -> None:
+    stage.slurm.limits = lambda job: reason
+    for _ in range(tries):
+        assert stage.start("1", "n1:0-3") is None
+        stage.mend()
+        stage.slurm.advance(10.0)
+    stage.mend()
+    assert not stage.slurm.records["1"].held
+
+
+def test_a_job_let_go_for_a_reason_outside_of_it_comes_back_when_that_has_ended(stage: Scene) -> None:
+    reason = "ReqNodeNotAvail, Reserved for maintenance"
+    stage.jobs("1", 4, mark=MINE)
+    given_up(stage, reason, 2)
+    stage.slurm.advance(3600.0)
+    assert stage.mend() == [], "it lasts"
+    assert "it queues again once that has ended" in stage.cluster.aside()["1"]
+    pauses = []
+    for _ in range(8):
+        stage.slurm.limits = lambda job: "Resources"
+        since_s = stage.slurm.now
+        while not (said := stage.mend()):
+            stage.slurm.advance(10.0)
+        assert said == [f"job 1: held again: what kept it from starting may have ended ({reason})"]
+        pauses.append(stage.slurm.now - since_s)
+        assert [(e.job.id, e.since_s) for e in stage.look().pending] == [("1", 0.0)], "at its old place in the queue"
+        given_up(stage, reason, 1)
+    assert pauses == [10.0, 110.0, 230.0, 470.0, 950.0, 1910.0, 3590.0, 3590.0], "Slurm has ever more time for it"
+
+
+@pytest.mark.parametrize("reason", ["PartitionNodeLimit", "BadConstraints", "Invalid generic resource (gres)"])
+def test_a_job_let_go_for_what_it_asks_for_stays_slurms(stage: Scene, reason: str) -> None:
+    stage.jobs("1", 4, mark=MINE)
+    stage.cluster._hands.put(JobNote("1", tries=2, given_up=reason, released=True))
+    stage.slurm.limits = lambda job: "Resources"
+    stage.slurm._set("1", held=False)
+    stage.slurm.advance(7200.0)
+    assert stage.mend() == []
 
 
 def test_a_let_go_that_slurm_refuses_is_tried_ever_more_rarely(stage: Scene) -> None:

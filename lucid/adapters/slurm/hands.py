@@ -24,6 +24,8 @@ __all__ = ["GIVEN_UP", "LET_GO", "ONE_JOB", "Hands"]
 _PASSING = ("pending execution", "temporarily unavailable", "already completing", "in progress")
 """Slurm's words to a job that has not left COMPLETING: no fault of its request."""
 _RETRY_S, _MOST_RETRY_S = 10.0, 600.0
+_BACK_S, _MOST_BACK_S = 60.0, 3600.0
+"""So long Slurm has for a job that was let go before Lucid queues it again; doubled each further time."""
 ONE_JOB = 4
 """Writes that one action on a job takes, at the most."""
 LET_GO = "let go"
@@ -116,7 +118,8 @@ class Hands:
         if note.tries < self.settings.start_tries:
             self.put(note)
             return f"job {record.id}: did not start (Slurm: {words}); tried again in {_RETRY_S:.0f} s"
-        self.put(replace(note, given_up=words))
+        pause_s = min(_BACK_S * 2.0 ** min(note.tries - self.settings.start_tries, 30), _MOST_BACK_S)
+        self.put(replace(note, given_up=words, retry_s=now_s + pause_s))
         return (
             f"job {record.id}: did not start {note.tries} times (Slurm: {words}); limit slurm.start_tries reached: "
             "it is released as its user wrote it"

@@ -12,7 +12,7 @@ from lucid.adapters.slurm.crowd import CROWDED, Crowd
 from lucid.adapters.slurm.facts import Facts, gpus_taken
 from lucid.adapters.slurm.hands import GIVEN_UP, ONE_JOB, Hands
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.obstacles import NOT_IN_TIME, Outlook, outlook, whose_limit
+from lucid.adapters.slurm.obstacles import NOT_IN_TIME, Outlook, outlook, passes, whose_limit
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.resizes import Resizes
 from lucid.adapters.slurm.starts import back_to
@@ -133,6 +133,7 @@ class Mender:
             free = hands.optout == "free" and bool(record.dependency or begins_s(record, note, facts.now_s))
             queues = packs and not record.reservation and not free
             words = self._parked(record, note, facts) if queues else self._unparked(record, note, facts.now_s)
+            words = words or self._comes_back(record, note, facts, packs)
             if words:
                 return words
         if ownership.holds(record, note):
@@ -154,6 +155,25 @@ class Mender:
             hands.put(replace(note, where="", released=False, shards=False, restarts=record.restarts))
         self._taken += 1
         return f"job {record.id}: held again: lucid-release had let it go while no lucidd ran"
+
+    def _comes_back(self, record: SlurmJob, note: JobNote | None, facts: Facts, packs: bool) -> str:
+        """A job that was let go because Slurm did not start it as Lucid asked, for a reason that lies outside of it,
+        queues again, at its old place, when Slurm names that reason no more. Then it is tried once."""
+        hands, now_s = self._hands, facts.now_s
+        if (
+            not packs
+            or note is None
+            or not (note.given_up and note.tries and note.released and passes(note.given_up))
+        ):
+            return ""
+        if now_s < note.retry_s or outlook(record.reason) is not Outlook.WAITS or says(record.comment, "held"):
+            return ""
+        if hands.ownership.leaves(record, note, now_s) or left_to_slurm(record):
+            return ""
+        why, begin_s = note.given_up, begins_s(record, note, now_s)
+        hands.do(record.id, "take up", f"may have ended: {why}", lambda: hands.client.hold(record.id, begin_s))
+        hands.put(replace(note, given_up="", retry_s=0.0, released=False, restarts=record.restarts))
+        return f"job {record.id}: held again: what kept it from starting may have ended ({why})"
 
     def _held(self, record: SlurmJob, note: JobNote | None, facts: Facts, packs: bool) -> str:
         """A job that Lucid holds."""

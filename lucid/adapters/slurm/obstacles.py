@@ -14,7 +14,7 @@ from enum import Enum
 
 from lucid.adapters.slurm.nouns import SlurmJob
 
-__all__ = ["NOT_IN_TIME", "Obstacle", "Obstacles", "Outlook", "of_one_job", "outlook", "whose_limit"]
+__all__ = ["NOT_IN_TIME", "Obstacle", "Obstacles", "Outlook", "of_one_job", "outlook", "passes", "whose_limit"]
 
 NOT_IN_TIME = "Slurm did not start a job like it in time"
 """While Lucid waits for Slurm, the GPUs that the job was to have are kept from others. So a late start counts against
@@ -50,6 +50,8 @@ _UNFIT = (
     "NodeDown",
     "FrontEndDown",
 )
+_OWN = ("PartitionNodeLimit", "PartitionConfig", "BadConstraints", "Constraints", "Invalid", "Requested node config")
+"""How Slurm's words begin where it is the job's request that cannot be met, of reasons and of refusals."""
 _ALONE = ("PerJob", "PerNode", "Wall", "Time", "Minute", "Mins", "QOSMin")
 """Limits by which other jobs are not judged like this one, since they look at one job's own request."""
 _COUNTED = ("MaxJobs", "SubmitJob", "JobLimit", "GrpJobs", "JobsLimit")
@@ -64,6 +66,12 @@ def outlook(reason: str) -> Outlook:
     if word in _WAITS:
         return Outlook.WAITS
     return Outlook.UNFIT if word.startswith(_UNFIT) else Outlook.BARRED
+
+
+def passes(words: str) -> bool:
+    """May what Slurm had against a start end while the job stays as it is (a window for maintenance, nodes that are
+    down)? Words that are not known here may."""
+    return not words.startswith(_OWN)
 
 
 _Key = tuple[str, ...]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lucid.adapters.slurm.facts import Facts, home_of
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.obstacles import Outlook, outlook
+from lucid.adapters.slurm.obstacles import Outlook, outlook, passes
 from lucid.adapters.slurm.request import UNREAD
 from lucid.adapters.slurm.text import parse_mark, says
 from lucid.adapters.slurm.waits import begins_s, in_queue, left_to_slurm, parked
@@ -109,7 +109,8 @@ class Ownership:
         if note is not None and note.given_up and not note.tries:
             return f"released as its user wrote it: {note.given_up}"
         if note is not None and note.given_up:
-            return f"released as its user wrote it, since Slurm did not start it as Lucid asked ({note.given_up})"
+            words = f"released as its user wrote it, since Slurm did not start it as Lucid asked ({note.given_up})"
+            return f"{words}: it queues again once that has ended" if passes(note.given_up) else words
         return f"Slurm alone decides about it ({job.reason})"
 
     def under_way(self, job: SlurmJob, note: JobNote | None) -> bool:

@@ -7,6 +7,7 @@ not, its nodes count as out, and where even those are not known, every node that
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -14,8 +15,8 @@ from typing import Any, Final, TypeVar
 from lucid.adapters.bounded import moment, text_of
 from lucid.adapters.slurm.answers import number_of, states_of, words_of
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
-from lucid.adapters.slurm.request import UNREAD, Request
-from lucid.adapters.slurm.text import gpu_mask, hosts
+from lucid.adapters.slurm.request import GPU_FIELDS, UNREAD, Request
+from lucid.adapters.slurm.text import gpu_count, gpu_mask, hosts
 from lucid.core.placement import NodeGpus, Placement, placement_gpus
 from lucid.slurmlog.states import ENDED
 
@@ -28,7 +29,8 @@ _WAITING: Final = ("PENDING",)
 
 def held_by(raw: Mapping[str, Any]) -> tuple[_Used, Placement]:
     """CPUs and memory (MiB) by node, and the GPUs, that a job holds. ``gres_detail`` has one entry a node, in the
-    order of the node list.
+    order of the node list. A running job that asked for GPUs, or was given some, and that has none there does not
+    hold none: which it holds cannot be read.
 
     Raises:
         TypeError, ValueError, AttributeError: it says what it holds in a way that cannot be read.
@@ -58,7 +60,17 @@ def _gpus_of(raw: Mapping[str, Any]) -> Placement:
     names = hosts(text_of(raw.get("nodes")))
     if any(masks) and len(names) < len(masks):
         raise ValueError("it holds GPUs on more nodes than it names")
-    return tuple(NodeGpus(name, mask) for name, mask in zip(names, masks, strict=False) if mask)
+    found = tuple(NodeGpus(name, mask) for name, mask in zip(names, masks, strict=False) if mask)
+    states = states_of(raw.get("job_state"))
+    if states[:1] in (["RUNNING"], ["SUSPENDED"]) and "COMPLETING" not in states:
+        given = text_of(raw.get("tres_alloc_str"))
+        asked = any(gpu_count(text_of(raw.get(field))) for field in GPU_FIELDS)
+        whole = re.search(r"\bgres/gpu=(\d+)", given)
+        if not found and (asked or "gres/gpu" in given or "gres/shard" in given):
+            raise ValueError("it was given GPUs, and gres_detail does not say which")
+        if whole is not None and placement_gpus(found) < int(whole[1][:6]):
+            raise ValueError("gres_detail names fewer GPUs than it was given")
+    return found
 
 
 def _mask(item: str) -> int:
