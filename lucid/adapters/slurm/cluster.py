@@ -13,6 +13,7 @@ from lucid.adapters.gpu.known_profiles import KnownProfiles
 from lucid.adapters.gpu.profiles import ProfileSource
 from lucid.adapters.slurm.actions import Actions
 from lucid.adapters.slurm.behind import not_yet
+from lucid.adapters.slurm.boots import Boots
 from lucid.adapters.slurm.client import FIRST_TO_PACK, SlurmClient
 from lucid.adapters.slurm.factors import SiteFactors
 from lucid.adapters.slurm.facts import Facts
@@ -87,6 +88,7 @@ class SlurmCluster:
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
         self._notes = self._hands.notes
+        self._boots = Boots()
         self._ended_seen = {ended.job.id for ended in store.ended()}
         self._facts = Facts((), (), self._notes, {}, 0.0)
         self._jobs: dict[str, SlurmJob] = {}
@@ -138,6 +140,7 @@ class SlurmCluster:
             self._nodes_at_s = now_s
         self._hands.new_cycle()
         self._hands.obstacles.saw(jobs, now_s)
+        self._boots.saw(jobs, now_s)
         self._jobs = {job.id: job for job in jobs if job.id}
         # once for those that run: until then their requests could not be said in slots
         if any(job.gpus and (job.pending or (job.running and self._defaults is None)) for job in jobs):
@@ -179,7 +182,7 @@ class SlurmCluster:
             note = self._notes.get(record.id)
             if self._ownership.home(record, note) in self._facts.modes and record.start_s:
                 job = self._viewer.job(record, note, self._facts)
-                ran_s = max(record.end_s - record.start_s, 0.0)
+                ran_s = self._boots.ran_s(record)
                 found.append(Ended(job, record.end_s, ran_s, record.state, self.known.of(record)))
         return tuple(sorted(found, key=lambda e: e.end_s))
 
