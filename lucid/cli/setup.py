@@ -34,6 +34,10 @@ _ROOT = Path("/")
 @click.option("--profiling", default="", metavar="NAME", help="pack: a partition in which new jobs are measured.")
 @click.option("--gpu-mem", "gpu_mem", multiple=True, metavar="MODEL=MIB", help="pack: memory of a GPU model.")
 @click.option(
+    "--past", "past_days", type=click.IntRange(min=0), metavar="DAYS",
+    help="Days of jobs that lucidd reads from sacct at its first start, for its estimates.  [default: 7]",
+)  # fmt: skip
+@click.option(
     "--drain", is_flag=True, help="pack: let no job start on nodes whose GPUs change, and wait for those there."
 )
 @click.option("--nodes-have-files", is_flag=True, help="pack: the nodes see this /etc/slurm, or have a copy of it.")
@@ -47,6 +51,7 @@ def setup(
     partitions: str | None,
     profiling: str,
     gpu_mem: tuple[str, ...],
+    past_days: int | None,
     drain: bool,
     nodes_have_files: bool,
     yes: bool,
@@ -70,7 +75,7 @@ def setup(
         return
     running = see_running()
     chosen, names = _what(running, mode, partitions, asks)
-    options = Options(chosen, tuple(names), profiling, dict(map(_memory, gpu_mem)))
+    options = Options(chosen, tuple(names), profiling, dict(map(_memory, gpu_mem)), past_days)
     plan = make_plan(_ROOT, machine, running, options, programs_here(_ROOT))
     pending = not plan.empty or journal.state in ("applying", "undoing")
     told = {

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.cli.setup_machine import LINK, USER, Machine, Running, program_link
-from lucid.config import Mode, settings_from
+from lucid.config import DaemonSettings, Mode, settings_from
 from lucid.errors import ConfigError
 from lucid.slurmconf.conf_text import Texts, read_text, read_texts
 from lucid.slurmconf.install import FILES, is_lucids, of_package, shipped_content
@@ -28,6 +28,7 @@ _SLURM = Path("etc/slurm")
 _REPLACES = (23, 11)
 _IN_FORCE = ("GresTypes", "JobSubmitPlugins", "CliFilterPlugins", "Prolog", "Epilog", "TaskProlog")
 _GPU_MEM_MIB = 24576
+_KEEPS = "AccountingStorageType"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Options:
     partitions: tuple[str, ...]
     profiling: str = ""
     gpu_mem: Mapping[str, int] = field(default_factory=dict)
+    past_days: int | None = None
+    """Days of the site's past that lucidd learns durations from at its first start."""
 
 
 @dataclass(slots=True)
@@ -87,7 +90,14 @@ def make_plan(root: Path, machine: Machine, running: Running, options: Options, 
     profiling = {"profiling_partition": options.profiling} if options.profiling else {}
     memory = {"gpu_mem_mib_by_feature": dict(options.gpu_mem)} if options.gpu_mem else {}
     modes = dict.fromkeys(options.partitions, mode.value)
-    toml = _toml(plan, root, {"daemon": {**profiling, **memory}, "daemon.partitions": modes})
+    past = {} if options.past_days is None else {"catch_up_days": options.past_days}
+    if options.past_days is None and not (root / TOML).exists() and "slurmdbd" in running.config.get(_KEEPS, ""):
+        days = DaemonSettings().catch_up_days
+        plan.notes.append(
+            f"lucidd's first start reads the jobs of the last {days:g} days from sacct, so that its estimates begin with "
+            "what jobs took here: --past DAYS says otherwise (0: none)"
+        )
+    toml = _toml(plan, root, {"daemon": {**profiling, **memory, **past}, "daemon.partitions": modes})
     if mode is Mode.PACK:
         _pack(plan, root, running, options, programs, toml)
     link = program_link() if root == Path("/") else None
@@ -136,7 +146,7 @@ def _want(
 
 def _rights(plan: Plan, machine: Machine, running: Running) -> None:
     """lucidd changes jobs as a Slurm operator."""
-    if "slurmdbd" not in running.config.get("AccountingStorageType", ""):
+    if "slurmdbd" not in running.config.get(_KEEPS, ""):
         plan.refused.append(
             Refusal(
                 "there is no slurmdbd: lucidd has to be a Slurm operator, and slurmdbd keeps who is one",

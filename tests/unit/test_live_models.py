@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 import threading
 from pathlib import Path
 from typing import Any
@@ -183,7 +184,7 @@ def test_the_log_of_finished_jobs_reads_back_as_what_it_was_made_of(tmp_path: Pa
         Ended(
             Job(f"{n}", "vc", n % 3, 1.6e9 + n, n, "ada", "", name, 2 * n, 100 * n, 600.0 if n % 2 else None),
             1.6e9 + 100.25 * (n + 1),
-            10.125 * n,
+            10.125 * (n + 1),
             profile=JobProfile(40.5 + n, 20.0, 3000.0) if n % 2 else None,
         )
         for n, name in enumerate(names)
@@ -275,3 +276,21 @@ def test_what_did_not_run_has_no_run_time_in_the_log(tmp_path: Path) -> None:
     past = ((40.0, "BOOT_FAIL"), (0.0, "FAILED"), (4.0, "FAILED"))
     write_job_log(path, [Ended(job, 50.0, ran_s, state) for ran_s, state in past])
     assert [*map(str, read_jobs(path).duration_s)] == ["nan", "nan", "4.0"]
+
+
+def test_boot_and_prolog_are_not_run_time(site: LearnedSite) -> None:
+    for job, run_s in (("ran", 300.0), ("failed in the prolog", 65.0)):
+        site.submit(job, run_s=run_s)
+    site.turns(20.0)
+    slurm = site.slurm
+    for job in ("ran", "failed in the prolog"):
+        assert slurm.records[job].running
+        slurm.records[job] = replace(slurm.records[job], flags=frozenset({"CONFIGURING"}))
+    site.turns(40.0)
+    slurm.records["ran"] = replace(slurm.records["ran"], flags=frozenset())
+    record = slurm.records["failed in the prolog"]
+    slurm.records[record.id] = replace(record, state="FAILED", end_s=slurm.now, flags=frozenset(), placement=())
+    site.turns(400.0)
+    ended = {item.job.id: item for item in site.store.ended()}
+    assert not ended["failed in the prolog"].ran
+    assert 200.0 < ended["ran"].ran_s < 270.0

@@ -217,3 +217,17 @@ def test_a_drained_node_is_remembered_until_slurmctld_has_resumed_it(tmp_path: P
         head.answers_now = True
         assert resume_nodes(head, journal) == []
         assert journal.has("drained") == []
+
+
+def test_setup_offers_the_past_of_the_site_for_estimates(root: Path) -> None:
+    def offers(plan: Plan) -> bool:
+        return any("--past DAYS" in note for note in plan.notes)
+
+    assert offers(plan_for(root, "observe"))
+    assert not offers(plan_for(root, "observe", running(AccountingStorageType="(null)")))
+    plan = make_plan(root, Head(), running(), Options(Mode.OBSERVE, ("vc-a",), past_days=30), PROGRAMS)
+    assert not offers(plan)
+    toml = next(change for change in plan.changes if change.path.name == "lucid.toml")
+    assert b"catch_up_days = 30" in toml.after
+    done(plan)
+    assert not offers(plan_for(root, "observe"))

@@ -13,6 +13,7 @@ from lucid.adapters.gpu.known_profiles import KnownProfiles
 from lucid.adapters.gpu.profiles import ProfileSource
 from lucid.adapters.slurm.actions import Actions
 from lucid.adapters.slurm.behind import not_yet
+from lucid.adapters.slurm.boots import Boots
 from lucid.adapters.slurm.client import FIRST_TO_PACK, SlurmClient
 from lucid.adapters.slurm.factors import SiteFactors
 from lucid.adapters.slurm.facts import Facts
@@ -91,6 +92,7 @@ class SlurmCluster:
         """Jobs that have ended and of which nothing more is to be told."""
         self._untold: dict[str, Ended] = {}
         """Those that were told of, and that the store has not got as far as is known."""
+        self._boots = Boots()
         self._facts = Facts((), (), self._notes, {}, 0.0)
         self._jobs: dict[str, SlurmJob] = {}
 
@@ -141,6 +143,7 @@ class SlurmCluster:
             self._nodes_at_s = now_s
         self._hands.new_cycle()
         self._hands.obstacles.saw(jobs, now_s)
+        self._boots.saw(jobs, now_s)
         self._jobs = {job.id: job for job in jobs if job.id}
         # once for those that run: until then their requests could not be said in slots
         if any(job.gpus and (job.pending or (job.running and self._defaults is None)) for job in jobs):
@@ -191,7 +194,7 @@ class SlurmCluster:
             if self._ownership.home(record, note) not in self._facts.modes or not record.start_s:
                 self._ended_told.add(record.id)
                 continue
-            job, ran_s = self._viewer.job(record, note, self._facts), max(record.end_s - record.start_s, 0.0)
+            job, ran_s = self._viewer.job(record, note, self._facts), self._boots.ran_s(record)
             self._untold[record.id] = Ended(job, record.end_s, ran_s, record.state, self.known.of(record))
         self._untold = {job_id: one for job_id, one in self._untold.items() if job_id not in self._ended_told}
         return tuple(sorted(self._untold.values(), key=lambda e: e.end_s))
