@@ -114,9 +114,7 @@ def common() -> Iterator[Path]:
 BY_ALICE = ("setpriv", f"--reuid={ALICE}", f"--regid={ALICE}", "--clear-groups")
 
 
-def by_alice(
-    common: Path, *words: str, before: Sequence[str] = (), **more: str
-) -> subprocess.CompletedProcess[str]:
+def by_alice(common: Path, *words: str, before: Sequence[str] = (), **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*BY_ALICE, *before, PUBLIC, "-B", *words],
         capture_output=True, text=True, timeout=60, check=False, cwd=common.parent / "slurm",
