@@ -127,7 +127,7 @@ def clean(root, days, now_s=None):
                 os.fchdir(fd)
             finally:
                 os.close(fd)
-            paths = sorted(Path(name) for name in os.listdir() if _NAME.fullmatch(name))
+            paths = sorted(path for path in Path().iterdir() if _NAME.fullmatch(path.name))
         except OSError:
             continue  # another's, or no folder
         for path in paths:
