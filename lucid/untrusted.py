@@ -12,14 +12,18 @@ import json
 import os
 import re
 import stat
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 LARGEST = 1 << 16
 """Bytes of a file that is read."""
 DEEPEST = 16
 """Brackets within brackets of a JSON text that is read."""
-MOST_ENTRIES = 1 << 20
-"""Names in a common folder that are looked at: some seconds."""
+LISTED_S = 60.0
+"""Seconds within which a job looks through the names in a common folder."""
+MOST_HOMES = 8
+"""Folders of one user that are looked at."""
 _HOME = re.compile(r"u(0|[1-9][0-9]{0,9})\.[0-9a-f]{16}\Z")
 _OUTSIDE_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"?|([\[{])|([\]}])', re.DOTALL)
 
@@ -115,69 +119,79 @@ def first_home(root: str, uid: int) -> str:
 
 
 def owned(path: str, uid: int) -> bool:
-    """Is it a folder of this user, no link?"""
+    """Is it a folder of this user, no link, and may nobody else write there? (One that others may write to they could
+    have moved here.)"""
     try:
         found = os.lstat(path)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o022
 
 
-def other_homes(root: str) -> "dict[int, list[str]]":
-    """Folders of users whose first name was taken, by owner, sorted.
+def other_names(root: str) -> "Iterator[tuple[int, str]]":
+    """The user's number in each name, and its path, for all that could be the folder of one whose first name was
+    taken; -1 for every other name. There may be millions, so whoever asks stops in time. Raises OSError."""
+    with os.scandir(root) as entries:
+        for entry in entries:
+            named = _HOME.match(entry.name)
+            yield (int(named.group(1)) if named else -1), entry.path
+
+
+def homes(root: str, uid: int, owner: int) -> "list[str]":
+    """This user's folders below a common one: mostly one, none before the first job.
+
+    ``owner``: the user's number as this process sees it; in a container it may be 0.
 
     Raises:
-        OSError: the folder cannot be listed.
+        OSError: the names there cannot be listed within LISTED_S.
     """
-    made: dict[int, list[str]] = {}  # not evaluated within a function: 3.6 has no such types
-    with os.scandir(root) as entries:
-        for number, entry in enumerate(entries):
-            if number >= MOST_ENTRIES:
-                raise OSError(errno.E2BIG, "too many names in a common folder", root)
-            named = _HOME.match(entry.name)
-            if named and owned(entry.path, int(named.group(1))):
-                made.setdefault(int(named.group(1)), []).append(entry.path)
-    return {uid: sorted(paths) for uid, paths in made.items()}
+    first, found, until = first_home(root, uid), [], time.monotonic() + LISTED_S
+    if owned(first, owner):
+        return [first]
+    for number, path in other_names(root):
+        if time.monotonic() > until:
+            raise OSError(errno.E2BIG, f"more names than can be looked through in {LISTED_S:g} s", root)
+        if number == uid and owned(path, owner):
+            found.append(path)
+    return sorted(found)[:MOST_HOMES]
 
 
-def homes(root: str, uid: int) -> "list[str]":
-    """This user's folders below a common one: mostly one, none before the first job. Raises OSError."""
-    first = first_home(root, uid)
-    return [first] if owned(first, uid) else other_homes(root).get(uid, [])
-
-
-def made_homes(root: str, uid: int) -> "list[str]":
+def made_homes(root: str) -> "list[str]":
     """The caller's folders below a common one, made where there is none; all may read them, whatever the umask.
 
     Raises:
         OSError: it cannot be made.
     """
-    found = homes(root, uid)
-    if found:
-        return found
-    first = first_home(root, uid)
-    for path in (first, f"{first}.{binascii.hexlify(os.urandom(8)).decode()}"):
-        try:
-            Path(path).mkdir(mode=0o755)
-        except FileExistsError:
-            if owned(path, uid):  # another job of this user was faster
-                break
-            continue
+    owner = os.geteuid()
+    job_uid = os.environ.get("SLURM_JOB_UID", "")
+    uid = int(job_uid) if job_uid.isdigit() else owner  # a container's root is some user outside of it
+    found = homes(root, uid, owner)
+    if not found:
+        first = first_home(root, uid)
+        for path in (first, f"{first}.{binascii.hexlify(os.urandom(8)).decode()}"):
+            try:
+                Path(path).mkdir(mode=0o755)
+            except FileExistsError:
+                if owned(path, owner):  # another job of this user was faster
+                    break
+                continue
+            if not owned(path, owner):
+                Path(path).rmdir()
+                raise OSError(errno.EPERM, "a folder made there belongs to somebody else (root_squash?)", root)
+            break
+        found = homes(root, uid, owner) or [path]
+    for path in found:  # each time: whoever made it may have been killed before this
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            mine = os.fstat(fd).st_uid == uid
-            if mine:
+            now = os.fstat(fd)
+            if now.st_uid == owner and now.st_mode & 0o055 != 0o055:
                 os.fchmod(fd, 0o755)
         finally:
             os.close(fd)
-        if not mine:
-            Path(path).rmdir()
-            raise OSError(errno.EPERM, "a folder made there belongs to somebody else (root_squash?)", root)
-        break
-    return homes(root, uid)
+    return found
 
 
-def place(root: str, uid: int, name: str) -> str:
+def place(root: str, name: str) -> str:
     """Where this name lies, or is to lie, in a folder of the caller's, which is made. Raises OSError."""
-    paths = [str(Path(home) / name) for home in made_homes(root, uid)]
+    paths = [str(Path(home) / name) for home in made_homes(root)]
     return next((path for path in paths if os.path.lexists(path)), paths[0])

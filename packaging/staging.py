@@ -177,6 +177,13 @@ def _lucid(target: Target, root: Path, wheel: Path) -> None:
     (root / "etc/lucid").mkdir(parents=True)
 
 
+OF_NODES = re.compile(
+    r"slurm/((prolog\.d|epilog\.d|mps|lucid_hooks|lucid_job)/"
+    r"|(node_hook\.sh|task_prolog|unseal|lucid_(report|run|torch|turns)\.py)$)"
+)
+"""Files of the repository that lucid-node brings for hooks and jobs."""
+
+
 def _node(target: Target, root: Path) -> None:
     """Only Python: one package for every Python from 3.11 on, so each of their folders is the same folder."""
     prefix = root / "usr/lib/lucid-node"
@@ -192,11 +199,7 @@ def _node(target: Target, root: Path) -> None:
         shutil.copy(path, to)
     _launcher(root, prefix / "bin/lucid-sampler", "lucid.node.command", "/usr/lib/lucid-node")
     for name in source_files():
-        if re.match(
-            r"slurm/((prolog\.d|epilog\.d|mps|lucid_hooks|lucid_job)/"
-            r"|(node_hook\.sh|task_prolog|unseal|lucid_(report|run|torch)\.py)$)",
-            name,
-        ):
+        if OF_NODES.match(name):
             (prefix / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(REPO / name, prefix / name)
     (prefix / "slurm/node.conf").symlink_to("/etc/lucid/node.conf")

@@ -64,7 +64,7 @@ def job_of(job=None):
 def path_of(folder, job):
     """The file of a job in its user's folder, which is made. Raises OSError."""
     root = str(folder or os.environ.get("LUCID_REPORTS") or FOLDER)
-    return Path(untrusted.place(root, os.geteuid(), job + ".json"))
+    return Path(untrusted.place(root, job + ".json"))
 
 
 def merged(data, epochs=None, epoch_s=None, gpus=None, loss=None, batch=None, profile=(), stages=None, **agent):

@@ -41,7 +41,7 @@ def folder_of(root, environ):
     path, says = root, ""
     try:
         _check_root(root)
-        path = Path(untrusted.place(str(root), os.geteuid(), job))
+        path = Path(untrusted.place(str(root), job))
         old = root / job  # where an earlier release kept it: a job that lived through the upgrade goes on
         if not path.exists() and untrusted.owned(str(old), os.geteuid()) and (old / MARK).is_file():
             old.rename(path)
@@ -113,9 +113,13 @@ def clean(root, days, now_s=None):
         raise Unsafe("this Python cannot remove folders safely")
     alive = _living()
     now_s = time.time() if now_s is None else now_s
-    removed, root, here = [], Path(root).resolve(), os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+    removed, root, here = [], Path(root).resolve(), os.open(".", os.O_PATH | os.O_CLOEXEC)
+    try:
+        homes = sorted(path for path in root.iterdir() if _HOME.fullmatch(path.name))
+    except OSError as error:
+        raise Unsafe(f"{root} cannot be listed: {error.strerror}") from None
     # ROOT itself too: jobs had their folders there before they had one by user.
-    for folder in [root, *(path for path in sorted(root.iterdir()) if _HOME.fullmatch(path.name))]:
+    for folder in [root, *homes]:
         try:
             # By descriptor: its owner may put a link in its place while root is at work.
             fd = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -123,11 +127,12 @@ def clean(root, days, now_s=None):
                 os.fchdir(fd)
             finally:
                 os.close(fd)
+            paths = sorted(path for path in Path().iterdir() if _NAME.fullmatch(path.name))
         except OSError:
             continue  # another's, or no folder
-        for path in sorted(Path().iterdir()):
+        for path in paths:
             named = _NAME.fullmatch(path.name)
-            if not named or (named.group(1) in alive and not named.group(2)):
+            if named.group(1) in alive and not named.group(2):
                 continue
             try:
                 found = path.lstat()
@@ -135,8 +140,8 @@ def clean(root, days, now_s=None):
                 if own and now_s - _newest_s(path) > days * 86400:
                     shutil.rmtree(str(path))
                     removed.append(folder / path)
-            except OSError:
-                continue  # another's, or it has just gone
+            except (OSError, RecursionError):
+                continue  # another's, it has just gone, or somebody has made it too deep
     os.fchdir(here)
     os.close(here)
     return removed
@@ -162,7 +167,7 @@ def _living():
 def _newest_s(path):
     """When something in a folder last changed, Unix seconds."""
     newest = path.lstat().st_mtime
-    for base, folders, files in os.walk(str(path)):
+    for _, folders, files, fd in os.fwalk(str(path)):  # by descriptor, too
         for name in folders + files:
-            newest = max(newest, (Path(base) / name).lstat().st_mtime)
+            newest = max(newest, os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime)
     return newest

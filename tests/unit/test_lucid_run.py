@@ -250,6 +250,20 @@ def test_old_folders_of_jobs_that_have_left_are_cleaned(tmp_path: Path) -> None:
     assert (root / "11").exists()
 
 
+def test_a_tree_that_is_too_deep_stops_nobodys_cleaning(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for name in ("5", "6"):
+        (root / HOME / name).mkdir(parents=True)
+        (root / HOME / name / checkpoints.MARK).write_text("{}")
+    deep = "import os\nos.chdir(os.environ['DEEP'])\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')"
+    subprocess.run([sys.executable, "-c", deep], env={"DEEP": str(root / HOME / "5")}, check=True)
+    done = run("--checkpoints", str(root), "--clean", "-1", PATH=squeue(tmp_path, "true"))
+    assert f"removed {root / HOME / '6'}" in done.stdout.splitlines(), done.stderr
+    done = run("--checkpoints", str(root / "none"), "--clean", "1", PATH=squeue(tmp_path, "true"))
+    assert "cannot be listed" in done.stderr
+    subprocess.run(["rm", "-rf", str(root)], check=True)  # pytest cannot
+
+
 @pytest.mark.parametrize(
     "path",
     [

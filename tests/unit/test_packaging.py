@@ -18,6 +18,7 @@ import pytest
 
 from lucid.adapters.store.schema import MIGRATIONS
 from lucid.cli.main import lucidctl
+from lucid.slurmconf.install import FILES
 from sdists import REPO
 
 PARTS = ("staging", "scripts", "manual")
@@ -168,3 +169,9 @@ def test_lucid_node_needs_nothing_but_python_and_nvml(made: dict[str, ModuleType
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             outside |= {name.partition(".")[0] for name in names}
     assert outside - sys.stdlib_module_names - {"lucid"} <= {"pynvml"}, "by name, or by importlib"
+
+
+def test_lucid_node_brings_all_that_runs_on_nodes(made: dict[str, ModuleType]) -> None:
+    files = {f"slurm/{file.source}" for file in FILES if not file.daemon and not file.site_may_have}
+    assert not [name for name in files if not made["staging"].OF_NODES.match(name)]
+    assert files <= set(made["staging"].source_files()), "links, too"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -109,11 +111,14 @@ def common() -> Iterator[Path]:
         yield folder
 
 
-def by_alice(common: Path, *words: str) -> subprocess.CompletedProcess[str]:
+BY_ALICE = ("setpriv", f"--reuid={ALICE}", f"--regid={ALICE}", "--clear-groups")
+
+
+def by_alice(common: Path, *words: str, before: Sequence[str] = (), **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["setpriv", f"--reuid={ALICE}", f"--regid={ALICE}", "--clear-groups", PUBLIC, "-B", *words],
+        [*BY_ALICE, *before, PUBLIC, "-B", *words],
         capture_output=True, text=True, timeout=60, check=False, cwd=common.parent / "slurm",
-        env=environ(LUCID_REPORTS=str(common), LUCID_GPUS_HERE="1"), umask=0o077,
+        env=environ(LUCID_REPORTS=str(common), LUCID_GPUS_HERE="1", **more), umask=0o077,
     )  # fmt: skip
 
 
@@ -150,7 +155,7 @@ def test_a_neighbour_who_came_first_stops_no_job(common: Path, before: str) -> N
         done = by_alice(common, "lucid_report.py", "--epochs", epochs, "--epoch-s", epochs)
         assert done.returncode == 0, done.stderr
     # lucidd is a user of its own, and need not be root
-    told = "import sys; import lucid_job.untrusted as u; print(u.homes(sys.argv[1], int(sys.argv[2]))[0])"
+    told = "import sys; import lucid_job.untrusted as u; print(u.homes(sys.argv[1], *2 * [int(sys.argv[2])])[0])"
     seen = subprocess.run(
         ["setpriv", "--reuid=61003", "--clear-groups", PUBLIC, "-Bc", told, str(common), str(ALICE)],
         capture_output=True, text=True, check=True, cwd=common.parent / "slurm",
@@ -176,14 +181,66 @@ def test_a_file_system_that_squashes_its_maker_is_said_and_leaves_nothing(
     """root_squash gives what root makes to nobody: root's jobs go without, and fill the folder with nothing."""
     monkeypatch.setattr(os, "mkdir", lambda path, *_, made=os.mkdir, **__: (made(path), os.chown(path, 65534, 65534)))
     with pytest.raises(OSError, match="root_squash"):
-        untrusted.made_homes(str(common), 0)
+        untrusted.made_homes(str(common))
     assert not list(common.iterdir())
 
 
 def test_names_of_others_are_listed_now_and_then_only(common: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[str] = []
-    monkeypatch.setattr(untrusted, "other_homes", lambda folder: looks.append(folder) or {})
+    monkeypatch.setattr(untrusted, "other_names", lambda folder: looks.append(folder) or iter(()))
     reports = Reports(str(common))
     for now_s in range(60):
         reports.of("7", ALICE, float(now_s))
+        reports.of("8", BOB, float(now_s))
     assert len(looks) == 2
+
+
+@root
+def test_millions_of_names_stop_lucidd_for_a_moment_and_hide_nothing(
+    common: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken(common / f"u{ALICE}")
+    assert by_alice(common, "lucid_report.py", "--epochs", "2").returncode == 0
+    (home,) = common.glob(f"u{ALICE}.*")
+    millions = itertools.repeat((ALICE, str(common / f"u{ALICE}.{0:016x}")), 2_000_000)
+    monkeypatch.setattr(untrusted, "other_names", lambda _: itertools.chain(millions, [(ALICE, str(home))]))
+    reports, longest_s, look = Reports(str(common)), 0.0, 0
+    while reports.of("7", ALICE, float(look)) is None:
+        began, look = time.monotonic(), look + 1
+        reports.of("7", ALICE, float(look))
+        longest_s = max(longest_s, time.monotonic() - began)
+        assert look < 500
+    assert look > 1
+    assert longest_s < 2
+
+
+@root
+def test_a_folder_that_others_may_write_to_is_nobodys(common: Path) -> None:
+    """bob could have moved one of alice's there, and then puts into it what he likes."""
+    (common / f"u{ALICE}").mkdir()
+    os.chown(common / f"u{ALICE}", ALICE, ALICE)
+    (common / f"u{ALICE}").chmod(0o777)
+    taken(common / f"u{ALICE}/7")
+    done = by_alice(common, "lucid_run.py", "--checkpoints", str(common), PUBLIC, "-c", "pass")
+    assert done.returncode == 0, done.stderr
+    assert by_alice(common, "lucid_report.py", "--epochs", "2").returncode == 0
+    assert (found := Reports(str(common)).of("7", ALICE, 1.0)) is not None
+    assert found.progress is not None
+
+
+@root
+def test_a_folder_whose_maker_was_killed_before_others_could_read_it_is_opened(common: Path) -> None:
+    (common / f"u{ALICE}").mkdir(mode=0o700)
+    os.chown(common / f"u{ALICE}", ALICE, ALICE)
+    assert by_alice(common, "lucid_report.py", "--epochs", "2").returncode == 0
+    assert (common / f"u{ALICE}").stat().st_mode & 0o777 == 0o755
+
+
+@root
+def test_root_of_a_container_is_the_jobs_user(common: Path) -> None:
+    inside = ["unshare", "--user", "--map-root-user"]
+    if subprocess.run([*BY_ALICE, *inside, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no user namespaces here")
+    done = by_alice(common, "lucid_report.py", "--epochs", "2", before=inside, SLURM_JOB_UID=str(ALICE))
+    assert done.returncode == 0, done.stderr
+    assert Reports(str(common)).of("7", ALICE, 1.0) is not None

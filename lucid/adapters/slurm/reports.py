@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,8 @@ from lucid.core.prediction import StageTimes
 __all__ = ["STAGES", "Profile", "Report", "Reports", "Said", "progress_of", "said_in", "stages_in"]
 
 _LISTED_EVERY_S = 30.0
+_LISTED_AT_ONCE_S = 0.2
+"""Names that are not looked through within this time are at the next look."""
 _MOST_PAIRS = 1024
 _MOST_EPOCHS, _MOST_EPOCH_S, _MOST_GPUS = 1e9, 1e7, 4096
 _MOST_BATCH = 1 << 40
@@ -73,8 +76,9 @@ class Reports:
     def __init__(self, folder: str) -> None:
         """``folder``: empty where nobody reports."""
         self._folder = folder
-        self._others: dict[int, list[str]] = {}
-        self._listed_s = -math.inf
+        self._others: dict[int, set[str]] = {}
+        self._names: Iterator[tuple[int, str]] | None = None
+        self._begun_s = self._went_on_s = -math.inf
         self._seen: dict[str, tuple[_Stamp | None, Report]] = {}
 
     @property
@@ -110,24 +114,35 @@ class Reports:
             del self._seen[job_id]
 
     def _opened(self, name: str, uid: int, now_s: float) -> tuple[int, os.stat_result]:
-        """This file in a folder of the user; see ``untrusted.opened``. Names that are not the first are listed now
-        and then only: everybody can put any number there."""
-        first = untrusted.first_home(self._folder, uid)
-        folders = [first]
-        if not untrusted.owned(first, uid):
-            if abs(now_s - self._listed_s) >= _LISTED_EVERY_S:
-                self._listed_s = now_s
-                try:
-                    self._others = untrusted.other_homes(self._folder)
-                except OSError:
-                    self._others = {}
-            folders = self._others.get(uid, [])
+        """This file in a folder of the user; see ``untrusted.opened``."""
+        folders = [untrusted.first_home(self._folder, uid)]
+        if not untrusted.owned(folders[0], uid):
+            if now_s != self._went_on_s:  # once a look, however many jobs
+                self._went_on_s = now_s
+                self._list(now_s)
+            folders = sorted(self._others.get(uid, ()))[: untrusted.MOST_HOMES]
         for folder in folders:
             try:
                 return untrusted.opened(f"{folder}/{name}", uid)
             except FileNotFoundError:
                 continue
         raise FileNotFoundError(name)
+
+    def _list(self, now_s: float) -> None:
+        """Look for folders of users whose first name was taken, now and then and for a moment: there may be millions
+        of names."""
+        if self._names is None and abs(now_s - self._begun_s) >= _LISTED_EVERY_S:
+            self._begun_s, self._names = now_s, untrusted.other_names(self._folder)
+        until = time.monotonic() + _LISTED_AT_ONCE_S
+        try:
+            for uid, path in self._names or ():
+                if uid >= 0 and untrusted.owned(path, uid):
+                    self._others.setdefault(uid, set()).add(path)
+                if time.monotonic() > until:
+                    return
+        except OSError:
+            pass
+        self._names = None
 
 
 def progress_of(content: bytes) -> Progress:
