@@ -77,7 +77,7 @@ PARTS: dict[str, tuple[Part, str]] = {
     "tuner": (tuner.search, "200 trials of a synthetic 10,000-job month on two processes, beside bare replays"),
     "clusters": (tuner.clusters, "the tuner on 20 synthetic clusters: how many of its proposals lose afterwards"),
     "durations": (durations.figures, "estimates of durations beside the running median, on every log at hand"),
-    "first-jobs": (
+    "first": (
         first_jobs.figures,
         "estimates after a site's first 1, 5, 20 and 100 jobs, beside the running median",
     ),

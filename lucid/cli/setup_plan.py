@@ -94,8 +94,8 @@ def make_plan(root: Path, machine: Machine, running: Running, options: Options, 
     if options.past_days is None and not (root / TOML).exists() and "slurmdbd" in running.config.get(_KEEPS, ""):
         days = DaemonSettings().catch_up_days
         plan.notes.append(
-            f"lucidd's first start reads the jobs of the last {days:g} days from sacct, so that its estimates begin with "
-            "what jobs took here: --past DAYS says otherwise (0: none)"
+            f"lucidd's first start reads the jobs of the last {days:g} days from sacct, so that its estimates begin "
+            "with what jobs took here: --past DAYS says otherwise (0: none)"
         )
     toml = _toml(plan, root, {"daemon": {**profiling, **memory, **past}, "daemon.partitions": modes})
     if mode is Mode.PACK:

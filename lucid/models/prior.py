@@ -45,10 +45,10 @@ class _Median:
 
 
 class PriorPredictor:
-    """Begins with the time limit (for a job without its own, Slurm tells its partition's default), or with
-    ``first_guess_s`` where there is none. How much of their limits all jobs used corrects it; then the estimate is
-    drawn towards the durations of the same user, and of the same user and name. Each group counts by its finished
-    jobs. No opinion on pairs; an unmodelled job counts as Jumbo.
+    """Begins with the time limit (for a job without its own, Slurm tells its partition's DefaultTime, else its
+    MaxTime), or with ``first_guess_s`` where there is none. How much of their limits all jobs used corrects it; then
+    the estimate is drawn towards the durations of the same user, and of the same user and name. Each group counts by
+    its finished jobs. No opinion on pairs; an unmodelled job counts as Jumbo.
 
     ``others_weight``, ``own_weight``: how many finished jobs the estimate before counts as, beside all jobs, and
     beside those of the user (chosen on logs: docs/decisions/0024).

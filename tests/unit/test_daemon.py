@@ -14,7 +14,7 @@ from daemon_site import Site
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.config import Mode, settings_from
 from lucid.daemon import main
-from lucid.errors import ClusterUnavailable, ConfigError, StoreError
+from lucid.errors import ClusterUnavailable, ConfigError
 from lucid.live.modes import modes_from, policy_settings
 from scenes.slurm import MINE
 
@@ -332,7 +332,7 @@ def test_an_estimate_is_within_the_time_limit_before_any_model_is_there(site: Si
         site.submit(f"{number}", 4, mark="lucid:vc=vc;share=0", time_limit_s=600.0)
     site.turns(20.0)
     rows = json.loads(site.ctl("queue", "--json"))["queue"]
-    by = "history: the time limit; no job like it has ended yet"
+    by = "history: no job has ended yet; capped at its time limit"
     assert {(row["estimate_s"], row["estimate_by"]) for row in rows} == {(600.0, by)}
     assert f"estimate 10 min by {by}" in site.ctl("explain", rows[-1]["job"])
 
@@ -342,35 +342,6 @@ def test_slurm_down_is_no_reason_to_end(site: Site) -> None:
     site.submit("1")
     for _ in range(3):
         assert site.daemon.turn() > 0
-
-
-@pytest.mark.parametrize("broken", ["slurmctld", "store"])
-def test_jobs_that_ended_wait_until_the_store_has_them(
-    site: Site, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
-    """A cycle that failed between the look and the record lost that look's ended jobs for models and reports."""
-    learnt: list[str] = []
-    monkeypatch.setattr(site.predictor, "learn", lambda ended: learnt.extend(one.job.id for one in ended))
-    site.submit("1", run_s=20.0)
-    site.turns(15.0)
-    site.slurm.advance(10.0)
-    site.submit("2")
-
-    def locked(*_: object) -> None:
-        raise StoreError("database is locked")
-
-    with monkeypatch.context() as patch:
-        if broken == "store":
-            patch.setattr(site.store, "put_decisions", locked)
-            patch.setattr(site.store, "put_ended", locked)
-        else:
-            patch.setattr(site.slurm, "fails_at_write", lambda n: ClusterUnavailable("gone"))
-        for _ in range(2):
-            site.daemon.turn()
-    assert (site.slurm.records["1"].state, site.store.ended()) == ("COMPLETED", [])
-    del site.slurm.records["1"]  # MinJobAge is over
-    site.turns(60.0)
-    assert ([one.job.id for one in site.store.ended()], learnt) == (["1"], ["1"])
 
 
 def test_observing_a_full_queue_is_idle(tmp_path: Path) -> None:

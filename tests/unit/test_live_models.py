@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from daemon_site import Site
+from lucid.adapters.slurm.boots import Boots
 from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.wake import WakeFile
 from lucid.adapters.store.leased import IN_MEMORY
@@ -278,19 +279,28 @@ def test_what_did_not_run_has_no_run_time_in_the_log(tmp_path: Path) -> None:
     assert [*map(str, read_jobs(path).duration_s)] == ["nan", "nan", "4.0"]
 
 
-def test_boot_and_prolog_are_not_run_time(site: LearnedSite) -> None:
-    for job, run_s in (("ran", 300.0), ("failed in the prolog", 65.0)):
-        site.submit(job, run_s=run_s)
+def test_a_job_that_fails_while_it_is_set_up_did_not_run(site: LearnedSite) -> None:
+    site.submit("1", run_s=65.0)
     site.turns(20.0)
     slurm = site.slurm
-    for job in ("ran", "failed in the prolog"):
-        assert slurm.records[job].running
-        slurm.records[job] = replace(slurm.records[job], flags=frozenset({"CONFIGURING"}))
+    slurm.records["1"] = replace(slurm.records["1"], flags=frozenset({"CONFIGURING"}))
     site.turns(40.0)
-    slurm.records["ran"] = replace(slurm.records["ran"], flags=frozenset())
-    record = slurm.records["failed in the prolog"]
-    slurm.records[record.id] = replace(record, state="FAILED", end_s=slurm.now, flags=frozenset(), placement=())
-    site.turns(400.0)
-    ended = {item.job.id: item for item in site.store.ended()}
-    assert not ended["failed in the prolog"].ran
-    assert 200.0 < ended["ran"].ran_s < 270.0
+    slurm.records["1"] = replace(slurm.records["1"], state="FAILED", end_s=slurm.now, flags=frozenset(), placement=())
+    site.turns(20.0)
+    (ended,) = site.store.ended()
+    assert not ended.ran
+
+
+def test_boot_and_prolog_are_not_run_time(site: LearnedSite) -> None:
+    site.submit("1", run_s=65.0)
+    boots, job = Boots(), replace(site.slurm.records["1"], state="RUNNING", start_s=100.0)
+    booting = replace(job, flags=frozenset({"CONFIGURING"}))
+    for record, at_s in ((booting, 120.0), (booting, 150.0), (job, 180.0)):
+        boots.saw([record], at_s)
+    ended = replace(job, state="FAILED", end_s=300.0)
+    boots.saw([ended], 310.0)
+    assert boots.ran_s(ended) == 150.0
+    boots.saw([], 320.0)
+    assert boots.ran_s(ended) == 200.0, "what was seen of a job is forgotten with it"
+    boots.saw([booting], 150.0)
+    assert boots.ran_s(replace(ended, state="COMPLETED")) == 150.0, "it began and ended between two looks"

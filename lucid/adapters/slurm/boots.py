@@ -30,7 +30,7 @@ class Boots:
                 self._began.add(job.id)
 
     def ran_s(self, job: SlurmJob) -> float:
-        """Seconds that a job which has ended ran; 0 for one that was being set up when last seen, unless it completed."""
+        """Seconds that an ended job ran; 0 for one that was being set up when last seen, unless it completed."""
         until_s = self._until_s.get(job.id)
         if until_s is not None and job.id not in self._began and job.state != "COMPLETED":
             return 0.0
