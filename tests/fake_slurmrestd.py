@@ -38,6 +38,9 @@ def job_json(job: SlurmJob) -> dict[str, Any]:
         "tres_per_socket": job.request.tres_per_socket, "tres_per_task": job.request.tres_per_task,
         "cpus_per_tres": job.request.cpus_per_tres, "memory_per_tres": job.request.mem_per_tres,
         "flags": ["EXACT_MEMORY_REQUESTED"] if job.request.exact_mem else [],
+        "comment": job.comment, "dependency": job.dependency, "resv_name": job.reservation, "het_job_id": job.het,
+        "excluded_nodes": "", "licenses": "", "priority": _time(job.priority), "job_resources": {},
+        "time_limit": {"set": job.time_limit_s is not None, "number": int((job.time_limit_s or 0) / 60)},
         "required_nodes": job.request.req_nodes, "shared": [] if job.simple else ["none"],
         "nodes": ",".join(part.node for part in job.placement),
         "gres_detail": [

@@ -13,7 +13,7 @@ from builders import at
 from fake_slurm import fake_node
 from lucid.adapters.left_out import LeftOut, short
 from lucid.adapters.slurm.lenient_json import loads
-from lucid.adapters.slurm.records import jobs_from, nodes_from
+from lucid.adapters.slurm.records import JOB_NEEDS, NODE_NEEDS, jobs_from, nodes_from
 from lucid.adapters.slurm.sacct import accounted_from
 from lucid.adapters.slurm.shares import fair_shares_from
 from lucid.adapters.slurm.text import array_tasks, gpu_count, gpu_mask, gpu_types, hosts, memory_mib
@@ -23,9 +23,18 @@ from lucid.errors import ClusterError
 RUNNING: dict[str, Any] = {
     "job_id": 7, "job_state": ["RUNNING"], "partition": "a", "user_name": "bob", "nodes": "n1", "name": "x",
     "tres_per_node": "gres/gpu:2", "gres_detail": ["gpu:g0:1(IDX:0),gpu:g2:1(IDX:2)"], "start_time": 5,
+    "job_resources": {},
 }  # fmt: skip
-NODE = {"name": "n1", "state": ["IDLE"]}
-WAITING = {"job_id": 8, "job_state": ["PENDING"], "partition": "a", "tres_per_node": "gres/gpu:1", "user_name": "eve"}
+RUNNING |= dict.fromkeys(JOB_NEEDS - RUNNING.keys())
+NODE = {**dict.fromkeys(NODE_NEEDS), "name": "n1", "state": ["IDLE"]}
+WAITING: dict[str, Any] = {
+    **dict.fromkeys(JOB_NEEDS),
+    "job_id": 8,
+    "job_state": ["PENDING"],
+    "partition": "a",
+    "tres_per_node": "gres/gpu:1",
+    "user_name": "eve",
+}
 
 
 def jobs(*records: Any, left_out: LeftOut | None = None) -> Any:
@@ -85,6 +94,19 @@ def test_an_unreadable_job_still_holds_its_gpus(change: dict[str, Any], placemen
 def test_slurm_forgets_the_gpus_of_a_job_that_completes(gone: dict[str, Any]) -> None:
     (job,) = jobs({**RUNNING, **gone, "gres_detail": [], "tres_alloc_str": "cpu=1,gres/gpu=2"})
     assert not job.unread
+
+
+@pytest.mark.parametrize("field", sorted({*JOB_NEEDS, "job_resources"}))
+def test_a_job_without_a_field_that_every_slurm_tells_cannot_be_read(field: str) -> None:
+    (job,) = jobs({key: value for key, value in RUNNING.items() if key != field})
+    assert job.unread
+    assert job.placement == at("n1:0,2") or job.lost, "it holds its GPUs"
+
+
+@pytest.mark.parametrize("field", sorted(NODE_NEEDS))
+def test_a_node_without_a_field_that_every_slurm_tells_is_left_out(field: str) -> None:
+    assert nodes_from({"nodes": [NODE]})
+    assert not nodes_from({"nodes": [{key: value for key, value in NODE.items() if key != field}]})
 
 
 def test_where_a_lost_job_may_be_nothing_starts() -> None:

@@ -15,8 +15,11 @@ from lucid.adapters.slurm.cli import CommandClient
 from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.listing import KnownJobs, listed_from
 from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.records import JOB_NEEDS
 from lucid.adapters.slurm.unread import unread_job
 from lucid.errors import ActionRefused
+
+BARE = {**dict.fromkeys(JOB_NEEDS), "job_state": ["PENDING"], "name": ""}
 
 
 def job(number: int, state: str = "PENDING", name: str = "a", **rest: Any) -> SlurmJob:
@@ -182,7 +185,7 @@ class Commands(CommandClient):
 
     def __init__(self, count: int, many: int) -> None:
         super().__init__([], Breaker(lambda: 0.0), clock_s=lambda: 0.0, many=many)
-        self.records = {n: {"job_id": n, "job_state": ["PENDING"], "name": f"j{n}"} for n in range(1, count + 1)}
+        self.records = {n: {**BARE, "job_id": n, "name": f"j{n}"} for n in range(1, count + 1)}
         self.ran: list[str] = []
 
     def _run(self, command: Sequence[str]) -> str:
@@ -204,7 +207,7 @@ def test_few_jobs_are_read_whole_in_one_command() -> None:
     for _ in range(3):
         assert len(slurm.jobs()) == 5
     assert slurm.ran[1:] == ["squeue --json --states=all"] * 3
-    slurm.records |= {n: {"job_id": n, "job_state": ["PENDING"], "name": ""} for n in range(6, 30)}
+    slurm.records |= {n: {**BARE, "job_id": n} for n in range(6, 30)}
     slurm.jobs()
     assert len(slurm.jobs()) == 29, "now there are many"
     slurm.ran = []
@@ -212,7 +215,7 @@ def test_few_jobs_are_read_whole_in_one_command() -> None:
     assert slurm.ran == ["scontrol --oneliner show job"]
     slurm.records = {}
     assert slurm.jobs() == []
-    slurm.records = {1: {"job_id": 1, "job_state": ["PENDING"], "name": ""}}
+    slurm.records = {1: {**BARE, "job_id": 1}}
     assert [one.id for one in slurm.jobs()] == ["1"]
     assert slurm.ran[-1] == "squeue --json --states=all", "few again"
 

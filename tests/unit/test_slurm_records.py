@@ -13,7 +13,7 @@ import pytest
 from builders import at
 from lucid.adapters.slurm.early import clock_document, nodes_document, partitions_document, shares_document
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
-from lucid.adapters.slurm.records import jobs_from, nodes_from, reads_whole, version_of
+from lucid.adapters.slurm.records import JOB_NEEDS, jobs_from, nodes_from, reads_whole, version_of
 from lucid.adapters.slurm.request import Request
 from lucid.adapters.slurm.shares import fair_shares_from
 from lucid.adapters.slurm.site import Partition, clock_from, config_from_text, partitions_from
@@ -198,8 +198,8 @@ def test_what_is_no_answer_is_an_error(document: Any) -> None:
         jobs_from(document)
 
 
-def test_an_answer_without_most_fields_is_read_as_unknown() -> None:
-    (job,) = jobs_from({"jobs": [{"job_id": 7, "job_state": "PENDING"}]})
+def test_an_answer_that_tells_nothing_in_most_fields_is_read_as_unknown() -> None:
+    (job,) = jobs_from({"jobs": [{**dict.fromkeys(JOB_NEEDS), "job_id": 7, "job_state": "PENDING"}]})
     assert (job.id, job.gpus, job.placement, job.time_limit_s, job.held) == ("7", 0, (), None, False)
 
 

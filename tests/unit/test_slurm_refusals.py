@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from builders import at
@@ -12,7 +14,7 @@ from lucid.adapters.slurm.records import Request
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
 from lucid.core.decision import Action, Requeue, Start
-from lucid.errors import ActionRefused
+from lucid.errors import ActionRefused, ClusterUnavailable
 from scenes.slurm import MINE, WHY, Scene
 
 LIMIT = "QOSMaxJobsPerUserLimit"
@@ -138,6 +140,36 @@ def test_in_order_mode_slurms_own_reason_is_read_before_anything_is_planned(stag
 )
 def test_reasons(reason: str, found: Outlook) -> None:
     assert outlook(reason) is found
+
+
+@pytest.mark.parametrize("silent", ["look", "order", "slow order"])
+def test_a_start_that_met_a_silent_slurm_says_nothing_about_the_job(stage: Scene, silent: str) -> None:
+    stage.slurm.limits = lambda job: "Priority"
+    stage.jobs("1 2", 4, mark=MINE)
+    stage.cluster.observe()
+    release = stage.slurm.release
+
+    def late(job_id: str) -> None:
+        release(job_id)
+        stage.slurm.now += 40.0
+        if silent == "order":
+            raise ClusterUnavailable("slurmctld does not answer")
+
+    if silent != "look":
+        stage.slurm.release = late  # type: ignore[method-assign]
+    with suppress(ClusterUnavailable):
+        assert stage.start("1", "n1:0-3") is None
+    if silent == "look":
+        stage.slurm.advance(40.0)
+        stage.slurm.down = True
+        with pytest.raises(ClusterUnavailable):
+            stage.cluster.observe()
+        stage.slurm.down = False
+    assert stage.mend() == []
+    assert barred(stage) == {"2": ""}
+    stage.slurm.advance(31.0)
+    assert "did not start" in "".join(stage.mend()), "Slurm had its time since"
+    assert barred(stage)["2"]
 
 
 # -- try, and let go --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from builders import at
 from lucid.adapters.slurm.client import Changes
-from lucid.adapters.slurm.records import jobs_from
+from lucid.adapters.slurm.records import JOB_NEEDS, jobs_from
 from lucid.adapters.slurm.request import (
     EXCLUSIVE,
     JobDefaults,
@@ -88,7 +88,8 @@ def test_what_slurm_took_from_job_defaults_reads_like_what_users_ask_for() -> No
 
 def test_a_job_that_stands_half_way_is_known_by_its_tag() -> None:
     raw = {
-        "job_id": 7, "job_state": ["PENDING"], "priority": {"set": True, "number": 0}, "node_count": {"number": 1},
+        **dict.fromkeys(JOB_NEEDS), "job_id": 7, "job_state": ["PENDING"],
+        "priority": {"set": True, "number": 0}, "node_count": {"number": 1},
         "admin_comment": "lucid:vc=vc-a;held=1;node=gres/gpu:2;cpg=gres/gpu:3", "tres_per_node": "",
     }  # fmt: skip
     (record,) = jobs_from({"jobs": [raw]})

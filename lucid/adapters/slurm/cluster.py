@@ -135,7 +135,8 @@ class SlurmCluster:
 
     def observe(self) -> Snapshot:
         """One request, or two when the nodes are due."""
-        jobs = self._client.jobs()
+        with self._hands.listening():
+            jobs = self._client.jobs()
         now_s = self._clock.now_s()
         due = now_s - self._nodes_at_s >= self._slurm.nodes_every_s or now_s < self._nodes_at_s
         if due or any(job.lost for job in jobs):  # where a lost job may be, only fresh states of nodes tell

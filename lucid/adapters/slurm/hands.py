@@ -5,7 +5,8 @@ The cluster (``cluster``) decides by it what its policy wants, the mending (``me
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from lucid.adapters.slurm.client import Changes, SlurmClient
@@ -17,13 +18,15 @@ from lucid.adapters.slurm.waits import begins_s, left_to_slurm, never_changed, p
 from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings, SlurmSettings
 from lucid.core.ports import Clock
-from lucid.errors import ActionRefused
+from lucid.errors import ActionRefused, ClusterUnavailable
 
 __all__ = ["GIVEN_UP", "LET_GO", "ONE_JOB", "Hands"]
 
 _PASSING = ("pending execution", "temporarily unavailable", "already completing", "in progress")
 """Slurm's words to a job that has not left COMPLETING: no fault of its request."""
 _RETRY_S, _MOST_RETRY_S = 10.0, 600.0
+_SILENT_S = 5.0
+"""An answer that takes longer counts as silence."""
 _BACK_S, _MOST_BACK_S = 60.0, 3600.0
 """So long Slurm has for a job that was let go before Lucid queues it again; doubled each further time."""
 ONE_JOB = 4
@@ -59,6 +62,8 @@ class Hands:
         self._profiling = daemon.profiling_partition
         self._rooms = daemon.rooms
         self._writes = 0
+        self.silent_s = float("-inf")
+        """When Slurm last was silent (Unix s): what it was told before it may only just have taken in."""
         self.touched: set[str] = set()
         """Jobs that were changed since the last look: what it showed of them is not so any more."""
 
@@ -87,13 +92,26 @@ class Hands:
         self.touched.add(job_id)
         action = self.store.begin_action(self.clock.now_s(), job_id, verb, detail, self.token)
         try:
-            for step in steps:
-                self._writes += 1
-                step()
+            with self.listening():
+                for step in steps:
+                    self._writes += 1
+                    step()
         except ActionRefused as error:
             self.store.end_action(action, f"refused: {error}", self.token)
             raise ActionRefused(f"job {job_id}: {error}") from None
         self.store.end_action(action, "done", self.token)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Round what Slurm is asked or told: notes that it did not answer, or not soon."""
+        began_s = self.clock.now_s()
+        try:
+            yield
+        except ClusterUnavailable:
+            self.silent_s = self.clock.now_s()
+            raise
+        if self.clock.now_s() - began_s > _SILENT_S:
+            self.silent_s = self.clock.now_s()
 
     def barred(self, record: SlurmJob, now_s: float) -> tuple[str, float] | None:
         """What Slurm has against starting a waiting job now, and when it is tried again."""

@@ -339,7 +339,8 @@ class Mender:
             self._take_back(record, note)
             return f"job {record.id}: was requeued, not by Lucid; waits again"
         found = outlook(record.reason)
-        late = facts.now_s - note.asked_s > hands.settings.start_grace_s
+        # what was ordered while Slurm was silent says nothing about the job until Slurm has had its time
+        late = facts.now_s - max(note.asked_s, hands.silent_s) > hands.settings.start_grace_s
         if found is Outlook.WAITS and not late:
             return ""
         self._take_back(record, note)

@@ -2,7 +2,8 @@
 
 Read: ``squeue --json`` (jobs), ``scontrol show nodes --json`` (before 23.02 ``sinfo --json``: ``early``), and
 slurmrestd's answers, which have the same shape. Versions differ in wrappers (a number is 5, or {"set": true,
-"number": 5}) and in fields that are absent; what is missing falls back to "unknown", never to an error. A document
+"number": 5}) and in fields that are absent. A record that lacks what every version has told (``JOB_NEEDS``,
+``NODE_NEEDS``) cannot be read; what else is missing falls back to "unknown". A document
 without jobs or nodes, or with errors, is one. A record that cannot be read is left out (``left_out``); of a job's
 there remains what can still be told of it, since it may hold GPUs (``unread``).
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from lucid.adapters.bounded import MOST_GPUS, digits, moment, text_of
 from lucid.adapters.left_out import LeftOut, Look
@@ -31,6 +32,8 @@ from lucid.adapters.slurm.text import (
 from lucid.adapters.slurm.unread import held_by, job_named, unread_job
 
 __all__ = [
+    "JOB_NEEDS",
+    "NODE_NEEDS",
     "SlurmJob",
     "SlurmNode",
     "jobs_from",
@@ -44,6 +47,26 @@ _MOST_TASKS = 1000
 """Tasks shown of one array that still waits: what bounds a snapshot."""
 _LONGEST = 8192
 """Characters of one field of a request; a list of all nodes of a large cluster is shorter."""
+
+JOB_NEEDS: Final = frozenset(
+    [
+        "admin_comment", "batch_flag", "comment", "cpus", "dependency", "eligible_time", "excluded_nodes", "features",
+        "gres_detail", "het_job_id", "job_id", "job_state", "licenses", "node_count", "nodes", "partition",
+        "priority", "required_nodes", "requeue", "restart_cnt", "resv_name", "start_time", "state_reason",
+        "submit_time", "time_limit", "tres_per_job", "tres_per_node", "user_name",
+    ]
+)  # fmt: skip
+"""Fields of a job that every Slurm has told so far, and whose absence would read as nothing: no dependency, no
+reservation, nobody's job, no GPUs. A job without one of them cannot be read, and neither can a running one without
+``job_resources`` (`held_by`)."""
+NODE_NEEDS: Final = frozenset(["cpus", "gres", "name", "partitions", "real_memory", "state"])
+"""Likewise of a node. ``features`` stands under one of two names."""
+
+
+def _whole_record(raw: Mapping[str, Any], needs: frozenset[str]) -> None:
+    if not needs <= raw.keys():
+        raise ValueError(f"Slurm's answer lacks {', '.join(sorted(needs - raw.keys()))}")
+
 
 _LAUNCH_FAILED = "launch failed requeued held"
 """slurmctld's words where a node refused a job, such as one that it runs already and whose start was not saved."""
@@ -143,6 +166,7 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
     if not 0 <= gpus <= MOST_GPUS:
         raise ValueError(f"asks for {gpus} GPUs, and {MOST_GPUS} are the most that Lucid reads")
     used, placement = held_by(raw)
+    _whole_record(raw, JOB_NEEDS)
     limit = number_of(raw.get("time_limit"), -1.0)
     flags = frozenset([*states[1:], *_words(raw.get("flags"))])
     dependent = bool(raw.get("dependency")) or str(raw.get("state_reason")) in ("Dependency", "BeginTime")
@@ -245,6 +269,7 @@ def _node(raw: Mapping[str, Any]) -> SlurmNode:
     states = frozenset(_words(raw.get("state")))
     if not name or not states & BASE_STATES:
         raise ValueError("no name, or no state that Slurm's nodes have")
+    _whole_record(raw, NODE_NEEDS)
     return SlurmNode(
         name=name,
         gpu_types=tuple(types),

@@ -49,7 +49,16 @@ def held_by(raw: Mapping[str, Any]) -> tuple[_Used, Placement]:
         cores = [core for socket in (part.get("sockets") or {}).values() for core in socket.get("cores") or {}]
         cpus_used = int(number_of(part.get("cpus_used"))) or len(cores)
         used.append((text_of(part.get("nodename")), cpus_used, int(number_of(part.get("memory_allocated")))))
-    return tuple(used), _gpus_of(raw)
+    placement = _gpus_of(raw)
+    if "job_resources" not in raw and _holds(raw):
+        raise ValueError("Slurm's answer lacks job_resources")
+    return tuple(used), placement
+
+
+def _holds(raw: Mapping[str, Any]) -> bool:
+    """Does Slurm tell what it holds? Not of a job that completes."""
+    states = states_of(raw.get("job_state"))
+    return states[:1] in (["RUNNING"], ["SUSPENDED"]) and "COMPLETING" not in states
 
 
 def _gpus_of(raw: Mapping[str, Any]) -> Placement:
@@ -61,8 +70,7 @@ def _gpus_of(raw: Mapping[str, Any]) -> Placement:
     if any(masks) and len(names) < len(masks):
         raise ValueError("it holds GPUs on more nodes than it names")
     found = tuple(NodeGpus(name, mask) for name, mask in zip(names, masks, strict=False) if mask)
-    states = states_of(raw.get("job_state"))
-    if states[:1] in (["RUNNING"], ["SUSPENDED"]) and "COMPLETING" not in states:
+    if _holds(raw):
         given = text_of(raw.get("tres_alloc_str"))
         asked = any(gpu_count(text_of(raw.get(field))) for field in GPU_FIELDS)
         whole = re.search(r"\bgres/gpu=(\d+)", given)
