@@ -313,7 +313,7 @@ class _World:
         if entry.group and self._group_speeds is not None:
             here = self._running[name]
             members = [here[job_id] for job_id in entry.group if job_id in here]
-            return max(self._group_speeds(members, self._seen.predictions).get(job_id, 1.0), _SLOWEST)
+            return max(self._group_speeds(members, self._seen, self._partitions[name]).get(job_id, 1.0), _SLOWEST)
         other = None if entry.partner is None else self._running[name].get(entry.partner)
         if self._pair_speed is None or other is None or entry.profile is None or other.profile is None:
             return 1.0

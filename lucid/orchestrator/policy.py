@@ -108,7 +108,9 @@ class PartitionPolicy(ABC):
         """What else the plan of this partition depends on: a change there makes a kept plan void."""
         return ()
 
-    def group_speeds(self, members: Sequence[Running], predictions: Mapping[str, Prediction]) -> Mapping[str, float]:  # noqa: ARG002
+    def group_speeds(
+        self, members: Sequence[Running], snapshot: Snapshot, partition: Partition
+    ) -> Mapping[str, float]:  # noqa: ARG002
         """How fast the jobs that take turns on the same GPUs run, by id, as a share of their speed alone, as the plan
         reckons it; empty where that is not known."""
         return {}
