@@ -15,9 +15,8 @@ from typing import Any
 from lucid.core.decision import Action, Keep, Plan, Release, Requeue, Start
 from lucid.core.job import Ended, JobProfile, Pending, Running, Stage
 from lucid.core.ports import Capability, PairSpeeds
-from lucid.core.prediction import Prediction
 from lucid.core.rounding import reached
-from lucid.core.snapshot import Snapshot
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.by_partition import PoliciesByPartition
 from lucid.orchestrator.policy import PartitionPolicy, Policy
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
@@ -27,7 +26,7 @@ __all__ = ["SETTLE_S", "Forecast", "PairSpeed", "around", "forecast"]
 
 PairSpeed = Callable[[JobProfile, JobProfile], PairSpeeds]
 """As ``Predictor.pair_speed``."""
-_GroupSpeeds = Callable[[Sequence[Running], Mapping[str, Prediction]], Mapping[str, float]]
+_GroupSpeeds = Callable[[Sequence[Running], Snapshot, Partition], Mapping[str, float]]
 """As ``PartitionPolicy.group_speeds``."""
 
 SETTLE_S = 1.0

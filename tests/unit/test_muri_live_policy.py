@@ -437,7 +437,10 @@ def test_one_members_word_alone_breaks_no_group() -> None:
 
 def period_of(memory: object, *jobs: str, user: str = "ada") -> float:
     """What a plan with this memory expects a round of jobs of four resources to take."""
-    entries = [replace(e, job=replace(e.job, user=user, name=name)) for e, name in zip(map(waiting, "efgh"), jobs)]
+    entries = [
+        replace(e, job=replace(e.job, user=user, name=name))
+        for e, name in zip(map(waiting, "efgh"), jobs, strict=False)
+    ]
     known = guesses(entries, dict(zip("efgh", FOUR.values(), strict=True)))
     made = policy("muri-l").plan(
         replace(snap(300.0, part(slots(len(jobs)), entries), predictions=known), memory={VC: memory})

@@ -310,12 +310,10 @@ class _Plan:
             return 0.0
         if self._free(members):
             return self._worth_free(members)
-        before, group = self._group(host.members), self._group(members)
-        period_s = self._period_s(members)
-        alone_s = sum(job.solo_s for job in group.jobs)
-        rate_before = sum(job.solo_s for job in before.jobs) / self._period_s(host.members)
-        if alone_s / period_s < _LEAST_GAIN * max(rate_before, 1.0):
-            self._refusals.setdefault(entry.job.id, self._reason(members))
+        before, group, period_s = self._interleaved(host.members), self._group(members), self._period_s(members)
+        together = self._interleaved(members, _LEAST_GAIN * max(before.alone_s / before.period_s, 1.0))
+        if not together:
+            self._refusals.setdefault(entry.job.id, together)
             return 0.0
         if any(self._overruns(item, job.solo_s / period_s) for item, job in zip(members, group.jobs, strict=True)):
             return 0.0
@@ -360,10 +358,12 @@ class _Plan:
     def _reason(self, members: Sequence[Pending | Running]) -> Interleaved | Overlaps:
         if self._free(members):
             return self._overlaps(members)
-        group = self._group(members)
-        alone_s = sum(job.solo_s for job in group.jobs)
+        return self._interleaved(members)
+
+    def _interleaved(self, members: Sequence[Pending | Running], least: float = _LEAST_GAIN) -> Interleaved:
+        alone_s = sum(job.solo_s for job in self._group(members).jobs)
         ids = " ".join(entry.job.id for entry in members)
-        return Interleaved(len(members), ids, self._period_s(members), alone_s)
+        return Interleaved(len(members), ids, self._period_s(members), alone_s, least)
 
     def _why(self, job: Job) -> tuple[Reason, ...]:
         found = self._line.why.get(job.id)

@@ -24,7 +24,7 @@ _KEEP_S = 30 * 86400.0
 """After a month a group may be tried again: drivers and programs change."""
 
 _LEAST_RATIO, _MOST_RATIO = 0.5, 4.0
-"""A reported round is taken for at least so much of the formula's, and at most for as much as of four jobs in a row."""
+"""Of the formula's round, what a reported one is taken for at the least and at the most."""
 _COUNTS = 2
 """What was measured of the executor counts for as many groups as this."""
 
@@ -46,8 +46,8 @@ class SlowGroup:
 
 @dataclass(frozen=True, slots=True)
 class TurnsSeen:
-    """A group of these kinds of job that took turns: ``ratio`` of the round that its members reported to the formula's
-    (M5). ``at_s``: when it was seen so first, Unix s."""
+    """A group of these kinds of job that took turns: ``ratio`` of the round that its members reported to the
+    formula's (M5). ``at_s``: when it was seen so first, Unix s."""
 
     kinds: tuple[Kind, ...]
     ratio: float
@@ -57,8 +57,8 @@ class TurnsSeen:
 class Turns:
     """How much longer than the formula's a round is: what our executor costs, corrected by what members reported.
 
-    A group's own kinds count for all. Else those of as many jobs, of nobody but the users of this group: who lies about
-    his rounds changes no promise to others.
+    A group's own kinds count for all. Else those of as many jobs, of nobody but the users of this group: who lies
+    about his rounds changes no promise to others.
     """
 
     def __init__(self, memory: object, now_s: float, overhead: Overhead) -> None:
