@@ -276,8 +276,8 @@ class Binder:
         assert mine is not None
         assert theirs is not None
         found = self._predictor.pair_speed(mine, theirs)
-        speed, their_speed = found if isinstance(found, tuple) else (None, None)
-        return PairSpeed(other.entry.job.id, speed, their_speed, wish.floor, name, found == "failed")
+        own, its = found if isinstance(found, tuple) else (None, None)
+        return PairSpeed(other.entry.job.id, own, its, wish.floor, name, found == "failed")
 
     def _changes(self, other: _Candidate) -> None:
         """Note when a partner that is nearly done would no longer be, should it outlive its estimate."""

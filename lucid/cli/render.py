@@ -265,6 +265,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "Interleaved": lambda r: (
         f"{'takes' if r else 'would take'} turns in a group of {r.jobs} ({r.group}): "
         f"a round takes {r.period_s:.3g} s, one after the other {r.alone_s:.3g} s"
+        + ("" if r or r.period_s > r.alone_s else f"; it has to do {r.least:.3g} times the work of one job")
     ),
     "Overlaps": lambda r: (
         f"{'shares' if r else 'would share'} its GPUs ({r.group}): both want the same resource {r.conflict:.0%} "

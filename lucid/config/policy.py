@@ -276,7 +276,8 @@ class MuriSettings(Section):
     unpack: bool = True
     """Split groups that are slower together than one after the other."""
     overheads: bool = True
-    """Reckon with the overheads of interleaving that Muri's authors measured (a factor by group size)."""
+    """Reckon with the overheads of interleaving that Muri's authors measured (a factor by group size); lucidd with
+    those of taking turns here, corrected by what members report."""
     split_pairs: bool = False
     """With groups of at most three: take pairs apart to make threes, which the published rounds cannot do."""
     patience_s: float = Field(3600.0, ge=0)

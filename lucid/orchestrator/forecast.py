@@ -15,9 +15,8 @@ from typing import Any
 from lucid.core.decision import Action, Keep, Plan, Release, Requeue, Start
 from lucid.core.job import Ended, JobProfile, Pending, Running, Stage
 from lucid.core.ports import Capability, PairSpeeds
-from lucid.core.prediction import Prediction
 from lucid.core.rounding import reached
-from lucid.core.snapshot import Snapshot
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.by_partition import PoliciesByPartition
 from lucid.orchestrator.policy import PartitionPolicy, Policy
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
@@ -27,7 +26,7 @@ __all__ = ["SETTLE_S", "Forecast", "PairSpeed", "around", "forecast"]
 
 PairSpeed = Callable[[JobProfile, JobProfile], PairSpeeds]
 """As ``Predictor.pair_speed``."""
-_GroupSpeeds = Callable[[Sequence[Running], Mapping[str, Prediction]], Mapping[str, float]]
+_GroupSpeeds = Callable[[Sequence[Running], Snapshot, Partition], Mapping[str, float]]
 """As ``PartitionPolicy.group_speeds``."""
 
 SETTLE_S = 1.0
@@ -313,7 +312,7 @@ class _World:
         if entry.group and self._group_speeds is not None:
             here = self._running[name]
             members = [here[job_id] for job_id in entry.group if job_id in here]
-            return max(self._group_speeds(members, self._seen.predictions).get(job_id, 1.0), _SLOWEST)
+            return max(self._group_speeds(members, self._seen, self._partitions[name]).get(job_id, 1.0), _SLOWEST)
         other = None if entry.partner is None else self._running[name].get(entry.partner)
         if self._pair_speed is None or other is None or entry.profile is None or other.profile is None:
             return 1.0

@@ -12,7 +12,6 @@ from lucid.config import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Job, Running
 from lucid.core.ports import Capability, Predictor
-from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.barred import Barred
@@ -108,7 +107,12 @@ class PartitionPolicy(ABC):
         """What else the plan of this partition depends on: a change there makes a kept plan void."""
         return ()
 
-    def group_speeds(self, members: Sequence[Running], predictions: Mapping[str, Prediction]) -> Mapping[str, float]:  # noqa: ARG002
+    def group_speeds(
+        self,
+        members: Sequence[Running],  # noqa: ARG002
+        snapshot: Snapshot,  # noqa: ARG002
+        partition: Partition,  # noqa: ARG002
+    ) -> Mapping[str, float]:
         """How fast the jobs that take turns on the same GPUs run, by id, as a share of their speed alone, as the plan
         reckons it; empty where that is not known."""
         return {}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from test_muri_live_policy import TWO, shares, slots
 
-from builders import policy, snap, waits
+from builders import VC, policy, snap, waits
 from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.prediction import StageTimes
 from lucid.orchestrator.forecast import forecast
+from lucid.orchestrator.policies.muri_watch import TurnsSeen
 from scenes.systems import FOUR, guesses, room
 from scenes.systems import runs_in_turns as running
 from scenes.systems import waits_for_turns as waiting
@@ -66,3 +68,14 @@ def test_the_forecast_of_a_pair_that_takes_no_turns_is_what_the_plan_promises() 
     lasts = {"x": 1000.0, "y": 1000.0, "whole": 10.0}
     found = _starts([*both, waits("whole", 1)], lasts, slots(2), {"x": loads, "y": trains})
     assert found == {"whole": pytest.approx(1000.0 * (1 + chance))}
+
+
+def test_the_forecast_goes_by_what_members_reported() -> None:
+    both = [running(name, "n1:0", ("a", "b")) for name in "ab"]
+    seen = TurnsSeen(tuple(("ada", entry.job.name, 1) for entry in both), 1.5, 0.0)
+    whole = waits("whole", 1)
+    known = guesses([*both, whole], FOUR, {"a": 1000.0, "b": 1000.0, "whole": 10.0})
+    snapshot = replace(snap(0.0, room(slots(2), [*both, whole]), predictions=known), memory={VC: (seen,)})
+    planner = policy("muri-l")
+    found = forecast(snapshot, planner.plan(snapshot), planner, coarser=0.0).starts_s
+    assert found == {"whole": pytest.approx(1500.0)}

@@ -260,15 +260,17 @@ class BestPartner(Reason):
 @dataclass(frozen=True, slots=True)
 class Interleaved(Reason):
     """Is a group faster together than its members one after the other? ``group`` names its ``jobs`` members; one
-    round of all takes ``period_s``, one iteration of each alone ``alone_s`` in all."""
+    round of all takes ``period_s``, one iteration of each alone ``alone_s`` in all. It has to be ``least`` times as
+    fast."""
 
     jobs: int
     group: Shown
     period_s: float
     alone_s: float
+    least: float = 1.0
 
     def __bool__(self) -> bool:
-        return self.period_s <= self.alone_s
+        return self.least * self.period_s <= self.alone_s
 
 
 @dataclass(frozen=True, slots=True)

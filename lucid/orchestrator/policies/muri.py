@@ -20,10 +20,12 @@ from lucid.core.reason import FreeGpus, Interleaved, Priority, Reason
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.muri_live import Line, LiveRules, is_live, member_speeds, plan_live
+from lucid.orchestrator.policies.muri_watch import Turns
 from lucid.orchestrator.policies.places import Place, Placed, arrange, moves
 from lucid.orchestrator.policies.queue import attained_s
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.systems.muri import (
+    IN_TURNS,
     NO_OVERHEAD,
     PUBLISHED,
     PUBLISHED_UNMATCHED,
@@ -31,6 +33,7 @@ from lucid.systems.muri import (
     Group,
     GroupingOptions,
     MuriJob,
+    Overhead,
     choose_candidates,
     group_jobs,
     group_period,
@@ -112,7 +115,8 @@ class MuriPolicy(PartitionPolicy):
         self._unpack = settings.unpack
         self._place = place
         self._stay = stay
-        self._live = LiveRules(self.options, settings.patience_s, same_user)
+        live = replace(self.options, overhead=IN_TURNS if settings.overheads else NO_OVERHEAD)
+        self._live = LiveRules(live, settings.patience_s, same_user)
         self._table = GammaTable(self.options.k, self.options.ordering, self.options.overhead)
         self._known: dict[str, MuriJob] = {}
 
@@ -162,9 +166,11 @@ class MuriPolicy(PartitionPolicy):
                 decisions[entry.job.id] = holds.setdefault(entry.job.gpus, Hold(why_not(entry)))
         return PartitionPlan(decisions, tuple(actions))
 
-    def group_speeds(self, members: Sequence[Running], predictions: Mapping[str, Prediction]) -> Mapping[str, float]:
+    def group_speeds(
+        self, members: Sequence[Running], snapshot: Snapshot, partition: Partition
+    ) -> Mapping[str, float]:
         """As ``member_speeds``; of a group of which not all stage times are known, nothing."""
-        found = {entry.job.id: predictions.get(entry.job.id) for entry in members}
+        found = {entry.job.id: snapshot.predictions.get(entry.job.id) for entry in members}
         stages = {job_id: one.stages for job_id, one in found.items() if one is not None and one.stages is not None}
         if len(stages) < len(members) or not 1 < len(members) <= self.options.limit:
             return {}
@@ -172,7 +178,12 @@ class MuriPolicy(PartitionPolicy):
         if free and len(members) > 2:
             return {}
         jobs = [MuriJob(e.job.id, e.job.gpus, (s := stages[e.job.id]).times_s, s.iteration_s) for e in members]
-        speeds = member_speeds(jobs, free, self.options)
+        options = self.options
+        if is_live(partition):
+            seen = Turns(snapshot.memory.get(partition.name), snapshot.now_s, self._live.options.overhead)
+            factor = seen.factor([entry.job for entry in members])
+            options = replace(options, overhead=Overhead(group=(1.0, *(factor,) * 3)))
+        speeds = member_speeds(jobs, free, options)
         return {str(job.job_id): speed for job, speed in zip(jobs, speeds, strict=True)}
 
     def _interleaved(self, group: Group | None, item: Placed) -> tuple[Reason, ...]:

@@ -11,7 +11,7 @@ one other job at most, where both rarely want the same resource at once (``lucid
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -27,19 +27,19 @@ from lucid.core.reason import BehindHead, FreeGpus, Interleaved, Overlaps, Prior
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
-from lucid.orchestrator.policies.muri_watch import SlowGroups
+from lucid.orchestrator.policies.muri_watch import SlowGroups, Turns
 from lucid.orchestrator.policies.queue import no_place
 from lucid.systems.muri import (
     MOST_CONFLICT,
+    NO_OVERHEAD,
     Group,
     GroupingOptions,
     MuriJob,
     conflict,
-    group_efficiency,
     group_period,
 )
 
-__all__ = ["Line", "LiveRules", "is_live", "member_speeds", "plan_live"]
+__all__ = ["Line", "LiveRules", "formula_s", "is_live", "member_speeds", "plan_live"]
 
 
 _MOST_PASSED = 64
@@ -47,6 +47,11 @@ _MOST_PASSED = 64
 _MOST_FREE = 2
 """Jobs on the same GPUs where nobody makes one of them wait for its turn: nothing keeps three from wanting the same
 resource at once."""
+
+
+_LEAST_GAIN = 1.1
+"""A job joins where the group then does a tenth more than without it, and than its members one after the other. Less
+is within the error of what is known: reports of stages that differ by a fifth count as the same."""
 
 
 def member_speeds(jobs: Sequence[MuriJob], free: bool, options: GroupingOptions) -> list[float]:
@@ -57,6 +62,11 @@ def member_speeds(jobs: Sequence[MuriJob], free: bool, options: GroupingOptions)
         return [Overlaps("", conflict(one, other), MOST_CONFLICT).speed] * 2
     period_s = group_period(Group(jobs[0].gpus, tuple(jobs)), options)
     return [job.solo_s / period_s for job in jobs]
+
+
+def formula_s(group: Group, options: GroupingOptions) -> float:
+    """A group's round by the formula alone (M5)."""
+    return group_period(group, replace(options, overhead=NO_OVERHEAD))
 
 
 def is_live(partition: Partition) -> bool:
@@ -120,6 +130,7 @@ class _Plan:
         self._refusals: dict[str, Reason] = {}
         """The best group that a job would not have been worth in, by job."""
         self._slow = SlowGroups(snapshot.memory.get(partition.name), snapshot.now_s)
+        self._turns = Turns(snapshot.memory.get(partition.name), snapshot.now_s, rules.options.overhead)
         self._watch()
 
     def made(self) -> PartitionPlan:
@@ -135,7 +146,12 @@ class _Plan:
                 self._decisions[entry.job.id] = self._hold(entry, head)
         decisions = {entry.job.id: self._decisions[entry.job.id] for _, entry in self._line.waiting}
         decisions.update({action.job_id: action.decision for action in actions})
-        return PartitionPlan({**self._decisions, **decisions}, tuple(actions), wake_s, self._slow.memory)
+        return PartitionPlan({**self._decisions, **decisions}, tuple(actions), wake_s, self._memory)
+
+    @property
+    def _memory(self) -> object:
+        slow = self._slow.memory
+        return (*(slow if isinstance(slow, tuple) else ()), *self._turns.memory) or None
 
     # -- GPUs of their own -------------------------------------------------------------------------------------
 
@@ -201,9 +217,12 @@ class _Plan:
             whole = len(group) == len(entry.group) > 1 and group[0] is entry
             if whole and all(map(self._may_share, group)) and (len(group) == 2 or not self._free(group)):
                 self._slow.look(group, self._line.known, self._promised(group))
+                if not self._free(group):
+                    self._turns.look(group, formula_s(self._group(group), self._rules.options))
 
     def _promised(self, members: Sequence[Pending | Running]) -> list[float]:
-        """Normalised speed that each member of a group is expected at."""
+        """Normalised speed that each member of a group may be held to: by what the executor costs, whatever rounds
+        of such groups took."""
         return member_speeds(self._group(members).jobs, self._free(members), self._rules.options)
 
     # -- groups -----------------------------------------------------------------------------------------------
@@ -291,16 +310,20 @@ class _Plan:
             return 0.0
         if self._free(members):
             return self._worth_free(members)
-        before, group = self._group(host.members), self._group(members)
-        period_s = group_period(group, self._rules.options)
-        alone_s = sum(job.solo_s for job in group.jobs)
-        rate_before = sum(job.solo_s for job in before.jobs) / group_period(before, self._rules.options)
-        if period_s > alone_s or alone_s / period_s <= rate_before:
-            self._refusals.setdefault(entry.job.id, self._reason(members))
+        before, group, period_s = self._interleaved(host.members), self._group(members), self._period_s(members)
+        together = self._interleaved(members, _LEAST_GAIN * max(before.alone_s / before.period_s, 1.0))
+        if not together:
+            self._refusals.setdefault(entry.job.id, together)
             return 0.0
         if any(self._overruns(item, job.solo_s / period_s) for item, job in zip(members, group.jobs, strict=True)):
             return 0.0
-        return group_efficiency(group, self._rules.options)
+        used = sum(sum(job.stages) for job in group.jobs)
+        return used / (self._rules.options.k * period_s)
+
+    def _period_s(self, members: Sequence[Pending | Running]) -> float:
+        """How long a round of jobs that take turns is expected to be."""
+        found = formula_s(self._group(members), self._rules.options)
+        return found * self._turns.factor([entry.job for entry in members])
 
     def _worth_free(self, members: Sequence[Pending | Running]) -> float:
         """The same of two jobs that nobody makes wait for their turn."""
@@ -335,10 +358,12 @@ class _Plan:
     def _reason(self, members: Sequence[Pending | Running]) -> Interleaved | Overlaps:
         if self._free(members):
             return self._overlaps(members)
-        group = self._group(members)
-        alone_s = sum(job.solo_s for job in group.jobs)
+        return self._interleaved(members)
+
+    def _interleaved(self, members: Sequence[Pending | Running], least: float = _LEAST_GAIN) -> Interleaved:
+        alone_s = sum(job.solo_s for job in self._group(members).jobs)
         ids = " ".join(entry.job.id for entry in members)
-        return Interleaved(len(members), ids, group_period(group, self._rules.options), alone_s)
+        return Interleaved(len(members), ids, self._period_s(members), alone_s, least)
 
     def _why(self, job: Job) -> tuple[Reason, ...]:
         found = self._line.why.get(job.id)

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lucid.core.job import Job, Running
-from lucid.systems.muri import MuriJob
+from lucid.systems.muri import MuriJob, Overhead
 
-__all__ = ["SlowGroup", "SlowGroups"]
+__all__ = ["SlowGroup", "SlowGroups", "Turns", "TurnsSeen"]
 
 _LEAST_KEPT = 0.75
 """Of the promised speed: a group below has broken its promise. Speeds are seen within 0.07 on a GPU, and a promise
@@ -22,6 +22,11 @@ _SAME = 0.2
 _MOST_KEPT = 200
 _KEEP_S = 30 * 86400.0
 """After a month a group may be tried again: drivers and programs change."""
+
+_LEAST_RATIO, _MOST_RATIO = 0.5, 4.0
+"""Of the formula's round, what a reported one is taken for at the least and at the most."""
+_COUNTS = 2
+"""What was measured of the executor counts for as many groups as this."""
 
 Kind = tuple[str, str, int]
 """User, name and number of GPUs of a job."""
@@ -37,6 +42,62 @@ class SlowGroup:
     seen: float
     promised: float
     at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsSeen:
+    """A group of these kinds of job that took turns: ``ratio`` of the round that its members reported to the
+    formula's (M5). ``at_s``: when it was seen so first, Unix s."""
+
+    kinds: tuple[Kind, ...]
+    ratio: float
+    at_s: float
+
+
+class Turns:
+    """How much longer than the formula's a round is: what our executor costs, corrected by what members reported.
+
+    A group's own kinds count for all. Else those of as many jobs, of nobody but the users of this group: who lies
+    about his rounds changes no promise to others.
+    """
+
+    def __init__(self, memory: object, now_s: float, overhead: Overhead) -> None:
+        rows = memory if isinstance(memory, tuple) else ()
+        found = (row for row in rows if isinstance(row, TurnsSeen) and now_s - row.at_s < _KEEP_S)
+        self._rows = {row.kinds: row for row in found}
+        self._now_s = now_s
+        self._overhead = overhead
+
+    @property
+    def memory(self) -> tuple[TurnsSeen, ...]:
+        """For the next plan."""
+        return tuple(self._rows.values())[-_MOST_KEPT:]
+
+    def look(self, group: Sequence[Running], period_s: float) -> None:
+        """Jobs that take turns. ``period_s``: their round by the formula."""
+        told = [entry.in_turns[0] for entry in group if entry.in_turns and entry.in_turns[1] == len(group)]
+        if len(told) < len(group) or not all(entry.job.user for entry in group):
+            return
+        kinds = tuple(sorted(_kind(entry.job) for entry in group))
+        ratio = min(max(sum(told) / len(told) / period_s, _LEAST_RATIO), _MOST_RATIO)
+        before = self._rows.get(kinds)
+        if before is None or before.ratio != ratio or self._now_s - before.at_s > _KEEP_S / 2:
+            self._rows.pop(kinds, None)
+            self._rows[kinds] = TurnsSeen(kinds, ratio, self._now_s)
+
+    def factor(self, jobs: Sequence[Job]) -> float:
+        """On the round of a group of these jobs."""
+        kinds = tuple(sorted(map(_kind, jobs)))
+        own, first = self._rows.get(kinds), self._overhead.factor(len(jobs))
+        if len(jobs) < 2 or own is not None:
+            return first if own is None else own.ratio
+        users = {job.user for job in jobs}
+        seen = [row.ratio for row in self._rows.values() if len(row.kinds) == len(jobs) and _users(row) <= users]
+        return (_COUNTS * first + sum(seen)) / (_COUNTS + len(seen))
+
+
+def _users(row: TurnsSeen) -> set[str]:
+    return {user for user, _, _ in row.kinds}
 
 
 class SlowGroups:

@@ -13,6 +13,7 @@ from lucid.systems.muri.grouping import (
     unpack,
 )
 from lucid.systems.muri.interleave import (
+    IN_TURNS,
     NO_OVERHEAD,
     PUBLISHED,
     PUBLISHED_UNMATCHED,
@@ -29,6 +30,7 @@ from lucid.systems.muri.stages import RESOURCES, MuriJob, check_stages, stage_ti
 from lucid.systems.muri.weights import GammaTable
 
 __all__ = [
+    "IN_TURNS",
     "MOST_CONFLICT",
     "NO_OVERHEAD",
     "PUBLISHED",

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
+    "IN_TURNS",
     "NO_OVERHEAD",
     "PUBLISHED",
     "PUBLISHED_UNMATCHED",
@@ -61,6 +62,10 @@ PUBLISHED = Overhead(solo=1.015, group=(1.0, 1.33 / 1.015, 1.5 / 1.015, 1.37 / 1
 """The factors measured by the authors on their testbed."""
 PUBLISHED_UNMATCHED = Overhead(solo=1.015, group=(1.0, 1.33 / 1.015, 1.5 / 1.015, 1.3 / 1.015))
 """The same for the variant without matching."""
+IN_TURNS = Overhead(group=(1.0, 1.025, 1.029, 1.074))
+"""What taking turns costs in our own executor (slurm/lucid_turns.py): rounds of 80 to 120 ms on two busy cores
+(``python -m benchmarks --only turns``). On idle ones it is a third of that, with stages of seconds
+next to nothing."""
 
 START_OVERHEAD_S: dict[str, tuple[int, ...]] = {
     "vgg16": (7, 7, 8, 9, 9, 10),
