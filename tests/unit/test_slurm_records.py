@@ -78,6 +78,10 @@ def test_what_a_job_asks_for(jobs: dict[str, SlurmJob], name: str, gpus: int, no
     assert gpu_count(job.request.tres_per_task) == gpu_count(request_.tres_per_task)
 
 
+def test_every_recorded_job_is_read(jobs: dict[str, SlurmJob]) -> None:
+    assert {job.unread for job in jobs.values()} == {""}
+
+
 def test_a_running_job_holds_exactly_its_gpus(jobs: dict[str, SlurmJob]) -> None:
     job = jobs["gpus"]
     assert job.state == "RUNNING"
