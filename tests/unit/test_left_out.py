@@ -74,6 +74,8 @@ def test_the_good_records_beside_a_bad_one_are_what_they_were(bad: Any) -> None:
         ({"gres_detail": [5], "name": 5}, (), True),
         ({"nodes": "", "name": "x"}, (), True),
         ({"job_state": []}, at("n1:0,2"), False),
+        ({"job_resources": {"nodes": {"allocated": []}}}, (), True),
+        ({"job_resources": {"nodes": {"allocation": [{"name": "n1", "cpus": {"number": 5}}]}}}, (), True),
         ({"gres_detail": []}, (), True),
         ({"gres_detail": None}, (), True),
         ({"gres_detail": ["gpu:2(IDX:N/A)"]}, (), True),

@@ -80,9 +80,15 @@ def test_what_a_job_asks_for(jobs: dict[str, SlurmJob], name: str, gpus: int, no
 
 def test_of_a_range_of_nodes_the_least_is_what_a_job_asks_for() -> None:
     """While it waits squeue shows the most as node_count; a job moved to a partition of one node never started."""
-    raw = {"job_id": 7, "job_state": "PENDING", "node_count": 2, "tres_req_str": "cpu=1,node=1,gres/gpu=1"}
-    raw["tres_per_node"] = "gres/gpu:1"
-    assert [jobs_from({"jobs": [{**raw, "max_nodes": most}]})[0].min_nodes for most in (2, 0)] == [1, 2]
+    jobs = answer(RECORDED[-1], "jobs")["jobs"]
+    raw = {**next(job for job in jobs if "PENDING" in job["job_state"]), "node_count": 2, "tres_req_str": "cpu=1,node=1"}
+    for most in (2, 4):
+        (job,) = jobs_from({"jobs": [{**raw, "max_nodes": most}]})
+        assert (job.unread, job.min_nodes) == ("", 1 if most == 2 else 2)
+
+
+def test_every_recorded_job_is_read(jobs: dict[str, SlurmJob]) -> None:
+    assert {job.unread for job in jobs.values()} == {""}
 
 
 def test_a_running_job_holds_exactly_its_gpus(jobs: dict[str, SlurmJob]) -> None:

@@ -52,6 +52,8 @@ def held_by(raw: Mapping[str, Any]) -> tuple[_Used, Placement]:
     placement = _gpus_of(raw)
     if "job_resources" not in raw and _holds(raw):
         raise ValueError("Slurm's answer lacks job_resources")
+    if found and _holds(raw) and not any(cpus for _, cpus, _ in used):
+        raise ValueError("job_resources does not say which CPUs it holds")
     return tuple(used), placement
 
 
