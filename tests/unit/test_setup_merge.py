@@ -306,8 +306,8 @@ def test_defaults_of_nodes_count(tmp_path: Path) -> None:
         (CONF, GRES.replace("File=/dev/nvidia[0-3]", "Count=4"), "without File="),
         (CONF, GRES.replace("File=", "MultipleFiles="), "MultipleFiles"),
         (CONF, GRES + "NodeName=n[1-4] Name=shard Count=8\n", "has gres/shard already"),
-        (CONF, GRES.replace("n[1-4]", "n[1-2]r[1-2]"), "host list that setup does not read"),
-        (CONF.replace("NodeName=n[1-4]", "NodeName=n[1-2]r[1-2]"), GRES, "host list that setup does not read"),
+        (CONF, GRES.replace("n[1-4]", "n[1-4"), "host list that setup does not read"),
+        (CONF.replace("NodeName=n[1-4]", "NodeName=n[1-4"), GRES, "host list that setup does not read"),
         (CONF.replace("NodeName=n[1-4]", "NodeName=m[1-4]"), GRES, "n1 has no NodeName line with GPUs"),
     ],
 )  # fmt: skip
