@@ -58,7 +58,7 @@ def test_what_a_host_list_costs_is_bounded() -> None:
 def _range(draw: st.DrawFn) -> str:
     first = draw(st.integers(0, 120))
     text = str(first).zfill(draw(st.integers(0, 4)))
-    return draw(st.sampled_from([text, f"{text}-{first + draw(st.integers(-1, 4))}"]))
+    return draw(st.sampled_from([text, f"{text}-{max(0, first + draw(st.integers(-1, 4)))}"]))
 
 
 BRACKET = st.lists(_range(), min_size=1, max_size=3).map(lambda parts: f"[{','.join(parts)}]")
@@ -91,7 +91,7 @@ def test_generated_lists_are_read_as_scontrol_reads_them(scontrol: tuple[str, tu
     command, version = scontrol
     assume(version >= SUFFIXES or not re.search(r"\][^\[,]+(,|$)", text))
     done = subprocess.run([command, "show", "hostnames", text], capture_output=True, text=True, check=False)
-    if "Invalid hostlist" in done.stderr:
+    if "Invalid" in done.stderr:
         with pytest.raises(ConfigError):
             hosts_in(text)
     else:
