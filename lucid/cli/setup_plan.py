@@ -200,14 +200,12 @@ def _pack(plan: Plan, root: Path, running: Running, options: Options, programs: 
         return
     etc = root / _SLURM
     texts = read_texts(root, etc / "slurm.conf")
-    gres = etc / "gres.conf"
+    gres = read_texts(root, etc / "gres.conf") if (etc / "gres.conf").exists() else None
     used = [*options.partitions, *([options.profiling] if options.profiling else [])]
     packed = {node.name for name in used for node in running.with_gpus.get(name, ())}
     if not packed:
         raise ConfigError(f"the partitions {', '.join(used)} have no node with GPUs")
-    merged = merge_pack(
-        texts, (gres, read_text(gres)) if gres.exists() else None, packed, running.config, _site(root, texts)
-    )
+    merged = merge_pack(texts, gres, packed, running.config, _site(root, texts))
     plan.notes += merged.notes
     plan.refused += merged.refused
     if merged.refused:
@@ -225,7 +223,7 @@ def _pack(plan: Plan, root: Path, running: Running, options: Options, programs: 
     if not node.exists():
         where = "/usr/bin" if of_package(root) else programs
         _want(plan, node, f"sampler {where}/lucid-sampler\nmps {HOOKS}/mps\nlimit 15\n".encode())
-    shared = [*texts.files, gres, etc / "lucid.plugin.conf", node]
+    shared = [*texts.files, *(gres.files if gres else ()), etc / "lucid.plugin.conf", node]
     plan.node_files = [(f"/{path.relative_to(root)}", "0644") for path in shared]
     plan.node_files += [(f"/{f.target}", "0755" if f.executable else "0644") for f in FILES if not f.daemon]
     plan.hosts = [n.name for n in running.nodes if n.name in merged.hosts and n.gpu_types and not n.addressable]
@@ -259,7 +257,7 @@ def _site(root: Path, texts: Texts) -> dict[str, str]:
         path = root / file.target
         if file.site_may_have and path.exists() and not is_lucids(path):
             found[path.name] = read_text(path)
-    task = texts.settings.get("taskprolog", "").strip('"')
+    task = texts.settings.get("taskprolog", "")
     if task.startswith("/") and (root / task.lstrip("/")).is_file():
         found[task] = read_text(root / task.lstrip("/"))
     return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lucid.errors import ConfigError
-from lucid.slurmconf.conf_text import Texts, read_text, read_texts, statements_of
+from lucid.slurmconf.conf_text import Texts, read_texts
 from lucid.slurmconf.install import FILES, PROGRAMS, of_package, program_in, shipped_content
 from lucid.slurmconf.nodes import hosts_in
 from lucid.slurmconf.render import MOST_SLOTS, SLOTS
@@ -41,7 +41,7 @@ def check_installation(root: Path, conf: str = "etc/slurm/slurm.conf") -> list[F
         *_files(root),
         *_parameters(texts.settings, _filtered(folder)),
         *_plugin(root, folder),
-        *_gres(texts, folder / "gres.conf"),
+        *_gres(root, texts, folder / "gres.conf"),
     ]
 
 
@@ -151,12 +151,12 @@ def _plugin(root: Path, folder: Path) -> Iterator[Finding]:
         yield Finding("heartbeat", False, f"anybody can write in {where.parent}", f"chmod o-w {where.parent}")
 
 
-def _gres(conf: Texts, path: Path) -> Iterator[Finding]:
+def _gres(root: Path, conf: Texts, path: Path) -> Iterator[Finding]:
     remedy = "lucidctl slurm render --nodes … writes gres.conf and the NodeName lines"
     try:
-        rows = [statement.pairs for statement in statements_of(read_text(path), path)]
-    except ConfigError:
-        yield Finding("gres.conf", False, f"{path} cannot be read", remedy)
+        rows = [statement.pairs for statement in read_texts(root, path).statements]
+    except ConfigError as error:
+        yield Finding("gres.conf", False, f"cannot be read: {error}", remedy)
         return
     lines = [statement.pairs for statement in conf.of("NodeName")]
     declared = {host: row.get("gres", "") for row in lines for host in _hosts(row.get("nodename", ""))}

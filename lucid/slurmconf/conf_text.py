@@ -12,47 +12,80 @@ from lucid.errors import ConfigError
 
 __all__ = [
     "Edit",
+    "Pair",
     "Statement",
     "Texts",
     "edited",
-    "pairs_of",
     "read_text",
     "read_texts",
     "statements_of",
     "with_values",
 ]
 
-_DEPTH = 8
-_RECORDS = ("nodename", "partitionname", "nodeset", "downnodes", "frontendname")
+_RECORDS = ("nodename", "partitionname", "nodeset", "downnodes", "frontendname", "slurmctldhost", "name")
+"""What begins a line of several pairs. Any other line of Slurm's files sets one parameter."""
 _LISTS = ("prolog", "epilog")  # may stand on several lines, and Slurm runs them all
-_PAIR = re.compile(r"([^\s=]+)=(\"[^\"]*\"|\S*)")
-_INCLUDE = re.compile(r"include\s+(\S+)", re.IGNORECASE)
+_PAIR = re.compile(r"\s*([a-z0-9_.]+)\s*[-*+/]?=\s*(?:\"([^\"]*)\"|(\S+))(?!\S)", re.IGNORECASE | re.ASCII)
+"""A key, an operator that slurm.conf gives no meaning (``+=`` is ``=``), and a value, as Slurm tells them apart."""
+_INCLUDE = re.compile(r"include\s+(\S+)\s*$", re.IGNORECASE | re.ASCII)  # not behind a blank
+_UNCOMMENTED = re.compile(r"(?:[^\\#]|\\.)*\\?", re.DOTALL)
+_BLANKS = " \t\n\r\f\v"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One ``KEY = "value"``: the key in small letters, the value without its quotes, and where the value stands in
+    the file's text, with them."""
+
+    key: str
+    value: str
+    begin: int
+    end: int
+    quoted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement: without its comment, continued lines joined. It stands on the lines *first* to before *after* of
-    the file *path*."""
+    """One statement: without its comment, continued lines joined, escapes read. It stands on the lines *first* to
+    before *after* of the file *path*; each character of *text* at its one of *places* in the file's text."""
 
     path: Path
     first: int
     after: int
     text: str
+    places: tuple[int, ...]
+
+    @property
+    def found(self) -> list[Pair]:
+        """All pairs, in their order."""
+        return self._split()[0]
+
+    @property
+    def left(self) -> str:
+        """What Slurm cannot read of it: it would not start with this line."""
+        found, end = self._split()
+        return self.text[end:].strip() if self.key in _RECORDS or len(found) < 2 else self.text.strip()
 
     @property
     def key(self) -> str:
         """What it sets, in small letters."""
-        return self.text.partition("=")[0].strip().lower()
-
-    @property
-    def value(self) -> str:
-        """What follows the first ``=``."""
-        return self.text.partition("=")[2].strip()
+        found = self.found
+        return found[0].key if found else ""
 
     @property
     def pairs(self) -> dict[str, str]:
         """All that it says, by key in small letters: of NodeName, PartitionName and lines of gres.conf."""
-        return pairs_of(self.text)
+        return {pair.key: pair.value for pair in self.found}
+
+    def _split(self) -> tuple[list[Pair], int]:
+        pairs, end = list[Pair](), 0
+        while match := _PAIR.match(self.text, end):
+            end = match.end()
+            quoted = match[2] is not None
+            begin = match.start(2) - 1 if quoted else match.start(3)
+            value = match[2] if quoted else match[3]
+            pairs.append(Pair(match[1].lower(), value, self.places[begin], self.places[end - 1] + 1, quoted))
+        return pairs, end
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +110,14 @@ class Texts:
         """The statements that begin with *key* (NodeName, PartitionName)."""
         return [statement for statement in self.statements if statement.key == key.lower()]
 
-    def setting(self, key: str) -> list[Statement]:
-        """The statements that set the parameter *key*, several of which may stand on one line."""
-        plain = [statement for statement in self.statements if statement.key not in _RECORDS]
-        return [statement for statement in plain if key.lower() in statement.pairs]
-
     @property
     def settings(self) -> dict[str, str]:
         """Parameters by key in small letters. The last line counts, as for Slurm; what may stand on several lines is
         joined by commas, as ``scontrol show config`` is read."""
         found: dict[str, str] = {}
-        for statement in self.statements:
-            for key, value in statement.pairs.items() if statement.key not in _RECORDS else ():
-                found[key] = f"{found[key]},{value}" if key in _LISTS and found.get(key) else value
+        for pair in (statement.found[0] for statement in self.statements if statement.key not in _RECORDS):
+            joined = pair.key in _LISTS and found.get(pair.key)
+            found[pair.key] = f"{found[pair.key]},{pair.value}" if joined else pair.value
         return found
 
 
@@ -98,25 +126,28 @@ def _physical(text: str) -> list[str]:
     return re.findall(r"[^\n]*\n|[^\n]+$", text)
 
 
-def pairs_of(text: str) -> dict[str, str]:
-    """``A=b C=d`` by key in small letters."""
-    return {key.lower(): value for key, value in _PAIR.findall(text)}
-
-
 def statements_of(text: str, path: Path) -> list[Statement]:
     """Every statement of one file, ``include`` lines among them."""
-    found, lines, number = [], _physical(text), 0
+    found, lines, number, start = list[Statement](), _physical(text), 0, 0
     while number < len(lines):
-        first, joined = number, ""
-        while True:
-            bare = re.sub(r"(?<!\\)#.*", "", lines[number].rstrip("\r\n"), flags=re.DOTALL)
+        first, places = number, list[int]()
+        goes_on = True
+        while goes_on and number < len(lines):
+            match = _UNCOMMENTED.match(lines[number])
+            said = match[0] if match else ""
+            body = said.rstrip(_BLANKS)
+            goes_on = (len(body) - len(body.rstrip("\\"))) % 2 == 1  # blanks and a comment may follow the backslash
+            places += range(start, start + (len(body) - 1 if goes_on else len(said)))
+            start += len(lines[number])
             number += 1
-            if not bare.endswith("\\") or number == len(lines):
-                joined += bare
-                break
-            joined += bare[:-1] + " "
-        if joined.strip():
-            found.append(Statement(path, first, number, joined.strip()))
+        kept, escaped = list[int](), False
+        for place in places:
+            escaped = text[place] == "\\" and not escaped
+            if not escaped:
+                kept.append(place)
+        joined = "".join(text[place] for place in kept)
+        if joined.strip(_BLANKS):
+            found.append(Statement(path, first, number, joined, tuple(kept)))
     return found
 
 
@@ -136,22 +167,32 @@ def read_texts(root: Path, conf: Path, given: Mapping[Path, str] | None = None) 
     """slurm.conf at *conf* below *root*, with what it includes. *given*: texts that count in place of files.
 
     Raises:
-        ConfigError: one of the files cannot be read.
+        ConfigError: one of the files cannot be read, or has a line with which Slurm would not start.
     """
     files: dict[Path, str] = {}
     found: list[Statement] = []
+    cluster = ""
 
-    def read(path: Path, depth: int) -> None:
+    def read(path: Path, above: tuple[Path, ...]) -> None:
+        nonlocal cluster
+        if path in above:
+            raise ConfigError(f"{path}: includes itself")
         files[path] = given[path] if given and path in given else read_text(path)
         for statement in statements_of(files[path], path):
             included = _INCLUDE.match(statement.text)
-            if not (included and depth < _DEPTH):
-                found.append(statement)
+            if included:
+                named = Path(included[1].replace("%c", cluster.lower()))
+                below = root / named.relative_to("/") if named.is_absolute() else conf.parent / named
+                read(below, (*above, path))
                 continue
-            named = Path(included[1])
-            read(root / named.relative_to("/") if named.is_absolute() else conf.parent / named, depth + 1)
+            if statement.left:
+                raise ConfigError(
+                    f"{path}, line {statement.first + 1}: Slurm does not read {statement.left!r}; mend it first"
+                )
+            cluster = statement.found[0].value if statement.key == "clustername" else cluster
+            found.append(statement)
 
-    read(conf, 0)
+    read(conf, ())
     return Texts(conf, files, tuple(found))
 
 
@@ -172,21 +213,22 @@ def edited(text: str, edits: Iterable[Edit], more: Iterable[str] = ()) -> str:
 
 
 def with_values(statement: Statement, text: str, values: Mapping[str, str]) -> Edit:
-    """An edit of the file *text* that sets these keys where *statement* stands. Layout and comments stay. A key that
-    is not there is added at the statement's end."""
-    raw = "".join(_physical(text)[statement.first : statement.after]).rstrip("\r\n")
-    for key, value in values.items():
-        raw = _with_value(raw, key, value)
+    """An edit of the file *text* that sets these keys where *statement* stands. Layout, quotes and comments stay. A
+    key that is not there is added at the statement's end."""
+    lines = _physical(text)
+    start = sum(map(len, lines[: statement.first]))
+    raw = "".join(lines[statement.first : statement.after]).rstrip("\r\n")
+    last = {pair.key: pair for pair in statement.found}  # of two the last counts
+    end = statement.found[-1].end - start
+    added = "".join(f" {key}={_written(value)}" for key, value in values.items() if key.lower() not in last)
+    raw = raw[:end] + added + raw[end:]
+    set_anew = [(last[key.lower()], value) for key, value in values.items() if key.lower() in last]
+    for pair, value in sorted(set_anew, key=lambda item: item[0].begin, reverse=True):
+        raw = raw[: pair.begin - start] + _written(value, quoted=pair.quoted) + raw[pair.end - start :]
     return Edit(statement.first, statement.after, tuple(line.rstrip("\r") for line in raw.split("\n")))
 
 
-def _with_value(raw: str, key: str, value: str) -> str:
-    """*raw*: the lines of one statement, with comments and backslashes."""
-    for found in _PAIR.finditer(raw):
-        comment = raw.rfind("#", raw.rfind("\n", 0, found.start()) + 1, found.start())
-        if found[1].lower() == key.lower() and comment < 0:
-            old = found[2].partition("#")[0].removesuffix("\\")
-            return f"{raw[: found.start()]}{found[1]}={value}{raw[found.start(2) + len(old) :]}"
-    bare = re.match(r"(?s)(.*?)(\s*(?<!\\)#[^\n]*)?$", raw)
-    assert bare
-    return f"{bare[1].rstrip()} {key}={value}{bare[2] or ''}"
+def _written(value: str, *, quoted: bool = False) -> str:
+    """A value as it stands in a file."""
+    text = re.sub(r"([\\#])", r"\\\1", value)
+    return f'"{text}"' if quoted or not value or re.search(r"\s", value) else text

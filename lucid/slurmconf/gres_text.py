@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.errors import ConfigError
-from lucid.slurmconf.conf_text import Edit, Statement, edited, statements_of, with_values
+from lucid.slurmconf.conf_text import Edit, Statement, Texts, edited, with_values
 from lucid.slurmconf.nodes import host_list, hosts_in
 from lucid.slurmconf.render import gpu_lines
 
 __all__ = ["ADDRESS", "Gres", "addressed_gres", "hosts_or_none"]
 
 ADDRESS = re.compile(r"g\d+")
-_KEPT = ("cores", "links", "flags")
+_KEPT = ("cores", "cpus", "links", "link", "flags")
 """Of a GPU's line: what is copied beside its address."""
 
 
 @dataclass(slots=True)
 class Gres:
-    """``models``: the type that the file gives to GPUs, by host. ``problems`` say why a host cannot be given
-    addresses, each with its remedy."""
+    """``files``: the texts that change. ``models``: the type that they give to GPUs, by host. ``problems`` say why a
+    host cannot be given addresses, each with its remedy."""
 
-    text: str
+    files: dict[Path, str] = field(default_factory=dict)
     models: dict[str, set[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
@@ -38,20 +38,21 @@ def hosts_or_none(expression: str) -> list[str] | None:
         return None
 
 
-def addressed_gres(text: str, path: Path, wanted: Mapping[str, int], others: Iterable[str]) -> Gres:
-    """The text with addresses for the GPUs of the hosts *wanted* (GPUs by host). The hosts *others* keep theirs.
+def addressed_gres(texts: Texts, wanted: Mapping[str, int], others: Iterable[str]) -> Gres:
+    """gres.conf, with what it includes, with addresses for the GPUs of the hosts *wanted* (GPUs by host). The hosts
+    *others* keep theirs.
 
     Hosts that have addresses already are left as they are.
     """
-    result = Gres(text)
-    rows = [(statement, statement.pairs) for statement in statements_of(text, path)]
+    result = Gres()
+    rows = [(statement, _folded(statement.pairs)) for statement in texts.statements]
     covers = {}
     for statement, pairs in rows:
         hosts = hosts_or_none(pairs["nodename"]) if "nodename" in pairs else []
         if hosts is None:
             result.problems.append(
                 (
-                    f"{path}: NodeName={pairs['nodename']} is a host list that setup does not read",
+                    f"{statement.path}: NodeName={pairs['nodename']} is a host list that setup does not read",
                     "write the line once for each range (n[1-4]), then run this again",
                 )
             )
@@ -68,7 +69,7 @@ def addressed_gres(text: str, path: Path, wanted: Mapping[str, int], others: Ite
         if found is not None:
             devices[host] = found
     if not result.problems and devices:
-        result.text = _rewritten(text, [s for s, _ in rows], covers, devices, sorted(set(others) - set(wanted)))
+        result.files = _rewritten(texts, rows, covers, devices, sorted(set(others) - set(wanted)))
     return result
 
 
@@ -78,7 +79,7 @@ def _devices(host: str, count: int, rows: list[dict[str, str]], result: Gres) ->
     found = []
     for pairs in gpus:
         more = "".join(f" {key.capitalize()}={pairs[key]}" for key in _KEPT if key in pairs)
-        found += [file + more for file in _files(pairs.get("file", ""))]
+        found += [file + more for file in hosts_or_none(pairs.get("file", "")) or ()]
     problem = None
     if shared:
         problem = (
@@ -109,31 +110,22 @@ def _devices(host: str, count: int, rows: list[dict[str, str]], result: Gres) ->
     return tuple(sorted(found, key=lambda device: [int(part) for part in re.findall(r"\d+", device.split()[0])]))
 
 
-def _files(expression: str) -> list[str]:
-    """``/dev/nvidia[0-2,4],/dev/nvidia7``"""
-    found = []
-    for piece in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", expression):
-        head, bracket, rest = piece.partition("[")
-        if not bracket:
-            found.append(piece)
-            continue
-        ranges, _, tail = rest.partition("]")
-        for part in ranges.split(","):
-            first, _, last = part.partition("-")
-            found += [f"{head}{number}{tail}" for number in range(int(first), int(last or first) + 1)]
-    return found
+def _folded(pairs: dict[str, str]) -> dict[str, str]:
+    """With the spellings that Slurm takes for one another made one."""
+    more = {"file": pairs["files"]} if "files" in pairs and "file" not in pairs else {}
+    return {**pairs, **more, **({"name": pairs["name"].lower()} if "name" in pairs else {})}
 
 
 def _rewritten(
-    text: str,
-    rows: list[Statement],
+    texts: Texts,
+    rows: list[tuple[Statement, dict[str, str]]],
     covers: Mapping[Statement, set[str]],
     devices: Mapping[str, tuple[str, ...]],
     others: list[str],
-) -> str:
-    edits, off = [], False
-    for statement in rows:
-        pairs = statement.pairs
+) -> dict[Path, str]:
+    edits, off = dict[Path, list[Edit]](), False
+    for statement, pairs in rows:
+        mine = edits.setdefault(statement.path, [])
         detects = pairs.get("autodetect", "off").lower() != "off"
         if not detects and pairs.get("name") != "gpu":
             off = off or ("autodetect" in pairs and not covers[statement])
@@ -142,11 +134,13 @@ def _rewritten(
         if covers[statement] and len(left) == len(covers[statement]):
             continue
         if not left:
-            edits.append(Edit(statement.first, statement.after, ()))
+            mine.append(Edit(statement.first, statement.after, ()))
         elif covers[statement]:
-            edits.append(with_values(statement, text, {"NodeName": host_list(left)}))
+            mine.append(with_values(statement, texts.files[statement.path], {"NodeName": host_list(left)}))
         else:
-            edits.append(Edit(statement.first, statement.after, (f"NodeName={host_list(left)} {statement.text}",)))
+            mine.append(
+                Edit(statement.first, statement.after, (f"NodeName={host_list(left)} {statement.text.strip()}",))
+            )
     groups: dict[tuple[str, ...], list[str]] = {}
     for host, files in devices.items():
         groups.setdefault(files, []).append(host)
@@ -154,4 +148,7 @@ def _rewritten(
     more += [] if off else [f"NodeName={host_list(devices)} AutoDetect=off" if others else "AutoDetect=off"]
     for files, hosts in groups.items():
         more += gpu_lines(host_list(hosts), files)
-    return edited(text, edits, more)
+    return {
+        path: edited(text, edits.get(path, ()), more if path == texts.main else ())
+        for path, text in texts.files.items()
+    }

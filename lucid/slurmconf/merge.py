@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lucid.slurmconf.conf_text import Edit, Texts, edited, with_values
+from lucid.slurmconf.conf_text import Edit, Statement, Texts, edited, with_values
 from lucid.slurmconf.gres_text import ADDRESS, addressed_gres, hosts_or_none
 from lucid.slurmconf.nodes import host_list
 from lucid.slurmconf.render import addresses
@@ -16,6 +16,18 @@ from lucid.slurmconf.render import addresses
 __all__ = ["HOOKS", "Merged", "Refusal", "merge_pack"]
 
 HOOKS = "/etc/slurm/lucid"
+_MERGED = {
+    "GresTypes": ("gpu", "shard"),
+    "AccountingStorageTRES": (
+        "gres/gpu", "gres/shard", "cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages"
+    ),
+    "JobSubmitPlugins": ("lua",),
+    "CliFilterPlugins": ("lua",),
+    "Prolog": (),
+    "Epilog": (),
+    "TaskProlog": (),
+}  # fmt: skip
+"""What setup merges, and the words of each that need no line: Slurm's defaults, and what setup adds."""
 _OWN_PLUGIN = (
     "call Lucid's from it (docs/slurm-install.md, 'A plugin of your own'): by hand, with lucidctl slurm install"
 )
@@ -77,7 +89,7 @@ class _Node:
 
 def merge_pack(
     texts: Texts,
-    gres: tuple[Path, str] | None,
+    gres: Texts | None,
     packed: Collection[str],
     in_force: Mapping[str, str],
     site: Mapping[str, str],
@@ -86,7 +98,7 @@ def merge_pack(
 
     Args:
         texts: slurm.conf with what it includes.
-        gres: gres.conf, where there is one.
+        gres: gres.conf with what it includes, where there is one.
         packed: Names of nodes whose GPUs are to be shared. A NodeName line that has one of them changes as a whole.
         in_force: ``scontrol show config``, for parameters that no file sets.
         site: Texts of the site's own scripts: ``job_submit.lua``, ``cli_filter.lua``, and the TaskProlog by its path.
@@ -105,7 +117,7 @@ def merge_pack(
     return merged
 
 
-def _nodes(work: _Work, gres: tuple[Path, str] | None, packed: Collection[str], merged: Merged) -> None:
+def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Merged) -> None:
     defaults: dict[str, str] = {}
     found = []
     for statement in work.texts.of("NodeName"):
@@ -123,7 +135,8 @@ def _nodes(work: _Work, gres: tuple[Path, str] | None, packed: Collection[str], 
                 )
             )
         words = tuple(word for word in re.split(r",(?![^(]*\))", own.get("gres", "")) if word)
-        node = _Node(tuple(hosts or ()), words, own.get("feature") or own.get("features") or "")
+        said = [line[key] for line in (pairs, defaults) for key in ("feature", "features") if key in line]
+        node = _Node(tuple(hosts or ()), words, said[0] if said else "")
         found.append((statement, node))
     wanted = {
         host: sum(count for _, count in node.gpus)
@@ -168,8 +181,7 @@ def _nodes(work: _Work, gres: tuple[Path, str] | None, packed: Collection[str], 
         have = [word for word in node.feature.split(",") if word]
         lacking = sorted(kinds & merged.models - set(have)) if "Gres" in values else []
         if lacking:
-            key = "Features" if "features" in statement.pairs else "Feature"
-            values[key] = ",".join([*have, *lacking])
+            values[_feature_key(statement)] = ",".join([*have, *lacking])
         if values:
             text = work.texts.files[statement.path]
             work.edits.setdefault(statement.path, []).append(with_values(statement, text, values))
@@ -178,13 +190,18 @@ def _nodes(work: _Work, gres: tuple[Path, str] | None, packed: Collection[str], 
         have = [word for word in node.feature.split(",") if word]
         if model - set(have) and not set(node.hosts) & wanted.keys():
             text = work.texts.files[statement.path]
-            fresh = with_values(statement, text, {"Feature": ",".join([*have, *sorted(model - set(have))])})
+            fresh = with_values(
+                statement, text, {_feature_key(statement): ",".join([*have, *sorted(model - set(have))])}
+            )
             work.edits.setdefault(statement.path, []).append(fresh)
 
 
-def _gres(
-    gres: tuple[Path, str] | None, wanted: Mapping[str, int], others: list[str], merged: Merged
-) -> dict[str, set[str]]:
+def _feature_key(statement: Statement) -> str:
+    """The one of both spellings that counts on this line."""
+    return "Features" if "features" in statement.pairs and "feature" not in statement.pairs else "Feature"
+
+
+def _gres(gres: Texts | None, wanted: Mapping[str, int], others: list[str], merged: Merged) -> dict[str, set[str]]:
     if gres is None:
         merged.refused.append(
             Refusal(
@@ -193,15 +210,13 @@ def _gres(
             )
         )
         return {}
-    path, text = gres
-    found = addressed_gres(text, path, wanted, others)
+    found = addressed_gres(gres, wanted, others)
     merged.notes += found.notes
     by_remedy: dict[str, list[str]] = {}
     for what, remedy in found.problems:
         by_remedy.setdefault(remedy, []).append(what)
     merged.refused += [Refusal("; ".join(whats[:5]), remedy) for remedy, whats in by_remedy.items()]
-    if found.text != text:
-        merged.files[path] = found.text
+    merged.files |= {path: text for path, text in found.files.items() if text != gres.files[path]}
     return found.models
 
 
@@ -209,7 +224,7 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
     settings = work.texts.settings
 
     def words(key: str) -> list[str]:
-        return [word for word in settings.get(key.lower(), "").strip('"').split(",") if word]
+        return [word for word in settings.get(key.lower(), "").split(",") if word]
 
     def refuse(what: str, remedy: str) -> None:
         merged.refused.append(Refusal(what, remedy))
@@ -223,6 +238,18 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
             )
         elif key.lower() not in settings:
             work.added.append(f"{key}={wanted}")
+    for key, usual in _MERGED.items():
+        lost = [
+            word
+            for word in in_force.get(key, "").split(",")
+            if word and word.lower() not in usual and not word.startswith(HOOKS) and word not in words(key)
+        ]
+        if lost:
+            refuse(
+                f"slurmctld has {key}={in_force[key]}, and neither {work.texts.main} nor what it includes says "
+                + ",".join(lost),
+                "scontrol reconfigure if the file was edited, or the line in slurm.conf; then run this again",
+            )
     if "mps" in words("GresTypes"):
         refuse(
             "GresTypes has mps: Slurm lets a job of gres/mps and one in a slot onto one GPU",
@@ -248,7 +275,7 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
             work.added.append(f"{key}={ours}")
             if words(key):
                 merged.notes.append(f"{key}={settings[key.lower()]} stays; Slurm runs Lucid's beside it")
-    task = settings.get("taskprolog", "").strip('"')
+    task = settings.get("taskprolog", "")
     if not task:
         work.added.append(f"TaskProlog={HOOKS}/task_prolog")
     elif task != f"{HOOKS}/task_prolog" and f"{HOOKS}/task_prolog" not in site.get(task, ""):
@@ -262,13 +289,14 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
 
 def _join(work: _Work, key: str, wanted: list[str]) -> None:
     """Add words to a list parameter, at its end, where it counts."""
-    statements = work.texts.setting(key)
+    statements = work.texts.of(key)
     if not statements:
         work.added.append(f"{key}={','.join(wanted)}")
         return
     last = statements[-1]
-    have = [word for word in last.pairs[key.lower()].strip('"').split(",") if word]
-    lacking = [word for word in wanted if word not in have]
+    have = [word for word in last.pairs[key.lower()].split(",") if word]
+    bare = [word.removeprefix("job_submit/").removeprefix("cli_filter/") for word in have]
+    lacking = [word for word in wanted if word not in bare]
     if lacking:
         text = work.texts.files[last.path]
         edit = with_values(last, text, {key: ",".join([*have, *lacking])})

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from lucid.core.hostlist import hosts_in
 from lucid.errors import ConfigError
 
 __all__ = ["NodeSpec", "PartitionSpec", "host_list", "hosts_in", "parse_node", "parse_partition"]
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_HOSTS = re.compile(r"[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)?(,[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)?)*")
-_PIECE = re.compile(r"([A-Za-z0-9_.-]+?)(?:\[([0-9,-]+)\]([A-Za-z0-9_.-]*))?")
+_HOSTS = re.compile(r"[A-Za-z0-9_.,\[\]-]+")
 _KEYS = ("cpus", "devices", "features", "gpus", "mem", "type")
 
 
@@ -42,32 +42,6 @@ class PartitionSpec:
     profiling: bool = False
     default: bool = False
     options: dict[str, str] = field(default_factory=dict)
-
-
-def hosts_in(expression: str) -> list[str]:
-    """The hosts that a Slurm host list names, in order: ``n[1-2,5],m`` is n1, n2, n5, m. Leading zeros are kept.
-
-    Raises:
-        ConfigError: it is not a host list, or a range runs backwards or over 65,536 hosts.
-    """
-    if not _HOSTS.fullmatch(expression):
-        raise ConfigError(f"{expression!r} is not a host list; write for example n[1-4] or gpu01,gpu02")
-    hosts: list[str] = []
-    for piece in re.split(r",(?![^\[]*\])", expression):
-        found = _PIECE.fullmatch(piece)
-        if found is None:
-            raise ConfigError(f"{piece!r} in {expression!r} is not a host name or range")
-        head, ranges, tail = found.groups()
-        if ranges is None:
-            hosts.append(piece)
-            continue
-        for part in ranges.split(","):
-            first, _, last = part.partition("-")
-            last = last or first
-            if not first.isdigit() or not last.isdigit() or int(last) < int(first) or int(last) - int(first) >= 65536:
-                raise ConfigError(f"{part!r} in {expression!r} is not a range of numbers; write for example [1-4]")
-            hosts += [f"{head}{number:0{len(first)}d}{tail}" for number in range(int(first), int(last) + 1)]
-    return hosts
 
 
 def host_list(hosts: Iterable[str]) -> str:
@@ -101,7 +75,7 @@ def parse_node(text: str) -> NodeSpec:
         ConfigError: naming the part that is wrong, and the known keys for an unknown one.
     """
     hosts, colon, rest = text.partition(":")
-    hosts_in(hosts)
+    _check_hosts(hosts)
     given: dict[str, str] = {}
     for item in rest.split(",") if colon else []:
         key, equals, value = item.partition("=")
@@ -136,7 +110,7 @@ def parse_partition(text: str, *, profiling: bool = False, default: bool = False
     hosts, _, tail = rest.partition(":")
     if not equals or not _NAME.fullmatch(name) or not hosts:
         raise ConfigError(f"partition {text!r}: write NAME=HOSTS, for example vc-a=n[1-2]")
-    hosts_in(hosts)
+    _check_hosts(hosts)
     options: dict[str, str] = {}
     for item in tail.split(",") if tail else []:
         key, sign, value = item.partition("=")
@@ -150,3 +124,10 @@ def _whole(text: str, key: str, value: str) -> int:
     if not value.isdecimal():
         raise ConfigError(f"--nodes {text!r}: {key}={value} is not a whole number")
     return int(value)
+
+
+def _check_hosts(hosts: str) -> None:
+    """Only what can stand in a line of slurm.conf as it is: Slurm's reader takes blanks and much else."""
+    if not _HOSTS.fullmatch(hosts):
+        raise ConfigError(f"{hosts!r} is not a host list; write for example n[1-4] or gpu01,gpu02")
+    hosts_in(hosts)

@@ -129,7 +129,7 @@ def test_numbers_are_bounded_where_they_enter() -> None:
     assert len(gpu_types("gpu:99999999999999999999")[0]) == 1024
     assert memory_mib("mem=1.2.3M") == 0
     assert memory_mib("mem=" + "9" * 400 + "T") == 0
-    assert len(hosts("n[0-99999999][0-99999999]")) == 100_000
+    assert hosts("n[0-99999999][0-99999999]") == [], "Slurm has no such range"
     assert hosts("n" + "[0-9]" * 100_000) == []
     assert hosts("n[1-2]" + "x" * 1000) == []
     assert array_tasks("0-99999999999999", 3)[0] == [0, 1, 2]

@@ -51,7 +51,7 @@ class Site:
     def merged(self, packed: tuple[str, ...] = PACKED, in_force: dict[str, str] | None = None, **site: str) -> Merged:
         texts = read_texts(self.root, self.etc / "slurm.conf")
         gres = self.etc / "gres.conf"
-        own = (gres, gres.read_bytes().decode("utf-8", "surrogateescape")) if gres.exists() else None
+        own = read_texts(self.root, gres) if gres.exists() else None
         return merge_pack(texts, own, packed, IN_FORCE if in_force is None else in_force, site)
 
     def write(self, merged: Merged) -> dict[str, str]:
@@ -154,10 +154,63 @@ def test_words_of_comments_do_not_count(tmp_path: Path) -> None:
     assert "GresTypes=gpu,shard # GresTypes=mps TaskProlog=/x\n" in texts["slurm.conf"]
 
 
-def test_several_parameters_on_one_line(tmp_path: Path) -> None:
-    site = Site(tmp_path, CONF.replace("GresTypes=gpu\n", "GresTypes=gpu SlurmctldDebug=info\n"))
+@pytest.mark.parametrize("line", ["GresTypes=gpu SlurmctldDebug=info", "GresTypes=", " Include x", "PriorityType x"])
+def test_a_line_with_which_slurm_does_not_start_is_named(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ConfigError, match=r"slurm\.conf, line 10: Slurm does not read"):
+        Site(tmp_path, CONF + line + "\n").merged()
+
+
+def test_blanks_operators_quotes_and_case_are_read_as_slurm_reads_them(tmp_path: Path) -> None:
+    conf = CONF.replace("GresTypes=gpu\n", 'gresTYPES += "gpu,bandwidth" # x\n').replace(
+        "Feature=ib", 'Feature = "ib,nvlink"'
+    )
+    conf = conf.replace("NodeName=n[1-4]", "nodename = n[1-4]") + "JobSubmitPlugins = job_submit/throttle\n"
+    site = Site(tmp_path, conf + "TaskProlog = /site/task\n")
+    assert "TaskProlog=/site/task" in refused(site.merged())
+    texts = site.write(site.merged(**{"/site/task": "/etc/slurm/lucid/task_prolog\n"}))
+    assert 'gresTYPES += "gpu,bandwidth,shard" # x\n' in texts["slurm.conf"]
+    assert "JobSubmitPlugins = job_submit/throttle,lua\n" in texts["slurm.conf"]
+    assert 'Feature = "ib,nvlink,a100"  # rack 1\n' in texts["slurm.conf"]
+    assert texts["slurm.conf"].count("askProlog") == 1
+    assert site.merged(**{"/site/task": "/etc/slurm/lucid/task_prolog\n"}).files == {}
+
+
+@pytest.mark.parametrize(
+    ("lines", "value"),
+    [
+        ("K = v", "v"), ("K+=v", "v"), ('K="a b"', "a b"), ('K="a"b', '"a"b'), ("K=a\\#b # c", "a#b"),
+        ("K=a\\\nb", "ab"), ("K= \\ # c\n  v", "v"), ("K=a\\ \n b", None), ("K=a\\\\\n", "a\\"), ('K=""', ""),
+        ("K= L=v", "L=v"), ("k=1\nK=2", "2"), ('K="a\tb" \\  \n', "a\tb"), ("K=\\\"a", '"a'),
+    ],
+)  # fmt: skip
+def test_values_as_slurm_24_11_takes_them(tmp_path: Path, lines: str, value: str | None) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(lines)
+    if value is None:
+        with pytest.raises(ConfigError):
+            read_texts(tmp_path, conf)
+    else:
+        assert read_texts(tmp_path, conf).settings == {"k": value}
+
+
+def test_includes_follow_the_clusters_name_and_gres_conf_has_them_too(tmp_path: Path) -> None:
+    site = Site(tmp_path, CONF + "INCLUDE more-%c.conf # x\n", "Include gpus.conf\n", **{
+        "more-x.conf": "TaskEpilog=/x\n", "gpus.conf": GRES})  # fmt: skip
     texts = site.write(site.merged())
-    assert "GresTypes=gpu,shard SlurmctldDebug=info\n" in texts["slurm.conf"]
+    assert "Type=a100" not in texts["gpus.conf"]
+    assert "Name=gpu Type=g0" in texts["gres.conf"]
+    assert site.merged().files == {}
+    (site.etc / "more-x.conf").write_text("include slurm.conf\n")
+    with pytest.raises(ConfigError, match="includes itself"):
+        site.merged()
+
+
+@pytest.mark.parametrize("key", ["GresTypes", "JobSubmitPlugins", "TaskProlog", "Prolog", "AccountingStorageTRES"])
+def test_what_is_in_force_and_stands_in_no_file_is_refused(tmp_path: Path, key: str) -> None:
+    said = refused(Site(tmp_path).merged(in_force={**IN_FORCE, key: "other"}))
+    assert f"slurmctld has {key}=other" in said
+    usual = {"AccountingStorageTRES": "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu", "GresTypes": "gpu"}
+    assert not Site(tmp_path / "usual").merged(in_force={**IN_FORCE, **usual}).refused
 
 
 def test_other_plugins_prologs_and_gres_stay_beside_lucids(tmp_path: Path) -> None:
@@ -286,7 +339,7 @@ def test_auto_detect_is_switched_off_for_what_has_addresses_and_said(tmp_path: P
 def test_defaults_of_nodes_count(tmp_path: Path) -> None:
     conf = CONF.replace(
         "NodeName=n[1-4] CPUs=16 RealMemory=64000 Gres=gpu:a100:4 Feature=ib  # rack 1\n",
-        "NodeName=DEFAULT CPUs=16 Gres=gpu:a100:4 Feature=ib\nNodeName=n[1-4]\nNodeName=DEFAULT Gres= Feature=\n",
+        'NodeName=DEFAULT CPUs=16 Gres=gpu:a100:4 Feature=ib\nNodeName=n[1-4]\nNodeName=DEFAULT Gres="" Feature=""\n',
     )
     site = Site(tmp_path, conf)
     texts = site.write(site.merged())
@@ -306,8 +359,8 @@ def test_defaults_of_nodes_count(tmp_path: Path) -> None:
         (CONF, GRES.replace("File=/dev/nvidia[0-3]", "Count=4"), "without File="),
         (CONF, GRES.replace("File=", "MultipleFiles="), "MultipleFiles"),
         (CONF, GRES + "NodeName=n[1-4] Name=shard Count=8\n", "has gres/shard already"),
-        (CONF, GRES.replace("n[1-4]", "n[1-2]r[1-2]"), "host list that setup does not read"),
-        (CONF.replace("NodeName=n[1-4]", "NodeName=n[1-2]r[1-2]"), GRES, "host list that setup does not read"),
+        (CONF, GRES.replace("n[1-4]", "n[1-4"), "host list that setup does not read"),
+        (CONF.replace("NodeName=n[1-4]", "NodeName=n[1-4"), GRES, "host list that setup does not read"),
         (CONF.replace("NodeName=n[1-4]", "NodeName=m[1-4]"), GRES, "n1 has no NodeName line with GPUs"),
     ],
 )  # fmt: skip

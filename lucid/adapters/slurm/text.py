@@ -12,7 +12,9 @@ from functools import lru_cache
 from itertools import islice
 
 from lucid.adapters.bounded import MOST, digits, finite
+from lucid.core.hostlist import each_host
 from lucid.core.placement import mask_of
+from lucid.errors import ConfigError
 
 __all__ = [
     "MARK",
@@ -37,10 +39,6 @@ MARK = "lucid:"
 """What an AdminComment starts with when job_submit.lua has tagged the job."""
 
 _MOST = 100_000
-_MOST_BRACKETS = 8
-"""In the name of a node …"""
-_LONGEST_NAME = 256
-"""… and its characters beside them: what a host list costs is bounded by both."""
 _MOST_HERE = 1024
 """GPUs of one node, and places in one bit mask."""
 _KEPT = 16_384
@@ -75,22 +73,12 @@ def _numbers(text: str) -> Iterator[tuple[int, int]]:
 
 
 def hosts(text: str) -> list[str]:
-    """Names of a host list: ``n[1-3,07],gpu-a`` is n1, n2, n3, n07, gpu-a. At most 100,000 of them."""
-    found: list[str] = []
-    for part in split_outside(text):
-        if len(found) >= _MOST:
-            break
-        if part.count("[") > _MOST_BRACKETS or len(re.sub(r"\[[^\]]*\]", "", part)) > _LONGEST_NAME:
-            continue  # no node has such a name
-        heads = [""]
-        rest = part
-        while "[" in rest:
-            before, _, after = rest.partition("[")
-            inside, _, rest = after.partition("]")
-            named = (f"{h}{before}{n:0{width}d}" for h in heads for n, width in _numbers(inside))
-            heads = list(islice(named, _MOST))
-        found += [head + rest for head in heads]
-    return found[:_MOST]
+    """Names of a host list: ``n[1-3,07],gpu-a`` is n1, n2, n3, n07, gpu-a. At most 100,000 of them; none where Slurm
+    would not read it."""
+    try:
+        return list(islice(each_host(text), _MOST))
+    except ConfigError:
+        return []
 
 
 def array_tasks(text: str, most: int) -> tuple[list[int], int | None]:
