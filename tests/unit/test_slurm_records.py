@@ -81,7 +81,11 @@ def test_what_a_job_asks_for(jobs: dict[str, SlurmJob], name: str, gpus: int, no
 def test_of_a_range_of_nodes_the_least_is_what_a_job_asks_for() -> None:
     """While it waits squeue shows the most as node_count; a job moved to a partition of one node never started."""
     jobs = answer(RECORDED[-1], "jobs")["jobs"]
-    raw = {**next(job for job in jobs if "PENDING" in job["job_state"]), "node_count": 2, "tres_req_str": "cpu=1,node=1"}
+    raw = {
+        **next(job for job in jobs if "PENDING" in job["job_state"]),
+        "node_count": 2,
+        "tres_req_str": "cpu=1,node=1",
+    }
     for most in (2, 4):
         (job,) = jobs_from({"jobs": [{**raw, "max_nodes": most}]})
         assert (job.unread, job.min_nodes) == ("", 1 if most == 2 else 2)
