@@ -19,7 +19,8 @@ HOOKS = "/etc/slurm/lucid"
 _MERGED = {
     "GresTypes": ("gpu", "shard"),
     "AccountingStorageTRES": (
-        "gres/gpu", "gres/shard", "cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages"
+        "gres/gpu", "gres/shard", "cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages",
+        "gres/gpumem", "gres/gpuutil",
     ),
     "JobSubmitPlugins": ("lua",),
     "CliFilterPlugins": ("lua",),
@@ -27,7 +28,8 @@ _MERGED = {
     "Epilog": (),
     "TaskProlog": (),
 }  # fmt: skip
-"""What setup merges, and the words of each that need no line: Slurm's defaults, and what setup adds."""
+"""What setup merges, and the words of each that need no line: Slurm's defaults, what it adds itself
+to gres/gpu, and what setup adds."""
 _OWN_PLUGIN = (
     "call Lucid's from it (docs/slurm-install.md, 'A plugin of your own'): by hand, with lucidctl slurm install"
 )

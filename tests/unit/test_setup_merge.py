@@ -213,6 +213,11 @@ def test_what_is_in_force_and_stands_in_no_file_is_refused(tmp_path: Path, key: 
     assert not Site(tmp_path / "usual").merged(in_force={**IN_FORCE, **usual}).refused
 
 
+def test_what_slurm_itself_accounts_for_beside_gpus_is_no_refusal(tmp_path: Path) -> None:
+    by_itself = "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu,gres/gpumem,gres/gpuutil"
+    assert not Site(tmp_path).merged(in_force={**IN_FORCE, "AccountingStorageTRES": by_itself}).refused
+
+
 def test_other_plugins_prologs_and_gres_stay_beside_lucids(tmp_path: Path) -> None:
     conf = CONF.replace("Gres=gpu:a100:4", "Gres=nic:2,gpu:a100:4(S:0-1)").replace(
         "GresTypes=gpu", "GresTypes=gpu,nic"
