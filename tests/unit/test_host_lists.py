@@ -26,6 +26,7 @@ SUFFIXES = (23, 11)
         ("n[1-3,07-08]", "n1 n2 n3 n07 n08"),
         ("rack[1-2]n[1-2]", "rack1n1 rack1n2 rack2n1 rack2n2"),
         ("x[1-2]y[1-2]z[1-2]", "x1y1z1 x1y1z2 x2y1z1 x2y1z2 x1y2z1 x1y2z2 x2y2z1 x2y2z2"),
+        ("a[1-2][3-4][5-6]", "a135 a136 a235 a236 a145 a146 a245 a246"),
         ("a[1-2]-b[01-02].x", "a1-b01.x a1-b02.x a2-b01.x a2-b02.x"),
         ("n[1-2]b,c[3],", "n1b n2b c3"),
         ("a,,b\tc d", "a b c d"),
