@@ -209,7 +209,7 @@ class Binder:
         best: _Pair | None = None
         qualified = 0
         for other in _oldest(fitting):
-            if other.node in fenced:
+            if other.node in fenced or not self._ledger.ends_before(self._ledger.index[other.node], job):
                 continue
             pair = self._judge(wish, other)
             if pair.speed is None:

@@ -154,6 +154,21 @@ def _in_slots(r: why.InSlots) -> str:
     return f"on whole GPUs: share score {r.score}, at most {r.most} starts in slots"
 
 
+def _nodes_out(r: why.NodesOut) -> str:
+    until = "" if r.until_s is None else f", until {when(r.until_s)}"
+    return f"{_gpus(r.gpus)} on nodes where nothing may start" + (f" ({r.words}{until})" if r.words else "")
+
+
+def _closes(r: why.Closes) -> str:
+    until = "" if r.until_s is None else f" to {when(r.until_s)}"
+    window = f"{r.words or 'closed'} from {when(r.from_s)}{until}"
+    if r.limit_s is None:
+        ends = "this job has no time limit, so it cannot start before"
+    else:
+        ends = f"its time limit of {duration(r.limit_s)} ends after that begins"
+    return f"{_gpus(r.gpus)} on nodes that close: {window}; {ends}"
+
+
 def _ahead(count: int) -> str:
     return "the job ahead of it" if count == 1 else f"the {count} jobs ahead of it"
 
@@ -167,7 +182,8 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "Backfill": _backfill,
     "PlainOrder": _plain_order,
-    "NodesOut": lambda r: f"{_gpus(r.gpus)} on nodes where nothing may start" + (f" ({r.words})" if r.words else ""),
+    "NodesOut": _nodes_out,
+    "Closes": _closes,
     "Unsafe": lambda r: f"the safety check stopped what was planned: {r.words}",
     "SlurmBars": lambda r: (
         f"Slurm would not start it now: {r.words}"

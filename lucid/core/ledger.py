@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lucid.core.job import Job, Running
+from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement
+from lucid.core.reason import Closes, NodesOut
+from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 
 __all__ = ["Ledger", "Ledgers", "gpus_by_node", "host_share"]
@@ -43,10 +47,12 @@ class Ledger:
 
     Nodes are known by their index in ``partition.nodes``; nodes that are not available have nothing free.
     Nodes with the same number of free GPUs are in one bucket, in index order, so that the tightest fit is
-    found without looking at every node.
+    found without looking at every node. Where nodes close at times (``Node.windows``), ``now_s`` is needed: a job
+    finds room only where its time limit ends before the node closes.
     """
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, now_s: float | None = None) -> None:
+        """Raises ``ValueError`` where ``now_s`` is needed and not given."""
         self.nodes = partition.nodes
         self.index = {node.name: i for i, node in enumerate(partition.nodes)}
         self.gpus_per_node = max((node.gpus for node in partition.nodes), default=0)
@@ -56,7 +62,13 @@ class Ledger:
         self.free_mem_mib = [node.mem_left_mib for node in partition.nodes]
         self.beyond: dict[tuple[int, int], int] = {}
         """How many jobs hold a GPU beyond the first, by index of the node and bit of the GPU; of available nodes."""
-        self._out: tuple[int, str] | None = None
+        self._out: NodesOut | None = None
+        self.now_s = now_s
+        self.closing = any(node.windows for node in partition.nodes)
+        """Has any node a window, now or later?"""
+        self.asleep = frozenset(i for i, node in enumerate(partition.nodes) if node.available and node.boot_s)
+        """Nodes that a job would have to wait for: taken after all others."""
+        self._closes_s = _closing(partition.nodes, now_s) if self.closing else []
         free_mask, index = self.free_mask, self.index
         for running in partition.running:
             for name, mask in running.placement:
@@ -81,6 +93,7 @@ class Ledger:
         made.free_mask, made.free_count, made.free = self.free_mask.copy(), self.free_count.copy(), self.free
         made.free_cpus, made.free_mem_mib = self.free_cpus.copy(), self.free_mem_mib.copy()
         made.beyond, made.buckets, made._out = self.beyond.copy(), [*map(list.copy, self.buckets)], self._out
+        made.now_s, made.closing, made.asleep, made._closes_s = self.now_s, self.closing, self.asleep, self._closes_s
         return made
 
     @property
@@ -91,12 +104,43 @@ class Ledger:
                 return count
         return 0
 
-    def out(self) -> tuple[int, str]:
-        """GPUs of nodes that are not available, and why not, in words."""
-        if self._out is None:  # asked for every job that waits
-            away = [node for node in self.nodes if not node.available]
-            self._out = sum(node.gpus for node in away), ", ".join(sorted({node.out for node in away if node.out}))
+    def out(self) -> NodesOut | None:
+        """The GPUs of nodes that are not available, and why not; ``None`` if all are."""
+        away = [node for node in self.nodes if not node.available] if self._out is None else []
+        if away:  # worked out once: it is asked for every job that waits
+            words = ", ".join(sorted({node.out for node in away if node.out}))
+            opens_s = min(node.opens_s() for node in away)
+            until_s = None if opens_s == math.inf else opens_s
+            self._out = NodesOut(sum(node.gpus for node in away), words, until_s)
         return self._out
+
+    def closes(self, job: Job) -> Closes | None:
+        """The comparison that keeps a job off nodes with free GPUs that close before its time limit ends: that of
+        the node that closes last; ``None`` where there is no such node."""
+        early = [i for i, free in enumerate(self.free_count) if free and not self.ends_before(i, job)]
+        if not early:
+            return None
+        last = max(early, key=self._closes_s.__getitem__)
+        assert self.now_s is not None
+        window = min((w for w in self.nodes[last].windows if w.from_s > self.now_s), key=lambda w: w.from_s)
+        gpus = sum(self.free_count[i] for i in early)
+        return Closes(gpus, job.time_limit_s, window.from_s - self.now_s, window.from_s, window.until_s, window.why)
+
+    def ends_before(self, i: int, job: Job) -> bool:
+        """Does the job's time limit end before node ``i`` closes, if it starts now?"""
+        if not self.closing or self._closes_s[i] == math.inf:
+            return True
+        assert self.now_s is not None
+        return job.time_limit_s is not None and reached(self._closes_s[i], self.now_s + job.time_limit_s)
+
+    @property
+    def selective(self) -> bool:
+        """May a node with enough free GPUs be no place for a job (``host_fits``)?"""
+        return self.host_limits or self.closing
+
+    def awake_first(self, indices: Iterable[int]) -> list[int]:
+        """The nodes in order, those that sleep last."""
+        return sorted(indices, key=self.asleep.__contains__)
 
     def tightest(self, gpus: int, allowed: Callable[[int], bool] | None = None) -> int | None:
         """Index of the node with the fewest free GPUs that still has ``gpus``; lowest index among equals.
@@ -113,9 +157,9 @@ class Ledger:
         return None
 
     def host_fits(self, i: int, job: Job, gpus_here: int) -> bool:
-        """Has node ``i`` the CPUs and the host memory for that part of the job?"""
+        """Has node ``i`` the CPUs and the host memory for that part of the job, and does it stay open for it?"""
         node = self.nodes[i]
-        return not (
+        return self.ends_before(i, job) and not (
             (node.cpus and host_share(job.cpus, gpus_here, job.gpus) > self.free_cpus[i])
             or (node.mem_mib and host_share(job.mem_mib, gpus_here, job.gpus) > self.free_mem_mib[i])
         )
@@ -188,6 +232,13 @@ class Ledger:
             self.free_mem_mib[i] += sign * host_share(job.mem_mib, here, job.gpus)
 
 
+def _closing(nodes: Sequence[Node], now_s: float | None) -> list[float]:
+    """By node: when it next closes, less the time for which it boots before a job can start there."""
+    if now_s is None:
+        raise ValueError("nodes of this partition close at times: say what time it is")
+    return [node.closes_s(now_s) - node.delay_s(now_s) for node in nodes]
+
+
 def _bits(mask: int) -> Iterator[int]:
     while mask:
         bit = mask & -mask
@@ -212,8 +263,10 @@ class Ledgers:
     def __init__(self) -> None:
         self._bases: dict[str, _Base] = {}
 
-    def of(self, partition: Partition) -> Ledger:
+    def of(self, partition: Partition, now_s: float) -> Ledger:
         """A ledger of the partition, which the caller may write in."""
+        if any(node.windows for node in partition.nodes):
+            return Ledger(partition, now_s)
         base = self._bases.get(partition.name)
         if base is None or base.partition.nodes is not partition.nodes:
             base = self._bases[partition.name] = _Base(partition, Ledger(partition), _by_id(partition))

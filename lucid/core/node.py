@@ -1,12 +1,33 @@
-"""Nodes of the cluster."""
+"""Nodes of the cluster, and from when until when jobs may run on them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from lucid.core.names import Shown
 
-__all__ = ["Node"]
+__all__ = ["Node", "Window", "next_edge_s"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A time in which no job may run on a node: maintenance, somebody's reservation, a node on its way down.
+
+    A job may start before it only if its time limit ends by ``from_s``, as Slurm has it. Times in Unix seconds.
+    """
+
+    from_s: float
+    until_s: float | None = None
+    """``None``: its end is not known."""
+    why: Shown = ""
+    """In words that a user knows: the reservation's name and kind."""
+
+    @property
+    def end_s(self) -> float:
+        """``until_s``, infinite where that is not known."""
+        return math.inf if self.until_s is None else self.until_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +55,40 @@ class Node:
     """Type of its GPUs, where that is known."""
     slots: int = 0
     """How many jobs may hold one of its GPUs at once, as Slurm is configured; 0: nothing limits that (a replay)."""
+    windows: tuple[Window, ...] = ()
+    """When no job may run here, those that are over left out, the earliest first."""
+    shut: Window | None = None
+    """The window that has begun, where that alone is why the node is not available."""
+    boot_s: float = 0.0
+    """Seconds that a boot of it takes, where it sleeps or boots now: a job that is started here waits for it. 0 for a
+    node that is awake."""
+    boots_since_s: float | None = None
+    """Since when it boots, Unix seconds; ``None`` while it sleeps, and for a node that is awake."""
+
+    def at(self, now_s: float) -> Node:
+        """The node as its windows have it at another time: the same object where they change nothing."""
+        if not self.windows or not (self.available or self.shut is not None):
+            return self
+        shut = next((w for w in self.windows if w.from_s <= now_s < w.end_s), None)
+        if shut == self.shut:
+            return self
+        return replace(self, available=shut is None, out="" if shut is None else shut.why, shut=shut)
+
+    def closes_s(self, now_s: float) -> float:
+        """When the next window begins after ``now_s``; infinite if none does."""
+        return min((w.from_s for w in self.windows if w.from_s > now_s), default=math.inf)
+
+    def opens_s(self) -> float:
+        """When a node that is not available will be; infinite where that is not known."""
+        opens_s = math.inf if self.shut is None else self.shut.end_s
+        for window in self.windows:  # one may begin before another has ended
+            if window.from_s <= opens_s < window.end_s:
+                opens_s = window.end_s
+        return opens_s
+
+    def delay_s(self, now_s: float) -> float:
+        """How long a job that is started here now waits for the node, seconds."""
+        return self.boot_s if self.boots_since_s is None else max(self.boot_s - (now_s - self.boots_since_s), 0.0)
 
     @property
     def cpus_left(self) -> int:
@@ -44,3 +99,9 @@ class Node:
     def mem_left_mib(self) -> int:
         """For jobs with GPUs."""
         return self.mem_mib - self.mem_used_mib
+
+
+def next_edge_s(nodes: Iterable[Node], now_s: float) -> float:
+    """When a window of one of these nodes next begins or ends; infinite if none does."""
+    edges = (edge for node in nodes for w in node.windows for edge in (w.from_s, w.end_s))
+    return min((edge for edge in edges if edge > now_s), default=math.inf)

@@ -72,7 +72,7 @@ class SafetyCheck:
             passed = self._passed.get(name)
             if passed is not None and passed[0] is partition and passed[1] is part:
                 continue
-            check_partition(partition, part, *self._own.get(name, self._rules), others)
+            check_partition(partition, part, *self._own.get(name, self._rules), others, now_s=snapshot.now_s)
             check_quotas(partition, part, self._lending, snapshot.predictions)
             self._passed[name] = (partition, part)
         _once(plan)
@@ -145,13 +145,16 @@ def check_partition(
     group_limit: int = 1,
     restarts: Restarts | None = None,
     elsewhere: _Elsewhere | None = None,
+    *,
+    now_s: float = 0.0,
 ) -> None:
     """Check one partition's decisions against its state.
 
     The rules: every pending job is decided; what is decided is also done; only pending jobs start and only
     running ones are requeued, resized, regrouped, released or kept; only elastic jobs without a partner are
     resized, and only jobs without one regrouped; GPUs named exist on available nodes and are as many as the job
-    asked for, or as its elastic limits allow, on no fewer nodes than it asked for; a GPU holds at most two jobs, both
+    asked for, or as its elastic limits allow, on no fewer nodes than it asked for, and on none that closes before
+    the job's time limit ends; a GPU holds at most two jobs, both
     on exactly the same GPUs (so of equal count), both measured, their memory peaks within the card's, unless they are
     one interleaved group (``check_groups``); CPUs and host memory of a node are not exceeded by what the plan
     starts; only jobs for which ``restarts`` allows it are started over.
@@ -184,7 +187,7 @@ def check_partition(
         if isinstance(action.decision, Start | Resize | Regroup)
         for part in action.decision.placement
     }
-    book = Book(partition, touched)
+    book = Book(partition, touched, now_s)
     for action in plan.actions:  # what leaves makes room first, as the cluster will apply it
         try:
             _known(action, partition, decisions.get(action.job_id), pending, running)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from lucid.core.job import Job, JobProfile, Running
 from lucid.core.ledger import host_share
 from lucid.core.placement import Placement, placement_gpus
+from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 from lucid.errors import UnsafePlan
 
@@ -17,7 +19,8 @@ class Book:
     """Who holds which GPU, and what hosts have left. ``touched`` names the nodes that the plan starts something
     on; jobs elsewhere are of no concern."""
 
-    def __init__(self, partition: Partition, touched: set[str]) -> None:
+    def __init__(self, partition: Partition, touched: set[str], now_s: float) -> None:
+        self._now_s = now_s
         self.nodes = {node.name: node for node in partition.nodes if node.name in touched}
         self.on_gpu: dict[tuple[str, int], list[str]] = {}
         self.jobs: dict[str, tuple[Job, JobProfile | None, int]] = {}
@@ -84,6 +87,10 @@ class Book:
             node = self.nodes.get(name)
             if node is None or not node.available or mask >> node.gpus or not mask:
                 raise UnsafePlan(f"job {job.id}: GPUs {mask:#b} of node {name!r} are not available")
+            closes_s = node.closes_s(self._now_s) - self._now_s
+            if not (closes_s == math.inf or (job.time_limit_s is not None and reached(closes_s, job.time_limit_s))):
+                limit = "no time limit" if job.time_limit_s is None else f"a time limit of {job.time_limit_s:g} s"
+                raise UnsafePlan(f"job {job.id}: it has {limit}, and node {name!r} closes in {closes_s:g} s")
             bits = mask
             while bits:
                 bit = bits & -bits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
@@ -78,7 +79,9 @@ def keep(job: Job, ledger: Ledger, now_s: float, ends: Iterable[End], closed: Se
     """The nodes on which the job is expected to find room first, none of them ``closed``; ``None`` where there
     are too few. A part of a node suffices where the job, or what is left of it beyond whole nodes, needs no more.
     ``ends``: when the jobs that hold GPUs are expected to give them back."""
-    slot = Timeline(ledger, now_s, ends).find(job, 0.0, closed, earliest=True)
+    # what comes free stays free, as far as is expected: only where nodes close is it asked for how long
+    limit_s = 0.0 if not ledger.closing else math.inf if job.time_limit_s is None else job.time_limit_s
+    slot = Timeline(ledger, now_s, ends).find(job, limit_s, closed, earliest=True)
     if slot is None:
         return None
     return KeptNodes(tuple(ledger.nodes[i].name for i, _ in slot.parts), max(slot.start_s, now_s + _LEAST_S))

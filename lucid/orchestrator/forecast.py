@@ -14,6 +14,7 @@ from typing import Any
 
 from lucid.core.decision import Action, Keep, Plan, Release, Requeue, Start
 from lucid.core.job import Ended, JobProfile, Pending, Running, Stage
+from lucid.core.node import next_edge_s
 from lucid.core.ports import Capability, PairSpeeds
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition, Snapshot
@@ -226,7 +227,8 @@ class _World:
     def next_s(self, wake_s: float | None) -> float:
         """When something next happens by itself, or the plan is due again; infinite where neither comes."""
         due_s = inf if wake_s is None else max(wake_s, self.now_s + SETTLE_S)
-        return min(min(self._ends_s.values(), default=inf), due_s)
+        edge_s = min((next_edge_s(part.nodes, self.now_s) for part in self._partitions.values()), default=inf)
+        return min(min(self._ends_s.values(), default=inf), due_s, edge_s)
 
     def act(self, action: Action) -> None:
         """Do what was decided. Jobs that are resized or regrouped stay where they are."""
@@ -329,6 +331,10 @@ class _World:
             for entry in [entry for job_id, entry in running.items() if reached(to_s, self._ends_s[job_id])]:
                 ended.append(Ended(entry.job, to_s, entry.ran_s + entry.elapsed_s(to_s)))
                 self._leave(entry.job.id, name)
+        for name, part in self._partitions.items():
+            nodes = tuple(node.at(to_s) for node in part.nodes)
+            if any(a is not b for a, b in zip(nodes, part.nodes, strict=True)):
+                self._partitions[name] = replace(part, nodes=nodes)
         for name in self._changed:
             pending = sorted(self._pending[name].values(), key=_waits)
             self._partitions[name] = replace(

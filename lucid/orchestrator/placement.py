@@ -26,18 +26,33 @@ def consolidated(
     equals). A larger one gets whole free nodes in index order, and one more node for the remainder: the
     tightest fit, or with ``remainder_on_emptiest`` the one with the most free GPUs, as the published
     simulator does. ``allowed`` rules nodes out by index. CPUs and host memory must fit as well, in
-    proportion to the GPUs on each node. A job that asks for no GPU gets none, one that asks for several nodes its
-    GPUs spread over as many (``gpus_by_node``).
+    proportion to the GPUs on each node, and the job's time limit must end before a node closes. Nodes that sleep are
+    taken where those that are awake do not suffice. A job that asks for no GPU gets none, one that asks for several
+    nodes its GPUs spread over as many (``gpus_by_node``).
     """
-    gpus = job.gpus
-    if not 0 < gpus <= ledger.free:
+    if not 0 < job.gpus <= ledger.free:
         return None
-    needs_host = ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0)
+    if ledger.asleep:
+        awake = _both(allowed, lambda i: i not in ledger.asleep)
+        found = _consolidated(ledger, job, awake, remainder_on_emptiest)
+        if found is not None:
+            return found
+    return _consolidated(ledger, job, allowed, remainder_on_emptiest)
+
+
+def _both(one: Callable[[int], bool] | None, other: Callable[[int], bool]) -> Callable[[int], bool]:
+    return other if one is None else lambda i: one(i) and other(i)
+
+
+def _consolidated(
+    ledger: Ledger, job: Job, allowed: Callable[[int], bool] | None, remainder_on_emptiest: bool
+) -> Placement | None:
+    gpus, per_node = job.gpus, ledger.gpus_per_node
+    needs_host = ledger.closing or (ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0))
 
     def fits(i: int, here: int) -> bool:
         return (allowed is None or allowed(i)) and (not needs_host or ledger.host_fits(i, job, here))
 
-    per_node = ledger.gpus_per_node
     if job.min_nodes > 1:
         return _spread(ledger, gpus_by_node(job, per_node), fits)
     if gpus <= per_node:
@@ -48,7 +63,7 @@ def consolidated(
         return None if i is None else (ledger.lowest(i, gpus),)
     whole, rest = divmod(gpus, per_node)
     chosen: list[int] = []
-    for i in ledger.buckets[per_node]:
+    for i in ledger.awake_first(ledger.buckets[per_node]) if ledger.asleep else ledger.buckets[per_node]:
         if fits(i, per_node):
             chosen.append(i)
             if len(chosen) == whole:
@@ -83,22 +98,23 @@ def _spread(
 
 def emptiest(ledger: Ledger, job: Job, gpus: int) -> Placement | None:
     """``gpus`` free GPUs for a job, all that the emptiest node has, then the next; ``None`` where there are too
-    few. CPUs and host memory must fit as well, in proportion to the GPUs on each node."""
+    few. CPUs and host memory must fit as well, in proportion to the GPUs on each node. Nodes that close before the
+    job's time limit ends are left out, and those that sleep come last."""
     if gpus > ledger.free:
         return None
     parts: list[NodeGpus] = []
-    needs_host = ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0)
+    needs_host = ledger.closing or (ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0))
     left = gpus
-    for count in range(ledger.gpus_per_node, 0, -1):
-        for i in ledger.buckets[count]:
-            here = min(count, left)
-            while here and needs_host and not ledger.host_fits(i, job, here):
-                here -= 1
-            if here:
-                parts.append(ledger.lowest(i, here))
-                left -= here
-            if not left:
-                return tuple(parts)
+    nodes = [i for bucket in ledger.buckets[:0:-1] for i in bucket]
+    for i in ledger.awake_first(nodes) if ledger.asleep else nodes:
+        here = min(ledger.free_count[i], left)
+        while here and needs_host and not ledger.host_fits(i, job, here):
+            here -= 1
+        if here:
+            parts.append(ledger.lowest(i, here))
+            left -= here
+        if not left:
+            return tuple(parts)
     return None
 
 
@@ -148,7 +164,7 @@ class Feasibility:
 
     def _try(self, job: Job) -> bool:
         if self._empty is None:
-            nodes = self._nodes
+            nodes = [replace(node, windows=(), shut=None, boot_s=0.0) for node in self._nodes]
             if not self._up_only:
                 nodes = [replace(node, available=True, cpus_used=0, mem_used_mib=0) for node in nodes]
             self._empty = Ledger(Partition(self._partition.name, tuple(nodes)))

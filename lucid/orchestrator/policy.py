@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
 from lucid.config import PolicySettings
-from lucid.core.decision import PartitionPlan, Plan
+from lucid.core.decision import PartitionPlan, Plan, earliest
 from lucid.core.job import Job, Running
+from lucid.core.node import next_edge_s
 from lucid.core.ports import Capability, Predictor
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
@@ -97,6 +100,9 @@ class PartitionPolicy(ABC):
                 parts[name] = kept[2]
                 continue
             part = self.plan_partition(partition, snapshot)
+            edge_s = next_edge_s(partition.nodes, now_s)
+            if edge_s < math.inf:  # nodes open or close then
+                part = replace(part, wake_s=earliest(part.wake_s, edge_s))
             self._kept[name] = (partition, others, part)
             parts[name] = part
         if whole is not snapshot:

@@ -66,19 +66,19 @@ class RoundPolicy(PartitionPolicy):
         now_s = snapshot.now_s
         at_s = next_round_s(now_s, self.interval_s)
         if at_s > now_s and (before.due_s is None or now_s < before.due_s):
-            return _wait(partition, before, at_s)
+            return _wait(partition, before, now_s, at_s)
         made = self.plan_round(partition, snapshot, before.rest)
         starts = {a.job_id: a.decision for a in made.actions if isinstance(a.decision, Start)}
         return PartitionPlan(made.decisions, made.actions, made.wake_s, Round(made.wake_s, starts, made.memory))
 
 
-def _wait(partition: Partition, before: Round, at_s: float) -> PartitionPlan:
+def _wait(partition: Partition, before: Round, now_s: float, at_s: float) -> PartitionPlan:
     """All jobs wait for the round at ``at_s``, but for those that the last one wanted to start."""
     hold = Hold((NextRound(at_s),))
     decisions: dict[str, Decision] = {}
     actions: list[Action] = []
     open_starts = before.starts or {}
-    ledger = Ledger(partition) if any(e.job.id in open_starts for e in partition.pending) else None
+    ledger = Ledger(partition, now_s) if any(e.job.id in open_starts for e in partition.pending) else None
     for entry in partition.pending:
         start = open_starts.get(entry.job.id)
         if ledger is None or start is None or not _free(ledger, entry, start):
@@ -96,6 +96,6 @@ def _free(ledger: Ledger, entry: Pending, start: Start) -> bool:
         node = ledger.index.get(name)
         if node is None or mask & ~ledger.free_mask[node]:
             return False
-        if ledger.host_limits and not ledger.host_fits(node, entry.job, mask.bit_count()):
+        if ledger.selective and not ledger.host_fits(node, entry.job, mask.bit_count()):
             return False
     return True

@@ -73,8 +73,13 @@ class Timeline:
         if len(instants) > _MOST_STEPS:
             stride = -(-len(instants) // _MOST_STEPS)
             instants = sorted({*instants[stride - 1 :: stride], instants[-1]})
+        if ledger.closing:
+            edges = {edge for node in ledger.nodes for w in node.windows for edge in (w.from_s, w.end_s)}
+            instants = sorted({*instants, *(edge for edge in edges if now_s < edge < math.inf)})
         self._times = [now_s, *instants]
         self._free = self._gained(held)
+        if ledger.closing:
+            self._close(held)
         self._host = _HostRoom(self, ledger, held, len(self._times)) if ledger.host_limits else None
 
     def _gained(self, held: Sequence[End]) -> list[list[int]]:
@@ -106,6 +111,21 @@ class Timeline:
                     row[count] |= bit
             rows.append(row)
         return rows
+
+    def _close(self, held: Sequence[End]) -> None:
+        """Take nodes out while they are closed, and give those back, once they are empty, that a window alone keeps
+        out now. ``held``: the first end first."""
+        empty_s = {part.node: end_s for end_s, _, placement in held for part in placement}
+        for i, node in enumerate(self._ledger.nodes):
+            bit = 1 << i
+            if node.shut is not None:
+                for row in self._free[self.step_of(max(node.opens_s(), empty_s.get(node.name, 0.0))) :]:
+                    for count in range(1, node.gpus + 1):
+                        row[count] |= bit
+            for window in node.windows:
+                for row in self._free[self.step_of(window.from_s) : self.step_of(window.end_s)]:
+                    for count in range(1, len(row)):
+                        row[count] &= ~bit
 
     def step_of(self, at_s: float) -> int:
         """The first step at or after a time."""

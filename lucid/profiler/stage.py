@@ -106,7 +106,7 @@ def plan_profiling(
         decisions[entry.job.id] = decision
         actions.append(Action(entry.job.id, partition.name, decision))
     if waiting:
-        ledger = Ledger(partition)
+        ledger = Ledger(partition, now_s)
         ledger.give_back(leaving)
         queue: list[Pending] = []
         fits: dict[tuple[int, int, int, int], ProfilingFits] = {}

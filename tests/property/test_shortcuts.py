@@ -19,7 +19,7 @@ from lucid.config import PolicySettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.ledger import Ledger
-from lucid.core.node import Node
+from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus
 from lucid.core.prediction import Prediction
 from lucid.core.reason import FairOrder, ShareScores, Stable
@@ -69,6 +69,7 @@ def some_traits(rng: random.Random) -> Traits:
         "cpus": rng.choice([0, 0, 2, 6]),
         "mem_mib": rng.choice([0, 0, 8000]),
         "user": rng.choice(USERS),
+        "time_limit_s": rng.choice([None, 40.0, 480.0, 3600.0]),
         "account": rng.choice(USERS),
         "shareable": rng.random() > 0.2,
         "requeueable": rng.random() > 0.3,
@@ -96,10 +97,19 @@ def some_waiting(rng: random.Random, number: int, usual: Traits) -> tuple[Pendin
     return Pending(job, job.submit_s, profile, alone=alone), guess(duration_s, None if profile is None else score)
 
 
+def some_windows(rng: random.Random, node: Node) -> Node:
+    """The node as it is where reservations and sleep come in."""
+    begins = sorted(rng.sample([900.0, 1050.0, 1500.0, 5000.0], rng.choice([0, 1, 1, 2])))
+    windows = tuple(Window(at_s, rng.choice([at_s + 300.0, at_s + 600.0, None]), "maintenance") for at_s in begins)
+    return replace(node, windows=windows, boot_s=rng.choice([0.0, 0.0, 120.0])).at(1000.0)
+
+
 def some_crowded_vc(rng: random.Random) -> Snapshot:
     """A VC in which most GPUs are taken, some by jobs that may be joined, and many jobs of few shapes wait."""
     limits = {"cpus": 12, "mem_mib": 40000} if rng.random() < 0.4 else {}
     nodes = tuple(Node(f"n{i}", 4, 24576, available=rng.random() > 0.05, **limits) for i in range(rng.randint(1, 4)))
+    if rng.random() < 0.3:
+        nodes = tuple(some_windows(rng, node) for node in nodes)
     usual = {**some_traits(rng), "min_nodes": 1}
     predictions: dict[str, Prediction] = {}
     running: list[Running] = []
@@ -299,10 +309,10 @@ def test_ends_that_count_as_one_make_nobody_start_sooner(monkeypatch: pytest.Mon
         room = snapshot.partitions[VC]
         ends = [(1000.0 + rng.choice([10.0, 20.0, 30.0, 500.0]), e.job, e.placement) for e in room.running]
         wanted = [entry.job for entry in room.pending]
-        exact = Timeline(Ledger(room), 1000.0, ends)
+        exact = Timeline(Ledger(room, 1000.0), 1000.0, ends)
         with monkeypatch.context() as patch:
             patch.setattr(timeline, "_MOST_STEPS", rng.choice([1, 2, 4]))
-            coarse = Timeline(Ledger(room), 1000.0, ends)
+            coarse = Timeline(Ledger(room, 1000.0), 1000.0, ends)
             fine = len({end_s for end_s, _, _ in ends}) <= timeline._MOST_STEPS
         for job in wanted:
             first, later = exact.find(job, 100.0), coarse.find(job, 100.0)
@@ -364,7 +374,7 @@ def test_a_candidate_refused_by_its_share_score_alone_is_refused_by_the_whole_co
             known = snapshot.predictions[entry.job.id]
             if entry.profile is None or known.share_score is None:
                 continue
-            binder = Binder(room, Ledger(room), snapshot.predictions, FixedPredictor(), packing, 1000.0)
+            binder = Binder(room, Ledger(room, 1000.0), snapshot.predictions, FixedPredictor(), packing, 1000.0)
             wish = _Wish(entry, known.duration_s, known.share_score, packing.gss, packing.least_pair_speed)
             offered = binder._offered()[binder._kind(entry.job)].values()
             for other in [other for jobs in offered for other in jobs.values()]:

@@ -181,6 +181,20 @@ SAID: list[tuple[Reason, str]] = [
     (why.SlurmBars("Licenses", 0.0), "Slurm would not start it now: Licenses"),
     (why.NodesOut(8, "down, reserved"), "8 GPUs on nodes where nothing may start (down, reserved)"),
     (why.NodesOut(1, ""), "1 GPU on nodes where nothing may start"),
+    (
+        why.NodesOut(8, "maintenance m1", 7200.0),
+        "8 GPUs on nodes where nothing may start (maintenance m1, until day 0 02:00:00)",
+    ),
+    (
+        why.Closes(4, 3600.0, 1200.0, 1200.0, 8400.0, "maintenance m1"),
+        "4 GPUs on nodes that close: maintenance m1 from day 0 00:20:00 to day 0 02:20:00; "
+        "its time limit of 1.0 h ends after that begins",
+    ),
+    (
+        why.Closes(1, None, 1200.0, 1200.0, None, ""),
+        "1 GPU on nodes that close: closed from day 0 00:20:00; "
+        "this job has no time limit, so it cannot start before",
+    ),
     (why.Unsafe("job 1: no room"), "the safety check stopped what was planned: job 1: no room"),
     (why.WaitedForProfiling(15000.0, 14400.0), "has waited 4.2 h for a profiling node, at most 4.0 h is allowed"),
 ]

@@ -14,6 +14,7 @@ __all__ = [
     "Backfill",
     "BehindHead",
     "Borrows",
+    "Closes",
     "EverFits",
     "FairOrder",
     "FairShare",
@@ -316,7 +317,26 @@ class Unsafe(Reason):
 
 @dataclass(frozen=True, slots=True)
 class NodesOut(Reason):
-    """So many GPUs are on nodes on which nothing may start: ``words`` are the cluster's (reserved, drained, down)."""
+    """So many GPUs are on nodes on which nothing may start: ``words`` are the cluster's (reserved, drained, down).
+    ``until_s``: when the first of them may be used again, Unix seconds, where that is known."""
 
     gpus: int
     words: Shown
+    until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Closes(Reason):
+    """Would the job, which may run for ``limit_s`` (``None``: without limit), end before the nodes close that have
+    ``gpus`` free GPUs? They close in ``room_s``, at ``from_s``, until ``until_s`` (``None``: not known), for
+    ``words``."""
+
+    gpus: int
+    limit_s: float | None
+    room_s: float
+    from_s: float
+    until_s: float | None
+    words: Shown
+
+    def __bool__(self) -> bool:
+        return self.limit_s is not None and reached(self.room_s, self.limit_s)

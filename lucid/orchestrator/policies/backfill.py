@@ -138,7 +138,7 @@ class _Plan:
         self._predictions = snapshot.predictions
         self._settings = settings
         self._queue = queue
-        self._ledger = Ledger(partition)
+        self._ledger = Ledger(partition, snapshot.now_s)
         self._quotas = Quotas(partition) if partition.quotas else None
         self._feasible = Feasibility(partition)
         self._ends: list[End] | None = None
@@ -183,14 +183,14 @@ class _Plan:
 
     def hold(self) -> None:
         """Decide the jobs that are left: all wait; those of one shape lack the same."""
-        places: dict[_Shape, tuple[Reason, ...]] = {}
+        places: dict[tuple[_Shape, float | None], tuple[Reason, ...]] = {}
         decisions = self._decisions
         for entry, order in self._queue[self._decided :]:
             barred = self._barred(entry.job, order)
             if barred is not None:
                 decisions[entry.job.id] = barred
                 continue
-            shape = _shape(entry.job)
+            shape = _shape(entry.job), entry.job.time_limit_s if self._ledger.closing else None
             place = places.get(shape)
             if place is None:
                 place = places[shape] = no_place(self._ledger, entry)

@@ -55,8 +55,9 @@ class Desk:
     what the elastic ones leave.
     """
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, now_s: float) -> None:
         self.partition = partition
+        self._now_s = now_s
         self.pending = sorted((e for e in partition.pending if _may_move(e)), key=_submitted)
         self.running = sorted((e for e in partition.running if _may_move(e)), key=_submitted)
         self._decisions: dict[str, Decision] = {}
@@ -64,7 +65,7 @@ class Desk:
         self._feasible = Feasibility(partition)
         self._rigid_starts: list[tuple[Pending, Placement]] = []
         self._beyond_share: list[tuple[Pending, Preempted]] = []
-        ledger = Ledger(partition)
+        ledger = Ledger(partition, now_s)
         ledger.give_back(self.running)
         self._serve_rigid(ledger)
         self.capacity: Ints = np.array(ledger.free_count, dtype=np.intp)
@@ -91,7 +92,7 @@ class Desk:
         total = sum(node.gpus for node in self.partition.nodes)
         share = total * rigid / (rigid + len(self.entries))
         held = sum(e.gpus for e in self.partition.running) - sum(e.gpus for e in self.running)
-        as_is = Ledger(self.partition)
+        as_is = Ledger(self.partition, self._now_s)
         for entry in waiting:
             job = entry.job
             hopeless = self._feasible.bar(job)
@@ -130,7 +131,7 @@ class Desk:
         """
         present = {e.job.id: row for e, row in zip(self.running, self.base(self.running), strict=True)}
         moved = [e for e in self.running if not np.array_equal(wanted[e.job.id], present[e.job.id])]
-        ledger = Ledger(self.partition)
+        ledger = Ledger(self.partition, self._now_s)
         ledger.give_back(moved)
         for rigid, place in self._rigid_starts:
             self._start_rigid(ledger, rigid, place, moved)
@@ -160,7 +161,7 @@ class Desk:
         stay on the node leave too few CPUs or too little memory, they too must find a place anew."""
         job = entry.job
         counts = [(ledger.index[name], mask.bit_count()) for name, mask in place]
-        if ledger.host_limits and not all(ledger.host_fits(i, job, here) for i, here in counts):
+        if ledger.selective and not all(ledger.host_fits(i, job, here) for i, here in counts):
             names = {name for name, _ in place}
             staying = [e for e in self.running if e not in moved and any(p.node in names for p in e.placement)]
             ledger.give_back(staying)
@@ -196,7 +197,7 @@ def _place(ledger: Ledger, entry: Entry, row: Ints) -> Placement:
     parts: list[NodeGpus] = []
     for i in np.flatnonzero(row).tolist():
         here = min(int(row[i]), ledger.free_count[i])
-        while here and ledger.host_limits and not ledger.host_fits(i, job, here):
+        while here and ledger.selective and not ledger.host_fits(i, job, here):
             here -= 1
         if not here:
             continue

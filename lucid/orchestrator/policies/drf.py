@@ -33,7 +33,7 @@ class DrfPolicy(RoundPolicy):
 
     def plan_round(self, partition: Partition, snapshot: Snapshot, memory: object) -> PartitionPlan:  # noqa: ARG002
         """Share out anew."""
-        desk = Desk(partition)
+        desk = Desk(partition, snapshot.now_s)
         entries = sorted(desk.entries, key=lambda e: (e.job.submit_s, e.job.rank))
         total = float(desk.capacity.sum())
         claims = [Claim(e.job.id, (1.0,), most_of(e), limits_of(e).min_gpus) for e in entries]

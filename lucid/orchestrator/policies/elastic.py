@@ -51,7 +51,7 @@ class ElasticPolicy(PartitionPolicy):
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Serve the queue, then resize the running jobs."""
-        desk = _Desk(partition, snapshot.predictions)
+        desk = _Desk(partition, snapshot.now_s, snapshot.predictions)
         if self._rule == "elastic":
             desk.rescale()
         else:
@@ -106,7 +106,7 @@ def _job(entry: Pending | Running, limits: Elastic, found: Prediction | None) ->
 class _Desk:
     """The plan of one partition while it is made."""
 
-    def __init__(self, partition: Partition, predictions: Mapping[str, Prediction]) -> None:
+    def __init__(self, partition: Partition, now_s: float, predictions: Mapping[str, Prediction]) -> None:
         self._partition = partition
         self._decisions: dict[str, Decision] = {}
         self._actions: list[Action] = []
@@ -129,7 +129,7 @@ class _Desk:
             limits = waiting.job.elastic
             if limits is not None:
                 self._jobs[waiting.job.id] = _job(waiting, limits, predictions.get(waiting.job.id))
-        self._ledger = Ledger(partition)
+        self._ledger = Ledger(partition, now_s)
         """The free GPUs once every job that will be resized has given its GPUs back."""
 
     # -- what runs, on how many GPUs -----------------------------------------------------------------------
@@ -240,7 +240,7 @@ class _Desk:
         return all(not mask & ~self._ledger.free_mask[self._ledger.index[name]] for name, mask in placement)
 
     def _host_fits(self, job: Job, placement: Placement) -> bool:
-        return not self._ledger.host_limits or all(
+        return not self._ledger.selective or all(
             self._ledger.host_fits(self._ledger.index[name], job, mask.bit_count()) for name, mask in placement
         )
 

@@ -165,13 +165,14 @@ class LucidPolicy(PartitionPolicy):
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Profile, or order and place."""
+        now_s = snapshot.now_s
         if partition.profiling:
             return plan_profiling(
                 partition,
-                snapshot.now_s,
+                now_s,
                 self._profiling,
                 self._waiting_at_home(snapshot),
-                _RoomAtHome(snapshot, self._settings, lambda home: self._books[home.name].ledgers.of(home)),
+                _RoomAtHome(snapshot, self._settings, lambda home: self._books[home.name].ledgers.of(home, now_s)),
                 snapshot.arrivals,
             )
         packing = self._settings.packing

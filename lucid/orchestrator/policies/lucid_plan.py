@@ -79,7 +79,7 @@ def plan_vc(
     """
     before = snapshot.memory.get(partition.name)
     mode = before.mode if isinstance(before, LucidMemory) else before
-    ledger = books.ledgers.of(partition)
+    ledger = books.ledgers.of(partition, snapshot.now_s)
     starts = Starts(partition, snapshot, settings, predictor, mode if isinstance(mode, SharingMode) else None, ledger)
     parted = books.partings(partition.running, partition.nodes)
     for parting in parted:
@@ -116,6 +116,8 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
         shape = queued.shape
         if starts.quotas is not None and not starts.quotas.open_to(queued.entry.job, queued.prediction.duration_s):
             shape = (*shape, queued.entry.job.vc)
+        if starts.ledger.closing:
+            shape = (*shape, queued.entry.job.time_limit_s)
         known = stopped[level].get(shape)
         if known is not None and known[0] <= queued.gpu_mem_mib:
             decisions[queued.id] = known[1]

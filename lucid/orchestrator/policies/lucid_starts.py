@@ -67,7 +67,7 @@ class Starts:
         self.now_s = snapshot.now_s
         self.predictions = snapshot.predictions
         self.settings = settings
-        self.ledger = Ledger(partition) if ledger is None else ledger
+        self.ledger = Ledger(partition, snapshot.now_s) if ledger is None else ledger
         self.quotas = Quotas(partition, settings.lending) if partition.quotas else None
         self.sharing = sharing_now(partition, self.ledger.free, snapshot, settings.packing, mode)
         self.binder = Binder(

@@ -129,7 +129,7 @@ class MuriPolicy(PartitionPolicy):
         if is_live(partition):
             live = plan_live(partition, snapshot, queue.line(partition), self._live)
             return replace(live, decisions={**decisions, **live.decisions})
-        fits = _Fits(partition, self._place, queue)
+        fits = _Fits(partition, snapshot.now_s, self._place, queue)
         admitted = choose_candidates(queue.order, fits, self.options.limit, queue.alone)
         groups = [Group(job.gpus, (job,)) for job in admitted if job.job_id in queue.alone]
         room = queue.gpus - sum(group.gpus for group in groups)
@@ -141,10 +141,10 @@ class MuriPolicy(PartitionPolicy):
             groups = unpack(groups, self.options)
         groups.sort(key=lambda group: min(queue.rank[str(job.job_id)] for job in group.jobs))
         if self._unpack or len(groups) > whole:
-            fits = _Fits(partition, self._place, queue)
+            fits = _Fits(partition, snapshot.now_s, self._place, queue)
             groups = [group for group in groups if fits(group.jobs[0])]
         members = [[queue.jobs[str(job.job_id)] for job in group.jobs] for group in groups]
-        placed, ledger = arrange(partition, members, self._place, self._stay)
+        placed, ledger = arrange(partition, members, snapshot.now_s, self._place, self._stay)
         together = {str(job.job_id): group for group in groups for job in group.jobs if len(group.jobs) > 1}
         shown: dict[str, tuple[Reason, ...]] = {}
 
@@ -299,8 +299,8 @@ class _Queue:
 class _Fits:
     """Would the next job by priority still find GPUs, on nodes that are otherwise empty? If so it has them."""
 
-    def __init__(self, partition: Partition, place: Place, queue: _Queue) -> None:
-        self._ledger = Ledger(replace(partition, running=()))
+    def __init__(self, partition: Partition, now_s: float, place: Place, queue: _Queue) -> None:
+        self._ledger = Ledger(replace(partition, running=()), now_s)
         self._place = place
         self._jobs = queue.jobs
         self.failed: dict[int, FreeGpus] = {}

@@ -124,7 +124,7 @@ class _Plan:
         self._partition, self._snapshot, self._line, self._rules = partition, snapshot, line, rules
         self._now_s = snapshot.now_s
         self._nodes: Mapping[str, Node] = {node.name: node for node in partition.nodes}
-        self._ledger = Ledger(partition)
+        self._ledger = Ledger(partition, snapshot.now_s)
         self._hosts = self._running_hosts()
         self._decisions: dict[str, Decision] = {}
         self._refusals: dict[str, Reason] = {}

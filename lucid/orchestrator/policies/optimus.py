@@ -64,7 +64,7 @@ class OptimusPolicy(RoundPolicy):
         """Allocate anew."""
         learnt = memory if isinstance(memory, _Memory) else _Memory()
         now_s = snapshot.now_s
-        desk = Desk(partition)
+        desk = Desk(partition, snapshot.now_s)
         entries = sorted(desk.entries, key=lambda e: (e.job.submit_s, e.job.rank))
         total = int(desk.capacity.sum())
         if self._fitted:

@@ -26,7 +26,7 @@ def with_overflow(plan: Plan, snapshot: Snapshot, settings: ProfilingSettings) -
     profiling = snapshot.profiling
     if profiling is None or profiling.name not in plan.partitions:
         return plan
-    ledger = Ledger(profiling)
+    ledger = Ledger(profiling, snapshot.now_s)
     own = plan.partitions[profiling.name]
     for action in own.actions:
         if isinstance(action.decision, Start):

@@ -32,7 +32,7 @@ class Placed:
 
 
 def arrange(
-    partition: Partition, groups: Sequence[Sequence[Job]], place: Place, stay: bool = True
+    partition: Partition, groups: Sequence[Sequence[Job]], now_s: float, place: Place, stay: bool = True
 ) -> tuple[list[Placed], Ledger]:
     """Find GPUs for groups, each of jobs of one GPU count.
 
@@ -44,9 +44,9 @@ def arrange(
         What can be placed, and what is free then.
     """
     whole = [_whole(members) for members in groups]
-    placements, ledger = _try(partition, groups, whole, place, stay)
+    placements, ledger = _try(partition, groups, now_s, whole, place, stay)
     if stay and None in placements:
-        placements, ledger = _try(partition, groups, whole, place, False)
+        placements, ledger = _try(partition, groups, now_s, whole, place, False)
     placed: list[Placed] = []
     for members, placement in zip(groups, placements, strict=True):
         if placement is not None:
@@ -63,15 +63,26 @@ def arrange(
 def _whole(members: Sequence[Job]) -> Job:
     """A stand-in job with the needs of the whole group."""
     first = members[0]
-    if len(members) == 1 or not any(job.cpus or job.mem_mib for job in members):
+    if len(members) == 1:
         return first
-    return replace(first, cpus=sum(job.cpus for job in members), mem_mib=sum(job.mem_mib for job in members))
+    limits_s = [job.time_limit_s for job in members if job.time_limit_s is not None]
+    return replace(
+        first,
+        cpus=sum(job.cpus for job in members),
+        mem_mib=sum(job.mem_mib for job in members),
+        time_limit_s=max(limits_s) if len(limits_s) == len(members) else None,
+    )
 
 
 def _try(
-    partition: Partition, groups: Sequence[Sequence[Job]], whole: Sequence[Job], place: Place, stay: bool
+    partition: Partition,
+    groups: Sequence[Sequence[Job]],
+    now_s: float,
+    whole: Sequence[Job],
+    place: Place,
+    stay: bool,
 ) -> tuple[list[Placement | None], Ledger]:
-    ledger = Ledger(replace(partition, running=()))
+    ledger = Ledger(replace(partition, running=()), now_s)
     placements: list[Placement | None] = [None] * len(groups)
     if stay:
         _stay(partition, groups, whole, placements, ledger)
@@ -113,7 +124,7 @@ def _stay(
 
 
 def _host_fits(ledger: Ledger, job: Job, placement: Placement) -> bool:
-    return not ledger.host_limits or all(
+    return not ledger.selective or all(
         ledger.host_fits(ledger.index[name], job, mask.bit_count()) for name, mask in placement
     )
 

@@ -47,7 +47,7 @@ class PoolShadows:
             if known is not None and last is not None and last.holds(known, pending, running, fresh, snapshot):
                 found[vc] = replace(known, at_s=snapshot.now_s)
                 continue
-            nodes = _nodes(vc, partition)
+            nodes = _nodes(vc, partition, snapshot.now_s)
             part = Partition(vc, nodes, tuple(pending), tuple(running))
             if known is None or known.nodes != tuple(node.name for node in nodes):
                 known = _begun(part, snapshot.now_s, bound_s)
@@ -96,17 +96,21 @@ def _by_vc(partition: Partition) -> dict[str, tuple[list[Pending], list[Running]
     return found
 
 
-def _nodes(vc: str, partition: Partition) -> tuple[Node, ...]:
-    """GPUs of the VC's own: as many as its quota, on nodes like the pool's."""
+def _nodes(vc: str, partition: Partition, now_s: float) -> tuple[Node, ...]:
+    """GPUs of the VC's own: as many as its quota, on nodes like the pool's, which close when all of them do."""
     like = max(partition.nodes, key=lambda node: node.gpus)
     whole, rest = divmod(partition.quotas[vc], max(like.gpus, 1))
     sizes = [*[like.gpus] * whole, *([rest] if rest else [])]
-    return tuple(Node(f"{vc}#{i}", size, like.gpu_mem_mib, like.cpus, like.mem_mib) for i, size in enumerate(sizes))
+    common = tuple(w for w in like.windows if all(w in node.windows for node in partition.nodes))
+    return tuple(
+        Node(f"{vc}#{i}", size, like.gpu_mem_mib, like.cpus, like.mem_mib, windows=common).at(now_s)
+        for i, size in enumerate(sizes)
+    )
 
 
 def _begun(part: Partition, now_s: float, bound_s: float) -> Shadow:
     """A new shadow: what runs now runs in it as well, as far as the VC's own GPUs suffice."""
-    ledger, running = Ledger(replace(part, running=())), {}
+    ledger, running = Ledger(replace(part, running=()), now_s), {}
     for entry in part.running:
         placement = consolidated(ledger, entry.job)
         if placement is not None:

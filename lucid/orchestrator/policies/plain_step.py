@@ -239,9 +239,8 @@ class _Advance:
         """Let plain order start what it starts."""
         if not self._waiting or self._free() < min(entry.job.gpus for entry in self._waiting.values()):
             return
-        room = Partition(
-            self._partition.name, self._partition.nodes, tuple(self._waiting.values()), tuple(self._running.values())
-        )
+        nodes = tuple(node.at(at_s) for node in self._partition.nodes)
+        room = Partition(self._partition.name, nodes, tuple(self._waiting.values()), tuple(self._running.values()))
         seen = Snapshot(at_s, {room.name: room}, predictions=self._guesses, fair_share=self._fair_share)
         for action in self._plain.starts(room, seen):
             assert isinstance(action.decision, Start)

@@ -63,7 +63,7 @@ class PolluxPolicy(RoundPolicy):
     def plan_round(self, partition: Partition, snapshot: Snapshot, memory: object) -> PartitionPlan:
         """Search for the best allocation."""
         now_s, settings = snapshot.now_s, self._settings
-        desk = Desk(partition)
+        desk = Desk(partition, snapshot.now_s)
         # jobs that had least come first where two want the same GPU
         entries = sorted(desk.entries, key=lambda e: (attained_s(e, now_s), e.job.submit_s, e.job.rank))
         if not entries:

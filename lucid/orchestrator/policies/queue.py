@@ -13,7 +13,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
-from lucid.core.reason import BehindHead, FairOrder, FreeGpus, HostFits, NodesOut, Preempted, Priority, Reason
+from lucid.core.reason import BehindHead, FairOrder, FreeGpus, HostFits, Preempted, Priority, Reason
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policy import PartitionPolicy
@@ -46,9 +46,12 @@ def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
     """Why ``consolidated`` found nothing for a job."""
     job = entry.job
     free: tuple[Reason, ...] = (FreeGpus(job.gpus, ledger.largest, ledger.free, False),)
-    gpus_out, words = ledger.out()
-    if gpus_out:
-        free = (*free, NodesOut(gpus_out, words))
+    closes = ledger.closes(job) if ledger.closing else None
+    if closes is not None:
+        free = (*free, closes)
+    out = ledger.out()
+    if out is not None:
+        free = (*free, out)
     if ledger.host_limits and (job.cpus or job.mem_mib) and ledger.largest >= min(job.gpus, ledger.gpus_per_node):
         return (*free, HostFits(job.cpus, job.mem_mib, False))
     return free
@@ -88,7 +91,7 @@ class QueuePolicy(PartitionPolicy):
         if not partition.pending:
             return PartitionPlan(decisions)
         now_s, predictions = snapshot.now_s, snapshot.predictions
-        ledger, feasible = Ledger(partition), Feasibility(partition)
+        ledger, feasible = Ledger(partition, now_s), Feasibility(partition)
         quotas = Quotas(partition) if partition.quotas else None
         queue = self._sorted(partition.pending, now_s, predictions)
         behind: dict[str, Hold] = {}
@@ -125,6 +128,7 @@ def _whole(ledger: Ledger, job: Job) -> Placement | None:
 
 def fill_quota(
     partition: Partition,
+    now_s: float,
     order: Sequence[tuple[Pending | Running, Reason]],
     place: Callable[[Ledger, Job], Placement | None] = _whole,
 ) -> tuple[dict[str, Decision], list[Action]]:
@@ -158,7 +162,7 @@ def fill_quota(
             decision = Hold((why, test))
         decisions[entry.job.id] = decision
     if chosen:
-        ledger = Ledger(partition)
+        ledger = Ledger(partition, now_s)
         ledger.give_back(preempted)
         for pending, why in chosen:
             placement = place(ledger, pending.job)
@@ -192,6 +196,6 @@ class PreemptiveQueuePolicy(QueuePolicy):
             found = predictions.get(entry.job.id)
             estimate, source = (found.duration_s, found.duration_source) if found else (value, "none")
             order.append((entry, Priority(rule, value, estimate, entry.job.gpus, source)))
-        decisions, actions = fill_quota(partition, order)
+        decisions, actions = fill_quota(partition, now_s, order)
         preempts = any(isinstance(action.decision, Requeue) for action in actions)
         return PartitionPlan(decisions, tuple(actions), now_s + SETTLE_S if preempts else None)

@@ -44,7 +44,7 @@ class SiaPolicy(RoundPolicy):
     def plan_round(self, partition: Partition, snapshot: Snapshot, memory: object) -> PartitionPlan:  # noqa: ARG002
         """Solve the program."""
         now_s, settings = snapshot.now_s, self._settings
-        desk = Desk(partition)
+        desk = Desk(partition, snapshot.now_s)
         entries = sorted(desk.entries, key=lambda e: (attained_s(e, now_s), e.job.submit_s, e.job.rank))
         if not entries:
             desk.deal({}, {})

@@ -51,7 +51,7 @@ class TiresiasPolicy(RoundPolicy):
             (entry, Priority("attained GPU-seconds", value, 0.0, entry.job.gpus, "attained service"))
             for value, entry in keyed
         ]
-        decided, actions = fill_quota(partition, order, *([_anywhere] if self._anywhere else []))
+        decided, actions = fill_quota(partition, now_s, order, *([_anywhere] if self._anywhere else []))
         return PartitionPlan(decided, tuple(actions), self._next_s(partition, now_s, bool(actions)))
 
     def _next_s(self, partition: Partition, now_s: float, acted: bool) -> float | None:

@@ -147,7 +147,7 @@ class ThreeQueueTiresias(PartitionPolicy):
                     continue
                 free -= job.gpus
                 chosen.append(job)
-        placed, ledger = arrange(partition, [(job,) for job in chosen], first_fit, stay=False)
+        placed, ledger = arrange(partition, [(job,) for job in chosen], now_s, first_fit, stay=False)
 
         def why(item: Placed, entry: Pending | Running) -> tuple[Reason, ...]:  # noqa: ARG001
             had = attained_s(entry, now_s) * entry.job.gpus
