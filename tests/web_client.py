@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -25,6 +26,24 @@ class WebClient:
                 transport=transport, base_url="http://site", headers=self._headers
             ) as client:
                 return await client.request(method, path, params=params)
+
+        return asyncio.run(ask())
+
+    def get_each(self, paths: Sequence[str]) -> dict[str, httpx.Response | Exception]:
+        """Many answers, one after the other; what the application raised is in place of the answer."""
+
+        async def ask() -> dict[str, httpx.Response | Exception]:
+            transport = httpx.ASGITransport(app=self._app, client=(self._address, 40000))
+            found: dict[str, httpx.Response | Exception] = {}
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://site", headers=self._headers
+            ) as client:
+                for path in paths:
+                    try:
+                        found[path] = await client.get(path)
+                    except Exception as error:
+                        found[path] = error
+            return found
 
         return asyncio.run(ask())
 
