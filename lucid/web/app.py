@@ -86,7 +86,13 @@ def build_app(source: Source, planning: Planning, root_path: str = "") -> ASGIAp
         Route("/static/{name}", _static),
         *([] if scraped is None else [Route("/metrics", scraped)]),
     ]
-    app = Starlette(routes=routes, exception_handlers={404: lambda request, _: _not_found(site, viewer(request))})
+    app = Starlette(
+        routes=routes,
+        exception_handlers={
+            404: lambda request, _: _refusal(site, viewer(request), 404, "There is no such page.", _is_json(request)),
+            Exception: lambda request, _: _failed(site, viewer, request),
+        },
+    )
     return _Shell(app, root)
 
 
@@ -124,9 +130,9 @@ class _Shell:
 def _viewer(request: Request, source: Source, own_uid: int) -> Viewer:
     client = request.scope.get("client")
     headers = dict(request.headers.items())
-    private = source.status.get("private_data")
     settings: WebSettings = source.settings.web
-    return viewer_of(settings, None if client is None else (client[0], client[1]), headers, private, own_uid)
+    at = None if client is None else (client[0], client[1])
+    return viewer_of(settings, at, headers, source.status.private_data, own_uid)
 
 
 def _answer(site: Site, page: Page, request: Request, viewer: Viewer, *, as_json: bool) -> Response:
@@ -156,8 +162,20 @@ def _refusal(site: Site, viewer: Viewer, status: int, words: str, as_json: bool)
     return page_response(site, viewer, None, {"status": status, "words": words}, "/", status)
 
 
-def _not_found(site: Site, viewer: Viewer) -> Response:
-    return _refusal(site, viewer, 404, "There is no such page.", as_json=False)
+def _failed(site: Site, viewer: Callable[[Request], Viewer], request: Request) -> Response:
+    """After a defect; Starlette raises it on, so that it stands in the log."""
+    words = (
+        "That is a defect of Lucid, and not of what you asked for. The log of lucid-web says more; other pages may "
+        "well stand, and lucidctl says the same in a terminal."
+    )
+    try:
+        return _refusal(site, viewer(request), 500, words, _is_json(request))
+    except Exception:  # what broke the page may break this one: it must answer all the same
+        return PlainTextResponse(f"This page could not be made. {words}\n", 500)
+
+
+def _is_json(request: Request) -> bool:
+    return str(request.scope["path"]).endswith(".json")
 
 
 def _json(data: Mapping[str, Any]) -> Response:

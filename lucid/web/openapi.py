@@ -17,6 +17,7 @@ _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"typ
 _REFUSALS = {
     "403": "This reader is not known, or may not see it.",
     "404": "There is no such thing.",
+    "500": "The page could not be made: a defect. The log of lucid-web says more.",
     "503": "lucidd has not finished a cycle yet, or its store does not answer.",
 }
 _OTHERS = {

@@ -5,16 +5,17 @@ The machine takes away, one after the other, each member of each view that lucid
 
 from __future__ import annotations
 
-import asyncio
-import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
+from jinja2 import meta
 
 from daemon_site import Site as SlurmSite
 from lucid.adapters.store.sqlite import SqliteStore
@@ -22,14 +23,20 @@ from lucid.config import Settings, WebSettings
 from lucid.live.upkeep import UPKEEP
 from lucid.models.upkeep.keeper import Outcome
 from lucid.web.app import build_app
-from lucid.web.pages import PAGES
+from lucid.web.html import on_every_page, page_response, templates
+from lucid.web.openapi import twin_of
+from lucid.web.pages import PAGES, Page
 from lucid.web.planning import Planning
+from lucid.web.site import Site
 from lucid.web.source import Source
+from lucid.web.status import Judged, Status
+from lucid.web.viewer import Sight, Viewer
 from scenes.pages import Pages
 from web_client import WebClient
 
 WEB = WebSettings(trusted_proxies=("10.0.0.1",), admins=("root-ish",))
 READERS = ("root-ish", "ada", "")
+Way = tuple[str, ...]
 
 
 def source_of(settings: Settings, folder: Path, now_s: float) -> Source:
@@ -43,27 +50,28 @@ def source_of(settings: Settings, folder: Path, now_s: float) -> Source:
     return source
 
 
-def troubles(source: Source, readers: tuple[str, ...] = READERS) -> dict[str, str]:
-    """What went wrong, by page and reader: every page is asked for every job, as HTML and as JSON."""
+def troubles(source: Source, readers: Sequence[str] = READERS, json: bool = True) -> dict[str, str]:
+    """What went wrong, by page and reader: every page as HTML, and as JSON, for a job in each state."""
+    picture = source.picture
     app = build_app(source, Planning(source))
     jobs = ["999"]
-    if source.picture is not None:
-        jobs += [*source.picture.waiting, *source.picture.running]
-    with closing(sqlite3.connect(source.path)) as db:
-        jobs += [job_id for (job_id,) in db.execute("SELECT job_id FROM ended")]
+    if picture is not None:
+        jobs += [*list(picture.waiting)[:1], *list(picture.running)[:1]]
+        with closing(sqlite3.connect(source.path)) as db:
+            jobs += [job_id for (job_id,) in db.execute("SELECT job_id FROM ended LIMIT 1")]
     addresses = []
     for page in PAGES:
-        for job in jobs if "{job_id}" in page.path else [""]:
-            shown = page.path.replace("{job_id}", job).replace("{user}", "ada")
-            addresses += [shown, ("/cluster" if shown == "/" else shown) + ".json"]
+        for job in jobs if "{job_id}" in page.path else jobs[:1]:
+            forms = (page.path, twin_of(page)) if json else (page.path,)
+            addresses += [form.replace("{job_id}", job).replace("{user}", "ada") for form in forms]
     found: dict[str, str] = {}
-    for reader in readers:
+    for reader in readers if picture is not None else readers[:1]:  # without a picture nothing is shown to anybody
         client = WebClient(app, {"x-remote-user": reader} if reader else {}, "10.0.0.1")
         for address, answer in client.get_each(addresses).items():
             said = f"{address} for {reader or 'somebody without a name'}"
             if isinstance(answer, Exception):
                 found[said] = repr(answer)
-            elif answer.status_code not in ((200, 403, 404) if source.picture is not None else (503,)):
+            elif answer.status_code not in ((200, 403, 404) if picture is not None else (503,)):
                 found[said] = f"{answer.status_code}: {answer.text[:200]}"
     source.stop()
     return found
@@ -134,11 +142,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     pages.source.stop()
 
 
-def members(data: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Ways to all members; ``*`` is every item of a list, and every job."""
+def members(data: Any, at: Way = ()) -> Iterator[Way]:
+    """Ways to all members of an object; ``*`` is every item of a list, and of an object whose members have names of
+    jobs and partitions."""
     if isinstance(data, dict):
         for key, item in data.items():
-            way = (*at, "*" if key.isdigit() else key)
+            way = (*at, "*" if key.isdigit() or key in ("vc", "prof") else key)
             yield way
             yield from members(item, way)
     elif isinstance(data, list):
@@ -146,37 +155,58 @@ def members(data: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
             yield from members(item, (*at, "*"))
 
 
-def without(data: Any, way: tuple[str, ...]) -> Any:
+def fields_of(hint: Any, at: Way = ()) -> Iterator[Way]:
+    """The same of all members that a class names."""
+    if is_dataclass(hint):
+        for name, member in get_type_hints(hint).items():
+            yield (*at, name)
+            yield from fields_of(member, (*at, name))
+    elif issubclass(get_origin(hint) or object, Mapping):
+        yield from fields_of(get_args(hint)[1], (*at, "*"))
+    else:
+        for member in get_args(hint):
+            yield from fields_of(member, at)
+
+
+def without(data: Any, way: Way) -> Any:
     first, *rest = way
     if isinstance(data, list):
-        return [without(item, tuple(rest)) for item in data] if first == "*" and rest else data
+        return [without(item, tuple(rest)) for item in data] if rest else []
     if not isinstance(data, dict):
         return data
-    hit = {key for key in data if key == first or (first == "*" and key.isdigit())}
     if not rest:
-        return {key: item for key, item in data.items() if key not in hit}
-    return {key: without(item, tuple(rest)) if key in hit else item for key, item in data.items()}
+        return {} if first == "*" else {key: item for key, item in data.items() if key != first}
+    return {key: without(item, tuple(rest)) if first in (key, "*") else item for key, item in data.items()}
 
 
-VIEWS = ("status", UPKEEP, "start_times", "snapshot")
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_every_page_stands_without_any_one_member_of_what_lucidd_keeps(
-    view: str, whole: Pages, tmp_path: Path
-) -> None:
-    kept = whole.slurm.store.view(view)
-    shutil.copy(whole.source.path, tmp_path / "lucid.db")
-    ways = sorted(set(members(kept)))
-    assert len(ways) > 2
-    found: dict[str, Any] = {}
-    with closing(SqliteStore(tmp_path / "lucid.db")) as store:
+def lacking(view: str, ways: Iterable[Way], whole: Pages, folder: Path, json: bool) -> dict[str, Any]:
+    kept, found = whole.slurm.store.view(view), dict[str, Any]()
+    shutil.copy(whole.source.path, folder / "lucid.db")
+    with closing(SqliteStore(folder / "lucid.db")) as store:
         for way in ways:
             store.put_view(view, without(kept, way))
-            said = troubles(source_of(whole.settings, tmp_path, whole.slurm.slurm.now), ("root-ish", ""))
+            said = troubles(source_of(whole.settings, folder, whole.slurm.slurm.now), ("root-ish", ""), json)
             if said:
                 found[".".join(way)] = said
-    assert found == {}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("view", "noun"), [("status", Status), (UPKEEP, tuple[Judged, ...])], ids=["status", UPKEEP]
+)
+def test_every_page_stands_without_any_one_member_that_pages_read(
+    view: str, noun: Any, whole: Pages, tmp_path: Path
+) -> None:
+    ways = [*fields_of(noun, () if noun is Status else ("*",))]
+    assert len(ways) > 10
+    assert lacking(view, ways, whole, tmp_path, json=False) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", ["status", UPKEEP, "start_times", "snapshot"])
+def test_every_page_stands_without_any_one_member_that_lucidd_keeps(view: str, whole: Pages, tmp_path: Path) -> None:
+    ways = sorted(set(members(whole.slurm.store.view(view))))
+    assert lacking(view, ways, whole, tmp_path, json=True) == {}
 
 
 def test_every_page_stands_without_any_one_table_or_view(whole: Pages, tmp_path: Path) -> None:
@@ -196,3 +226,89 @@ def test_every_page_stands_without_any_one_table_or_view(whole: Pages, tmp_path:
         if said:
             found[change] = said
     assert found == {}
+
+
+# -- one member of a page lacks -----------------------------------------------------------------------------------
+
+
+def absences(hint: Any, at: Way = ()) -> Iterator[tuple[Way, Any]]:
+    """Ways to all members of a page that may be absent by their type, with what stands there then."""
+    if is_typeddict(hint):
+        for name, member in get_type_hints(hint).items():
+            yield from absences(member, (*at, name))
+        return
+    origin, of = get_origin(hint), get_args(hint)
+    if NoneType in of:
+        yield at, None
+        of = tuple(item for item in of if item is not NoneType)
+    elif hint is str:
+        yield at, ""
+    elif origin in (list, tuple, dict, Sequence, Mapping):
+        yield at, {} if origin in (dict, Mapping) else []
+    for item in of:
+        if is_typeddict(item):
+            yield from absences(item, at if origin in (Union, UnionType) else (*at, "*"))
+        elif get_origin(item) in (list, Union, UnionType):
+            yield from absences(item, (*at, "*"))
+
+
+def put(data: Any, way: Way, value: Any) -> Any:
+    first, *rest = way
+    if isinstance(data, list):
+        return [put(item, tuple(rest), value) if rest else value for item in data]
+    if not isinstance(data, dict):
+        return data
+    return {
+        key: (put(item, tuple(rest), value) if rest else value) if first in (key, "*") else item
+        for key, item in data.items()
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
+def test_every_page_stands_without_any_one_member_that_may_be_absent(page: Page, whole: Pages) -> None:
+    picture = whole.source.picture
+    assert picture is not None
+    site = Site(whole.source, whole.planning, "", templates())
+    ways = [*absences(get_type_hints(page.data)["return"])]
+    assert len(ways) > 1
+    for viewer in (Viewer("", False, Sight.NAMELESS, Sight.OWN), Viewer("root-ish", True, Sight.ALL, Sight.ALL)):
+        for job_id in ["1", *list(picture.waiting)[:1], *list(picture.running)[:1]] if "job" in page.path else [""]:
+            if viewer.usage is Sight.OWN and "{user}" in page.path:
+                continue
+            data = page.data(site, viewer, {"job_id": job_id, "user": "ada"}, {"ask": "1"})
+            for way, value in ways:
+                page_response(site, viewer, page, put(data, way, value), page.path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
+def test_a_template_asks_for_nothing_that_its_page_does_not_have(page: Page, whole: Pages) -> None:
+    site = Site(whole.source, whole.planning, "", templates())
+    assert site.environment.loader is not None
+    text, _, _ = site.environment.loader.get_source(site.environment, page.template)
+    asked = meta.find_undeclared_variables(site.environment.parse(text))
+    there = on_every_page(site, Viewer("", False, Sight.ALL, Sight.ALL), "", "/").keys()
+    assert asked - there <= get_type_hints(get_type_hints(page.data)["return"]).keys()
+
+
+# -- and where something is wrong all the same ----------------------------------------------------------------------
+
+
+def test_a_page_that_cannot_be_made_says_so_in_the_style_of_the_others(
+    whole: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*_: Any) -> Any:
+        raise RuntimeError("secret of ada")
+
+    client = whole.client("")
+    client.shows_errors = True
+    monkeypatch.setattr(whole.source.history, "spans", wrong)
+    page, twin = client.get("/"), client.get("/cluster.json")
+    assert (page.status_code, twin.status_code) == (500, 500)
+    assert "<h1>This page could not be made</h1>" in page.text
+    assert 'href="/queue"' in page.text
+    assert "defect of Lucid" in twin.json()["error"]
+    assert "ada" not in page.text + twin.text
+    monkeypatch.setattr(type(whole.source), "now_s", wrong)  # this breaks the page of the error, too
+    plain = client.get("/")
+    assert plain.status_code == 500
+    assert plain.text.startswith("This page could not be made.")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Any
 
 from lucid.core.job import Running
 from lucid.core.reason import PairSpeed, reason_from_dict
 from lucid.errors import StoreError
+from lucid.web.pages.shown import Pair, PairJob
 from lucid.web.site import Site
 from lucid.web.viewer import Viewer
 
@@ -20,10 +20,10 @@ _MOST = 100
 _KEPT = 5000
 
 
-def pairs_of(site: Site, viewer: Viewer, nodes: Collection[str]) -> list[dict[str, Any]]:
+def pairs_of(site: Site, viewer: Viewer, nodes: Collection[str]) -> list[Pair]:
     """The pairs that stand on these nodes, those that run slowest first; where nothing is seen yet, last."""
     picture, told = site.picture, set[str]()
-    found = []
+    found: list[Pair] = []
     for name in nodes:
         for entry in picture.on_node.get(name, ()):
             if entry.partner is not None and entry.job.id not in told:
@@ -35,7 +35,7 @@ def pairs_of(site: Site, viewer: Viewer, nodes: Collection[str]) -> list[dict[st
     return found[:_MOST]
 
 
-def pair_of(site: Site, viewer: Viewer, entry: Running) -> dict[str, Any] | None:
+def pair_of(site: Site, viewer: Viewer, entry: Running) -> Pair | None:
     """A running job and its partner, the one that came first first; ``None`` where this viewer may not see both, or
     the partner is gone."""
     other = site.picture.running.get(entry.partner or "")
@@ -46,7 +46,7 @@ def pair_of(site: Site, viewer: Viewer, entry: Running) -> dict[str, Any] | None
     if None in jobs:
         return None
     promised = _promised(site, guest.job.id, host.job.id)
-    rows = []
+    rows: list[PairJob] = []
     for one, job, said in zip((host, guest), jobs, promised or (None, None), strict=True):
         assert job is not None
         profile = one.profile
