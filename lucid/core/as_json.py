@@ -71,7 +71,9 @@ def _reader(hint: Any) -> _Read:
         return lambda data: tuple(each(item) for item in _list(data))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         item = _reader(of[1])
-        return _as_it_is if item is _as_it_is else lambda data: {key: item(each) for key, each in _object(data).items()}
+        return (
+            _as_it_is if item is _as_it_is else lambda data: {key: item(each) for key, each in _object(data).items()}
+        )
     if origin is tuple:
         row = [_reader(item) for item in of]
         return lambda data: tuple(read(item) for read, item in zip(row, _list(data), strict=True))

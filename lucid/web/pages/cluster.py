@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, cast
 
 from lucid.cli.render import duration
 from lucid.core.job import Running, Stage
@@ -12,7 +12,7 @@ from lucid.core.snapshot import Partition
 from lucid.web.gantt import gantt
 from lucid.web.pages.asked import number, text
 from lucid.web.pages.pairs import pairs_of
-from lucid.web.pages.shown import Cell, CellJob, ClusterPage, NodeCells, Summary
+from lucid.web.pages.shown import Cell, CellJob, ClusterPage, NodeCells, Summary, Totals
 from lucid.web.picture import Picture
 from lucid.web.site import Site
 from lucid.web.viewer import Viewer
@@ -22,7 +22,6 @@ __all__ = ["cluster"]
 _NODES = 40
 """Nodes of one page."""
 _HOURS = (1, 3, 6, 12, 24)
-_Total = Literal["nodes", "gpus", "alone", "shared", "free", "out", "pending", "pending_gpus", "running", "packed"]
 
 
 def cluster(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> ClusterPage:
@@ -82,9 +81,9 @@ def _summary(picture: Picture, part: Partition) -> Summary:
     }
 
 
-def _totals(summaries: Sequence[Summary]) -> dict[str, int]:
-    keys: tuple[_Total, ...] = get_args(_Total)
-    return {key: sum(part[key] for part in summaries) for key in keys}
+def _totals(summaries: Sequence[Summary]) -> Totals:
+    figures = cast(Sequence[Mapping[str, int]], summaries)
+    return cast(Totals, {key: sum(part[key] for part in figures) for key in Totals.__annotations__})
 
 
 def _node(site: Site, viewer: Viewer, part: Partition, node: Node) -> NodeCells:

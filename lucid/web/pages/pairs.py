@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection
 from contextlib import suppress
 
-from lucid.core.job import Running
+from lucid.core.job import Job, Running
 from lucid.core.reason import PairSpeed, reason_from_dict
 from lucid.errors import StoreError
 from lucid.web.pages.shown import Pair, PairJob
@@ -42,26 +42,25 @@ def pair_of(site: Site, viewer: Viewer, entry: Running) -> Pair | None:
     if other is None:
         return None
     host, guest = sorted((entry, other[1]), key=lambda one: one.start_s)
-    jobs = [site.job_of(host.job, viewer), site.job_of(guest.job, viewer)]
-    if None in jobs:
+    first, second = site.job_of(host.job, viewer), site.job_of(guest.job, viewer)
+    if first is None or second is None:
         return None
-    promised = _promised(site, guest.job.id, host.job.id)
-    rows: list[PairJob] = []
-    for one, job, said in zip((host, guest), jobs, promised or (None, None), strict=True):
-        assert job is not None
-        profile = one.profile
-        seen = profile is not None and profile.seen_beside == one.partner
-        rows.append(
-            {
-                "job": job.id,
-                "user": job.user,
-                "name": job.name,
-                "promised": None if said is None else round(said, 4),
-                "seen": profile.seen_speed if profile is not None and seen else None,
-            }
-        )
+    promised = _promised(site, guest.job.id, host.job.id) or (None, None)
+    jobs = _row(host, first, promised[0]), _row(guest, second, promised[1])
     nodes = [part.node for part in guest.placement]
-    return {"jobs": rows, "nodes": nodes, "gpus": guest.gpus, "since_s": guest.start_s}
+    return {"jobs": jobs, "nodes": nodes, "gpus": guest.gpus, "since_s": guest.start_s}
+
+
+def _row(entry: Running, job: Job, promised: float | None) -> PairJob:
+    """``job``: as this viewer may see it."""
+    profile = entry.profile
+    return {
+        "job": job.id,
+        "user": job.user,
+        "name": job.name,
+        "promised": None if promised is None else round(promised, 4),
+        "seen": profile.seen_speed if profile is not None and profile.seen_beside == entry.partner else None,
+    }
 
 
 def _promised(site: Site, guest: str, host: str) -> tuple[float, float] | None:

@@ -6,7 +6,6 @@ The figures are those of ``lucidctl efficiency``, worked out once a minute.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from lucid.cli.efficiency import account_to_dict, total_to_dict
 from lucid.core.job import Pending, Running

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from lucid.web.gantt import Gantt
+
 __all__ = [
-    "Cell", "CellJob", "ChangesPage", "ClusterPage", "Event", "Forecasts", "HealthPage", "JobPage", "Latency", "Now",
+    "Cell", "CellJob", "ChangesPage", "ClusterPage", "Event", "Forecasts", "HealthPage", "JobPage", "Latencies", "Latency", "Now",
     "Outcome", "Pair", "PairJob", "PeoplePage", "PersonPage", "QueuePage", "Runs", "Start", "Starts", "Summary",
-    "WhyNot",
+    "Totals", "WhyNot",
 ]  # fmt: skip
 
 
@@ -55,12 +57,9 @@ class NodeCells(TypedDict):
     slots: list[list[Cell]]
 
 
-class Summary(TypedDict):
-    """One partition."""
+class Totals(TypedDict):
+    """Nodes, GPUs by who holds them, and jobs: of a partition, or of all."""
 
-    name: str
-    profiling: bool
-    mode: str
     nodes: int
     gpus: int
     alone: int
@@ -71,6 +70,14 @@ class Summary(TypedDict):
     pending_gpus: int
     running: int
     packed: int
+
+
+class Summary(Totals):
+    """One partition."""
+
+    name: str
+    profiling: bool
+    mode: str
     quotas: dict[str, int]
     kept: list[dict[str, Any]]
 
@@ -88,7 +95,7 @@ class PairJob(TypedDict):
 class Pair(TypedDict):
     """The job that came first, and the one that came to share."""
 
-    jobs: list[PairJob]
+    jobs: tuple[PairJob, PairJob]
     nodes: list[str]
     gpus: int
     since_s: float
@@ -98,7 +105,7 @@ class ClusterPage(TypedDict):
     """``/``."""
 
     at_s: float
-    totals: dict[str, int]
+    totals: Totals
     partitions: list[Summary]
     nodes: list[NodeCells]
     pairs: list[Pair]
@@ -110,7 +117,7 @@ class ClusterPage(TypedDict):
     hours: int
     _hours: tuple[int, ...]
     _map: list[dict[str, Any]]
-    _gantt: dict[str, Any]
+    _gantt: Gantt
 
 
 class QueueLine(TypedDict):
@@ -309,6 +316,13 @@ class Latency(TypedDict):
     most_below_s: float
 
 
+class Latencies(TypedDict):
+    """``None`` where nothing was counted yet."""
+
+    cycle: Latency | None
+    plan: Latency | None
+
+
 class Starts(TypedDict):
     """Forecasts of starts against what happened: the share inside their range, of how many."""
 
@@ -338,7 +352,7 @@ class HealthPage(TypedDict):
     failed_turns: int
     models: dict[str, Any]
     drift: list[dict[str, Any]]
-    latency: dict[str, Latency | None]
+    latency: Latencies
     refused: Mapping[str, int]
     restarts: Mapping[str, int]
     starts: Starts
