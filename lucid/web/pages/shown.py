@@ -12,9 +12,9 @@ from typing import Any, TypedDict
 from lucid.web.gantt import Gantt
 
 __all__ = [
-    "Cell", "CellJob", "ChangesPage", "ClusterPage", "Event", "Forecasts", "HealthPage", "JobPage", "Latencies", "Latency", "Now",
-    "Outcome", "Pair", "PairJob", "PeoplePage", "PersonPage", "QueuePage", "Runs", "Start", "Starts", "Summary",
-    "Totals", "WhyNot",
+    "Cell", "CellJob", "Change", "ChangesPage", "ClusterPage", "Event", "Forecasts", "HealthPage", "JobPage",
+    "Latencies", "Latency", "NodeCells", "Now", "Outcome", "Pair", "PairJob", "PeoplePage", "PersonPage",
+    "QueueLine", "QueuePage", "Runs", "Start", "Starts", "Summary", "Totals", "WhyNot",
 ]  # fmt: skip
 
 
@@ -214,8 +214,8 @@ class Runs(TypedDict):
 
 
 class Outcome(TypedDict):
-    """Of a job that ended. ``earlier_s``: how much earlier than in plain order it started (later where it is below 0),
-    as far as that is known, and ``by`` how."""
+    """Of a job that ended. ``earlier_s``: how much earlier than in plain order it started (later where it is below
+    0), as far as that is known, and ``by`` how."""
 
     state: str
     end_s: float
