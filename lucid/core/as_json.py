@@ -70,10 +70,8 @@ def _reader(hint: Any) -> _Read:
         each = _reader(of[0])
         return lambda data: tuple(each(item) for item in _list(data))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        item = _reader(of[1])
-        return (
-            _as_it_is if item is _as_it_is else lambda data: {key: item(each) for key, each in _object(data).items()}
-        )
+        named = _reader(of[1])
+        return lambda data: {key: named(item) for key, item in _object(data).items()}
     if origin is tuple:
         row = [_reader(item) for item in of]
         return lambda data: tuple(read(item) for read, item in zip(row, _list(data), strict=True))

@@ -59,8 +59,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The view ``status``. ``private_data``: the words of Slurm's PrivateData; ``None`` where lucidd has recorded none.
-    ``aside``: jobs that wait, but not for Lucid, and for what."""
+    """The view ``status``. ``private_data``: the words of Slurm's PrivateData; ``None`` where lucidd has recorded
+    none. ``aside``: jobs that wait, but not for Lucid, and for what."""
 
     at_s: float | None = None
     client: str = ""

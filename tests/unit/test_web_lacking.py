@@ -96,7 +96,7 @@ def the_first_job(folder: Path) -> SlurmSite:
 
 
 def observed(folder: Path) -> SlurmSite:
-    """Slurm starts jobs by itself, and Lucid looks on: one had ended, one runs and one waits when it saw them first."""
+    """Slurm starts jobs by itself, and Lucid looks on: one has ended, one runs, one waits."""
     site = SlurmSite(folder, restarts=None, partitions={"vc": "observe"})
     for number, gpus in (("1", 4), ("2", 4), ("3", 4)):
         site.submit(number, gpus, run_s=30.0 if number == "1" else 3000.0, user="ada", held=False)
@@ -286,11 +286,11 @@ def test_a_template_asks_for_nothing_that_its_page_does_not_have(page: Page, who
     assert site.environment.loader is not None
     text, _, _ = site.environment.loader.get_source(site.environment, page.template)
     tree = site.environment.parse(text)
-    names = {
-        where: {n.name for n in tree.find_all(nodes.Name) if n.ctx == where} for where in ("load", "store", "param")
-    }
     own = {one.name for one in tree.find_all(nodes.Macro)} | {one.target for one in tree.find_all(nodes.Import)}
-    asked = names["load"] - names["store"] - names["param"] - own - {"loop", *site.environment.globals}
+    own |= {one.name for one in tree.find_all(nodes.Name) if one.ctx != "load"} | {"loop"}
+    asked = (
+        {one.name for one in tree.find_all(nodes.Name) if one.ctx == "load"} - own - site.environment.globals.keys()
+    )
     there = on_every_page(site, Viewer("", False, Sight.ALL, Sight.ALL), "", "/").keys()
     assert asked - there <= get_type_hints(get_type_hints(page.data)["return"]).keys()
 
