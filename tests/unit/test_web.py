@@ -341,11 +341,14 @@ def test_private_data_is_asked_for_once_an_hour_and_kept() -> None:
 def test_over_a_unix_socket_the_reader_is_its_peer(pages: Pages, tmp_path: Path) -> None:
     import uvicorn
 
-    from lucid.web.server import PeerProtocol
+    from lucid.web.limits import Limits
+    from lucid.web.server import limited
 
     place = tmp_path / "web.sock"
     app = build_app(pages.source, pages.planning)
-    config = uvicorn.Config(app, uds=str(place), http=PeerProtocol, ws="none", lifespan="off", log_level="error")
+    config = uvicorn.Config(
+        app, uds=str(place), http=limited(pages.web, Limits()), ws="none", lifespan="off", log_level="error"
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
