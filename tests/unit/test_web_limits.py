@@ -7,7 +7,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -148,13 +149,17 @@ def test_a_body_that_never_ends_is_not_waited_for() -> None:
         assert lasts_s(sock, b"x") < 2.0
 
 
-def test_an_answer_that_is_not_taken_is_dropped_and_keeps_nobody_out() -> None:
-    with serving(Slow().app) as server:
+def test_an_answer_that_is_not_taken_is_dropped() -> None:
+    with serving(Slow().app, replace(LIMITS, of_client=16, waiting=32)) as server:
         held = [server.connect(request_for("/big", keep=True), take=4096) for _ in range(6)]
         assert server.get("/") == 200
         time.sleep(0.5)
         for sock in held:
-            assert sum(iter(lambda one=sock: len(one.recv(1 << 20)), 0)) < BIG, "the rest never comes"
+            came = 0
+            with suppress(ConnectionResetError):
+                while part := sock.recv(1 << 20):
+                    came += len(part)
+            assert came < BIG
 
 
 def test_pages_that_take_long_leave_metrics_alone() -> None:
