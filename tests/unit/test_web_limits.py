@@ -26,7 +26,7 @@ from lucid.web.viewer import client_of
 from scenes.pages import Pages
 
 LIMITS = Limits(of_client=4, waiting=8, pages=6, scrapes=4, header_s=0.2, answer_s=0.3)
-BIG = 16_000_000
+BIG = 8_000_000
 UNFINISHED = b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "
 
 
@@ -150,10 +150,10 @@ def test_a_body_that_never_ends_is_not_waited_for() -> None:
 
 
 def test_an_answer_that_is_not_taken_is_dropped() -> None:
-    with serving(Slow().app, replace(LIMITS, of_client=16, waiting=32)) as server:
-        held = [server.connect(request_for("/big", keep=True), take=4096) for _ in range(6)]
+    with serving(Slow().app, replace(LIMITS, of_client=16, waiting=32, answer_s=1.0)) as server:
+        held = [server.connect(request_for("/big", keep=True), take=4096) for _ in range(2)]
         assert server.get("/") == 200
-        time.sleep(0.5)
+        time.sleep(1.3)
         for sock in held:
             came = 0
             with suppress(ConnectionResetError):
