@@ -15,13 +15,13 @@ class WebClient:
     """``address``: from where it seems to come."""
 
     def __init__(self, app: Any, headers: dict[str, str] | None = None, address: str = "127.0.0.1") -> None:
-        self._app, self._headers, self._address = app, headers or {}, address
+        self._app, self.headers, self._address = app, headers or {}, address
         self.shows_errors = False
         """What the application raises is shown as a server shows it; else it is raised."""
 
     def _client(self) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(self._app, not self.shows_errors, client=(self._address, 40000))
-        return httpx.AsyncClient(transport=transport, base_url="http://site", headers=self._headers)
+        return httpx.AsyncClient(transport=transport, base_url="http://site", headers=self.headers)
 
     def request(self, method: str, path: str, params: dict[str, Any] | None = None) -> httpx.Response:
         """One answer, redirections as they are."""

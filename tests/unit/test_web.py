@@ -389,6 +389,28 @@ def test_metrics_are_there_without_users(pages: Pages) -> None:
     assert not re.search(r"\b(ada|bob)\b", answer.text)
 
 
+def test_nothing_is_nothing_in_metrics_and_on_the_page_that_refuses_too(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    pages = Pages(tmp_path, {"anonymous": "nothing", "metrics_token_file": str(token)})
+    for sent in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer "}, {"authorization": "s3cret"}):
+        client = pages.client("")
+        client.headers |= sent
+        answer = client.get("/metrics")
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert "lucid_" not in answer.text
+    client.headers["authorization"] = "Bearer s3cret"
+    assert "lucid_up 1.0" in client.get("/metrics").text
+    assert client.get("/").status_code == 403, "the token is for the metrics alone"
+    assert pages.client("ada").get("/metrics").status_code == 200
+    assert "As lucidd saw it" not in pages.client("").get("/").text
+    for spoil in (lambda: token.write_text("\n"), token.unlink):
+        spoil()
+        with pytest.raises(ConfigError, match="metrics_token_file"):
+            pages.client("")
+    pages.source.stop()
+
+
 def test_a_picture_read_piece_by_piece_says_the_same(pages: Pages) -> None:
     store = pages.slurm.store
     whole, lean = store.view("snapshot"), store.picture()
