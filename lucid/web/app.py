@@ -170,10 +170,7 @@ def _refusal(site: Site, viewer: Viewer, status: int, words: str, as_json: bool)
 
 def _failed(site: Site, viewer: Callable[[Request], Viewer], request: Request) -> Response:
     """After a defect; Starlette raises it on, so that it stands in the log."""
-    words = (
-        "That is a defect of Lucid, and not of what you asked for. The log of lucid-web says more; other pages may "
-        "well stand, and lucidctl says the same in a terminal."
-    )
+    words = "That is a defect of Lucid, not of what you asked for. The log of lucid-web says more."
     try:
         return _refusal(site, viewer(request), 500, words, _is_json(request))
     except Exception:  # what broke the page may break this one: it must answer all the same

@@ -28,6 +28,10 @@ __all__ = ["job"]
 
 _UNKNOWN = "nothing is known of job {} here"
 _YET = "Nothing was decided about it yet."
+_AT_ONCE = (
+    "Nothing was decided about it: Slurm started it before lucidd saw it wait, as Slurm does where GPUs are free and "
+    "the job is not held."
+)
 
 
 def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str, str]) -> JobPage:
@@ -45,7 +49,7 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
         note = ""
         if not data["decisions"] and not data["actions"]:
             waits = entry is not None and isinstance(entry[1], Pending)
-            note = _YET if waits else why_nothing(store, job_id, ran_at_once=known is not None)
+            note = _YET if waits else _AT_ONCE if known else why_nothing(store, job_id, ran_at_once=False)
     if note and known is None:
         aside = site.picture.status.aside.get(job_id)
         raise NotShown(f"job {job_id} waits, but not for Lucid: {aside}" if aside else note)
