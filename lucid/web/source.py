@@ -131,6 +131,8 @@ class Source:
             self.account_of = {one.job.job_id: one for one in self.accounts}
         except LucidError as error:
             self._tell(str(error))
+        except Exception as error:  # the thread must look on
+            self._tell(f"{self.path}: usage cannot be shown ({error!r})")
         took_s = time.monotonic() - began_s
         self._accounts_due_s = began_s + max(_ACCOUNTS_S / (self.demo_speed or 1.0), _ACCOUNTS_SHARE * took_s, 5.0)
 
