@@ -19,7 +19,7 @@ from lucid.errors import ConfigError
 from lucid.live.published import Published
 from lucid.live.seen_plan import seen_picture, seen_plan
 
-__all__ = ["check_waits_for_lucid", "live_story", "with_expected_start"]
+__all__ = ["check_waits_for_lucid", "known_story", "live_story", "why_nothing", "with_expected_start"]
 
 _TASKS_NAMED = 8
 
@@ -34,10 +34,16 @@ def live_story(store: SqliteStore | Published, job_id: str, profiling: str = "")
     if isinstance(store, Published):
         words = "this is the last decision; only lucidd's user and root can read the earlier ones"
         return _story(job_id, [_last_decision(store, job_id)], profiling, estimate=[words])
+    story, data = known_story(store, job_id, profiling)
+    if not data["decisions"] and not data["actions"]:
+        raise ConfigError(why_nothing(store, job_id, _ran_at_once(store, job_id)))
+    return story, data
+
+
+def known_story(store: SqliteStore, job_id: str, profiling: str = "") -> tuple[Story, dict[str, Any]]:
+    """The same of any job, with every member: what was measured and expected of it, where nothing was decided."""
     rows, actions = store.decisions(job_id), store.actions(job_id)
     measured, said = store.profile(job_id), store.prediction(job_id)
-    if not rows and not actions:
-        raise ConfigError(_why_nothing(store, job_id))
     joined = store.joined(job_id, rows[0].at_s if rows else 0.0)
     story, data = _story(
         job_id,
@@ -127,12 +133,13 @@ def check_waits_for_lucid(store: SqliteStore | Published, job_id: str) -> None:
         raise ConfigError(f"job {job_id} waits, but not for Lucid: {words}")
 
 
-def _why_nothing(store: SqliteStore, job_id: str) -> str:
-    tasks = {d.job_id for d in store.decisions(limit=50_000) if d.job_id.startswith(f"{job_id}_")}
+def why_nothing(store: SqliteStore, job_id: str, ran_at_once: bool) -> str:
+    """Why there is no story. ``ran_at_once``: it runs, or has run, without having been seen waiting."""
+    tasks = store.tasks(job_id)
     if tasks:
         named = ", ".join(sorted(tasks, key=lambda i: int(i.rpartition("_")[2]))[:_TASKS_NAMED])
         return f"job {job_id} is an array, and its {len(tasks)} tasks are decided one by one: ask about {named}"
-    if _ran_at_once(store, job_id):
+    if ran_at_once:
         return (
             f"nothing was decided about job {job_id}: Slurm started it before lucidd saw it wait, as Slurm does "
             "where GPUs are free and the job is not held"

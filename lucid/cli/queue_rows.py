@@ -43,7 +43,8 @@ def queue_rows(last: SeenPlan, ahead: Forecast) -> list[QueueRow]:
 
 def queue_row_to_dict(row: QueueRow, last: SeenPlan) -> dict[str, Any]:
     """JSON form."""
-    job, prediction = row.entry.job, last.snapshot.predictions[row.entry.job.id]
+    job = row.entry.job
+    said = last.snapshot.predictions.get(job.id)
     return {
         "partition": row.partition,
         "vc": job.vc,
@@ -52,8 +53,8 @@ def queue_row_to_dict(row: QueueRow, last: SeenPlan) -> dict[str, Any]:
         "user": job.user,
         "gpus": job.gpus,
         "waited_s": round(last.snapshot.now_s - row.entry.since_s, 1),
-        "estimate_s": round(prediction.duration_s, 1),
-        "estimate_by": prediction.duration_source,
+        "estimate_s": None if said is None else round(said.duration_s, 1),
+        "estimate_by": "" if said is None else said.duration_source,
         "starts_in_s": row.starts_in_s,
         "decision": None if row.decision is None else row_to_dict(row.decision),
     }

@@ -15,7 +15,7 @@ class Anonymous(StrEnum):
     """What the pages show to a reader whose name nobody vouches for."""
 
     NOTHING = "nothing"
-    """An error page that says how to sign in."""
+    """An error page that says how to sign in; /metrics for those alone who send the token of metrics_token_file."""
     NO_NAMES = "no-names"
     """What public.json has: jobs with their numbers, sizes and decisions, users numbered, no accounts, no names."""
     EVERYTHING = "everything"
@@ -54,6 +54,11 @@ class WebSettings(Section):
     anonymous: Anonymous = Anonymous.NO_NAMES
     """What a reader without a name sees, on loopback too: everybody with an account on that host can reach it. Where
     PrivateData has jobs, no job is shown to such a reader either way, unless this is everything."""
+    connections_per_client: int = Field(64, ge=4, le=256)
+    """Connections that wait, requests under way and listeners of one client at a time: an address, an IPv6 network of
+    64 bits, loopback, or a user at the other end of the socket. Trusted proxies are not counted."""
+    metrics_token_file: str = ""
+    """A file with a token: who sends it (Authorization: Bearer …) reads /metrics, though anonymous is nothing."""
     rows: int = Field(200, ge=10, le=2000)
     """Rows of one page of the queue."""
     plan_every_s: float = Field(30.0, ge=1)

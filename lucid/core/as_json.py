@@ -1,6 +1,6 @@
 """Nouns as JSON and back, where the reader knows the class: in the store, in pictures for ``lucidctl``, in summaries
 of samplers and in what commands print with ``--json``. A noun is an object with a member for each
-field, a tuple a list.
+field, a tuple a list, a mapping an object.
 
 What an older version did not write has its default, and what a later one added is passed over. Values are not checked
 against their types here (``lucid.adapters.checked``).
@@ -69,6 +69,9 @@ def _reader(hint: Any) -> _Read:
     if origin is tuple and of[1:] == (...,):
         each = _reader(of[0])
         return lambda data: tuple(each(item) for item in _list(data))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        named = _reader(of[1])
+        return lambda data: {key: named(item) for key, item in _object(data).items()}
     if origin is tuple:
         row = [_reader(item) for item in of]
         return lambda data: tuple(read(item) for read, item in zip(row, _list(data), strict=True))
@@ -93,6 +96,12 @@ def _list(data: Any) -> list[Any]:
     if not isinstance(data, list | tuple):
         raise TypeError(f"{data!r} is no list")
     return list(data)
+
+
+def _object(data: Any) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping):
+        raise TypeError(f"{data!r} is no object")
+    return data
 
 
 def _as_it_is(data: Any) -> Any:

@@ -87,9 +87,9 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     if seen.get("breaker_why"):
         yield warn(f"the breaker is open: {seen['breaker_why']}", "look at slurmctld's load (sdiag)")
     for kind, found in dict[str, Mapping[str, Any]](seen.get("models", {})).items():
-        if found["trouble"]:
+        if found.get("trouble"):
             yield warn(
-                f"the {kind} model in service cannot be used: {found['why']}",
+                f"the {kind} model in service cannot be used: {found.get('why', '')}",
                 f"lucidctl models rollback {kind}, or train anew",
             )
 

@@ -66,8 +66,9 @@ def words_of_left_out(seen: Mapping[str, Any]) -> list[str]:
     """What the daemon could not read at its last look, a sentence for each source. ``seen``: its picture."""
     found = []
     for source, told in (seen.get("left_out") or {}).items():
-        if told["now"]:
-            named = "; ".join(f"{which} ({why})" for which, why in told["first"].items())
-            more = f"; and {told['now'] - len(told['first'])} more" if told["now"] > len(told["first"]) else ""
+        now, first = told.get("now", 0), told.get("first", {})
+        if now:
+            named = "; ".join(f"{which} ({why})" for which, why in first.items())
+            more = f"; and {now - len(first)} more" if now > len(first) else ""
             found.append(f"left out of {source}, since it cannot be read: {named}{more}")
     return found

@@ -6,10 +6,9 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version
 from importlib.resources import files
-from importlib.util import find_spec
 from typing import Any
 
 from starlette.applications import Starlette
@@ -22,12 +21,14 @@ from lucid.config import WebSettings
 from lucid.core.as_json import to_json
 from lucid.errors import LucidError
 from lucid.web.html import page_response, templates
+from lucid.web.limits import EVENTS, METRICS, Gate, Gated, Limits
 from lucid.web.openapi import openapi_of, twin_of
 from lucid.web.pages import PAGES, NotShown, Page
 from lucid.web.planning import Planning
+from lucid.web.scrapes import scrapes
 from lucid.web.site import Site
 from lucid.web.source import Source
-from lucid.web.viewer import Viewer, viewer_of
+from lucid.web.viewer import Viewer, client_of, viewer_of
 
 __all__ = ["build_app"]
 
@@ -54,6 +55,9 @@ def build_app(source: Source, planning: Planning, root_path: str = "") -> ASGIAp
         source: lucidd's store as the pages see it.
         planning: what plans ahead and again.
         root_path: the path under which a proxy shows the pages; requests may have it or not.
+
+    Raises:
+        ConfigError: the file with the token for /metrics cannot be read.
     """
     root = "/" + root_path.strip("/") if root_path.strip("/") else ""
     site = Site(source, planning, root, templates())
@@ -74,20 +78,28 @@ def build_app(source: Source, planning: Planning, root_path: str = "") -> ASGIAp
 
         return answer
 
-    listeners = _Listeners(source)
-    scraped = _metrics(source)
+    web = source.settings.web
+    holder = partial(client_of, web)
+    listeners = _Listeners(source, web.connections_per_client)
+    scraped = scrapes(source, viewer)
     routes = [Route(twin_of(page), as_json(page)) for page in PAGES]
     routes += [Route(page.path, as_html(page)) for page in PAGES]
     routes += [
         Route("/cluster", lambda _: RedirectResponse(f"{root}/", 308)),
         Route("/job", lambda request: _to_job(root, request)),
-        Route("/events", lambda request: listeners.stream(viewer(request))),
+        Route(EVENTS, lambda request: listeners.stream(viewer(request), holder(request.scope.get("client")))),
         Route("/openapi.json", lambda _: JSONResponse(openapi_of(version("lucid-scheduler")))),
         Route("/static/{name}", _static),
-        *([] if scraped is None else [Route("/metrics", scraped)]),
+        *([] if scraped is None else [Route(METRICS, scraped)]),
     ]
-    app = Starlette(routes=routes, exception_handlers={404: lambda request, _: _not_found(site, viewer(request))})
-    return _Shell(app, root)
+    app = Starlette(
+        routes=routes,
+        exception_handlers={
+            404: lambda request, _: _refusal(site, viewer(request), 404, "There is no such page.", _is_json(request)),
+            Exception: lambda request, _: _failed(site, viewer, request),
+        },
+    )
+    return _Shell(Gated(app, Limits(of_client=web.connections_per_client), holder), root)
 
 
 class _Shell:
@@ -124,9 +136,9 @@ class _Shell:
 def _viewer(request: Request, source: Source, own_uid: int) -> Viewer:
     client = request.scope.get("client")
     headers = dict(request.headers.items())
-    private = source.status.get("private_data")
     settings: WebSettings = source.settings.web
-    return viewer_of(settings, None if client is None else (client[0], client[1]), headers, private, own_uid)
+    at = None if client is None else (client[0], client[1])
+    return viewer_of(settings, at, headers, source.status.private_data, own_uid)
 
 
 def _answer(site: Site, page: Page, request: Request, viewer: Viewer, *, as_json: bool) -> Response:
@@ -156,8 +168,17 @@ def _refusal(site: Site, viewer: Viewer, status: int, words: str, as_json: bool)
     return page_response(site, viewer, None, {"status": status, "words": words}, "/", status)
 
 
-def _not_found(site: Site, viewer: Viewer) -> Response:
-    return _refusal(site, viewer, 404, "There is no such page.", as_json=False)
+def _failed(site: Site, viewer: Callable[[Request], Viewer], request: Request) -> Response:
+    """After a defect; Starlette raises it on, so that it stands in the log."""
+    words = "That is a defect of Lucid, not of what you asked for. The log of lucid-web says more."
+    try:
+        return _refusal(site, viewer(request), 500, words, _is_json(request))
+    except Exception:  # what broke the page may break this one: it must answer all the same
+        return PlainTextResponse(f"This page could not be made. {words}\n", 500)
+
+
+def _is_json(request: Request) -> bool:
+    return str(request.scope["path"]).endswith(".json")
 
 
 def _json(data: Mapping[str, Any]) -> Response:
@@ -189,34 +210,25 @@ def _asset(name: str) -> str:
     return folder.joinpath("pages", "style.css").read_text(encoding="utf-8") + text
 
 
-def _metrics(source: Source) -> Callable[[Request], Response] | None:
-    """What Prometheus scrapes: no user is named there. ``None`` where prometheus-client is not installed."""
-    if find_spec("prometheus_client") is None:
-        return None
-    from lucid.metrics.exposition import CONTENT_TYPE, render
-    from lucid.metrics.source import MetricsSource
-
-    metrics = MetricsSource(source.settings, now_s=source.now_s, known=source)
-    return lambda _: Response(render(metrics), headers={"content-type": CONTENT_TYPE})
-
-
 class _Listeners:
     """Those who wait for news."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, of_client: int) -> None:
         self._source = source
-        self._count = 0
+        self._gate = Gate(of_client, _MOST_LISTENERS)
 
-    def stream(self, viewer: Viewer) -> Response:
-        """One reader's stream: an event whenever there is another picture."""
+    def stream(self, viewer: Viewer, client: str) -> Response:
+        """One reader's stream: an event whenever there is another picture. ``client``: as ``client_of``."""
         if viewer.refused:
             return PlainTextResponse("Say who you are.\n", 403)
-        if self._count >= _MOST_LISTENERS:
+        reader = f"user {viewer.name}" if viewer.name else client
+        if not self._gate.has_room(reader):
             return PlainTextResponse("Too many listen: load the page again from time to time.\n", 503)
-        return StreamingResponse(self._events(), media_type="text/event-stream")
+        return StreamingResponse(self._events(reader), media_type="text/event-stream")
 
-    async def _events(self) -> AsyncIterator[str]:
-        self._count += 1
+    async def _events(self, reader: str) -> AsyncIterator[str]:
+        if not self._gate.enter(reader):  # others were faster
+            return
         try:
             known, quiet_s = "", 0.0
             yield "retry: 5000\n\n"
@@ -231,7 +243,7 @@ class _Listeners:
                 await asyncio.sleep(_EVENT_EVERY_S)
                 quiet_s += _EVENT_EVERY_S
         finally:
-            self._count -= 1
+            self._gate.leave(reader)
 
     def _news(self) -> str:
         picture = self._source.picture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from lucid.cli.render import duration
 from lucid.core.node import Node
@@ -12,7 +12,7 @@ from lucid.web.history import Span
 from lucid.web.site import Site
 from lucid.web.viewer import Sight, Viewer
 
-__all__ = ["gantt"]
+__all__ = ["Gantt", "gantt"]
 
 _LANE, _GAP = 5, 7
 """Pixels of a GPU, and between two nodes."""
@@ -20,9 +20,20 @@ _MOST = 6_000
 """Bars of one chart."""
 
 
-def gantt(site: Site, viewer: Viewer, nodes: Sequence[Node], hours: int) -> dict[str, Any]:
+class Gantt(TypedDict):
     """``width`` in seconds, ``height`` in pixels; each bar has x, y, width and height in these units, its kind, and
     what it says."""
+
+    since_s: float
+    until_s: float
+    width: int
+    height: int
+    bands: list[dict[str, Any]]
+    bars: list[dict[str, Any]]
+
+
+def gantt(site: Site, viewer: Viewer, nodes: Sequence[Node], hours: int) -> Gantt:
+    """The last ``hours`` on these nodes."""
     until_s = max(site.picture.now_s, site.now_s())
     since_s = until_s - 3600.0 * hours
     tops: dict[str, int] = {}

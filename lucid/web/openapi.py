@@ -17,11 +17,16 @@ _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"typ
 _REFUSALS = {
     "403": "This reader is not known, or may not see it.",
     "404": "There is no such thing.",
-    "503": "lucidd has not finished a cycle yet, or its store does not answer.",
+    "500": "The page could not be made: a defect. The log of lucid-web says more.",
+    "503": "lucidd has not finished a cycle yet, its store does not answer, or too many ask at once.",
 }
 _OTHERS = {
     "/events": ("text/event-stream", "An event `news` whenever there is another picture."),
-    "/metrics": ("text/plain", "Metrics for Prometheus. Only where the extra web has prometheus-client."),
+    "/metrics": (
+        "text/plain",
+        "Metrics for Prometheus. Only where the extra web has prometheus-client. Where web.anonymous is nothing: 401 "
+        "without a name or the site's token.",
+    ),
     "/openapi.json": ("application/json", "This description."),
 }
 

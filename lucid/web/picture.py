@@ -13,6 +13,7 @@ from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.reason import Reserved
 from lucid.live.seen_plan import SeenPlan
+from lucid.web.status import Status
 
 __all__ = ["Ahead", "Entry", "Picture"]
 
@@ -45,11 +46,11 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Picture:
-    """``version`` rises with every picture. ``status``: as lucidd's status has it."""
+    """``version`` rises with every picture."""
 
     version: int
     seen: SeenPlan
-    status: Mapping[str, Any]
+    status: Status
     positions: Mapping[str, int] = field(init=False)
     """Of the jobs that wait: the place in their partition's order."""
 

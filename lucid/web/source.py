@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from lucid.adapters.gpu.use_files import UseFolder
 from lucid.adapters.store.sqlite import SqliteStore
@@ -23,6 +22,7 @@ from lucid.live.job_uses import job_accounts
 from lucid.live.seen_plan import SeenPlan, seen_picture, seen_plan
 from lucid.web.history import History
 from lucid.web.picture import Picture
+from lucid.web.status import Status, status_of
 
 __all__ = ["DEMO", "Source"]
 
@@ -46,7 +46,7 @@ class Source:
         self.picture: Picture | None = None
         self.trouble = ""
         """Why there is no picture, or no newer one."""
-        self.status: dict[str, Any] = {}
+        self.status = Status()
         """As lucidd wrote it last: newer than the picture's, which is drawn only when something has changed."""
         self.history = History()
         self.uses = UseFolder(profiles_folder(settings))
@@ -131,6 +131,8 @@ class Source:
             self.account_of = {one.job.job_id: one for one in self.accounts}
         except LucidError as error:
             self._tell(str(error))
+        except Exception as error:  # the thread must look on
+            self._tell(f"{self.path}: usage cannot be shown ({error!r})")
         took_s = time.monotonic() - began_s
         self._accounts_due_s = began_s + max(_ACCOUNTS_S / (self.demo_speed or 1.0), _ACCOUNTS_SHARE * took_s, 5.0)
 
@@ -145,7 +147,7 @@ class Source:
                 (version,) = db.execute("PRAGMA data_version").fetchone()
             if version == self._seen_version and not self.trouble:
                 return
-            status = store.view("status") or {}
+            status = status_of(store.view("status"))
             self._demo = store.view(DEMO)
             with store.reading() as db:
                 row = db.execute(

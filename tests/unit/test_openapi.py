@@ -15,6 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from json_schemas import FOLDER, Recorder, closed
+from lucid.live.upkeep import UPKEEP
 from lucid.web import openapi
 from lucid.web.openapi import openapi_of, schemas, twin_of
 from lucid.web.pages import PAGES
@@ -29,8 +30,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[object]]
     """By route, the JSON of every page, as an administrator and as a user sees it, before and after some turns."""
     found: dict[str, list[object]] = {}
     pages = Pages(tmp_path_factory.mktemp("site"))
+    drift = {"error_ratio": None, "jobs": 3, "psi": {}}
     try:
         for seconds in (0.0, 2500.0, 3000.0):
+            pages.slurm.store.put_view(UPKEEP, [{"kind": "duration", "drift": drift}, {"kind": "pairs"}])
             pages.slurm.turns(seconds, every_s=20.0)
             pages.source.look()
             pages.source.account()

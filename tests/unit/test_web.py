@@ -341,11 +341,14 @@ def test_private_data_is_asked_for_once_an_hour_and_kept() -> None:
 def test_over_a_unix_socket_the_reader_is_its_peer(pages: Pages, tmp_path: Path) -> None:
     import uvicorn
 
-    from lucid.web.server import PeerProtocol
+    from lucid.web.limits import Limits
+    from lucid.web.server import limited
 
     place = tmp_path / "web.sock"
     app = build_app(pages.source, pages.planning)
-    config = uvicorn.Config(app, uds=str(place), http=PeerProtocol, ws="none", lifespan="off", log_level="error")
+    config = uvicorn.Config(
+        app, uds=str(place), http=limited(pages.web, Limits()), ws="none", lifespan="off", log_level="error"
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -384,6 +387,28 @@ def test_metrics_are_there_without_users(pages: Pages) -> None:
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "lucid_up 1.0" in answer.text
     assert not re.search(r"\b(ada|bob)\b", answer.text)
+
+
+def test_nothing_is_nothing_in_metrics_and_on_the_page_that_refuses_too(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    pages = Pages(tmp_path, {"anonymous": "nothing", "metrics_token_file": str(token)})
+    for sent in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer "}, {"authorization": "s3cret"}):
+        client = pages.client("")
+        client.headers |= sent
+        answer = client.get("/metrics")
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert "lucid_" not in answer.text
+    client.headers["authorization"] = "Bearer s3cret"
+    assert "lucid_up 1.0" in client.get("/metrics").text
+    assert client.get("/").status_code == 403, "the token is for the metrics alone"
+    assert pages.client("ada").get("/metrics").status_code == 200
+    assert "As lucidd saw it" not in pages.client("").get("/").text
+    for spoil in (lambda: token.write_text("\n"), token.unlink):
+        spoil()
+        with pytest.raises(ConfigError, match="metrics_token_file"):
+            pages.client("")
+    pages.source.stop()
 
 
 def test_a_picture_read_piece_by_piece_says_the_same(pages: Pages) -> None:

@@ -132,6 +132,15 @@ class SqliteStore(LeasedFile):
         with self.left_out.look("decisions") as look:
             return look.each(reversed(rows), decision_row, lambda row: f"a decision about job {row[1]}")
 
+    def tasks(self, job_id: str) -> list[str]:
+        """The tasks of an array about which something was decided."""
+        with self.reading() as db:
+            rows = db.execute(
+                "SELECT DISTINCT job_id FROM decisions WHERE job_id >= ? AND job_id < ?",
+                _writable(f"{job_id}_", f"{job_id}`"),  # "`" comes after "_"
+            ).fetchall()
+        return [str(task) for (task,) in rows]
+
     def moves(self, since_s: float, limit: int) -> list[DecisionRow]:
         """The latest decisions that move a job, without their reasons, oldest first."""
         with self.reading() as db:

@@ -17,9 +17,8 @@ from lucid.web.viewer import Viewer
 
 __all__ = ["PAGES", "NotShown", "Page"]
 
-Data = Callable[[Site, Viewer, Mapping[str, str], Mapping[str, str]], dict[str, Any]]
-"""From the site, who looks, the parameters of the path and of the query; members that begin with ``_`` are for the
-template alone."""
+Data = Callable[[Site, Viewer, Mapping[str, str], Mapping[str, str]], Mapping[str, Any]]
+"""From the site, who looks, the parameters of the path and of the query: a model of ``shown``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from lucid.cli.render import duration
 from lucid.core.job import Running, Stage
@@ -12,6 +12,7 @@ from lucid.core.snapshot import Partition
 from lucid.web.gantt import gantt
 from lucid.web.pages.asked import number, text
 from lucid.web.pages.pairs import pairs_of
+from lucid.web.pages.shown import Cell, CellJob, ClusterPage, NodeCells, Summary, Totals
 from lucid.web.picture import Picture
 from lucid.web.site import Site
 from lucid.web.viewer import Viewer
@@ -23,7 +24,7 @@ _NODES = 40
 _HOURS = (1, 3, 6, 12, 24)
 
 
-def cluster(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
+def cluster(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> ClusterPage:
     """``vc`` and ``node`` in the address choose nodes, ``page`` goes on among them, ``hours`` is how far back the
     chart goes."""
     picture, vc, wanted = site.picture, text(asked, "vc"), text(asked, "node")
@@ -59,15 +60,18 @@ def cluster(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping
     }
 
 
-def _summary(picture: Picture, part: Partition) -> dict[str, Any]:
+def _summary(picture: Picture, part: Partition) -> Summary:
     states = picture.gpu_states(part.name)
     return {
         "name": part.name,
         "profiling": part.profiling,
-        "mode": picture.status.get("modes", {}).get(part.name, ""),
+        "mode": picture.status.modes.get(part.name, ""),
         "nodes": len(part.nodes),
         "gpus": part.gpus,
-        **states,
+        "alone": states["alone"],
+        "shared": states["shared"],
+        "free": states["free"],
+        "out": states["out"],
         "pending": len(part.pending),
         "pending_gpus": sum(entry.job.gpus for entry in part.pending),
         "running": len(part.running),
@@ -77,12 +81,12 @@ def _summary(picture: Picture, part: Partition) -> dict[str, Any]:
     }
 
 
-def _totals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    keys = ("nodes", "gpus", "alone", "shared", "free", "out", "pending", "pending_gpus", "running", "packed")
-    return {key: sum(part[key] for part in summaries) for key in keys}
+def _totals(summaries: Sequence[Summary]) -> Totals:
+    figures = cast(Sequence[Mapping[str, int]], summaries)
+    return cast(Totals, {key: sum(part[key] for part in figures) for key in Totals.__annotations__})
 
 
-def _node(site: Site, viewer: Viewer, part: Partition, node: Node) -> dict[str, Any]:
+def _node(site: Site, viewer: Viewer, part: Partition, node: Node) -> NodeCells:
     here = site.picture.on_node.get(node.name, [])
     return {
         "name": node.name,
@@ -95,7 +99,7 @@ def _node(site: Site, viewer: Viewer, part: Partition, node: Node) -> dict[str, 
     }
 
 
-def _slots(site: Site, viewer: Viewer, node: Node, here: Sequence[Running]) -> list[list[dict[str, Any]]]:
+def _slots(site: Site, viewer: Viewer, node: Node, here: Sequence[Running]) -> list[list[Cell]]:
     """Rows of cells, two or as many as the most jobs on one GPU: each cell has ``gpu`` (the first), ``gpus`` (how
     many side by side) and ``rows`` (how many it spans). What stands further down on a GPU came later."""
     on: list[list[Running]] = [[] for _ in range(node.gpus)]
@@ -106,7 +110,7 @@ def _slots(site: Site, viewer: Viewer, node: Node, here: Sequence[Running]) -> l
                     if gpu < node.gpus:
                         on[gpu].append(entry)
     deep = max(2, *map(len, on)) if on else 2
-    rows: list[list[dict[str, Any]]] = [[] for _ in range(deep)]
+    rows: list[list[Cell]] = [[] for _ in range(deep)]
     gpu = 0
     while gpu < node.gpus:
         width = 1
@@ -116,7 +120,7 @@ def _slots(site: Site, viewer: Viewer, node: Node, here: Sequence[Running]) -> l
         first = standing[0] if standing else None
         if first is None:
             kind = "free" if node.available else "out"
-            rows[0].append({"gpu": gpu, "gpus": width, "rows": deep, "kind": kind, "job": None})
+            rows[0].append(_empty(gpu, width, deep, kind))
         elif len(standing) == 1 and (first.alone or not first.job.shareable):
             rows[0].append(_cell(site, viewer, gpu, width, deep, first))
         else:
@@ -124,12 +128,16 @@ def _slots(site: Site, viewer: Viewer, node: Node, here: Sequence[Running]) -> l
                 rows[at].append(_cell(site, viewer, gpu, width, 1, entry))
             left = deep - len(standing)
             if left:
-                rows[-left].append({"gpu": gpu, "gpus": width, "rows": left, "kind": "slot", "job": None})
+                rows[-left].append(_empty(gpu, width, left, "slot"))
         gpu += width
     return rows
 
 
-def _cell(site: Site, viewer: Viewer, gpu: int, width: int, rows: int, entry: Running) -> dict[str, Any]:
+def _empty(gpu: int, width: int, rows: int, kind: str) -> Cell:
+    return {"gpu": gpu, "gpus": width, "rows": rows, "kind": kind, "job": None, "_words": ""}
+
+
+def _cell(site: Site, viewer: Viewer, gpu: int, width: int, rows: int, entry: Running) -> Cell:
     job = site.job_of(entry.job, viewer)
     kind = (
         "profile"
@@ -138,12 +146,11 @@ def _cell(site: Site, viewer: Viewer, gpu: int, width: int, rows: int, entry: Ru
         if entry.partner is not None or entry.group
         else "alone"
     )
-    cell = {"gpu": gpu, "gpus": width, "rows": rows, "kind": "taken" if job is None else kind, "job": None}
     if job is None:
-        return cell
+        return _empty(gpu, width, rows, "taken")
     profile, now_s = entry.profile, site.picture.now_s
     seen = profile is not None and profile.seen_beside is not None and profile.seen_beside == entry.partner
-    told = {
+    told: CellJob = {
         "job": job.id,
         "user": job.user,
         "name": job.name,
@@ -156,10 +163,10 @@ def _cell(site: Site, viewer: Viewer, gpu: int, width: int, rows: int, entry: Ru
         "partner": entry.partner,
         "seen_speed": profile.seen_speed if profile is not None and seen else None,
     }
-    return {**cell, "job": told, "_words": _words(told, kind)}
+    return {"gpu": gpu, "gpus": width, "rows": rows, "kind": kind, "job": told, "_words": _words(told, kind)}
 
 
-def _words(job: Mapping[str, Any], kind: str) -> str:
+def _words(job: CellJob, kind: str) -> str:
     """One cell for a screen reader and for the box beside the pointer."""
     parts = [f"job {job['job']}", job["user"], job["name"], f"{job['gpus']} GPU" + ("s" if job["gpus"] != 1 else "")]
     parts.append(f"runs for {duration(job['ran_s'])}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.cli.render import duration
@@ -15,7 +16,9 @@ from lucid.live.finding import Finding
 from lucid.live.tally import BUCKETS_S
 from lucid.live.upkeep import UPKEEP
 from lucid.orchestrator.start_times import SHORT_S
+from lucid.web.pages.shown import HealthPage, Latency, Starts
 from lucid.web.site import Site
+from lucid.web.status import Times, judged_of
 from lucid.web.viewer import Viewer
 
 __all__ = ["health"]
@@ -25,36 +28,35 @@ _LEVELS = ("bad", "warn", "ok")
 _EVERY_S = 15.0
 
 
-def health(site: Site, viewer: Viewer, _path: Mapping[str, str], _asked: Mapping[str, str]) -> dict[str, Any]:
+def health(site: Site, viewer: Viewer, _path: Mapping[str, str], _asked: Mapping[str, str]) -> HealthPage:
     """Nothing here asks Slurm: doctor's other half, which does, is left to the command."""
     status, now_s = site.source.status, site.now_s()
     alive, holder = site.alive()
     beat = read_heartbeat(Path(site.source.settings.daemon.heartbeat))
     with site.source.store() as store:
-        drift = store.view(UPKEEP)
-    counts = status.get("counts") or {}
+        judged = judged_of(store.view(UPKEEP))
     findings = sorted(_findings(site), key=lambda found: _LEVELS.index(found.level))
     shown = findings if viewer.admin or viewer.jobs == "all" else [f for f in findings if f.level != "ok"]
     return {
-        "at_s": status.get("at_s"),
+        "at_s": status.at_s,
         "alive": alive,
         "holder": holder,
         "heartbeat_age_s": None if beat is None else round(now_s - beat.at_s, 1),
         "worst": findings[0].level if findings else "ok",
         "findings": [asdict(found) for found in shown],
-        "modes": status.get("modes", {}),
-        "cycles": status.get("cycles"),
-        "client": status.get("client", ""),
-        "calls": status.get("calls", {}),
-        "breaker_open_s": status.get("breaker_open_s", 0.0),
-        "breaker_why": status.get("breaker_why", ""),
-        "last_error": status.get("last_error", ""),
-        "failed_turns": status.get("failed_turns", 0),
-        "models": status.get("models", {}),
-        "drift": drift if isinstance(drift, list) else [],
-        "latency": {key: _latency(counts.get(name)) for key, name in (("cycle", "cycle_s"), ("plan", "plan_s"))},
-        "refused": counts.get("refused", {}),
-        "restarts": counts.get("restarts", {}),
+        "modes": status.modes,
+        "cycles": status.cycles,
+        "client": status.client,
+        "calls": {} if status.calls is None else asdict(status.calls),
+        "breaker_open_s": status.breaker_open_s,
+        "breaker_why": status.breaker_why,
+        "last_error": status.last_error,
+        "failed_turns": status.failed_turns,
+        "models": {kind: asdict(found) for kind, found in status.models.items()},
+        "drift": [asdict(one) for one in judged],
+        "latency": {"cycle": _latency(status.counts.cycle_s), "plan": _latency(status.counts.plan_s)},
+        "refused": status.counts.refused,
+        "restarts": status.counts.restarts,
         "starts": _starts(site),
         "planning_trouble": site.planning.trouble,
     }
@@ -69,22 +71,17 @@ def _findings(site: Site) -> list[Finding]:
     return found
 
 
-def _latency(times: Mapping[str, Any] | None) -> dict[str, float] | None:
-    """Of a histogram of lucidd's: how many, the mean, and below which bound half and 99 in 100 stay, seconds."""
-    counts = [] if times is None else times.get("counts", [])
-    total = sum(counts)
-    if times is None or not total or len(counts) != len(BUCKETS_S) + 1:
+def _latency(times: Times) -> Latency | None:
+    total = sum(times.counts)
+    if not total or len(times.counts) != len(BUCKETS_S) + 1:
         return None
-    found, passed = {"count": total, "mean_s": times["sum_s"] / total}, 0
-    for bound_s, count in zip((*BUCKETS_S, BUCKETS_S[-1]), counts, strict=True):
-        passed += count
-        for name, share in (("half_below_s", 0.5), ("most_below_s", 0.99)):
-            if name not in found and passed >= share * total:
-                found[name] = bound_s
-    return found
+    passed = list(accumulate(times.counts))
+    bounds_s = (*BUCKETS_S, BUCKETS_S[-1])
+    half_s, most_s = (bounds_s[bisect_left(passed, share * total)] for share in (0.5, 0.99))
+    return {"count": total, "mean_s": times.sum_s / total, "half_below_s": half_s, "most_below_s": most_s}
 
 
-def _starts(site: Site) -> dict[str, Any]:
+def _starts(site: Site) -> Starts:
     times = site.picture.seen.times
     share, count = times.coverage()
     known = {one.job_id: one for one in times.known}

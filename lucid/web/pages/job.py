@@ -8,7 +8,7 @@ from typing import Any
 
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.efficiency import account_to_dict
-from lucid.cli.live_story import live_story
+from lucid.cli.live_story import known_story, why_nothing
 from lucid.cli.render import when
 from lucid.cli.start_words import told_of, told_words
 from lucid.cli.story import Story
@@ -17,19 +17,24 @@ from lucid.core.as_json import to_json
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.reason import PlainOrder
-from lucid.errors import ConfigError
 from lucid.web.pages.asked import NotShown, number, text
 from lucid.web.pages.pairs import pair_of
 from lucid.web.pages.queue import row_of, starts_words
+from lucid.web.pages.shown import Event, Forecasts, JobPage, Outcome, Runs, Start, WhyNot
 from lucid.web.site import Site, obstacles
 from lucid.web.viewer import Sight, Viewer
 
 __all__ = ["job"]
 
 _UNKNOWN = "nothing is known of job {} here"
+_YET = "Nothing was decided about it yet."
+_AT_ONCE = (
+    "Nothing was decided about it: Slurm started it before lucidd saw it wait, as Slurm does where GPUs are free and "
+    "the job is not held."
+)
 
 
-def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
+def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str, str]) -> JobPage:
     """``ask`` in the address plans again, with ``gpus``, ``share`` and ``vc`` changed."""
     job_id = path["job_id"]
     entry = site.picture.entry(job_id)
@@ -40,33 +45,40 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
         sight = viewer.jobs if user is None else viewer.sees(user)
         if sight is Sight.OWN:
             raise NotShown(_UNKNOWN.format(job_id))
-        try:
-            story, data = live_story(store, job_id, site.source.settings.daemon.profiling_partition)
-        except ConfigError as error:
-            if known is None:
-                aside = (site.picture.status.get("aside") or {}).get(job_id)
-                raise NotShown(f"job {job_id} waits, but not for Lucid: {aside}" if aside else str(error)) from None
-            story, data = Story(f"job {job_id}", []), {"job": job_id, "decisions": [], "note": str(error)}
+        story, data = known_story(store, job_id, site.source.settings.daemon.profiling_partition)
+        note = ""
+        if not data["decisions"] and not data["actions"]:
+            waits = entry is not None and isinstance(entry[1], Pending)
+            note = _YET if waits else _AT_ONCE if known else why_nothing(store, job_id, ran_at_once=False)
+    if note and known is None:
+        aside = site.picture.status.aside.get(job_id)
+        raise NotShown(f"job {job_id} waits, but not for Lucid: {aside}" if aside else note)
     if sight is Sight.NAMELESS:
         story, data = _nameless(site, viewer, story, data)
     shown = None if known is None else site.job_of(known, viewer)
-    waits = None if entry is None or not isinstance(entry[1], Pending) else (entry[0], entry[1])
+    pending = None if entry is None or not isinstance(entry[1], Pending) else (entry[0], entry[1])
     runs = entry[1] if entry is not None and isinstance(entry[1], Running) else None
     account = site.source.account_of.get(job_id) if sight is Sight.ALL else None
     profile = entry[1].profile if entry is not None else ended.profile if ended is not None else None
     return {
-        **data,
+        "job": job_id,
+        "note": note,
+        "decisions": data["decisions"],
+        "actions": data["actions"],
+        "joined_by": data["joined_by"],
+        "prediction": data["prediction"],
+        "prediction_words": data["prediction_words"],
         "at_s": site.picture.now_s,
-        "state": "waits" if waits else "runs" if runs else "ended" if ended else "unknown",
+        "state": "waits" if pending else "runs" if runs else "ended" if ended else "unknown",
         "asks": None if shown is None else to_json(shown),
         "profile": None if profile is None else _profile(profile, sight),
         "use": None if account is None or shown is None else account_to_dict(account),
         "gpus_used": [] if account is None else [to_json(use) for use in account.job.use],
         "partner": None if runs is None or runs.partner is None else pair_of(site, viewer, runs),
-        "start": None if waits is None else _start(site, viewer, *waits),
+        "start": None if pending is None else _start(site, viewer, *pending),
         "start_forecasts": _forecasts(site, job_id),
         "outcome": None if ended is None else _outcome(ended, story.rows),
-        "why_not": None if waits is None else _why_not(site, viewer, shown, asked),
+        "why_not": None if pending is None else _why_not(site, viewer, shown, asked),
         "_events": [_event(at_s, words) for at_s, words in reversed(story.told())],
         "_head": _head(shown, job_id),
         "_runs": None if runs is None else _runs(site, runs),
@@ -83,9 +95,13 @@ def _user(store: SqliteStore, job_id: str) -> str | None:
 def _nameless(site: Site, viewer: Viewer, story: Story, data: Mapping[str, Any]) -> tuple[Story, dict[str, Any]]:
     """Without the terms of the estimate, which name users and jobs."""
     rows = [site.row_of(row, viewer) for row in story.rows]
-    kept = {key: value for key, value in data.items() if key not in ("prediction", "prediction_words")}
     told = [decision | {"reasons": []} for decision in data["decisions"]]
-    return replace(story, rows=rows, estimate=()), {**kept, "decisions": told, "prediction_words": []}
+    return replace(story, rows=rows, estimate=()), {
+        **data,
+        "decisions": told,
+        "prediction": None,
+        "prediction_words": [],
+    }
 
 
 def _head(shown: Job | None, job_id: str) -> str:
@@ -97,7 +113,7 @@ def _head(shown: Job | None, job_id: str) -> str:
     )
 
 
-def _event(at_s: float, words: Sequence[str]) -> dict[str, Any]:
+def _event(at_s: float, words: Sequence[str]) -> Event:
     headline, *reasons = words
     return {"at_s": at_s, "headline": headline, "reasons": reasons}
 
@@ -107,7 +123,7 @@ def _profile(profile: JobProfile, sight: Sight) -> dict[str, Any]:
     return data if sight is Sight.ALL else {**data, "workload": ""}
 
 
-def _runs(site: Site, entry: Running) -> dict[str, Any]:
+def _runs(site: Site, entry: Running) -> Runs:
     now_s = site.picture.now_s
     said = site.picture.seen.snapshot.predictions.get(entry.job.id)
     ran_s = entry.elapsed_s(now_s)
@@ -116,7 +132,7 @@ def _runs(site: Site, entry: Running) -> dict[str, Any]:
     return {"ran_s": ran_s, "left_s": left_s, "where": where, "stage": str(entry.stage), "restarts": entry.restarts}
 
 
-def _start(site: Site, viewer: Viewer, partition: str, entry: Pending) -> dict[str, Any]:
+def _start(site: Site, viewer: Viewer, partition: str, entry: Pending) -> Start:
     row = row_of(site, partition, entry)
     decision = None if row.decision is None else site.row_of(row.decision, viewer)
     said = site.picture.seen.snapshot.predictions.get(entry.job.id)
@@ -132,9 +148,7 @@ def _start(site: Site, viewer: Viewer, partition: str, entry: Pending) -> dict[s
     }
 
 
-def _forecasts(site: Site, job_id: str) -> dict[str, Any]:
-    """``first``: what lucidd forecast when the wait began, and what came true. ``since``: what these pages have
-    forecast since they run: when it was said, and the start as then expected, early, likely, late."""
+def _forecasts(site: Site, job_id: str) -> Forecasts:
     site.planning.look()
     times = site.picture.seen.times
     known = {one.job_id: one for one in (*times.known, *times.open.values())}
@@ -143,9 +157,7 @@ def _forecasts(site: Site, job_id: str) -> dict[str, Any]:
     return {"first": first, "_words": told_words(first), "since": points}
 
 
-def _outcome(ended: Ended, rows: Sequence[DecisionRow]) -> dict[str, Any]:
-    """What became of it; ``earlier_s``: how much earlier than in plain order it started (later where it is below 0),
-    as far as that is known, and ``by`` how."""
+def _outcome(ended: Ended, rows: Sequence[DecisionRow]) -> Outcome:
     began_s = ended.end_s - ended.ran_s
     earlier_s, by = _against_plain(rows, began_s)
     return {
@@ -169,9 +181,11 @@ def _against_plain(rows: Sequence[DecisionRow], began_s: float) -> tuple[float |
     return None, "lucidd works out plain Slurm's order only where a starvation bound is set (policy.fairness)"
 
 
-def _why_not(site: Site, viewer: Viewer, shown: Job | None, asked: Mapping[str, str]) -> dict[str, Any]:
+def _why_not(site: Site, viewer: Viewer, shown: Job | None, asked: Mapping[str, str]) -> WhyNot:
     gpus, share, vc = number(asked, "gpus", 0, 0, 100_000), asked.get("share") == "1", text(asked, "vc")
-    found: dict[str, Any] = {"gpus": gpus or None, "share": share, "vc": vc, "asked": "ask" in asked, "answer": None}
+    found: WhyNot = {
+        "gpus": gpus or None, "share": share, "vc": vc, "asked": "ask" in asked, "planning": False, "answer": None
+    }  # fmt: skip
     if shown is None or not found["asked"]:
         return found
     if viewer.sees(shown.user) is not Sight.ALL and viewer.jobs is not Sight.ALL:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Any
 
-from lucid.core.job import Running
+from lucid.core.job import Job, Running
 from lucid.core.reason import PairSpeed, reason_from_dict
 from lucid.errors import StoreError
+from lucid.web.pages.shown import Pair, PairJob
 from lucid.web.site import Site
 from lucid.web.viewer import Viewer
 
@@ -20,10 +20,10 @@ _MOST = 100
 _KEPT = 5000
 
 
-def pairs_of(site: Site, viewer: Viewer, nodes: Collection[str]) -> list[dict[str, Any]]:
+def pairs_of(site: Site, viewer: Viewer, nodes: Collection[str]) -> list[Pair]:
     """The pairs that stand on these nodes, those that run slowest first; where nothing is seen yet, last."""
     picture, told = site.picture, set[str]()
-    found = []
+    found: list[Pair] = []
     for name in nodes:
         for entry in picture.on_node.get(name, ()):
             if entry.partner is not None and entry.job.id not in told:
@@ -35,33 +35,32 @@ def pairs_of(site: Site, viewer: Viewer, nodes: Collection[str]) -> list[dict[st
     return found[:_MOST]
 
 
-def pair_of(site: Site, viewer: Viewer, entry: Running) -> dict[str, Any] | None:
+def pair_of(site: Site, viewer: Viewer, entry: Running) -> Pair | None:
     """A running job and its partner, the one that came first first; ``None`` where this viewer may not see both, or
     the partner is gone."""
     other = site.picture.running.get(entry.partner or "")
     if other is None:
         return None
     host, guest = sorted((entry, other[1]), key=lambda one: one.start_s)
-    jobs = [site.job_of(host.job, viewer), site.job_of(guest.job, viewer)]
-    if None in jobs:
+    first, second = site.job_of(host.job, viewer), site.job_of(guest.job, viewer)
+    if first is None or second is None:
         return None
-    promised = _promised(site, guest.job.id, host.job.id)
-    rows = []
-    for one, job, said in zip((host, guest), jobs, promised or (None, None), strict=True):
-        assert job is not None
-        profile = one.profile
-        seen = profile is not None and profile.seen_beside == one.partner
-        rows.append(
-            {
-                "job": job.id,
-                "user": job.user,
-                "name": job.name,
-                "promised": None if said is None else round(said, 4),
-                "seen": profile.seen_speed if profile is not None and seen else None,
-            }
-        )
+    promised = _promised(site, guest.job.id, host.job.id) or (None, None)
+    jobs = _row(host, first, promised[0]), _row(guest, second, promised[1])
     nodes = [part.node for part in guest.placement]
-    return {"jobs": rows, "nodes": nodes, "gpus": guest.gpus, "since_s": guest.start_s}
+    return {"jobs": jobs, "nodes": nodes, "gpus": guest.gpus, "since_s": guest.start_s}
+
+
+def _row(entry: Running, job: Job, promised: float | None) -> PairJob:
+    """``job``: as this viewer may see it."""
+    profile = entry.profile
+    return {
+        "job": job.id,
+        "user": job.user,
+        "name": job.name,
+        "promised": None if promised is None else round(promised, 4),
+        "seen": profile.seen_speed if profile is not None and profile.seen_beside == entry.partner else None,
+    }
 
 
 def _promised(site: Site, guest: str, host: str) -> tuple[float, float] | None:

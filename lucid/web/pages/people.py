@@ -6,7 +6,6 @@ The figures are those of ``lucidctl efficiency``, worked out once a minute.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from lucid.cli.efficiency import account_to_dict, total_to_dict
 from lucid.core.job import Pending, Running
@@ -14,6 +13,7 @@ from lucid.efficiency.judge import JobAccount
 from lucid.efficiency.kinds import ADVICE, TITLES, WasteKind
 from lucid.efficiency.totals import totals
 from lucid.web.pages.asked import NotShown, text
+from lucid.web.pages.shown import Now, PeoplePage, PersonPage
 from lucid.web.site import Site
 from lucid.web.viewer import Sight, Viewer
 
@@ -23,7 +23,7 @@ _JOBS = 200
 _MOST_WASTED = 8
 
 
-def people(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
+def people(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> PeoplePage:
     """``text`` in the address: part of a user's or an account's name."""
     wanted = text(asked, "text").lower()
     accounts = [one for one in site.source.accounts if viewer.sees_usage(one.job.user) is Sight.ALL]
@@ -53,16 +53,16 @@ def _most_wasted(accounts: list[JobAccount]) -> list[JobAccount]:
     return found[:_MOST_WASTED]
 
 
-_NOTHING = {"running": 0, "running_gpus": 0, "waiting": 0}
+_NOTHING: Now = {"running": 0, "running_gpus": 0, "waiting": 0}
 
 
-def _present(site: Site, viewer: Viewer) -> dict[str, dict[str, int]]:
+def _present(site: Site, viewer: Viewer) -> dict[str, Now]:
     """What each user's jobs hold and how many wait, now."""
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, Now] = {}
     entries: list[Running | Pending] = [entry for _, entry in site.picture.running.values()]
     entries += [entry for _, entry in site.picture.waiting.values()]
     for entry in entries:
-        row = found.setdefault(entry.job.user, dict(_NOTHING))
+        row = found.setdefault(entry.job.user, _NOTHING.copy())
         if isinstance(entry, Running):
             row["running"] += 1
             row["running_gpus"] += entry.gpus
@@ -71,7 +71,7 @@ def _present(site: Site, viewer: Viewer) -> dict[str, dict[str, int]]:
     return {user: row for user, row in found.items() if viewer.sees_usage(user) is Sight.ALL}
 
 
-def person(site: Site, viewer: Viewer, path: Mapping[str, str], _asked: Mapping[str, str]) -> dict[str, Any]:
+def person(site: Site, viewer: Viewer, path: Mapping[str, str], _asked: Mapping[str, str]) -> PersonPage:
     """One user's jobs: those that wait, and the account of those that run or have ended in the last days."""
     user, picture = path["user"], site.picture
     if viewer.sees_usage(user) is not Sight.ALL:

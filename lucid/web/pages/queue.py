@@ -16,6 +16,7 @@ from lucid.core.job import Job, Pending
 from lucid.core.prediction import DurationTerms
 from lucid.errors import StoreError
 from lucid.web.pages.asked import number, text
+from lucid.web.pages.shown import Change, ChangesPage, QueueLine, QueuePage
 from lucid.web.picture import Picture
 from lucid.web.site import Site, obstacles
 from lucid.web.viewer import Sight, Viewer
@@ -26,7 +27,7 @@ _SORTS = ("order", "job", "user", "gpus", "waited", "estimate", "start")
 _CHANGES = 500
 
 
-def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
+def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> QueuePage:
     """``user``, ``vc``, ``least`` and ``most`` GPUs and ``text`` in the address choose jobs, ``sort`` and ``down``
     order them, ``page`` goes on among them."""
     picture = site.picture
@@ -48,7 +49,6 @@ def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[s
     shown = chosen[(page - 1) * per : page * per]
     ranges = _ranges(site, [entry.job.id for _, entry, _ in shown])
     rows = [_row(site, viewer, name, entry, job, ranges.get(job.id)) for name, entry, job in shown]
-    aside = picture.status.get("aside") or {}
     return {
         "at_s": picture.now_s,
         "starts_at_s": None if ahead is None else ahead.at_s,
@@ -59,12 +59,14 @@ def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[s
         "pages": pages,
         "sort": sort,
         "down": down,
-        **wanted,
+        "user": wanted["user"],
+        "vc": wanted["vc"],
+        "text": wanted["text"],
         "least": least or "",
         "most": most or "",
         "vcs": sorted({entry.job.vc for _, entry in picture.waiting.values()}),
         "queue": rows,
-        "aside": aside if viewer.admin or viewer.jobs is not Sight.OWN else {},
+        "aside": picture.status.aside if viewer.admin or viewer.jobs is not Sight.OWN else {},
     }
 
 
@@ -133,17 +135,25 @@ def starts_words(site: Site, row: QueueRow) -> str:
 
 def _row(
     site: Site, viewer: Viewer, partition: str, entry: Pending, job: Job, terms: DurationTerms | None
-) -> dict[str, Any]:
+) -> QueueLine:
     row = row_of(site, partition, entry)
     decision = None if row.decision is None else site.row_of(row.decision, viewer)
     shown = QueueRow(partition, row.position, entry, decision, row.starts_in_s)
     data = queue_row_to_dict(shown, site.picture.seen)
     low, high = (None, None) if terms is None else (terms.low_s, terms.high_s)
     return {
-        **data,
+        "partition": partition,
+        "position": row.position,
+        "job": job.id,
         "user": job.user,
         "name": job.name,
         "vc": job.vc,
+        "gpus": job.gpus,
+        "waited_s": data["waited_s"],
+        "estimate_s": data["estimate_s"],
+        "estimate_by": data["estimate_by"],
+        "starts_in_s": row.starts_in_s,
+        "decision": data["decision"],
         "estimate_low_s": low,
         "estimate_high_s": high,
         "starts_words": starts_words(site, row),
@@ -162,14 +172,14 @@ def _obstacle(decision: DecisionRow | None) -> str:
     return against[-1] if against else "waits"
 
 
-def changes(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
+def changes(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> ChangesPage:
     """What became of the queue since ``since`` (Unix time): an hour ago, if that is not said."""
     picture = site.picture
     since_s = float(number(asked, "since", round(site.now_s() - 3600.0), 0, 2**40))
     with site.source.store() as store:
         rows = store.moves(since_s, _CHANGES)
         ended = store.ended(since_s, limit=_CHANGES)
-    told: list[dict[str, Any]] = []
+    told: list[Change] = []
     for row in rows:
         user = _user(site, row.job_id)
         if viewer.sees("" if user is None else user) is Sight.OWN:
@@ -181,7 +191,7 @@ def changes(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping
         if viewer.sees(item.job.user) is not Sight.OWN:
             words = f"ended ({item.state.lower()}) after {duration(item.ran_s)}"
             told.append({"at_s": item.end_s, "job": item.job.id, "words": words})
-    new = [
+    new: list[Change] = [
         {"at_s": entry.job.submit_s, "job": entry.job.id, "words": "submitted, and waits"}
         for _, entry in picture.waiting.values()
         if entry.job.submit_s > since_s and viewer.sees(entry.job.user) is not Sight.OWN
