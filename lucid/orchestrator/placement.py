@@ -29,8 +29,8 @@ def consolidated(
     simulator does. ``allowed`` rules nodes out by index. CPUs and host memory must fit as well, in
     proportion to the GPUs on each node, and the job's time limit must end before a node closes. Nodes that sleep are
     taken where those that are awake do not suffice. A job that asks for no GPU gets none, one that asks for several
-    nodes its GPUs spread over as many (``gpus_by_node``). A job on several nodes stands below as few switches as can be,
-    where the network is known, and below no more than its user allows.
+    nodes its GPUs spread over as many (``gpus_by_node``). A job on several nodes stands below as few switches as can
+    be, where the network is known, and below no more than its user allows.
     """
     if not 0 < job.gpus <= ledger.free:
         return None
