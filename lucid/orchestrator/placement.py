@@ -182,7 +182,7 @@ class Feasibility:
 
     def _try(self, job: Job) -> bool:
         if self._empty is None:
-            nodes = [replace(node, windows=(), shut=None, boot_s=0.0) for node in self._nodes]
+            nodes = [replace(node, windows=(), shut=None, boot_s=0.0, switches=()) for node in self._nodes]
             if not self._up_only:
                 nodes = [replace(node, available=True, cpus_used=0, mem_used_mib=0) for node in nodes]
             self._empty = Ledger(Partition(self._partition.name, tuple(nodes)))

@@ -26,7 +26,7 @@ def box() -> Iterator[Box]:
         (conf / "topology.conf").write_text(SWITCHES)
         with (conf / "slurm.conf").open("a") as file:
             file.write("TopologyPlugin=topology/tree\n")
-        made = Box(layout)
+        made = Box(layout.root)
         made.run("scontrol", "shutdown", "slurmctld")
         time.sleep(2)
         daemons.start_slurmctld(layout)

@@ -71,6 +71,13 @@ def test_switches_that_its_user_asked_for_are_waited_for_so_long_and_told() -> N
 
 
 @pytest.mark.parametrize("policy", ["lucid", "backfill", "fifo"])
+def test_nodes_of_several_sizes_are_no_stumbling_block(policy: str) -> None:
+    nodes = [*tree(2), Node("big", 8, cpus=64, switches=("s9",))]
+    wants = Pending(a_job("j", 8, 0.0, most_switches=1, min_nodes=2, cpus=4), 0.0)
+    assert isinstance(decide(policy, snap(0.0, part(nodes, [wants]))).decisions["j"], Start)
+
+
+@pytest.mark.parametrize("policy", ["lucid", "backfill", "fifo"])
 def test_every_order_tells_below_how_many_switches_a_job_starts(policy: str) -> None:
     made = decide(policy, snap(0.0, part(tree(2, 2), [Pending(a_job("j", 12), 0.0)])))
     found = next(why for why in made.decisions["j"].reasons if isinstance(why, Spread))
