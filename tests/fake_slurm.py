@@ -13,6 +13,7 @@ from typing import Any
 
 from lucid.adapters.gpu.profiles import ProfileReading
 from lucid.adapters.slurm.client import Changes
+from lucid.adapters.slurm.network import NO_NETWORK, Network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
 from lucid.adapters.slurm.text import gpu_count, shard_types
@@ -59,6 +60,7 @@ class FakeSlurm:
     """PrivateData."""
     no_munge: str = ""
     """Why nothing can be sealed; empty: it can."""
+    switches: Network = NO_NETWORK
     slurm_version: tuple[int, int] = (24, 11)
     heeds_factors: bool = True
     """Does its priority plugin know site factors?"""
@@ -179,6 +181,9 @@ class FakeSlurm:
                     self.starts.append((self.now, record.id, place))
 
     # -- SlurmClient -----------------------------------------------------------------------------------------
+
+    def network(self) -> Network:
+        return self.switches
 
     def job_defaults(self) -> dict[str, JobDefaults]:
         return dict(self.defaults)

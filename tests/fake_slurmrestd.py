@@ -141,6 +141,9 @@ class NamedClient:
     def nodes(self) -> Sequence[SlurmNode]:
         return self.rest.nodes()
 
+    def network(self) -> None:
+        return None
+
     def job_defaults(self) -> dict[str, JobDefaults]:
         return {}
 

@@ -159,6 +159,13 @@ def _nodes_out(r: why.NodesOut) -> str:
     return f"{_gpus(r.gpus)} on nodes where nothing may start" + (f" ({r.words}{until})" if r.words else "")
 
 
+def _spread(r: why.Spread) -> str:
+    if r:
+        return f"{r.nodes} nodes below one switch"
+    one = "" if r.one_s is None else f"; below one by about {when(r.one_s)}"
+    return f"{r.nodes} nodes below {r.switches} switches{one}"
+
+
 def _closes(r: why.Closes) -> str:
     until = "" if r.until_s is None else f" to {when(r.until_s)}"
     window = f"{r.words or 'closed'} from {when(r.from_s)}{until}"
@@ -184,6 +191,12 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "PlainOrder": _plain_order,
     "NodesOut": _nodes_out,
     "Closes": _closes,
+    "Spread": _spread,
+    "Switches": lambda r: (
+        f"its user asked for nodes below at most {r.most} switch{'' if r.most == 1 else 'es'}"
+        + ("" if r.until_s is None else f", until {when(r.until_s)}")
+        + ("" if r else ": there is no room below so few")
+    ),
     "Unsafe": lambda r: f"the safety check stopped what was planned: {r.words}",
     "SlurmBars": lambda r: (
         f"Slurm would not start it now: {r.words}"

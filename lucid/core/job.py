@@ -108,6 +108,10 @@ class Job:
     """Why it cannot share its GPUs, where that is not simply its user's wish: said in its story."""
     restart_asked: bool = False
     """Its user said that it may be started over (``--requeue``, or ``lucid:restart`` in its comment)."""
+    most_switches: int = 0
+    """Its user asked for nodes below so many switches at most (``--switches``); 0: no such wish."""
+    switches_until_s: float | None = None
+    """Until when that is waited for, Unix seconds; ``None``: for as long as it takes."""
     takes_turns: bool = False
     """Its user said that it takes turns with others on its GPUs (``lucid:turns`` in its comment)."""
 

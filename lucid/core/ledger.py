@@ -68,6 +68,8 @@ class Ledger:
         """Has any node a window, now or later?"""
         self.asleep = frozenset(i for i, node in enumerate(partition.nodes) if node.available and node.boot_s)
         """Nodes that a job would have to wait for: taken after all others."""
+        self.switched = any(node.switches for node in partition.nodes)
+        """Is the network between the nodes known?"""
         self._closes_s = _closing(partition.nodes, now_s) if self.closing else []
         free_mask, index = self.free_mask, self.index
         for running in partition.running:
@@ -93,6 +95,7 @@ class Ledger:
         made.free_mask, made.free_count, made.free = self.free_mask.copy(), self.free_count.copy(), self.free
         made.free_cpus, made.free_mem_mib = self.free_cpus.copy(), self.free_mem_mib.copy()
         made.beyond, made.buckets, made._out = self.beyond.copy(), [*map(list.copy, self.buckets)], self._out
+        made.switched = self.switched
         made.now_s, made.closing, made.asleep, made._closes_s = self.now_s, self.closing, self.asleep, self._closes_s
         return made
 
@@ -276,6 +279,7 @@ class Ledgers:
             for came in entries.keys() - base.entries.keys():
                 base.ledger.take(entries[came].job, entries[came].placement)
             base.partition, base.entries = partition, entries
+        base.ledger.now_s = now_s
         return base.ledger.copy()
 
 

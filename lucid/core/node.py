@@ -55,6 +55,8 @@ class Node:
     """Type of its GPUs, where that is known."""
     slots: int = 0
     """How many jobs may hold one of its GPUs at once, as Slurm is configured; 0: nothing limits that (a replay)."""
+    switches: tuple[Shown, ...] = ()
+    """The network switches above it, or its blocks, the lowest first; empty where the network is not known."""
     windows: tuple[Window, ...] = ()
     """When no job may run here, those that are over left out, the earliest first."""
     shut: Window | None = None

@@ -10,6 +10,7 @@ from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.reason import AsksForGpus, EverFits, TooLarge
 from lucid.core.snapshot import Partition
+from lucid.orchestrator.topology import domains, leaf_order, within_switches
 
 __all__ = ["Feasibility", "consolidated", "emptiest"]
 
@@ -28,16 +29,32 @@ def consolidated(
     simulator does. ``allowed`` rules nodes out by index. CPUs and host memory must fit as well, in
     proportion to the GPUs on each node, and the job's time limit must end before a node closes. Nodes that sleep are
     taken where those that are awake do not suffice. A job that asks for no GPU gets none, one that asks for several
-    nodes its GPUs spread over as many (``gpus_by_node``).
+    nodes its GPUs spread over as many (``gpus_by_node``). A job on several nodes stands below as few switches as can
+    be, where the network is known, and below no more than its user allows.
     """
     if not 0 < job.gpus <= ledger.free:
         return None
     if ledger.asleep:
         awake = _both(allowed, lambda i: i not in ledger.asleep)
-        found = _consolidated(ledger, job, awake, remainder_on_emptiest)
+        found = _below_switches(ledger, job, awake, remainder_on_emptiest)
         if found is not None:
             return found
-    return _consolidated(ledger, job, allowed, remainder_on_emptiest)
+    return _below_switches(ledger, job, allowed, remainder_on_emptiest)
+
+
+def _below_switches(
+    ledger: Ledger, job: Job, allowed: Callable[[int], bool] | None, remainder_on_emptiest: bool
+) -> Placement | None:
+    if not ledger.switched or (job.gpus <= ledger.gpus_per_node and job.min_nodes <= 1):
+        return _consolidated(ledger, job, allowed, remainder_on_emptiest)
+    for nodes in domains(ledger, job.gpus):
+        found = _consolidated(ledger, job, _both(allowed, nodes.__contains__), remainder_on_emptiest)
+        if found is not None:
+            break
+    else:
+        found = _consolidated(ledger, job, allowed, remainder_on_emptiest)
+    asked = within_switches(ledger, job, found)
+    return found if asked is None or asked else None
 
 
 def _both(one: Callable[[int], bool] | None, other: Callable[[int], bool]) -> Callable[[int], bool]:
@@ -63,7 +80,8 @@ def _consolidated(
         return None if i is None else (ledger.lowest(i, gpus),)
     whole, rest = divmod(gpus, per_node)
     chosen: list[int] = []
-    for i in ledger.awake_first(ledger.buckets[per_node]) if ledger.asleep else ledger.buckets[per_node]:
+    nodes = leaf_order(ledger, ledger.buckets[per_node]) if ledger.switched else ledger.buckets[per_node]
+    for i in ledger.awake_first(nodes) if ledger.asleep else nodes:
         if fits(i, per_node):
             chosen.append(i)
             if len(chosen) == whole:
@@ -164,7 +182,7 @@ class Feasibility:
 
     def _try(self, job: Job) -> bool:
         if self._empty is None:
-            nodes = [replace(node, windows=(), shut=None, boot_s=0.0) for node in self._nodes]
+            nodes = [replace(node, windows=(), shut=None, boot_s=0.0, switches=()) for node in self._nodes]
             if not self._up_only:
                 nodes = [replace(node, available=True, cpus_used=0, mem_used_mib=0) for node in nodes]
             self._empty = Ledger(Partition(self._partition.name, tuple(nodes)))

@@ -103,6 +103,9 @@ class PartitionPolicy(ABC):
             edge_s = next_edge_s(partition.nodes, now_s)
             if edge_s < math.inf:  # nodes open or close then
                 part = replace(part, wake_s=earliest(part.wake_s, edge_s))
+            any_s = [e.job.switches_until_s for e in partition.pending if e.job.most_switches]
+            if any_s:  # then any switch will do for one of them
+                part = replace(part, wake_s=earliest(part.wake_s, *(at for at in any_s if at and at > now_s)))
             self._kept[name] = (partition, others, part)
             parts[name] = part
         if whole is not snapshot:

@@ -195,6 +195,13 @@ SAID: list[tuple[Reason, str]] = [
         "1 GPU on nodes that close: closed from day 0 00:20:00; "
         "this job has no time limit, so it cannot start before",
     ),
+    (why.Spread(2, 1), "2 nodes below one switch"),
+    (why.Spread(3, 2, 7200.0), "3 nodes below 2 switches; below one by about day 0 02:00:00"),
+    (
+        why.Switches(1, 0, 7200.0, 0.0),
+        "its user asked for nodes below at most 1 switch, until day 0 02:00:00: there is no room below so few",
+    ),
+    (why.Switches(2, 2, None, 0.0), "its user asked for nodes below at most 2 switches"),
     (why.Unsafe("job 1: no room"), "the safety check stopped what was planned: job 1: no room"),
     (why.WaitedForProfiling(15000.0, 14400.0), "has waited 4.2 h for a profiling node, at most 4.0 h is allowed"),
 ]

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.cli import CommandClient, silent
 from lucid.adapters.slurm.client import Breaker, Changes, checked_id, guarded
+from lucid.adapters.slurm.network import Network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records import jobs_from, nodes_from
 from lucid.adapters.slurm.request import JobDefaults
@@ -90,6 +91,10 @@ class PyslurmClient:
     def job_defaults(self) -> dict[str, JobDefaults]:
         """By ``scontrol``."""
         return self._commands.job_defaults()
+
+    def network(self) -> Network:
+        """By ``scontrol``."""
+        return self._commands.network()
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """By ``sshare``."""

@@ -20,6 +20,7 @@ from lucid.adapters.slurm.client import Breaker, Changes, checked_id, guarded
 from lucid.adapters.slurm.lenient_json import loads
 from lucid.adapters.slurm.listing import KnownJobs
 from lucid.adapters.slurm.munge import MUNGE, credential
+from lucid.adapters.slurm.network import Network, network_from
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records import jobs_from, nodes_from, reads_whole, version_of
 from lucid.adapters.slurm.request import JobDefaults, defaults_from
@@ -171,6 +172,17 @@ class CommandClient:
         self._breaker.calls.reads += 1
         return defaults_from(self._run(["scontrol", "-o", "show", "partition"]), self.config())
 
+    def network(self) -> Network:
+        """``scontrol show topology`` and ``show config`` as text."""
+        self._breaker.calls.reads += 1
+        try:
+            text = self._run(["scontrol", "show", "topology"])
+        except ClusterUnavailable:
+            raise
+        except ClusterError:  # some versions have an error for a cluster without a topology
+            text = ""
+        return network_from(text, self.config())
+
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One ``sshare``."""
         self._breaker.calls.reads += 1
@@ -256,6 +268,7 @@ class CommandClient:
             "TresPerTask": changes.tres_per_task,
             "NumNodes": None if changes.num_nodes is None else str(changes.num_nodes),
             "ReqNodeList": changes.req_nodes,
+            "Switches": None if changes.switches is None else f"{changes.switches}@00:00:01",
             "StartTime": _start_time(changes),
             "SiteFactor": None if changes.site_factor is None else str(changes.site_factor),
             "AdminComment": changes.admin_comment,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from lucid.adapters.slurm.network import Network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.site import GroupLimit, Partition
@@ -69,6 +70,8 @@ class Changes:
     mem_node_mib: int | None = None
     """Memory on each of its nodes."""
     num_nodes: int | None = None
+    switches: int | None = None
+    """``--switches``, with a wait of a second: its job has waited for them."""
     first: Changes | None = None
     """An update of its own that has to come before: what Slurm does not do in one."""
 
@@ -96,6 +99,10 @@ class SlurmClient(Protocol):
 
     def job_defaults(self) -> Mapping[str, JobDefaults] | None:
         """JobDefaults in force by partition; ``None`` where this way of asking does not tell."""
+        ...
+
+    def network(self) -> Network | None:
+        """The switches above the nodes; ``None`` where this way of asking does not tell."""
         ...
 
     def fair_shares(self) -> Mapping[tuple[str, str], float]:

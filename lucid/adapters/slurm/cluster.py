@@ -19,6 +19,7 @@ from lucid.adapters.slurm.factors import SiteFactors
 from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.mend import Mender
+from lucid.adapters.slurm.network import NO_NETWORK, with_network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.pool import pool_of
 from lucid.adapters.slurm.released import Released
@@ -37,6 +38,8 @@ from lucid.errors import ClusterError, ClusterUnavailable
 
 __all__ = ["SlurmCluster"]
 
+_NETWORK_EVERY_S = 600.0
+"""Seconds between looks at the topology, which only a new configuration changes."""
 _DEFAULTS_EVERY_S = 120.0
 """Seconds between looks at JobDefaults, which only a new configuration changes."""
 
@@ -87,6 +90,8 @@ class SlurmCluster:
         self._nodes_at_s = float("-inf")
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
+        self._network = NO_NETWORK
+        self._network_at_s = float("-inf")
         self._notes = self._hands.notes
         self._ended_told: set[str] = set()
         """Jobs that have ended and of which nothing more is to be told."""
@@ -140,7 +145,8 @@ class SlurmCluster:
         now_s = self._clock.now_s()
         due = now_s - self._nodes_at_s >= self._slurm.nodes_every_s or now_s < self._nodes_at_s
         if due or any(job.lost for job in jobs):  # where a lost job may be, only fresh states of nodes tell
-            self._nodes = self._client.nodes()
+            self._read_network(now_s)
+            self._nodes = with_network(self._client.nodes(), self._network)
             self._nodes_at_s = now_s
         self._hands.new_cycle()
         self._hands.obstacles.saw(jobs, now_s)
@@ -152,7 +158,7 @@ class SlurmCluster:
         nodes = without_unread(self._nodes, jobs)
         modes = dict(self._modes())
         pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
-        self._facts = Facts(jobs, nodes, self._notes, modes, now_s, self._defaults, pool)
+        self._facts = Facts(jobs, nodes, self._notes, modes, now_s, self._defaults, pool, self._network.max_wait_s)
         self.known.take(self._jobs, jobs, now_s, self.token)
         self._ownership.not_yet = frozenset()
         if self._daemon.optout != "free":
@@ -163,6 +169,18 @@ class SlurmCluster:
         self._actions.saw(self._facts, self._jobs)
         fair_share = {} if self._shares is None else self._shares(now_s)
         return Snapshot(now_s, partitions, self._ended(jobs), fair_share=fair_share)
+
+    def _read_network(self, now_s: float) -> None:
+        """The switches above the nodes. Where they cannot be read, what was read before counts."""
+        if 0 <= now_s - self._network_at_s < _NETWORK_EVERY_S:
+            return
+        self._network_at_s = now_s
+        try:
+            self._network = self._client.network() or self._network
+        except ClusterUnavailable:
+            raise
+        except ClusterError:
+            return
 
     def _read_defaults(self, now_s: float) -> None:
         """What partitions give to each GPU. Where that cannot be read, what was read before counts."""

@@ -69,6 +69,10 @@ class SlurmJob:
     lost: bool = False
     """Of an unread one: it may hold GPUs, and nobody can tell which. ``hosts_used`` has its nodes, where they are
     known; an empty ``id`` is a job of which nothing is known."""
+    most_switches: int = 0
+    """``--switches``: below how many of them its nodes are to stand; 0 for any."""
+    switch_wait_s: float = 0.0
+    """How long it waits for that at the most, as its user said; 0 where nothing was said."""
     uid: int = -1
     """Number of its user on the cluster; -1 where it is not told."""
 
@@ -119,6 +123,10 @@ class SlurmNode:
     reason: str = ""
     slots: frozenset[int] = frozenset()
     """How many shards its GPUs have, each; several numbers where they differ."""
+    switches: tuple[str, ...] = ()
+    """The switches or blocks above it, the lowest first."""
+    spread_by_slurm: bool = False
+    """Does Slurm choose the nodes of a job of several (``network``)?"""
 
     @property
     def available(self) -> bool:

@@ -218,6 +218,8 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             het=int(number_of(raw.get("het_job_id"))),
             priority=max(int(priority), 0),
             launch_failed=raw.get("state_description") == _LAUNCH_FAILED,
+            most_switches=max(int(number_of(raw.get("required_switches"))), 0),
+            switch_wait_s=max(number_of(raw.get("maximum_switch_wait_time")), 0.0),
             uid=int(number_of(raw.get("user_id"), -1.0)),
         )
         for job_id, rank in ids

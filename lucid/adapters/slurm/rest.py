@@ -18,6 +18,7 @@ from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.answers import accounting_trouble, words_of
 from lucid.adapters.slurm.cli import CommandClient
 from lucid.adapters.slurm.client import Breaker, Changes, checked_id
+from lucid.adapters.slurm.network import Network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records import jobs_from, nodes_from
 from lucid.adapters.slurm.request import JobDefaults
@@ -93,6 +94,10 @@ class RestClient:
         """By ``scontrol``, where commands are given: slurmrestd's answers leave them empty (seen on 24.11)."""
         return self._commands.job_defaults() if self._commands else None
 
+    def network(self) -> Network | None:
+        """By ``scontrol``, where commands are given."""
+        return self._commands.network() if self._commands else None
+
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One request."""
         return fair_shares_from(self.server.read("shares"), self.left_out)
@@ -152,6 +157,8 @@ class RestClient:
             # An empty list changes nothing; a list of an empty name clears.
             "required_nodes": None if changes.req_nodes is None else changes.req_nodes.split(","),
             "nodes": None if changes.num_nodes is None else str(changes.num_nodes),
+            "required_switches": changes.switches,
+            "wait_for_switch": None if changes.switches is None else 1,
             "begin_time": _begin_time(changes),
             "site_factor": None if changes.site_factor is None else changes.site_factor + _FACTOR_OFFSET,
             "admin_comment": changes.admin_comment,

@@ -62,11 +62,13 @@ def start_changes(
             and not record.features
             and record.min_nodes <= len(placement)
             and record.request.max_nodes <= record.min_nodes  # of a range Slurm gives as many as there are
+            and (len(placement) == 1 or not any(node.spread_by_slurm for node in nodes))
         )
         req = names if free else _kept(written.get("req_nodes", ""), partition, nodes)
         wanted = {**{key: written.get(key, "") for key in WRITTEN}, "req_nodes": req}
         made = _changes_to(wanted, record.request, _cpus_back(record, written), forget=not _stale(record, defaults))
-        return _whole(replace(made, num_nodes=_nodes_back(record, written)), move, _extra(record, ""))
+        made = replace(made, num_nodes=_nodes_back(record, written), switches=_switches(record, placement, nodes))
+        return _whole(made, move, _extra(record, ""))
     (part,) = placement
     node = next((node for node in nodes if node.name == part.node), None)
     if written.get("req_nodes") and part.node not in hosts(written["req_nodes"]):
@@ -112,6 +114,14 @@ def _nodes_back(record: SlurmJob, written: Mapping[str, str]) -> int | None:
     """The number of nodes that the user of an elastic job wrote, where it is another now."""
     nodes = digits(written.get("num_nodes", ""))
     return nodes if nodes != record.min_nodes else None
+
+
+def _switches(record: SlurmJob, placement: Placement, nodes: Sequence[SlurmNode]) -> int | None:
+    """The switches that a job asks for, where it has waited for them long enough and starts below more: Slurm would
+    wait as long again from its start on."""
+    above = {node.name: node.switches[:1] for node in nodes}
+    found = {above.get(part.node, ()) for part in placement}
+    return record.most_switches if 0 < record.most_switches < len(found) else None
 
 
 def _extra(record: SlurmJob, wanted: str) -> str | None:

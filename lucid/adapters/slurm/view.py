@@ -8,6 +8,7 @@ touched show as running, and nobody joins them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -135,6 +136,7 @@ class Viewer:
             mem,
             gpu_type=node.gpu_types[0] if len({*node.gpu_types}) == 1 else "",
             slots=min(node.slots, default=2),
+            switches=node.switches,
         )
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> Job:
@@ -176,8 +178,19 @@ class Viewer:
             whole_because=whole,
             min_nodes=1 if asks.limits is not None else min(asks.nodes or record.min_nodes, max(record.gpus, 1)),
             elastic=asks.limits,
+            most_switches=record.most_switches,
+            switches_until_s=self._switches_until_s(record, note, facts),
             takes_turns=self._interleaves(home) and takes_turns(record) and not whole and record.min_nodes <= 1,
         )
+
+    @staticmethod
+    def _switches_until_s(record: SlurmJob, note: JobNote | None, facts: Facts) -> float | None:
+        """Until when a job waits for the switches that it asks for: from when it may start, as long as its user said,
+        and no longer than Slurm allows."""
+        if not record.most_switches:
+            return None
+        wait_s = min(record.switch_wait_s or math.inf, facts.switch_wait_s)
+        return (note.wait_since_s if note and note.wait_since_s else record.submit_s) + wait_s
 
     def whole_because(self, record: SlurmJob, note: JobNote | None, home: str, facts: Facts) -> str:
         """Why its request cannot become slots, in words; empty where it can. Not where its user or job_submit.lua

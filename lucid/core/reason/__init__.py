@@ -44,6 +44,8 @@ from lucid.core.reason.queue import (
     Reserved,
     SlurmBars,
     SlurmPriority,
+    Spread,
+    Switches,
     TooLarge,
     Unsafe,
 )
@@ -127,7 +129,9 @@ __all__ = [
     "SlowBefore",
     "SlurmBars",
     "SlurmPriority",
+    "Spread",
     "Stable",
+    "Switches",
     "TooLarge",
     "Unsafe",
     "UserAllows",

@@ -32,6 +32,8 @@ __all__ = [
     "Reserved",
     "SlurmBars",
     "SlurmPriority",
+    "Spread",
+    "Switches",
     "TooLarge",
     "Unsafe",
 ]
@@ -340,3 +342,30 @@ class Closes(Reason):
 
     def __bool__(self) -> bool:
         return self.limit_s is not None and reached(self.room_s, self.limit_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread(Reason):
+    """Do the ``nodes`` of a start stand below one switch (or block) of the lowest level? ``one_s``: when there would
+    be room for all of it below one, Unix seconds, where that is expected."""
+
+    nodes: int
+    switches: int
+    one_s: float | None = None
+
+    def __bool__(self) -> bool:
+        return self.switches <= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Switches(Reason):
+    """Does the place that was found stand below at most the ``most`` switches that its user asked for? ``found``: 0
+    where there is no place. From ``until_s`` on (``None``: never) any number will do."""
+
+    most: int
+    found: int
+    until_s: float | None
+    now_s: float
+
+    def __bool__(self) -> bool:
+        return 0 < self.found <= self.most or (self.until_s is not None and reached(self.now_s, self.until_s))

@@ -26,6 +26,7 @@ from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.quotas import Quotas
 from lucid.orchestrator.timeline import End, Slot, Timeline
+from lucid.orchestrator.topology import spread
 
 __all__ = ["BackfillPolicy", "limit_s"]
 
@@ -276,7 +277,8 @@ class _Plan:
 
     def _start(self, entry: Pending, order: Reason, placement: Placement, why: tuple[Reason, ...]) -> None:
         job = entry.job
-        start = Start(placement, (order, *why, FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, True)))
+        free = FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, True)
+        start = Start(placement, (order, *why, free, *spread(self._ledger, placement)))
         self._ledger.take(job, placement)
         self._started.append((job, placement))
         if self._quotas is not None:

@@ -118,6 +118,8 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
             shape = (*shape, queued.entry.job.vc)
         if starts.ledger.closing:
             shape = (*shape, queued.entry.job.time_limit_s)
+        if queued.entry.job.most_switches:
+            shape = (*shape, queued.entry.job.most_switches, queued.entry.job.switches_until_s)
         known = stopped[level].get(shape)
         if known is not None and known[0] <= queued.gpu_mem_mib:
             decisions[queued.id] = known[1]

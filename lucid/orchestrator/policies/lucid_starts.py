@@ -8,8 +8,9 @@ from lucid.binder.dynamic import SharingMode, sharing_mode
 from lucid.binder.pairing import Binder
 from lucid.config import PackingSettings, PolicySettings
 from lucid.core.decision import Action, Decision, Hold, Requeue, Start
-from lucid.core.job import Pending, Running
+from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
+from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
 from lucid.core.reason import FreeGpus, Priority, Reason, SharedBy, SharingLevel
 from lucid.core.snapshot import Partition, Snapshot
@@ -18,7 +19,8 @@ from lucid.orchestrator.order import QueuedJob
 from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.quotas import Quotas
-from lucid.orchestrator.timeline import End, expected_ends
+from lucid.orchestrator.timeline import End, Timeline, expected_ends
+from lucid.orchestrator.topology import domains, spread
 
 __all__ = ["Sharing", "Starts", "sharing_now"]
 
@@ -154,12 +156,26 @@ class Starts:
         if placement is None:
             return False
         free = FreeGpus(job.gpus, self.ledger.largest, self.ledger.free, True)
+        near = self._spread(job, placement)
         slots = self.binder.in_slots(entry, queued.prediction.share_score, len(placement))
         self.binder.started(entry, placement)
         if self.quotas is not None:
             self.quotas.take(job)
-        self.act(job.id, Start(placement, (_priority(queued), *why, *quota, free, slots), slots=bool(slots)))
+        self.act(job.id, Start(placement, (_priority(queued), *why, *quota, free, *near, slots), slots=bool(slots)))
         return True
+
+    def _spread(self, job: Job, placement: Placement) -> tuple[Reason, ...]:
+        """Below how many switches the job starts, and when it would have had room below one."""
+        found = spread(self.ledger, placement)
+        if not found or found[0]:
+            return found
+        room, every = Timeline(self.ledger, self.now_s, self.ends()), frozenset(range(len(self.ledger.nodes)))
+        slots = (room.find(job, 0.0, every - nodes) for nodes in domains(self.ledger, 0) if self._one_leaf(nodes))
+        starts_s = [slot.start_s for slot in slots if slot is not None]
+        return spread(self.ledger, placement, min(starts_s, default=None))
+
+    def _one_leaf(self, nodes: frozenset[int]) -> bool:
+        return len({self.ledger.nodes[i].switches[:1] for i in nodes}) == 1
 
     def quota(self, queued: QueuedJob) -> tuple[Reason, ...]:
         """In a pool, the comparisons that say whether the job's VC may start it alone: the last one holds, or not."""

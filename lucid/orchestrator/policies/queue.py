@@ -18,6 +18,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.quotas import Quotas
+from lucid.orchestrator.topology import spread, within_switches
 
 __all__ = [
     "PreemptiveQueuePolicy",
@@ -49,6 +50,9 @@ def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
     closes = ledger.closes(job) if ledger.closing else None
     if closes is not None:
         free = (*free, closes)
+    switches = within_switches(ledger, job, None)
+    if switches is not None and not switches:
+        free = (*free, switches)
     out = ledger.out()
     if out is not None:
         free = (*free, out)
@@ -113,7 +117,8 @@ class QueuePolicy(PartitionPolicy):
                 decisions[job.id] = Hold((*why, *quota, *(no_place(ledger, entry) if open_to else ())))
                 behind[line] = Hold((BehindHead(job.id),))
                 continue
-            start = Start(placement, (*why, *quota, FreeGpus(job.gpus, ledger.largest, ledger.free, True)))
+            free = FreeGpus(job.gpus, ledger.largest, ledger.free, True)
+            start = Start(placement, (*why, *quota, free, *spread(ledger, placement)))
             ledger.take(job, placement)
             if quotas is not None:
                 quotas.take(job)
