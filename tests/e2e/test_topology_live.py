@@ -30,6 +30,9 @@ def box() -> Iterator[Box]:
         made.run("scontrol", "shutdown", "slurmctld")
         time.sleep(2)
         daemons.start_slurmctld(layout)
+        idle = ("sinfo", "-h", "-N", "-p", "vc-a", "-t", "idle", "-o", "%N")
+        made.wait("nodes that have registered", lambda: len(made.run(*idle).stdout.split()) == 5)
+        time.sleep(2)
         yield made
 
 
@@ -44,7 +47,7 @@ def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
     box.clear()
 
 
-def wide(box: Box, nodes: int, *options: str, script: str = "sleep 60") -> str:
+def wide(box: Box, nodes: int, *options: str, script: str = "sleep 600") -> str:
     return box.sbatch("-p", "vc-a", f"-N{nodes}", "--gres=gpu:4", "--mem=1000", *options, script=script)
 
 
@@ -55,7 +58,7 @@ def test_the_smallest_switch_with_room_then_the_wait_for_one(box: Box, lucidd: L
     story = lucidd.ctl("explain", first)
     assert "2 nodes below one switch" in story
 
-    (one, two) = (box.sbatch("-p", "vc-a", "--gres=gpu:4", f"-w{node}", script="sleep 60") for node in ("n1", "n2"))
+    (one, two) = (box.sbatch("-p", "vc-a", "--gres=gpu:4", f"-w{node}", script="sleep 600") for node in ("n1", "n2"))
     box.wait("two more run", lambda: all(box.state(job) == "RUNNING" for job in (one, two)))
     box.run("scancel", first)
     third = wide(box, 1, "-wn4")
