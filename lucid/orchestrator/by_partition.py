@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from lucid.config import LendingSettings, PolicySettings
+from lucid.config import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Job
 from lucid.core.ports import Capability, Predictor
-from lucid.core.restart import Restarts
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.policy import Policy, make_policy
+from lucid.orchestrator.rules import rules_of
 
 __all__ = ["PoliciesByPartition", "make_policies"]
 
@@ -19,8 +19,7 @@ __all__ = ["PoliciesByPartition", "make_policies"]
 class PoliciesByPartition:
     """Plans as one policy. No policy sees the partitions of another; the profiling partition is the first one's.
 
-    ``name``, ``group_limit``, ``restarts`` and ``lending`` are those of the first policy; ``own_rules`` has the group
-    limit and the rule on restarts of the partitions that have another.
+    ``name`` is that of the first policy, and so are the rules of partitions that have no policy of their own.
     """
 
     def __init__(self, rest: Policy, own: Mapping[str, Policy]) -> None:
@@ -30,9 +29,7 @@ class PoliciesByPartition:
         self.own_names: Mapping[str, str] = {name: policy.name for name, policy in own.items()}
         """The policy's name, by partition that has one of its own."""
         self.needs: frozenset[Capability] = rest.needs.union(*(policy.needs for policy in own.values()))
-        self.group_limit, self.restarts = _rules(rest)
-        self.lending: LendingSettings | None = getattr(rest, "lending", None)
-        self.own_rules = {name: _rules(policy) for name, policy in own.items()}
+        self.rules = replace(rules_of(rest), own={name: rules_of(policy) for name, policy in own.items()})
 
     def profiled(self, job: Job) -> bool:
         """As the policy of the job's partition has it."""
@@ -51,10 +48,6 @@ class PoliciesByPartition:
             mine = {name: p for name, p in snapshot.partitions.items() if self._own.get(name, self._rest) is policy}
             if mine:
                 yield policy, replace(snapshot, partitions=mine)
-
-
-def _rules(policy: Policy) -> tuple[int, Restarts | None]:
-    return getattr(policy, "group_limit", 1), getattr(policy, "restarts", None)
 
 
 def make_policies(name: str, own: Mapping[str, str], settings: PolicySettings, predictor: Predictor) -> Policy:

@@ -82,8 +82,8 @@ def test_a_job_is_profiled_as_the_policy_of_its_partition_has_it() -> None:
 def test_rules_of_one_partition_do_not_hold_in_another() -> None:
     """Only muri may form groups: one in a partition of lucid's is refused."""
     made = policies({"turns": "muri-l"})
-    assert (made.group_limit, made.own_rules) == (1, {"turns": (4, None)})
-    check = SafetyCheck(made.group_limit, made.restarts, made.lending, made.own_rules)
+    assert (made.rules.of("main").group_limit, made.rules.of("turns").group_limit) == (1, 4)
+    check = SafetyCheck(made.rules, RULES)
     place, group = (NodeGpus("n1", 15),), ("a", "b", "c")
     regroup, start = Regroup(place, (), group), Start(place, (), group=group, slots=True)
     facts: dict[str, Any] = {"takes_turns": True}

@@ -17,11 +17,8 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.rules import PolicyRules
 from scenes.jobs import LIGHT, VC, at, nodes, runs, waits
-from scenes.plans import FixedPredictor, part, settings, snap
+from scenes.plans import ANYTHING, FixedPredictor, part, settings, snap
 
-EVERYTHING = PolicyRules(
-    pairs=True, profiles=True, preempts="anybody", resizes=True, interleaves=True, group_limit=4, borrows=True
-)
 NEEDS = frozenset(Capability) - {Capability.ADAPT, Capability.ORACLE}
 WHY = (FairOrder(0.0),)
 LIES = (
@@ -40,7 +37,7 @@ class Says:
 
     def __init__(self, decisions: Mapping[str, Mapping[str, Decision]], rules: PolicyRules | None) -> None:
         self._decisions = decisions
-        self.needs = NEEDS if rules is not None else frozenset[Capability]()
+        self.needs = NEEDS if rules not in (None, PolicyRules()) else frozenset[Capability]()
         self.profiled: Callable[..., bool] = lambda job: False
         if rules is not None:
             self.rules = rules
@@ -73,7 +70,7 @@ class Still:
 def done(
     seen: Snapshot,
     decisions: Mapping[str, Mapping[str, Decision]],
-    rules: PolicyRules | None = EVERYTHING,
+    rules: PolicyRules | None = ANYTHING,
     **sections: Any,
 ) -> dict[str, Decision]:
     """What a live cluster is told to do, by job, where a policy decides this."""
@@ -180,7 +177,7 @@ def test_on_slurm_nobody_is_started_over_whom_the_settings_protect(
 
 
 def test_who_says_that_it_stops_elastic_jobs_stops_no_other() -> None:
-    rules = replace(EVERYTHING, preempts="elastic")
+    rules = replace(ANYTHING, preempts="elastic")
     decisions = {VC: {"r": Requeue(WHY), "e": Requeue(WHY)}}
     assert done(snap(0.0, live(HOME)), decisions, rules, profiling={"restarts": "never"}).keys() == {"e"}
 
@@ -263,7 +260,9 @@ def test_who_may_share_is_the_administrators_word(packing: dict[str, Any], slots
 )
 def test_on_slurm_a_group_has_willing_measured_members_of_one_user(facts: dict[str, Any], may: bool) -> None:
     third = {"takes_turns": True, "user": "ada", "profile": LIGHT, **facts}
-    members = [runs(job, "n1:0", group=("a", "b"), profile=LIGHT, job={"takes_turns": True, "user": "ada"}) for job in "ab"]
+    members = [
+        runs(job, "n1:0", group=("a", "b"), profile=LIGHT, job={"takes_turns": True, "user": "ada"}) for job in "ab"
+    ]
     room = live(part(nodes(1, 4), [waits("c", **third)], members))
     whole = ("a", "b", "c")
     decisions: dict[str, Decision] = {job: Regroup(at("n1:0"), WHY, whole) for job in "ab"}
@@ -278,7 +277,9 @@ def test_on_slurm_a_group_has_willing_measured_members_of_one_user(facts: dict[s
 LENDS: dict[str, Any] = {"lending": {"mode": "borrow", "longest_s": 1000.0, "bound_s": 4000.0}}
 
 
-def pool(now_s: float, *pending: Pending, quota: int = 16, predicted_s: float = 90_000.0, **sections: Any) -> set[str]:
+def pool(
+    now_s: float, *pending: Pending, quota: int = 16, predicted_s: float = 90_000.0, **sections: Any
+) -> set[str]:
     """Who starts in a pool whose VC a holds its whole quota, if the policy says that all may."""
     running = [runs(f"r{i}", f"n{i + 1}:0-7", job={"vc": "a"}) for i in range(quota // 8)]
     room = replace(part(nodes(12), pending, running, "pool"), quotas={"a": quota, "b": 96 - quota})
@@ -300,7 +301,7 @@ def mine(name: str, gpus: int = 8, submit_s: float = 0.0, **rest: Any) -> Pendin
 
 
 def test_a_turn_is_not_what_a_plan_calls_one() -> None:
-    """In plain order nobody starts before he was submitted, so that no turn comes before half of the bound is over."""
+    """In plain order nobody starts before he was submitted: no turn comes before half of the bound is over."""
     assert pool(1999.0, mine("j")) == set()
     assert pool(2000.0, mine("j")) == {"j"}
     assert pool(9999.0, mine("j"), lending={**LENDS["lending"], "bound_s": None}) == set(), "no bound, no turn"
@@ -323,7 +324,7 @@ def test_what_is_lent_is_the_administrators_word() -> None:
     assert pool(9999.0, mine("j", 24), predicted_s=1.0) == set(), "larger than its VC's quota"
 
 
-# -- who may not start at all -----------------------------------------------------------------------------------------
+# -- who may not start at all ----------------------------------------------------------------------------------------
 
 
 def test_a_job_that_slurm_bars_is_not_started() -> None:
@@ -350,7 +351,7 @@ def test_a_hold_that_is_to_be_carried_out_is_no_action() -> None:
             hold = Hold(WHY)
             return Plan(0.0, {VC: PartitionPlan({"old": hold}, (Action("old", VC, hold),))})  # type: ignore[arg-type]
 
-    cycle = Cycle(Still(snap(0.0, room)), FixedPredictor(), Strange({}, EVERYTHING), settings(), tolerant=True)
+    cycle = Cycle(Still(snap(0.0, room)), FixedPredictor(), Strange({}, ANYTHING), settings(), tolerant=True)
     assert not cycle.run().applied
 
 
@@ -369,7 +370,7 @@ def test_a_plan_that_passed_is_checked_again_where_the_job_has_started_elsewhere
             return replace(plan, partitions={**plan.partitions, "prof": self.first})
 
     cluster = Still(snap(0.0, home, room))
-    cycle = Cycle(cluster, FixedPredictor(), Kept(moved, EVERYTHING), settings(), tolerant=True)
+    cycle = Cycle(cluster, FixedPredictor(), Kept(moved, ANYTHING), settings(), tolerant=True)
     assert len(cycle.run().applied) == 1
     cluster.snapshot = snap(1.0, part(nodes(1), [], [runs("p", "n1:0")]), room)
     assert len(cycle.run().applied) == 0
@@ -385,7 +386,7 @@ def test_a_plan_that_passed_is_checked_again_where_nobody_decides_a_job_any_more
             return Plan(snapshot.now_s, {VC: nothing, "prof": mine})
 
     cluster = Still(snap(0.0, home, room))
-    cycle = Cycle(cluster, FixedPredictor(), Forgets({}, EVERYTHING), settings(), tolerant=True)
+    cycle = Cycle(cluster, FixedPredictor(), Forgets({}, ANYTHING), settings(), tolerant=True)
     cycle.run()
     cluster.snapshot = snap(1.0, home, room)
     with pytest.raises(Exception, match="does not decide it"):
