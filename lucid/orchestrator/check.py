@@ -7,6 +7,7 @@ forbid.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
@@ -49,6 +50,8 @@ class SafetyCheck:
     def __init__(self, rules: PolicyRules, settings: PolicySettings) -> None:
         self._rules, self._settings = rules, settings
         self._passed: dict[str, tuple[Partition, PartitionPlan]] = {}
+        self._turns: defaultdict[str, set[str]] = defaultdict(set)
+        """By pool, the jobs that were let beyond a quota in their turn."""
 
     def __call__(self, snapshot: Snapshot, plan: Plan) -> None:
         """Pass in silence, or raise.
@@ -81,7 +84,9 @@ class SafetyCheck:
             if passed is not None and passed[0] is partition and passed[1] is part:
                 continue
             others = _Elsewhere(snapshot, plan, partition)
-            unsafe = _unsafe_of(partition, part, self._rules.of(name), self._settings, snapshot, others)
+            unsafe = _unsafe_of(
+                partition, part, self._rules.of(name), self._settings, snapshot, others, self._turns[name]
+            )
             if not part.actions and not others.asked:
                 self._passed[name] = (partition, part)
             found += unsafe
@@ -171,7 +176,7 @@ def check_partition(
         UnsafePlan: naming the rule, the job and the resource.
     """
     others = _Elsewhere(snapshot, Plan(snapshot.now_s, {partition.name: plan}), partition)
-    for error in _unsafe_of(partition, plan, rules, settings, snapshot, others):
+    for error in _unsafe_of(partition, plan, rules, settings, snapshot, others, set()):
         raise error
 
 
@@ -182,6 +187,7 @@ def _unsafe_of(
     settings: PolicySettings,
     snapshot: Snapshot,
     elsewhere: _Elsewhere,
+    turns: set[str],
 ) -> list[UnsafeAction]:
     """As ``check_partition``: the actions that break the first rule that any of them breaks."""
     decisions = plan.decisions
@@ -233,7 +239,7 @@ def _unsafe_of(
         check_groups(partition, plan, rules.group_limit, settings.packing.same_user_only, pending)
     except UnsafeAction as error:
         return [error]
-    return check_quotas(partition, plan, settings, rules.borrows, snapshot)
+    return check_quotas(partition, plan, settings, rules.borrows, snapshot, turns)
 
 
 def _enter(book: Book, action: Action, pending: Mapping[str, Pending], running: Mapping[str, Running]) -> None:

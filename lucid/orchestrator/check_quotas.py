@@ -3,7 +3,8 @@
 Who that is follows from the snapshot and the settings. Short jobs may borrow, by the estimates of the snapshot, and
 of a VC's large jobs the one that has waited longest. A turn counts from when plain order would have started the job,
 which cannot be seen in one snapshot. But plain order starts no job before it was submitted, so no turn comes before
-the job has waited its share of the bound since then: this much is checked.
+the job has waited its share of the bound since then. And plain order never gives a VC more GPUs than its own, so jobs
+that went beyond the quota in their turn hold no more than that together. This much is checked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 
 from lucid.config import PolicySettings
 from lucid.core.decision import PartitionPlan, Regroup, Release, Requeue, Resize, Start
-from lucid.core.job import Job
+from lucid.core.job import Job, Pending, Running
 from lucid.core.placement import placement_gpus
 from lucid.core.rounding import past, reached
 from lucid.core.snapshot import Partition, Snapshot
@@ -25,7 +26,12 @@ __all__ = ["check_quotas"]
 
 
 def check_quotas(
-    partition: Partition, plan: PartitionPlan, settings: PolicySettings, borrows: bool, snapshot: Snapshot
+    partition: Partition,
+    plan: PartitionPlan,
+    settings: PolicySettings,
+    borrows: bool,
+    snapshot: Snapshot,
+    turns: set[str],
 ) -> list[UnsafeAction]:
     """Look at what a plan starts alone in a pool, in the order of its actions. Who joins a running job takes no GPU.
 
@@ -35,6 +41,7 @@ def check_quotas(
         settings: what the administrator lets VCs lend.
         borrows: whether the policy states that it starts jobs beyond quotas.
         snapshot: for the time, and the estimates.
+        turns: jobs of the partition that were let beyond a quota in their turn; brought up to date.
 
     Returns:
         What was wrong with each action that must not be done, naming the job, the VC and its quota.
@@ -46,7 +53,7 @@ def check_quotas(
     held: dict[str, int] = {}
     for placement, entry in holders(e for e in partition.running if e.job.id not in leaving).items():
         held[entry.job.vc] = held.get(entry.job.vc, 0) + placement_gpus(placement)
-    beyond = _Beyond(partition, settings, snapshot) if borrows else None
+    beyond = _Beyond(partition, settings, snapshot, turns) if borrows else None
     jobs = {entry.job.id: entry.job for entry in partition.running}
     jobs |= {entry.job.id: entry.job for entry in partition.pending}
     for action in plan.actions:
@@ -57,7 +64,7 @@ def check_quotas(
             continue
         job = jobs[action.job_id]
         quota, would_hold = partition.quotas.get(job.vc, 0), held.get(job.vc, 0) + placement_gpus(decision.placement)
-        if would_hold <= quota or (beyond is not None and job.gpus <= quota and beyond.may(job)):
+        if would_hold <= quota or (beyond is not None and job.gpus <= quota and beyond.may(job, quota)):
             held[job.vc] = would_hold
             continue
         words = (
@@ -71,12 +78,19 @@ def check_quotas(
 class _Beyond:
     """Who may start beyond the quota of its VC."""
 
-    def __init__(self, partition: Partition, settings: PolicySettings, snapshot: Snapshot) -> None:
-        self._partition, self._settings, self._snapshot = partition, settings, snapshot
+    def __init__(self, partition: Partition, settings: PolicySettings, snapshot: Snapshot, turns: set[str]) -> None:
+        self._partition, self._settings, self._snapshot, self._turns = partition, settings, snapshot, turns
+        entries: tuple[Pending | Running, ...] = (*partition.pending, *partition.running) if turns else ()
+        there = [entry.job for entry in entries if entry.job.id in turns]
+        turns.intersection_update(job.id for job in there)
+        self._in_turn: dict[str, int] = {}
+        """GPUs of jobs that are there and went beyond the quota in their turn, by VC."""
+        for job in there:
+            self._in_turn[job.vc] = self._in_turn.get(job.vc, 0) + job.gpus
         self._large: dict[str, str] = {}
         """Of each VC asked about, the large job that has waited longest; empty where there is none."""
 
-    def may(self, job: Job) -> bool:
+    def may(self, job: Job, quota: int) -> bool:
         lending = self._settings.lending
         if lending.mode == "borrow":
             found = self._snapshot.predictions.get(job.id)
@@ -84,10 +98,20 @@ class _Beyond:
                 return True
             if lending.large and self._large_of(job.vc) == job.id:
                 return True
-        bound_s = promised_s(self._settings, lending.mode != "off")
-        if bound_s is None:
+        return self._turn(job, quota)
+
+    def _turn(self, job: Job, quota: int) -> bool:
+        settings = self._settings
+        bound_s = promised_s(settings, settings.lending.mode != "off")
+        if bound_s is None or not reached(self._snapshot.now_s, job.submit_s + settings.fairness.keep_from * bound_s):
             return False
-        return reached(self._snapshot.now_s, job.submit_s + self._settings.fairness.keep_from * bound_s)
+        if job.id not in self._turns:
+            in_turn = self._in_turn.get(job.vc, 0) + job.gpus
+            if in_turn > quota:
+                return False
+            self._in_turn[job.vc] = in_turn
+            self._turns.add(job.id)
+        return True
 
     def _large_of(self, vc: str) -> str:
         if vc not in self._large:

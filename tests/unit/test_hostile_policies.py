@@ -36,7 +36,7 @@ class Says:
     name = "says"
 
     def __init__(self, decisions: Mapping[str, Mapping[str, Decision]], rules: PolicyRules | None) -> None:
-        self._decisions = decisions
+        self.decisions = decisions
         self.needs = NEEDS if rules not in (None, PolicyRules()) else frozenset[Capability]()
         self.profiled: Callable[..., bool] = lambda job: False
         if rules is not None:
@@ -45,8 +45,8 @@ class Says:
     def plan(self, snapshot: Snapshot) -> Plan:
         parts = {}
         for name, partition in snapshot.partitions.items():
-            told = self._decisions.get(name, {})
-            elsewhere = {job for other, made in self._decisions.items() if other != name for job in made}
+            told = self.decisions.get(name, {})
+            elsewhere = {job for other, made in self.decisions.items() if other != name for job in made}
             holds = {e.job.id: Hold(WHY) for e in partition.pending if e.job.id not in elsewhere}
             actions = tuple(Action(job, name, d) for job, d in told.items() if not isinstance(d, Hold))
             parts[name] = PartitionPlan({**holds, **told}, actions)
@@ -306,6 +306,20 @@ def test_a_turn_is_not_what_a_plan_calls_one() -> None:
     assert pool(2000.0, mine("j")) == {"j"}
     assert pool(9999.0, mine("j"), lending={**LENDS["lending"], "bound_s": None}) == set(), "no bound, no turn"
     assert pool(2000.0, mine("j"), fairness={"keep_from": 1.0}) == set()
+
+
+def test_who_goes_beyond_a_quota_in_his_turn_holds_no_more_than_plain_order_could_have_given_the_vc() -> None:
+    assert pool(2000.0, *(mine(name) for name in "jkl")) == {"j", "k"}
+    home = replace(part(nodes(9), [mine(name) for name in "jkl"], name="pool"), quotas={"a": 8, "b": 64})
+    decisions: dict[str, Decision] = {name: start(f"n{i + 2}:0-7") for i, name in enumerate("jkl")}
+    said, cluster = Says({"pool": decisions}, ANYTHING), Still(snap(2000.0, home))
+    cycle = Cycle(cluster, FixedPredictor(otherwise_s=90_000.0), said, settings(**LENDS), tolerant=True)
+    ran = [item.action.job_id for item in cycle.run().applied]
+    assert ran == ["j", "k"], "one within the quota, one in its turn"
+    running = [runs(name, f"n{i + 2}:0-7", job={"vc": "a"}) for i, name in enumerate("jk")]
+    cluster.snapshot = snap(9999.0, replace(home, pending=(mine("l"),), running=tuple(running)))
+    said.decisions = {"pool": {"l": decisions["l"]}}
+    assert not cycle.run().applied, "and this one has its GPUs yet"
 
 
 def test_of_the_large_jobs_the_one_that_has_waited_longest_borrows_and_no_other() -> None:

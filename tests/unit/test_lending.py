@@ -184,7 +184,7 @@ def test_other_policies_refuse_a_pool() -> None:
 def refused(snapshot: Snapshot, actions: tuple[Action, ...], borrows: bool = True, **lending: Any) -> list[str]:
     """What the safety check says of quotas, up to the GPUs."""
     whole, rules = snapshot.partitions["pool"], {"mode": "borrow", "longest_s": 1000.0, **lending}
-    found = check_quotas(whole, PartitionPlan({}, actions), settings(lending=rules), borrows, snapshot)
+    found = check_quotas(whole, PartitionPlan({}, actions), settings(lending=rules), borrows, snapshot, set())
     return [str(error).partition(" GPUs")[0] for error in found]
 
 
