@@ -26,16 +26,12 @@ from lucid.core.decision import (
 from lucid.core.job import Elastic, Job, JobProfile, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement, placement_gpus
-from lucid.core.reason import Borrows, LargeBorrows, PlainOrder, Requeueable, ShareScores
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.check import SafetyCheck
 from lucid.orchestrator.rules import PolicyRules
+from scenes.hostile import LIES
 from scenes.plans import ANYTHING, guess, settings
 
-LIES = (
-    PlainOrder(0.0, 9e9, 1.0, 2.0), LargeBorrows(99, 1, 9e9), Borrows(0.0, 9e9), ShareScores(0, 0, 4),
-    Requeueable(True, "allowed", True),
-)  # fmt: skip
 LONGEST_S, BOUND_S = 100.0, 400.0
 
 

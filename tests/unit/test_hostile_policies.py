@@ -2,88 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from lucid.core.decision import Action, Decision, Hold, Keep, PartitionPlan, Plan, Regroup, Release, Requeue, Resize
-from lucid.core.decision import Start as _Start
+from lucid.core.decision import (
+    Action,
+    Decision,
+    Hold,
+    Keep,
+    PartitionPlan,
+    Plan,
+    Regroup,
+    Release,
+    Requeue,
+    Resize,
+    Start,
+)
 from lucid.core.job import Elastic, JobProfile, Pending, Running, Stage
-from lucid.core.ports import Applied, Capability
-from lucid.core.reason import Borrows, FairOrder, LargeBorrows, PlainOrder, ShareScores
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.errors import UnsafePlan
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.rules import PolicyRules
+from scenes.hostile import LIES, WHY, Says, Still, done, start
 from scenes.jobs import LIGHT, VC, at, nodes, runs, waits
 from scenes.plans import ANYTHING, FixedPredictor, part, settings, snap
-
-NEEDS = frozenset(Capability) - {Capability.ADAPT, Capability.ORACLE}
-WHY = (FairOrder(0.0),)
-LIES = (
-    FairOrder(0.0),
-    PlainOrder(0.0, 9e9, 1.0, 2.0),
-    LargeBorrows(99, 1, 9e9),
-    Borrows(0.0, 9e9),
-    ShareScores(0, 0, 4),
-)
-
-
-class Says:
-    """A policy that plans what it is told."""
-
-    name = "says"
-
-    def __init__(self, decisions: Mapping[str, Mapping[str, Decision]], rules: PolicyRules | None) -> None:
-        self.decisions = decisions
-        self.needs = NEEDS if rules not in (None, PolicyRules()) else frozenset[Capability]()
-        self.profiled: Callable[..., bool] = lambda job: False
-        if rules is not None:
-            self.rules = rules
-
-    def plan(self, snapshot: Snapshot) -> Plan:
-        parts = {}
-        for name, partition in snapshot.partitions.items():
-            told = self.decisions.get(name, {})
-            elsewhere = {job for other, made in self.decisions.items() if other != name for job in made}
-            holds = {e.job.id: Hold(WHY) for e in partition.pending if e.job.id not in elsewhere}
-            actions = tuple(Action(job, name, d) for job, d in told.items() if not isinstance(d, Hold))
-            parts[name] = PartitionPlan({**holds, **told}, actions)
-        return Plan(snapshot.now_s, parts)
-
-
-@dataclass
-class Still:
-    """A cluster that shows one thing and does nothing."""
-
-    snapshot: Snapshot
-    capabilities: frozenset[Capability] = NEEDS
-
-    def observe(self) -> Snapshot:
-        return self.snapshot
-
-    def apply(self, actions: Sequence[Action]) -> list[Applied]:
-        return [Applied(action) for action in actions]
-
-
-def done(
-    seen: Snapshot,
-    decisions: Mapping[str, Mapping[str, Decision]],
-    rules: PolicyRules | None = ANYTHING,
-    **sections: Any,
-) -> dict[str, Decision]:
-    """What a live cluster is told to do, by job, where a policy decides this."""
-    predictor = FixedPredictor(
-        {job: known.duration_s for job, known in seen.predictions.items()},
-        {job: known.share_score for job, known in seen.predictions.items()},
-    )
-    cycle = Cycle(Still(seen), predictor, Says(decisions, rules), settings(**sections), tolerant=True)
-    return {item.action.job_id: item.action.decision for item in cycle.run().applied}
-
-
-def start(where: str, beside: str | None = None, **rest: Any) -> _Start:
-    return _Start(at(where), LIES, beside, **rest)
 
 
 def elastic(name: str, where: str) -> Running:
@@ -192,8 +136,6 @@ def test_on_slurm_nobody_is_moved() -> None:
 
 # -- who shares ------------------------------------------------------------------------------------------------------
 
-SCORED = {"p": 0, "q": 0, "r": 0}
-
 
 def beside(
     guest: Pending, host: Running, scores: tuple[int | None, int | None] = (0, 0), slots: int = 0, **packing: Any
@@ -203,7 +145,7 @@ def beside(
     seen = snap(0.0, room)
     both = zip((guest.job.id, host.job.id), scores, strict=True)
     seen = replace(seen, predictions={job: replace(seen.predictions[job], share_score=score) for job, score in both})
-    decision = _Start(host.placement, LIES, host.job.id, slots=True)
+    decision = Start(host.placement, LIES, host.job.id, slots=True)
     return bool(done(seen, {VC: {guest.job.id: decision}}, packing=packing))
 
 
@@ -272,72 +214,6 @@ def test_on_slurm_a_group_has_willing_measured_members_of_one_user(facts: dict[s
     assert may or "c" not in found
 
 
-# -- quotas ----------------------------------------------------------------------------------------------------------
-
-LENDS: dict[str, Any] = {"lending": {"mode": "borrow", "longest_s": 1000.0, "bound_s": 4000.0}}
-
-
-def pool(
-    now_s: float, *pending: Pending, quota: int = 16, predicted_s: float = 90_000.0, **sections: Any
-) -> set[str]:
-    """Who starts in a pool whose VC a holds its whole quota, if the policy says that all may."""
-    running = [runs(f"r{i}", f"n{i + 1}:0-7", job={"vc": "a"}) for i in range(quota // 8)]
-    room = replace(part(nodes(12), pending, running, "pool"), quotas={"a": quota, "b": 96 - quota})
-    seen = snap(now_s, room)
-    guesses = {e.job.id: replace(seen.predictions[e.job.id], duration_s=predicted_s) for e in pending}
-    seen = replace(seen, predictions={**seen.predictions, **guesses})
-    decisions: dict[str, Decision] = {}
-    node = quota // 8
-    for entry in pending:
-        wanted = -(-entry.job.gpus // 8)
-        names = [f"n{node + i + 1}:0-{min(entry.job.gpus, 8) - 1}" for i in range(wanted)]
-        node += wanted
-        decisions[entry.job.id] = start(" ".join(names))
-    return set(done(seen, {"pool": decisions}, **{**LENDS, **sections}))
-
-
-def mine(name: str, gpus: int = 8, submit_s: float = 0.0, **rest: Any) -> Pending:
-    return waits(name, gpus, submit_s, vc="a", **rest)
-
-
-def test_a_turn_is_not_what_a_plan_calls_one() -> None:
-    """In plain order nobody starts before he was submitted: no turn comes before half of the bound is over."""
-    assert pool(1999.0, mine("j")) == set()
-    assert pool(2000.0, mine("j")) == {"j"}
-    assert pool(9999.0, mine("j"), lending={**LENDS["lending"], "bound_s": None}) == set(), "no bound, no turn"
-    assert pool(2000.0, mine("j"), fairness={"keep_from": 1.0}) == set()
-
-
-def test_who_goes_beyond_a_quota_in_his_turn_holds_no_more_than_plain_order_could_have_given_the_vc() -> None:
-    assert pool(2000.0, *(mine(name) for name in "jkl")) == {"j", "k"}
-    home = replace(part(nodes(9), [mine(name) for name in "jkl"], name="pool"), quotas={"a": 8, "b": 64})
-    decisions: dict[str, Decision] = {name: start(f"n{i + 2}:0-7") for i, name in enumerate("jkl")}
-    said, cluster = Says({"pool": decisions}, ANYTHING), Still(snap(2000.0, home))
-    cycle = Cycle(cluster, FixedPredictor(otherwise_s=90_000.0), said, settings(**LENDS), tolerant=True)
-    ran = [item.action.job_id for item in cycle.run().applied]
-    assert ran == ["j", "k"], "one within the quota, one in its turn"
-    running = [runs(name, f"n{i + 2}:0-7", job={"vc": "a"}) for i, name in enumerate("jk")]
-    cluster.snapshot = snap(9999.0, replace(home, pending=(mine("l"),), running=tuple(running)))
-    said.decisions = {"pool": {"l": decisions["l"]}}
-    assert not cycle.run().applied, "and this one has its GPUs yet"
-
-
-def test_of_the_large_jobs_the_one_that_has_waited_longest_borrows_and_no_other() -> None:
-    line = (mine("small"), mine("later", 16, 2.0), mine("first", 16, 1.0), mine("last", 16, 3.0))
-    assert pool(100.0, *line) == {"first"}
-    assert pool(100.0, *line, lending={**LENDS["lending"], "large": False}) == set()
-    assert pool(100.0, *line, reservation={"above_gpus": 16}) == set()
-    barred = replace(mine("barred", 16), barred="AssocGrpGRES")
-    assert pool(100.0, barred, *line) == {"first"}, "one that Slurm bars does not stand before others"
-
-
-def test_what_is_lent_is_the_administrators_word() -> None:
-    assert pool(100.0, mine("j"), predicted_s=1000.0) == {"j"}
-    assert pool(100.0, mine("j"), predicted_s=1001.0) == set()
-    assert pool(9999.0, mine("j"), predicted_s=1.0, lending={"mode": "quota", "bound_s": None}) == set()
-    assert pool(9999.0, mine("j", 24), predicted_s=1.0) == set(), "larger than its VC's quota"
-
-
 # -- who may not start at all ----------------------------------------------------------------------------------------
 
 
@@ -403,5 +279,5 @@ def test_a_plan_that_passed_is_checked_again_where_nobody_decides_a_job_any_more
     cycle = Cycle(cluster, FixedPredictor(), Forgets({}, ANYTHING), settings(), tolerant=True)
     cycle.run()
     cluster.snapshot = snap(1.0, home, room)
-    with pytest.raises(Exception, match="does not decide it"):
+    with pytest.raises(UnsafePlan, match="does not decide it"):
         cycle.run()
