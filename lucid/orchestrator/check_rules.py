@@ -37,11 +37,10 @@ def check_rules(
             raise UnsafePlan(f"job {job.id}: the plan parts it from another, and it is alone on its GPUs")
         _restarted(job, restarts)
     elif isinstance(decision, Requeue):
-        _stated(rules.preempts != "nobody", "preempts", job, "requeues it")
-        if job.elastic is None:
-            _stated(rules.preempts == "anybody", "preempts", job, "requeues it, which is not elastic,")
-            if partition.live:
-                _restarted(job, restarts)
+        whom = ("anybody",) if job.elastic is None else ("anybody", "elastic")
+        _stated(rules.preempts in whom, "preempts", job, "requeues it")
+        if job.elastic is None and partition.live:
+            _restarted(job, restarts)
     elif isinstance(decision, Resize):
         _stated(rules.resizes, "resizes", job, "resizes it")
     elif isinstance(decision, Regroup):
@@ -60,8 +59,6 @@ def _start(decision: Start, entry: Pending | Running, rules: PolicyRules) -> Non
         raise UnsafePlan(f"job {job.id}: the plan starts it, and Slurm would not: {entry.barred}")
     if decision.beside is not None:
         _stated(rules.pairs, "pairs", job, "starts it beside another")
-    if decision.group:
-        _stated(rules.interleaves, "interleaves", job, "starts it in a group")
     if decision.slots:
         _stated(rules.pairs or rules.interleaves, "pairs", job, "starts it in slots")
 

@@ -120,10 +120,13 @@ def test_on_slurm_nobody_is_started_over_whom_the_settings_protect(
     assert bool(done(snap(0.0, room), decisions, profiling={"restarts": rule})) is may
 
 
-def test_who_says_that_it_stops_elastic_jobs_stops_no_other() -> None:
+@pytest.mark.parametrize("room", [HOME, live(HOME)], ids=["replay", "live"])
+def test_who_says_that_it_stops_elastic_jobs_stops_no_other(room: Partition) -> None:
     rules = replace(ANYTHING, preempts="elastic")
     decisions = {VC: {"r": Requeue(WHY), "e": Requeue(WHY)}}
-    assert done(snap(0.0, live(HOME)), decisions, rules, profiling={"restarts": "never"}).keys() == {"e"}
+    assert done(snap(0.0, room), decisions, rules, profiling={"restarts": "allowed"}).keys() == {"e"}
+    assert done(snap(0.0, room), decisions, ANYTHING, profiling={"restarts": "never"}).keys() >= {"e"}
+    assert done(snap(0.0, room), decisions, None) == {}
 
 
 def test_only_who_is_in_a_pair_is_parted() -> None:
