@@ -10,6 +10,7 @@ from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Job
 from lucid.core.ports import Capability, Predictor
 from lucid.core.snapshot import Snapshot
+from lucid.errors import UnsafePlan
 from lucid.orchestrator.policy import Policy, make_policy
 from lucid.orchestrator.rules import rules_of
 
@@ -36,10 +37,17 @@ class PoliciesByPartition:
         return self._own.get(job.vc, self._rest).profiled(job)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Each policy's plan of its partitions, in one."""
+        """Each policy's plan of its partitions, in one.
+
+        Raises:
+            UnsafePlan: a policy plans a partition of another, by whose rules that would be checked.
+        """
         parts: dict[str, PartitionPlan] = {}
         for policy, seen in self.split(snapshot):
-            parts.update(policy.plan(seen).partitions)
+            made = policy.plan(seen).partitions
+            for name in made.keys() - seen.partitions.keys():
+                raise UnsafePlan(f"policy {policy.name!r} plans partition {name!r}, which is not its own")
+            parts.update(made)
         return Plan(snapshot.now_s, {name: parts[name] for name in snapshot.partitions if name in parts})
 
     def split(self, snapshot: Snapshot) -> Iterator[tuple[Policy, Snapshot]]:

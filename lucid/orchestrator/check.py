@@ -147,11 +147,17 @@ class _Elsewhere:
         return part is not None and isinstance(part.decisions.get(job_id), Start)
 
     def waiting(self, rules: PolicyRules) -> dict[str, Pending]:
-        """Jobs of other partitions that this plan may start: only the profiling partition's plan may start any."""
+        """Jobs of other partitions that this plan may start: only the profiling partition's plan may start any, and
+        of those only jobs that the plan of their own partition leaves to it."""
         if not self._partition.profiling or not rules.profiles:
             return {}
-        parts = [part for part in self._snapshot.partitions.values() if part is not self._partition]
-        return {entry.job.id: entry for part in parts for entry in part.pending if not entry.home_only}
+        found: dict[str, Pending] = {}
+        for name, partition in self._snapshot.partitions.items():
+            own = self._plan.partitions.get(name)
+            if partition is self._partition or own is None:
+                continue
+            found |= {e.job.id: e for e in partition.pending if not e.home_only and e.job.id not in own.decisions}
+        return found
 
 
 def check_partition(
