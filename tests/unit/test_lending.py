@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lucid.config import LendingSettings
-from lucid.core.decision import Action, Hold, PartitionPlan, Start
+from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Start
 from lucid.core.placement import NodeGpus
 from lucid.core.reason import BehindHead, Borrows, FreeGpus, LargeBorrows, PlainOrder, Quota, TooLarge
 from lucid.core.snapshot import Partition, Snapshot
@@ -193,10 +193,10 @@ def test_the_safety_check_knows_quotas() -> None:
     assert refused(two_vcs(), start) == []
     for seconds, said in ((1001.0, {}), (500.0, {"mode": "quota"}), (500.0, {"borrows": False})):
         assert refused(two_vcs(seconds), start, **said) == ["job j: VC a would hold 12"]
-    late = replace(
-        two_vcs(1001.0), now_s=21_600.0
-    )  # half of the bound after it was submitted, its turn may have come
-    assert refused(late, start) == []
+    leaves = (Action("r", "pool", Requeue(())), *start)
+    assert refused(two_vcs(1001.0), leaves) == [], "who leaves makes room within the quota"
+    late = replace(two_vcs(1001.0), now_s=21_600.0)
+    assert refused(late, start) == [], "half of the bound after it was submitted its turn may have come"
 
 
 def test_a_lender_gets_its_gpus_back_within_the_bound_without_preemption() -> None:
