@@ -39,6 +39,12 @@ class Partition:
         return tuple(self.quotas) or (self.name,)
 
     @property
+    def live(self) -> bool:
+        """Is it Slurm's, whose GPUs have a number of slots each? There nobody is moved, and who is stopped and is not
+        elastic starts over. In a replay a job goes on elsewhere for the costs that the settings say."""
+        return any(node.slots for node in self.nodes)
+
+    @property
     def gpus(self) -> int:
         """GPUs of all its nodes, available or not."""
         return sum(node.gpus for node in self.nodes)

@@ -153,7 +153,7 @@ class Cycles:
         self._start_log = StartLog(parts.store, live.make(predictor), predictor.pair_speed)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
         timed = TimedPolicy(GuardedPolicy(policy, parts.left_out), self._tally.planned)
-        return Cycle(self.cluster, predictor, timed, recorder, forecaster, before, tolerant=True)
+        return Cycle(self.cluster, predictor, timed, live.settings, recorder, forecaster, before, tolerant=True)
 
     def profiles_in(self, vc: str) -> bool:
         """Does the policy of this VC profile jobs?"""

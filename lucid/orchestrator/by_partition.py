@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from lucid.config import LendingSettings, PolicySettings
+from lucid.config import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Job
 from lucid.core.ports import Capability, Predictor
-from lucid.core.restart import Restarts
 from lucid.core.snapshot import Snapshot
+from lucid.errors import UnsafePlan
 from lucid.orchestrator.policy import Policy, make_policy
+from lucid.orchestrator.rules import rules_of
 
 __all__ = ["PoliciesByPartition", "make_policies"]
 
@@ -19,8 +20,7 @@ __all__ = ["PoliciesByPartition", "make_policies"]
 class PoliciesByPartition:
     """Plans as one policy. No policy sees the partitions of another; the profiling partition is the first one's.
 
-    ``name``, ``group_limit``, ``restarts`` and ``lending`` are those of the first policy; ``own_rules`` has the group
-    limit and the rule on restarts of the partitions that have another.
+    ``name`` is that of the first policy, and so are the rules of partitions that have no policy of their own.
     """
 
     def __init__(self, rest: Policy, own: Mapping[str, Policy]) -> None:
@@ -30,19 +30,24 @@ class PoliciesByPartition:
         self.own_names: Mapping[str, str] = {name: policy.name for name, policy in own.items()}
         """The policy's name, by partition that has one of its own."""
         self.needs: frozenset[Capability] = rest.needs.union(*(policy.needs for policy in own.values()))
-        self.group_limit, self.restarts = _rules(rest)
-        self.lending: LendingSettings | None = getattr(rest, "lending", None)
-        self.own_rules = {name: _rules(policy) for name, policy in own.items()}
+        self.rules = replace(rules_of(rest), own={name: rules_of(policy) for name, policy in own.items()})
 
     def profiled(self, job: Job) -> bool:
         """As the policy of the job's partition has it."""
         return self._own.get(job.vc, self._rest).profiled(job)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Each policy's plan of its partitions, in one."""
+        """Each policy's plan of its partitions, in one.
+
+        Raises:
+            UnsafePlan: a policy plans a partition of another, by whose rules that would be checked.
+        """
         parts: dict[str, PartitionPlan] = {}
         for policy, seen in self.split(snapshot):
-            parts.update(policy.plan(seen).partitions)
+            made = policy.plan(seen).partitions
+            for name in made.keys() - seen.partitions.keys():
+                raise UnsafePlan(f"policy {policy.name!r} plans partition {name!r}, which is not its own")
+            parts.update(made)
         return Plan(snapshot.now_s, {name: parts[name] for name in snapshot.partitions if name in parts})
 
     def split(self, snapshot: Snapshot) -> Iterator[tuple[Policy, Snapshot]]:
@@ -51,10 +56,6 @@ class PoliciesByPartition:
             mine = {name: p for name, p in snapshot.partitions.items() if self._own.get(name, self._rest) is policy}
             if mine:
                 yield policy, replace(snapshot, partitions=mine)
-
-
-def _rules(policy: Policy) -> tuple[int, Restarts | None]:
-    return getattr(policy, "group_limit", 1), getattr(policy, "restarts", None)
 
 
 def make_policies(name: str, own: Mapping[str, str], settings: PolicySettings, predictor: Predictor) -> Policy:

@@ -5,25 +5,34 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lucid.core.job import Job, JobProfile, Running
+from lucid.config import PackingSettings
+from lucid.core.job import Pending, Running
 from lucid.core.ledger import host_share
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.rounding import reached
-from lucid.core.snapshot import Partition
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
+from lucid.orchestrator.check_pairs import check_pair
 
 __all__ = ["Book"]
 
 
 class Book:
     """Who holds which GPU, and what hosts have left. ``touched`` names the nodes that the plan starts something
-    on; jobs elsewhere are of no concern."""
+    on; jobs elsewhere are of no concern. ``packing`` and the predictions of ``snapshot``: what decides
+    who may share."""
 
-    def __init__(self, partition: Partition, touched: set[str], now_s: float) -> None:
-        self._now_s = now_s
+    def __init__(
+        self,
+        partition: Partition,
+        touched: set[str],
+        packing: PackingSettings,
+        snapshot: Snapshot,
+    ) -> None:
+        self._packing, self._predictions, self._now_s = packing, snapshot.predictions, snapshot.now_s
         self.nodes = {node.name: node for node in partition.nodes if node.name in touched}
         self.on_gpu: dict[tuple[str, int], list[str]] = {}
-        self.jobs: dict[str, tuple[Job, JobProfile | None, int]] = {}
+        self.jobs: dict[str, Pending | Running] = {}
         self.masks: dict[str, tuple[tuple[str, int], ...]] = {}
         self.cpus = {node.name: node.cpus_left for node in partition.nodes}
         self.mem = {node.name: node.mem_left_mib for node in partition.nodes}
@@ -32,10 +41,11 @@ class Book:
         for entry in partition.running:
             parts = entry.placement
             if parts and (parts[0].node in touched or any(part.node in touched for part in parts[1:])):
-                self._put(entry.job, entry.profile, parts)
+                self._put(entry, parts)
 
-    def _put(self, job: Job, profile: JobProfile | None, placement: tuple[tuple[str, int], ...]) -> None:
-        self.jobs[job.id] = (job, profile, len(placement))
+    def _put(self, entry: Pending | Running, placement: Placement) -> None:
+        job = entry.job
+        self.jobs[job.id] = entry
         self.masks[job.id] = tuple(sorted(placement))
         for name, mask in placement:
             here = mask.bit_count()
@@ -61,17 +71,18 @@ class Book:
 
     def add(
         self,
-        job: Job,
-        profile: JobProfile | None,
+        entry: Pending | Running,
         placement: Placement,
         beside: str | None,
         group: Sequence[str] = (),
     ) -> None:
-        """Note that the job holds these GPUs, beside another or in a group where these are named.
+        """Note that the job holds these GPUs, beside another or in a group where these are named; nothing is noted
+        where a rule forbids it.
 
         Raises:
             UnsafePlan: a rule forbids it.
         """
+        job = entry.job
         gpus, elastic = placement_gpus(placement), job.elastic
         if elastic is None and gpus != job.gpus:
             raise UnsafePlan(f"job {job.id}: it asked for {job.gpus} GPUs, and would get {gpus}")
@@ -100,30 +111,23 @@ class Book:
             held = f"its GPUs are held by {sorted(others)}"
             raise UnsafePlan(f"job {job.id}: {held}, and the plan does not let them share")
         if beside is not None:
-            self._pair(job, profile, placement, beside, others)
-        self._put(job, profile, placement)
-        for name, _ in placement:
-            node = self.nodes[name]
-            if (node.cpus and self.cpus[name] < 0 and job.cpus) or (
-                node.mem_mib and self.mem[name] < 0 and job.mem_mib
-            ):
+            self._pair(entry, placement, beside, others)
+        for name, mask in placement:
+            node, here = self.nodes[name], mask.bit_count()
+            cpus_left = self.cpus[name] - host_share(job.cpus, here, job.gpus)
+            mem_left_mib = self.mem[name] - host_share(job.mem_mib, here, job.gpus)
+            if (node.cpus and cpus_left < 0 and job.cpus) or (node.mem_mib and mem_left_mib < 0 and job.mem_mib):
                 raise UnsafePlan(f"job {job.id}: node {name!r} has too few CPUs or too little host memory for it")
+        self._put(entry, placement)
 
-    def _pair(
-        self, job: Job, profile: JobProfile | None, placement: Placement, beside: str, others: set[str]
-    ) -> None:
+    def _pair(self, entry: Pending | Running, placement: Placement, beside: str, others: set[str]) -> None:
+        job = entry.job
         if others != {beside}:
             raise UnsafePlan(
                 f"job {job.id}: it would share its GPUs with {sorted(others)}, and the plan names {beside!r}; "
                 "at most two jobs share a GPU, both on exactly the same GPUs"
             )
-        partner, other, _ = self.jobs[next(iter(others))]
-        if self.masks[partner.id] != tuple(sorted(placement)) or partner.gpus != job.gpus:
-            raise UnsafePlan(f"job {job.id}: it and its partner {partner.id} would hold different GPUs")
-        if profile is None or other is None:
-            unknown = job.id if profile is None else partner.id
-            raise UnsafePlan(f"job {unknown}: it would share GPUs, but its GPU memory has not been measured")
-        for name, _ in placement:
-            if profile.gpu_mem_mib + other.gpu_mem_mib > self.nodes[name].gpu_mem_mib:
-                peaks = f"{profile.gpu_mem_mib:g} + {other.gpu_mem_mib:g} MiB do not fit on a GPU of {name!r}"
-                raise UnsafePlan(f"jobs {job.id} and {partner.id}: {peaks} with {self.nodes[name].gpu_mem_mib} MiB")
+        host = self.jobs[beside]
+        if self.masks[beside] != tuple(sorted(placement)) or host.job.gpus != job.gpus:
+            raise UnsafePlan(f"job {job.id}: it and its partner {beside} would hold different GPUs")
+        check_pair(entry, host, [self.nodes[name] for name, _ in placement], self._packing, self._predictions)

@@ -16,19 +16,24 @@ __all__ = ["check_groups"]
 _Member = tuple[Job, JobProfile | None, Placement, tuple[str, ...]]
 
 
-def check_groups(partition: Partition, plan: PartitionPlan, limit: int) -> None:
+def check_groups(
+    partition: Partition, plan: PartitionPlan, limit: int, same_user_only: bool, waiting: Mapping[str, Pending]
+) -> None:
     """Check the groups that exist once the plan is carried out.
 
     The rules: a group names each of its members once, two to ``limit`` of them; all name the same group, are there
     and hold exactly the same GPUs, of the count that each asked for; no other job holds these GPUs; every member
     lets itself be shared, and is in no pair; the memory peaks of the measured members fit on each card
-    together, and its nodes have a slot for each. A group that loses a member is formed anew in the same plan. A group
-    that the plan has nothing to do with is as the cluster shows it, and is not checked.
+    together, and its nodes have a slot for each. On Slurm every member was measured and has said that it takes turns,
+    and where the settings say so, all are of one user. A group that loses a member is formed anew in the same plan.
+    A group that the plan has nothing to do with is as the cluster shows it, and is not checked.
 
     Args:
         partition: its state before the plan.
         plan: what is to be done.
-        limit: the policy's declared bound of jobs in a group; 1 allows none.
+        limit: the most jobs in a group, as the policy states it; 1 allows none.
+        same_user_only: whether only jobs of one user share GPUs, on Slurm.
+        waiting: all that the plan may start, by job id.
 
     Raises:
         UnsafeAction: naming the rule, the group and the job, and an action that the plan is to do without.
@@ -36,7 +41,7 @@ def check_groups(partition: Partition, plan: PartitionPlan, limit: int) -> None:
     named = (action.decision for action in plan.actions)
     if limit == 1 and not any(isinstance(decision, Start | Regroup) and decision.group for decision in named):
         return
-    after = _after(partition, plan)
+    after = _after(partition, plan, waiting)
     if not any(member[3] for member in after.values()):
         return
     on_gpus: dict[tuple[str, int], set[str]] = defaultdict(set)
@@ -59,6 +64,8 @@ def check_groups(partition: Partition, plan: PartitionPlan, limit: int) -> None:
             continue
         try:
             _check_member(job_id, member, group not in seen, after, on_gpus, paired, partition, limit)
+            if partition.live:
+                _check_willing(group, after, same_user_only)
         except UnsafePlan as error:
             raise UnsafeAction(str(error), guilty) from None
         seen.add(group)
@@ -95,11 +102,21 @@ def _check_member(
         raise UnsafePlan(f"job {job_id}: it is in {words} and in a pair at once")
 
 
-def _after(partition: Partition, plan: PartitionPlan) -> dict[str, _Member]:
+def _check_willing(group: tuple[str, ...], after: Mapping[str, _Member], same_user_only: bool) -> None:
+    words = f"group {' '.join(group)}"
+    for job_id in group:
+        job, profile, _, _ = after[job_id]
+        if not job.takes_turns or profile is None:
+            why = "has not said that it takes turns" if not job.takes_turns else "has not been measured"
+            raise UnsafePlan(f"{words}: job {job_id} {why}")
+        if same_user_only and job.user != after[group[0]][0].user:
+            raise UnsafePlan(f"{words}: job {job_id} is of another user than job {group[0]}")
+
+
+def _after(partition: Partition, plan: PartitionPlan, waiting: Mapping[str, Pending]) -> dict[str, _Member]:
     """Who holds what once the plan is carried out, by job id."""
     after: dict[str, _Member] = {e.job.id: (e.job, e.profile, e.placement, e.group) for e in partition.running}
-    members: tuple[Pending | Running, ...] = (*partition.pending, *partition.running)
-    entries = {entry.job.id: entry for entry in members}
+    entries: dict[str, Pending | Running] = {**waiting, **{entry.job.id: entry for entry in partition.running}}
     for action in plan.actions:
         decision, entry = action.decision, entries[action.job_id]
         if isinstance(decision, Start | Regroup):

@@ -1,20 +1,26 @@
-"""Safety rule of pools: beyond its quota a VC starts only jobs that may borrow and jobs whose turn has come.
+"""Safety rule of pools: beyond its quota a VC starts only jobs that may borrow and jobs whose turn may have come.
 
-Short jobs may borrow, and of a VC's large jobs one in each plan."""
+Who that is follows from the snapshot and the settings. Short jobs may borrow, by the estimates of the snapshot, and
+of a VC's large jobs the one that has waited longest. A turn counts from when plain order would have started the job,
+which cannot be seen in one snapshot. But plain order starts no job before it was submitted, so no turn comes before
+the job has waited its share of the bound since then. And plain order never gives a VC more GPUs than its own, so jobs
+that went beyond the quota in their turn hold no more than that together. This much is checked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 
-from lucid.config import LendingSettings
+from lucid.config import PolicySettings
 from lucid.core.decision import PartitionPlan, Regroup, Release, Requeue, Resize, Start
+from lucid.core.job import Job, Pending, Running
 from lucid.core.placement import placement_gpus
-from lucid.core.prediction import Prediction
-from lucid.core.reason import LargeBorrows, PlainOrder
-from lucid.core.rounding import past
-from lucid.core.snapshot import Partition
+from lucid.core.rounding import past, reached
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafeAction
+from lucid.orchestrator.promise import promised_s
 from lucid.orchestrator.quotas import holders
+from lucid.orchestrator.reservation import next_holder
 
 __all__ = ["check_quotas"]
 
@@ -22,29 +28,32 @@ __all__ = ["check_quotas"]
 def check_quotas(
     partition: Partition,
     plan: PartitionPlan,
-    lending: LendingSettings | None,
-    predictions: Mapping[str, Prediction],
-) -> None:
-    """Check what a plan starts alone in a pool, in the order of its actions. Who joins a running job takes no GPU.
+    settings: PolicySettings,
+    borrows: bool,
+    snapshot: Snapshot,
+    turns: set[str],
+) -> list[UnsafeAction]:
+    """Look at what a plan starts alone in a pool, in the order of its actions. Who joins a running job takes no GPU.
 
     Args:
         partition: its state before the plan; one without quotas has nothing to break.
         plan: what is to be done.
-        lending: what the policy may lend; ``None``: nothing.
-        predictions: estimates, by job id.
+        settings: what the administrator lets VCs lend.
+        borrows: whether the policy states that it starts jobs beyond quotas.
+        snapshot: for the time, and the estimates.
+        turns: jobs of the partition that were let beyond a quota in their turn; brought up to date.
 
-    Raises:
-        UnsafeAction: naming the job, the VC and its quota.
+    Returns:
+        What was wrong with each action that must not be done, naming the job, the VC and its quota.
     """
+    unsafe: list[UnsafeAction] = []
     if not partition.quotas or not plan.actions:
-        return
+        return unsafe
     leaving = {a.job_id for a in plan.actions if isinstance(a.decision, Requeue | Release | Resize | Regroup)}
     held: dict[str, int] = {}
     for placement, entry in holders(e for e in partition.running if e.job.id not in leaving).items():
         held[entry.job.vc] = held.get(entry.job.vc, 0) + placement_gpus(placement)
-    borrow = lending is not None and lending.mode == "borrow"
-    longest_s = lending.longest_s if lending is not None and borrow else -1.0
-    large = set(partition.quotas) if lending is not None and borrow and lending.large else set()
+    beyond = _Beyond(partition, settings, snapshot, turns) if borrows else None
     jobs = {entry.job.id: entry.job for entry in partition.running}
     jobs |= {entry.job.id: entry.job for entry in partition.pending}
     for action in plan.actions:
@@ -54,17 +63,66 @@ def check_quotas(
         if isinstance(decision, Start) and decision.beside is not None:
             continue
         job = jobs[action.job_id]
-        held[job.vc] = held.get(job.vc, 0) + placement_gpus(decision.placement)
-        quota = partition.quotas.get(job.vc, 0)
-        if held[job.vc] <= quota or any(isinstance(r, PlainOrder) and r for r in decision.reasons):
+        quota, would_hold = partition.quotas.get(job.vc, 0), held.get(job.vc, 0) + placement_gpus(decision.placement)
+        if would_hold <= quota or (beyond is not None and job.gpus <= quota and beyond.may(job, quota)):
+            held[job.vc] = would_hold
             continue
-        if job.vc in large and any(isinstance(r, LargeBorrows) and r for r in decision.reasons):
-            large.discard(job.vc)
-            continue
-        found = predictions.get(job.id)
-        if found is None or past(found.duration_s, longest_s):
-            raise UnsafeAction(
-                f"job {job.id}: VC {job.vc} would hold {held[job.vc]} GPUs of pool {partition.name!r}, its quota is "
-                f"{quota}, and the job may not borrow",
-                job.id,
+        words = (
+            f"job {job.id}: VC {job.vc} would hold {would_hold} GPUs of pool {partition.name!r}, its quota is "
+            f"{quota}, and the job may not borrow"
+        )
+        unsafe.append(UnsafeAction(words, job.id))
+    return unsafe
+
+
+class _Beyond:
+    """Who may start beyond the quota of its VC."""
+
+    def __init__(self, partition: Partition, settings: PolicySettings, snapshot: Snapshot, turns: set[str]) -> None:
+        self._partition, self._settings, self._snapshot, self._turns = partition, settings, snapshot, turns
+        entries: tuple[Pending | Running, ...] = (*partition.pending, *partition.running) if turns else ()
+        there = [entry.job for entry in entries if entry.job.id in turns]
+        turns.intersection_update(job.id for job in there)
+        self._in_turn: dict[str, int] = {}
+        """GPUs of jobs that are there and went beyond the quota in their turn, by VC."""
+        for job in there:
+            self._in_turn[job.vc] = self._in_turn.get(job.vc, 0) + job.gpus
+        self._large: dict[str, str] = {}
+        """Of each VC asked about, the large job that has waited longest; empty where there is none."""
+
+    def may(self, job: Job, quota: int) -> bool:
+        lending = self._settings.lending
+        if lending.mode == "borrow":
+            found = self._snapshot.predictions.get(job.id)
+            if found is not None and not past(found.duration_s, lending.longest_s):
+                return True
+            if lending.large and self._large_of(job.vc) == job.id:
+                return True
+        return self._turn(job, quota)
+
+    def _turn(self, job: Job, quota: int) -> bool:
+        settings = self._settings
+        bound_s = promised_s(settings, settings.lending.mode != "off")
+        if bound_s is None or not reached(self._snapshot.now_s, job.submit_s + settings.fairness.keep_from * bound_s):
+            return False
+        if job.id not in self._turns:
+            in_turn = self._in_turn.get(job.vc, 0) + job.gpus
+            if in_turn > quota:
+                return False
+            self._in_turn[job.vc] = in_turn
+            self._turns.add(job.id)
+        return True
+
+    def _large_of(self, vc: str) -> str:
+        if vc not in self._large:
+            partition = self._partition
+            own = replace(
+                partition,
+                pending=tuple(e for e in partition.pending if e.job.vc == vc and not e.barred),
+                running=tuple(e for e in partition.running if e.job.vc == vc),
+                quotas={vc: partition.quotas.get(vc, 0)},
             )
+            per_node = max((node.gpus for node in partition.nodes), default=0)
+            holder, _ = next_holder(own, per_node, self._snapshot.now_s, self._settings.reservation)
+            self._large[vc] = "" if holder is None else holder.job.id
+        return self._large[vc]

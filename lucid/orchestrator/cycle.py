@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from lucid.config import PolicySettings
 from lucid.core.decision import Plan
 from lucid.core.ports import Applied, Cluster, Forecaster, Predictor, Recorder
 from lucid.core.snapshot import Snapshot
@@ -12,6 +13,7 @@ from lucid.errors import ConfigError, UnsafeAction
 from lucid.orchestrator.annotate import Annotator
 from lucid.orchestrator.check import SafetyCheck
 from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.rules import rules_of
 
 __all__ = ["Cycle", "CycleResult"]
 
@@ -30,7 +32,7 @@ class Cycle:
     """Joins a cluster, a predictor, a policy, a recorder and a forecaster.
 
     Raises:
-        ConfigError: the policy needs something that this cluster cannot do.
+        ConfigError: the policy needs something that this cluster cannot do, or does not say what it needs it for.
     """
 
     def __init__(
@@ -38,13 +40,15 @@ class Cycle:
         cluster: Cluster,
         predictor: Predictor,
         policy: Policy,
+        settings: PolicySettings,
         recorder: Recorder | None = None,
         forecaster: Forecaster | None = None,
         memory: Mapping[str, object] | None = None,
         tolerant: bool = False,
     ) -> None:
-        """``memory``: what the policy's last plan left, where there was one before. ``tolerant``: an action that
-        breaks a safety rule is left out, and the rest of the plan is done; otherwise nothing is."""
+        """``settings``: what plans are held to, whatever the policy was made from. ``memory``: what the policy's last
+        plan left, where there was one before. ``tolerant``: an action that breaks a safety rule is left out, and the
+        rest of the plan is done; otherwise nothing is."""
         lacking = policy.needs - cluster.capabilities
         if lacking:
             raise ConfigError(
@@ -55,12 +59,7 @@ class Cycle:
         self._cluster = cluster
         self._policy = policy
         self._annotate = Annotator(predictor, forecaster)
-        self._check = SafetyCheck(
-            getattr(policy, "group_limit", 1),
-            getattr(policy, "restarts", None),
-            getattr(policy, "lending", None),
-            getattr(policy, "own_rules", None),
-        )
+        self._check = SafetyCheck(rules_of(policy), settings)
         self._recorder = recorder
         self._tolerant = tolerant
         self.memory: Mapping[str, object] = memory or {}

@@ -18,6 +18,7 @@ from lucid.core.ports import Capability, Predictor
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.barred import Barred
+from lucid.orchestrator.rules import PolicyRules, rules_of
 
 __all__ = [
     "PartitionPolicy",
@@ -34,10 +35,7 @@ ENTRY_POINT_GROUP = "lucid.policies"
 
 class Policy(Protocol):
     """Turns a snapshot into a plan. ``plan`` is a function of the snapshot alone: no clock, no chance, and
-    what is kept between calls only saves work.
-
-    One that interleaves jobs also has ``group_limit: int``, the most jobs that it puts on the same GPUs; its plans
-    are held to that, and a policy without it may form no groups."""
+    what is kept between calls only saves work."""
 
     @property
     def name(self) -> str:
@@ -47,6 +45,11 @@ class Policy(Protocol):
     @property
     def needs(self) -> frozenset[Capability]:
         """What the cluster must be able to do."""
+        ...
+
+    @property
+    def rules(self) -> PolicyRules:
+        """What it does beyond starting jobs: the safety check lets it do that, and no more."""
         ...
 
     def profiled(self, job: Job) -> bool:
@@ -71,7 +74,7 @@ class PartitionPolicy(ABC):
 
     name: str
     needs: frozenset[Capability] = frozenset()
-    group_limit: int = 1
+    rules: PolicyRules = PolicyRules()
     keeps_quotas: bool = False
     """Can it plan a pool of VCs, each with a quota of GPUs?"""
 
@@ -192,6 +195,9 @@ def make_policy(name: str, settings: PolicySettings, predictor: Predictor) -> Po
     """The policy called ``name``.
 
     Raises:
-        ConfigError: there is none, as ``find_policy``, or the package that adds it cannot be imported.
+        ConfigError: there is none, as ``find_policy``; the package that adds it cannot be imported; or it does not
+            state its rules as they are read.
     """
-    return find_policy(name)(settings, predictor)
+    made = find_policy(name)(settings, predictor)
+    rules_of(made)
+    return made

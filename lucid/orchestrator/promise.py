@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lucid.config import FairnessSettings
+from lucid.config import FairnessSettings, PolicySettings
 from lucid.core.decision import earliest
 from lucid.core.job import Pending
 from lucid.core.reason import PlainOrder
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.placement import Feasibility
 
-__all__ = ["Turn", "turns"]
+__all__ = ["Turn", "promised_s", "turns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,13 @@ class Turn:
 
     entry: Pending
     why: PlainOrder
+
+
+def promised_s(settings: PolicySettings, pool: bool) -> float | None:
+    """The bound that holds in a partition, s: in a pool of VCs that lend that of the lenders, too. ``None``: there is
+    none."""
+    bound_s = settings.fairness.beyond_plain_s or None
+    return earliest(bound_s, settings.lending.bound_s) if pool else bound_s
 
 
 def turns(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lucid.config import LendingSettings
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Capability, PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.restart import Restarts
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.rules import rules_of
 
 __all__ = ["Answers", "Context", "HeardPredictor", "WatchedPolicy"]
 
@@ -63,10 +62,7 @@ class WatchedPolicy:
     def __init__(self, make: Callable[[Predictor], Policy], predictor: Predictor) -> None:
         self._heard = HeardPredictor(predictor)
         self._inner = make(self._heard)
-        self.group_limit: int = getattr(self._inner, "group_limit", 1)
-        self.restarts: Restarts | None = getattr(self._inner, "restarts", None)
-        self.lending: LendingSettings | None = getattr(self._inner, "lending", None)
-        self.own_rules: Mapping[str, tuple[int, Restarts | None]] = getattr(self._inner, "own_rules", {})
+        self.rules = rules_of(self._inner)
         self.own_names: Mapping[str, str] = getattr(self._inner, "own_names", {})
         self._made: dict[str, tuple[PartitionPlan, Context]] = {}
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+from lucid.config import PolicySettings
 from lucid.core.ports import Forecaster, Predictor, Recorder
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.policies.lucid_plan import promise_kept, promises_by_vc
@@ -109,15 +110,17 @@ def run(
     jobs: int = 0,
     forecaster: Forecaster | None = None,
     starts: StartForecasts | None = None,
+    settings: PolicySettings | None = None,
 ) -> Run:
-    """Replay until nothing more happens. ``starts`` looks on, and forecasts starts.
+    """Replay until nothing more happens. ``starts`` looks on, and forecasts starts. ``settings``: what plans are held
+    to; the defaults unless given.
 
     Raises:
         ConfigError: the policy needs what this cluster does not offer.
         UnsafePlan: the policy broke a safety rule.
     """
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    cycle = Cycle(cluster, predictor, policy, recorder, forecaster)
+    cycle = Cycle(cluster, predictor, policy, settings or PolicySettings(), recorder, forecaster)
     series = Series()
     wake_s: float | None = None
     now_s, cycles = 0.0, 0

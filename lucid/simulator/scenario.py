@@ -235,7 +235,7 @@ def simulate(
     starts = None
     if foretell and scenario.semantics is Semantics.HONEST and not made.needs & _NOT_PLANNED_AHEAD:
         starts = StartForecasts(make_policy(policy, rules, predictor), predictor.pair_speed)
-    return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster, starts)
+    return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster, starts, rules)
 
 
 _NOT_PLANNED_AHEAD = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.ORACLE, Capability.INTERLEAVE})
@@ -320,7 +320,7 @@ def _published_lucid(
         measured_before=True,
         mend_survivors=scenario.semantics is Semantics.PUBLISHED_MENDED,
     )
-    main = run(cluster, made, predictor, recorder, progress, len(rest.jobs))
+    main = run(cluster, made, predictor, recorder, progress, len(rest.jobs), settings=policy_settings)
     jobs = {item.job.id: item.job for item in scenario.trace.jobs}
     for outcome in main.outcomes:
         outcome.queue_s += delay_s.get(outcome.job.id, 0.0)

@@ -108,7 +108,8 @@ class Demo:
         self._tally = Tally()
         policy = TimedPolicy(policy, self._tally.planned)
         self._uses = DemoUses(profiles_folder(settings))
-        self._cycle = Cycle(self._cluster, predictor, policy, _Told(self._recorder, self._store, self._token))
+        told = _Told(self._recorder, self._store, self._token)
+        self._cycle = Cycle(self._cluster, predictor, policy, settings.policy, told)
         self._wake_s: float | None = None
         self._cycles, self._status_s = 0, float("-inf")
         self._began_s, self._used_s = 0.0, float("-inf")

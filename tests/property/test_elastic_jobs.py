@@ -20,6 +20,7 @@ from lucid.core.ports import Applied, Capability
 from lucid.core.reason import NextRound
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.rules import PolicyRules
 from lucid.simulator.engine import run
 
 ROUND_S = 50.0
@@ -30,6 +31,7 @@ class Restless(PartitionPolicy):
 
     name = "restless"
     needs = frozenset({Capability.RESIZE, Capability.PREEMPT})
+    rules = PolicyRules(preempts="elastic", resizes=True)
 
     def __init__(self, seed: int) -> None:
         super().__init__()

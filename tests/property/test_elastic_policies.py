@@ -124,7 +124,7 @@ def play(seed: int, name: str, app: Application) -> tuple[Trace, dict[str, JobOu
     chosen, fresh = (make_policy(name, rules(**SECTIONS), predictor) for _ in range(2))
     judge = Judge(fresh)
     cluster = a_cluster(trace, {VC: machines}, agents=name in AGENTS)
-    result = run(cluster, chosen, predictor, judge)
+    result = run(cluster, chosen, predictor, judge, settings=rules(**SECTIONS))
     return trace, {o.job.id: o for o in result.outcomes}, judge
 
 

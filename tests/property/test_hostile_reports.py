@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from builders import VC, nodes, part, policy, runs, snap, waits
+from builders import VC, check_plan, nodes, part, policy, runs, snap, waits
 from lucid.core.job import Elastic, Progress, Running
-from lucid.orchestrator.check import check_partition
 
 SMALL = {"population": 20, "generations": 10}
 """A search of Pollux's that falls over as easily as one of a hundred generations."""
@@ -55,5 +54,6 @@ def test_no_report_brings_a_plan_down_or_makes_it_unsafe(name: str, seed: int) -
     draw = random.Random(seed)
     waiting = replace(waits("w", 1, elastic=limits_of(draw)), progress=progress_of(draw))
     partition = part(nodes(5, 4), [waiting], [running(draw, number) for number in range(4)])
-    plan = policy(name, pollux=SMALL).plan(snap(6000.0, partition)).partitions[VC]
-    check_partition(partition, plan)
+    chosen = policy(name, pollux=SMALL)
+    plan = chosen.plan(snap(6000.0, partition)).partitions[VC]
+    check_plan(partition, plan, chosen.rules)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders import VC, guess, part, policy, snap
+from builders import VC, check_plan, guess, part, policy, snap
 from lucid.core.decision import Hold, Regroup, Start
 from lucid.core.job import Job, JobProfile, Pending, Running
 from lucid.core.ledger import Ledger
@@ -15,7 +15,6 @@ from lucid.core.node import Node
 from lucid.core.prediction import StageTimes
 from lucid.core.reason import Overlaps
 from lucid.core.snapshot import Partition
-from lucid.orchestrator.check import check_partition
 from lucid.orchestrator.placement import consolidated
 
 
@@ -88,7 +87,7 @@ def test_plans_are_safe_and_touch_nobody_that_runs(seed: int) -> None:
     planner = policy(rng.choice(["muri-s", "muri-l"]), packing={"same_user_only": True}, muri=muri)
     seen = snap(100.0, partition, predictions=guesses)
     made = planner.plan(seen).partitions[VC]
-    check_partition(partition, made, planner.group_limit)  # type: ignore[attr-defined]
+    check_plan(partition, made, planner.rules, packing={"same_user_only": True})
     running = {entry.job.id: entry for entry in partition.running}
     by_id = {entry.job.id: entry for entry in entries}
     for job_id, decision in made.decisions.items():

@@ -70,10 +70,7 @@ def plan_by_old_memory(
         snapshot = replace(some_cancelled(rng, tape.cycles[now][0]), memory=memory)
         fresh = make_policy(name, rules(**sections), predictor)
         plan = fresh.plan(snapshot)
-        check = SafetyCheck(
-            getattr(fresh, "group_limit", 1), getattr(fresh, "restarts", None), getattr(fresh, "lending", None)
-        )
-        check(snapshot, plan)
+        SafetyCheck(fresh.rules, rules(**sections))(snapshot, plan)
         decided = [job for part in plan.partitions.values() for job in part.decisions]
         waiting = {entry.job.id for part in snapshot.partitions.values() for entry in part.pending}
         assert waiting <= set(decided)
@@ -90,7 +87,7 @@ def test_any_older_memory_makes_a_safe_plan(variant: str, rng: random.Random) ->
         sections = {**sections, "profiling": {**sections.get("profiling", {}), "enabled": False}}
     predictor = scene.predictor()
     chosen, tape = make_policy(name, rules(**sections), predictor), Tape()
-    run(scene.cluster(chosen, rules(**sections)), chosen, predictor, tape)
+    run(scene.cluster(chosen, rules(**sections)), chosen, predictor, tape, settings=rules(**sections))
     plan_by_old_memory(rng, tape, name, sections, predictor)
 
 
@@ -117,7 +114,7 @@ def test_any_older_memory_of_rounds_makes_a_safe_plan(name: str, rng: random.Ran
     predictor = OraclePredictor(trace) if name == "optimus" else FixedPredictor()
     chosen, tape = make_policy(name, rules(**SECTIONS), predictor), Tape()
     cluster = a_cluster(trace, {VC: machines}, agents=name in ("pollux", "sia"))
-    run(cluster, chosen, predictor, tape)
+    run(cluster, chosen, predictor, tape, settings=rules(**SECTIONS))
     plan_by_old_memory(rng, tape, name, SECTIONS, predictor, times=3)
 
 
@@ -132,7 +129,7 @@ def test_the_memory_of_another_cluster_makes_a_safe_plan(variant: str, rng: rand
         scene = replace(some_scene(rng), profiling_nodes=())
         predictor = scene.predictor()
         chosen, tape = make_policy(name, rules(**sections), predictor), Tape()
-        run(scene.cluster(chosen, rules(**sections)), chosen, predictor, tape)
+        run(scene.cluster(chosen, rules(**sections)), chosen, predictor, tape, settings=rules(**sections))
         tapes.append(tape)
     here, other = tapes
     here.cycles = [(snapshot, rng.choice(other.cycles)[1], done) for snapshot, _, done in here.cycles]
@@ -148,6 +145,6 @@ def test_the_random_scenes_leave_memory() -> None:
             scene = replace(some_scene(random.Random(seed), 30), profiling_nodes=())
             predictor = scene.predictor()
             chosen, tape = make_policy(name, rules(**sections), predictor), Tape()
-            run(scene.cluster(chosen, rules(**sections)), chosen, predictor, tape)
+            run(scene.cluster(chosen, rules(**sections)), chosen, predictor, tape, settings=rules(**sections))
             left += plan_by_old_memory(random.Random(seed), tape, name, sections, predictor)
         assert left > 5, variant

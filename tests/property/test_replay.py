@@ -99,7 +99,7 @@ def cycles(policy: str, rng: random.Random, app: Application, path: Path, **rule
         interleaving=Interleaving() if scenario.staged else None,
         agents=Capability.ADAPT in watched.needs,
     )
-    run(cluster, watched, predictor, again, forecaster=ArrivalForecaster())
+    run(cluster, watched, predictor, again, forecaster=ArrivalForecaster(), settings=made)
     return again
 
 

@@ -207,7 +207,7 @@ def play(scene: Scene, variant: str, compare_cold: bool = True) -> tuple[Watcher
     cluster = scene.cluster(policy, rules)
     assert policy.needs <= cluster.capabilities | {Capability.PROFILE}
     watcher = Watcher(name, rules, predictor, compare_cold, own)
-    result = run(cluster, policy, predictor, watcher)
+    result = run(cluster, policy, predictor, watcher, settings=rules)
     return watcher, {outcome.job.id: outcome for outcome in result.outcomes}
 
 

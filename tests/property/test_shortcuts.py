@@ -351,7 +351,7 @@ def test_a_check_that_is_passed_over_would_have_passed() -> None:
     node = Node("n0", 1)
     job = Pending(a_job("j"), 0.0)
     room = Partition(VC, (node,), (job,), (Running(a_job("r"), 0.0, (NodeGpus("n0", 1),)),))
-    snapshot, check = Snapshot(0.0, {VC: room}), SafetyCheck()
+    snapshot, check = Snapshot(0.0, {VC: room}), SafetyCheck(LucidPolicy.rules, rules_of())
     good = PartitionPlan({"j": Hold((FairOrder(0.0),))})
     check(snapshot, Plan(0.0, {VC: good}))
     check(snapshot, Plan(0.0, {VC: good}))

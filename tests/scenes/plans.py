@@ -13,8 +13,15 @@ from lucid.core.node import Node
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.check import check_partition
 from lucid.orchestrator.policy import Policy, make_policy
+from lucid.orchestrator.rules import PolicyRules
 from scenes.jobs import VC
+
+ANYTHING = PolicyRules(
+    pairs=True, profiles=True, preempts="anybody", resizes=True, interleaves=True, group_limit=4, borrows=True
+)
+"""A policy that states that it does everything there is to do."""
 
 
 def part(
@@ -79,6 +86,17 @@ def policy(name: str, predictor: Predictor | None = None, **sections: Any) -> Po
 def decide(name: str, snapshot: Snapshot, predictor: Predictor | None = None, **sections: Any) -> PartitionPlan:
     """What the policy decides for the test's only VC."""
     return policy(name, predictor, **sections).plan(snapshot).partitions[VC]
+
+
+def check_plan(
+    partition: Partition,
+    plan: PartitionPlan,
+    rules: PolicyRules = ANYTHING,
+    snapshot: Snapshot | None = None,
+    **sections: Any,
+) -> None:
+    """The safety check of one partition's plan, which raises. ``rules``: what its policy states."""
+    check_partition(partition, plan, rules, settings(**sections), snapshot or snap(0.0, partition))
 
 
 def reason(decision: Decision | None, kind: type, made: type = object) -> Any:

@@ -97,5 +97,5 @@ def replay(
         pooled=settings(**sections).lending.mode != "off",
     )
     tape = Tape()
-    result = run(cluster, chosen, predictor, tape)
+    result = run(cluster, chosen, predictor, tape, settings=settings(**sections))
     return {outcome.job.id: outcome for outcome in result.outcomes}, tape

@@ -14,12 +14,16 @@ from lucid.core.node import Node
 from lucid.core.placement import placement_gpus
 from lucid.core.prediction import Prediction, StageTimes
 from lucid.core.snapshot import Partition
+from lucid.orchestrator.rules import PolicyRules
 
 STORE, CPU, GPU, NET = (StageTimes(tuple(9.0 if i == j else 0.5 for j in range(4)), 10.5) for i in range(4))
 FOUR = dict(zip("abcd", (STORE, CPU, GPU, NET), strict=True))
 """Each bound by another resource."""
 AGENTS_LIMITS = Elastic(24, batch=256, init_batch=INIT, most_batch=1024, atomic_min=16, atomic_max=128)
 """Of a job whose agent chooses its batch."""
+
+RESIZES = PolicyRules(preempts="elastic", resizes=True)
+"""What the policies of elastic jobs state."""
 
 
 def room(machines: Iterable[Node], entries: Sequence[Pending | Running]) -> Partition:

@@ -82,8 +82,8 @@ def test_a_job_is_profiled_as_the_policy_of_its_partition_has_it() -> None:
 def test_rules_of_one_partition_do_not_hold_in_another() -> None:
     """Only muri may form groups: one in a partition of lucid's is refused."""
     made = policies({"turns": "muri-l"})
-    assert (made.group_limit, made.own_rules) == (1, {"turns": (4, None)})
-    check = SafetyCheck(made.group_limit, made.restarts, made.lending, made.own_rules)
+    assert (made.rules.of("main").group_limit, made.rules.of("turns").group_limit) == (1, 4)
+    check = SafetyCheck(made.rules, RULES)
     place, group = (NodeGpus("n1", 15),), ("a", "b", "c")
     regroup, start = Regroup(place, (), group), Start(place, (), group=group, slots=True)
     facts: dict[str, Any] = {"takes_turns": True}
@@ -98,6 +98,15 @@ def test_rules_of_one_partition_do_not_hold_in_another() -> None:
         else:
             with pytest.raises(UnsafePlan, match="group"):
                 check(seen, plan)
+
+
+def test_a_policy_does_not_plan_the_partitions_of_another() -> None:
+    """They would be checked by the rules of the other."""
+    made = policies()
+    grasping = next(policy for policy, seen in made.split(scene()) if "grow" in seen.partitions)
+    grasping.plan = lambda seen: Plan(seen.now_s, {"grow": PartitionPlan({}), "main": PartitionPlan({})})  # type: ignore[method-assign]
+    with pytest.raises(UnsafePlan, match="policy 'elastic' plans partition 'main', which is not its own"):
+        made.plan(scene())
 
 
 def test_a_record_of_such_a_plan_can_be_planned_again(tmp_path: Path) -> None:

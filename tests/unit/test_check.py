@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
-from builders import LIGHT, VC, FixedPredictor, a_cluster, a_trace, at, by, nodes, part, runs, snap, waits
 from lucid.core.decision import Action, Decision, Hold, Keep, PartitionPlan, Plan, Release, Requeue, Resize, Start
 from lucid.core.job import Elastic, Running, Stage
 from lucid.core.ports import Capability
 from lucid.core.reason import FairOrder
 from lucid.core.snapshot import Snapshot
 from lucid.errors import UnsafePlan
-from lucid.orchestrator.check import SafetyCheck, check_partition
+from lucid.orchestrator.check import SafetyCheck
 from lucid.orchestrator.cycle import Cycle
+from scenes.jobs import LIGHT, VC, at, by, nodes, runs, waits
+from scenes.plans import ANYTHING, FixedPredictor, check_plan, part, settings, snap
+from scenes.replays import a_cluster, a_trace
 
 WHY = (FairOrder(0.0),)
 BIG = replace(LIGHT, gpu_mem_mib=13000.0)
@@ -58,7 +60,7 @@ def state(**rest: Any) -> Snapshot:
 
 
 def check(**changes: Decision) -> None:
-    SafetyCheck()(state(), Plan(0.0, {VC: of(VC, changes)}))
+    SafetyCheck(ANYTHING, settings())(state(), Plan(0.0, {VC: of(VC, changes)}))
 
 
 @pytest.mark.parametrize(
@@ -140,11 +142,11 @@ def test_a_plan_whose_decisions_and_actions_do_not_match_its_partitions_is_refus
     plans: dict[str, PartitionPlan], words: str
 ) -> None:
     with pytest.raises(UnsafePlan, match=words):
-        SafetyCheck()(state(), Plan(0.0, plans))
+        SafetyCheck(ANYTHING, settings())(state(), Plan(0.0, plans))
 
 
 def test_a_partition_in_which_nobody_waits_may_be_left_out() -> None:
-    SafetyCheck()(snap(0.0, part(MACHINES, (), ON_GPUS)), Plan(0.0, {}))
+    SafetyCheck(ANYTHING, settings())(snap(0.0, part(MACHINES, (), ON_GPUS)), Plan(0.0, {}))
 
 
 def test_a_job_started_in_two_partitions_is_refused() -> None:
@@ -152,7 +154,7 @@ def test_a_job_started_in_two_partitions_is_refused() -> None:
     d = start("o1:0")
     plans = {VC: P1, "other": PartitionPlan({"p1": d}, (Action("p1", "other", d),))}
     with pytest.raises(UnsafePlan, match="job p1: the plan has two actions"):
-        SafetyCheck()(snap(0.0, part(MACHINES, WAITING, ON_GPUS), there), Plan(0.0, plans))
+        SafetyCheck(ANYTHING, settings())(snap(0.0, part(MACHINES, WAITING, ON_GPUS), there), Plan(0.0, plans))
 
 
 @pytest.mark.parametrize("decision", [Release(WHY), Keep(WHY)], ids=["release", "keep"])
@@ -162,29 +164,29 @@ def test_only_jobs_in_their_profiling_run_are_released_or_kept(decision: Release
         plan = PartitionPlan({"r1": decision}, (Action("r1", VC, decision),))
         return snap(0.0, room), Plan(0.0, {VC: plan})
 
-    SafetyCheck()(*profiling_room(Stage.PROFILE))
+    SafetyCheck(ANYTHING, settings())(*profiling_room(Stage.PROFILE))
     with pytest.raises(UnsafePlan, match="r1: the plan cannot"):
-        SafetyCheck()(*profiling_room(Stage.MAIN))
+        SafetyCheck(ANYTHING, settings())(*profiling_room(Stage.MAIN))
 
 
 def test_a_pending_job_may_be_released_unprofiled() -> None:
     room = part(nodes(1), [waits("p1")], (), profiling=True)
     release = Release(WHY)
     plan = PartitionPlan({"p1": release}, (Action("p1", VC, release),))
-    SafetyCheck()(snap(0.0, room), Plan(0.0, {VC: plan}))
+    SafetyCheck(ANYTHING, settings())(snap(0.0, room), Plan(0.0, {VC: plan}))
 
 
 def test_what_was_overcommitted_before_stops_nobody_who_asks_for_none_of_it() -> None:
     tight = nodes(1, 4, cpus=4)
     held = [runs("r1", "n1:0", job={"cpus": 6})]
-    SafetyCheck()(
+    SafetyCheck(ANYTHING, settings())(
         snap(0.0, part(tight, [waits("p1")], held)),
         Plan(0.0, {VC: PartitionPlan({"p1": (d := start("n1:1"))}, (Action("p1", VC, d),))}),
     )
 
 
 def test_a_plan_that_passed_is_not_checked_again_but_a_new_one_is() -> None:
-    check, snapshot = SafetyCheck(), state()
+    check, snapshot = SafetyCheck(ANYTHING, settings()), state()
     good = of(VC, {})
     check(snapshot, Plan(0.0, {VC: good}))
     check(snapshot, Plan(1.0, {VC: good}))
@@ -210,7 +212,7 @@ def test_nothing_of_an_unsafe_plan_is_applied() -> None:
     cluster = a_cluster(a_trace(by("a"), by("b")), profiled=lambda job: False)
     cluster.advance(0.0)
     with pytest.raises(UnsafePlan, match="job b"):
-        Cycle(cluster, FixedPredictor(), Reckless()).run()
+        Cycle(cluster, FixedPredictor(), Reckless(), settings()).run()
     left = cluster.observe().partitions[VC]
     assert [e.job.id for e in left.pending] == ["a", "b"]
     assert not left.running
@@ -219,7 +221,7 @@ def test_nothing_of_an_unsafe_plan_is_applied() -> None:
 def test_a_live_cluster_leaves_out_the_unsafe_action_alone_and_its_job_waits_with_the_reason() -> None:
     cluster = a_cluster(a_trace(by("a"), by("b")), profiled=lambda job: False)
     cluster.advance(0.0)
-    result = Cycle(cluster, FixedPredictor(), Reckless(), tolerant=True).run()
+    result = Cycle(cluster, FixedPredictor(), Reckless(), settings(), tolerant=True).run()
     assert [error.job_id for error in result.unsafe] == ["b"]
     left = cluster.observe().partitions[VC]
     assert ([e.job.id for e in left.running], [e.job.id for e in left.pending]) == (["a"], ["b"])
@@ -234,7 +236,9 @@ def test_a_guest_goes_with_its_unsafe_host() -> None:
     room = part(nodes(1, 1), waiting, [runs("there", "n1:0")])
     host, guest = start("n1:0"), replace(start("n1:0"), beside="host")
     plan = PartitionPlan({"host": host, "guest": guest}, (Action("host", VC, host), Action("guest", VC, guest)))
-    left, unsafe = SafetyCheck().safe_part(replace(snapshot, partitions={VC: room}), Plan(0.0, {VC: plan}))
+    left, unsafe = SafetyCheck(ANYTHING, settings()).safe_part(
+        replace(snapshot, partitions={VC: room}), Plan(0.0, {VC: plan})
+    )
     assert {error.job_id for error in unsafe} == {"host", "guest"}
     assert not left.actions
 
@@ -242,7 +246,7 @@ def test_a_guest_goes_with_its_unsafe_host() -> None:
 def test_a_plan_that_leaves_a_job_undecided_is_refused_on_a_live_cluster_too() -> None:
     room = part(nodes(1, 1), [waits("lost")])
     with pytest.raises(UnsafePlan, match="does not decide it"):
-        SafetyCheck().safe_part(Snapshot(0.0, {VC: room}), Plan(0.0, {VC: PartitionPlan({})}))
+        SafetyCheck(ANYTHING, settings()).safe_part(Snapshot(0.0, {VC: room}), Plan(0.0, {VC: PartitionPlan({})}))
 
 
 def stretchy(where: str, **limits: int) -> Running:
@@ -258,7 +262,7 @@ def resized(entry: Running, where: str) -> PartitionPlan:
 @pytest.mark.parametrize("where", ["n1:0", "n1:0-3", "n1:2-3 n2:0-1", "n1:1-2"])
 def test_an_elastic_job_may_be_resized_within_its_limits_over_its_own_gpus(where: str) -> None:
     entry = stretchy("n1:0-1")
-    check_partition(part(nodes(2, 4), running=[entry]), resized(entry, where))
+    check_plan(part(nodes(2, 4), running=[entry]), resized(entry, where))
 
 
 @pytest.mark.parametrize(
@@ -273,23 +277,23 @@ def test_an_elastic_job_may_be_resized_within_its_limits_over_its_own_gpus(where
 def test_a_resize_beyond_limits_or_onto_others_is_unsafe(where: str, limits: dict[str, int], words: str) -> None:
     entry = stretchy("n1:0-1", **limits)
     with pytest.raises(UnsafePlan, match=re.escape(words)):
-        check_partition(part(nodes(2, 4), running=[entry, runs("b", "n2:3")]), resized(entry, where))
+        check_plan(part(nodes(2, 4), running=[entry, runs("b", "n2:3")]), resized(entry, where))
 
 
 def test_a_job_that_is_not_elastic_is_not_resized() -> None:
     entry = runs("e", "n1:0-1")
     with pytest.raises(UnsafePlan, match="cannot resize it"):
-        check_partition(part(nodes(2, 4), running=[entry]), resized(entry, "n1:0-1"))
+        check_plan(part(nodes(2, 4), running=[entry]), resized(entry, "n1:0-1"))
 
 
 def test_an_elastic_job_in_a_pair_is_not_resized() -> None:
     entry = replace(stretchy("n1:0-1"), partner="b")
     with pytest.raises(UnsafePlan, match="cannot resize it"):
-        check_partition(part(nodes(2, 4), running=[entry]), resized(entry, "n1:0-1"))
+        check_plan(part(nodes(2, 4), running=[entry]), resized(entry, "n1:0-1"))
 
 
 def test_gpus_that_a_resize_gives_up_are_free_for_others_in_the_same_plan() -> None:
     entry = stretchy("n1:0-1")
     less, start = Resize(at("n1:0"), WHY), Start(at("n1:1"), WHY)
     plan = PartitionPlan({"p": start, "e": less}, (Action("p", VC, start), Action("e", VC, less)))
-    check_partition(part(nodes(2, 4), [waits("p")], [entry]), plan)
+    check_plan(part(nodes(2, 4), [waits("p")], [entry]), plan)

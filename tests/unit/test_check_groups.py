@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from builders import LIGHT, VC, at, nodes, part, runs, waits
+from builders import ANYTHING, LIGHT, VC, at, check_plan, nodes, part, runs, waits
 from lucid.core.decision import Action, Decision, PartitionPlan, Regroup, Requeue, Start
 from lucid.core.job import Pending, Running
 from lucid.core.reason import FairOrder
 from lucid.core.snapshot import Partition
 from lucid.errors import UnsafePlan
-from lucid.orchestrator.check import check_partition
 
 WHY = (FairOrder(0.0),)
 BIG = replace(LIGHT, gpu_mem_mib=13000.0)
@@ -51,7 +50,7 @@ def check(decisions: dict[str, Decision], limit: int = 4, running: tuple[Running
     waiting: tuple[Pending, ...] = tuple(entry for entry in WAITING if entry.job.id in decisions)
     partition: Partition = part(nodes(3, 4), waiting, running)
     actions = tuple(Action(job_id, VC, decision) for job_id, decision in decisions.items())  # type: ignore[arg-type]
-    check_partition(partition, PartitionPlan(decisions, actions), limit)
+    check_plan(partition, PartitionPlan(decisions, actions), replace(ANYTHING, group_limit=limit))
 
 
 GOOD: dict[str, dict[str, Decision]] = {

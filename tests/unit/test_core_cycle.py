@@ -24,7 +24,7 @@ from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policies.queue import QueuePolicy
 from lucid.orchestrator.policy import known_policies, make_policy
 from scenes.jobs import LIGHT, a_job, by, nodes, runs, waits
-from scenes.plans import FixedPredictor, guess, part, policy, snap
+from scenes.plans import ANYTHING, FixedPredictor, guess, part, policy, settings, snap
 from scenes.replays import Tape, a_cluster, a_trace
 
 
@@ -69,8 +69,8 @@ def test_an_unknown_policy_is_an_error_that_lists_the_known_ones(name: str, hint
 def test_a_policy_that_needs_more_than_the_cluster_can_do_is_refused() -> None:
     cluster = a_cluster(a_trace(by("a")))
     with pytest.raises(ConfigError, match=r"'lucid' needs profile, which this cluster does not offer"):
-        Cycle(cluster, FixedPredictor(), policy("lucid"))
-    Cycle(cluster, FixedPredictor(), policy("lucid", profiling={"enabled": False}))
+        Cycle(cluster, FixedPredictor(), policy("lucid"), settings())
+    Cycle(cluster, FixedPredictor(), policy("lucid", profiling={"enabled": False}), settings())
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_only_lucid_profiles() -> None:
 def test_a_cycle_observes_annotates_plans_applies_and_records() -> None:
     cluster, tape, predictor = a_cluster(a_trace(by("a")), profiled=lambda job: False), Tape(), FixedPredictor()
     cluster.advance(0.0)
-    result = Cycle(cluster, predictor, policy("fifo"), tape).run()
+    result = Cycle(cluster, predictor, policy("fifo"), settings(), tape).run()
     assert result.snapshot.predictions["a"].duration_source == "fixed"
     assert [(item.action.job_id, item.refused) for item in result.applied] == [("a", None)]
     assert tape.cycles == [(result.snapshot, result.plan, result.applied)]
@@ -109,7 +109,7 @@ def test_a_cycle_observes_annotates_plans_applies_and_records() -> None:
 
 def test_the_predictor_learns_of_each_ended_job_once() -> None:
     cluster, predictor = a_cluster(a_trace(by("a", 1, 10.0)), profiled=lambda job: False), FixedPredictor()
-    cycle = Cycle(cluster, predictor, policy("fifo"))
+    cycle = Cycle(cluster, predictor, policy("fifo"), settings())
     for now_s in (0.0, 10.0, 20.0):
         cluster.advance(now_s)
         cycle.run()
@@ -168,7 +168,7 @@ def test_a_cycle_s_snapshot_keeps_its_predictions_for_whoever_keeps_it() -> None
         Tape(),
         FixedPredictor(),
     )
-    cycle = Cycle(cluster, predictor, policy("fifo"), tape)
+    cycle = Cycle(cluster, predictor, policy("fifo"), settings(), tape)
     for now_s in (0.0, 10.0):
         cluster.advance(now_s)
         cycle.run()
@@ -190,7 +190,7 @@ def test_a_job_that_asks_for_no_gpu_is_left_to_slurm_and_holds_up_nobody(name: s
         600.0, part(machines, pending, [runs("r", "n1:0", profile=LIGHT), Running(a_job("z", 0), 0.0, ())])
     )
     plan = policy(name).plan(snapshot)
-    SafetyCheck()(snapshot, plan)
+    SafetyCheck(ANYTHING, settings())(snapshot, plan)
     decisions = plan.partitions["vc"].decisions
     assert decisions["a"] == decisions["c"] == Hold((AsksForGpus(0),))
     assert [action.job_id for action in plan.actions] == ["b"]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from lucid.config import LendingSettings
-from lucid.core.decision import Action, Hold, PartitionPlan, Start
+from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Start
 from lucid.core.placement import NodeGpus
 from lucid.core.reason import BehindHead, Borrows, FreeGpus, LargeBorrows, PlainOrder, Quota, TooLarge
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.errors import ConfigError, UnsafeAction
+from lucid.errors import ConfigError
 from lucid.orchestrator.check_quotas import check_quotas
 from lucid.orchestrator.policies.lucid_kept import serve_turns, turns_due
 from lucid.orchestrator.policies.lucid_plan import promises_by_vc
@@ -96,19 +96,12 @@ def test_a_large_job_waits_for_free_nodes_and_not_for_its_quota_and_its_reasons_
 
 
 def test_a_plan_in_which_two_large_jobs_of_a_vc_go_beyond_its_quota_is_refused() -> None:
-    jobs = [waits("j", 16, vc="a"), waits("k", 16, 1.0, vc="a")]
-    snapshot = large_waits(*jobs)
-    (whole,) = snapshot.partitions.values()
-    beyond = (LargeBorrows(16, 8, 3600.0),)
+    snapshot = large_waits(waits("j", 16, vc="a"), waits("k", 16, 1.0, vc="a"))
     places = {"j": at("n2:0-7 n3:0-7"), "k": at("n4:0-7 n5:0-7")}
-    actions = tuple(Action(name, "pool", Start(places[name], beyond)) for name in places)
-    lending = LendingSettings(mode="borrow", longest_s=1000.0)
-    check_quotas(whole, PartitionPlan({}, actions[:1]), lending, snapshot.predictions)
-    with pytest.raises(UnsafeAction, match="job k: VC a would hold 36"):
-        check_quotas(whole, PartitionPlan({}, actions), lending, snapshot.predictions)
-    for no in (LendingSettings(mode="quota"), lending.model_copy(update={"large": False})):
-        with pytest.raises(UnsafeAction, match="job j"):
-            check_quotas(whole, PartitionPlan({}, actions[:1]), no, snapshot.predictions)
+    actions = tuple(Action(name, "pool", Start(places[name], ())) for name in places)
+    assert refused(snapshot, actions) == ["job k: VC a would hold 36"]
+    for no in ({"mode": "quota"}, {"large": False}):
+        assert refused(snapshot, actions[:1], **no) == ["job j: VC a would hold 20"]
 
 
 def test_with_quotas_alone_nobody_borrows() -> None:
@@ -188,23 +181,22 @@ def test_other_policies_refuse_a_pool() -> None:
     assert not getattr(make_policy("pollux", lending, FixedPredictor()), "keeps_quotas", False)
 
 
-def check(
-    start_reasons: tuple[Any, ...] = (), seconds: float = 500.0, lending: LendingSettings | None = None
-) -> None:
-    seen = two_vcs(seconds)
-    start = Start((NodeGpus("n2", 15),), start_reasons)
-    check_quotas(
-        seen.partitions["pool"], PartitionPlan({"j": start}, (Action("j", "pool", start),)), lending, seen.predictions
-    )
+def refused(snapshot: Snapshot, actions: tuple[Action, ...], borrows: bool = True, **lending: Any) -> list[str]:
+    """What the safety check says of quotas, up to the GPUs."""
+    whole, rules = snapshot.partitions["pool"], {"mode": "borrow", "longest_s": 1000.0, **lending}
+    found = check_quotas(whole, PartitionPlan({}, actions), settings(lending=rules), borrows, snapshot, set())
+    return [str(error).partition(" GPUs")[0] for error in found]
 
 
 def test_the_safety_check_knows_quotas() -> None:
-    borrow = LendingSettings(mode="borrow", longest_s=1000.0)
-    check(lending=borrow)
-    check((PlainOrder(0.0, 10.0, 5.0, 20.0),), 5000.0, borrow)  # its turn has come
-    for seconds, lending in ((1001.0, borrow), (500.0, LendingSettings(mode="quota")), (500.0, None)):
-        with pytest.raises(UnsafeAction, match="VC a would hold 12 GPUs of pool 'pool', its quota is 8"):
-            check((PlainOrder(0.0, 1.0, 5.0, 20.0),), seconds, lending)
+    start = (Action("j", "pool", Start((NodeGpus("n2", 15),), (PlainOrder(0.0, 10.0, 5.0, 20.0),))),)
+    assert refused(two_vcs(), start) == []
+    for seconds, said in ((1001.0, {}), (500.0, {"mode": "quota"}), (500.0, {"borrows": False})):
+        assert refused(two_vcs(seconds), start, **said) == ["job j: VC a would hold 12"]
+    leaves = (Action("r", "pool", Requeue(())), *start)
+    assert refused(two_vcs(1001.0), leaves) == [], "who leaves makes room within the quota"
+    late = replace(two_vcs(1001.0), now_s=21_600.0)
+    assert refused(late, start) == [], "half of the bound after it was submitted its turn may have come"
 
 
 def test_a_lender_gets_its_gpus_back_within_the_bound_without_preemption() -> None:

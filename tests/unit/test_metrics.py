@@ -109,7 +109,7 @@ def test_shared_gpus_are_held_once() -> None:
         trace, {"vc": nodes(1, 1)}, PairsTable({}, (0.8, 0.8)), OverheadSettings(), rules.profiling, made.profiled,
         measured_before=True,
     )  # fmt: skip
-    figures = run_metrics(run(cluster, made, predictor))
+    figures = run_metrics(run(cluster, made, predictor, settings=rules))
     assert figures["packed_jobs"] == 2
     assert figures["avg_jct_s"] == pytest.approx(400.0 / 0.8)
     assert (figures["gpu_use"], figures["shared_gpu_use"]) == (pytest.approx(1.0), pytest.approx(1.0))

@@ -9,7 +9,24 @@ from typing import Any
 
 import pytest
 
-from builders import LIGHT, VC, at, decided, guess, kinds, nodes, part, policy, reason, runs, snap, waits
+from builders import (
+    ANYTHING,
+    LIGHT,
+    VC,
+    at,
+    check_plan,
+    decided,
+    guess,
+    kinds,
+    nodes,
+    part,
+    policy,
+    reason,
+    runs,
+    settings,
+    snap,
+    waits,
+)
 from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Regroup, Start
 from lucid.core.job import JobProfile, Pending, Running
@@ -17,7 +34,7 @@ from lucid.core.node import Node
 from lucid.core.prediction import StageTimes
 from lucid.core.reason import BehindHead, Interleaved, Overlaps, SlowBefore
 from lucid.core.snapshot import Partition
-from lucid.orchestrator.check import SafetyCheck, check_partition
+from lucid.orchestrator.check import SafetyCheck
 from lucid.orchestrator.policies.muri_watch import SlowGroup
 from lucid.systems.muri import IN_TURNS
 from scenes.systems import CPU, FOUR, GPU, NET, STORE, groups, guesses, room, turns
@@ -38,7 +55,7 @@ def plan(
     """What the policy decides; the plan is safe."""
     partition, planner = room(machines, entries), policy(name, **sections)
     made = planner.plan(snap(now_s, partition, predictions=guesses(entries, stages))).partitions[VC]
-    check_partition(partition, made, planner.group_limit)  # type: ignore[attr-defined]
+    check_plan(partition, made, planner.rules)
     return partition, made
 
 
@@ -187,7 +204,7 @@ def test_lucids_own_policy_leaves_a_group_alone() -> None:
     known = {name: guess(1000.0, 0) for name in "abcdef"}
     planner = policy("lucid")
     made = planner.plan(snap(100.0, partition, predictions=known)).partitions[VC]
-    check_partition(partition, made)
+    check_plan(partition, made, planner.rules)
     assert not {"a", "b", "c"} & set(made.decisions)
     starts = {name: d for name, d in made.decisions.items() if isinstance(d, Start)}
     assert {d.placement for d in starts.values()} <= {runs("x", "n1:1").placement}
@@ -205,7 +222,7 @@ def test_a_group_that_breaks_a_rule_takes_only_its_own_actions_out() -> None:
     }
     actions = tuple(Action(name, VC, d) for name, d in decisions.items() if not isinstance(d, Hold))
     plan_ = Plan(1.0, {VC: PartitionPlan(decisions, actions)})
-    left, unsafe = SafetyCheck(4).safe_part(snap(1.0, partition), plan_)
+    left, unsafe = SafetyCheck(ANYTHING, settings()).safe_part(snap(1.0, partition), plan_)
     assert [action.job_id for action in left.actions] == ["z"]
     assert {error.job_id for error in unsafe} == {"a", "b"}
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from builders import LIGHT, a_job, at, guess, nodes, part, policy, runs, snap, waits
+from builders import ANYTHING, LIGHT, a_job, at, check_plan, guess, nodes, part, policy, runs, settings, snap, waits
 from lucid.config import ProfilingSettings
 from lucid.core.decision import Action, PartitionPlan, Release, Start
 from lucid.core.job import Job
 from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.reason import DistributedAlone, EverFits, ProfilingFits
 from lucid.errors import UnsafePlan
-from lucid.orchestrator.check import SafetyCheck, check_partition
+from lucid.orchestrator.check import SafetyCheck
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.timeline import Timeline
 from lucid.profiler.stage import goes_through_profiling, plan_profiling
@@ -63,7 +63,7 @@ def test_a_plan_that_puts_it_on_one_node_is_refused() -> None:
     start = Start(at("n1:0-1"), ())
     plan = PartitionPlan({"j": start}, (Action("j", "vc", start),))
     with pytest.raises(UnsafePlan, match="asked for 2 nodes, and would get 1"):
-        check_partition(place, plan)
+        check_plan(place, plan)
 
 
 def test_a_job_that_asks_for_two_nodes_joins_nobody_on_one() -> None:
@@ -71,7 +71,7 @@ def test_a_job_that_asks_for_two_nodes_joins_nobody_on_one() -> None:
     place = part(nodes(2, 4), [waits("j", 2, min_nodes=2, profile=LIGHT)], [host, runs("r", "n2:0-3")])
     snapshot = snap(0.0, place, predictions={"host": guess(9000.0, 0), "j": guess(100.0, 0)})
     plan = policy("lucid", profiling={"enabled": False}).plan(snapshot)
-    SafetyCheck()(snapshot, plan)
+    SafetyCheck(ANYTHING, settings())(snapshot, plan)
     assert DistributedAlone(2, 4, 2) in plan.partitions["vc"].decisions["j"].reasons
 
 

@@ -8,16 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from builders import VC, at, decide, guess, nodes, part, policy, reason, runs, snap, waits
+from builders import VC, at, check_plan, decide, guess, nodes, part, policy, reason, runs, snap, waits
 from lucid.core.decision import PartitionPlan, Resize, Start
 from lucid.core.job import Elastic, Pending, Progress, Running
 from lucid.core.node import Node
 from lucid.core.prediction import MeasuredRun
 from lucid.core.reason import Allotted
 from lucid.core.snapshot import Partition
-from lucid.orchestrator.check import check_partition
 from lucid.systems.optimus import LossModel
-from scenes.systems import room
+from scenes.systems import RESIZES, room
 
 LIMITS = Elastic(8, batch=256, init_batch=128, most_batch=1024, atomic_min=16, atomic_max=128)
 QUICK = LossModel(0.5, 1.0, 0.1)
@@ -50,7 +49,7 @@ def fitted(*entries: Pending | Running, memory: object = None, now_s: float = 60
     partition = room(nodes(1, gpus), entries)
     snapshot = replace(snap(now_s, partition), memory={} if memory is None else {VC: memory})
     made = policy("optimus-fitted").plan(snapshot).partitions[VC]
-    check_partition(partition, made)
+    check_plan(partition, made, RESIZES)
     return made
 
 
@@ -127,7 +126,7 @@ def dealt(machines: Sequence[Node], most: Mapping[str, int], running: Sequence[R
     known = {e.job.id: replace(guess(600.0), epochs=100.0, epoch_s=perfect) for e in (*line, *running)}
     partition: Partition = part(machines, line, running)
     made = policy("optimus").plan(snap(600.0, partition, predictions=known)).partitions[VC]
-    check_partition(partition, made)
+    check_plan(partition, made, RESIZES)
     where = {}
     for name, decision in made.decisions.items():
         assert isinstance(decision, Start | Resize)
@@ -174,7 +173,7 @@ def test_under_drf_everybody_has_the_same_on_the_emptiest_nodes() -> None:  # O1
     line = [waits(f"j{i}", 1, float(i), elastic=replace(LIMITS, max_gpus=2 if i == 0 else 8)) for i in range(3)]
     machines = (Node("n1", 4), Node("n2", 4))
     made = decide("optimus-drf", snap(600.0, part(machines, line, [])))
-    check_partition(part(machines, line, []), made)
+    check_plan(part(machines, line, []), made, RESIZES)
     where = {name: d.placement for name, d in made.decisions.items() if isinstance(d, Start)}
     assert {name: sum(p.mask.bit_count() for p in place) for name, place in where.items()} == {
         "j0": 2,

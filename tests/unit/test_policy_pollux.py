@@ -18,6 +18,7 @@ from builders import (
     a_trace,
     at,
     by,
+    check_plan,
     decided,
     elastic,
     nodes,
@@ -34,7 +35,6 @@ from lucid.core.ports import Predictor
 from lucid.core.reason import Allotted, NextRound, Preempted, TooLarge
 from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError
-from lucid.orchestrator.check import check_partition
 from lucid.orchestrator.policies import pollux
 from lucid.orchestrator.rounds import Round
 from lucid.simulator.cluster import JobOutcome
@@ -45,13 +45,13 @@ from lucid.simulator.traces import Trace, TraceJob
 from lucid.simulator.truth import OraclePredictor
 from lucid.systems.pollux import GradParams, Objective, SearchOptions, SearchResult, search
 from scenes.systems import AGENTS_LIMITS as LIMITS
-from scenes.systems import holds, wants
+from scenes.systems import RESIZES, holds, wants
 
 
 def plan(name: str, partition: Partition, now_s: float = 600.0, memory: object = None, **rest: Any) -> PartitionPlan:
     snapshot = replace(snap(now_s, partition), memory={} if memory is None else {VC: memory})
     made = policy(name, **rest).plan(snapshot).partitions[VC]
-    check_partition(partition, made)
+    check_plan(partition, made, RESIZES)
     return made
 
 

@@ -9,18 +9,30 @@ from typing import Any
 import pytest
 
 from applications import MODEL
-from builders import FixedPredictor, a_cluster, a_trace, decided, elastic, nodes, part, policy, reason, runs, snap
+from builders import (
+    FixedPredictor,
+    a_cluster,
+    a_trace,
+    check_plan,
+    decided,
+    elastic,
+    nodes,
+    part,
+    policy,
+    reason,
+    runs,
+    snap,
+)
 from lucid.config import SiaSettings
 from lucid.core.decision import Hold, PartitionPlan, Resize, Start
 from lucid.core.node import Node
 from lucid.core.reason import Allotted, NextRound
 from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError
-from lucid.orchestrator.check import check_partition
 from lucid.orchestrator.policies import sia
 from lucid.simulator.engine import run
 from scenes.systems import AGENTS_LIMITS as LIMITS
-from scenes.systems import gpus_given, holds, wants
+from scenes.systems import RESIZES, gpus_given, holds, wants
 
 T4, A100 = (Node(f"{kind}-{i}", size, gpu_type=kind) for i, (kind, size) in enumerate((("t4", 4), ("a100", 4))))
 SPEEDS: Mapping[str, Any] = {"speeds": {"a100": 3.0}}
@@ -28,7 +40,7 @@ SPEEDS: Mapping[str, Any] = {"speeds": {"a100": 3.0}}
 
 def plan(partition: Partition, now_s: float = 600.0, **settings: Any) -> PartitionPlan:
     made = policy("sia", sia=settings).plan(snap(now_s, partition)).partitions[partition.name]
-    check_partition(partition, made)
+    check_plan(partition, made, RESIZES)
     return made
 
 

@@ -97,7 +97,9 @@ def test_rows_that_contradict_each_other_do_no_harm() -> None:
 
 def cycle(stage: Stage, name: str = "pollux", **settings: Any) -> Cycle:
     rules = PolicySettings.model_validate(settings or {"pollux": {"interval_s": 10.0, "generations": 20}})
-    return Cycle(stage.cluster, HistoryPredictor(), make_policy(name, rules, HistoryPredictor()), tolerant=True)
+    return Cycle(
+        stage.cluster, HistoryPredictor(), make_policy(name, rules, HistoryPredictor()), rules, tolerant=True
+    )
 
 
 def turns(stage: Stage, run: Cycle, count: int, seconds: float = 3.7) -> list[Any]:

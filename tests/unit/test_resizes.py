@@ -415,13 +415,14 @@ def test_lucidd_may_die_at_any_point(tmp_path: Path, at_write: int, done: bool) 
 
     for name in real:
         setattr(stage.slurm, name, dies(name))
-    policy = make_policy("elastic", settings_from({}, "t").policy, HistoryPredictor())
+    rules = settings_from({}, "t").policy
+    policy = make_policy("elastic", rules, HistoryPredictor())
     for _ in range(40):
         try:
             if count == 0:
                 stage.do("1", Resize(at("n1:0,1,2,3"), WHY))
             stage.round()
-            Cycle(stage.cluster, HistoryPredictor(), policy, tolerant=True).run()
+            Cycle(stage.cluster, HistoryPredictor(), policy, rules, tolerant=True).run()
             stage.cluster.heal()
         except Killed:
             stage.restart()

@@ -20,6 +20,7 @@ from lucid.errors import UnsafePlan
 from lucid.live.modes import live_profiling, policy_settings
 from lucid.models.packing.likeness import LikeProfiles
 from lucid.orchestrator.check import SafetyCheck
+from lucid.orchestrator.policies.lucid import LucidPolicy
 from lucid.profiler.stage import goes_through_profiling
 from lucid.simulator.cluster import PROFILING
 from scenes.jobs import HEAVY, LIGHT, VC, a_job, at, by, nodes, runs, waits
@@ -45,7 +46,7 @@ def scene(
 def plan_of(snapshot: Snapshot, restarts: str = "asked", **profiling: object) -> Plan:
     chosen = policy("lucid", profiling={"restarts": restarts, **profiling})
     made = chosen.plan(snapshot)
-    SafetyCheck(1, settings(profiling={"restarts": restarts}).profiling.restarts)(snapshot, made)
+    SafetyCheck(LucidPolicy.rules, settings(profiling={"restarts": restarts}))(snapshot, made)
     return made
 
 
@@ -249,7 +250,8 @@ def test_a_pair_that_cannot_be_parted_is_not_taken_to_be_parted_in_time() -> Non
 
 def requeue_of(entry: Running) -> tuple[Snapshot, Plan]:
     decision = Requeue((Stable("j", True),), part=True)
-    snapshot = snap(0.0, part(nodes(1, 1), (), [entry]))
+    pair = [replace(entry, partner="k"), runs("k", "n1:0", partner="j")]
+    snapshot = snap(0.0, part(nodes(1, 1), (), pair))
     return snapshot, Plan(0.0, {VC: PartitionPlan({"j": decision}, (Action("j", VC, decision),))})
 
 
@@ -258,13 +260,13 @@ def requeue_of(entry: Running) -> tuple[Snapshot, Plan]:
 )
 def test_the_safety_check_lets_nobody_be_started_over_against_the_rule(rule: str, asked: bool, safe: bool) -> None:
     snapshot, plan = requeue_of(runs("j", "n1:0", job={"restart_asked": asked}))
-    check = SafetyCheck(1, settings(profiling={"restarts": rule}).profiling.restarts)
+    check = SafetyCheck(LucidPolicy.rules, settings(profiling={"restarts": rule}))
     if safe:
         check(snapshot, plan)
         return
     with pytest.raises(UnsafePlan, match=r"job j: the plan starts it over, which policy\.profiling\.restarts"):
         check(snapshot, plan)
-    SafetyCheck()(snapshot, plan)  # a policy that has no such rule
+    SafetyCheck(LucidPolicy.rules, settings(profiling={"restarts": "allowed"}))(snapshot, plan)
 
 
 def test_the_safety_check_knows_a_job_that_starts_elsewhere_and_one_that_is_lost() -> None:
@@ -273,7 +275,7 @@ def test_the_safety_check_knows_a_job_that_starts_elsewhere_and_one_that_is_lost
     assert [a.partition for a in made.actions] == [PROFILING]
     lost = Plan(0.0, {**made.partitions, PROFILING: PartitionPlan({})})
     with pytest.raises(UnsafePlan, match="job j: it is pending in 'vc', and the plan does not decide it"):
-        SafetyCheck()(snapshot, lost)
+        SafetyCheck(LucidPolicy.rules, settings())(snapshot, lost)
 
 
 def test_the_safety_check_refuses_a_job_that_only_a_profiling_plan_may_take_elsewhere() -> None:
@@ -282,7 +284,7 @@ def test_the_safety_check_refuses_a_job_that_only_a_profiling_plan_may_take_else
     snapshot = snap(0.0, part(nodes(1, 1)), other)
     parts = {VC: PartitionPlan({"j": start}, (Action("j", VC, start),)), "other": PartitionPlan({"j": Hold(())})}
     with pytest.raises(UnsafePlan, match="cannot start it in partition 'vc'"):
-        SafetyCheck()(snapshot, Plan(0.0, parts))
+        SafetyCheck(LucidPolicy.rules, settings())(snapshot, Plan(0.0, parts))
 
 
 def test_lucidd_asks_first_and_so_does_a_replay_as_live() -> None:

@@ -19,6 +19,7 @@ from lucid.errors import ClusterUnavailable
 from lucid.live.tally import Tally, TimedPolicy, cause_of, speeds_of
 from lucid.live.upkeep import UPKEEP, Upkeep
 from lucid.orchestrator.cycle import CycleResult
+from lucid.orchestrator.rules import PolicyRules
 
 
 def counts(site: Site) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def test_another_version_left_something_else() -> None:
 
 def test_a_timed_policy_is_the_policy_otherwise() -> None:
     class Inner:
-        name, group_limit = "inner", 3
+        name, rules = "inner", PolicyRules(pairs=True)
 
         def plan(self, snapshot: Snapshot) -> Plan:
             return Plan(snapshot.now_s)
@@ -154,7 +155,7 @@ def test_a_timed_policy_is_the_policy_otherwise() -> None:
     ticks = iter([1.0, 1.25])
     took: list[float] = []
     policy: Any = TimedPolicy(Inner(), took.append, lambda: next(ticks))  # type: ignore[arg-type]
-    assert (policy.name, policy.group_limit, getattr(policy, "lending", None)) == ("inner", 3, None)
+    assert (policy.name, policy.rules, getattr(policy, "needs", None)) == ("inner", PolicyRules(pairs=True), None)
     assert policy.plan(Snapshot(5.0, {})).now_s == 5.0
     assert took == [0.25]
 

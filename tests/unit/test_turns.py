@@ -255,7 +255,7 @@ def test_a_plan_that_fails_by_what_earlier_plans_left_is_made_without_it() -> No
     guarded = GuardedPolicy(inner, left_out)
     plan = guarded.plan(with_memory)
     assert [type(plan.partitions["vc"].decisions[job]) for job in "ab"] == [Start, Start]
-    assert (guarded.name, guarded.group_limit) == ("lucid", inner.group_limit)  # type: ignore[attr-defined]
+    assert (guarded.name, guarded.rules) == ("lucid", inner.rules)
     assert left_out.told()["the policy's memory"]["first"].keys() == {"vc"}
     assert guarded.plan(replace(scene, memory=plan.memory)).memory.keys() == {"vc"}
     with pytest.raises(AttributeError):

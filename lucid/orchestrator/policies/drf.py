@@ -14,6 +14,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policies.desk import Desk, limits_of, most_of
 from lucid.orchestrator.policies.worth import keep_unless_worth, stacked
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
+from lucid.orchestrator.rules import PolicyRules
 from lucid.systems.optimus import Claim, fair_shares, pick_node
 
 __all__ = ["DrfPolicy"]
@@ -27,6 +28,7 @@ class DrfPolicy(RoundPolicy):
 
     name = "optimus-drf"
     needs = frozenset({Capability.RESIZE, Capability.PREEMPT})
+    rules = PolicyRules(preempts="elastic", resizes=True)
 
     def __init__(self, settings: OptimusSettings) -> None:
         super().__init__(settings.interval_s)

@@ -25,6 +25,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.rules import PolicyRules
 from lucid.systems.elastic import ElasticJob, EpochTimes, best_fit, ef_gpus, rescale
 
 __all__ = ["ElasticPolicy"]
@@ -47,7 +48,9 @@ class ElasticPolicy(PartitionPolicy):
         super().__init__()
         self.name = name
         self._rule = rule
-        self.needs = frozenset({Capability.RESIZE, Capability.PREEMPT}) if rule == "elastic" else frozenset()
+        if rule == "elastic":
+            self.needs = frozenset({Capability.RESIZE, Capability.PREEMPT})
+            self.rules = PolicyRules(preempts="elastic", resizes=True)
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Serve the queue, then resize the running jobs."""

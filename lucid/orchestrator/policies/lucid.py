@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 
 from lucid.config import PolicySettings
-from lucid.core.decision import PartitionPlan, Plan, earliest
+from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.ports import Capability, Predictor
@@ -20,7 +20,9 @@ from lucid.orchestrator.policies.plain import Shadow
 from lucid.orchestrator.policies.plain_pool import PoolShadows, joined
 from lucid.orchestrator.policies.plain_step import Seen, advance
 from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.promise import promised_s
 from lucid.orchestrator.quotas import Quotas
+from lucid.orchestrator.rules import PolicyRules
 from lucid.profiler.stage import goes_through_profiling, plan_profiling
 
 __all__ = ["LucidPolicy"]
@@ -39,6 +41,7 @@ class LucidPolicy(PartitionPolicy):
     """
 
     name = "lucid"
+    rules = PolicyRules(pairs=True, profiles=True, borrows=True)
     keeps_quotas = True
 
     def __init__(self, settings: PolicySettings, predictor: Predictor) -> None:
@@ -46,9 +49,7 @@ class LucidPolicy(PartitionPolicy):
         self._settings = settings
         self._predictor = predictor
         self._books: defaultdict[str, VcBooks] = defaultdict(lambda: VcBooks(settings))
-        bound_s = settings.fairness.beyond_plain_s or None
-        if settings.lending.mode != "off":  # a lender's bound holds where VCs lend
-            bound_s = earliest(bound_s, settings.lending.bound_s)
+        bound_s = promised_s(settings, settings.lending.mode != "off")
         fairness = settings.fairness.model_copy(update={"beyond_plain_s": bound_s})
         self._pool_settings = settings.model_copy(update={"fairness": fairness})
         self._plain = None if bound_s is None else BackfillPolicy(settings.backfill)
@@ -60,11 +61,7 @@ class LucidPolicy(PartitionPolicy):
             self._profiling = settings.profiling.model_copy(update={"max_wait_s": most_s})
         self._newcomers: tuple[Partition | None, Mapping[str, _Entries]] = (None, {})
         """Who is in profiling, by VC: follows from the profiling partition beside it."""
-        self.restarts = settings.profiling.restarts
-        """Whom the plans may start over: the safety check holds them to it."""
-        self.lending = settings.lending
-        """What VCs of a pool may have beyond their quotas: the safety check holds plans to it."""
-        self._in_place = settings.profiling.enabled and self.restarts != "allowed"
+        self._in_place = settings.profiling.enabled and settings.profiling.restarts != "allowed"
         needs = set()
         if settings.profiling.enabled:
             needs.add(Capability.PROFILE)

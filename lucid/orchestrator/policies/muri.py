@@ -19,11 +19,12 @@ from lucid.core.prediction import Prediction
 from lucid.core.reason import FreeGpus, Interleaved, Priority, Reason
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
-from lucid.orchestrator.policies.muri_live import Line, LiveRules, is_live, member_speeds, plan_live
+from lucid.orchestrator.policies.muri_live import Line, LiveRules, member_speeds, plan_live
 from lucid.orchestrator.policies.muri_watch import Turns
 from lucid.orchestrator.policies.places import Place, Placed, arrange, moves
 from lucid.orchestrator.policies.queue import attained_s
 from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.rules import PolicyRules
 from lucid.systems.muri import (
     IN_TURNS,
     NO_OVERHEAD,
@@ -109,7 +110,7 @@ class MuriPolicy(PartitionPolicy):
         super().__init__()
         self.name = name
         self.options = grouping_options(settings)
-        self.group_limit = self.options.limit
+        self.rules = PolicyRules(preempts="anybody", interleaves=True, group_limit=self.options.limit)
         self.rule = rule
         self.settings = settings
         self._unpack = settings.unpack
@@ -126,7 +127,7 @@ class MuriPolicy(PartitionPolicy):
         queue = self._queue(partition, snapshot, decisions)
         if not queue.order:
             return PartitionPlan(decisions, memory=snapshot.memory.get(partition.name))
-        if is_live(partition):
+        if partition.live:
             live = plan_live(partition, snapshot, queue.line(partition), self._live)
             return replace(live, decisions={**decisions, **live.decisions})
         fits = _Fits(partition, snapshot.now_s, self._place, queue)
@@ -179,7 +180,7 @@ class MuriPolicy(PartitionPolicy):
             return {}
         jobs = [MuriJob(e.job.id, e.job.gpus, (s := stages[e.job.id]).times_s, s.iteration_s) for e in members]
         options = self.options
-        if is_live(partition):
+        if partition.live:
             seen = Turns(snapshot.memory.get(partition.name), snapshot.now_s, self._live.options.overhead)
             factor = seen.factor([entry.job for entry in members])
             options = replace(options, overhead=Overhead(group=(1.0, *(factor,) * 3)))

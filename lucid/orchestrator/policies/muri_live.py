@@ -39,7 +39,7 @@ from lucid.systems.muri import (
     group_period,
 )
 
-__all__ = ["Line", "LiveRules", "formula_s", "is_live", "member_speeds", "plan_live"]
+__all__ = ["Line", "LiveRules", "formula_s", "member_speeds", "plan_live"]
 
 
 _MOST_PASSED = 64
@@ -67,11 +67,6 @@ def member_speeds(jobs: Sequence[MuriJob], free: bool, options: GroupingOptions)
 def formula_s(group: Group, options: GroupingOptions) -> float:
     """A group's round by the formula alone (M5)."""
     return group_period(group, replace(options, overhead=NO_OVERHEAD))
-
-
-def is_live(partition: Partition) -> bool:
-    """Has the cluster a number of slots for each GPU? A replay has none, and may move jobs for nothing."""
-    return any(node.slots for node in partition.nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policies.desk import Desk, Entry, limits_of, most_of
 from lucid.orchestrator.policies.worth import keep_unless_worth, stacked
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
+from lucid.orchestrator.rules import PolicyRules
 from lucid.systems.optimus import OptimusJob, SpeedEstimator, allocate, end_epoch, merge_points, next_probe
 
 __all__ = ["OptimusPolicy"]
@@ -47,6 +48,8 @@ class OptimusPolicy(RoundPolicy):
     same name), and its speed from a fit to what it and they have shown; an unknown job runs on numbers
     of GPUs chosen by lot until it is known (O9). Otherwise both are the predictor's.
     """
+
+    rules = PolicyRules(preempts="elastic", resizes=True)
 
     def __init__(self, name: str, settings: OptimusSettings, *, fitted: bool) -> None:
         super().__init__(settings.interval_s)

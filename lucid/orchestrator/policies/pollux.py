@@ -17,6 +17,7 @@ from lucid.orchestrator.policies.desk import Desk, Entry, limits_of
 from lucid.orchestrator.policies.queue import attained_s
 from lucid.orchestrator.policies.worth import keep_unless_worth, restarts_s
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
+from lucid.orchestrator.rules import PolicyRules
 from lucid.systems.pollux import (
     BatchLimits,
     GoodputModel,
@@ -53,6 +54,7 @@ class PolluxPolicy(RoundPolicy):
 
     name = "pollux"
     needs = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.PREEMPT})
+    rules = PolicyRules(preempts="elastic", resizes=True)
 
     def __init__(self, settings: PolluxSettings) -> None:
         super().__init__(settings.interval_s)

@@ -18,6 +18,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.quotas import Quotas
+from lucid.orchestrator.rules import PolicyRules
 from lucid.orchestrator.topology import spread, within_switches
 
 __all__ = [
@@ -186,6 +187,7 @@ class PreemptiveQueuePolicy(QueuePolicy):
     """The same with a preempt flag: the quota of GPUs goes to running and queued jobs together, in order."""
 
     needs = frozenset({Capability.PREEMPT})
+    rules = PolicyRules(preempts="anybody")
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Fill the quota; look again shortly after a preemption."""

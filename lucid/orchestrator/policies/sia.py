@@ -20,6 +20,7 @@ from lucid.orchestrator.policies.pollux import reported_job
 from lucid.orchestrator.policies.queue import attained_s
 from lucid.orchestrator.policies.worth import keep_unless_worth, restarts_s
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
+from lucid.orchestrator.rules import PolicyRules
 from lucid.systems.pollux import Goodputs, PolluxJob, SpeedupTable, restart_factors
 from lucid.systems.sia import Bundle, Kind, bundles_of, choose, kinds_of, place, utilities
 
@@ -34,6 +35,7 @@ class SiaPolicy(RoundPolicy):
 
     name = "sia"
     needs = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.PREEMPT})
+    rules = PolicyRules(preempts="elastic", resizes=True)
 
     def __init__(self, settings: SiaSettings) -> None:
         super().__init__(settings.interval_s)

@@ -16,6 +16,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import emptiest
 from lucid.orchestrator.policies.queue import attained_s, fill_quota
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
+from lucid.orchestrator.rules import PolicyRules
 
 __all__ = ["TiresiasPolicy"]
 
@@ -31,6 +32,7 @@ class TiresiasPolicy(RoundPolicy):
     name = "tiresias"
     keeps_quotas = True
     needs = frozenset({Capability.PREEMPT})
+    rules = PolicyRules(preempts="anybody")
 
     def __init__(self, settings: TiresiasSettings) -> None:
         super().__init__(settings.interval_s)

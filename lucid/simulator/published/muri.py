@@ -27,6 +27,7 @@ from lucid.orchestrator.policies.muri import REMAINING, MuriPolicy, PriorityRule
 from lucid.orchestrator.policies.places import Placed, arrange, moves
 from lucid.orchestrator.policies.queue import attained_s
 from lucid.orchestrator.policy import PartitionPolicy, Policy
+from lucid.orchestrator.rules import PolicyRules
 from lucid.simulator.cluster import SimulatedCluster
 from lucid.simulator.state import Live
 from lucid.simulator.traces.record import Trace
@@ -121,6 +122,7 @@ class ThreeQueueTiresias(PartitionPolicy):
 
     name = "tiresias"
     needs = frozenset({Capability.PREEMPT, Capability.INTERLEAVE})
+    rules = PolicyRules(preempts="anybody", interleaves=True)
 
     def __init__(self) -> None:
         super().__init__()
