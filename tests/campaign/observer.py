@@ -71,6 +71,7 @@ class Observer:
         ours = [job for job in jobs if str(job.get("standard_output", "")).startswith(f"{FOLDER}/out/")]
         for job in ours:
             token = str(job["standard_output"]).removeprefix(f"{FOLDER}/out/")
+            self._people.saw(str(job["job_id"]), token)
             if token in self._people.unsaid and job["state_reason"] == "BadConstraints":
                 self._people.refuse(token, "BadConstraints; the answer was lost")
             elif token in self._people.unsaid:
