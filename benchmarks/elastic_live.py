@@ -45,6 +45,7 @@ from benchmarks.elastic_stream import (  # noqa: E402
 )
 from lucid.errors import LucidError  # noqa: E402
 from testbed import cli as testbed  # noqa: E402
+from testbed.lifetime import kept  # noqa: E402
 from testbed.settings import TestbedError, layout_from  # noqa: E402
 
 LAYOUT = {
@@ -202,16 +203,15 @@ def main() -> int:
     )
     made: list[Outcome] = []
     try:
-        for policy in ("fifo", *(given.policy or ("elastic", "pollux"))):
-            testbed.down(layout)
-            testbed.up(layout, lambda text: say.print(text, highlight=False))
-            made.append(play(Box(layout.root), policy, wanted, given.out.absolute() / policy, say))
-            say.print(f"{policy}: makespan {made[-1].makespan_s:.0f} s", highlight=False)
+        with kept(layout):
+            for policy in ("fifo", *(given.policy or ("elastic", "pollux"))):
+                testbed.down(layout)
+                testbed.up(layout, lambda text: say.print(text, highlight=False))
+                made.append(play(Box(layout.root), policy, wanted, given.out.absolute() / policy, say))
+                say.print(f"{policy}: makespan {made[-1].makespan_s:.0f} s", highlight=False)
     except (TestbedError, LucidError, AssertionError) as error:
         print(f"demo-elastic: {error}", file=sys.stderr)
         return 2
-    finally:
-        testbed.down(layout)
     tell(made, loss_noise(wanted), least_makespan_s(wanted), given.json, say)
     return 0
 

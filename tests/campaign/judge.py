@@ -57,7 +57,9 @@ def judge(task: Task, broken: Sequence[Broken], told: Told | None = None, *, fin
         if finished and not task.known:
             if not ended and task.cancelled_s is None:
                 found.append(
-                    _finding("lost", task, "unknown to Slurm, and it never ran to its end", _forgot(task, broken, told))
+                    _finding(
+                        "lost", task, "unknown to Slurm, and it never ran to its end", _forgot(task, broken, told)
+                    )
                 )
         elif finished:
             state = record.state if record else "unknown"

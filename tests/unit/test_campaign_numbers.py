@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+
 from campaign.facts import Broken, Order, Record, Run, Task
 from campaign.people import People
 from campaign.slurmctld_log import told_by
