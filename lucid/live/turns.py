@@ -141,8 +141,16 @@ def behind_barrier(what: str, work: Callable[[], object], turns: Turns | None = 
     return True
 
 
-def persistently(make: Callable[[], _T], stop: threading.Event, what: str, *, once: bool = False) -> _T | None:
+def persistently(
+    make: Callable[[], _T],
+    stop: threading.Event,
+    what: str,
+    *,
+    once: bool = False,
+    told: Callable[[str], object] = lambda _: None,
+) -> _T | None:
     """What *make* gives, tried again with pauses that double until it works; ``None`` where ``stop`` came first.
+    ``told``: called with the words of each failure.
 
     Raises:
         ConfigError: only an administrator can mend it.
@@ -157,5 +165,7 @@ def persistently(make: Callable[[], _T], stop: threading.Event, what: str, *, on
         except Exception as error:
             if once:
                 raise
-            stop.wait(pauses.bad(what, error))
+            wait_s = pauses.bad(what, error)
+            told(pauses.last_error)
+            stop.wait(wait_s)
     return None

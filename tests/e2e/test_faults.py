@@ -156,6 +156,8 @@ def test_the_disk_of_the_store_is_full(box: Box, tmp_path: Path, small_disk: Pat
         ids += later
         # SQLite goes on as long as its journal has room within: it is full when it says so
         box.wait("the daemon notices", lambda: "cannot be written" in daemon.log(), 60)
+        box.wait("doctor says why", lambda: "and decides nothing" in daemon.ctl("doctor"), 60)
+        assert "lucidd is down" not in daemon.ctl("doctor")
         box.wait("nothing is held", lambda: not held(box, later), BOUND_S + 60)
         box.wait_ended(*later, limit_s=60)
         assert daemon.process is not None
