@@ -85,8 +85,8 @@ def _known_form(document: Any, raws: Sequence[Any], needs: frozenset[str], what:
         more = f", nor {len(gone) - 1} others" if len(gone) > 1 else ""
         raise ClusterUnreadable(
             f"{slurm} answers in a form that this version of Lucid does not know: of its {what} it tells no field "
-            f"{gone[0]!r}{more} ({lacking[gone[0]]} of {len(records)} records lack it). lucidd decides nothing; a version "
-            "of Lucid that knows this Slurm is needed (docs/slurm-versions.md)"
+            f"{gone[0]!r}{more} ({lacking[gone[0]]} of {len(records)} records lack it). lucidd decides nothing; a "
+            "version of Lucid that knows this Slurm is needed (docs/slurm-versions.md)"
         )
 
 
