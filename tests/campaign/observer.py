@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -117,9 +118,10 @@ class Observer:
 
     def _beat_s(self) -> float:
         try:
-            return float(self._site.heartbeat.read_text(errors="replace")[:40].split()[1])
+            found = float(self._site.heartbeat.read_text(errors="replace")[:40].split()[1])
         except (OSError, ValueError, IndexError):
             return 0.0
+        return found if math.isfinite(found) else 0.0
 
     def _nodes(self) -> list[Mapping[str, Any]]:
         done = self._site.run("scontrol", "show", "nodes", "--json", limit_s=10)
