@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -162,3 +163,18 @@ def test_a_process_is_told_by_more_than_its_number() -> None:
     assert dead("")
     assert MARK not in mark
     assert marked("999999:1") == []
+
+
+def test_every_program_that_makes_a_testbed_goes_by_this() -> None:
+    """The tests' own are watched (conftest.py, own_testbed.py); ``make cluster`` leaves one up on purpose."""
+    begun_by = {"tests/campaign/site.py": "tests/campaign/__main__.py"}
+    found = set()
+    for folder in ("slurm", "benchmarks", "tests"):
+        for path in (REPO / folder).rglob("*.py"):
+            name = str(path.relative_to(REPO))
+            if name.startswith(("slurm/testbed/", "tests/e2e/", "tests/unit/")):
+                continue
+            if re.search(r"\b(?:cli|testbed)\.up\(", path.read_text()):
+                found.add(name)
+                assert "kept(" in (REPO / begun_by.get(name, name)).read_text(), name
+    assert len(found) >= 5
