@@ -68,7 +68,8 @@ def verdict(
         stuck: Jobs that were seen to be stuck, by key, with the reason.
         finished: As `judge` has it.
     """
-    said = told_by(log)
+    said, tasks = told_by(log), list(tasks)
+    left = {task.order.token: task.job for task in tasks if task.record is None or not task.record.over}
     found = []
     for task in tasks:
         record = task.record
@@ -78,5 +79,8 @@ def verdict(
         mine = judge(task, broken, told, finished=finished)
         if task.key in stuck and not any(finding.kind == "stuck" for finding in mine):
             mine.append(Finding("stuck", task.key, task.job, stuck[task.key]))
+        if record is not None and record.reason == "Dependency" and task.order.after in left:
+            why = f"its user told it to wait for job {left[task.order.after]}, which has not ended"
+            mine = [replace(one, excuse=one.excuse or why) if one.kind == "stuck" else one for one in mine]
         found += [(task.runs[-1].began_s if task.runs else task.accepted_s, finding) for finding in mine]
     return found

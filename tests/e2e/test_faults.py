@@ -191,13 +191,13 @@ def test_a_slurm_that_renames_a_field_of_its_jobs(box: Box, tmp_path: Path) -> N
     daemon.start()
     timer: ReleaseTimer | None = None
     try:
-        ids = [box.sbatch("--gres=gpu:4", "-p", "vc-a", "-J", f"b{n}", script=RUNS.format(40)) for n in range(2)]
-        box.wait("they run", lambda: {box.state(n) for n in ids} == {"RUNNING"}, 60)
+        ids = [box.sbatch("--gres=gpu:4", "-p", "vc-a", "-J", f"b{n}", script=RUNS.format(60)) for n in range(3)]
+        box.wait("VC and profiling node are full", lambda: {box.state(n) for n in ids} == {"RUNNING"}, 60)
         parked = [box.sbatch("--gres=gpu:4", "-p", "vc-a", "-J", f"w{n}", script=RUNS.format(2)) for n in range(3)]
         until = ("--deadline=now+1hours", "-t5")
         parked.append(box.sbatch("--gres=gpu:4", "-p", "vc-a", "-J", "dead", *until, script=RUNS.format(2)))
         array = box.sbatch("--gres=gpu:4", "-p", "vc-a", "-J", "arr", "--array=0-1", script="sleep 2")
-        time.sleep(6)
+        time.sleep(3)
         waits = {n: job["waits"] for n, job in box.jobs().items() if n in parked}
         assert all(waits.values()), waits
         renamed.touch()

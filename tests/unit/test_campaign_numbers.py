@@ -200,6 +200,22 @@ def test_harm_done_to_the_second_owner_of_a_number_is_found(kind: str) -> None:
     assert harmed > 10
 
 
+def test_a_job_that_waits_for_a_stuck_one_is_not_stuck_itself() -> None:
+    def task(token: str, after: str, state: str, reason: str) -> Task:
+        order = Order(token, 0.0, "alice", (), "", after=after)
+        return Task(order, token, 1.0, token, record=Record(token, state, 0, reason))
+
+    def found(*tasks: Task) -> list[tuple[str, bool]]:
+        return [(one.key, bool(one.excuse)) for _, one in verdict(tasks, "", [], {}, finished=True)]
+
+    first, second = task("1", "", "PENDING", "JobHeldAdmin"), task("2", "1", "PENDING", "Dependency")
+    assert found(first, second) == [("1", False), ("2", True)]
+    assert found(first, task("2", "1", "PENDING", "Resources")) == [("1", False), ("2", False)]
+    done = task("1", "", "CANCELLED", "")
+    done.cancelled_s = 2.0
+    assert found(done, second) == [("2", False)]
+
+
 class _Silent:
     """Runs no command; ``said`` are those that it was given."""
 
