@@ -144,7 +144,8 @@ def play(box: Box, policy: str, wanted: list[Small], state: Path, say: Console) 
             time.sleep(1.0)
         ends = {n: float(found[n]["end_time"]["number"]) for n in numbers}
         restarts = sum(int(found[n]["restart_cnt"]) for n in numbers)
-        reports = [json.loads((box.root / f"run/lucid-reports/{n}.json").read_text()) for n in numbers]
+        told = box.root / "run/lucid-reports"
+        reports = [json.loads(next(told.glob(f"u*/{n}.json")).read_text()) for n in numbers]
         took = restarts_in(lucidd.log())
         restart_s = sum(took) / len(took) if took else 0.0
         losses = [report["losses"][-1][1] for report in reports]

@@ -191,12 +191,12 @@ def test_a_slurm_that_renames_a_field_of_its_jobs(box: Box, tmp_path: Path) -> N
     daemon.start()
     timer: ReleaseTimer | None = None
     try:
-        ids = [box.sbatch("--gres=gpu:4", "-p", "vc-a", "-J", f"b{n}", script=RUNS.format(60)) for n in range(3)]
-        box.wait("VC and profiling node are full", lambda: {box.state(n) for n in ids} == {"RUNNING"}, 60)
-        parked = [box.sbatch("--gres=gpu:4", "-p", "vc-a", "-J", f"w{n}", script=RUNS.format(2)) for n in range(3)]
-        until = ("--deadline=now+1hours", "-t5")
-        parked.append(box.sbatch("--gres=gpu:4", "-p", "vc-a", "-J", "dead", *until, script=RUNS.format(2)))
-        array = box.sbatch("--gres=gpu:4", "-p", "vc-a", "-J", "arr", "--array=0-1", script="sleep 2")
+        ids = [box.sbatch("--gres=gpu:4", "-p", "vc-a", "-J", f"b{n}", script=RUNS.format(60)) for n in range(2)]
+        box.wait("a node of the VC is taken", lambda: bool({box.job(n)["nodes"] for n in ids} & {"n1", "n2"}), 60)
+        wide = ("--gres=gpu:4", "-N2", "-p", "vc-a")
+        parked = [box.sbatch(*wide, "-J", f"w{n}", script=RUNS.format(2)) for n in range(3)]
+        parked.append(box.sbatch(*wide, "-J", "dead", "--deadline=now+1hours", "-t5", script=RUNS.format(2)))
+        array = box.sbatch(*wide, "-J", "arr", "--array=0-1", script="sleep 2")
         time.sleep(3)
         waits = {n: job["waits"] for n, job in box.jobs().items() if n in parked}
         assert all(waits.values()), waits

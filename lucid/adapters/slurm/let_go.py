@@ -1,4 +1,4 @@
-"""Reasons of Lucid's own for which it lets a waiting job go, in words, and whether they have ended. They lie outside
+"""Reasons for which Lucid itself lets a waiting job go, in words, and whether they have ended. They lie outside
 of the job, which therefore queues again, at its old place. What Slurm had against a start: ``obstacles``."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UNPACKED, _QUOTA = "is not packed", "(daemon.pool.quotas)"
 
 
 def of_slurm(why: str) -> bool:
-    """Are these Slurm's words against a start, and not a reason of Lucid's own?"""
+    """Are these Slurm's words against a start, and not a reason for which Lucid itself let it go?"""
     return bool(why) and why not in (CROWDED, _NO_NODE) and not why.endswith((_UNPACKED, _QUOTA))
 
 
@@ -75,7 +75,7 @@ class LetGo:
         return _NO_NODE
 
     def ended(self, record: SlurmJob, note: JobNote) -> bool:
-        """Has the reason of Lucid's own for which this job was let go ended, and no other taken its place?"""
+        """Has the reason ended for which Lucid itself let this job go, and no other taken its place?"""
         if not note.given_up or of_slurm(note.given_up) or not may_end(note.given_up):
             return False
         return not (self.unpacked(record, note) or self.over_quota(record, note) or self.no_node(record, note))
