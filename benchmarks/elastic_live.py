@@ -45,6 +45,7 @@ from benchmarks.elastic_stream import (  # noqa: E402
 )
 from lucid.errors import LucidError  # noqa: E402
 from testbed import cli as testbed  # noqa: E402
+from testbed.lifetime import kept  # noqa: E402
 from testbed.settings import TestbedError, layout_from  # noqa: E402
 
 LAYOUT = {
@@ -143,7 +144,8 @@ def play(box: Box, policy: str, wanted: list[Small], state: Path, say: Console) 
             time.sleep(1.0)
         ends = {n: float(found[n]["end_time"]["number"]) for n in numbers}
         restarts = sum(int(found[n]["restart_cnt"]) for n in numbers)
-        reports = [json.loads((box.root / f"run/lucid-reports/{n}.json").read_text()) for n in numbers]
+        told = box.root / "run/lucid-reports"
+        reports = [json.loads(next(told.glob(f"u*/{n}.json")).read_text()) for n in numbers]
         took = restarts_in(lucidd.log())
         restart_s = sum(took) / len(took) if took else 0.0
         losses = [report["losses"][-1][1] for report in reports]
@@ -202,16 +204,15 @@ def main() -> int:
     )
     made: list[Outcome] = []
     try:
-        for policy in ("fifo", *(given.policy or ("elastic", "pollux"))):
-            testbed.down(layout)
-            testbed.up(layout, lambda text: say.print(text, highlight=False))
-            made.append(play(Box(layout.root), policy, wanted, given.out.absolute() / policy, say))
-            say.print(f"{policy}: makespan {made[-1].makespan_s:.0f} s", highlight=False)
+        with kept(layout):
+            for policy in ("fifo", *(given.policy or ("elastic", "pollux"))):
+                testbed.down(layout)
+                testbed.up(layout, lambda text: say.print(text, highlight=False))
+                made.append(play(Box(layout.root), policy, wanted, given.out.absolute() / policy, say))
+                say.print(f"{policy}: makespan {made[-1].makespan_s:.0f} s", highlight=False)
     except (TestbedError, LucidError, AssertionError) as error:
         print(f"demo-elastic: {error}", file=sys.stderr)
         return 2
-    finally:
-        testbed.down(layout)
     tell(made, loss_noise(wanted), least_makespan_s(wanted), given.json, say)
     return 0
 

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 _REPO = Path(__file__).resolve().parents[1]
@@ -28,6 +28,7 @@ sys.path.append(str(_REPO / "slurm"))
 
 from benchmarks.figure import Absent, Figure  # noqa: E402
 from testbed import cli, host  # noqa: E402
+from testbed.lifetime import kept  # noqa: E402
 from testbed.settings import Layout, layout_from  # noqa: E402
 
 __all__ = ["figures", "latency"]
@@ -187,12 +188,9 @@ def _site(environ: dict[str, str]) -> Iterator[_Site]:
     layout = layout_from({**os.environ, **environ})
     if reason := cli.unfit(layout):
         raise Absent(reason)
-    cli.up(layout, lambda text: print(text, file=sys.stderr))
-    try:
+    with nullcontext() if os.environ.get("LUCID_SCALE_KEEP") else kept(layout):
+        cli.up(layout, lambda text: print(text, file=sys.stderr))
         yield _Site(layout)
-    finally:
-        if not os.environ.get("LUCID_SCALE_KEEP"):
-            cli.down(layout)
 
 
 def _span(site: _Site, measured: Callable[[], Sequence[float]]) -> tuple[float, list[float]]:

@@ -6,6 +6,7 @@ __all__ = [
     "ActionRefused",
     "ClusterError",
     "ClusterUnavailable",
+    "ClusterUnreadable",
     "ConfigError",
     "LucidError",
     "MetricsError",
@@ -43,6 +44,10 @@ class ClusterError(LucidError):
 
 class ClusterUnavailable(ClusterError):
     """The cluster does not answer at present; the same call may succeed later."""
+
+
+class ClusterUnreadable(ClusterError):
+    """The cluster answers in a form that this version of Lucid does not know; only another version helps."""
 
 
 class ActionRefused(ClusterError):

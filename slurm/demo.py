@@ -34,6 +34,7 @@ from lucid.simulator.realism import Realism, RealTimes, realism, write_real  # n
 from lucid.simulator.scenario import Scenario, simulate  # noqa: E402
 from lucid.simulator.traces.own import write_trace  # noqa: E402
 from testbed import cli as testbed  # noqa: E402
+from testbed.lifetime import kept  # noqa: E402
 from testbed.settings import Layout, TestbedError, layout_from  # noqa: E402
 
 LIMIT_S = 270.0
@@ -207,13 +208,11 @@ def main() -> int:
     try:
         if reason := testbed.unfit(layout):
             raise TestbedError(reason)
-        return _both(given, console, Site(layout))
+        with kept(layout):
+            return _both(given, console, Site(layout))
     except (TestbedError, LucidError) as error:
         print(f"demo-slurm: {error}", file=sys.stderr)
         return 2
-    finally:
-        if not testbed.unfit(layout):
-            testbed.down(layout)
 
 
 def _both(given: argparse.Namespace, console: Console, site: Site) -> int:

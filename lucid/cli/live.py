@@ -25,6 +25,7 @@ from lucid.live.failover import standby_of
 from lucid.live.published import Published
 from lucid.live.status import words_of_left_out
 from lucid.live.switches import words_of_switches
+from lucid.live.trouble import lives_in_trouble
 from lucid.live.tuning import latest_report
 from lucid.shown import shown
 
@@ -118,7 +119,11 @@ def status(config: Path, as_json: bool) -> None:
         say(json.dumps(data, indent=1))
         return
     beats = "no heartbeat" if beat is None else f"last good cycle {duration(now_s - beat.at_s)} ago"
-    say(f"lucidd {'runs' if alive else 'is DOWN'} ({data['holder'] or 'no lucidd holds the lease'}), {beats}")
+    troubles = [] if alive else lives_in_trouble(Path(settings.daemon.heartbeat), now_s)
+    if troubles:
+        say(f"{'; '.join(shown(one.words) for one in troubles)}; {beats}")
+    else:
+        say(f"lucidd {'runs' if alive else 'is DOWN'} ({data['holder'] or 'no lucidd holds the lease'}), {beats}")
     other = data["standby"]
     if other is not None:
         say(

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from lucid.live.child import Children
 from lucid.live.log import JsonLines
 from lucid.live.model_timer import ModelTimer
 from lucid.live.systemd import tell_systemd
+from lucid.live.trouble import TroubleFile
 from lucid.live.tuning import tune_timer
 from lucid.live.turns import behind_barrier, persistently
 from lucid.live.upkeep import model_timer
@@ -59,8 +61,13 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, lambda *_: stop.set())
     try:
         settings = load_settings(given.config, live=True)
+        trouble = TroubleFile(Path(settings.daemon.heartbeat))
         parts = persistently(
-            lambda: make_parts(settings, given.config), stop, "start failed, tried again", once=given.once
+            lambda: make_parts(settings, given.config),
+            stop,
+            "start failed, tried again",
+            once=given.once,
+            told=lambda words: trouble.tell(words, time.time()),
         )
     except LucidError as error:
         print(shown(f"lucidd: {error}", lines=True), file=sys.stderr)

@@ -8,6 +8,7 @@ import socket
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from lucid.adapters.gpu.profile_files import prune_profiles
 from lucid.adapters.slurm.client import FIRST_TO_PACK, TOO_OLD
@@ -30,6 +31,7 @@ from lucid.live.published import Publisher
 from lucid.live.records import records_folder
 from lucid.live.switches import settle_switches
 from lucid.live.tally import Tally
+from lucid.live.trouble import TroubleFile
 from lucid.live.turns import Turns, behind_barrier
 from lucid.orchestrator.cycle import CycleResult
 
@@ -62,6 +64,7 @@ class Daemon:
         self._publisher = Publisher(self._settings)
         self._private = PrivateData(parts.client.config)
         self._tally: Tally | None = None
+        self._trouble = TroubleFile(Path(self._settings.daemon.heartbeat))
 
     @property
     def modes(self) -> dict[str, Mode]:
@@ -142,6 +145,7 @@ class Daemon:
             cycles = self._under_lease()
             if cycles is None:
                 self._looks.forget()
+                self._trouble.over()
                 return min(self._settings.daemon.lease_s / 3, 2.0)
             self._switches = self.parts.store.settings()
             self._learn_age()
@@ -152,6 +156,7 @@ class Daemon:
             beat(self.parts, self.modes, cycles, self._leader.standby())
             self._status(result.snapshot)
             self._turns.good()
+            self._trouble.over()
             return self._wait_s(cycles, result)
         except LeaseLost as error:
             self._leader.step_down(str(error))
@@ -198,6 +203,7 @@ class Daemon:
         if not isinstance(error, UnsafePlan):
             what = "cycle not finished" if isinstance(error, ClusterError | StoreError) else "cycle failed"
         wait_s = self._turns.bad(what, error)
+        self._trouble.tell(self._turns.last_error, self.parts.clock.now_s())
         unreached = isinstance(error, ClusterUnavailable)
         if unreached:
             self._leader.slurm_was_silent()

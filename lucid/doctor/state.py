@@ -25,6 +25,7 @@ from lucid.live.finding import Finding, bad, warn
 from lucid.live.start_log import START_TIMES, start_times_of
 from lucid.live.status import words_of_left_out
 from lucid.live.switches import words_of_switches
+from lucid.live.trouble import why_nobody_decides
 from lucid.orchestrator.start_times import StartTimes
 
 __all__ = ["look_over_state"]
@@ -70,7 +71,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     if not os.access(folder, os.W_OK) or not os.access(store.path, os.W_OK):
         yield warn(f"{folder} cannot be written by this user", "run this as lucidd's user; is it that user's folder?")
     if lease is None or lease.until_s < now_s or holder_is_dead(lease.holder):
-        yield bad("lucidd is down: no lucidd holds the lease", "systemctl start lucidd, and read its log")
+        yield from (bad(what, remedy) for what, remedy in why_nobody_decides(settings, lease, now_s))
         seen = {**seen, "configured": {}}
     else:
         yield Finding("ok", f"lucidd runs ({lease.holder})")

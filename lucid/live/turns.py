@@ -3,11 +3,11 @@
 Nothing that happens in a turn ends the daemon. A kind of trouble is told once an hour at most, with its traceback.
 Turns that fail are tried again after a pause that doubles.
 
-systemd's watchdog is fed as long as lucidd is well. Two kinds of trouble leave it well, and starting it anew would
-not help: slurmctld or slurmrestd does not answer (``ClusterUnavailable``), and another lucidd has the lease. All
-other trouble is its own: after `OWN_TURNS` such turns in a row the watchdog is no longer fed, and systemd ends lucidd
-and starts it anew. The heartbeat is written by good turns only, so the plugin stops holding jobs and the timer lets
-held ones go, whatever the trouble is.
+systemd's watchdog is fed as long as lucidd is well. Three kinds of trouble leave it well, and starting it anew would
+not help: slurmctld or slurmrestd does not answer (``ClusterUnavailable``), or in a form that this version does not
+know (``ClusterUnreadable``), or another lucidd has the lease. All other trouble is its own: after `OWN_TURNS` such
+turns in a row the watchdog is no longer fed, and systemd ends lucidd and starts it anew. The heartbeat is written by
+good turns only, so the plugin stops holding jobs and the timer lets held ones go, whatever the trouble is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from lucid.errors import ClusterUnavailable, ConfigError, LucidError
+from lucid.errors import ClusterUnavailable, ClusterUnreadable, ConfigError, LucidError
 from lucid.live.systemd import tell_systemd
 
 __all__ = ["OWN_TURNS", "Turns", "behind_barrier", "persistently", "words_of"]
@@ -86,7 +86,7 @@ class Turns:
     def bad(self, what: str, error: BaseException) -> float:
         """A turn failed; returns how many seconds to wait."""
         self.failed += 1
-        if not isinstance(error, ClusterUnavailable):
+        if not isinstance(error, ClusterUnavailable | ClusterUnreadable):
             self.own += 1
         self.tell(what, error)
         if self.own == OWN_TURNS:
@@ -141,8 +141,16 @@ def behind_barrier(what: str, work: Callable[[], object], turns: Turns | None = 
     return True
 
 
-def persistently(make: Callable[[], _T], stop: threading.Event, what: str, *, once: bool = False) -> _T | None:
+def persistently(
+    make: Callable[[], _T],
+    stop: threading.Event,
+    what: str,
+    *,
+    once: bool = False,
+    told: Callable[[str], object] = lambda _: None,
+) -> _T | None:
     """What *make* gives, tried again with pauses that double until it works; ``None`` where ``stop`` came first.
+    ``told``: called with the words of each failure.
 
     Raises:
         ConfigError: only an administrator can mend it.
@@ -157,5 +165,7 @@ def persistently(make: Callable[[], _T], stop: threading.Event, what: str, *, on
         except Exception as error:
             if once:
                 raise
-            stop.wait(pauses.bad(what, error))
+            wait_s = pauses.bad(what, error)
+            told(pauses.last_error)
+            stop.wait(wait_s)
     return None

@@ -11,9 +11,10 @@ from typing import Any
 
 from lucid.errors import ConfigError
 from testbed import cgroups, conf, daemons, host, tree
+from testbed.owner import MARK, dead, end_marked
 from testbed.settings import Layout, TestbedError, layout_from, ports_from
 
-__all__ = ["down", "main", "unfit", "up"]
+__all__ = ["described_in", "down", "main", "unfit", "up"]
 
 FILES = Path(__file__).resolve().parent.parent
 
@@ -83,17 +84,23 @@ def up(layout: Layout, say: tree.Say) -> dict[str, Any]:
         return described
 
 
-def down(layout: Layout) -> list[str]:
-    """Remove every trace but the cached tree; returns what was done. Does nothing where there is nothing."""
+def down(layout: Layout, owner: str = "") -> list[str]:
+    """Remove every trace but the cached tree; returns what was done. Does nothing where there is nothing, or where
+    the testbed is not of this *owner* (any more)."""
     with tree.locked(layout.cache / f"{layout.name}.lock"):
         if not layout.home.exists():
             return [f"testbed {layout.name} is not up"]
+        if owner and (_read(layout) or {}).get("owner") != owner:
+            return [f"testbed {layout.name} is somebody else's"]
         mounts = len(host.mounts_under(layout.home))
         ended = _clear(layout)
     return [f"testbed {layout.name}: ended {len(ended)} processes, took {mounts} mounts away; {layout.tree} stays"]
 
 
 def _clear(layout: Layout) -> list[str]:
+    owner = (_read(layout) or {}).get("owner", "")
+    if owner and dead(owner):
+        end_marked(owner)
     ended = host.stop(layout.root)
     host.unmount(layout)
     cgroups.remove(layout)
@@ -112,8 +119,13 @@ def _state(layout: Layout) -> Path:
 
 
 def _read(layout: Layout) -> dict[str, Any] | None:
+    return described_in(layout.home)
+
+
+def described_in(home: Path) -> dict[str, Any] | None:
+    """How the testbed that lies there was described as it was made."""
     try:
-        read: dict[str, Any] = json.loads(_state(layout).read_text())
+        read: dict[str, Any] = json.loads((home / "testbed.json").read_text())
     except (OSError, ValueError):
         return None
     return read
@@ -132,6 +144,8 @@ def _bases(layout: Layout) -> set[int]:
 def _describe(layout: Layout, base: int) -> dict[str, Any]:
     return {
         "name": layout.name,
+        "owner": os.environ.get(MARK, ""),
+        "cgroup": layout.cgroup,
         "suite": layout.suite,
         "slurm": tree.release(layout),
         "root": str(layout.root),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from campaign.run import Campaign, Wanted, bad  # noqa: E402
 from campaign.site import Site  # noqa: E402
 from lucid.errors import LucidError  # noqa: E402
 from testbed import cli, tree  # noqa: E402
+from testbed.lifetime import kept  # noqa: E402
 from testbed.settings import TestbedError, layout_from  # noqa: E402
 
 LAYOUT = {
@@ -66,13 +66,13 @@ def main(arguments: list[str] | None = None) -> int:
             campaign = Campaign(
                 Site(layout), Wanted(given.seed, given.minutes, faults, out, given.quiet_s, given.sabotage), say
             )
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: (campaign.stop.set(), say("stopping; this takes a few seconds")))
-            try:
+
+            def stop(_: int) -> None:
+                say("stopping; this takes a few seconds")
+                campaign.stop.set()
+
+            with kept(layout, stop=stop):
                 result = campaign.go()
-            finally:
-                for line in campaign.site.down():
-                    say(line)
     except (TestbedError, LucidError, TimeoutError) as error:
         print(f"campaign: {error}", file=sys.stderr)
         return 2

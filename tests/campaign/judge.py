@@ -7,15 +7,14 @@ Slurm's only with evidence: the very thing that was forgotten lies between the s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from itertools import pairwise
 
 from campaign.facts import Broken, Run, Task
+from campaign.slurmctld_log import Told
 
-__all__ = ["KINDS", "Finding", "Told", "judge", "told_by"]
+__all__ = ["KINDS", "Finding", "judge"]
 
 KINDS = ("lost", "doubled", "stuck", "killed")
 _SAVING_S = 1.0
@@ -26,25 +25,6 @@ _LAUNCH_S = 30.0
 """So long it may take from slurmctld's start of a job to its first line, on a busy machine."""
 _NODE_S = 45.0
 """So long after its node was lost Slurm may take to give the node up and cut the run off."""
-_TOLD = re.compile(
-    r"\[([\d:.T-]+)\] (?:sched: |sched/backfill: )?"
-    r"(Requeuing|_job_complete: requeue|_job_complete:|Allocate|_start_job: Started) JobId=(\d+)"
-    r"(?:_[^ (]*\((\d+)\))?(?: done| per| NodeList=| in |$)"
-)
-_FORGOTTEN = re.compile(r"\[([\d:.T-]+)\] error: Vestigial state files for JobId=(\d+), but no job record")
-
-
-@dataclass(frozen=True)
-class Told:
-    """What slurmctld's log says of one job."""
-
-    started: list[float] = field(default_factory=list)
-    requeued: list[float] = field(default_factory=list)
-    completed: list[float] = field(default_factory=list)
-    forgotten: list[float] = field(default_factory=list)
-    """It found the job's files when it started, and no record of the job."""
-
-
 _AWAY = ("slurmctld-kill", "slurmctld-restart", "slurmctld-stop", "host-lost", "munged-kill")
 """Faults without slurmctld for a while."""
 
@@ -77,7 +57,9 @@ def judge(task: Task, broken: Sequence[Broken], told: Told | None = None, *, fin
         if finished and not task.known:
             if not ended and task.cancelled_s is None:
                 found.append(
-                    _finding("lost", task, "unknown to Slurm, and it never ran to its end", _forgot(task, broken))
+                    _finding(
+                        "lost", task, "unknown to Slurm, and it never ran to its end", _forgot(task, broken, told)
+                    )
                 )
         elif finished:
             state = record.state if record else "unknown"
@@ -173,10 +155,11 @@ def _at_kill(runs: Sequence[Run], broken: Sequence[Broken], told: Told) -> str:
     return ""
 
 
-def _forgot(task: Task, broken: Sequence[Broken]) -> str:
+def _forgot(task: Task, broken: Sequence[Broken], told: Told) -> str:
+    at_s = told.submitted[-1] if told.submitted else task.accepted_s  # sbatch's answer may take a while
     for since, until in _windows(broken):
-        if since <= task.accepted_s <= until:
-            return f"accepted {until - task.accepted_s:.1f} s before slurmctld was killed, and after its last save"
+        if since <= at_s <= until:
+            return f"accepted {until - at_s:.1f} s before slurmctld was killed, and after its last save"
     return ""
 
 
@@ -230,18 +213,3 @@ def _no_step(task: Task, broken: Sequence[Broken]) -> str:
 
 def _finding(kind: str, task: Task, why: str, excuse: str = "") -> Finding:
     return Finding(kind, task.key, task.record.job if task.record else task.job, why.strip(), excuse)
-
-
-def told_by(log: str) -> dict[str, Told]:
-    """From slurmctld's log (times of UTC), by the number of the job; seconds since the epoch."""
-    found: dict[str, Told] = {}
-    for line in log.splitlines():
-        if match := _FORGOTTEN.match(line):
-            at_s = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp()
-            found.setdefault(match[2], Told()).forgotten.append(at_s)
-        elif match := _TOLD.match(line):
-            at_s = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp()
-            told = found.setdefault(match[4] or match[3], Told())
-            kind = "requeued" if "equeu" in match[2] else "completed" if "complete" in match[2] else "started"
-            getattr(told, kind).append(at_s)
-    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -71,6 +72,7 @@ class Observer:
         ours = [job for job in jobs if str(job.get("standard_output", "")).startswith(f"{FOLDER}/out/")]
         for job in ours:
             token = str(job["standard_output"]).removeprefix(f"{FOLDER}/out/")
+            self._people.saw(str(job["job_id"]), token)
             if token in self._people.unsaid and job["state_reason"] == "BadConstraints":
                 self._people.refuse(token, "BadConstraints; the answer was lost")
             elif token in self._people.unsaid:
@@ -116,9 +118,10 @@ class Observer:
 
     def _beat_s(self) -> float:
         try:
-            return float(self._site.heartbeat.read_text(errors="replace")[:40].split()[1])
+            found = float(self._site.heartbeat.read_text(errors="replace")[:40].split()[1])
         except (OSError, ValueError, IndexError):
             return 0.0
+        return found if math.isfinite(found) else 0.0
 
     def _nodes(self) -> list[Mapping[str, Any]]:
         done = self._site.run("scontrol", "show", "nodes", "--json", limit_s=10)

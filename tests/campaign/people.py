@@ -36,6 +36,11 @@ class People:
         self.ended: Callable[[], int] = lambda: 0
         """How many of the tasks have ended, as far as anybody knows."""
         self._jobs: dict[str, str] = {}
+        self._owners: dict[str, str] = {}
+        """Who got a number last, by token: a slurmctld that was killed gives those that it forgot out again."""
+        self._asked_s: dict[str, float] = {}
+        self._cancels: list[tuple[str, str, float]] = []
+        """Number, user and time of each scancel."""
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -56,9 +61,19 @@ class People:
         """Slurm has it, whatever sbatch said."""
         with self._lock:
             self.unsaid.discard(token)
-            self._jobs[token] = job
-            for key in self.by_token[token].keys:
-                self.tasks.setdefault(key, Task(self.by_token[token], key, at_s, job))
+            self._jobs[token], self._owners[job] = job, token
+            order, asked_s = self.by_token[token], self._asked_s.get(token, at_s)
+            for key in order.keys:
+                task = self.tasks.setdefault(key, Task(order, key, at_s, job))
+                # a scancel meant for the number's last owner, while sbatch had not answered yet
+                for number, user, cancelled_s in self._cancels:
+                    if (number, user) == (job, order.user) and cancelled_s >= asked_s:
+                        task.cancelled_s = cancelled_s
+
+    def saw(self, job: str, token: str) -> None:
+        """Slurm shows that the number belongs to this order, or to a task of it."""
+        if token in self.by_token:
+            self._owners[job] = token
 
     def refuse(self, token: str, why: str) -> None:
         """Slurm has refused it, and sbatch never heard of that."""
@@ -94,7 +109,7 @@ class People:
                 options = tuple(word for word in options if "{after}" not in word and "invalid-dep" not in word)
                 order = replace(order, after="", ends=order.ends - {"CANCELLED"})
             options = tuple(word.replace("{after}", before) for word in options)
-        self.by_token[order.token] = order
+        self.by_token[order.token], self._asked_s[order.token] = order, time.time()
         words = ["sbatch", "--parsable", "-D", "/tmp", "-o", f"{FOLDER}/out/{order.token}", *options]
         done = self._site.run(*words, user=order.user, limit_s=90, feed=script(order))
         said = done.stdout.strip().partition(";")[0]
@@ -118,11 +133,20 @@ class People:
     def _cancel(self, order: Order, job: str, tries: int = 4) -> None:
         for key in order.keys:  # also if the answer gets lost: Slurm may have taken it all the same
             self.tasks[key].cancelled_s = time.time()
+        if self._owners[job] != order.token:
+            return
         done = self._site.run("scancel", job, user=order.user, limit_s=40)
+        with self._lock:
+            self._cancels.append((job, order.user, time.time()))
+            now = self.by_token[self._owners[job]]
+            for key in now.keys if now.user == order.user else ():
+                self.tasks[key].cancelled_s = time.time()
         if done.returncode and tries > 1 and not self._stop.wait(4):
             self._cancel(order, job, tries - 1)
 
     def _release(self, order: Order, job: str, tries: int = 12) -> None:
+        if self._owners[job] != order.token:
+            return
         done = self._site.run("scontrol", "release", job, user=order.user, limit_s=40)
         if done.returncode and tries > 1:
             time.sleep(4)

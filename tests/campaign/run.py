@@ -9,14 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from campaign import told
 from campaign.facts import Record, Task, runs_from
 from campaign.fault import Fault, Host
-from campaign.judge import Finding, judge, told_by
+from campaign.judge import Finding
 from campaign.lanes import Lanes
 from campaign.observer import Observer
 from campaign.people import People
@@ -26,6 +26,7 @@ from campaign.site import Site
 from campaign.stream import FOLDER, orders
 from campaign.timeline import Timeline
 from campaign.unit import ReleaseTimer, Unit
+from campaign.verdict import ACCOUNTING, settle, verdict
 
 __all__ = ["Campaign", "Wanted"]
 
@@ -188,44 +189,23 @@ class Campaign:
 
     def _ask_accounting(self) -> None:
         """What slurmctld has forgotten meanwhile stands in the accounting, once that has heard of it."""
-        watch, tasks = self.observer.watch, self.people.tasks
-        asked = [key for key in tasks if key not in watch.records or not watch.records[key].over]
-        if not asked:
+        records, tasks = self.observer.watch.records, self.people.tasks
+        if all(key in records and records[key].over for key in tasks):
             return
         time.sleep(3)
-        done = self.site.run(
-            "sacct", "-a", "-X", "-n", "-P", "-S", "now-1days", "-o", "JobID,JobIDRaw,State,StdOut", limit_s=60
-        )
-        now = {str(job["job_id"]) for job in self.site.jobs() or []}
-        seen: dict[str, Record] = {}
-        for line in done.stdout.splitlines():
-            number, raw, state, path = line.split("|", 3)
-            token = path.removeprefix(f"{FOLDER}/out/")
-            order = self.people.by_token.get(token)
-            if order is not None:
-                key = f"{token}_{number.rpartition('_')[2]}" if order.tasks else token
-                seen[key] = Record(raw, state.split(" ")[0], seen_s=time.time())
-        for key in asked:
-            known = watch.records.get(key)
-            if key in seen and (known is None or known.job not in now):
-                watch.records[key] = replace(seen[key], reason=known.reason if known else "")
-                tasks[key].known = True
-            else:
-                tasks[key].known = known is not None and known.job in now
+        done = self.site.run(*ACCOUNTING, limit_s=60)
+        jobs, until = self.site.jobs(), time.monotonic() + 60
+        while jobs is None and time.monotonic() < until:
+            jobs = self.site.jobs()
+        if jobs is None:
+            self.lanes.errors.append("Slurm does not answer at the end: jobs that it knows may count as lost")
+        settle(tasks, records, self.people.by_token, FOLDER, jobs or [], done.stdout)
 
     def _judge(self, *, finished: bool) -> None:
-        said = told_by(self.site.log())
-        found = []
-        for key, task in list(self.people.tasks.items()):
-            record = self.observer.watch.records.get(key)
-            self._fill(task, record)
-            about = said.get(record.job if record else task.job)
-            for finding in judge(task, self.lanes.done, about, finished=finished):
-                found.append((task.runs[-1].began_s if task.runs else task.accepted_s, finding))
-        for key, why in self.observer.watch.stuck.items():
-            if key in self.people.tasks and not any(f.kind == "stuck" and f.key == key for _, f in found):
-                task = self.people.tasks[key]
-                found.append((task.accepted_s, Finding("stuck", key, task.job, why)))
+        tasks, watch = dict(self.people.tasks), self.observer.watch
+        for key, task in tasks.items():
+            self._fill(task, watch.records.get(key))
+        found = verdict(tasks.values(), self.site.log(), self.lanes.done, dict(watch.stuck), finished=finished)
         for at, finding in found:
             if finding not in [known for _, known in self._findings]:
                 self.timeline.note("finding", **asdict(finding), about=at - self.timeline.began_s)

@@ -91,10 +91,6 @@ class Site:
         plugin.write_text(plugin.read_text() + f"stale {STALE_S}\n")
         self.run("scontrol", "reconfigure")
 
-    def down(self) -> list[str]:
-        """Take all of it away."""
-        return cli.down(self.layout)
-
     def _state_disk(self) -> None:
         """A small disk for lucidd's state, which both hosts see: they are switched on again after it is there."""
         self.state.mkdir(exist_ok=True)

@@ -18,6 +18,7 @@ from warden import Warden
 
 from lucid.adapters.slurm.client import FIRST_TO_PACK, TOO_OLD
 from testbed import cli, tree
+from testbed.lifetime import watched
 from testbed.settings import TestbedError, layout_from
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def testbed(pytestconfig: pytest.Config) -> Iterator[Box]:
                 raise
             pytest.skip(f"no cached tree, and none can be made: {error}")
         cli.down(layout)
+        if os.environ.get("LUCID_TESTBED_KEEP") != "1":
+            watched(layout.cache / "run")
         cli.up(layout, print)
         box = Box(layout.root)
         pytestconfig.stash[WARDEN] = Warden(box, layout)

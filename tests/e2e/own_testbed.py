@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from testbed import cli, tree
+from testbed.lifetime import watched
 from testbed.settings import Layout, layout_from
 
 
@@ -27,6 +28,8 @@ def own_testbed(suffix: str, **environ: str) -> Iterator[Layout]:
     with tree.locked(layout.cache / f"{layout.name}.session.lock"):
         tree.build(layout, print)
         cli.down(layout)
+        if os.environ.get("LUCID_TESTBED_KEEP") != "1":
+            watched(layout.cache / "run")
         try:
             yield layout
         finally:

@@ -156,6 +156,8 @@ def test_the_disk_of_the_store_is_full(box: Box, tmp_path: Path, small_disk: Pat
         ids += later
         # SQLite goes on as long as its journal has room within: it is full when it says so
         box.wait("the daemon notices", lambda: "cannot be written" in daemon.log(), 60)
+        box.wait("doctor says why", lambda: "and decides nothing" in daemon.ctl("doctor"), 60)
+        assert "lucidd is down" not in daemon.ctl("doctor")
         box.wait("nothing is held", lambda: not held(box, later), BOUND_S + 60)
         box.wait_ended(*later, limit_s=60)
         assert daemon.process is not None
@@ -169,6 +171,57 @@ def test_the_disk_of_the_store_is_full(box: Box, tmp_path: Path, small_disk: Pat
         assert daemon.story(after)["decisions"]
     finally:
         timer.close()
+        daemon.close()
+
+
+THROUGH = """#!/bin/sh
+[ -e /tmp/renamed ] || exec "$@"
+"$@" | sed 's/"admin_comment":/"comment_of_admin":/g'
+"""
+
+
+def test_a_slurm_that_renames_a_field_of_its_jobs(box: Box, tmp_path: Path) -> None:
+    """Every record is unreadable then. lucidd lets none of the jobs go that wait, parked or held, and says why."""
+    daemon = Lucidd(box, tmp_path / "state")
+    through, renamed = box.root / "tmp/through", box.root / "tmp/renamed"
+    through.write_text(THROUGH)
+    through.chmod(0o755)
+    config = daemon.folder / "lucid.toml"
+    config.write_text(config.read_text().replace(f'"{box.root}"]', f'"{box.root}", "/tmp/through"]', 1))
+    daemon.start()
+    timer: ReleaseTimer | None = None
+    try:
+        ids = [box.sbatch("--gres=gpu:4", "-p", "vc-a", "-J", f"b{n}", script=RUNS.format(60)) for n in range(2)]
+        box.wait("a node of the VC is taken", lambda: bool({box.job(n)["nodes"] for n in ids} & {"n1", "n2"}), 60)
+        wide = ("--gres=gpu:4", "-N2", "-p", "vc-a")
+        parked = [box.sbatch(*wide, "-J", f"w{n}", script=RUNS.format(2)) for n in range(3)]
+        parked.append(box.sbatch(*wide, "-J", "dead", "--deadline=now+1hours", "-t5", script=RUNS.format(2)))
+        array = box.sbatch(*wide, "-J", "arr", "--array=0-1", script="sleep 2")
+        time.sleep(3)
+        waits = {n: job["waits"] for n, job in box.jobs().items() if n in parked}
+        assert all(waits.values()), waits
+        renamed.touch()
+        box.wait("it says so", lambda: "no field 'admin_comment'" in daemon.ctl("doctor"), 60)
+        assert "Slurm 24.11 answers in a form" in daemon.ctl("status") or box.release != (24, 11)
+        beat_s, writes = heartbeat_s(box), len(daemon.log().splitlines())
+        time.sleep(15)
+        assert heartbeat_s(box) == beat_s
+        assert {n: job["waits"] for n, job in box.jobs().items() if n in parked} == waits, "nobody is let go"
+        assert "let go" not in "\n".join(daemon.log().splitlines()[writes:])
+        timer = ReleaseTimer(box, BOUND_S)  # what is there when lucidd decides nothing
+        box.wait("nothing is held", lambda: not any(box.job(n)["waits"] for n in parked), 30)
+        timer.close()
+        timer = None
+        renamed.unlink()
+        box.wait("it beats again", lambda: abs(heartbeat_s(box) - time.time()) < 5, 60)
+        ids += parked
+        box.wait_ended(*ids, limit_s=200)
+        ran_once(box, *ids)
+        box.wait("the array too", lambda: box.run("squeue", "-h", "-j", array).stdout == "", 60)
+    finally:
+        if timer is not None:
+            timer.close()
+        renamed.unlink(missing_ok=True)
         daemon.close()
 
 

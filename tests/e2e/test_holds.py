@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,3 +101,28 @@ def test_release_without_lucid_leaves_a_job_that_its_user_holds(box: Box) -> Non
     assert (box.state(job), held(box, job)) == ("PENDING", True)
     box.run("scontrol", "release", job, user="alice")
     box.wait_ended(job)
+
+
+def test_jobs_queue_again_when_their_partition_is_packed_again(box: Box, lucidd: Lucidd) -> None:
+    """One that waits in the queue, two tasks of an array, and one with a begin time; one that is its user's stays."""
+    full = fill(box)
+    words = ("-p", "vc-a", "--gres=gpu:1")
+    jobs = [box.sbatch(*words, script="sleep 2") for _ in range(2)]
+    array = box.sbatch(*words, "--array=0-1", script="sleep 2")
+    own = box.sbatch(*words, script="sleep 2")
+    later = box.sbatch(*words, "--begin=now+1hour", script="sleep 2")
+
+    def waits() -> list[str]:
+        return sorted(number for number, job in box.jobs().items() if job["waits"] and number not in (own, later))
+
+    box.wait("they are in the queue", lambda: len(waits()) >= 3)
+    lucidd.ctl("mode", "vc-a", "observe")
+    box.wait("nobody orders them", lambda: waits() == [] and not held(box, own))
+    box.run("scontrol", "hold", own, user="alice")
+    lucidd.ctl("mode", "vc-a", "configured")
+    box.wait("they are back", lambda: len(waits()) >= 4 and set(jobs) <= set(waits()))
+    assert held(box, own)
+    assert box.job(later)["eligible_time"]["number"] > time.time() + 1800
+    box.run("scancel", *full, own, later)
+    box.wait_ended(*jobs)
+    box.wait("the array too", lambda: box.run("squeue", "-h", "-j", array).stdout == "", 60)

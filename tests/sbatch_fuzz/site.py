@@ -15,6 +15,7 @@ from daemon_box import Lucidd, has_measured
 
 from sbatch_fuzz.lines import NAME
 from testbed import cli, daemons, host, tree
+from testbed.lifetime import kept
 from testbed.settings import Layout, layout_from
 
 __all__ = ["knowing", "make_plain", "up"]
@@ -56,20 +57,18 @@ def up(environ: Mapping[str, str], *, plain: bool = False) -> Iterator[tuple[Box
         SystemExit: this machine can have none.
     """
     name = environ.get("LUCID_TESTBED_NAME", "sbatch-fuzz")
-    wanted = [(f"{name}-plain", True), (name, plain)]
+    bare = layout_from({**environ, "LUCID_TESTBED_NAME": f"{name}-plain", "LUCID_TESTBED_PLUGIN": "0"})
+    other = layout_from({**environ, "LUCID_TESTBED_NAME": name, **({"LUCID_TESTBED_PLUGIN": "0"} if plain else {})})
+    if reason := cli.unfit(bare):
+        raise SystemExit(f"no testbed: {reason}")
     with ExitStack() as stack:
-        boxes = []
-        for each, bare in wanted:
-            given = {**environ, "LUCID_TESTBED_NAME": each, **({"LUCID_TESTBED_PLUGIN": "0"} if bare else {})}
-            layout = layout_from(given)
-            if reason := cli.unfit(layout):
-                raise SystemExit(f"no testbed: {reason}")
+        for layout in (bare, other):
             stack.enter_context(tree.locked(layout.cache / f"{layout.name}.session.lock"))
             tree.build(layout, print)
+        stack.enter_context(kept(bare, other))
+        for layout in (bare, other):
             cli.down(layout)
-            stack.callback(cli.down, layout)
             cli.up(layout, print)
-            if bare:
+            if not layout.plugin:
                 make_plain(layout)
-            boxes.append(Box(layout.root))
-        yield boxes[0], boxes[1]
+        yield Box(bare.root), Box(other.root)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -19,6 +18,7 @@ from slurm_suite.difference import Result, as_text, compare, limit_of, named_in 
 from slurm_suite.kept import Kept  # noqa: E402
 from slurm_suite.side import standing  # noqa: E402
 from testbed import cli, tree  # noqa: E402
+from testbed.lifetime import Stopped  # noqa: E402
 from testbed.settings import Layout, TestbedError, layout_from  # noqa: E402
 
 
@@ -47,7 +47,6 @@ def main(arguments: list[str] | None = None) -> int:
     if not tests:
         print(f"slurm-suite: {given.source}/testsuite has no such tests; docs/testbed.md", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the testbed goes down whoever ends this
     try:
         layout = layout_from({"LUCID_TESTBED_NAME": "suite", **os.environ})
         if reason := cli.unfit(layout):
@@ -76,9 +75,9 @@ def main(arguments: list[str] | None = None) -> int:
     except TestbedError as error:
         print(f"slurm-suite: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except Stopped:
         say("stopped; what has run is kept")
-        return 130
+        raise
     named = named_in((REPO / "docs/differences.md").read_text())
     found = compare(plain.results, _of(tests, lucid), named, _of(tests, again))
     print(json.dumps(found.to_dict(), indent=1) if given.json else as_text(found, named))

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from box import Box
@@ -22,6 +22,7 @@ from slurm_suite.difference import Result
 from slurm_suite.needs import with_needs
 from slurm_suite.printed import result_of, why_of
 from testbed import cli, host, tree
+from testbed.lifetime import kept
 from testbed.settings import Layout
 
 __all__ = ["Side", "standing"]
@@ -53,23 +54,20 @@ vc-b = "pack"
 def standing(layout: Layout, source: Path, *, lucid: bool, say: tree.Say) -> Iterator[Side]:
     """The testbed is up; it is down again afterwards."""
     layout = with_needs(layout, say)
-    cli.down(layout)
-    lucidd: Lucidd | None = None
-    try:
+    with kept(layout), ExitStack() as stack:
+        cli.down(layout)
         cli.up(layout, say)
         box = Box(layout.root)
         _put_in(box, source)
+        lucidd: Lucidd | None = None
         if lucid:
             folder = layout.home / "lucidd"
             lucidd = Lucidd(box, folder)
+            stack.callback(lucidd.close)
             settings = {"prefix": json.dumps(["chroot", "--userspec=lucid", str(box.root)]), "root": str(box.root)}
             (folder / "lucid.toml").write_text(_LUCID_TOML.format(folder=folder, **settings))
             lucidd.start()
         yield Side(layout, box, lucidd)
-    finally:
-        if lucidd is not None:
-            lucidd.close()
-        cli.down(layout)
 
 
 def _put_in(box: Box, source: Path) -> None:

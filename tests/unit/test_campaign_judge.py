@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from campaign.facts import Broken, Order, Record, Task, runs_from
-from campaign.judge import Finding, Told, judge, told_by
+from campaign.judge import Finding, judge
+from campaign.slurmctld_log import Told
 
 ORDER = Order("j1-1", 0.0, "alice", (), "sleep 5", partition="vc-a", gpus=1)
 ONCE = "BEGIN 100.0 7 0 n1 alone\nEND 105.0 7 0 0\n"
@@ -121,24 +122,6 @@ def test_lines_that_were_cut_off_are_no_runs_and_no_end_is_passed_over() -> None
     assert (run.ended_s, run.code) == (105.0, 3)
     first, second = runs_from("BEGIN 1.0 7 0 n1 alone\nBEGIN 2.0 7 1 n1 beside\nEND 3.0 7 1 0\nEND 4.0 7 0 0\n")
     assert (first.ended_s, second.ended_s, second.beside) == (4.0, 3.0, True)
-
-
-def test_requeues_and_ends_are_read_from_slurmctlds_log() -> None:
-    log = (
-        "[2026-11-22T02:50:01.500] _job_complete: requeue JobId=12 per user/system request\n"
-        "[2026-11-22T02:50:02.000] Requeuing JobId=10_1(14)\n"
-        "[2026-11-22T02:50:02.100] _job_complete: JobId=10_2(15) WEXITSTATUS 0\n"
-        "[2026-11-22T02:50:02.101] _job_complete: JobId=10_2(15) done\n"
-        "[2026-11-22T02:50:03.000] sched: Allocate JobId=16 NodeList=n1 #CPUs=1 Partition=vc-a\n"
-        "[2026-11-22T02:50:04.000] sched/backfill: _start_job: Started JobId=16 in vc-a on n1\n"
-        "[2026-11-22T02:50:05.000] error: Vestigial state files for JobId=17, but no job record. This may be\n"
-    )
-    told = told_by(log)
-    assert told.pop("17").forgotten
-    assert {job: (len(said.requeued), len(said.completed), len(said.started)) for job, said in told.items()} == {
-        "12": (1, 0, 0), "14": (1, 0, 0), "15": (0, 1, 0), "16": (0, 0, 2),
-    }  # fmt: skip
-    assert told["14"].requeued[0] - told["12"].requeued[0] == 0.5
 
 
 def test_a_job_of_which_slurmctld_has_no_record_any_more_is_told_apart_by_its_log() -> None:

@@ -18,7 +18,7 @@ from lucid.adapters.slurm.sacct import accounted_from
 from lucid.adapters.slurm.shares import fair_shares_from
 from lucid.adapters.slurm.text import array_tasks, gpu_count, gpu_mask, gpu_types, hosts, memory_mib
 from lucid.adapters.slurm.unread import without_unread
-from lucid.errors import ClusterError
+from lucid.errors import ClusterError, ClusterUnreadable
 
 RUNNING: dict[str, Any] = {
     "job_id": 7, "job_state": ["RUNNING"], "partition": "a", "user_name": "bob", "nodes": "n1", "name": "x",
@@ -98,17 +98,52 @@ def test_slurm_forgets_the_gpus_of_a_job_that_completes(gone: dict[str, Any]) ->
     assert not job.unread
 
 
+def without(record: dict[str, Any], field: str) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != field}
+
+
+WHOLE = [{**RUNNING, "job_id": 100 + number} for number in range(2)]
+
+
 @pytest.mark.parametrize("field", sorted({*JOB_NEEDS, "job_resources"}))
 def test_a_job_without_a_field_that_every_slurm_tells_cannot_be_read(field: str) -> None:
-    (job,) = jobs({key: value for key, value in RUNNING.items() if key != field})
+    job, *others = jobs(without(RUNNING, field), *WHOLE)
     assert job.unread
+    assert not any(other.unread for other in others)
     assert job.placement == at("n1:0,2") or job.lost, "it holds its GPUs"
 
 
 @pytest.mark.parametrize("field", sorted(NODE_NEEDS))
 def test_a_node_without_a_field_that_every_slurm_tells_is_left_out(field: str) -> None:
-    assert nodes_from({"nodes": [NODE]})
-    assert not nodes_from({"nodes": [{key: value for key, value in NODE.items() if key != field}]})
+    whole = [{**NODE, "name": f"n{number}"} for number in (2, 3)]
+    assert len(nodes_from({"nodes": [NODE, *whole]})) == 3
+    assert [node.name for node in nodes_from({"nodes": [without(NODE, field), *whole]})] == ["n2", "n3"]
+
+
+META = {"slurm": {"version": {"major": "27", "minor": "05"}}}
+
+
+@pytest.mark.parametrize("field", sorted({*JOB_NEEDS, "job_resources"}))
+def test_a_field_that_most_jobs_lack_is_a_change_of_slurms_format_and_no_jobs_fault(field: str) -> None:
+    """Each of them would be unreadable, and each that Lucid holds would be let go, all at once."""
+    lacking = [without({**RUNNING, "job_id": number}, field) for number in (1, 2, 3)]
+    for records in (lacking, [*lacking, *WHOLE], [*lacking, 5, None, "x"]):
+        with pytest.raises(ClusterUnreadable, match=rf"Slurm 27\.05.*no field '{field}'.*3 of [35]"):
+            jobs_from({"jobs": records, "meta": META})
+    assert len(jobs(*lacking[:2], *WHOLE)) == 4, "half of them are not most"
+
+
+@pytest.mark.parametrize("field", sorted(NODE_NEEDS))
+def test_a_field_that_most_nodes_lack_is_a_change_of_slurms_format(field: str) -> None:
+    """No node would be left, and jobs would be held for as long as lucidd lives."""
+    with pytest.raises(ClusterUnreadable, match=f"this Slurm.*no field '{field}'.*1 of 1"):
+        nodes_from({"nodes": [without(NODE, field)]})
+
+
+def test_what_users_write_never_makes_most_jobs_look_like_another_format() -> None:
+    bad = {**WAITING, "tres_per_node": "gres/gpu:99999999999999999999"}
+    assert all(job.unread for job in jobs(*[{**bad, "job_id": number} for number in range(1, 50)]))
+    assert all(not job.id for job in jobs(5, None, "x"))
 
 
 def test_where_a_lost_job_may_be_nothing_starts() -> None:
@@ -189,7 +224,7 @@ def test_other_lists_have_the_same_barrier() -> None:
 
 def test_each_record_is_logged_once_and_memory_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     left_out = LeftOut()
-    many = [{"job_id": n, "job_state": []} for n in range(1, 3001)]
+    many = [{**WAITING, "job_id": n, "job_state": []} for n in range(1, 3001)]
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             jobs(*many, left_out=left_out)

@@ -21,7 +21,8 @@ from lucid.adapters.slurm.request import Request
 from lucid.core.decision import Start
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
-from lucid.errors import ClusterError, ClusterUnavailable, ConfigError, StoreError
+from lucid.doctor.state import look_over_state
+from lucid.errors import ClusterError, ClusterUnavailable, ClusterUnreadable, ConfigError, StoreError
 from lucid.live.guarded import Guarded, GuardedPolicy
 from lucid.live.log import JsonLines
 from lucid.live.turns import OWN_TURNS, Turns, behind_barrier, persistently
@@ -87,6 +88,33 @@ def test_no_exception_ends_the_daemon_and_the_next_good_turn_goes_on(site: Site)
         assert read_heartbeat(beat) != before, error
     site.turns(200.0)
     assert site.slurm.records["1"].state == "RUNNING"
+
+
+def test_a_slurm_of_another_form_is_told_by_name_and_nobody_is_let_go_for_it(site: Site, fed: list[str]) -> None:
+    """Held jobs, tasks of an array and a job with a begin time stay as they are. lucidd beats no more, so they fall
+    back as after its end, and it goes on with them where the form is known again."""
+    words = "Slurm 27.05 answers in a form that ...: of its jobs it tells no field 'admin_comment'"
+    for job_id in ("8", "9", "1", "2_0", "2_1"):
+        site.submit(job_id, 4, run_s=200.0)
+    site.slurm.submit("3", "vc", 1, held=False, eligible_s=site.slurm.now + 400.0)
+    site.turns(60.0)
+    client = Tripped(site.slurm, ClusterUnreadable(words))
+    site.daemon.parts.client = client  # type: ignore[assignment]
+    site.daemon._cycles = None
+    assert [n for n, job in site.slurm.records.items() if job.held] == ["2_0", "2_1", "3"]
+    before, beat = dict(site.slurm.records), read_heartbeat(site.folder / "run/heartbeat")
+    writes, well = list(site.slurm.writes), len(fed)
+    turns = 20
+    for _ in range(turns):
+        site.slurm.now += site.daemon.turn()
+    assert site.slurm.writes == writes, "Slurm was told nothing"
+    assert {n: site.slurm.records[n].held for n in before} == {n: job.held for n, job in before.items()}
+    assert read_heartbeat(site.folder / "run/heartbeat") == beat
+    assert len(fed) == well + turns, "to start it anew would not help"
+    assert any(words in item.what for item in look_over_state(site.settings, site.slurm.now))
+    client.error = None
+    site.turns(600.0)
+    assert {job.state for job in site.slurm.records.values()} == {"COMPLETED", "RUNNING"}
 
 
 def test_an_interrupt_is_no_trouble(site: Site) -> None:

@@ -21,7 +21,7 @@ from lucid.adapters.slurm.cli import CommandClient, silent
 from lucid.adapters.slurm.client import Breaker, Changes, checked_id, guarded
 from lucid.adapters.slurm.network import Network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
-from lucid.adapters.slurm.records import jobs_from, nodes_from
+from lucid.adapters.slurm.records import JOB_NEEDS, jobs_from, nodes_from
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.site import GroupLimit, Partition
 from lucid.errors import ActionRefused, ClusterUnavailable, ConfigError
@@ -204,7 +204,11 @@ def _job(job: Any, types: _Types) -> dict[str, Any]:
     try:
         return _told(job, types)
     except Exception as error:  # a name of other bytes than UTF-8, say: it may hold GPUs all the same
-        return {"job_id": job.id, "job_state": job.state, "gres_detail": f"{type(error).__name__}: {error}"}
+        said = {"job_id": job.id, "job_state": job.state, "gres_detail": f"{type(error).__name__}: {error}"}
+        return {
+            **dict.fromkeys([*JOB_NEEDS, "job_resources"]),
+            **said,
+        }  # its form is known: it is the record that is at fault
 
 
 def _told(job: Any, types: _Types) -> dict[str, Any]:

@@ -15,9 +15,7 @@ from lucid.adapters.slurm.facts import Facts, parse_placement, submitted_s
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.ownership import Ownership
 
-__all__ = ["CROWDED", "Crowd"]
-
-CROWDED = "jobs without GPUs have the CPUs or the memory that it needs, and only Slurm can order these"
+__all__ = ["Crowd"]
 
 
 class Crowd:

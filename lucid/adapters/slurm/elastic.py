@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lucid.adapters.bounded import digits
+from lucid.adapters.slurm.let_go import of_slurm
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.text import parse_mark
 from lucid.adapters.store.port import JobNote
@@ -110,7 +111,7 @@ def rigid_because(record: SlurmJob, note: JobNote | None, limits: Elastic) -> st
         "it names its nodes": written.get("req_nodes"),
         "it asks for features of nodes (--constraint)": record.features,
         "its script asks for GPUs in an srun of its own": mark.get("share") == "0" and mark.get("why") == "srun",
-        "Slurm did not start it as Lucid asked": note is not None and note.given_up,
+        "Slurm did not start it as Lucid asked": note is not None and of_slurm(note.given_up),
     }
     why = request.others[0] if request.others else next((words for words, there in reasons.items() if there), "")
     if not why and not limits.min_gpus <= gpus <= limits.max_gpus:

@@ -8,15 +8,16 @@ from dataclasses import replace
 
 from lucid.adapters.slurm.behind import Behind
 from lucid.adapters.slurm.client import Changes
-from lucid.adapters.slurm.crowd import CROWDED, Crowd
-from lucid.adapters.slurm.facts import Facts, gpus_taken
+from lucid.adapters.slurm.crowd import Crowd
+from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import GIVEN_UP, ONE_JOB, Hands
+from lucid.adapters.slurm.let_go import CROWDED, LetGo, may_end, of_slurm
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.obstacles import NOT_IN_TIME, Outlook, outlook, passes, whose_limit
+from lucid.adapters.slurm.obstacles import NOT_IN_TIME, Outlook, outlook, whose_limit
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.resizes import Resizes
 from lucid.adapters.slurm.starts import back_to
-from lucid.adapters.slurm.text import parse_mark, says
+from lucid.adapters.slurm.text import says
 from lucid.adapters.slurm.waits import (
     LEASE_S,
     begins_s,
@@ -57,8 +58,6 @@ class Mender:
         self._crowded: frozenset[str] = frozenset()
         self._released = released
         self._resizes = Resizes(hands)
-        self._sizes: dict[str, set[tuple[int, int, int]]] = {}
-        """GPUs, CPUs and MiB of the nodes of each VC, where they differ."""
         self._taken = 0
         self._later: dict[str, tuple[float, float]] = {}
         """Jobs at which Slurm declined: not before when, and how long to wait the next time."""
@@ -69,7 +68,7 @@ class Mender:
         """One round over all jobs, within the cap on writes; returns what was done, in words."""
         done: list[str] = []
         self._behind = None
-        self._sizes = {}
+        self._go = LetGo(self._hands.ownership, facts)
         self._crowded = self._crowd.saw(self._hands.ownership, facts)
         self._taken, listed, whole = 0, self._released.look(), True
         jobs, served, self._served = self._in_turn(facts.jobs), self._served, None
@@ -137,7 +136,7 @@ class Mender:
             if words:
                 return words
         if ownership.holds(record, note):
-            return self._held(record, note, facts, packs)
+            return self._held(record, note, facts)
         if not record.held:
             return self._taken_up(record, note, facts, packs)
         return self._restored(record, note)  # its user or an administrator holds it
@@ -157,25 +156,25 @@ class Mender:
         return f"job {record.id}: held again: lucid-release had let it go while no lucidd ran"
 
     def _comes_back(self, record: SlurmJob, note: JobNote | None, facts: Facts, packs: bool) -> str:
-        """A job that was let go because Slurm did not start it as Lucid asked, for a reason that lies outside of it,
-        queues again, at its old place, when Slurm names that reason no more. Then it is tried once."""
+        """A job that was let go for a reason that lies outside of it queues again, at its old place, when that has
+        ended. Slurm's reason has ended when Slurm names it no more; then the job is tried once."""
         hands, now_s = self._hands, facts.now_s
-        if (
-            not packs
-            or note is None
-            or not (note.given_up and note.tries and note.released and passes(note.given_up))
-        ):
+        if not packs or note is None or not (note.given_up and note.released and may_end(note.given_up)):
             return ""
-        if now_s < note.retry_s or outlook(record.reason) is not Outlook.WAITS or says(record.comment, "held"):
+        if of_slurm(note.given_up):
+            ended = now_s >= note.retry_s and outlook(record.reason) is Outlook.WAITS and not left_to_slurm(record)
+        else:
+            ended = self._go.ended(record, note)
+        if not ended or says(record.comment, "held") or hands.ownership.leaves(record, note, now_s):
             return ""
-        if hands.ownership.leaves(record, note, now_s) or left_to_slurm(record):
-            return ""
-        why, begin_s = note.given_up, begins_s(record, note, now_s)
-        hands.do(record.id, "take up", f"may have ended: {why}", lambda: hands.client.hold(record.id, begin_s))
+        why, begin_s, target = note.given_up, begins_s(record, note, now_s), whole_array(record)
+        hands.do(record.id, "take up", f"may have ended: {why}", lambda: hands.client.hold(target, begin_s))
         hands.put(replace(note, given_up="", retry_s=0.0, released=False, restarts=record.restarts))
-        return f"job {record.id}: held again: what kept it from starting may have ended ({why})"
+        if target != record.id:
+            hands.touched.update(one.id for one in facts.jobs if whole_array(one) == target)
+        return f"job {target}: held again: what kept it from starting may have ended ({why})"
 
-    def _held(self, record: SlurmJob, note: JobNote | None, facts: Facts, packs: bool) -> str:
+    def _held(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
         """A job that Lucid holds."""
         hands = self._hands
         if note is not None and note.released and record.never_runs:
@@ -183,14 +182,21 @@ class Mender:
             return hands.never_runs(record) if for_good else hands.not_started(record, record.reason)
         if note is not None and note.released and record.launch_failed:
             return hands.not_started(record, "a node did not take it: launch failed")
-        why = "" if packs else f"partition {hands.ownership.home(record, note)!r} is not packed"
-        why = why or hands.ownership.leaves(record, note, facts.now_s)
+        if note is not None and self._go.ended(record, note):  # before Slurm was told, or it was parked meanwhile
+            note = replace(note, given_up="", released=False, restarts=record.restarts)
+            hands.put(note)
+        unpacked = self._go.unpacked(record, note)
+        why = unpacked or hands.ownership.leaves(record, note, facts.now_s)
         if not why and note is not None and note.given_up and not note.released:
             if record.never_runs and facts.now_s < note.retry_s:
                 return ""
             why = f"{GIVEN_UP} {note.tries} times as Lucid asked ({note.given_up})" if note.tries else note.given_up
         if why:
+            if unpacked:
+                hands.put(replace(note or JobNote(record.id, submit_s=record.submit_s), given_up=why))
             hands.let_go(record, why)
+            if whole_array(record) != record.id:
+                hands.touched.update(one.id for one in facts.jobs if whole_array(one) == whole_array(record))
             return f"job {record.id}: let go as its user wrote it, {why}"
         return (
             self._queued(record, note, facts)
@@ -235,6 +241,9 @@ class Mender:
         if begin_s == record.eligible_s:
             return ""
         back = Changes(start_at_s=begin_s) if begin_s else Changes(start_now=True)
+        if why := self._go.unpacked(record, note):
+            known = note or JobNote(record.id, submit_s=record.submit_s)
+            self._hands.put(replace(known, given_up=why, released=True, restarts=record.restarts))
         self._hands.do(record.id, "restore", "its begin time", lambda: self._hands.client.update(record.id, back))
         return f"job {record.id}: given back its begin time"
 
@@ -249,7 +258,7 @@ class Mender:
         if record.dependency:
             hands.park(record, next_lease_s(record, note, now_s) or now_s + LEASE_S)
             return f"job {record.id}: has a dependency, and queues when Slurm has ended that"
-        why = left_to_slurm(record) or self._no_node(record, note, facts)
+        why = left_to_slurm(record) or self._go.no_node(record, note)
         if begin_s or not why or (record.never_runs and note is not None and now_s < note.retry_s):
             return ""
         self._behind = self._behind or Behind(hands.ownership, facts)
@@ -262,25 +271,6 @@ class Mender:
             hands.touched.update(one.id for one in facts.jobs if whole_array(one) == whole_array(record))
         return f"job {record.id}: let go at its turn as its user wrote it: {why}"
 
-    def _no_node(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
-        """Why a job for which Lucid would look for one node for ever is Slurm's, in words: it has few enough GPUs for
-        one, and more CPUs or memory than any has. Slurm may spread it; empty for all others."""
-        if (
-            record.min_nodes > 1
-            or record.request.whole_nodes
-            or "elastic" in (parse_mark(record.admin_comment) or {})
-        ):
-            return ""
-        home = self._hands.ownership.home(record, note)
-        if home not in self._sizes:
-            vcs = facts.pool.quotas.keys() if facts.pool is not None and home in facts.pool.quotas else {home}
-            nodes = [node for node in facts.nodes if node.gpu_types and not node.partitions.isdisjoint(vcs)]
-            self._sizes[home] = {(len(node.gpu_types), node.cpus, node.mem_mib) for node in nodes}
-        large = [(cpus, mem) for gpus, cpus, mem in self._sizes[home] if gpus >= record.gpus]
-        if not large or any(cpus >= record.cpus and mem >= record.mem_mib for cpus, mem in large):
-            return ""
-        return "no node has the CPUs and the memory that it asks for beside its GPUs"
-
     def _kept_out(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
         """A job that jobs without GPUs have kept from its CPUs or memory for too long."""
         hands = self._hands
@@ -292,16 +282,10 @@ class Mender:
         return f"job {record.id}: let go as its user wrote it: {CROWDED}"
 
     def _too_large(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
-        """A job that no quota allows for would wait here for ever: whether it runs is Slurm's to say."""
-        hands, pool = self._hands, facts.pool
-        home = hands.ownership.home(record, note)
-        quota = None if pool is None else pool.quotas.get(home)
-        if quota is None or not hands.ownership.decides(record, note, facts):
+        hands = self._hands
+        why = self._go.over_quota(record, note) if hands.ownership.decides(record, note, facts) else ""
+        if not why:
             return ""
-        gpus = gpus_taken(record, home, facts)
-        if gpus <= quota:
-            return ""
-        why = f"it asks for {gpus} GPUs, and the quota of {home} is {quota} (daemon.pool.quotas)"
         hands.put(replace(note or JobNote(record.id, submit_s=record.submit_s), given_up=why))
         hands.let_go(record, why)
         return f"job {record.id}: let go as its user wrote it: {why}"
@@ -333,7 +317,8 @@ class Mender:
                 changes = replace(changes or Changes(), partition=hands.ownership.home(record, note))
             if changes is not None:
                 hands.do(record.id, "restore", "", lambda: hands.client.update(record.id, changes))
-            hands.put(replace(note, where="", shards=False, released=True))
+            why = self._go.unpacked(record, note)
+            hands.put(replace(note, where="", shards=False, released=True, given_up=why))
             return f"job {record.id}: given back the request that its user wrote, its partition is not packed"
         if record.restarts != note.restarts:
             self._take_back(record, note)

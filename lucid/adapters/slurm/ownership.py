@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lucid.adapters.slurm.facts import Facts, home_of
+from lucid.adapters.slurm.let_go import may_end, of_slurm
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.obstacles import Outlook, outlook, passes
+from lucid.adapters.slurm.obstacles import Outlook, outlook
 from lucid.adapters.slurm.request import UNREAD
 from lucid.adapters.slurm.text import parse_mark, says
 from lucid.adapters.slurm.waits import begins_s, in_queue, left_to_slurm, parked
@@ -106,11 +107,13 @@ class Ownership:
             return f"{words}: it joins the queue when that has come" if words else "it is about to join the queue"
         if job.held:
             return "its user or an administrator holds it (scontrol release ends that)"
-        if note is not None and note.given_up and not note.tries:
-            return f"released as its user wrote it: {note.given_up}"
         if note is not None and note.given_up:
-            words = f"released as its user wrote it, since Slurm did not start it as Lucid asked ({note.given_up})"
-            return f"{words}: it queues again once that has ended" if passes(note.given_up) else words
+            words = "released as its user wrote it"
+            if of_slurm(note.given_up):
+                words += f", since Slurm did not start it as Lucid asked ({note.given_up})"
+            else:
+                words += f": {note.given_up}"
+            return f"{words}: it queues again once that has ended" if may_end(note.given_up) else words
         return f"Slurm alone decides about it ({job.reason})"
 
     def under_way(self, job: SlurmJob, note: JobNote | None) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lucid.adapters.bounded import MOST_GPUS, digits, moment, text_of
@@ -29,7 +29,8 @@ from lucid.adapters.slurm.text import (
     parse_mark,
     shard_counts,
 )
-from lucid.adapters.slurm.unread import held_by, job_named, unread_job
+from lucid.adapters.slurm.unread import held_by, holds, job_named, unread_job
+from lucid.errors import ClusterUnreadable
 
 __all__ = [
     "JOB_NEEDS",
@@ -68,6 +69,27 @@ def _whole_record(raw: Mapping[str, Any], needs: frozenset[str]) -> None:
         raise ValueError(f"Slurm's answer lacks {', '.join(sorted(needs - raw.keys()))}")
 
 
+def _known_form(document: Any, raws: Sequence[Any], needs: frozenset[str], what: str) -> None:
+    """A field that most records lack was renamed, or is gone: no record is at fault, and none of them shall be taken
+    for unreadable by itself. No user can take a field from a record.
+
+    Raises:
+        ClusterUnreadable: so it is.
+    """
+    records = [raw for raw in raws if isinstance(raw, Mapping)]
+    lacking = Counter(field for raw in records for field in needs - raw.keys())
+    gone = sorted(field for field, count in lacking.items() if 2 * count > len(records))
+    if gone:
+        version = version_of(document)
+        slurm = f"Slurm {version[0]}.{version[1]:02d}" if version else "this Slurm"
+        more = f", nor {len(gone) - 1} others" if len(gone) > 1 else ""
+        raise ClusterUnreadable(
+            f"{slurm} answers in a form that this version of Lucid does not know: of its {what} it tells no field "
+            f"{gone[0]!r}{more} ({lacking[gone[0]]} of {len(records)} records lack it). lucidd decides nothing; a "
+            "version of Lucid that knows this Slurm is needed (docs/slurm-versions.md)"
+        )
+
+
 _LAUNCH_FAILED = "launch failed requeued held"
 """slurmctld's words where a node refused a job, such as one that it runs already and whose start was not saved."""
 
@@ -98,8 +120,11 @@ def jobs_from(document: Any, left_out: LeftOut | None = None) -> list[SlurmJob]:
 
     Raises:
         ClusterError: the answer is none, or says that it failed.
+        ClusterUnreadable: most of its records lack the same field.
     """
     raws = checked_list(document, "jobs", "jobs")
+    _known_form(document, raws, JOB_NEEDS, "jobs")
+    _known_form(document, [raw for raw in raws if holds(raw)], frozenset(["job_resources"]), "running jobs")
     at_work = Counter(
         int(number_of(raw.get("array_job_id")))
         for raw in raws
@@ -258,8 +283,10 @@ def nodes_from(document: Any, left_out: LeftOut | None = None) -> list[SlurmNode
 
     Raises:
         ClusterError: the answer is none, or says that it failed.
+        ClusterUnreadable: most of its records lack the same field.
     """
     raws = checked_list(document, "nodes", "nodes")
+    _known_form(document, raws, NODE_NEEDS, "nodes")
     with (left_out or LeftOut()).look("nodes") as look:
         return look.each(raws, _node, lambda raw: f"node {raw['name']}")
 

@@ -20,7 +20,7 @@ from lucid.adapters.slurm.text import gpu_count, gpu_mask, hosts
 from lucid.core.placement import NodeGpus, Placement, placement_gpus
 from lucid.slurmlog.states import ENDED
 
-__all__ = ["held_by", "job_named", "numbers_unread", "tells_all", "unread_job", "without_unread"]
+__all__ = ["held_by", "holds", "job_named", "numbers_unread", "tells_all", "unread_job", "without_unread"]
 
 _T = TypeVar("_T")
 _Used = tuple[tuple[str, int, int], ...]
@@ -50,15 +50,17 @@ def held_by(raw: Mapping[str, Any]) -> tuple[_Used, Placement]:
         cpus_used = int(number_of(part.get("cpus_used"))) or len(cores)
         used.append((text_of(part.get("nodename")), cpus_used, int(number_of(part.get("memory_allocated")))))
     placement = _gpus_of(raw)
-    if "job_resources" not in raw and _holds(raw):
+    if "job_resources" not in raw and holds(raw):
         raise ValueError("Slurm's answer lacks job_resources")
-    if found and _holds(raw) and not any(cpus for _, cpus, _ in used):
+    if found and holds(raw) and not any(cpus for _, cpus, _ in used):
         raise ValueError("job_resources does not say which CPUs it holds")
     return tuple(used), placement
 
 
-def _holds(raw: Mapping[str, Any]) -> bool:
+def holds(raw: Any) -> bool:
     """Does Slurm tell what it holds? Not of a job that completes."""
+    if not isinstance(raw, Mapping):
+        return False
     states = states_of(raw.get("job_state"))
     return states[:1] in (["RUNNING"], ["SUSPENDED"]) and "COMPLETING" not in states
 
@@ -72,7 +74,7 @@ def _gpus_of(raw: Mapping[str, Any]) -> Placement:
     if any(masks) and len(names) < len(masks):
         raise ValueError("it holds GPUs on more nodes than it names")
     found = tuple(NodeGpus(name, mask) for name, mask in zip(names, masks, strict=False) if mask)
-    if _holds(raw):
+    if holds(raw):
         given = text_of(raw.get("tres_alloc_str"))
         asked = any(gpu_count(text_of(raw.get(field))) for field in GPU_FIELDS)
         whole = re.search(r"\bgres/gpu=(\d+)", given)

@@ -77,7 +77,8 @@ class JobNote:
     has taken it. ``wait_since_s``: when its present wait began. ``ran_s``: wall time of its earlier runs.
     ``site_factor``: the last one written. ``tries``: starts in its VC that Slurm refused or did not bring about;
     ``refusal``: Slurm's words at the last of them; ``retry_s``: not tried again before then. ``given_up``: released
-    as its user wrote it, for these words of Slurm; where they may end it queues again, after ``retry_s``.
+    as its user wrote it, for these words of Slurm, or for this reason (``let_go``); where that may end it queues
+    again, after Slurm's words no sooner than ``retry_s``.
 
     Of an elastic job: ``going_to``: the GPUs on which it is to go on, from the moment in which it is told to stop
     (``stopped_s``) until it is told to start there; ``leaves``: those that it holds until it has stopped.

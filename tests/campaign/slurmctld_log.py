@@ -1,0 +1,73 @@
+"""What slurmctld's log says of each job. A slurmctld that was killed gives the numbers of jobs that it has forgotten
+out again, so a number may have had several owners: each is told of by itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+__all__ = ["Log", "Told", "told_by"]
+
+_NAMED = r"JobId=(\d+)(?:_[^ (]*\((\d+)\))?"
+_TOLD = re.compile(
+    r"\[([\d:.T-]+)\] (?:sched: |sched/backfill: )?"
+    r"(Requeuing|_job_complete: requeue|_job_complete:|Allocate|_start_job: Started|_slurm_rpc_submit_batch_job:) "
+    rf"{_NAMED}(?: done| per| NodeList=| in | InitPrio=|$)"
+)
+_FORGOTTEN = re.compile(
+    r"\[([\d:.T-]+)\] (?:error: Vestigial state files for|Purged files for defunct batch) JobId=(\d+)"
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """Of one job. Times are seconds since the epoch. ``since_s``: when it got its number, or was first named."""
+
+    since_s: float = 0.0
+    submitted: list[float] = field(default_factory=list)
+    started: list[float] = field(default_factory=list)
+    requeued: list[float] = field(default_factory=list)
+    completed: list[float] = field(default_factory=list)
+    forgotten: list[float] = field(default_factory=list)
+    """It found the job's files when it started, and no record of the job."""
+
+
+class Log:
+    """All jobs that the log names, by number, those that had the same number in order of time."""
+
+    def __init__(self, jobs: dict[str, list[Told]]) -> None:
+        self._jobs = jobs
+
+    def of(self, job: str, at_s: float) -> Told | None:
+        """Of the job that had this number then."""
+        return next((told for told in reversed(self._jobs.get(job, ())) if told.since_s <= at_s), None)
+
+
+def told_by(log: str) -> Log:
+    """From slurmctld's log (times of UTC). A number has a new owner from its next submission on, and where it goes
+    from a job to a task of an array, or to another array's."""
+    found: dict[str, list[Told]] = {}
+    arrays: dict[str, str] = {}
+    for line in log.splitlines():
+        if match := _FORGOTTEN.match(line):
+            at_s = _seconds(match[1])
+            found.setdefault(match[2], [Told(at_s)])[-1].forgotten.append(at_s)
+        elif match := _TOLD.match(line):
+            at_s, number, what = _seconds(match[1]), match[4] or match[3], match[2]
+            kind = (
+                "submitted" if "submit" in what
+                else "requeued" if "equeu" in what
+                else "completed" if "complete" in what
+                else "started"
+            )  # fmt: skip
+            owners = found.setdefault(number, [])
+            if not owners or kind == "submitted" or arrays.get(number, match[3]) != match[3]:
+                owners.append(Told(at_s))
+            arrays[number] = match[3]
+            getattr(owners[-1], kind).append(at_s)
+    return Log(found)
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()

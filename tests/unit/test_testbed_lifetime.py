@@ -1,0 +1,180 @@
+"""A testbed, and what was started beside it, is gone when the program that made it has ended, however that ended.
+
+Its daemons are left out: what is tried is who takes it down. On a real testbed: tests/e2e/test_testbed_lifetime.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from testbed import cli
+from testbed.owner import MARK, dead, mark_of, marked
+from testbed.settings import layout_from
+
+REPO = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import json, os, subprocess, sys, time
+sys.path[:0] = [{repo!r}, {repo!r} + "/slurm"]
+from testbed.lifetime import kept
+from testbed.owner import MARK
+from testbed.settings import layout_from
+layout = layout_from(os.environ)
+try:
+    with kept(layout):
+        layout.root.mkdir(parents=True)
+        (layout.home / "testbed.json").write_text(
+            json.dumps({{"owner": os.environ[MARK], "suite": "trixie", "gpus": {{"n[1-4]": 4}}, "cgroup": "none"}}))
+        beside = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
+        print(os.environ[MARK], beside.pid, flush=True)
+        if sys.argv[1] == "falls":
+            raise RuntimeError("as an error does")
+        if sys.argv[1] == "waits":
+            time.sleep(600)
+finally:
+    print("ended", layout.home.exists(), flush=True)
+"""
+
+
+class Program:
+    """One that makes a testbed."""
+
+    def __init__(self, cache: Path, how: str) -> None:
+        self.environ = {"LUCID_TESTBED": str(cache), "LUCID_TESTBED_NAME": f"t-{os.getpid()}"}
+        self.layout = layout_from(self.environ)
+        words = [sys.executable, "-c", PROGRAM.format(repo=str(REPO)), how]
+        self.process = subprocess.Popen(
+            words, env={**os.environ, **self.environ}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert self.process.stdout is not None
+        self.mark, beside = self.process.stdout.readline().split()
+        self.beside = int(beside)
+
+    def watchers(self) -> list[int]:
+        found = subprocess.run(["pgrep", "-f", f"watch {self.mark}"], capture_output=True, text=True, check=False)
+        return [int(pid) for pid in found.stdout.split()]
+
+    @property
+    def left(self) -> bool:
+        return self.layout.home.exists() or mark_of(self.beside) != ""
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Callable[[str], Program]:
+    return lambda how: Program(tmp_path / how, how)
+
+
+def gone(program: Program, limit_s: float = 10.0) -> bool:
+    until = time.monotonic() + limit_s
+    while program.left and time.monotonic() < until:
+        time.sleep(0.05)
+    return not program.left
+
+
+@pytest.mark.parametrize(
+    ("how", "number", "code"),
+    [
+        ("ends", None, 0),
+        ("falls", None, 1),
+        ("waits", signal.SIGTERM, 143),
+        ("waits", signal.SIGINT, 130),
+        ("waits", signal.SIGHUP, 129),
+    ],
+)
+def test_it_is_gone_when_the_program_has_ended(
+    started: Callable[[str], Program], how: str, number: signal.Signals | None, code: int
+) -> None:
+    program = started(how)
+    if number is not None:
+        program.process.send_signal(number)
+        program.process.send_signal(number)  # an impatient user
+    said, _ = program.process.communicate(timeout=20)
+    assert not program.left, said
+    assert said == "ended False\n"
+    assert program.process.returncode == code
+    until = time.monotonic() + 10
+    while program.watchers() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not program.watchers()
+
+
+def test_a_watcher_takes_it_down_where_the_program_was_killed(started: Callable[[str], Program]) -> None:
+    program = started("waits")
+    program.process.kill()
+    program.process.communicate(timeout=20)
+    assert gone(program)
+
+
+def test_the_next_start_clears_what_is_left_where_the_watcher_was_killed_too(
+    started: Callable[[str], Program],
+) -> None:
+    program = started("waits")
+    for pid in program.watchers():
+        os.kill(pid, signal.SIGKILL)
+    program.process.kill()
+    program.process.communicate(timeout=20)
+    assert program.left
+    cli.down(program.layout)
+    assert not program.left
+
+
+def test_a_testbed_that_is_somebody_elses_now_stays(started: Callable[[str], Program]) -> None:
+    program = started("waits")
+    described = json.loads((program.layout.home / "testbed.json").read_text())
+    (program.layout.home / "testbed.json").write_text(json.dumps({**described, "owner": mark_of(os.getpid())}))
+    program.process.kill()
+    program.process.communicate(timeout=20)
+    until = time.monotonic() + 10
+    while program.watchers() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert mark_of(program.beside) == ""
+    assert program.layout.home.exists()
+    assert not dead(mark_of(os.getpid()))
+
+
+def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        program = Program(tmp_path, "waits")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    program.process.send_signal(signal.SIGHUP)
+    time.sleep(0.2)
+    assert program.process.poll() is None
+    program.process.terminate()
+    program.process.communicate(timeout=20)
+    assert not program.left
+
+
+def test_a_process_is_told_by_more_than_its_number() -> None:
+    mark = mark_of(os.getpid())
+    assert not dead(mark)
+    assert dead(f"{os.getpid()}:1")
+    assert dead("")
+    assert MARK not in mark
+    assert marked("999999:1") == []
+
+
+def test_every_program_that_makes_a_testbed_goes_by_this() -> None:
+    """The tests' own are watched (conftest.py, own_testbed.py); ``make cluster`` leaves one up on purpose."""
+    begun_by = {"tests/campaign/site.py": "tests/campaign/__main__.py"}
+    found = set()
+    for folder in ("slurm", "benchmarks", "tests"):
+        for path in (REPO / folder).rglob("*.py"):
+            name = str(path.relative_to(REPO))
+            if name.startswith(("slurm/testbed/", "tests/e2e/", "tests/unit/")):
+                continue
+            if re.search(r"\b(?:cli|testbed)\.up\(", path.read_text()):
+                found.add(name)
+                assert "kept(" in (REPO / begun_by.get(name, name)).read_text(), name
+    assert len(found) >= 5
