@@ -23,7 +23,7 @@ from lucid.orchestrator.placement import consolidated, emptiest
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.timeline import Timeline
 from scenes.jobs import a_job
-from scenes.plans import FixedPredictor, decide, guess, part, policy, snap
+from scenes.plans import ANYTHING, FixedPredictor, decide, guess, part, policy, settings, snap
 
 NOW = 1000.0
 MAINT = Window(NOW + 1200.0, NOW + 8400.0, "maintenance m1")
@@ -42,8 +42,9 @@ def closing(*windows: Window, count: int = 1, gpus: int = 4) -> tuple[Node, ...]
 def test_no_policy_starts_what_would_run_into_a_window(name: str) -> None:
     entries = [waits("hour"), waits("short", limit_s=1200.0), waits("endless", limit_s=None)]
     snapshot = snap(NOW, part(closing(), entries))
-    made = policy(name).plan(snapshot)
-    SafetyCheck()(snapshot, made)
+    planner = policy(name)
+    made = planner.plan(snapshot)
+    SafetyCheck(planner.rules, settings())(snapshot, made)
     starts = {action.job_id for action in made.actions if isinstance(action.decision, Start)}
     assert starts <= {"short"}
     if name in ("lucid", "backfill"):  # which pass over jobs that find no room
@@ -88,12 +89,12 @@ def test_jobs_are_foreseen_at_the_end_of_the_window_by_the_policy_itself() -> No
 def test_nodes_kept_for_a_large_job_are_those_it_can_use_before_the_window_or_after_it() -> None:
     nodes = closing(count=2)
     busy = Running(a_job("r", 4), 0.0, (NodeGpus("n0", 0b1111),))
-    settings = {"reservation": {"enabled": True, "after_wait_s": 0.0, "above_gpus": 4}}
+    rules = {"reservation": {"enabled": True, "after_wait_s": 0.0, "above_gpus": 4}}
     for limit_s, until_s in ((600.0, NOW + 100.0), (3600.0, MAINT.end_s)):
         entries = [waits("large", 8, limit_s), waits("guest", 1, 300.0)]
         predictions = {"r": guess(NOW + 100.0), "large": guess(500.0), "guest": guess(200.0)}
         snapshot = snap(NOW, part(nodes, entries, [busy]), predictions=predictions)
-        made = policy("lucid", FixedPredictor(), **settings).plan(snapshot).partitions["vc"]
+        made = policy("lucid", FixedPredictor(), **rules).plan(snapshot).partitions["vc"]
         kept = next(why for why in made.decisions["large"].reasons if type(why).__name__ == "Reserved")
         assert kept.until_s == pytest.approx(until_s)  # type: ignore[attr-defined]
         assert isinstance(made.decisions["guest"], Start) == (until_s > NOW + 200.0)
@@ -104,7 +105,7 @@ def test_a_plan_that_starts_a_job_into_a_window_is_unsafe() -> None:
     start = Start((NodeGpus("n0", 1),), ())
     made = PartitionPlan({"hour": start}, (Action("hour", "vc", start),))
     with pytest.raises(UnsafePlan, match="time limit of 3600 s, and node 'n0' closes in 1200 s"):
-        SafetyCheck()(snapshot, Plan(NOW, {"vc": made}))
+        SafetyCheck(ANYTHING, settings())(snapshot, Plan(NOW, {"vc": made}))
 
 
 def test_nodes_that_sleep_are_taken_last_and_never_beside_enough_that_are_awake() -> None:
