@@ -15,6 +15,7 @@ from lucid.adapters.gpu.profiles import ProfileReading
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
+from lucid.adapters.slurm.reservations import Reservation
 from lucid.adapters.slurm.text import gpu_count, shard_types
 from lucid.core.job import JobProfile
 from lucid.core.placement import NodeGpus, Placement
@@ -54,6 +55,7 @@ class FakeSlurm:
     name: str = "fake"
 
     defaults: dict[str, JobDefaults] = field(default_factory=dict)
+    reserved: list[Reservation] = field(default_factory=list)
     shares: dict[tuple[str, str], float] = field(default_factory=dict)
     private: str = "none"
     """PrivateData."""
@@ -182,6 +184,9 @@ class FakeSlurm:
 
     def job_defaults(self) -> dict[str, JobDefaults]:
         return dict(self.defaults)
+
+    def reservations(self) -> list[Reservation]:
+        return [one for one in self.reserved if one.end_s > self.now]
 
     def version(self) -> tuple[int, int]:
         return self.slurm_version

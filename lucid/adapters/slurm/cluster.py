@@ -15,6 +15,7 @@ from lucid.adapters.slurm.actions import Actions
 from lucid.adapters.slurm.behind import not_yet
 from lucid.adapters.slurm.boots import Boots
 from lucid.adapters.slurm.client import FIRST_TO_PACK, SlurmClient
+from lucid.adapters.slurm.closings import Closings
 from lucid.adapters.slurm.factors import SiteFactors
 from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import Hands
@@ -29,7 +30,7 @@ from lucid.adapters.slurm.view import InVc, Profiled, Viewer, nowhere
 from lucid.adapters.slurm.waits import parked
 from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings, Mode, SlurmSettings
-from lucid.core.decision import Action
+from lucid.core.decision import Action, Start
 from lucid.core.job import Ended
 from lucid.core.ports import Applied, Capability, Clock
 from lucid.core.snapshot import Snapshot
@@ -39,6 +40,7 @@ __all__ = ["SlurmCluster"]
 
 _DEFAULTS_EVERY_S = 120.0
 """Seconds between looks at JobDefaults, which only a new configuration changes."""
+_REPLAN = "a reservation was made, changed or deleted meanwhile: it is planned again in the next cycle"
 
 
 class SlurmCluster:
@@ -93,6 +95,8 @@ class SlurmCluster:
         self._untold: dict[str, Ended] = {}
         """Those that were told of, and that the store has not got as far as is known."""
         self._boots = Boots()
+        self._closings = Closings(client)
+        self._ownership.draws = lambda job: self._closings.draws(job, self._nodes, self._facts.now_s)
         self._facts = Facts((), (), self._notes, {}, 0.0)
         self._jobs: dict[str, SlurmJob] = {}
 
@@ -142,6 +146,9 @@ class SlurmCluster:
         if due or any(job.lost for job in jobs):  # where a lost job may be, only fresh states of nodes tell
             self._nodes = self._client.nodes()
             self._nodes_at_s = now_s
+        if self._closings.look(jobs, self._nodes, now_s):
+            self._nodes = self._client.nodes()
+            self._nodes_at_s = now_s
         self._hands.new_cycle()
         self._hands.obstacles.saw(jobs, now_s)
         self._boots.saw(jobs, now_s)
@@ -149,10 +156,10 @@ class SlurmCluster:
         # once for those that run: until then their requests could not be said in slots
         if any(job.gpus and (job.pending or (job.running and self._defaults is None)) for job in jobs):
             self._read_defaults(now_s)
-        nodes = without_unread(self._nodes, jobs)
+        nodes = without_unread(self._closings.explained(self._nodes, now_s), jobs)
         modes = dict(self._modes())
         pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
-        self._facts = Facts(jobs, nodes, self._notes, modes, now_s, self._defaults, pool)
+        self._facts = Facts(jobs, nodes, self._notes, modes, now_s, self._defaults, pool, self._closings.windows(now_s))
         self.known.take(self._jobs, jobs, now_s, self.token)
         self._ownership.not_yet = frozenset()
         if self._daemon.optout != "free":
@@ -204,6 +211,11 @@ class SlurmCluster:
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
         """What leaves first, then what starts. In a partition that is not in pack mode nothing is done."""
+        starts = any(isinstance(action.decision, Start) for action in actions)
+        if starts and self._closings.changed(self._clock.now_s()):
+            kept = [action for action in actions if not isinstance(action.decision, Start)]
+            done = iter(self._actions.apply(kept))
+            return [Applied(a, _REPLAN) if isinstance(a.decision, Start) else next(done) for a in actions]
         return self._actions.apply(actions)
 
     def order(self, factors: Mapping[str, int]) -> int:

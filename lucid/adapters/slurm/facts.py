@@ -11,6 +11,7 @@ from lucid.adapters.slurm.request import PER_GPU, JobDefaults, Request, from_mar
 from lucid.adapters.slurm.text import gpu_mask, hosts, parse_mark
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
+from lucid.core.node import Window
 from lucid.core.placement import NodeGpus, Placement
 
 __all__ = ["Facts", "as_written", "gpus_taken", "home_of", "parse_placement", "submitted_s", "users_nodes"]
@@ -29,6 +30,8 @@ class Facts:
     """JobDefaults by partition; ``None`` where they are not known."""
     pool: Pool | None = None
     """The VCs that lend to each other, where there are any."""
+    windows: Mapping[str, tuple[Window, ...]] = field(default_factory=dict)
+    """When nodes are kept from jobs, by node."""
 
 
 def parse_placement(text: str) -> Placement:

@@ -101,7 +101,7 @@ class Viewer:
             vcs = quotas if pooled else (name,)
             made = Partition(
                 name,
-                tuple(self._node(node, used) for node in facts.nodes if owner.get(node.name) == name),
+                tuple(self._node(node, used, facts) for node in facts.nodes if owner.get(node.name) == name),
                 tuple(sorted(pending.get(name, ()), key=lambda e: (e.since_s, e.job.submit_s, e.job.rank))),
                 tuple(sorted(running.get(name, ()), key=lambda e: (e.start_s, e.job.rank))),
                 name == profiling,
@@ -120,7 +120,7 @@ class Viewer:
             self._made = {job_id: made for job_id, made in self._made.items() if job_id in known}
         return shown
 
-    def _node(self, node: SlurmNode, used: Mapping[str, tuple[int, int]]) -> Node:
+    def _node(self, node: SlurmNode, used: Mapping[str, tuple[int, int]], facts: Facts) -> Node:
         """0 CPUs or MiB would mean 'no limit', so 1 is the least."""
         cpus, mem = used.get(node.name, (0, 0))
         return Node(
@@ -135,7 +135,8 @@ class Viewer:
             mem,
             gpu_type=node.gpu_types[0] if len({*node.gpu_types}) == 1 else "",
             slots=min(node.slots, default=2),
-        )
+            windows=facts.windows.get(node.name, ()),
+        ).at(facts.now_s)
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> Job:
         """The user's request in our words: the same object as long as nothing that it is made from changes."""
