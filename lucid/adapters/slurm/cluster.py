@@ -40,6 +40,8 @@ __all__ = ["SlurmCluster"]
 
 _DEFAULTS_EVERY_S = 120.0
 """Seconds between looks at JobDefaults, which only a new configuration changes."""
+_SHUT_EVERY_S = 10.0
+_SHUT = ("PartitionDown", "PartitionInactive")
 _REPLAN = "a reservation was made, changed or deleted meanwhile: it is planned again in the next cycle"
 
 
@@ -155,11 +157,13 @@ class SlurmCluster:
         self._jobs = {job.id: job for job in jobs if job.id}
         # once for those that run: until then their requests could not be said in slots
         if any(job.gpus and (job.pending or (job.running and self._defaults is None)) for job in jobs):
-            self._read_defaults(now_s)
+            self._read_defaults(now_s, any(job.pending and job.reason in _SHUT for job in jobs))
         nodes = without_unread(self._closings.explained(self._nodes, now_s), jobs)
         modes = dict(self._modes())
         pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
-        self._facts = Facts(jobs, nodes, self._notes, modes, now_s, self._defaults, pool, self._closings.windows(now_s))
+        self._facts = Facts(
+            jobs, nodes, self._notes, modes, now_s, self._defaults, pool, self._closings.windows(now_s)
+        )
         self.known.take(self._jobs, jobs, now_s, self.token)
         self._ownership.not_yet = frozenset()
         if self._daemon.optout != "free":
@@ -171,9 +175,11 @@ class SlurmCluster:
         fair_share = {} if self._shares is None else self._shares(now_s)
         return Snapshot(now_s, partitions, self._ended(jobs), fair_share=fair_share)
 
-    def _read_defaults(self, now_s: float) -> None:
-        """What partitions give to each GPU. Where that cannot be read, what was read before counts."""
-        if 0 <= now_s - self._defaults_at_s < _DEFAULTS_EVERY_S:
+    def _read_defaults(self, now_s: float, shut: bool) -> None:
+        """What partitions give to each GPU, and whether their jobs may start: soon again where some may not. Where
+        that cannot be read, what was read before counts."""
+        shut = shut or any(rule.shut for rule in (self._defaults or {}).values())
+        if 0 <= now_s - self._defaults_at_s < (_SHUT_EVERY_S if shut else _DEFAULTS_EVERY_S):
             return
         self._defaults_at_s = now_s
         try:
@@ -183,6 +189,7 @@ class SlurmCluster:
         except ClusterError:
             return
         self._defaults = self._defaults if read is None else read
+        self._hands.rules = self._defaults or {}
 
     def _ended(self, jobs: Sequence[SlurmJob]) -> tuple[Ended, ...]:
         """Told at each look until the store has them: a cycle may fail before it has stored anything."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -32,6 +33,11 @@ class Facts:
     """The VCs that lend to each other, where there are any."""
     windows: Mapping[str, tuple[Window, ...]] = field(default_factory=dict)
     """When nodes are kept from jobs, by node."""
+
+    def open_to(self, node: str, job: SlurmJob) -> bool:
+        """May the job be on this node until its time limit ends, if it starts now?"""
+        ends_s = math.inf if job.time_limit_s is None else self.now_s + job.time_limit_s
+        return all(ends_s <= window.ends_by_s for window in self.windows.get(node, ()))
 
 
 def parse_placement(text: str) -> Placement:

@@ -14,8 +14,17 @@ from enum import Enum
 
 from lucid.adapters.slurm.nouns import SlurmJob
 
-__all__ = ["NOT_IN_TIME", "Obstacle", "Obstacles", "Outlook", "of_one_job", "of_reservation", "outlook", "passes",
-           "whose_limit"]
+__all__ = [
+    "NOT_IN_TIME",
+    "Obstacle",
+    "Obstacles",
+    "Outlook",
+    "of_one_job",
+    "of_reservation",
+    "outlook",
+    "passes",
+    "whose_limit",
+]
 
 NOT_IN_TIME = "Slurm did not start a job like it in time"
 """While Lucid waits for Slurm, the GPUs that the job was to have are kept from others. So a late start counts against

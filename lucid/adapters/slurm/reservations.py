@@ -48,7 +48,9 @@ class Reservation:
         if any(f"-{name}" in listed for listed, name in named):
             return False
         wanted = [(listed, name) for listed, name in named if any(not item.startswith("-") for item in listed)]
-        return any(name in listed for listed, name in wanted) or (not wanted and any(map(len, (self.users, self.accounts))))
+        return any(name in listed for listed, name in wanted) or (
+            not wanted and any(map(len, (self.users, self.accounts)))
+        )
 
 
 def reservations_from(document: Any, left_out: LeftOut | None = None) -> list[Reservation]:

@@ -212,6 +212,7 @@ class Viewer:
     def _pending(self, facts: Facts) -> dict[str, list[Pending]]:
         found: dict[str, list[Pending]] = {}
         profiling = self._settings.profiling_partition
+        profiles = profiling and not (facts.defaults or {}).get(profiling, NO_DEFAULTS).shut
         for record in facts.jobs:
             if not (record.pending and record.gpus) or record.unread:
                 continue
@@ -236,7 +237,7 @@ class Viewer:
             new = new and record.request.max_nodes <= record.min_nodes  # as many as there are in its own partition
             packs = facts.modes[home] is Mode.PACK
             main = home if facts.pool is None or home not in facts.pool.quotas else facts.pool.name
-            where = profiling if profiling and packs and new and self._profiled(job) else main
+            where = profiling if profiles and packs and new and self._profiled(job) else main
             found.setdefault(where, []).append(
                 Pending(
                     job,
