@@ -1,5 +1,5 @@
-"""Maintenance windows and other reservations on a real Slurm: who starts before one, who is held in order, and what is
-said of it."""
+"""Maintenance windows and other reservations on a real Slurm: who starts before one, who is held in order, and what
+is said of it."""
 
 from __future__ import annotations
 

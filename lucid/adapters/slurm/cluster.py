@@ -161,9 +161,8 @@ class SlurmCluster:
         nodes = without_unread(self._closings.explained(self._nodes, now_s), jobs)
         modes = dict(self._modes())
         pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
-        self._facts = Facts(
-            jobs, nodes, self._notes, modes, now_s, self._defaults, pool, self._closings.windows(now_s)
-        )
+        windows = self._closings.windows(now_s)
+        self._facts = Facts(jobs, nodes, self._notes, modes, now_s, self._defaults, pool, windows)
         self.known.take(self._jobs, jobs, now_s, self.token)
         self._ownership.not_yet = frozenset()
         if self._daemon.optout != "free":

@@ -44,13 +44,11 @@ class Reservation:
 
     def admits(self, user: str, account: str) -> bool:
         """May jobs of this user and account run in it? Where it names both, either suffices."""
-        named = [(self.users, user), (self.accounts, account)]
+        named = ((self.users, user), (self.accounts, account))
         if any(f"-{name}" in listed for listed, name in named):
             return False
-        wanted = [(listed, name) for listed, name in named if any(not item.startswith("-") for item in listed)]
-        return any(name in listed for listed, name in wanted) or (
-            not wanted and any(map(len, (self.users, self.accounts)))
-        )
+        wanted = [name in listed for listed, name in named if any(not item.startswith("-") for item in listed)]
+        return any(wanted) if wanted else bool(self.users or self.accounts)
 
 
 def reservations_from(document: Any, left_out: LeftOut | None = None) -> list[Reservation]:
