@@ -173,12 +173,23 @@ class FakeSlurm:
                 and record.eligible_s <= self.now
             ):
                 place = self._find(record)
-                reason = self.limits(record) or ("" if place is not None else "Resources")
+                reason = (
+                    self.limits(record) or self._kept(record, place) or ("" if place is not None else "Resources")
+                )
                 if reason:
                     self._set(record.id, reason=reason)
                 elif place is not None:
                     self._set(record.id, state="RUNNING", start_s=self.now, placement=place, reason="None")
                     self.starts.append((self.now, record.id, place))
+
+    def _kept(self, record: SlurmJob, place: Placement | None) -> str:
+        """Would it last into a reservation of its nodes? The time limit is what counts, and for ever is a year."""
+        ends_s = self.now + (365 * 86400.0 if record.time_limit_s is None else record.time_limit_s)
+        for one in self.reserved:
+            theirs = any(part.node in one.nodes for part in place or ())
+            if theirs and not one.cores and one.start_s < ends_s and self.now < one.end_s:
+                return "ReqNodeNotAvail, Reserved for maintenance"
+        return ""
 
     # -- SlurmClient -----------------------------------------------------------------------------------------
 
