@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 from lucid.core.job import Running
-from lucid.core.node import Window
+from lucid.core.node import Node, Window
 from lucid.core.snapshot import Partition
 
-__all__ = ["Seen", "windows_of"]
+__all__ = ["Seen", "opens_s", "windows_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,21 @@ def windows_of(partition: Partition) -> list[Seen]:
         reaching = tuple(entry.job.id for entry in on_them if _lasts_until_s(entry) > window.from_s)
         found.append(Seen(window, tuple(nodes[window]), reaching))
     return found
+
+
+def opens_s(partition: Partition, limit_s: float | None, now_s: float) -> float:
+    """When a job of this time limit could start at the earliest, were there no other jobs: now, unless every node is
+    closed at some time until it would end. Infinite where nobody knows."""
+    length_s = math.inf if limit_s is None else limit_s
+    return min((_open_s(node, length_s, now_s) for node in partition.nodes), default=now_s)
+
+
+def _open_s(node: Node, length_s: float, now_s: float) -> float:
+    at_s = now_s
+    for window in node.windows:
+        if window.end_s > at_s and window.ends_by_s < at_s + length_s:
+            at_s = window.end_s
+    return at_s
 
 
 def _lasts_until_s(entry: Running) -> float:

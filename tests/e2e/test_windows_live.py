@@ -28,7 +28,7 @@ def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
 @contextmanager
 def window(box: Box, start: str, minutes: int, *words: str, nodes: str = "ALL") -> Iterator[None]:
     """A reservation named w."""
-    words = words or ("flags=maint,ignore_jobs",)
+    words = words or ("flags=maint,ignore_jobs", "users=root")
     given = ("reservation=w", f"starttime={start}", f"duration={minutes}", f"nodes={nodes}", *words)
     box.run("scontrol", "create", *given)
     try:

@@ -67,7 +67,7 @@ def _reservation(raw: Mapping[str, Any]) -> Reservation:
     start_s, end_s = (moment(number_of(raw[key])) for key in ("start_time", "end_time"))
     if not (name and 0 < start_s < end_s < MOST_S):
         raise ValueError("no name, or no time that can be read")
-    tres = text_of(raw.get("tres"))
+    gres = "gres/" in text_of(raw.get("tres"))  # Slurm then names all cores that the job may choose from
     return Reservation(
         name=name,
         nodes=tuple(hosts_in(node_list)) if node_list else (),
@@ -76,8 +76,8 @@ def _reservation(raw: Mapping[str, Any]) -> Reservation:
         flags=frozenset(word.partition("=")[0] for word in words_of(raw["flags"])),
         users=_names(raw.get("users")),
         accounts=_names(raw.get("accounts")),
-        cores=tuple(_cores(raw.get("core_specializations") or [])),
-        gres="gres/" in tres,
+        cores=() if gres else tuple(_cores(raw.get("core_specializations") or [])),
+        gres=gres,
         node_list=node_list,
     )
 
@@ -109,22 +109,18 @@ def reservations_document(text: str) -> dict[str, Any]:
 
 
 def _told(line: str) -> dict[str, Any]:
-    head, *cores = re.split(r"\sNodeName=", line)
-    given = {key: "" if value in _NONE else value for key, _, value in (word.partition("=") for word in head.split())}
+    cores = re.findall(r"\sNodeName=(\S+) CoreIDs=(\S+)", line)
+    given = {key: "" if value in _NONE else value for key, _, value in (word.partition("=") for word in line.split())}
     return {
         "name": given["ReservationName"],
         "start_time": _unix_s(given.get("StartTime", "")),
         "end_time": _unix_s(given.get("EndTime", "")),
         "node_list": given.get("Nodes", ""),
-        "flags": given.get("Flags", "").split(","),
+        "flags": [flag for flag in given.get("Flags", "").split(",") if flag],
         "tres": given.get("TRES", ""),
         "users": given.get("Users", ""),
         "accounts": given.get("Accounts", ""),
-        "core_specializations": [
-            {"node": node, "core": core.partition("CoreIDs=")[2].split()[0]}
-            for node, _, core in (part.partition(" ") for part in cores)
-            if "CoreIDs=" in core
-        ],
+        "core_specializations": [{"node": node, "core": core} for node, core in cores],
     }
 
 
