@@ -22,8 +22,8 @@ __all__ = ["Closings"]
 
 _LOG = logging.getLogger(__name__)
 _EVERY_S = 60.0
-_LEAST_S = 5.0
-"""Nothing makes a new reading come sooner after the last one."""
+_LEAST_S = 1.0
+"""A reading counts for so long, whatever has been heard of since."""
 _LEAD_S = 10.0
 """Jobs end at least so long before a window: Slurm starts a job up to some seconds after it was released, and judges
 by that moment."""
@@ -43,6 +43,8 @@ class Closings:
         self._trouble = ""
         self._found: tuple[Reservation, ...] = ()
         self._read_s = float("-inf")
+        self._fresh = False
+        """Were they read at this look at jobs and nodes?"""
         self._speaks: frozenset[str] = frozenset()
         self._states: frozenset[str] = frozenset()
 
@@ -53,14 +55,16 @@ class Closings:
         states = frozenset(node.name for node in nodes if node.states & _STATES)
         news = not speaks <= self._speaks or states != self._states
         self._speaks, self._states = (self._speaks & speaks) if news else speaks, states
-        if not self._due(now_s, _LEAST_S if news else _EVERY_S):
+        self._fresh = self._due(now_s, _LEAST_S if news else _EVERY_S)
+        if not self._fresh:
             return False
         self._speaks = speaks
         return self._read(now_s)
 
     def changed(self, now_s: float) -> bool:
-        """Asked before jobs start: is anything reserved otherwise than they were planned by?"""
-        return self._due(now_s, _LEAST_S) and self._read(now_s)
+        """Asked before jobs start: is anything reserved otherwise than they were planned by? A job may have been
+        submitted after a reservation was made, and both since the last reading."""
+        return not (self._fresh and not self._due(now_s, _LEAST_S)) and self._read(now_s)
 
     def _due(self, now_s: float, every_s: float) -> bool:
         return not 0 <= now_s - self._read_s < every_s
