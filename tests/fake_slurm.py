@@ -16,6 +16,7 @@ from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.network import NO_NETWORK, Network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
+from lucid.adapters.slurm.reservations import Reservation
 from lucid.adapters.slurm.text import gpu_count, shard_types
 from lucid.core.job import JobProfile
 from lucid.core.placement import NodeGpus, Placement
@@ -55,6 +56,7 @@ class FakeSlurm:
     name: str = "fake"
 
     defaults: dict[str, JobDefaults] = field(default_factory=dict)
+    reserved: list[Reservation] = field(default_factory=list)
     shares: dict[tuple[str, str], float] = field(default_factory=dict)
     private: str = "none"
     """PrivateData."""
@@ -173,12 +175,23 @@ class FakeSlurm:
                 and record.eligible_s <= self.now
             ):
                 place = self._find(record)
-                reason = self.limits(record) or ("" if place is not None else "Resources")
+                reason = (
+                    self.limits(record) or self._kept(record, place) or ("" if place is not None else "Resources")
+                )
                 if reason:
                     self._set(record.id, reason=reason)
                 elif place is not None:
                     self._set(record.id, state="RUNNING", start_s=self.now, placement=place, reason="None")
                     self.starts.append((self.now, record.id, place))
+
+    def _kept(self, record: SlurmJob, place: Placement | None) -> str:
+        """Would it last into a reservation of its nodes? The time limit is what counts, and for ever is a year."""
+        ends_s = self.now + (365 * 86400.0 if record.time_limit_s is None else record.time_limit_s)
+        for one in self.reserved:
+            theirs = any(part.node in one.nodes for part in place or ())
+            if theirs and not one.cores and one.start_s < ends_s and self.now < one.end_s:
+                return "ReqNodeNotAvail, Reserved for maintenance"
+        return ""
 
     # -- SlurmClient -----------------------------------------------------------------------------------------
 
@@ -187,6 +200,9 @@ class FakeSlurm:
 
     def job_defaults(self) -> dict[str, JobDefaults]:
         return dict(self.defaults)
+
+    def reservations(self) -> list[Reservation]:
+        return [one for one in self.reserved if one.end_s > self.now]
 
     def version(self) -> tuple[int, int]:
         return self.slurm_version

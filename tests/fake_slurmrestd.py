@@ -14,6 +14,7 @@ from fake_slurm import FakeSlurm
 from lucid.adapters.slurm.client import Breaker, Changes
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import JobDefaults
+from lucid.adapters.slurm.reservations import Reservation
 from lucid.adapters.slurm.rest import RestClient
 from lucid.adapters.slurm.slurmrestd import REQUEUES, VERSIONS
 from lucid.errors import ActionRefused
@@ -58,6 +59,16 @@ def node_json(node: SlurmNode) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def reservation_json(one: Reservation) -> dict[str, Any]:
+    """One reservation."""
+    return {
+        "name": one.name, "node_list": ",".join(one.nodes), "start_time": _time(one.start_s),
+        "end_time": _time(one.end_s), "flags": sorted(one.flags), "users": ",".join(one.users),
+        "accounts": ",".join(one.accounts), "tres": "gres/gpu=1" if one.gres else "cpu=1",
+        "core_specializations": [{"node": node, "core": f"0-{count - 1}"} for node, count in one.cores],
+    }  # fmt: skip
+
+
 class FakeSlurmrestd:
     """A handler for httpx; ``client`` speaks to it. Jobs are addressed by number, as on a real one."""
 
@@ -83,6 +94,8 @@ class FakeSlurmrestd:
             return {"jobs": [job_json(job) for job in self.slurm.jobs()]}
         if path == "nodes/":
             return {"nodes": [node_json(node) for node in self.slurm.nodes()]}
+        if path == "reservations/":
+            return {"reservations": [reservation_json(one) for one in self.slurm.reservations()]}
         if path == "jobs/requeue":
             for number in body["jobs"]:
                 self.slurm.requeue_hold(self._name(number))
@@ -143,6 +156,9 @@ class NamedClient:
 
     def network(self) -> None:
         return None
+
+    def reservations(self) -> list[Reservation]:
+        return self.rest.reservations()
 
     def job_defaults(self) -> dict[str, JobDefaults]:
         return {}

@@ -13,6 +13,7 @@ from lucid.cli.render import reason_text
 from lucid.cli.render_prediction import prediction_data, prediction_lines
 from lucid.cli.start_words import starts_of
 from lucid.cli.story import Story, row_to_dict
+from lucid.cli.window_words import ends_in_time_s, reaches_words
 from lucid.config import Settings
 from lucid.core.decision import DecisionRow
 from lucid.errors import ConfigError
@@ -101,16 +102,30 @@ def with_expected_start(
     """The same, and ``data`` too, with the expected start of a job that waits."""
     if store.view("snapshot") is None:
         return story
-    from lucid.live.last_plan import last_plan  # with all policies: the story itself needs none
+    from lucid.cli.why_not import Changes, asked_again  # with all policies: the story itself needs none
+    from lucid.live.last_plan import last_plan
 
     last = last_plan(store)
+    if lasts := reaches_words(last.snapshot, data["job"]):
+        data["reaches"] = lasts
+        return replace(story, estimate=[*story.estimate, *lasts])
     if not any(entry.job.id == data["job"] for part in last.snapshot.partitions.values() for entry in part.pending):
         return story
-    found = starts_of(last, last.ahead(settings, config), data["job"])
+    ahead = last.ahead(settings, config)
+    found = starts_of(last, ahead, data["job"])
     if found is None:
         return story
     data.update(found[0])
-    return replace(story, estimate=[*story.estimate, f"starts in about: {found[1]}"])
+    words = [f"starts in about: {found[1]}"]
+    row = last.row(data["job"])
+    ends_s = None if row is None else ends_in_time_s(row.reasons)
+    if ends_s is not None:
+        again = asked_again(last, settings, config, data["job"], Changes(limit_s=ends_s), ahead)
+        for limit, shorter in again.rows.items():
+            if shorter is not None and shorter.verb == "start":
+                data["sooner"] = {"limit_s": ends_s}
+                words.append(f"{limit} it would start now")
+    return replace(story, estimate=[*story.estimate, *words])
 
 
 def _last_decision(store: Published, job_id: str) -> DecisionRow:

@@ -13,6 +13,7 @@ from lucid.cli.live import config_option, live_settings, seen_store
 from lucid.cli.queue_rows import line_of, queue_row_to_dict, queue_rows, why_words
 from lucid.cli.render import duration
 from lucid.cli.start_words import start_words
+from lucid.cli.window_words import window_dicts, window_words, windows_ahead
 from lucid.live.last_plan import last_plan
 from lucid.shown import shown
 
@@ -36,7 +37,9 @@ def queue(config: Path, as_json: bool) -> None:
     aside: dict[str, str] = (store.view("status") or {}).get("aside") or {}
     if as_json:
         found = [queue_row_to_dict(row, last) for row in rows]
-        say(json.dumps({"at_s": snapshot.now_s, "queue": found, "aside": aside}, indent=1))
+        windows = window_dicts(windows_ahead(snapshot))
+        told = {"at_s": snapshot.now_s, "queue": found, "aside": aside, "windows": windows}
+        say(json.dumps(told, indent=1))
         return
     table = Table(caption=f"as of {time.strftime('%F %T', time.localtime(snapshot.now_s))}")
     for column in ("#", "job", "user", "GPUs", "waits", "estimate", "starts in about", "decision"):
@@ -54,5 +57,7 @@ def queue(config: Path, as_json: bool) -> None:
             why_words(row.decision),
         )
     stdout_console().print(table)
+    for window in windows_ahead(snapshot):
+        say(shown(window_words(window, snapshot.now_s)))
     for job_id, words in aside.items():
         say(shown(f"job {job_id} waits, but not for Lucid: {words}"))

@@ -23,7 +23,7 @@ from lucid.live.last_plan import LastPlan, last_plan
 from lucid.orchestrator.forecast import SETTLE_S, forecast
 from lucid.slurmlog.text import limit_s
 
-__all__ = ["when"]
+__all__ = ["seconds_of", "when"]
 
 _ID = "when"
 """Of the job that nobody has submitted; Slurm's ids are numbers."""
@@ -42,7 +42,7 @@ def when(gpus: int, limit: str | None, user: str, partition: str | None, config:
     lucidd's last snapshot is planned ahead with that job in it, by lucidd's policy. The range holds 8 starts in 10,
     as far as lucidd's earlier forecasts came true.
     """
-    allowed_s = None if limit is None else _seconds(limit)
+    allowed_s = None if limit is None else seconds_of(limit)
     settings = live_settings(config)
     store = seen_store(settings)
     if not lives(store.lease(), time.time()):
@@ -60,7 +60,12 @@ def when(gpus: int, limit: str | None, user: str, partition: str | None, config:
     say(f"by what lucidd saw {duration(max(time.time() - last.snapshot.now_s, 0.0))} ago")
 
 
-def _seconds(limit: str) -> float:
+def seconds_of(limit: str) -> float:
+    """A time limit as ``--time`` takes it.
+
+    Raises:
+        ConfigError: it is none.
+    """
     found = limit_s(limit)
     if found is None or found <= 0:
         raise ConfigError(f"--time {limit}: is no time limit; write 6:00:00, 90 (minutes) or 2-12:00:00")

@@ -17,6 +17,8 @@ from lucid.cli.live_story import check_waits_for_lucid
 from lucid.cli.render import decision_line, duration
 from lucid.cli.start_words import starts_of
 from lucid.cli.story import row_to_dict
+from lucid.cli.when import seconds_of
+from lucid.cli.window_words import ends_in_time_s, limit_words
 from lucid.config import Settings
 from lucid.core.decision import DecisionRow, Plan, Start, verb_of
 from lucid.core.job import Pending
@@ -38,11 +40,13 @@ _OTHER_PLAN = (
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What the job would have asked for; with nothing set, half its GPUs, and to share them."""
+    """What the job would have asked for; with nothing set, half its GPUs, to share them, and a time limit that ends
+    before nodes close, where those keep it."""
 
     gpus: int | None = None
     share: bool = False
     vc: str | None = None
+    limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,10 @@ def asked_again(
     policy = last.policy_again(settings, config)
     agrees = _agree(last.plan, policy.plan(last.snapshot), job_id)
     rows = {_AS_IT_IS: last.row(job_id)}
+    if changes == Changes():
+        held = rows[_AS_IT_IS]
+        ends_s = None if held is None else ends_in_time_s(held.reasons)
+        changes = Changes(entry.job.gpus // 2 or None, share=True, limit_s=ends_s)
     for words, (home, changed) in _variants(last.snapshot, name, entry, changes).items() if agrees else ():
         rows[words] = row_in(policy.plan(_with(last.snapshot, name, entry, home, changed)), job_id, last.modes)
     found = starts_of(last, ahead or last.ahead(settings, config), job_id)
@@ -92,17 +100,21 @@ def asked_again(
 @click.option("--gpus", type=click.IntRange(min=1), help="What if it asked for so many GPUs?")
 @click.option("--share", is_flag=True, help="What if it were willing to share its GPUs?")
 @click.option("--vc", help="What if it had been submitted to this VC?")
+@click.option("--time", "limit", help="What if it had this time limit? As sbatch takes it.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def why_not(job_id: str, gpus: int | None, share: bool, vc: str | None, config: Path, as_json: bool) -> None:
+def why_not(
+    job_id: str, gpus: int | None, share: bool, vc: str | None, limit: str | None, config: Path, as_json: bool
+) -> None:
     """Say why JOB waits, and whether it would start now if it had asked for something else.
 
-    With --gpus, --share or --vc, the command plans lucidd's last snapshot again with only this job changed.
+    With --gpus, --share, --vc or --time, the command plans lucidd's last snapshot again with only this job changed.
     """
     settings = live_settings(config)
+    limit_s = None if limit is None else seconds_of(limit)
     store = seen_store(settings)
     check_waits_for_lucid(store, job_id)
-    found = asked_again(last_plan(store), settings, config, job_id, Changes(gpus, share, vc))
+    found = asked_again(last_plan(store), settings, config, job_id, Changes(gpus, share, vc, limit_s))
     if as_json:
         say(json.dumps(found.to_dict(), indent=1))
         return
@@ -138,13 +150,14 @@ def _agree(plan: Plan, again: Plan, job_id: str) -> bool:
 
 def _variants(snapshot: Snapshot, name: str, entry: Pending, changes: Changes) -> dict[str, tuple[str, Pending]]:
     """The job as it would be, with the partition in which it would wait, by what is changed."""
-    gpus, share = changes.gpus, changes.share
-    if gpus is None and not share and changes.vc is None:
-        gpus, share = entry.job.gpus // 2 or None, True
+    gpus, limit_s = changes.gpus, changes.limit_s
     found: dict[str, tuple[str, Pending]] = {}
+    if limit_s is not None:
+        limited = replace(entry, job=replace(entry.job, time_limit_s=limit_s))
+        found[f"with --time {limit_words(limit_s)}"] = name, limited
     if gpus is not None:
         found[f"with {gpus} GPU{'s' if gpus != 1 else ''}"] = name, _with_gpus(entry, gpus)
-    if share:
+    if changes.share:
         found["willing to share"] = name, replace(entry, job=replace(entry.job, shareable=True), alone=False)
     if changes.vc is not None:
         home = snapshot.home(changes.vc)

@@ -109,7 +109,7 @@ class SlurmSettings(Section):
     """Seconds between looks while jobs wait for Lucid or are being profiled."""
     poll_idle_s: float = Field(7.0, ge=1)
     """Seconds between looks otherwise, and so the longest that a job waits for the first look at it. With
-    nodes_every_s at most 12 requests a minute; below 6, more."""
+    nodes_every_s at most 13 requests a minute; below 6, more."""
     nodes_every_s: float = Field(30.0, ge=1)
     """Seconds between looks at the nodes."""
     writes_per_cycle: int = Field(60, ge=8)

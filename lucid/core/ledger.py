@@ -125,9 +125,10 @@ class Ledger:
             return None
         last = max(early, key=self._closes_s.__getitem__)
         assert self.now_s is not None
-        window = min((w for w in self.nodes[last].windows if w.from_s > self.now_s), key=lambda w: w.from_s)
+        window = min((w for w in self.nodes[last].windows if w.from_s > self.now_s), key=lambda w: w.ends_by_s)
         gpus = sum(self.free_count[i] for i in early)
-        return Closes(gpus, job.time_limit_s, window.from_s - self.now_s, window.from_s, window.until_s, window.why)
+        room_s = window.ends_by_s - self.now_s
+        return Closes(gpus, job.time_limit_s, room_s, window.from_s, window.until_s, window.why)
 
     def ends_before(self, i: int, job: Job) -> bool:
         """Does the job's time limit end before node ``i`` closes, if it starts now?"""

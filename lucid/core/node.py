@@ -23,6 +23,13 @@ class Window:
     """``None``: its end is not known."""
     why: Shown = ""
     """In words that a user knows: the reservation's name and kind."""
+    lead_s: float = 0.0
+    """So long before ``from_s`` a job's time limit must have ended: what is released starts some seconds later."""
+
+    @property
+    def ends_by_s(self) -> float:
+        """When the time limit of a job that starts before it must have ended."""
+        return self.from_s - self.lead_s
 
     @property
     def end_s(self) -> float:
@@ -77,8 +84,9 @@ class Node:
         return replace(self, available=shut is None, out="" if shut is None else shut.why, shut=shut)
 
     def closes_s(self, now_s: float) -> float:
-        """When the next window begins after ``now_s``; infinite if none does."""
-        return min((w.from_s for w in self.windows if w.from_s > now_s), default=math.inf)
+        """By when a job that starts here now must have ended, for the windows that begin after ``now_s``; infinite if
+        none does."""
+        return min((w.ends_by_s for w in self.windows if w.from_s > now_s), default=math.inf)
 
     def opens_s(self) -> float:
         """When a node that is not available will be; infinite where that is not known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from lucid.core.ahead import opens_s
 from lucid.core.job import Pending
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.forecast import Forecast
@@ -30,7 +31,7 @@ def expected_start(
     only for such a job; ``None`` where no start is foreseen.
 
     Planning ahead may end without a start. Then the range begins where planning ended, and is given only where
-    starts of such jobs have been seen."""
+    starts of such jobs have been seen. None begins before its nodes open (``opens_s``)."""
     wait = wait_of(partition, entry, ahead)
     if wait is None:
         return None
@@ -39,5 +40,7 @@ def expected_start(
     if not wait.foreseen and not times.knows(wait):
         return None
     said = times.range_of(wait, now_s)
-    early_s, likely_s, late_s = (max(math.ceil(at_s), 1) for at_s in (said.early_s, said.likely_s, said.late_s))
+    opens = now_s if partition.profiling else opens_s(partition, entry.job.time_limit_s, now_s)
+    least_s = 1 if opens == math.inf else max(math.ceil(opens - now_s), 1)
+    early_s, likely_s, late_s = (max(math.ceil(at_s), least_s) for at_s in (said.early_s, said.likely_s, said.late_s))
     return early_s, likely_s, late_s

@@ -74,7 +74,7 @@ class Timeline:
             stride = -(-len(instants) // _MOST_STEPS)
             instants = sorted({*instants[stride - 1 :: stride], instants[-1]})
         if ledger.closing:
-            edges = {edge for node in ledger.nodes for w in node.windows for edge in (w.from_s, w.end_s)}
+            edges = {edge for node in ledger.nodes for w in node.windows for edge in (w.ends_by_s, w.end_s)}
             instants = sorted({*instants, *(edge for edge in edges if now_s < edge < math.inf)})
         self._times = [now_s, *instants]
         self._free = self._gained(held)
@@ -123,7 +123,7 @@ class Timeline:
                     for count in range(1, node.gpus + 1):
                         row[count] |= bit
             for window in node.windows:
-                for row in self._free[self.step_of(window.from_s) : self.step_of(window.end_s)]:
+                for row in self._free[self.step_of(window.ends_by_s) : self.step_of(window.end_s)]:
                     for count in range(1, len(row)):
                         row[count] &= ~bit
 

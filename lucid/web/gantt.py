@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
-from lucid.cli.render import duration
+from lucid.cli.render import duration, when
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.web.history import Span
@@ -28,20 +28,30 @@ class Gantt(TypedDict):
     until_s: float
     width: int
     height: int
+    now: int
     bands: list[dict[str, Any]]
+    windows: list[dict[str, Any]]
     bars: list[dict[str, Any]]
 
 
 def gantt(site: Site, viewer: Viewer, nodes: Sequence[Node], hours: int) -> Gantt:
     """The last ``hours`` on these nodes."""
-    until_s = max(site.picture.now_s, site.now_s())
-    since_s = until_s - 3600.0 * hours
+    now_s = max(site.picture.now_s, site.now_s())
+    since_s = now_s - 3600.0 * hours
+    until_s = _ahead_s(nodes, now_s, 3600.0 * hours)
     tops: dict[str, int] = {}
     bands = []
     top = 0
     for node in nodes:
         tops[node.name] = top
-        bands.append({"name": node.name, "y": top, "height": _LANE * node.gpus, "out": not node.available})
+        bands.append(
+            {
+                "name": node.name,
+                "y": top,
+                "height": _LANE * node.gpus,
+                "out": not node.available and node.shut is None,
+            }
+        )
         top += _LANE * node.gpus + _GAP
     bars: list[dict[str, Any]] = []
     running = site.picture.running
@@ -56,16 +66,42 @@ def gantt(site: Site, viewer: Viewer, nodes: Sequence[Node], hours: int) -> Gant
     for span in spans:
         here = [part for part in span.placement if part.node in tops]
         if here and len(bars) < _MOST:
-            bars += _bars(site, viewer, span, here, tops, since_s, until_s, span.partition in profiling)
+            bars += _bars(site, viewer, span, here, tops, since_s, now_s, span.partition in profiling)
     bars.sort(key=lambda bar: bar["late"])
     return {
         "since_s": since_s,
         "until_s": until_s,
         "width": round(until_s - since_s),
         "height": max(top - _GAP, 1),
+        "now": round(now_s - since_s),
         "bands": bands,
         "bars": bars,
+        "windows": [box for node in nodes for box in _windows(node, tops[node.name], since_s, until_s)],
     }
+
+
+def _ahead_s(nodes: Sequence[Node], now_s: float, most_s: float) -> float:
+    """Until when the chart goes on: the end of a window that begins within as long as it looks back, no further."""
+    ends = [
+        min(window.end_s, now_s + most_s)
+        for node in nodes
+        for window in node.windows
+        if window.from_s < now_s + most_s
+    ]
+    return max(ends, default=now_s)
+
+
+def _windows(node: Node, top: int, since_s: float, until_s: float) -> list[dict[str, Any]]:
+    """Boxes over all GPUs of the node."""
+    found = []
+    for window in node.windows:
+        first_s, last_s = max(window.from_s, since_s), min(window.end_s, until_s)
+        if first_s < last_s:
+            ends = "" if window.until_s is None else f" to {when(window.until_s)}"
+            words = f"{node.name}: {window.why or 'closed'} from {when(window.from_s)}{ends}"
+            box = {"x": round(first_s - since_s), "y": top, "width": round(last_s - first_s)}
+            found.append({**box, "height": _LANE * node.gpus, "words": words})
+    return found
 
 
 def _bars(

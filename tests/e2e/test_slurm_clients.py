@@ -87,6 +87,20 @@ def test_all_see_the_same(client: Inspector, box: Box) -> None:
     assert client.partitions() == other.partitions()
 
 
+@pytest.mark.any_slurm
+def test_all_see_the_same_reservations(client: Inspector, box: Box) -> None:
+    assert not client.reservations(), "none is an answer"
+    other = commands(box, Breaker(time.monotonic))
+    with box.reserved("n[1-2]", "alice,bob", "flags=daily", start="now+1hour") as name:
+        seen = client.reservations()
+        assert seen is not None
+        assert seen == other.reservations()
+        (one,) = seen
+        assert (one.name, one.nodes, one.users) == (name, ("n1", "n2"), ("alice", "bob"))
+        assert "DAILY" in one.flags
+        assert (one.end_s - one.start_s, abs(one.start_s - time.time() - 3600) < 60) == (3600.0, True)
+
+
 def test_a_held_job_is_sent_to_the_gpus_that_were_chosen(client: Inspector, box: Box) -> None:
     number = box.sbatch("--gpus=2", "-H", script="sleep 60")
     client.update(

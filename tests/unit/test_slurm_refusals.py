@@ -228,7 +228,7 @@ def given_up(stage: Scene, reason: str, tries: int) -> None:
 
 
 def test_a_job_let_go_for_a_reason_outside_of_it_comes_back_when_that_has_ended(stage: Scene) -> None:
-    reason = "ReqNodeNotAvail, Reserved for maintenance"
+    reason = "ReqNodeNotAvail, UnavailableNodes:n1"
     stage.jobs("1", 4, mark=MINE)
     given_up(stage, reason, 2)
     stage.slurm.advance(3600.0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
 import pytest
 
 from examples import tried
+from lucid.core.ahead import opens_s
 from lucid.core.as_json import from_json, to_json
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Pending, Running
@@ -157,3 +159,13 @@ def test_a_slot_of_the_timeline_lies_in_no_window_and_none_comes_earlier(rng: ra
     )  # fmt: skip
     assert slot is not None
     assert slot.start_s == NOW + expected
+
+
+def test_a_job_opens_at_the_end_of_the_last_window_that_it_would_reach_into() -> None:
+    later = Window(MAINT.end_s + 60.0, MAINT.end_s + 120.0, "w")
+    room = part(closing(MAINT, later))
+    assert opens_s(room, 1200.0, NOW) == NOW
+    assert opens_s(room, 1201.0, NOW) == later.end_s
+    assert opens_s(room, None, NOW) == later.end_s
+    assert opens_s(part(closing(replace(MAINT, until_s=None))), None, NOW) == math.inf
+    assert opens_s(part((*closing(), Node("free", 4))), None, NOW) == NOW

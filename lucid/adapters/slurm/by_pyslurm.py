@@ -23,6 +23,7 @@ from lucid.adapters.slurm.network import Network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records import JOB_NEEDS, jobs_from, nodes_from
 from lucid.adapters.slurm.request import JobDefaults
+from lucid.adapters.slurm.reservations import Reservation
 from lucid.adapters.slurm.site import GroupLimit, Partition
 from lucid.errors import ActionRefused, ClusterUnavailable, ConfigError
 
@@ -87,6 +88,10 @@ class PyslurmClient:
         found = nodes_from({"nodes": [_node(node) for node in loaded.values()]}, self.left_out)
         self._types = {node.name: node.gpu_types for node in found}
         return found
+
+    def reservations(self) -> list[Reservation]:
+        """By ``scontrol``."""
+        return self._commands.reservations()
 
     def job_defaults(self) -> dict[str, JobDefaults]:
         """By ``scontrol``."""

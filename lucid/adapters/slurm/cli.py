@@ -24,6 +24,7 @@ from lucid.adapters.slurm.network import Network, network_from
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records import jobs_from, nodes_from, reads_whole, version_of
 from lucid.adapters.slurm.request import JobDefaults, defaults_from
+from lucid.adapters.slurm.reservations import Reservation, reservations_document, reservations_from
 from lucid.adapters.slurm.shares import fair_shares_from
 from lucid.adapters.slurm.site import (
     ASSOC_LIMITS,
@@ -166,6 +167,14 @@ class CommandClient:
         if self._early():
             return nodes_from(early.nodes_document(self.ask(["sinfo", "--json"])), self.left_out)
         return nodes_from(self.ask(["scontrol", "show", "nodes", "--json"]), self.left_out)
+
+    def reservations(self) -> list[Reservation]:
+        """One ``scontrol show reservation``."""
+        self._breaker.calls.reads += 1
+        if self._early():
+            text = self._run(["scontrol", "-o", "show", "reservation"])
+            return reservations_from(reservations_document(text), self.left_out)
+        return reservations_from(self.ask(["scontrol", "show", "reservation", "--json"]), self.left_out)
 
     def job_defaults(self) -> dict[str, JobDefaults]:
         """``scontrol show partition`` and ``show config`` as text: the JSON of 24.11 leaves JobDefaults empty."""

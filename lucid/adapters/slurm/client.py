@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from lucid.adapters.slurm.network import Network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import JobDefaults
+from lucid.adapters.slurm.reservations import Reservation
 from lucid.adapters.slurm.site import GroupLimit, Partition
 from lucid.errors import ActionRefused, ClusterUnavailable
 
@@ -95,6 +96,10 @@ class SlurmClient(Protocol):
 
     def nodes(self) -> Sequence[SlurmNode]:
         """All nodes."""
+        ...
+
+    def reservations(self) -> Sequence[Reservation] | None:
+        """Those in force and ahead; ``None`` where this way of asking does not tell."""
         ...
 
     def job_defaults(self) -> Mapping[str, JobDefaults] | None:

@@ -15,6 +15,7 @@ from lucid.adapters.slurm.actions import Actions
 from lucid.adapters.slurm.behind import not_yet
 from lucid.adapters.slurm.boots import Boots
 from lucid.adapters.slurm.client import FIRST_TO_PACK, SlurmClient
+from lucid.adapters.slurm.closings import Closings
 from lucid.adapters.slurm.factors import SiteFactors
 from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import Hands
@@ -30,7 +31,7 @@ from lucid.adapters.slurm.view import InVc, Profiled, Viewer, nowhere
 from lucid.adapters.slurm.waits import parked
 from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings, Mode, SlurmSettings
-from lucid.core.decision import Action
+from lucid.core.decision import Action, Start
 from lucid.core.job import Ended
 from lucid.core.ports import Applied, Capability, Clock
 from lucid.core.snapshot import Snapshot
@@ -42,6 +43,9 @@ _NETWORK_EVERY_S = 600.0
 """Seconds between looks at the topology, which only a new configuration changes."""
 _DEFAULTS_EVERY_S = 120.0
 """Seconds between looks at JobDefaults, which only a new configuration changes."""
+_SHUT_EVERY_S = 10.0
+_SHUT = ("PartitionDown", "PartitionInactive")
+_REPLAN = "a reservation was made, changed or deleted meanwhile: it is planned again in the next cycle"
 
 
 class SlurmCluster:
@@ -98,6 +102,8 @@ class SlurmCluster:
         self._untold: dict[str, Ended] = {}
         """Those that were told of, and that the store has not got as far as is known."""
         self._boots = Boots()
+        self._closings = Closings(client)
+        self._ownership.draws = lambda job: self._closings.draws(job, self._nodes, self._facts.now_s)
         self._facts = Facts((), (), self._notes, {}, 0.0)
         self._jobs: dict[str, SlurmJob] = {}
 
@@ -145,20 +151,22 @@ class SlurmCluster:
         now_s = self._clock.now_s()
         due = now_s - self._nodes_at_s >= self._slurm.nodes_every_s or now_s < self._nodes_at_s
         if due or any(job.lost for job in jobs):  # where a lost job may be, only fresh states of nodes tell
-            self._read_network(now_s)
-            self._nodes = with_network(self._client.nodes(), self._network)
-            self._nodes_at_s = now_s
+            self._read_nodes(now_s)
+        if self._closings.look(jobs, self._nodes, now_s):
+            self._read_nodes(now_s)
         self._hands.new_cycle()
         self._hands.obstacles.saw(jobs, now_s)
         self._boots.saw(jobs, now_s)
         self._jobs = {job.id: job for job in jobs if job.id}
         # once for those that run: until then their requests could not be said in slots
         if any(job.gpus and (job.pending or (job.running and self._defaults is None)) for job in jobs):
-            self._read_defaults(now_s)
-        nodes = without_unread(self._nodes, jobs)
+            self._read_defaults(now_s, any(job.pending and job.reason in _SHUT for job in jobs))
+        nodes = without_unread(self._closings.explained(self._nodes, now_s), jobs)
         modes = dict(self._modes())
         pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
-        self._facts = Facts(jobs, nodes, self._notes, modes, now_s, self._defaults, pool, self._network.max_wait_s)
+        windows = self._closings.windows(now_s)
+        switch_wait_s = self._network.max_wait_s
+        self._facts = Facts(jobs, nodes, self._notes, modes, now_s, self._defaults, pool, switch_wait_s, windows)
         self.known.take(self._jobs, jobs, now_s, self.token)
         self._ownership.not_yet = frozenset()
         if self._daemon.optout != "free":
@@ -169,6 +177,12 @@ class SlurmCluster:
         self._actions.saw(self._facts, self._jobs)
         fair_share = {} if self._shares is None else self._shares(now_s)
         return Snapshot(now_s, partitions, self._ended(jobs), fair_share=fair_share)
+
+    def _read_nodes(self, now_s: float) -> None:
+        """All nodes, and what stands above them."""
+        self._read_network(now_s)
+        self._nodes = with_network(self._client.nodes(), self._network)
+        self._nodes_at_s = now_s
 
     def _read_network(self, now_s: float) -> None:
         """The switches above the nodes. Where they cannot be read, what was read before counts."""
@@ -182,9 +196,11 @@ class SlurmCluster:
         except ClusterError:
             return
 
-    def _read_defaults(self, now_s: float) -> None:
-        """What partitions give to each GPU. Where that cannot be read, what was read before counts."""
-        if 0 <= now_s - self._defaults_at_s < _DEFAULTS_EVERY_S:
+    def _read_defaults(self, now_s: float, shut: bool) -> None:
+        """What partitions give to each GPU, and whether their jobs may start: soon again where some may not. Where
+        that cannot be read, what was read before counts."""
+        shut = shut or any(rule.shut for rule in (self._defaults or {}).values())
+        if 0 <= now_s - self._defaults_at_s < (_SHUT_EVERY_S if shut else _DEFAULTS_EVERY_S):
             return
         self._defaults_at_s = now_s
         try:
@@ -194,6 +210,7 @@ class SlurmCluster:
         except ClusterError:
             return
         self._defaults = self._defaults if read is None else read
+        self._hands.rules = self._defaults or {}
 
     def _ended(self, jobs: Sequence[SlurmJob]) -> tuple[Ended, ...]:
         """Told at each look until the store has them: a cycle may fail before it has stored anything."""
@@ -222,6 +239,11 @@ class SlurmCluster:
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
         """What leaves first, then what starts. In a partition that is not in pack mode nothing is done."""
+        starts = any(isinstance(action.decision, Start) for action in actions)
+        if starts and self._closings.changed(self._clock.now_s()):
+            kept = [action for action in actions if not isinstance(action.decision, Start)]
+            done = iter(self._actions.apply(kept))
+            return [Applied(a, _REPLAN) if isinstance(a.decision, Start) else next(done) for a in actions]
         return self._actions.apply(actions)
 
     def order(self, factors: Mapping[str, int]) -> int:

@@ -66,6 +66,7 @@ class Crowd:
                 continue
             home = ownership.home(job, note)
             nodes = [node for node in facts.nodes if home in node.partitions and node.available]
+            nodes = [node for node in nodes if facts.open_to(node.name, job)]
             if not _fits(job, nodes, all_used) and _fits(job, nodes, by_gpu_jobs):
                 found[home].append(job)
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +12,7 @@ from lucid.adapters.slurm.request import PER_GPU, JobDefaults, Request, from_mar
 from lucid.adapters.slurm.text import gpu_mask, hosts, parse_mark
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
+from lucid.core.node import Window
 from lucid.core.placement import NodeGpus, Placement
 
 __all__ = ["Facts", "as_written", "gpus_taken", "home_of", "parse_placement", "submitted_s", "users_nodes"]
@@ -31,6 +33,13 @@ class Facts:
     """The VCs that lend to each other, where there are any."""
     switch_wait_s: float = 300.0
     """How long a job waits at most for the switches that it asks for, s."""
+    windows: Mapping[str, tuple[Window, ...]] = field(default_factory=dict)
+    """When nodes are kept from jobs, by node."""
+
+    def open_to(self, node: str, job: SlurmJob) -> bool:
+        """May the job be on this node until its time limit ends, if it starts now?"""
+        ends_s = math.inf if job.time_limit_s is None else self.now_s + job.time_limit_s
+        return all(ends_s <= window.ends_by_s for window in self.windows.get(node, ()))
 
 
 def parse_placement(text: str) -> Placement:

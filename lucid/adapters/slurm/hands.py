@@ -5,7 +5,7 @@ The cluster (``cluster``) decides by it what its policy wants, the mending (``me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -13,6 +13,7 @@ from lucid.adapters.slurm.client import Changes, SlurmClient
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.obstacles import Obstacles
 from lucid.adapters.slurm.ownership import Ownership
+from lucid.adapters.slurm.request import NO_DEFAULTS, JobDefaults
 from lucid.adapters.slurm.starts import back_to
 from lucid.adapters.slurm.waits import begins_s, left_to_slurm, never_changed, parked, whole_array
 from lucid.adapters.store.port import JobNote, Store
@@ -56,6 +57,8 @@ class Hands:
         self.settings = settings
         self.token = token
         self.optout = daemon.optout
+        self.rules: Mapping[str, JobDefaults] = {}
+        """By partition: may its jobs start at all?"""
         self.notes: dict[str, JobNote] = store.notes()
         self.obstacles = Obstacles()
         self.ownership = Ownership(daemon, self.barred)
@@ -118,6 +121,10 @@ class Hands:
         note = self.notes.get(record.id)
         if note is not None and now_s < note.retry_s:
             return note.refusal, note.retry_s
+        home = self.ownership.home(record, note)
+        rule = self.rules.get(home, NO_DEFAULTS)
+        if rule.shut:
+            return f"partition {home} is {rule.state}", 0.0
         found = self.obstacles.of(record, now_s)
         return None if found is None else (found.reason, found.retry_s)
 

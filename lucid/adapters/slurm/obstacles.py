@@ -14,7 +14,17 @@ from enum import Enum
 
 from lucid.adapters.slurm.nouns import SlurmJob
 
-__all__ = ["NOT_IN_TIME", "Obstacle", "Obstacles", "Outlook", "of_one_job", "outlook", "passes", "whose_limit"]
+__all__ = [
+    "NOT_IN_TIME",
+    "Obstacle",
+    "Obstacles",
+    "Outlook",
+    "of_one_job",
+    "of_reservation",
+    "outlook",
+    "passes",
+    "whose_limit",
+]
 
 NOT_IN_TIME = "Slurm did not start a job like it in time"
 """While Lucid waits for Slurm, the GPUs that the job was to have are kept from others. So a late start counts against
@@ -62,10 +72,17 @@ _GONE = 64
 
 def outlook(reason: str) -> Outlook:
     """By Slurm's name for the reason. A name that is not known here bars: Slurm is right about its own limits."""
+    if of_reservation(reason):
+        return Outlook.BARRED
     word = reason.partition(",")[0].partition("(")[0].strip()
     if word in _WAITS:
         return Outlook.WAITS
     return Outlook.UNFIT if word.startswith(_UNFIT) else Outlook.BARRED
+
+
+def of_reservation(reason: str) -> bool:
+    """Does Slurm keep the nodes for somebody else, now or soon? ``ReqNodeNotAvail`` also says that a node is down."""
+    return reason.startswith(("ReqNodeNotAvail", "Reserv", "Resv")) and "reserv" in reason.lower()
 
 
 def passes(words: str) -> bool:

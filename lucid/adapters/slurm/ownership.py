@@ -29,6 +29,8 @@ class Ownership:
         self.barred = barred
         self.not_yet: frozenset[str] = frozenset()
         """Jobs that are kept out of the queue for now, since they joined it late (``behind``)."""
+        self.draws: Callable[[SlurmJob], str] = lambda job: ""  # noqa: ARG005
+        """The reservation into which Slurm draws a job that does not ask for it (``Closings.draws``)."""
 
     def home(self, job: SlurmJob, note: JobNote | None) -> str:
         """The job's VC (`home_of`)."""
@@ -60,6 +62,8 @@ class Ownership:
             return UNREAD
         if job.reservation:
             return f"it asks for reservation {job.reservation}"
+        if drawn := self.draws(job):
+            return f"Slurm may start it in reservation {drawn}, which is for its user or account (MAGNETIC)"
         if self._settings.optout != "free":
             return ""
         return left_to_slurm(job) or self.waits_for(job, note, now_s)

@@ -213,7 +213,7 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             account=text_of(raw.get("account")),
             name=text_of(raw.get("name")),
             admin_comment=text_of(raw.get("admin_comment")),
-            reason=text_of(raw.get("state_reason")),
+            reason=_reason(raw),
             held=bool(raw["hold"]) if "hold" in raw else priority == 0,
             gpus=gpus,
             min_nodes=nodes,
@@ -249,6 +249,16 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
         )
         for job_id, rank in ids
     ]
+
+
+def _reason(raw: Mapping[str, Any]) -> str:
+    """Why it waits. Of nodes that may not be had Slurm says more in words of its own: which, or for whom they are
+    reserved."""
+    reason = text_of(raw.get("state_reason"))
+    if not reason.startswith("ReqNodeNotAvail"):
+        return reason
+    said = text_of(raw.get("state_description")).replace("_", " ")
+    return said if said.startswith("ReqNodeNotAvail,") else reason.replace("_", " ")
 
 
 def _request(raw: Mapping[str, Any], key: str) -> str:

@@ -109,18 +109,25 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class JobDefaults:
-    """What a partition gives to each GPU of a job that does not say it; ``None`` where it gives nothing."""
+    """What a partition gives to each GPU of a job that does not say it; ``None`` where it gives nothing. And its
+    state: do its jobs start at all?"""
 
     cpus: int | None = None
     mem_mib: int | None = None
+    state: str = "UP"
+
+    @property
+    def shut(self) -> bool:
+        """Do none of its jobs start? In state DRAIN those that wait do."""
+        return self.state in ("DOWN", "INACTIVE")
 
 
 NO_DEFAULTS = JobDefaults()
 
 
 def defaults_from(partitions: str, config: Mapping[str, str]) -> dict[str, JobDefaults]:
-    """JobDefaults in force by partition, of ``scontrol -o show partition`` (its JSON leaves them empty on 24.11) and
-    of the configuration, whose own count where a partition does not say."""
+    """JobDefaults in force and states, by partition, of ``scontrol -o show partition`` (its JSON leaves JobDefaults
+    empty on 24.11) and of the configuration, whose own count where a partition does not say."""
     everywhere = _defaults(config.get("JobDefaults", ""))
     found: dict[str, JobDefaults] = {}
     for line in partitions.splitlines():
@@ -128,9 +135,11 @@ def defaults_from(partitions: str, config: Mapping[str, str]) -> dict[str, JobDe
         if name:
             said = re.search(r"\sJobDefaults=(\S+)", line)
             own = _defaults(said[1] if said else "")
+            state = re.search(r"\sState=(\S+)", line)
             found[name[1]] = JobDefaults(
                 everywhere.cpus if own.cpus is None else own.cpus,
                 everywhere.mem_mib if own.mem_mib is None else own.mem_mib,
+                state[1] if state else "UP",
             )
     return found
 

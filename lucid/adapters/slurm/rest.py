@@ -22,6 +22,7 @@ from lucid.adapters.slurm.network import Network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records import jobs_from, nodes_from
 from lucid.adapters.slurm.request import JobDefaults
+from lucid.adapters.slurm.reservations import Reservation, reservations_from
 from lucid.adapters.slurm.shares import fair_shares_from
 from lucid.adapters.slurm.site import GroupLimit, Partition, clock_from, config_from_json, partitions_from
 from lucid.adapters.slurm.slurmrestd import REQUEUES, Slurmrestd
@@ -89,6 +90,10 @@ class RestClient:
     def nodes(self) -> list[SlurmNode]:
         """One request."""
         return nodes_from(self.server.read("nodes/"), self.left_out)
+
+    def reservations(self) -> list[Reservation]:
+        """One request."""
+        return reservations_from(self.server.read("reservations/"), self.left_out)
 
     def job_defaults(self) -> dict[str, JobDefaults] | None:
         """By ``scontrol``, where commands are given: slurmrestd's answers leave them empty (seen on 24.11)."""

@@ -102,7 +102,7 @@ class Viewer:
             vcs = quotas if pooled else (name,)
             made = Partition(
                 name,
-                tuple(self._node(node, used) for node in facts.nodes if owner.get(node.name) == name),
+                tuple(self._node(node, used, facts) for node in facts.nodes if owner.get(node.name) == name),
                 tuple(sorted(pending.get(name, ()), key=lambda e: (e.since_s, e.job.submit_s, e.job.rank))),
                 tuple(sorted(running.get(name, ()), key=lambda e: (e.start_s, e.job.rank))),
                 name == profiling,
@@ -121,7 +121,7 @@ class Viewer:
             self._made = {job_id: made for job_id, made in self._made.items() if job_id in known}
         return shown
 
-    def _node(self, node: SlurmNode, used: Mapping[str, tuple[int, int]]) -> Node:
+    def _node(self, node: SlurmNode, used: Mapping[str, tuple[int, int]], facts: Facts) -> Node:
         """0 CPUs or MiB would mean 'no limit', so 1 is the least."""
         cpus, mem = used.get(node.name, (0, 0))
         return Node(
@@ -137,7 +137,8 @@ class Viewer:
             gpu_type=node.gpu_types[0] if len({*node.gpu_types}) == 1 else "",
             slots=min(node.slots, default=2),
             switches=node.switches,
-        )
+            windows=facts.windows.get(node.name, ()),
+        ).at(facts.now_s)
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> Job:
         """The user's request in our words: the same object as long as nothing that it is made from changes."""
@@ -224,6 +225,7 @@ class Viewer:
     def _pending(self, facts: Facts) -> dict[str, list[Pending]]:
         found: dict[str, list[Pending]] = {}
         profiling = self._settings.profiling_partition
+        profiles = profiling and not (facts.defaults or {}).get(profiling, NO_DEFAULTS).shut
         for record in facts.jobs:
             if not (record.pending and record.gpus) or record.unread:
                 continue
@@ -248,7 +250,7 @@ class Viewer:
             new = new and record.request.max_nodes <= record.min_nodes  # as many as there are in its own partition
             packs = facts.modes[home] is Mode.PACK
             main = home if facts.pool is None or home not in facts.pool.quotas else facts.pool.name
-            where = profiling if profiling and packs and new and self._profiled(job) else main
+            where = profiling if profiles and packs and new and self._profiled(job) else main
             found.setdefault(where, []).append(
                 Pending(
                     job,

@@ -57,7 +57,8 @@ def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
     out = ledger.out()
     if out is not None:
         free = (*free, out)
-    if ledger.host_limits and (job.cpus or job.mem_mib) and ledger.largest >= min(job.gpus, ledger.gpus_per_node):
+    host = closes is None and ledger.host_limits and (job.cpus or job.mem_mib)
+    if host and ledger.largest >= min(job.gpus, ledger.gpus_per_node):
         return (*free, HostFits(job.cpus, job.mem_mib, False))
     return free
 

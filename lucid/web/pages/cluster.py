@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from lucid.cli.render import duration
+from lucid.cli.window_words import window_dicts, window_words, windows_ahead
 from lucid.core.job import Running, Stage
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition
@@ -45,6 +47,7 @@ def cluster(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping
     return {
         "at_s": picture.now_s,
         "totals": _totals(summaries),
+        "windows": _windows(site, viewer),
         "partitions": summaries,
         "nodes": [_node(site, viewer, part, node) for part, node in shown],
         "pairs": pairs_of(site, viewer, names),
@@ -58,6 +61,17 @@ def cluster(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping
         "_map": _map(picture, chosen),
         "_gantt": gantt(site, viewer, [node for _, node in shown], hours),
     }
+
+
+def _windows(site: Site, viewer: Viewer) -> list[dict[str, Any]]:
+    """What keeps nodes from jobs, now or later; of the jobs that may last into it those that the viewer may see."""
+    running = site.picture.running
+    found = []
+    for one in windows_ahead(site.picture.seen.snapshot):
+        seen = tuple(job for job in one.reaching if site.job_of(running[job][1].job, viewer) is not None)
+        told = replace(one, reaching=seen)
+        found.append({**window_dicts([told])[0], "words": window_words(told, site.picture.now_s)})
+    return found
 
 
 def _summary(picture: Picture, part: Partition) -> Summary:

@@ -105,6 +105,7 @@ class ClusterPage(TypedDict):
     """``/``."""
 
     at_s: float
+    windows: list[dict[str, Any]]
     totals: Totals
     partitions: list[Summary]
     nodes: list[NodeCells]

@@ -1,0 +1,141 @@
+"""When Slurm's reservations close nodes: read once a minute, and when something speaks of one; as windows of nodes.
+
+A reservation of whole nodes, or of some of their GPUs (Slurm does not say which), closes its nodes to everybody:
+jobs that ask for it by name are Slurm's alone. One of some cores takes those cores while it is in force.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from lucid.adapters.slurm.client import SlurmClient
+from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.obstacles import of_reservation
+from lucid.adapters.slurm.recurring import times_of
+from lucid.adapters.slurm.reservations import Reservation
+from lucid.core.node import Window
+from lucid.errors import ClusterError, ClusterUnavailable
+
+__all__ = ["Closings"]
+
+_LOG = logging.getLogger(__name__)
+_EVERY_S = 60.0
+_LEAST_S = 1.0
+"""A reading counts for so long, whatever has been heard of since."""
+_LEAD_S = 10.0
+"""Jobs end at least so long before a window: Slurm starts a job up to some seconds after it was released, and judges
+by that moment."""
+_FLOAT_S = 59.0
+"""The start of a floating reservation moves with the clock, and is read once a minute. Time limits are whole minutes,
+so a job that would reach into it does not fit before this, and one that would not always does."""
+_YEAR_S = 366 * 86400.0
+"""Slurm takes a job without a time limit to last a year."""
+_STATES = frozenset(["RESERVED", "MAINTENANCE"])
+
+
+class Closings:
+    """What is reserved, as last read."""
+
+    def __init__(self, client: SlurmClient) -> None:
+        self._client = client
+        self._trouble = ""
+        self._found: tuple[Reservation, ...] = ()
+        self._read_s = float("-inf")
+        self._fresh = False
+        """Were they read at this look at jobs and nodes?"""
+        self._speaks: frozenset[str] = frozenset()
+        self._states: frozenset[str] = frozenset()
+
+    def look(self, jobs: Sequence[SlurmJob], nodes: Sequence[SlurmNode], now_s: float) -> bool:
+        """Take in a look at jobs and nodes, and read the reservations where they are due: every minute, when another
+        job waits for one, and when one begins or ends by the nodes' states. Is anything reserved otherwise now?"""
+        speaks = frozenset(job.id for job in jobs if job.pending and of_reservation(job.reason))
+        states = frozenset(node.name for node in nodes if node.states & _STATES)
+        news = not speaks <= self._speaks or states != self._states
+        self._speaks, self._states = (self._speaks & speaks) if news else speaks, states
+        self._fresh = self._due(now_s, _LEAST_S if news else _EVERY_S)
+        if not self._fresh:
+            return False
+        self._speaks = speaks
+        return self._read(now_s)
+
+    def changed(self, now_s: float) -> bool:
+        """Asked before jobs start: is anything reserved otherwise than they were planned by? A job may have been
+        submitted after a reservation was made, and both since the last reading."""
+        return not (self._fresh and not self._due(now_s, _LEAST_S)) and self._read(now_s)
+
+    def _due(self, now_s: float, every_s: float) -> bool:
+        return not 0 <= now_s - self._read_s < every_s
+
+    def _read(self, now_s: float) -> bool:
+        """Where it fails, what was read before counts."""
+        self._read_s = now_s
+        try:
+            found = self._client.reservations()
+        except ClusterUnavailable:
+            raise
+        except ClusterError as error:
+            if self._trouble != str(error):
+                self._trouble = str(error)
+                _LOG.warning("reservations cannot be read", extra={"facts": {"why": self._trouble}})
+            return False
+        self._trouble = ""
+        before, self._found = self._found, () if found is None else tuple(found)
+        return [_fixed(one) for one in before] != [_fixed(one) for one in self._found]
+
+    def windows(self, now_s: float) -> Mapping[str, tuple[Window, ...]]:
+        """By node, the earliest first."""
+        made: dict[str, set[Window]] = {}
+        for one in self._found:
+            if one.cores or not one.nodes:
+                continue
+            for window in _windows(one, now_s):
+                for name in one.nodes:
+                    made.setdefault(name, set()).add(window)
+        return {name: tuple(sorted(found, key=lambda w: (w.from_s, w.end_s, w.why))) for name, found in made.items()}
+
+    def explained(self, nodes: Sequence[SlurmNode], now_s: float) -> Sequence[SlurmNode]:
+        """The nodes, where what is read here says when they open again without the states that a reservation gives
+        them, and without the cores that one takes."""
+        known = {name for one in self._found for name in one.nodes if one.start_s <= now_s}
+        cores: dict[str, int] = {}
+        for one in self._found:
+            if one.start_s <= now_s < one.end_s:
+                for name, count in one.cores:
+                    cores[name] = cores.get(name, 0) + count
+        if not known:
+            return nodes
+        return [
+            replace(node, states=node.states - _STATES, cpus=max(node.cpus - cores.get(node.name, 0), 1))
+            if node.name in known
+            else node
+            for node in nodes
+        ]
+
+    def draws(self, job: SlurmJob, nodes: Sequence[SlurmNode], now_s: float) -> str:
+        """The reservation in force in which Slurm may start this job without being asked (MAGNETIC), on nodes of its
+        partition; empty for all others."""
+        for one in self._found:
+            if "MAGNETIC" in one.flags and one.start_s <= now_s < one.end_s and one.admits(job.user, job.account):
+                here = set(one.nodes)
+                if any(node.name in here and job.partition in node.partitions for node in nodes):
+                    return one.name
+        return ""
+
+
+def _fixed(one: Reservation) -> Reservation:
+    """As it is compared: a floating one moves on at each reading."""
+    return replace(one, start_s=0.0, end_s=one.end_s - one.start_s) if "TIME_FLOAT" in one.flags else one
+
+
+def _windows(one: Reservation, now_s: float) -> list[Window]:
+    what = "maintenance" if "MAINT" in one.flags else "reservation"
+    nodes = one.node_list if len(one.node_list) <= 60 else f"{len(one.nodes)} nodes"
+    why = f"{what} of {nodes} ({one.name})"
+    if "TIME_FLOAT" in one.flags:
+        return [Window(one.start_s + _FLOAT_S, None, f"{why}, which always lies ahead")]
+    return [
+        Window(start_s, end_s, why, _LEAD_S) for start_s, end_s in times_of(one, now_s) if start_s < now_s + _YEAR_S
+    ]

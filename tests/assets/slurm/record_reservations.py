@@ -1,0 +1,71 @@
+"""Records what a real Slurm says of reservations of every kind, for tests of their reading.
+
+    python tests/assets/slurm/record_reservations.py OUT -- chroot DIR     # an idle testbed, as its root
+
+Writes OUT/<version>/reservations.txt and .json as ``scontrol`` prints them (no JSON before 23.02), and
+OUT/<version>-<interface>/reservations.json with slurmrestd's answers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import httpx
+from record import answer, put, run
+
+from lucid.adapters.slurm.early import FIRST_JSON
+from lucid.adapters.slurm.records import version_of
+from lucid.adapters.slurm.slurmrestd import VERSIONS
+
+WHOLE = {
+    "maint": "starttime=now+20minutes users=root flags=maint,ignore_jobs nodes=ALL",
+    "force": "starttime=now users=root flags=maint,ignore_jobs,overlap nodes=n6",
+    "bobs": "starttime=now users=bob nodes=n5 flags=overlap",
+    "others": "starttime=now+5hours users=-bob nodes=n5",
+    "flex": "starttime=now+4hours accounts=research nodes=n5,n6 flags=flex",
+    "magnet": "starttime=now+6hours users=alice nodes=n5 flags=magnetic,purge_comp=00:02:00",
+    "daily": "starttime=now+24hours users=bob nodes=n5 flags=daily",
+    "weekly": "starttime=now+30hours users=bob nodes=n5 flags=weekly",
+    "weekday": "starttime=now+32hours users=bob nodes=n6 flags=weekday",
+    "weekend": "starttime=now+32hours users=bob nodes=n6 flags=weekend,overlap",
+    "hourly": "starttime=now+3hours users=bob nodes=n4 flags=hourly",
+    "float": "starttime=now+30minutes users=bob nodes=n4 flags=time_float,overlap",
+    "licence": "starttime=now+10minutes users=bob licenses=matlab:1 flags=any_nodes",
+    "part": "starttime=now+50hours users=bob partitionname=vc-a nodes=all flags=part_nodes",
+}
+PARTIAL = {
+    "cores": "starttime=now+10hours users=bob nodes=n1 corecnt=4",
+    "gres": "starttime=now+12hours users=bob nodes=n2 trespernode=gres/gpu=1",
+}
+"""From 23.11 on."""
+
+
+def main() -> None:
+    out, prefix = Path(sys.argv[1]), sys.argv[sys.argv.index("--") + 1 :]
+    words = run(prefix, "scontrol", "--version").split()[1].split(".")
+    version = int(words[0]), int(words[1])
+    name = f"{words[0]}.{words[1]}"
+    for kind, given in (WHOLE | (PARTIAL if version >= FIRST_JSON else {})).items():
+        run(prefix, "scontrol", "create", f"reservation={kind}", "duration=15", *given.split())
+    time.sleep(1)
+    folder = out / name
+    (folder / "reservations.txt").write_text(run(prefix, "scontrol", "-o", "show", "reservation"))
+    if version >= FIRST_JSON:
+        document = json.loads(run(prefix, "scontrol", "show", "reservation", "--json"))
+        assert version_of(document) == version
+        put(folder, reservations=document)
+        socket = Path(prefix[-1]) / "run/slurmrestd/slurmrestd.sock"
+        with httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://slurm", timeout=60
+        ) as local:
+            for interface in VERSIONS:
+                said = answer(local, "GET", f"/slurm/{interface}/reservations/")
+                if said["status"] == 200:
+                    put(out / f"{name}-{interface}", reservations=said["says"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Maintenance windows and other reservations on a real Slurm: who starts before one, who is held in order, and what
+is said of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from box import Box
+from daemon_box import Lucidd
+
+HOUR = ("-p", "vc-a", "--gres=gpu:1", "-t", "60")
+
+
+@pytest.fixture
+def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
+    one = Lucidd(box, tmp_path / "state", restarts="")
+    one.start()
+    yield one
+    one.close()
+    box.stop_beating()
+
+
+@contextmanager
+def window(box: Box, start: str, minutes: int, *words: str, nodes: str = "ALL") -> Iterator[None]:
+    """A reservation named w."""
+    words = words or ("flags=maint,ignore_jobs", "users=root")
+    given = ("reservation=w", f"starttime={start}", f"duration={minutes}", f"nodes={nodes}", *words)
+    box.run("scontrol", "create", *given)
+    try:
+        yield
+    finally:
+        box.run("scontrol", "delete", "reservation=w", check=False)
+
+
+def verbs(lucidd: Lucidd, job: str) -> list[str]:
+    return [action["verb"] for action in lucidd.story(job)["actions"] if action["verb"] not in ("park", "hold")]
+
+
+def planned(box: Box, lucidd: Lucidd, job: str) -> None:
+    box.wait("a decision", lambda: bool(lucidd.story(job)["decisions"]))
+
+
+def started_s(box: Box, jobs: list[str]) -> list[float]:
+    """When those of them started that have, the first first."""
+    known = box.jobs()
+    return sorted(known[job]["start_time"]["number"] for job in jobs if known[job]["job_state"] != ["PENDING"])
+
+
+def test_jobs_that_reach_into_a_window_are_held_in_order_and_not_tried(box: Box, lucidd: Lucidd) -> None:
+    with window(box, "now+20minutes", 120):
+        jobs = [box.sbatch(*HOUR, "-J", f"hour-{n}", script="sleep 600") for n in range(40)]
+        planned(box, lucidd, jobs[-1])
+        time.sleep(20)
+        done = [verb for job in jobs for verb in verbs(lucidd, job)]
+        assert done == [], "nothing was tried, taken back, restored or let go"
+        assert all(box.job(job)["waits"] for job in jobs)
+        story = lucidd.ctl("explain", jobs[0])
+        assert "maintenance of n[1-" in story, story
+        assert "its time limit of 60 min ends after that begins" in story, story
+        queue = {row["job"]: row for row in lucidd.json("queue")["queue"]}
+        assert queue[jobs[0]]["starts_in_s"][1] > 2 * 3600
+        when = lucidd.json("when", "--gpus", "1", "--time", "1:00:00", "--partition", "vc-a")["partitions"]["vc-a"]
+        assert when["starts_in_s"][1] > 2 * 3600, when
+        short = box.sbatch("-p", "vc-a", "--gres=gpu:1", "-t", "5", script="sleep 1")
+        box.wait_ended(short, limit_s=30)
+        assert box.state(short) == "COMPLETED"
+    box.wait("the first start once it is deleted", lambda: bool(started_s(box, jobs)), 75)
+
+
+def test_after_a_window_the_queue_is_lucids_as_before(box: Box, lucidd: Lucidd) -> None:
+    with window(box, "now+50", 1):
+        ends_s = time.time() + 50 + 60
+        jobs = [box.sbatch("-p", "vc-a", "--gres=gpu:4", "-t", "5", script="sleep 2") for _ in range(6)]
+        before = box.sbatch("-p", "vc-b", "--gres=gpu:1", "-t", "1", script="sleep 120")
+        planned(box, lucidd, jobs[-1])
+        box.wait("its end", lambda: time.time() >= ends_s - 5, 120)
+        assert not started_s(box, jobs), "none before its end"
+        assert started_s(box, [before]) == [] or started_s(box, [before])[0] < ends_s - 60
+        box.wait_ended(*jobs, limit_s=60)
+    first = started_s(box, jobs)[0]
+    assert ends_s - 1 <= first <= ends_s + 5, first - ends_s
+    assert {box.state(job) for job in jobs} == {"COMPLETED"}
+    assert {tuple(verbs(lucidd, job)) for job in jobs} == {("start",)}, "each was told to start once, and started"
+
+
+def test_a_window_made_while_jobs_wait_is_seen_before_anything_starts(box: Box, lucidd: Lucidd) -> None:
+    blockers = [box.sbatch("-p", "vc-a", "--gres=gpu:4", "-t", "1", script="sleep 25") for _ in range(2)]
+    box.wait("they run", lambda: len(started_s(box, blockers)) == 2)
+    jobs = [box.sbatch(*HOUR, script="sleep 1") for _ in range(8)]
+    planned(box, lucidd, jobs[-1])
+    time.sleep(6)
+    with window(box, "now+30minutes", 10):
+        box.wait_ended(*blockers)
+        time.sleep(10)
+        assert [verb for job in jobs for verb in verbs(lucidd, job)] == []
+    box.wait_ended(*jobs, limit_s=120)
+
+
+def test_a_users_reservation_is_that_users_and_magnetic_ones_draw_jobs(box: Box, lucidd: Lucidd) -> None:
+    with window(box, "now", 30, "users=bob", nodes="n1"):
+        theirs = box.sbatch("-p", "vc-a", "--gres=gpu:1", "-t", "5", "--reservation=w", script="sleep 2", user="bob")
+        other = [box.sbatch("-p", "vc-a", "--gres=gpu:4", "-t", "5", script="sleep 2") for _ in range(2)]
+        box.wait_ended(theirs, *other, limit_s=60)
+        assert box.job(theirs)["nodes"] == "n1"
+        assert {box.job(job)["nodes"] for job in other} <= {"n2", "n4"}
+        box.run("scontrol", "update", "reservation=w", "flags=magnetic")
+        time.sleep(7)
+        drawn = box.sbatch("-p", "vc-a", "--gres=gpu:4", "-t", "5", script="sleep 2", user="bob")
+        box.wait_ended(drawn, limit_s=120)
+        assert "let go" in verbs(lucidd, drawn)
+        assert box.job(drawn)["nodes"] == "n1"
+
+
+def test_a_partition_that_is_down_holds_its_jobs_and_tries_none(box: Box, lucidd: Lucidd) -> None:
+    for state in ("DOWN", "INACTIVE"):
+        first = box.sbatch("-p", "vc-a", "--gres=gpu:4", "-t", "1", script="sleep 8")
+        box.wait("it runs", lambda first=first: box.state(first) == "RUNNING")  # type: ignore[misc]
+        jobs = [box.sbatch("-p", "vc-a", "--gres=gpu:4", "-t", "1", script="sleep 1") for _ in range(4)]
+        box.run("scontrol", "update", "PartitionName=vc-a", f"State={state}")
+        try:
+            box.wait_ended(first)
+            time.sleep(15)
+            tried = sum(verbs(lucidd, job).count("take back") for job in jobs)
+            assert tried <= 2, "those that were on their way"
+            assert not any("let go" in verbs(lucidd, job) for job in jobs)
+            waiting = [job for job in jobs if box.state(job) == "PENDING"]
+            assert f"partition vc-a is {state}" in lucidd.ctl("explain", waiting[-1])
+        finally:
+            box.run("scontrol", "update", "PartitionName=vc-a", "State=UP")
+        box.wait_ended(*jobs, limit_s=60)
+
+
+@pytest.fixture
+def reboots(box: Box) -> Iterator[None]:
+    """There is a program that reboots nodes, and does nothing."""
+    conf = box.root / "etc/slurm/slurm.conf"
+    before = conf.read_text()
+    conf.write_text(before + "RebootProgram=/bin/true\n")
+    box.run("scontrol", "reconfigure")
+    yield
+    conf.write_text(before)
+    box.run("scontrol", "reconfigure")
+
+
+def test_a_node_that_is_to_reboot_takes_nothing_until_it_is_back(reboots: None, box: Box, lucidd: Lucidd) -> None:
+    running = box.sbatch("-p", "vc-a", "--gres=gpu:4", "-w", "n1", "-t", "5", script="sleep 600")
+    box.wait("it runs", lambda: box.state(running) == "RUNNING")
+    box.run("scontrol", "reboot", "ASAP", "nextstate=resume", "n1")
+    try:
+        time.sleep(7)
+        jobs = [box.sbatch("-p", "vc-a", "--gres=gpu:1", "-t", "1", script="sleep 2") for _ in range(6)]
+        box.wait_ended(*jobs)
+        assert {box.job(job)["nodes"] for job in jobs} <= {"n2", "n4"}
+        assert {tuple(verbs(lucidd, job)) for job in jobs} == {("start",)}
+    finally:
+        box.run("scontrol", "cancel_reboot", "n1")
