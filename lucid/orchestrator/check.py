@@ -27,6 +27,7 @@ from lucid.errors import UnsafeAction, UnsafePlan
 from lucid.orchestrator.check_book import Book
 from lucid.orchestrator.check_groups import check_groups
 from lucid.orchestrator.check_quotas import check_quotas
+from lucid.orchestrator.check_victims import check_victims
 
 __all__ = ["SafetyCheck", "check_partition"]
 
@@ -157,7 +158,8 @@ def check_partition(
     the job's time limit ends; a GPU holds at most two jobs, both
     on exactly the same GPUs (so of equal count), both measured, their memory peaks within the card's, unless they are
     one interleaved group (``check_groups``); CPUs and host memory of a node are not exceeded by what the plan
-    starts; only jobs for which ``restarts`` allows it are started over.
+    starts; only jobs for which ``restarts`` allows it are started over; who is preempted gives way to the job that
+    starts (``check_victims``).
 
     Raises:
         UnsafePlan: naming the rule, the job and the resource.
@@ -177,7 +179,7 @@ def check_partition(
         return
     pending = {entry.job.id: entry for entry in partition.pending}
     # nothing is asked about a running job where the plan only starts jobs
-    only_starts = all(isinstance(action.decision, Start) for action in plan.actions)
+    only_starts = all(isinstance(a.decision, Start) and not a.decision.preempts for a in plan.actions)
     running = {} if only_starts else {entry.job.id: entry for entry in partition.running}
     if elsewhere is not None and any(a.job_id not in pending and isinstance(a.decision, Start) for a in plan.actions):
         pending = {**elsewhere.waiting(), **pending}
@@ -188,15 +190,20 @@ def check_partition(
         for part in action.decision.placement
     }
     book = Book(partition, touched, now_s)
+    leaving = {a.job_id for a in plan.actions if not isinstance(a.decision, Start)}
     for action in plan.actions:  # what leaves makes room first, as the cluster will apply it
         try:
             _known(action, partition, decisions.get(action.job_id), pending, running)
             if restarts is not None and isinstance(action.decision, Requeue | Release) and action.job_id in running:
                 _restarted(running[action.job_id].job, restarts)
+            if isinstance(action.decision, Start) and action.decision.preempts:
+                check_victims(pending[action.job_id].job, action.decision, running, leaving, now_s)
         except UnsafePlan as error:
             raise UnsafeAction(str(error), action.job_id) from None
         if isinstance(action.decision, Requeue | Resize | Regroup | Release) and action.job_id in running:
             book.remove(running[action.job_id])
+    for victim in {i for a in plan.actions if isinstance(a.decision, Start) for i in a.decision.preempts}:
+        book.remove(running[victim])
     for action in plan.actions:
         try:
             _enter(book, action, pending, running)

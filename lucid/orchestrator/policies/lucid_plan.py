@@ -118,6 +118,8 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
             shape = (*shape, queued.entry.job.vc)
         if starts.ledger.closing:
             shape = (*shape, queued.entry.job.time_limit_s)
+        if starts.yielding.by_qos:
+            shape = (*shape, queued.entry.job.qos)
         known = stopped[level].get(shape)
         if known is not None and known[0] <= queued.gpu_mem_mib:
             decisions[queued.id] = known[1]
@@ -141,7 +143,7 @@ def _tell_who_gave_way(starts: Starts, large: ServedLarge) -> None:
 
 
 def _made(starts: Starts, shadow: Shadow | None, by_vc: Mapping[str, Shadow], wake_s: float | None) -> PartitionPlan:
-    wake_s = earliest(wake_s, starts.binder.changes_s, starts.sharing.changes_s)
+    wake_s = earliest(wake_s, starts.binder.changes_s, starts.sharing.changes_s, starts.yielding.changes_s)
     memory: LucidMemory | SharingMode | None = starts.sharing.mode
     if shadow is not None:
         told_s = {a.job_id: starts.now_s for a in starts.actions if isinstance(a.decision, Start)}

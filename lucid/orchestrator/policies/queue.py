@@ -18,6 +18,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.quotas import Quotas
+from lucid.orchestrator.victims import Yielding
 
 __all__ = [
     "PreemptiveQueuePolicy",
@@ -49,6 +50,7 @@ def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
     closes = ledger.closes(job) if ledger.closing else None
     if closes is not None:
         free = (*free, closes)
+    free = (*free, *ledger.held_by())
     out = ledger.out()
     if out is not None:
         free = (*free, out)
@@ -92,6 +94,7 @@ class QueuePolicy(PartitionPolicy):
             return PartitionPlan(decisions)
         now_s, predictions = snapshot.now_s, snapshot.predictions
         ledger, feasible = Ledger(partition, now_s), Feasibility(partition)
+        yielding = Yielding(partition, ledger, now_s)
         quotas = Quotas(partition) if partition.quotas else None
         queue = self._sorted(partition.pending, now_s, predictions)
         behind: dict[str, Hold] = {}
@@ -109,17 +112,23 @@ class QueuePolicy(PartitionPolicy):
             quota = () if quotas is None else quotas.tests(job)
             open_to = all(quota)
             placement = consolidated(ledger, job, remainder_on_emptiest=True) if open_to else None
-            if placement is None:
+            claim = yielding.find(job) if placement is None and open_to else None
+            if claim is not None:
+                lacks = FreeGpus(job.gpus, ledger.largest, ledger.free, False)
+                start = Start(claim.placement, (*why, *quota, lacks, claim.why), preempts=claim.preempts)
+                yielding.take(job, claim)
+            elif placement is not None:
+                start = Start(placement, (*why, *quota, FreeGpus(job.gpus, ledger.largest, ledger.free, True)))
+                ledger.take(job, placement)
+            else:
                 decisions[job.id] = Hold((*why, *quota, *(no_place(ledger, entry) if open_to else ())))
                 behind[line] = Hold((BehindHead(job.id),))
                 continue
-            start = Start(placement, (*why, *quota, FreeGpus(job.gpus, ledger.largest, ledger.free, True)))
-            ledger.take(job, placement)
             if quotas is not None:
                 quotas.take(job)
             decisions[job.id] = start
             actions.append(Action(job.id, partition.name, start))
-        return PartitionPlan(decisions, tuple(actions))
+        return PartitionPlan(decisions, tuple(actions), yielding.changes_s)
 
 
 def _whole(ledger: Ledger, job: Job) -> Placement | None:
