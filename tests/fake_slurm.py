@@ -14,6 +14,7 @@ from typing import Any
 from lucid.adapters.gpu.profiles import ProfileReading
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption
 from lucid.adapters.slurm.request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
 from lucid.adapters.slurm.text import gpu_count, shard_types
 from lucid.core.job import JobProfile
@@ -59,6 +60,7 @@ class FakeSlurm:
     """PrivateData."""
     no_munge: str = ""
     """Why nothing can be sealed; empty: it can."""
+    preempts: Preemption = NO_PREEMPTION
     slurm_version: tuple[int, int] = (24, 11)
     heeds_factors: bool = True
     """Does its priority plugin know site factors?"""
@@ -70,6 +72,9 @@ class FakeSlurm:
         if self.down:
             raise ClusterUnavailable("down")
         return {"PrivateData": self.private}
+
+    def preemption(self) -> Preemption:
+        return self.preempts
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         return dict(self.shares)

@@ -224,8 +224,8 @@ class Yields:
     """Only to jobs of these QOS; ``None``: to every job of the partition."""
     ends: bool = False
     """It is cancelled then, not put back into the queue."""
-    saved_s: float | None = None
-    """When it last saved its work, as it reported: only what it did since is lost."""
+    saves: bool = False
+    """It saves its work when it is told to stop, and goes on from there."""
     going: bool = False
     """Another job has claimed GPUs of it already."""
 

@@ -19,10 +19,10 @@ from lucid.core.snapshot import Partition
 
 __all__ = ["Claim", "Yielding", "without_yielding"]
 
-_Loss = tuple[float, float, float, int]
-"""Of some jobs: GPU-seconds of those that are cancelled, of those that start over, of elastic ones, and how many they
-are. The first that differs decides; sums of it do not change an order."""
-_NOTHING: _Loss = (0.0, 0.0, 0.0, 0)
+_Loss = tuple[float, float, int]
+"""Of some jobs: GPU-seconds of those that are cancelled, of those that start over, and how many they are. The first
+that differs decides; sums of it do not change an order."""
+_NOTHING: _Loss = (0.0, 0.0, 0)
 _LEAST_GPU_S = 1e-3
 """A job that would be cancelled counts, however young it is."""
 
@@ -120,7 +120,7 @@ class Yielding:
                 taken.add(i)
                 gone |= {entry.job.id for block in offer.blocks for entry in block.entries}
                 lost = _plus(lost, offer.loss)
-                next_s = None if second is None else sum(second.loss[:3])
+                next_s = None if second is None else sum(second.loss[:2])
         if not gone:  # free GPUs would do: then something else keeps the job
             return None
         placement = tuple(self._gpus(i, here, blocks) for i, here, blocks in chosen)
@@ -228,17 +228,15 @@ class Yielding:
                 continue
             lost = self._told(entry)
             cancelled = max(lost.lost_gpu_s, _LEAST_GPU_S) if lost.ends else 0.0
-            again = 0.0 if lost.ends or lost.saves else lost.lost_gpu_s
-            saved = lost.lost_gpu_s if lost.saves and not lost.ends else 0.0
-            total = _plus(total, (cancelled, again, saved, 1))
+            total = _plus(total, (cancelled, 0.0 if lost.ends else lost.lost_gpu_s, 1))
         return total
 
     def _told(self, entry: Running) -> Victim:
         yields, job = entry.yields, entry.job
         assert yields is not None
-        since_s = max(entry.start_s, entry.start_s if yields.saved_s is None else yields.saved_s)
-        lost = 0.0 if job.id in self._doomed else max(self._now_s - since_s, 0.0) * entry.gpus
-        return Victim(job.id, job.vc, entry.gpus, lost, job.elastic is not None, yields.ends)
+        goes_on = yields.saves and not yields.ends
+        lost = 0.0 if goes_on or job.id in self._doomed else max(entry.elapsed_s(self._now_s), 0.0) * entry.gpus
+        return Victim(job.id, job.vc, entry.gpus, lost, goes_on, yields.ends)
 
 
 def without_yielding(partition: Partition) -> Partition:
@@ -249,7 +247,7 @@ def without_yielding(partition: Partition) -> Partition:
 
 
 def _plus(one: _Loss, other: _Loss) -> _Loss:
-    return one[0] + other[0], one[1] + other[1], one[2] + other[2], one[3] + other[3]
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 def _overlapping(parts: Sequence[tuple[int, Running]]) -> list[_Block]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from box import Box
@@ -55,18 +56,98 @@ def started_after(box: Box, number: str) -> float:
     return time.monotonic() - began
 
 
-def test_an_owners_job_starts_as_soon_as_under_plain_slurm(scav: Box, tmp_path: Path) -> None:
-    box = scav
-    one = Lucidd(box, tmp_path / "lucidd", restarts="")
+@pytest.fixture
+def packs(scav: Box, tmp_path: Path) -> Iterator[Lucidd]:
+    one = Lucidd(scav, tmp_path / "lucidd", restarts="")
     one.start()
-    try:
-        victims = [scavenger(box, node, 2) for node in ("n1", "n1", "n2", "n2", "n3", "n3")]
-        box.wait("scavengers fill n1 to n3", lambda: runs(box, *victims))
-        plain = started_after(box, box.sbatch("-p", "vc-b", "--gres=gpu:4", "--comment=lucid:off", script="sleep 60"))
-        owner = box.sbatch("-p", "vc-a", "--gres=gpu:4", ALONE, script="sleep 60")
-        lucid = started_after(box, owner)
-        print(f"plain {plain:.1f} s, lucid {lucid:.1f} s")
-        print(one.ctl("explain", owner))
-        assert lucid <= plain + 2
-    finally:
-        one.close()
+    yield one
+    one.close()
+
+
+def lost_gpu_s(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]], at_s: float) -> float:
+    """GPU-seconds that scavengers of two GPUs have lost."""
+    gone = [n for n, job in before.items() if after[n]["restart_cnt"] > job["restart_cnt"]]
+    return sum(2 * (at_s - before[n]["start_time"]["number"]) for n in gone)
+
+
+def test_an_owners_job_starts_as_soon_as_under_plain_slurm_and_the_youngest_go(scav: Box, packs: Lucidd) -> None:
+    box, one = scav, packs
+    victims = [scavenger(box, node, 2) for node in ("n1", "n2", "n3", "n3", "n1")]
+    box.wait("scavengers run", lambda: runs(box, *victims))
+    time.sleep(15)
+    young = scavenger(box, "n2", 2)
+    box.wait("scavengers fill n1 to n3", lambda: runs(box, young))
+    off = ("--comment=lucid:off", "-t", "60")
+    plain = started_after(box, box.sbatch("-p", "vc-b", "--gres=gpu:4", *off, script="sleep 3000"))
+    owner = box.sbatch("-p", "vc-a", "--gpus=1", ALONE, "-t", "60", script="srun env | grep CUDA_VIS; sleep 3000")
+    lucid = started_after(box, owner)
+    print(f"plain {plain:.1f} s, lucid {lucid:.1f} s")
+    story = one.ctl("explain", owner)
+    print(story, one.ctl("explain", young), one.log()[-2000:], sep="\n")
+    assert lucid <= plain + 2
+    assert box.job(owner)["nodes"] == "n2"
+    again = {number: box.job(number)["restart_cnt"] for number in [*victims, young]}
+    assert again == {
+        **dict.fromkeys([victims[2], victims[3], young], 1),
+        **dict.fromkeys(victims[:2], 0),
+        victims[4]: 0,
+    }
+    assert f"preempts job {young}" in story
+    assert f"for job {owner} of vc-a" in one.ctl("explain", young)
+    box.wait("its output", lambda: "CUDA_VISIBLE_DEVICES" in box.output(owner), 10)
+    four = box.sbatch("-p", "vc-a", "--gpus-per-node=4", ALONE, "-t", "60", script="srun -n1 true && sleep 3000")
+    print(f"four GPUs: {started_after(box, four):.1f} s")
+    assert box.job(four)["nodes"] == "n1"
+    assert runs(box, owner)
+    box.run("scontrol", "requeue", four)  # by an administrator: it queues again, as its user wrote it
+    box.wait("it runs again", lambda: runs(box, four) and box.job(four)["restart_cnt"] == 1, 40)
+
+
+def test_slurms_own_choice_loses_more(scav: Box, packs: Lucidd) -> None:
+    """The same scene twice: first for a plain job, then for one of Lucid's."""
+    box, one = scav, packs
+    lost = []
+    for comment in ("lucid:off", "lucid:exclusive"):
+        jobs = []
+        for node in ("n1", "n2", "n1", "n2"):
+            jobs.append(scavenger(box, node, 2))
+            time.sleep(4)
+        box.wait("scavengers run", lambda jobs=jobs: runs(box, *jobs))  # type: ignore[misc]
+        before = {number: box.job(number) for number in jobs}
+        owner = box.sbatch("-p", "vc-a", "--gres=gpu:2", f"--comment={comment}", "-t", "60", script="sleep 3000")
+        started_after(box, owner)
+        after = box.jobs()
+        lost.append(lost_gpu_s(before, after, after[owner]["start_time"]["number"]))
+        box.clear()
+        one.kill()
+        one.start()
+    print("lost GPU-seconds: Slurm's choice, Lucid's", lost)
+    assert lost[1] <= lost[0]
+
+
+def test_a_start_waits_for_the_grace_time_of_those_that_go(scav: Box, packs: Lucidd) -> None:
+    box, one = scav, packs
+    box.run("scontrol", "update", "PartitionName=scav", "GraceTime=20")
+    one.kill()
+    one.start()
+    script = "trap 'sleep 15; exit' TERM; sleep 3000 & wait"
+    deaf = [box.sbatch("-p", "scav", "-w", node, "--gres=gpu:4", "-t", "60", script=script) for node in ("n1", "n2")]
+    box.wait("they run", lambda: runs(box, *deaf))
+    owner = box.sbatch("-p", "vc-a", "--gres=gpu:2", ALONE, "-t", "60", script="sleep 3000")
+    print(f"after {started_after(box, owner):.1f} s", one.ctl("explain", owner))
+    verbs = [action["verb"] for action in one.story(owner)["actions"]]
+    assert verbs == ["start", "preempt"], verbs
+    assert sum(box.job(number)["restart_cnt"] for number in deaf) == 1
+
+
+def test_what_may_not_be_preempted_is_named(scav: Box, packs: Lucidd) -> None:
+    box, one = scav, packs
+    box.run("scontrol", "update", "PartitionName=scav", "PreemptMode=OFF")
+    one.kill()
+    one.start()
+    stay = [scavenger(box, node, 4) for node in ("n1", "n2")]
+    box.wait("they run", lambda: runs(box, *stay))
+    owner = box.sbatch("-p", "vc-a", "--gres=gpu:4", ALONE, "-t", "60", script="true")
+    words = "8 GPUs are held by 2 jobs of partition scav, which may not be preempted"
+    box.wait("it is told", lambda: words in one.ctl("explain", owner), 30)
+    assert runs(box, *stay)

@@ -20,6 +20,7 @@ from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.cli import CommandClient, silent
 from lucid.adapters.slurm.client import Breaker, Changes, checked_id, guarded
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.preemption import Preemption
 from lucid.adapters.slurm.records import jobs_from, nodes_from
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.site import GroupLimit, Partition
@@ -90,6 +91,10 @@ class PyslurmClient:
     def job_defaults(self) -> dict[str, JobDefaults]:
         """By ``scontrol``."""
         return self._commands.job_defaults()
+
+    def preemption(self) -> Preemption:
+        """By Slurm's commands."""
+        return self._commands.preemption()
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """By ``sshare``."""

@@ -21,6 +21,7 @@ from lucid.adapters.slurm.lenient_json import loads
 from lucid.adapters.slurm.listing import KnownJobs
 from lucid.adapters.slurm.munge import MUNGE, credential
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.preemption import QOS_PREEMPTION, Preemption, preemption_from
 from lucid.adapters.slurm.records import jobs_from, nodes_from, reads_whole, version_of
 from lucid.adapters.slurm.request import JobDefaults, defaults_from
 from lucid.adapters.slurm.shares import fair_shares_from
@@ -170,6 +171,19 @@ class CommandClient:
         """``scontrol show partition`` and ``show config`` as text: the JSON of 24.11 leaves JobDefaults empty."""
         self._breaker.calls.reads += 1
         return defaults_from(self._run(["scontrol", "-o", "show", "partition"]), self.config())
+
+    def preemption(self) -> Preemption:
+        """``scontrol show config``; where anybody is preempted ``show partition``, and ``sacctmgr show qos``, too."""
+        config = self.config()
+        found = preemption_from(config)
+        if not found.by:
+            return found
+        self._breaker.calls.reads += 1
+        partitions, qos = self._run(["scontrol", "-o", "show", "partition"]), ""
+        if found.by == "qos":
+            self._breaker.calls.reads += 1
+            qos = self._run(["sacctmgr", "-nP", "show", "qos", f"format={','.join(QOS_PREEMPTION)}"])
+        return preemption_from(config, partitions, qos)
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One ``sshare``."""

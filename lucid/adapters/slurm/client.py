@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.preemption import Preemption
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.site import GroupLimit, Partition
 from lucid.errors import ActionRefused, ClusterUnavailable
@@ -96,6 +97,10 @@ class SlurmClient(Protocol):
 
     def job_defaults(self) -> Mapping[str, JobDefaults] | None:
         """JobDefaults in force by partition; ``None`` where this way of asking does not tell."""
+        ...
+
+    def preemption(self) -> Preemption | None:
+        """Who may preempt whom; ``None`` where this way of asking does not tell."""
         ...
 
     def fair_shares(self) -> Mapping[tuple[str, str], float]:

@@ -14,6 +14,7 @@ from lucid.adapters.gpu.profiles import ProfileSource
 from lucid.adapters.slurm.actions import Actions
 from lucid.adapters.slurm.behind import not_yet
 from lucid.adapters.slurm.boots import Boots
+from lucid.adapters.slurm.claims import ClaimWatch
 from lucid.adapters.slurm.client import FIRST_TO_PACK, SlurmClient
 from lucid.adapters.slurm.factors import SiteFactors
 from lucid.adapters.slurm.facts import Facts
@@ -21,6 +22,7 @@ from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.mend import Mender
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.pool import pool_of
+from lucid.adapters.slurm.preemption import NO_PREEMPTION
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.shares import FairShares
@@ -79,14 +81,16 @@ class SlurmCluster:
         self._hands = Hands(client, store, clock, slurm, daemon, token)
         self._ownership = self._hands.ownership
         self._viewer = Viewer(daemon, self._ownership, self.known.of, profiled, resizes, interleaves, store)
-        self._actions = Actions(self._hands, daemon, self.known, slurm_knows_all)
+        claims = ClaimWatch(self._hands)
+        self._actions = Actions(self._hands, daemon, self.known, slurm_knows_all, claims)
         self.factors = SiteFactors(self._hands)
         """Order mode's writes."""
-        self._mender = Mender(self._hands, Released(Path(daemon.state_dir)))
+        self._mender = Mender(self._hands, Released(Path(daemon.state_dir)), claims)
         self._nodes: Sequence[SlurmNode] = ()
         self._nodes_at_s = float("-inf")
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
+        self._preemption = NO_PREEMPTION
         self._notes = self._hands.notes
         self._ended_told: set[str] = set()
         """Jobs that have ended and of which nothing more is to be told."""
@@ -152,7 +156,7 @@ class SlurmCluster:
         nodes = without_unread(self._nodes, jobs)
         modes = dict(self._modes())
         pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
-        self._facts = Facts(jobs, nodes, self._notes, modes, now_s, self._defaults, pool)
+        self._facts = Facts(jobs, nodes, self._notes, modes, now_s, self._defaults, pool, self._preemption)
         self.known.take(self._jobs, jobs, now_s, self.token)
         self._ownership.not_yet = frozenset()
         if self._daemon.optout != "free":
@@ -165,17 +169,19 @@ class SlurmCluster:
         return Snapshot(now_s, partitions, self._ended(jobs), fair_share=fair_share)
 
     def _read_defaults(self, now_s: float) -> None:
-        """What partitions give to each GPU. Where that cannot be read, what was read before counts."""
+        """What partitions give to each GPU, and who may preempt whom. Where that cannot be read, what was read before
+        counts."""
         if 0 <= now_s - self._defaults_at_s < _DEFAULTS_EVERY_S:
             return
         self._defaults_at_s = now_s
         try:
             read = self._client.job_defaults()
+            self._defaults = self._defaults if read is None else read
+            self._preemption = self._client.preemption() or self._preemption
         except ClusterUnavailable:
             raise
         except ClusterError:
             return
-        self._defaults = self._defaults if read is None else read
 
     def _ended(self, jobs: Sequence[SlurmJob]) -> tuple[Ended, ...]:
         """Told at each look until the store has them: a cycle may fail before it has stored anything."""

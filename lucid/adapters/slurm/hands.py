@@ -101,6 +101,11 @@ class Hands:
             raise ActionRefused(f"job {job_id}: {error}") from None
         self.store.end_action(action, "done", self.token)
 
+    def note_done(self, job_id: str, verb: str, detail: str) -> None:
+        """Keep for a job's story what came of something without telling Slurm anything."""
+        action = self.store.begin_action(self.clock.now_s(), job_id, verb, detail, self.token)
+        self.store.end_action(action, "done", self.token)
+
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Round what Slurm is asked or told: notes that it did not answer, or not soon."""

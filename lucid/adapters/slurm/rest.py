@@ -19,6 +19,7 @@ from lucid.adapters.slurm.answers import accounting_trouble, words_of
 from lucid.adapters.slurm.cli import CommandClient
 from lucid.adapters.slurm.client import Breaker, Changes, checked_id
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.preemption import Preemption
 from lucid.adapters.slurm.records import jobs_from, nodes_from
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.shares import fair_shares_from
@@ -92,6 +93,10 @@ class RestClient:
     def job_defaults(self) -> dict[str, JobDefaults] | None:
         """By ``scontrol``, where commands are given: slurmrestd's answers leave them empty (seen on 24.11)."""
         return self._commands.job_defaults() if self._commands else None
+
+    def preemption(self) -> Preemption | None:
+        """By Slurm's commands, where these may be used."""
+        return self._commands.preemption() if self._commands else None
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One request."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from lucid.adapters.slurm.claims import Claimed
 from lucid.adapters.slurm.coming import without_clashes
 from lucid.adapters.slurm.elastic_jobs import NOT_ELASTIC, Elasticity, ElasticJobs
 from lucid.adapters.slurm.facts import Facts, gpus_taken, parse_placement, submitted_s, users_nodes
@@ -143,7 +144,7 @@ class Viewer:
         known = facts.defaults
         defaults = None if known is None else known.get(home, NO_DEFAULTS)
         nodes = facts.nodes if record.request.whole_nodes else None
-        rest = (note, home, defaults, nodes, facts.pool, self._features_of(home, facts))
+        rest = (note, home, defaults, nodes, facts.pool, self._features_of(home, facts), facts.preemption.by)
         asks = self.elastic.of(record, note, home, facts.now_s)
         key = (*rest, asks if asks is NOT_ELASTIC else replace(asks, progress=None, words="", restart_s=None))
         before = self._made.get(record.id)
@@ -177,6 +178,7 @@ class Viewer:
             min_nodes=1 if asks.limits is not None else min(asks.nodes or record.min_nodes, max(record.gpus, 1)),
             elastic=asks.limits,
             takes_turns=self._interleaves(home) and takes_turns(record) and not whole and record.min_nodes <= 1,
+            qos=record.qos if facts.preemption.by == "qos" else "",
         )
 
     def whole_because(self, record: SlurmJob, note: JobNote | None, home: str, facts: Facts) -> str:
@@ -256,8 +258,10 @@ class Viewer:
     def _running(self, facts: Facts, owner: Mapping[str, str]) -> dict[str, list[Running]]:
         entries: list[Running] = []
         coming: set[str] = set()
+        claimed = Claimed()
         alive: set[str] = set()
         gpus = {node.name: len(node.gpu_types) for node in facts.nodes}
+        records = {record.id: record for record in facts.jobs} if facts.preemption.by else {}
         for record in facts.jobs:
             if not record.gpus and not record.placement:
                 continue
@@ -273,7 +277,9 @@ class Viewer:
                 if not self._ownership.may_start_yet(record, note):
                     continue  # taken back at the end of this turn: nothing is kept for it
                 placement, start_s = parse_placement(note.where), note.asked_s
-                if not note.shards:
+                if note.claims:
+                    claimed.add(placement, note.claims)
+                elif not note.shards:
                     coming.add(record.id)
             else:
                 continue
@@ -286,16 +292,31 @@ class Viewer:
         for gone in [job_id for job_id in self._places if job_id not in alive]:
             del self._places[gone]
         found: dict[str, list[Running]] = {}
-        for entry in _together(without_clashes(entries, coming, gpus)):
+        for entry in _together(without_clashes(claimed.without(entries), coming, gpus)):
             parts: dict[str, list[NodeGpus]] = {}
             for part in entry.placement:
                 if part.node in owner:
                     parts.setdefault(owner[part.node], []).append(part)
             for name, here in parts.items():
-                found.setdefault(name, []).append(
-                    entry if len(here) == len(entry.placement) else replace(entry, placement=tuple(here))
-                )
+                seen = entry if len(here) == len(entry.placement) else replace(entry, placement=tuple(here))
+                found.setdefault(name, []).append(self._giving_way(seen, name, claimed, facts, records))
         return found
+
+    def _giving_way(
+        self, entry: Running, name: str, claimed: Claimed, facts: Facts, records: Mapping[str, SlurmJob]
+    ) -> Running:
+        """As jobs of partition ``name`` see it. Nobody joins a job that they may preempt."""
+        if not facts.preemption.by:
+            return entry
+        pooled = facts.pool is not None and name == facts.pool.name
+        vcs = (*facts.pool.quotas, name) if pooled and facts.pool is not None else (name,)
+        record = records[entry.job.id]
+        yields = facts.preemption.yields(record, vcs) if record.running else None
+        if yields is None:
+            return entry
+        return replace(
+            entry, alone=True, yields=replace(yields, going=record.completing or entry.job.id in claimed.ids)
+        )
 
     def _entry(
         self, record: SlurmJob, note: JobNote | None, placement: Placement, start_s: float, facts: Facts

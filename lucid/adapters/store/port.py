@@ -88,7 +88,8 @@ class JobNote:
     ``listed``: the list of nodes that Lucid wrote last into its request: any other is its user's. ``parked_s``: the
     begin time that Lucid set last to keep it waiting; ``depends``: it was parked for its dependency
     and has not joined the queue since; ``requeued``: its number of restarts after
-    the last requeue that Lucid asked for, whose begin time nobody has to wait for.
+    the last requeue that Lucid asked for, whose begin time nobody has to wait for. ``claims``: the jobs that are to
+    give way to it, from the moment in which it is told to start until it runs, their ids separated by blanks.
     """
 
     job_id: str
@@ -123,6 +124,7 @@ class JobNote:
     depends: bool = False
     listed: str = ""
     requeued: int = 0
+    claims: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ __all__ = ["Claims", "HeldBy", "Victim"]
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A job that is preempted, and what that costs: GPU-seconds since it started, or saved its work."""
+    """A job that is preempted, and the GPU-seconds that it loses: all since it started, unless it saves its work."""
 
     job: Shown
     vc: Shown
     gpus: int
     lost_gpu_s: float
     saves: bool = False
-    """Is it elastic: does it go on from a checkpoint, on as many GPUs as are left?"""
+    """Does it save its work when it is told to stop, and go on from there?"""
     ends: bool = False
     """Is it cancelled, not put back into the queue?"""
 
@@ -27,9 +27,9 @@ class Victim:
 @dataclass(frozen=True, slots=True)
 class Claims(Reason):
     """Whom the start of a job preempts. Of all sets of jobs that would do, the one that loses least: work of jobs
-    that would be cancelled counts first, then that of jobs that start over, then that of elastic ones, then how many
-    they are. ``gpus``: how many of its GPUs they hold. ``next_gpu_s``: what the best choice on another node would
-    have lost, ``None`` where there is none."""
+    that would be cancelled counts first, then that of jobs that start over, then how many they are. Jobs that save
+    their work lose none. ``gpus``: how many of its GPUs they hold. ``next_gpu_s``: what the best choice on another
+    node would have lost, ``None`` where there is none."""
 
     gpus: int
     victims: tuple[Victim, ...]
