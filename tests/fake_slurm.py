@@ -160,7 +160,10 @@ class FakeSlurm:
                     return (NodeGpus(node.name, sum(1 << g for g in gpus)),)
                 continue
             spread = record.min_nodes > 1 and gpu_count(record.request.tres_per_node)
-            free = [g for g in range(len(node.gpu_types)) if self._use(node.name, g) == (0, 0)][: spread or left]
+            free = [g for g in range(len(node.gpu_types)) if self._use(node.name, g) == (0, 0)]
+            if record.request.addressed:
+                free = [g for g in free if f":{node.gpu_types[g]}:1" in record.request.tres_per_node]
+            free = free[: spread or left]
             if free and (len(free) == left or spread or record.gpus > len(node.gpu_types)):
                 parts.append(NodeGpus(node.name, sum(1 << g for g in free)))
                 left -= len(free)
@@ -175,13 +178,35 @@ class FakeSlurm:
                 and not (record.held or record.dependent or record.dependency)
                 and record.eligible_s <= self.now
             ):
-                place = self._find(record)
-                reason = self.limits(record) or ("" if place is not None else "Resources")
+                place, limit = self._find(record), self.limits(record)
+                if place is None and record.request.addressed and not limit:
+                    place = self._preempt(record)
+                reason = limit or ("" if place is not None else "Resources")
                 if reason:
                     self._set(record.id, reason=reason)
                 elif place is not None:
                     self._set(record.id, state="RUNNING", start_s=self.now, placement=place, reason="None")
                     self.starts.append((self.now, record.id, place))
+
+    def _preempt(self, record: SlurmJob) -> Placement | None:
+        """The GPUs that it names, once those who hold them have gone: they are told to where all of them may be."""
+        node = next((n for n in self.machines if n.name == record.request.req_nodes), self.machines[0])
+        mask = sum(1 << i for i, kind in enumerate(node.gpu_types) if f":{kind}:1" in record.request.tres_per_node)
+        here = [r for r in self.records.values() if any(p.node == node.name and p.mask & mask for p in r.placement)]
+        if any(self.preempts.yields(r, (record.partition,)) is None for r in here if not r.completing):
+            return None
+        for other in here:
+            if not other.completing:
+                flags, self.gone_s[other.id] = frozenset({"COMPLETING"}), self.now + self.completing_s
+                self._set(
+                    other.id, state="PENDING", restarts=other.restarts + 1, flags=flags, eligible_s=self.now + AHEAD_S
+                )
+        if self.completing_s:
+            return None
+        for other in here:
+            del self.gone_s[other.id]
+            self._set(other.id, flags=frozenset(), placement=())
+        return (NodeGpus(node.name, mask),)
 
     # -- SlurmClient -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,213 @@
+"""Slurm's preemption as Lucid reads it, and starts that preempt others, over a slurmctld in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import at
+from fake_slurm import fake_node
+from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption, Qos, preemption_from
+from lucid.adapters.slurm.request import Request
+from lucid.config import Mode
+from lucid.core.decision import Start
+from lucid.core.job import Yields
+from lucid.core.reason import Claims, Victim
+from scenes.slurm import MINE, Scene
+
+PARTITIONS = """\
+PartitionName=vc AllowGroups=ALL GraceTime=0 PriorityJobFactor=1 PriorityTier=10 OverSubscribe=NO PreemptMode=REQUEUE
+PartitionName=scav GraceTime=30 PriorityJobFactor=1 PriorityTier=1 OverSubscribe=NO PreemptMode=REQUEUE
+PartitionName=fixed GraceTime=0 PriorityTier=1 PreemptMode=OFF
+PartitionName=dies GraceTime=0 PriorityTier=1 PreemptMode=CANCEL
+PartitionName=naps GraceTime=0 PriorityTier=1 PreemptMode=GANG,SUSPEND
+PartitionName=peer GraceTime=0 PriorityTier=10 PreemptMode=REQUEUE
+"""
+BY_TIER = preemption_from(
+    {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE", "PreemptExemptTime": "00:00:00"}, PARTITIONS
+)
+BY_QOS = preemption_from(
+    {"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE", "PreemptExemptTime": "00:05:00"},
+    PARTITIONS,
+    "normal||cluster|\nhigh|normal,low|cluster|\nlow||cancel|1-00:00:01\nurgent|low,high|cluster|\nstill||off|\n",
+)
+
+
+def scene(preempts: Preemption = BY_TIER) -> Scene:
+    made = Scene()
+    made.slurm.preempts = preempts
+    made.slurm.machines = [
+        replace(fake_node(name, "vc"), partitions=frozenset({"vc", "scav"})) for name in ("n1", "n2")
+    ]
+    return made
+
+
+def scavenger(stage: Scene, name: str, where: str, **rest: object) -> None:
+    """A plain job of Slurm's, on these GPUs."""
+    stage.slurm.submit(name, "scav", 1, mark="other", held=True)
+    place = at(where)
+    gpus = sum(len(part.gpus) for part in place)
+    record = stage.slurm.records[name]
+    stage.slurm.records[name] = replace(
+        record, state="RUNNING", held=False, start_s=stage.slurm.now, placement=place, gpus=gpus, reason="None",
+        request=Request(tres_per_node=f"gres/gpu:{gpus}"), admin_comment="", **rest,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("partition", "changes", "expected"),
+    [
+        ("scav", {}, Yields()),
+        ("scav", {"requeue": False}, Yields(ends=True)),
+        ("scav", {"batch": False}, Yields(ends=True)),
+        ("scav", {"comment": "lucid:elastic=1-8"}, Yields(saves=True)),
+        ("dies", {"comment": "lucid:elastic=1-8"}, Yields(ends=True)),
+        ("fixed", {}, None),
+        ("naps", {}, None),
+        ("peer", {}, None),
+        ("vc", {}, None),
+        ("gone", {}, None),
+    ],
+)
+def test_by_tier_and_mode_of_its_partition(
+    partition: str, changes: dict[str, object], expected: Yields | None
+) -> None:
+    stage = scene()
+    scavenger(stage, "s", "n1:0", partition=partition, **changes)
+    assert BY_TIER.yields(stage.slurm.records["s"], ("vc",)) == expected
+    assert NO_PREEMPTION.yields(stage.slurm.records["s"], ("vc",)) is None
+
+
+def test_by_qos() -> None:
+    assert BY_QOS.qos["low"] == Qos(frozenset(), "CANCEL", 86401.0)
+    stage = scene()
+    expected = {
+        "normal": Yields(300.0, ("high",)),
+        "low": Yields(86401.0, ("high", "urgent"), ends=True),
+        "high": Yields(300.0, ("urgent",)),
+        "urgent": None,
+        "still": None,
+    }
+    for qos, yields in expected.items():
+        scavenger(stage, qos, "n1:0", qos=qos)
+        assert BY_QOS.yields(stage.slurm.records[qos], ("vc",)) == yields
+
+
+def test_jobs_of_a_lower_tier_are_seen_to_give_way_and_nobody_joins_them() -> None:
+    stage = scene()
+    scavenger(stage, "s", "n1:0-1")
+    stage.jobs("own")
+    stage.start("own", "n2:0")
+    seen = {entry.job.id: (entry.yields, entry.alone) for entry in stage.look().running}
+    assert seen["s"] == (Yields(), True)
+    assert seen["own"][0] is None
+
+
+def claim(stage: Scene, job_id: str, where: str, *victims: str) -> str | None:
+    why = Claims(1, tuple(Victim(name, "scav", 1, 3600.0) for name in victims))
+    stage.cluster.observe()
+    return stage.do(job_id, Start(at(where), (why,), preempts=victims))
+
+
+def words(stage: Scene, job_id: str) -> list[str]:
+    return [f"{row.verb} {row.detail}" for row in stage.store.actions(job_id)]
+
+
+def test_a_start_asks_for_the_very_gpus_and_each_story_says_who_went() -> None:
+    stage = scene()
+    for name, where in (("a", "n1:0-1"), ("b", "n1:2"), ("c", "n1:3")):
+        scavenger(stage, name, where)
+    stage.jobs("own", 2, request=Request(tres_per_job="gres/gpu:2", tres_per_task="cpu=2"))
+    assert claim(stage, "own", "n1:2-3", "b", "c") is None
+    assert stage.request("own") == Request("gres/gpu:g2:1,gres/gpu:g3:1", "", "", "cpu=2", "n1")
+    assert stage.slurm.records["own"].placement == at("n1:2-3")
+    assert stage.mend() == []
+    assert words(stage, "own") == ["start n1:2-3, preempting b c", "preempt jobs b c"]
+    assert words(stage, "b")[0].startswith(
+        "claim its GPUs, for job own of vc on n1:2-3: of all that would do, it loses"
+    )
+    assert words(stage, "b")[1:] == ["give way Slurm stopped it for job own"]
+    assert words(stage, "a") == []
+    assert stage.mend() == []
+    stage.slurm.records["own"] = replace(
+        stage.slurm.records["own"], state="PENDING", placement=(), restarts=1, reason="None", held=True
+    )
+    stage.mend()
+    assert stage.request("own") == Request(tres_per_job="gres/gpu:2", tres_per_task="cpu=2")
+
+
+def test_a_job_whose_note_is_lost_gets_its_request_back_too() -> None:
+    stage = scene()
+    mark = f"{MINE};node=gres/gpu:2"
+    stage.slurm.submit("own", "vc", 2, mark=mark, request=Request("gres/gpu:g2:1,gres/gpu:g3:1", req_nodes="n1"))
+    stage.mend()
+    assert stage.request("own").tres_per_node == "gres/gpu:2"
+
+
+def test_while_they_go_their_gpus_are_the_owners_and_the_start_is_not_taken_back() -> None:
+    stage = scene()
+    stage.slurm.completing_s = 25.0
+    scavenger(stage, "a", "n1:0-1")
+    stage.jobs("own")
+    stage.jobs("late")
+    assert claim(stage, "own", "n1:1", "a") is None
+    seen = {entry.job.id: entry for entry in stage.look().running}
+    assert seen["own"].placement == at("n1:1")
+    assert seen["a"].placement == at("n1:0")
+    assert seen["a"].yields == Yields(going=True)
+    assert stage.start("late", "n1:2") == "job late: waits until job own has started on node n1"
+    stage.slurm.advance(24.0)
+    assert stage.mend() == []
+    stage.slurm.advance(2.0)
+    assert stage.slurm.records["own"].state == "RUNNING"
+    stage.mend()
+    assert words(stage, "own")[-1] == "preempt jobs a"
+    assert [entry.job.id for entry in stage.look().running] == ["own"]
+
+
+def test_those_that_never_go_are_waited_for_as_long_as_their_grace_time() -> None:
+    stage = scene(replace(BY_TIER, modes={**BY_TIER.modes}))
+    scavenger(stage, "a", "n1:0")
+    stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
+    stage.jobs("own")
+    assert claim(stage, "own", "n1:0", "a") is None
+    stage.slurm.advance(stage.settings.start_grace_s + 29.0)
+    assert stage.mend() == []
+    stage.slurm.advance(3.0)
+    (said,) = stage.mend()
+    assert "did not start" in said
+    assert stage.request("own") == Request(tres_per_node="gres/gpu:1")
+    assert stage.slurm.records["own"].held
+
+
+def test_it_is_told_where_slurm_chose_others() -> None:
+    stage = scene()
+    scavenger(stage, "a", "n1:0")
+    scavenger(stage, "b", "n1:1")
+    stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
+    stage.jobs("own")
+    assert claim(stage, "own", "n1:0", "a") is None
+    gone = replace(stage.slurm.records["b"], state="PENDING", placement=(), restarts=1)
+    stage.slurm.records["b"] = gone
+    stage.slurm.records["own"] = replace(
+        stage.slurm.records["own"], state="RUNNING", placement=at("n1:1"), start_s=stage.slurm.now, reason="None"
+    )
+    assert stage.mend() == ["job own: Slurm preempted b, which Lucid had not chosen"]
+    assert words(stage, "own")[-1] == "preempt jobs b; Lucid had chosen a"
+    assert words(stage, "b") == ["give way Slurm stopped it for job own"]
+    assert {entry.job.id for entry in stage.look().running} == {"a", "own"}
+
+
+def test_a_job_that_must_keep_its_wishes_of_nodes_is_not_pinned() -> None:
+    stage = scene()
+    scavenger(stage, "a", "n1:0-3")
+    stage.jobs("own", 1, request=Request("gres/gpu:1", req_nodes="n1"))
+    assert claim(stage, "own", "n1:0", "a") is None
+    assert stage.request("own") == Request("gres/gpu:1", req_nodes="n1")
+
+
+def test_without_preemption_nothing_is_asked_of_accounts() -> None:
+    assert preemption_from({"PreemptType": "preempt/none"}) == NO_PREEMPTION
+    assert preemption_from({}) == NO_PREEMPTION
+    assert Mode.PACK
