@@ -136,7 +136,7 @@ def test_a_start_waits_for_the_grace_time_of_those_that_go(scav: Box, packs: Luc
     owner = box.sbatch("-p", "vc-a", "--gres=gpu:2", ALONE, "-t", "60", script="sleep 3000")
     print(f"after {started_after(box, owner):.1f} s", one.ctl("explain", owner))
     verbs = [action["verb"] for action in one.story(owner)["actions"]]
-    assert verbs == ["start", "preempt"], verbs
+    assert verbs == ["start", "preempts"], verbs
     assert sum(box.job(number)["restart_cnt"] for number in deaf) == 1
 
 

@@ -123,11 +123,10 @@ def test_a_start_asks_for_the_very_gpus_and_each_story_says_who_went() -> None:
     assert stage.request("own") == Request("gres/gpu:g2:1,gres/gpu:g3:1", "", "", "cpu=2", "n1")
     assert stage.slurm.records["own"].placement == at("n1:2-3")
     assert stage.mend() == []
-    assert words(stage, "own") == ["start n1:2-3, preempting b c", "preempt jobs b c"]
-    assert words(stage, "b")[0].startswith(
-        "claim its GPUs, for job own of vc on n1:2-3: of all that would do, it loses"
-    )
-    assert words(stage, "b")[1:] == ["give way Slurm stopped it for job own"]
+    assert words(stage, "own") == ["start n1:2-3, preempting b c", "preempts b c for its GPUs"]
+    rule = "of all that would do, it loses least (1.00 GPU-hours)"
+    assert words(stage, "b")[0] == f"claimed by job own of vc, which gets n1:2-3: {rule}"
+    assert words(stage, "b")[1:] == ["preempted by Slurm, for job own"]
     assert words(stage, "a") == []
     assert stage.mend() == []
     stage.slurm.records["own"] = replace(
@@ -162,7 +161,7 @@ def test_while_they_go_their_gpus_are_the_owners_and_the_start_is_not_taken_back
     stage.slurm.advance(2.0)
     assert stage.slurm.records["own"].state == "RUNNING"
     stage.mend()
-    assert words(stage, "own")[-1] == "preempt jobs a"
+    assert words(stage, "own")[-1] == "preempts a for its GPUs"
     assert [entry.job.id for entry in stage.look().running] == ["own"]
 
 
@@ -194,8 +193,8 @@ def test_it_is_told_where_slurm_chose_others() -> None:
         stage.slurm.records["own"], state="RUNNING", placement=at("n1:1"), start_s=stage.slurm.now, reason="None"
     )
     assert stage.mend() == ["job own: Slurm preempted b, which Lucid had not chosen"]
-    assert words(stage, "own")[-1] == "preempt jobs b; Lucid had chosen a"
-    assert words(stage, "b") == ["give way Slurm stopped it for job own"]
+    assert words(stage, "own")[-1] == "preempts b for its GPUs; Lucid had chosen a"
+    assert words(stage, "b") == ["preempted by Slurm, for job own"]
     assert {entry.job.id for entry in stage.look().running} == {"a", "own"}
 
 

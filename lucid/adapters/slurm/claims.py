@@ -68,12 +68,9 @@ class ClaimWatch:
         why = next((reason for reason in start.reasons if isinstance(reason, Claims)), None)
         lost = {} if why is None else {victim.job: victim.lost_gpu_s / 3600.0 for victim in why.victims}
         for victim in start.preempts:
-            words = f"its GPUs, for job {record.id} of {vc} on {show_placement(start.placement)}"
-            self._hands.note_done(
-                victim,
-                "claim",
-                f"{words}: of all that would do, it loses least ({lost.get(victim, 0.0):.2f} GPU-hours)",
-            )
+            rule = f"of all that would do, it loses least ({lost.get(victim, 0.0):.2f} GPU-hours)"
+            words = f"by job {record.id} of {vc}, which gets {show_placement(start.placement)}: {rule}"
+            self._hands.note_seen(victim, "claimed", words)
 
     def waits(self, note: JobNote, jobs: Mapping[str, SlurmJob], facts: Facts) -> bool:
         """Has a start that preempts others to be waited for, since those have yet to go? Within the grace time of
@@ -94,11 +91,11 @@ class ClaimWatch:
             stopped = [job_id for job_id in chosen if job_id not in jobs or not jobs[job_id].running]
         others, spared = _others(stopped, chosen), _others(chosen, stopped)
         for job_id in stopped:
-            self._hands.note_done(job_id, "give way", f"Slurm stopped it for job {record.id}")
-        words = f"jobs {' '.join(stopped)}" if stopped else "no job"
+            self._hands.note_seen(job_id, "preempted", f"by Slurm, for job {record.id}")
+        words = f"{' '.join(stopped)} for its GPUs" if stopped else "no job for its GPUs"
         if others or spared:
             words += f"; Lucid had chosen {' '.join(chosen)}"
-        self._hands.note_done(record.id, "preempt", words)
+        self._hands.note_seen(record.id, "preempts", words)
         self._hands.put(replace(note, claims=""))
         if not others:
             return ""

@@ -20,6 +20,7 @@ from lucid.core.prediction import Prediction
 from lucid.errors import StoreError
 
 __all__ = [
+    "SEEN",
     "ActionRow",
     "DecisionRow",
     "JobNote",
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 
+SEEN = "seen"
+"""The result of an action that was none: something that lucidd saw happen to the job."""
 _MOST_PID = 1 << 22
 """Linux's own bound on pids."""
 
