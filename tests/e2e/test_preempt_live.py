@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from box import Box
-from daemon_box import Lucidd
+from daemon_box import Lucidd, has_measured
 
 ALONE = "--comment=lucid:exclusive"
 
@@ -151,3 +151,35 @@ def test_what_may_not_be_preempted_is_named(scav: Box, packs: Lucidd) -> None:
     words = "8 GPUs are held by 2 jobs of partition scav, which may not be preempted"
     box.wait("it is told", lambda: words in one.ctl("explain", owner), 30)
     assert runs(box, *stay)
+
+
+def test_packed_scavengers_go_when_their_gpus_are_claimed(scav: Box, tmp_path: Path) -> None:
+    """Partition scav in pack mode, over the nodes of the VCs: its jobs share GPUs, in pairs, and both halves go."""
+    box = scav
+    one = Lucidd(box, tmp_path / "lucidd", restarts="")
+    toml = one.folder / "lucid.toml"
+    toml.write_text(toml.read_text() + 'scav = "pack"\n')
+    has_measured(one, "wrap")
+    one.start()
+    try:
+        pairs = [box.sbatch("-p", "scav", "--gres=gpu:4", "-t", "60", script="sleep 3000") for _ in range(6)]
+        box.wait("pairs on n1 to n3", lambda: runs(box, *pairs), 40)
+        where = {number: box.job(number)["nodes"] for number in pairs}
+        assert sorted(where.values()) == ["n1", "n1", "n2", "n2", "n3", "n3"]
+        owner = box.sbatch("-p", "vc-a", "--gres=gpu:1", ALONE, "-t", "60", script="sleep 3000")
+        print(f"beside pairs: {started_after(box, owner):.1f} s", one.ctl("explain", owner))
+        node = box.job(owner)["nodes"]
+        gone = [number for number in pairs if where[number] == node]
+        assert len(gone) == 2
+        box.wait("they wait as jobs of Lucid's", lambda: all(box.job(n)["waits"] for n in gone), 40)
+        box.wait(
+            "the request of each is its user's",
+            lambda: not any("shard" in box.job(n)["tres_per_node"] for n in gone),
+            40,
+        )
+        print(one.ctl("explain", gone[0]), one.ctl("queue"))
+        assert runs(box, *(number for number in pairs if number not in gone))
+        box.run("scancel", owner)
+        box.wait("they run again, as a pair", lambda: runs(box, *pairs), 60)
+    finally:
+        one.close()

@@ -11,10 +11,10 @@ from fake_slurm import fake_node
 from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption, Qos, preemption_from
 from lucid.adapters.slurm.request import Request
 from lucid.config import Mode
-from lucid.core.decision import Start
+from lucid.core.decision import Action, Start
 from lucid.core.job import Yields
 from lucid.core.reason import Claims, Victim
-from scenes.slurm import MINE, Scene
+from scenes.slurm import MINE, WHY, Scene
 
 PARTITIONS = """\
 PartitionName=vc AllowGroups=ALL GraceTime=0 PriorityJobFactor=1 PriorityTier=10 OverSubscribe=NO PreemptMode=REQUEUE
@@ -206,7 +206,50 @@ def test_a_job_that_must_keep_its_wishes_of_nodes_is_not_pinned() -> None:
     assert stage.request("own") == Request("gres/gpu:1", req_nodes="n1")
 
 
+def packed() -> Scene:
+    """Both partitions in pack mode."""
+    stage = scene()
+    stage.modes = {"scav": Mode.PACK, "vc": Mode.PACK}
+    stage.restart()
+    return stage
+
+
+def test_partitions_in_layers_have_the_nodes_in_common() -> None:
+    stage = packed()
+    scavenger(stage, "s", "n1:0")
+    stage.jobs("own")
+    stage.start("own", "n2:0")
+    parts = stage.cluster.observe().partitions
+    assert list(parts)[:2] == ["vc", "scav"]
+    for part in (parts["vc"], parts["scav"]):
+        assert [node.name for node in part.nodes] == ["n1", "n2"]
+        assert {entry.job.id for entry in part.running} == {"s", "own"}
+    seen = {entry.job.id: (entry.yields, entry.alone) for entry in parts["scav"].running}
+    assert seen["s"][0] is None
+    assert seen["own"] == (None, True)
+
+
+def test_without_layers_the_first_of_them_has_the_nodes() -> None:
+    stage = packed()
+    for preempts in (NO_PREEMPTION, BY_QOS, replace(BY_TIER, modes={**BY_TIER.modes, "scav": "SUSPEND"})):
+        stage.slurm.preempts = preempts
+        stage.restart()
+        stage.jobs(f"j{len(stage.slurm.records)}")
+        parts = stage.cluster.observe().partitions
+        first = "vc" if preempts.by == "partition" else "scav"
+        assert {name for name in ("vc", "scav") if parts[name].nodes} == {first if preempts.by != "qos" else "vc"}
+
+
+def test_two_plans_of_one_turn_do_not_start_on_the_same_gpu() -> None:
+    stage = packed()
+    stage.jobs("own")
+    stage.slurm.submit("low", "scav")
+    stage.cluster.observe()
+    starts = [Action(job, part, Start(at("n1:0"), WHY)) for job, part in (("own", "vc"), ("low", "scav"))]
+    refused = [done.refused for done in stage.cluster.apply(starts)]
+    assert refused == [None, "job low: a job of partition 'vc' starts on these GPUs"]
+
+
 def test_without_preemption_nothing_is_asked_of_accounts() -> None:
     assert preemption_from({"PreemptType": "preempt/none"}) == NO_PREEMPTION
     assert preemption_from({}) == NO_PREEMPTION
-    assert Mode.PACK

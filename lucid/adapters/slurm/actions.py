@@ -55,6 +55,8 @@ class Actions:
         self.resizes = Resizes(hands)
         self._staying: dict[str, Placement] = {}
         """Jobs that this plan was to stop, and that go on; and their GPUs."""
+        self._given: list[tuple[str, Placement]] = []
+        """Where jobs of which partition were started in this turn."""
         self._leaving: dict[str, Placement] = {}
         """Jobs that are being resized, and the GPUs that they hold still."""
         self._starting: dict[str, dict[bool, str]] = {}
@@ -78,7 +80,7 @@ class Actions:
         """What leaves first, then what shrinks, grows and starts. In a partition that is not in pack mode nothing is
         done."""
         refused: dict[int, str] = {}
-        self._staying = {}
+        self._staying, self._given = {}, []
         for i in sorted(range(len(actions)), key=lambda i: self._turn(actions[i])):
             try:
                 self._carry_out(actions[i])
@@ -103,6 +105,14 @@ class Actions:
             theirs = dict(held)
             if other != job_id and any(theirs.get(part.node, 0) & part.mask for part in placement):
                 raise ActionRefused(f"job {job_id}: job {other}, which was to leave these GPUs, could not be stopped")
+
+    def _unless_given(self, job_id: str, partition: str, placement: Placement) -> None:
+        """Has a job of another partition with the same nodes got one of these GPUs in this turn? Partitions are
+        planned one by one."""
+        wanted = dict(placement)
+        for other, given in self._given:
+            if other != partition and any(wanted.get(part.node, 0) & part.mask for part in given):
+                raise ActionRefused(f"job {job_id}: a job of partition {other!r} starts on these GPUs")
 
     def _carry_out(self, action: Action) -> None:
         job_id, decision = action.job_id, action.decision
@@ -179,6 +189,7 @@ class Actions:
             if overlaps(start.placement, held):
                 raise ActionRefused(f"job {job_id}: waits until job {other}, which is resized, has left its GPUs")
         self._unless_kept(job_id, start.placement)
+        self._unless_given(job_id, action.partition, start.placement)
         items = self._items(record, start) if shards and (self._daemon.mps or takes_turns(record)) else None
         number = own_number(record)
         extra, unsealed = sealed(self._hands.client, record, number, items) if items and number else ("", "")
@@ -224,6 +235,7 @@ class Actions:
             in_room = replace(record, partition=room)
             raise ActionRefused(self._hands.not_started(in_room, str(error).partition(": ")[2])) from None
         self._hands.put(replace(self._hands.notes[job_id], released=True))
+        self._given.append((action.partition, start.placement))
         self._note_start(job_id, start.placement, exact)
         if start.preempts:
             self._claims.began(record, start, self._facts)

@@ -15,7 +15,7 @@ from lucid.core.job import Running
 from lucid.core.placement import NodeGpus, Placement, show_placement
 from lucid.core.reason import Claims
 
-__all__ = ["ClaimWatch", "Claimed"]
+__all__ = ["ClaimWatch", "Claimed", "as_seen_by"]
 
 _GOES_S = 300.0
 """So long a job may take to leave its GPUs once Slurm has stopped it (epilogs, processes that do not end)."""
@@ -47,6 +47,17 @@ class Claimed:
             if entry.placement or entry.job.id not in self.ids:
                 found.append(entry)
         return found
+
+
+def as_seen_by(name: str, entry: Running, record: SlurmJob, claimed: Claimed, facts: Facts) -> Running:
+    """A running job as jobs of partition ``name`` see it. They join no job that they may preempt, nor one that may
+    preempt them."""
+    pool, preemption = facts.pool, facts.preemption
+    vcs = (*pool.quotas, name) if pool is not None and name == pool.name else (name,)
+    yields = preemption.yields(record, vcs) if record.running else None
+    if yields is None:
+        return replace(entry, alone=True) if preemption.over(entry.job.vc, name) else entry
+    return replace(entry, alone=True, yields=replace(yields, going=record.completing or record.id in claimed.ids))
 
 
 class ClaimWatch:

@@ -7,7 +7,7 @@ would suspend keeps its GPUs' memory: nothing is claimed from it (docs/slurm-adm
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lucid.adapters.bounded import digits
@@ -75,11 +75,19 @@ class Preemption:
         """The lowest tier of these partitions: what preempts for one of them must be able to for all."""
         return min(self.tiers.get(vc, -1) for vc in vcs)
 
-    def under(self, vc: str) -> list[str]:
-        """Partitions of a lower tier than this one, whose jobs it may preempt as far as their mode allows."""
-        if self.by != "partition" or vc not in self.tiers:
-            return []
-        return sorted(name for name, tier in self.tiers.items() if tier < self.tiers[vc])
+    def over(self, upper: str, lower: str) -> bool:
+        """May jobs of partition ``upper`` preempt those of ``lower``, in a way that is served?"""
+        known = self.by == "partition" and {upper, lower} <= self.tiers.keys()
+        return known and self.tiers[upper] > self.tiers[lower] and self.modes.get(lower, self.mode) in _SERVED
+
+    def layers(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Who plans a node that stands in several partitions: the first of those of the highest tier, and those whose
+        jobs give way to all before them. The others do not."""
+        found: list[str] = []
+        for name in sorted(names, key=lambda name: -self.tiers.get(name, 0)):
+            if all(self.over(upper, name) for upper in found):
+                found.append(name)
+        return tuple(found)
 
 
 NO_PREEMPTION = Preemption()

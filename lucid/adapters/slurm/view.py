@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from lucid.adapters.slurm.claims import Claimed
+from lucid.adapters.slurm.claims import Claimed, as_seen_by
 from lucid.adapters.slurm.coming import without_clashes
 from lucid.adapters.slurm.elastic_jobs import NOT_ELASTIC, Elasticity, ElasticJobs
 from lucid.adapters.slurm.facts import Facts, gpus_taken, parse_placement, submitted_s, users_nodes
@@ -82,18 +82,20 @@ class Viewer:
         names = [name for name in self._settings.partitions if name not in quotas]
         if profiling and profiling not in names:
             names.append(profiling)
-        owner: dict[str, str] = {}
+        owners: dict[str, tuple[str, ...]] = {}
         for node in facts.nodes:
             if not node.gpu_types:
                 continue
-            first = next((name for name in names if name in node.partitions), None)
+            here = tuple(name for name in names if name in node.partitions)
             if pool is not None and quotas.keys() & node.partitions:
-                first = pool.name
-            if first is not None:
-                owner[node.name] = first
+                owners[node.name] = (pool.name,)
+            elif here:
+                owners[node.name] = here if len(here) == 1 else facts.preemption.layers(here)
+        if facts.preemption.by:  # who goes before others is planned, and carried out, before them
+            names.sort(key=lambda name: -facts.preemption.tiers.get(name, 0))
         if pool is not None:
             names.insert(0, pool.name)
-        running = self._running(facts, owner)
+        running = self._running(facts, owners)
         pending = self._pending(facts)
         used = _used_without_gpus(facts.jobs)
         shown: dict[str, Partition] = {}
@@ -102,7 +104,7 @@ class Viewer:
             vcs = quotas if pooled else (name,)
             made = Partition(
                 name,
-                tuple(self._node(node, used) for node in facts.nodes if owner.get(node.name) == name),
+                tuple(self._node(node, used) for node in facts.nodes if name in owners.get(node.name, ())),
                 tuple(sorted(pending.get(name, ()), key=lambda e: (e.since_s, e.job.submit_s, e.job.rank))),
                 tuple(sorted(running.get(name, ()), key=lambda e: (e.start_s, e.job.rank))),
                 name == profiling,
@@ -255,7 +257,7 @@ class Viewer:
             )
         return found
 
-    def _running(self, facts: Facts, owner: Mapping[str, str]) -> dict[str, list[Running]]:
+    def _running(self, facts: Facts, owners: Mapping[str, tuple[str, ...]]) -> dict[str, list[Running]]:
         entries: list[Running] = []
         coming: set[str] = set()
         claimed = Claimed()
@@ -295,28 +297,14 @@ class Viewer:
         for entry in _together(without_clashes(claimed.without(entries), coming, gpus)):
             parts: dict[str, list[NodeGpus]] = {}
             for part in entry.placement:
-                if part.node in owner:
-                    parts.setdefault(owner[part.node], []).append(part)
+                for name in owners.get(part.node, ()):
+                    parts.setdefault(name, []).append(part)
             for name, here in parts.items():
                 seen = entry if len(here) == len(entry.placement) else replace(entry, placement=tuple(here))
-                found.setdefault(name, []).append(self._giving_way(seen, name, claimed, facts, records))
+                if facts.preemption.by:
+                    seen = as_seen_by(name, seen, records[entry.job.id], claimed, facts)
+                found.setdefault(name, []).append(seen)
         return found
-
-    def _giving_way(
-        self, entry: Running, name: str, claimed: Claimed, facts: Facts, records: Mapping[str, SlurmJob]
-    ) -> Running:
-        """As jobs of partition ``name`` see it. Nobody joins a job that they may preempt."""
-        if not facts.preemption.by:
-            return entry
-        pooled = facts.pool is not None and name == facts.pool.name
-        vcs = (*facts.pool.quotas, name) if pooled and facts.pool is not None else (name,)
-        record = records[entry.job.id]
-        yields = facts.preemption.yields(record, vcs) if record.running else None
-        if yields is None:
-            return entry
-        return replace(
-            entry, alone=True, yields=replace(yields, going=record.completing or entry.job.id in claimed.ids)
-        )
 
     def _entry(
         self, record: SlurmJob, note: JobNote | None, placement: Placement, start_s: float, facts: Facts
