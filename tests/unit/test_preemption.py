@@ -8,12 +8,14 @@ import pytest
 
 from builders import at
 from fake_slurm import fake_node
+from lucid.adapters.slurm.nouns import SlurmNode
 from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption, Qos, preemption_from
 from lucid.adapters.slurm.request import Request
 from lucid.config import Mode
 from lucid.core.decision import Action, Start
 from lucid.core.job import Yields
 from lucid.core.reason import Claims, Victim
+from lucid.doctor.preemption import look_over_preemption, without_layers
 from scenes.slurm import MINE, WHY, Scene
 
 PARTITIONS = """\
@@ -253,3 +255,39 @@ def test_two_plans_of_one_turn_do_not_start_on_the_same_gpu() -> None:
 def test_without_preemption_nothing_is_asked_of_accounts() -> None:
     assert preemption_from({"PreemptType": "preempt/none"}) == NO_PREEMPTION
     assert preemption_from({}) == NO_PREEMPTION
+
+
+def node(name: str, *partitions: str) -> SlurmNode:
+    return replace(fake_node(name, "vc"), partitions=frozenset(partitions))
+
+
+@pytest.mark.parametrize(
+    ("other", "level", "words"),
+    [
+        ("scav", "ok", "jobs of vc claim GPUs of scav where none are free: those that lose least are requeued"),
+        ("dies", "ok", "those that lose least are cancelled"),
+        ("fixed", "warn", "jobs of fixed are not preempted (PreemptMode=OFF): they keep GPUs of vc"),
+        ("naps", "bad", "jobs of naps are suspended for jobs of vc (PreemptMode), and keep their GPUs' memory"),
+        ("peer", "", ""),
+    ],
+)
+def test_doctor_says_what_is_served(other: str, level: str, words: str) -> None:
+    found = list(look_over_preemption({"vc": Mode.PACK}, [node("n1", "vc", other)], BY_TIER))
+    assert [item.level for item in found] == [level] * bool(level)
+    assert all(words in item.what for item in found)
+    assert not list(look_over_preemption({"vc": Mode.PACK}, [node("n1", "vc")], BY_TIER))
+    assert not list(look_over_preemption({"vc": Mode.ORDER}, [node("n1", "vc", other)], BY_TIER))
+
+
+def test_doctor_on_qos() -> None:
+    asleep = replace(BY_QOS, qos={**BY_QOS.qos, "naps": Qos(mode="SUSPEND")})
+    found = list(look_over_preemption({"vc": Mode.PACK}, [], asleep))
+    assert [item.level for item in found] == ["ok", "bad"]
+    assert "jobs of QOS naps are suspended" in found[1].what
+
+
+def test_nodes_that_lucid_plans_for_one_partition_only() -> None:
+    nodes = [node("n1", "vc", "scav"), node("n2", "vc", "peer"), node("n3", "vc")]
+    names = ("vc", "scav", "peer")
+    assert list(without_layers(names, nodes, BY_TIER)) == [("n2", ("vc", "peer"))]
+    assert [name for name, _ in without_layers(names, nodes, NO_PREEMPTION)] == ["n1", "n2"]

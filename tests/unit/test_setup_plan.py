@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lucid.adapters.slurm.nouns import SlurmNode
+from lucid.adapters.slurm.preemption import Preemption
 from lucid.cli.setup_apply import resume_nodes
 from lucid.cli.setup_machine import Machine, Running
 from lucid.cli.setup_plan import Options, Plan, diff_of, make_plan
@@ -184,6 +186,19 @@ def test_a_plugin_of_the_sites_own_is_neither_replaced_nor_passed_over(root: Pat
     plan = plan_for(root, "pack")
     assert "job_submit.lua of the site's own" in plan.refused[0].what
     assert own not in {change.path for change in plan.changes}
+
+
+def test_partitions_over_common_nodes_are_packed_only_in_layers(root: Path) -> None:
+    seen = replace(running(), nodes=[replace(node("n1", "vc-a"), partitions=frozenset({"vc-a", "vc-b"}))])
+    [refusal] = plan_for(root, "pack", seen).refused
+    assert "node n1 stands in vc-a and vc-b" in refusal.what
+    tiers, modes = {"vc-a": 10, "vc-b": 1}, {"vc-a": "REQUEUE", "vc-b": "REQUEUE"}
+    layers = replace(seen, preemption=Preemption("partition", "REQUEUE", tiers=tiers, modes=modes))
+    plan = plan_for(root, "pack", layers)
+    assert not plan.refused
+    assert any("jobs of vc-a claim GPUs of vc-b" in note for note in plan.notes)
+    naps = replace(layers, preemption=replace(layers.preemption, modes={**modes, "vc-b": "SUSPEND"}))
+    assert "jobs of vc-b are suspended for jobs of vc-a" in plan_for(root, "pack", naps).refused[0].what
 
 
 def test_an_unknown_partition_is_an_error_that_lists_the_known_ones(root: Path) -> None:
