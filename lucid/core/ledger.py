@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from lucid.core.job import Job, Running
 from lucid.core.node import Node
@@ -15,6 +16,9 @@ from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 
 __all__ = ["Ledger", "Ledgers", "gpus_by_node", "host_share"]
+
+
+_VC = attrgetter("job.vc")
 
 
 def host_share(total: int, gpus_here: int, gpus_all: int) -> int:
@@ -255,6 +259,8 @@ def _closing(nodes: Sequence[Node], now_s: float | None) -> list[float]:
 def _guests(partition: Partition) -> tuple[HeldBy, ...]:
     """The jobs of other partitions, by partition, those with the most GPUs first."""
     vcs, found = {*partition.vcs, partition.name}, dict[str, list[Running]]()
+    if vcs.issuperset(map(_VC, partition.running)):  # as in most plans
+        return ()
     for entry in partition.running:
         if entry.job.vc not in vcs:
             found.setdefault(entry.job.vc, []).append(entry)

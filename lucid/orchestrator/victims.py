@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from lucid.core.decision import earliest
 from lucid.core.job import Job, Running
@@ -19,6 +20,7 @@ from lucid.core.snapshot import Partition
 
 __all__ = ["Claim", "Yielding", "without_yielding"]
 
+_YIELDS = attrgetter("yields")
 _Loss = tuple[float, float, int]
 """Of some jobs: GPU-seconds of those that are cancelled, of those that start over, and how many they are. The first
 that differs decides; sums of it do not change an order."""
@@ -67,7 +69,7 @@ class Yielding:
     def __init__(self, partition: Partition, ledger: Ledger, now_s: float) -> None:
         self._ledger = ledger
         self._now_s = now_s
-        self._running = partition.running if any(e.yields is not None for e in partition.running) else ()
+        self._running = partition.running if any(map(_YIELDS, partition.running)) else ()
         self._doomed: set[str] = set()
         """Jobs that this plan preempts, and those that are about to go: they lose nothing more."""
         self._by_node: dict[int, list[_Block]] | None = None
@@ -241,7 +243,7 @@ class Yielding:
 
 def without_yielding(partition: Partition) -> Partition:
     """The partition as if the jobs were not there that give way to its own; the same object where there are none."""
-    if all(entry.yields is None for entry in partition.running):
+    if not any(map(_YIELDS, partition.running)):
         return partition
     return replace(partition, running=tuple(entry for entry in partition.running if entry.yields is None))
 
