@@ -252,6 +252,25 @@ def test_two_plans_of_one_turn_do_not_start_on_the_same_gpu() -> None:
     assert refused == [None, "job low: a job of partition 'vc' starts on these GPUs"]
 
 
+def test_who_shared_gpus_with_a_job_that_slurm_preempted_is_alone_and_told() -> None:
+    stage = packed()
+    for name in ("a", "b"):
+        stage.slurm.submit(name, "scav", 2)
+    stage.known("a", "b")
+    slots = Start(at("n1:0-1"), WHY, slots=True)
+    assert stage.do("a", slots, "scav") is None
+    assert stage.do("b", replace(slots, beside="a"), "scav") is None
+    assert {e.job.id: e.partner for e in stage.look("scav").running} == {"a": "b", "b": "a"}
+    gone = replace(stage.slurm.records["b"], state="PENDING", placement=(), restarts=1, eligible_s=120.0)
+    stage.slurm.records["b"] = gone
+    stage.mend()
+    assert words(stage, "a")[-1] == "alone on its GPUs, since Slurm requeued job b beside it"
+    (left,) = stage.look("scav").running
+    assert (left.job.id, left.partner, left.alone) == ("a", None, False)
+    assert stage.slurm.records["b"].held
+    assert stage.request("b").tres_per_node == "gres/gpu:2"
+
+
 def test_without_preemption_nothing_is_asked_of_accounts() -> None:
     assert preemption_from({"PreemptType": "preempt/none"}) == NO_PREEMPTION
     assert preemption_from({}) == NO_PREEMPTION

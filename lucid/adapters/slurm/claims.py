@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from lucid.adapters.slurm.facts import Facts
+from lucid.adapters.slurm.facts import Facts, parse_placement
 from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.store.port import JobNote
@@ -93,6 +93,13 @@ class ClaimWatch:
         most_s = _GOES_S if going else max(facts.preemption.grace_s.get(job.partition, 0.0) for job in victims)
         since_s = max(note.asked_s, self._hands.silent_s)
         return facts.now_s - since_s <= self._hands.settings.start_grace_s + most_s
+
+    def parted(self, record: SlurmJob, note: JobNote, facts: Facts) -> None:
+        """Slurm requeued a job by itself: who shared its GPUs goes on alone, and is told why."""
+        where = tuple(sorted(parse_placement(note.where)))
+        for job in facts.jobs if note.shards else ():
+            if job.running and not job.completing and job.request.shards and tuple(sorted(job.placement)) == where:
+                self._hands.note_seen(job.id, "alone", f"on its GPUs, since Slurm requeued job {record.id} beside it")
 
     def ran(self, record: SlurmJob, note: JobNote, jobs: Mapping[str, SlurmJob]) -> str:
         """The job runs: say whom Slurm stopped for it, in its story and in theirs."""

@@ -343,6 +343,7 @@ class Mender:
             hands.put(replace(note, where="", shards=False, released=True))
             return f"job {record.id}: given back the request that its user wrote, its partition is not packed"
         if record.restarts != note.restarts:
+            self._claims.parted(record, note, facts)
             self._take_back(record, note)
             return f"job {record.id}: was requeued, not by Lucid; waits again"
         found = outlook(record.reason)
