@@ -72,6 +72,7 @@ class Yielding:
         self._running = partition.running if any(map(_YIELDS, partition.running)) else ()
         self._doomed: set[str] = set()
         """Jobs that this plan preempts, and those that are about to go: they lose nothing more."""
+        self._kept: set[str] = set()
         self._by_node: dict[int, list[_Block]] | None = None
         self._given: set[str] = set()
         """Those of which the CPUs and the memory are free in the ledger already."""
@@ -99,6 +100,10 @@ class Yielding:
             up = self._ledger.nodes
             self._by_node = {i: _overlapping(parts) for i, parts in sorted(found.items()) if up[i].available}
         return self._by_node
+
+    def keep(self, job_id: str) -> None:
+        """Let nobody claim the GPUs of this job: the plan has started another beside it, or does something to it."""
+        self._kept.add(job_id)
 
     def find(self, job: Job, allowed: Callable[[int], bool] | None = None) -> Claim | None:
         """GPUs for the job if others give way, with those that lose least; ``None`` where that does not suffice.
@@ -193,6 +198,7 @@ class Yielding:
     def _gives_way(self, block: _Block, job: Job) -> bool:
         return all(
             entry.yields is not None
+            and entry.job.id not in self._kept
             and reached(self._now_s, entry.yields.from_s)
             and (entry.yields.to is None or job.qos in entry.yields.to)
             for entry in block.entries
@@ -242,10 +248,12 @@ class Yielding:
 
 
 def without_yielding(partition: Partition) -> Partition:
-    """The partition as if the jobs were not there that give way to its own; the same object where there are none."""
+    """The partition as if the jobs were not there that give way to all of its own; the same object where there are
+    none."""
     if not any(map(_YIELDS, partition.running)):
         return partition
-    return replace(partition, running=tuple(entry for entry in partition.running if entry.yields is None))
+    stay = tuple(e for e in partition.running if e.yields is None or e.yields.to is not None)
+    return replace(partition, running=stay)
 
 
 def _plus(one: _Loss, other: _Loss) -> _Loss:

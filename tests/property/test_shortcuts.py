@@ -112,9 +112,9 @@ def some_give_way(rng: random.Random, snapshot: Snapshot) -> Snapshot:
         if rng.random() < 0.6:
             yields = Yields(rng.choice([0.0, 0.0, 1050.0]), rng.choice([None, None, ("high",)]), rng.random() < 0.2)
             age_s = rng.choice([0.0, 10.0, 500.0, 990.0])
-            entry = replace(
-                entry, job=replace(entry.job, vc="scav"), alone=True, yields=yields, start_s=1000.0 - age_s
-            )
+            entry = replace(entry, yields=yields, start_s=1000.0 - age_s)
+            if yields.to is None or rng.random() < 0.5:  # by QOS jobs of the same partition give way, too
+                entry = replace(entry, job=replace(entry.job, vc="scav"), alone=True)
         running.append(entry)
     pending = [replace(e, job=replace(e.job, qos=rng.choice(["", "high"]))) for e in part.pending]
     part = replace(part, running=tuple(running), pending=tuple(pending))

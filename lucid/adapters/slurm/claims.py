@@ -50,14 +50,15 @@ class Claimed:
 
 
 def as_seen_by(name: str, entry: Running, record: SlurmJob, claimed: Claimed, facts: Facts) -> Running:
-    """A running job as jobs of partition ``name`` see it. They join no job that they may preempt, nor one that may
-    preempt them."""
+    """A running job as jobs of partition ``name`` see it. They join no job of another partition that they may
+    preempt, nor one that may preempt them."""
     pool, preemption = facts.pool, facts.preemption
     vcs = (*pool.quotas, name) if pool is not None and name == pool.name else (name,)
     yields = preemption.yields(record, vcs) if record.running else None
     if yields is None:
         return replace(entry, alone=True) if preemption.over(entry.job.vc, name) else entry
-    return replace(entry, alone=True, yields=replace(yields, going=record.completing or record.id in claimed.ids))
+    alone = entry.alone or entry.job.vc not in vcs
+    return replace(entry, alone=alone, yields=replace(yields, going=record.completing or record.id in claimed.ids))
 
 
 class ClaimWatch:

@@ -50,7 +50,7 @@ class Preemption:
         """How a running job gives way to jobs of these partitions; ``None`` if it does not, or Slurm would do it in a
         way that is not served."""
         mode = self._mode(job)
-        if not self.by or mode not in _SERVED or job.partition in vcs:
+        if not self.by or mode not in _SERVED:
             return None
         to: tuple[str, ...] | None = None
         exempt_s = self.exempt_s
@@ -61,7 +61,7 @@ class Preemption:
             own = self.qos.get(job.qos, Qos())
             exempt_s = self.exempt_s if own.exempt_s is None else own.exempt_s
         elif not vcs or job.partition not in self.tiers or self._lowest(vcs) <= self.tiers[job.partition]:
-            return None
+            return None  # as a job of these partitions themselves
         ends = mode == "CANCEL" or not (job.requeue and job.batch)
         saves = elastic_wish(job.comment).limits is not None and not ends
         return Yields(job.start_s + exempt_s if exempt_s else 0.0, to, ends, saves)

@@ -84,6 +84,7 @@ def plan_vc(
     parted = books.partings(partition.running, partition.nodes)
     for parting in parted:
         starts.act(parting.entry.job.id, parting.requeue)
+        starts.yielding.keep(parting.entry.job.id)
     if not partition.pending:
         return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else None)
     due = turns_due(starts, shadow)

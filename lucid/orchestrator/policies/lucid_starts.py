@@ -178,6 +178,7 @@ class Starts:
             return False
         free = FreeGpus(job.gpus, self.ledger.largest, self.ledger.free, False)
         self.yielding.take(job, claim)
+        self.binder.left(claim.victims)
         if self.quotas is not None:
             self.quotas.take(job)
         self.act(
@@ -214,6 +215,7 @@ class Starts:
         job, mps = queued.entry.job, self.settings.packing.mps
         by = () if mps is None else (SharedBy(found.job.id, found.job.user == job.user, mps),)
         self.binder.joined(queued.entry, found)
+        self.yielding.keep(found.job.id)
         self.act(job.id, Start(found.placement, (_priority(queued), *why, *by), found.job.id, slots=True))
 
     def partner(
