@@ -16,12 +16,12 @@ ALONE = "--comment=lucid:exclusive"
 
 
 @contextmanager
-def scavenged(box: Box, *more: str, mode: str = "REQUEUE") -> Iterator[Box]:
+def scavenged(box: Box, *more: str, mode: str = "REQUEUE", kind: str = "partition_prio") -> Iterator[Box]:
     """Partition scav of tier 1 over the nodes of vc-a and vc-b, which have tier 10. ``more``: further lines of
     slurm.conf. All is as it was afterwards."""
     conf = box.root / "etc/slurm/slurm.conf"
     before = conf.read_text()
-    lines = ["PreemptType=preempt/partition_prio", f"PreemptMode={mode}", *more]
+    lines = [f"PreemptType=preempt/{kind}", f"PreemptMode={mode}", *more]
     conf.write_text(before + "\n".join([*lines, "PartitionName=scav Nodes=n[1-3] PriorityTier=1", ""]))
     box.run("scontrol", "reconfigure")
     try:
@@ -184,3 +184,27 @@ def test_packed_scavengers_go_when_their_gpus_are_claimed(scav: Box, tmp_path: P
         box.wait("they run again, as a pair", lambda: runs(box, *pairs), 60)
     finally:
         one.close()
+
+
+def test_by_qos_jobs_of_the_same_partition_are_claimed(box: Box, tmp_path: Path) -> None:
+    """QOS four-gpus may preempt QOS normal."""
+    box.run("sacctmgr", "-i", "modify", "qos", "four-gpus", "set", "preempt=normal")
+    try:
+        with scavenged(box, kind="qos"):
+            one = Lucidd(box, tmp_path / "lucidd", restarts="")
+            one.start()
+            try:
+                plain = ("-p", "vc-a", "--comment=lucid:off", "-t", "60")
+                jobs = [box.sbatch(*plain, f"--gres=gpu:{gpus}", script="sleep 3000") for gpus in (4, 3, 1)]
+                box.wait("vc-a is full", lambda: runs(box, *jobs))
+                low = box.sbatch("-p", "vc-a", "--gres=gpu:1", ALONE, "-t", "60", script="true")
+                owner = box.sbatch(
+                    "-p", "vc-a", "--qos=four-gpus", "--gres=gpu:1", ALONE, "-t", "60", script="sleep 99"
+                )
+                print(f"by QOS: {started_after(box, owner):.1f} s", one.ctl("explain", owner))
+                assert [box.job(number)["restart_cnt"] for number in jobs] == [0, 0, 1]
+                assert not runs(box, low)
+            finally:
+                one.close()
+    finally:
+        box.run("sacctmgr", "-i", "modify", "qos", "four-gpus", "set", "preempt=")
