@@ -15,6 +15,7 @@ from lucid.adapters.gpu.profiles import ProfileReading
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.network import NO_NETWORK, Network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption
 from lucid.adapters.slurm.request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
 from lucid.adapters.slurm.reservations import Reservation
 from lucid.adapters.slurm.text import gpu_count, shard_types
@@ -63,6 +64,7 @@ class FakeSlurm:
     no_munge: str = ""
     """Why nothing can be sealed; empty: it can."""
     switches: Network = NO_NETWORK
+    preempts: Preemption = NO_PREEMPTION
     slurm_version: tuple[int, int] = (24, 11)
     heeds_factors: bool = True
     """Does its priority plugin know site factors?"""
@@ -74,6 +76,9 @@ class FakeSlurm:
         if self.down:
             raise ClusterUnavailable("down")
         return {"PrivateData": self.private}
+
+    def preemption(self) -> Preemption:
+        return self.preempts
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         return dict(self.shares)
@@ -159,7 +164,10 @@ class FakeSlurm:
                     return (NodeGpus(node.name, sum(1 << g for g in gpus)),)
                 continue
             spread = record.min_nodes > 1 and gpu_count(record.request.tres_per_node)
-            free = [g for g in range(len(node.gpu_types)) if self._use(node.name, g) == (0, 0)][: spread or left]
+            free = [g for g in range(len(node.gpu_types)) if self._use(node.name, g) == (0, 0)]
+            if record.request.addressed:
+                free = [g for g in free if f":{node.gpu_types[g]}:1" in record.request.tres_per_node]
+            free = free[: spread or left]
             if free and (len(free) == left or spread or record.gpus > len(node.gpu_types)):
                 parts.append(NodeGpus(node.name, sum(1 << g for g in free)))
                 left -= len(free)
@@ -174,10 +182,10 @@ class FakeSlurm:
                 and not (record.held or record.dependent or record.dependency)
                 and record.eligible_s <= self.now
             ):
-                place = self._find(record)
-                reason = (
-                    self.limits(record) or self._kept(record, place) or ("" if place is not None else "Resources")
-                )
+                place, limit = self._find(record), self.limits(record)
+                if place is None and record.request.addressed and not limit:
+                    place = self._preempt(record)
+                reason = limit or self._kept(record, place) or ("" if place is not None else "Resources")
                 if reason:
                     self._set(record.id, reason=reason)
                 elif place is not None:
@@ -192,6 +200,26 @@ class FakeSlurm:
             if theirs and not one.cores and one.start_s < ends_s and self.now < one.end_s:
                 return "ReqNodeNotAvail, Reserved for maintenance"
         return ""
+
+    def _preempt(self, record: SlurmJob) -> Placement | None:
+        """The GPUs that it names, once those who hold them have gone: they are told to where all of them may be."""
+        node = next((n for n in self.machines if n.name == record.request.req_nodes), self.machines[0])
+        mask = sum(1 << i for i, kind in enumerate(node.gpu_types) if f":{kind}:1" in record.request.tres_per_node)
+        here = [r for r in self.records.values() if any(p.node == node.name and p.mask & mask for p in r.placement)]
+        if any(self.preempts.yields(r, (record.partition,)) is None for r in here if not r.completing):
+            return None
+        for other in here:
+            if not other.completing:
+                flags, self.gone_s[other.id] = frozenset({"COMPLETING"}), self.now + self.completing_s
+                self._set(
+                    other.id, state="PENDING", restarts=other.restarts + 1, flags=flags, eligible_s=self.now + AHEAD_S
+                )
+        if self.completing_s:
+            return None
+        for other in here:
+            del self.gone_s[other.id]
+            self._set(other.id, flags=frozenset(), placement=())
+        return (NodeGpus(node.name, mask),)
 
     # -- SlurmClient -----------------------------------------------------------------------------------------
 

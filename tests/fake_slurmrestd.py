@@ -13,6 +13,7 @@ import httpx
 from fake_slurm import FakeSlurm
 from lucid.adapters.slurm.client import Breaker, Changes
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.reservations import Reservation
 from lucid.adapters.slurm.rest import RestClient
@@ -159,6 +160,9 @@ class NamedClient:
 
     def reservations(self) -> list[Reservation]:
         return self.rest.reservations()
+
+    def preemption(self) -> Preemption:
+        return NO_PREEMPTION
 
     def job_defaults(self) -> dict[str, JobDefaults]:
         return {}

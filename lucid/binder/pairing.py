@@ -293,6 +293,12 @@ class Binder:
             jobs.pop(other.job.id, None)
         self._ledger.take(entry.job, other.placement)
 
+    def left(self, gone: Iterable[Running]) -> None:
+        """Note jobs that the plan preempts: nobody joins them any more."""
+        for entry in gone:
+            for jobs in self._offered()[self._kind(entry.job)].values():
+                jobs.pop(entry.job.id, None)
+
     def started(self, entry: Pending, placement: Placement) -> None:
         """Note a job that started alone: it may be joined in the same plan."""
         self._ledger.take(entry.job, placement)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.store.port import ProfileRow
+from lucid.adapters.store.port import SEEN, ActionRow, ProfileRow
 from lucid.adapters.store.snapshot_json import snapshot_from_dict
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.render import reason_text
@@ -52,12 +52,18 @@ def known_story(store: SqliteStore, job_id: str, profiling: str = "") -> tuple[S
         profiling,
         measured,
         joined,
-        [(a.at_s, f"Slurm is told: {a.verb} {a.detail}".rstrip() + f": {a.result or 'under way'}") for a in actions],
+        [(a.at_s, _told(a)) for a in actions],
         [*([] if said is None else prediction_lines(said.prediction, said.user)), *_opted_in(store, job_id)],
     )
     data["actions"] = [{"at_s": a.at_s, "verb": a.verb, "detail": a.detail, "result": a.result} for a in actions]
     data["prediction"] = None if said is None else {"user": said.user, **prediction_data(said.prediction)}
     return story, data
+
+
+def _told(action: ActionRow) -> str:
+    if action.result == SEEN:
+        return f"{action.verb} {action.detail}"
+    return f"Slurm is told: {action.verb} {action.detail}".rstrip() + f": {action.result or 'under way'}"
 
 
 def _opted_in(store: SqliteStore, job_id: str) -> list[str]:

@@ -180,6 +180,40 @@ def _ahead(count: int) -> str:
     return "the job ahead of it" if count == 1 else f"the {count} jobs ahead of it"
 
 
+def _claims(r: why.Claims) -> str:
+    told = "; ".join(_victim(victim) for victim in r.victims)
+    other = ""
+    if r.next_gpu_s is not None:
+        other = f" (the best choice on another node would lose {_gpu_hours(r.next_gpu_s)})"
+    which = "of all that would do, it loses" if len(r.victims) == 1 else "of all that would do, they lose"
+    return f"preempts {told}: {which} least{other}"
+
+
+def _victim(victim: why.Victim) -> str:
+    if victim.saves:
+        loses = "goes on from a checkpoint"
+    else:
+        loses = f"{'is cancelled and ' if victim.ends else ''}loses {_gpu_hours(victim.lost_gpu_s)}"
+    return f"job {victim.job} of {victim.vc} ({_gpus(victim.gpus)}), which {loses}"
+
+
+def _gpu_hours(gpu_s: float) -> str:
+    return f"{gpu_s / 3600.0:.2f} GPU-hours"
+
+
+def _held_by(r: why.HeldBy) -> str:
+    held = f"{_gpus(r.gpus)} {'is' if r.gpus == 1 else 'are'} held by {_count(r.jobs)} of partition {r.vc}"
+    if not r.yielding:
+        return f"{held}, which may not be preempted"
+    first = f", the first from {when(r.from_s)} on" if r.from_s else ""
+    who = "all" if r.yielding == r.jobs else str(r.yielding)
+    return f"{held}: {who} of them may be preempted{first}, which does not suffice now"
+
+
+def _count(jobs: int) -> str:
+    return "1 job" if jobs == 1 else f"{jobs} jobs"
+
+
 _WORDS: dict[str, Callable[[Any], str]] = {
     "Priority": _priority,
     "SlurmPriority": _slurm_priority,
@@ -197,6 +231,8 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         + ("" if r.until_s is None else f", until {when(r.until_s)}")
         + ("" if r else ": there is no room below so few")
     ),
+    "Claims": _claims,
+    "HeldBy": _held_by,
     "Unsafe": lambda r: f"the safety check stopped what was planned: {r.words}",
     "SlurmBars": lambda r: (
         f"Slurm would not start it now: {r.words}"

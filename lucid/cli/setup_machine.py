@@ -16,6 +16,7 @@ from pathlib import Path
 from lucid.adapters.slurm.choose import make_client
 from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption
 from lucid.config import SlurmSettings
 from lucid.errors import ClusterError, ConfigError
 from lucid.slurmconf.journal import Journal
@@ -40,6 +41,7 @@ class Running:
     nodes: Sequence[SlurmNode]
     jobs: Sequence[SlurmJob]
     partitions: tuple[str, ...]
+    preemption: Preemption = NO_PREEMPTION
 
     @property
     def conf(self) -> Path:
@@ -64,7 +66,8 @@ def see_running() -> Running:
     try:
         config = client.config() or {}
         parts = tuple(partition.name for partition in client.partitions())
-        return Running(client.version(), config, client.nodes(), client.jobs(), parts)
+        preemption = client.preemption() or NO_PREEMPTION
+        return Running(client.version(), config, client.nodes(), client.jobs(), parts, preemption)
     except ClusterError as error:
         raise ConfigError(
             f"Slurm does not answer on this host: {error}. Run it on slurmctld's host, as root, while slurmctld runs"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lucid.cli.setup_machine import LINK, USER, Machine, Running, program_link
 from lucid.config import DaemonSettings, Mode, settings_from
+from lucid.doctor.preemption import look_over_preemption, without_layers
 from lucid.errors import ConfigError
 from lucid.slurmconf.conf_text import Texts, read_text, read_texts
 from lucid.slurmconf.install import FILES, is_lucids, of_package, shipped_content
@@ -198,6 +199,8 @@ def _pack(plan: Plan, root: Path, running: Running, options: Options, programs: 
             )
         )
         return
+    pool = settings_from(tomllib.loads(toml), str(root / TOML), toml).daemon.pool
+    _layers(plan, running, [name for name in options.partitions if name not in pool.quotas])
     etc = root / _SLURM
     texts = read_texts(root, etc / "slurm.conf")
     gres = read_texts(root, etc / "gres.conf") if (etc / "gres.conf").exists() else None
@@ -228,6 +231,26 @@ def _pack(plan: Plan, root: Path, running: Running, options: Options, programs: 
     plan.node_files += [(f"/{f.target}", "0755" if f.executable else "0644") for f in FILES if not f.daemon]
     plan.hosts = [n.name for n in running.nodes if n.name in merged.hosts and n.gpu_types and not n.addressable]
     _in_force(plan, root, texts, merged.files, running)
+
+
+def _layers(plan: Plan, running: Running, names: Sequence[str]) -> None:
+    """Partitions over common nodes: one has to give way to the other, in a way that Lucid serves."""
+    modes = dict.fromkeys(names, Mode.PACK)
+    for found in look_over_preemption(modes, running.nodes, running.preemption):
+        if found.level == "bad":
+            plan.refused.append(Refusal(found.what, f"{found.remedy}; or --mode order"))
+        elif found.level == "ok":
+            plan.notes.append(found.what)
+    for node, here in without_layers(names, running.nodes, running.preemption):
+        plan.refused.append(
+            Refusal(
+                f"node {node} stands in {' and '.join(here)}: Lucid plans a node for several partitions only where "
+                "the jobs of one give way to those of the other",
+                "PreemptType=preempt/partition_prio with PreemptMode=REQUEUE or CANCEL and another PriorityTier for "
+                "each; or --mode order for all of them but one",
+            )
+        )
+        break
 
 
 def _in_force(plan: Plan, root: Path, texts: Texts, fresh: Mapping[Path, str], running: Running) -> None:

@@ -46,6 +46,9 @@ class Start:
     plan names the same group and GPUs for each of them."""
     slots: bool = False
     """Start it in one of the two slots of each of its GPUs, so that another job may join it; else on whole GPUs."""
+    preempts: tuple[str, ...] = ()
+    """The running jobs that have to give way to it (``Running.yields``): some of its GPUs are held by them, and by
+    nobody else. Slurm stops them as it starts this job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,19 @@ from lucid.core.names import Shown, UserName
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.prediction import StageTimes
 
-__all__ = ["Elastic", "Ended", "Job", "JobProfile", "Pending", "Progress", "Running", "Stage", "TimeShares", "Work"]
+__all__ = [
+    "Elastic",
+    "Ended",
+    "Job",
+    "JobProfile",
+    "Pending",
+    "Progress",
+    "Running",
+    "Stage",
+    "TimeShares",
+    "Work",
+    "Yields",
+]
 
 _NEVER_RAN: Final = frozenset({"BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED"})
 
@@ -114,6 +126,8 @@ class Job:
     """Until when that is waited for, Unix seconds; ``None``: for as long as it takes."""
     takes_turns: bool = False
     """Its user said that it takes turns with others on its GPUs (``lucid:turns`` in its comment)."""
+    qos: Shown = ""
+    """Its QOS, where that decides whom it may preempt (``Yields.to``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +218,23 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
+class Yields:
+    """How a running job gives way to jobs of the partition in which it is seen: it is preempted where they claim its
+    GPUs. Times in Unix seconds."""
+
+    from_s: float = 0.0
+    """Not before then."""
+    to: tuple[Shown, ...] | None = None
+    """Only to jobs of these QOS; ``None``: to every job of the partition."""
+    ends: bool = False
+    """It is cancelled then, not put back into the queue."""
+    saves: bool = False
+    """It saves its work when it is told to stop, and goes on from there."""
+    going: bool = False
+    """Another job has claimed GPUs of it already."""
+
+
+@dataclass(frozen=True, slots=True)
 class Running:
     """A job on its GPUs. ``partner`` is the other job on exactly the same GPUs, if any; members of a ``group`` are
     no partners."""
@@ -229,6 +260,8 @@ class Running:
     in_turns: tuple[float, int] | None = None
     """What it reported of its group: seconds of one iteration, waiting for turns included, and how many jobs take
     turns there."""
+    yields: Yields | None = None
+    """``None`` for a job that jobs of this partition may not preempt, as for the partition's own."""
 
     @property
     def gpus(self) -> int:

@@ -6,15 +6,19 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from lucid.core.job import Job, Running
 from lucid.core.node import Node
-from lucid.core.placement import NodeGpus, Placement
-from lucid.core.reason import Closes, NodesOut
+from lucid.core.placement import NodeGpus, Placement, placement_gpus
+from lucid.core.reason import Closes, HeldBy, NodesOut
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 
 __all__ = ["Ledger", "Ledgers", "gpus_by_node", "host_share"]
+
+
+_VC = attrgetter("job.vc")
 
 
 def host_share(total: int, gpus_here: int, gpus_all: int) -> int:
@@ -53,6 +57,7 @@ class Ledger:
 
     def __init__(self, partition: Partition, now_s: float | None = None) -> None:
         """Raises ``ValueError`` where ``now_s`` is needed and not given."""
+        self.partition = partition
         self.nodes = partition.nodes
         self.index = {node.name: i for i, node in enumerate(partition.nodes)}
         self.gpus_per_node = max((node.gpus for node in partition.nodes), default=0)
@@ -63,6 +68,7 @@ class Ledger:
         self.beyond: dict[tuple[int, int], int] = {}
         """How many jobs hold a GPU beyond the first, by index of the node and bit of the GPU; of available nodes."""
         self._out: NodesOut | None = None
+        self._held_by: tuple[HeldBy, ...] | None = None
         self.now_s = now_s
         self.closing = any(node.windows for node in partition.nodes)
         """Has any node a window, now or later?"""
@@ -90,7 +96,7 @@ class Ledger:
     def copy(self) -> Ledger:
         """The same book, to be written in by itself."""
         made = object.__new__(Ledger)
-        made.nodes, made.index = self.nodes, self.index
+        made.partition, made.nodes, made.index, made._held_by = self.partition, self.nodes, self.index, None
         made.gpus_per_node, made.host_limits = self.gpus_per_node, self.host_limits
         made.free_mask, made.free_count, made.free = self.free_mask.copy(), self.free_count.copy(), self.free
         made.free_cpus, made.free_mem_mib = self.free_cpus.copy(), self.free_mem_mib.copy()
@@ -129,6 +135,12 @@ class Ledger:
         gpus = sum(self.free_count[i] for i in early)
         room_s = window.ends_by_s - self.now_s
         return Closes(gpus, job.time_limit_s, room_s, window.from_s, window.until_s, window.why)
+
+    def held_by(self) -> tuple[HeldBy, ...]:
+        """Who of other partitions holds GPUs here, as the partition was seen; nobody on profiling nodes."""
+        if self._held_by is None:
+            self._held_by = () if self.partition.profiling else _guests(self.partition)
+        return self._held_by
 
     def ends_before(self, i: int, job: Job) -> bool:
         """Does the job's time limit end before node ``i`` closes, if it starts now?"""
@@ -199,6 +211,11 @@ class Ledger:
                 if self.nodes[i].available:
                     self._set_free(i, self.free_mask[i] | self._unshare(i, mask))
 
+    def give_back_host(self, running: Running) -> None:
+        """Note that the job holds no CPUs and no memory any more; its GPUs are another's."""
+        if self.host_limits:
+            self._host(running.job, running.placement, 1)
+
     def _share(self, i: int, mask: int) -> None:
         """One more job holds these GPUs, which others hold."""
         if self.nodes[i].available:
@@ -243,6 +260,23 @@ def _closing(nodes: Sequence[Node], now_s: float | None) -> list[float]:
     return [node.closes_s(now_s) - node.delay_s(now_s) for node in nodes]
 
 
+def _guests(partition: Partition) -> tuple[HeldBy, ...]:
+    """The jobs of other partitions, by partition, those with the most GPUs first."""
+    vcs, found = {*partition.vcs, partition.name}, dict[str, list[Running]]()
+    if vcs.issuperset(map(_VC, partition.running)):  # as in most plans
+        return ()
+    for entry in partition.running:
+        if entry.job.vc not in vcs:
+            found.setdefault(entry.job.vc, []).append(entry)
+    made = []
+    for vc, entries in found.items():
+        gpus = sum(placement_gpus(entry.placement) for entry in entries)
+        yields = [entry.yields for entry in entries if entry.yields is not None]
+        first_s = min((one.from_s for one in yields), default=0.0)
+        made.append(HeldBy(vc, gpus, len(entries), len(yields), first_s))
+    return tuple(sorted(made, key=lambda item: (-item.gpus, item.vc)))
+
+
 def _bits(mask: int) -> Iterator[int]:
     while mask:
         bit = mask & -mask
@@ -279,7 +313,7 @@ class Ledgers:
             base.ledger.give_back(base.entries[gone] for gone in base.entries.keys() - entries.keys())
             for came in entries.keys() - base.entries.keys():
                 base.ledger.take(entries[came].job, entries[came].placement)
-            base.partition, base.entries = partition, entries
+            base.partition, base.entries, base.ledger.partition = partition, entries, partition
         base.ledger.now_s = now_s
         return base.ledger.copy()
 

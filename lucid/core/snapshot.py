@@ -16,7 +16,8 @@ __all__ = ["Partition", "Snapshot"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """A Slurm partition: a VC, a pool of VCs, or the profiling partition. Every node is in exactly one.
+    """A Slurm partition: a VC, a pool of VCs, or the profiling partition. Every node is in exactly one,
+    but for partitions whose jobs give way to those of another (``Running.yields``): these have its nodes, too.
 
     Compared by identity: an adapter hands out the same object as long as nothing in it has changed, so that
     a policy may keep what it derived from it. ``pending`` is in order of (since_s, submit_s, rank), ``running``

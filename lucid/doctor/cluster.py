@@ -9,6 +9,7 @@ from pathlib import Path
 from lucid.adapters.slurm.client import FIRST_TO_PACK, TOO_OLD, Inspector
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.site import GroupLimit, Partition
 from lucid.adapters.slurm.text import parse_mark
@@ -16,6 +17,7 @@ from lucid.adapters.slurm.waits import parked
 from lucid.config import Mode, PoolSettings, Settings
 from lucid.doctor.config import look_over_config
 from lucid.doctor.lending import look_over_lending
+from lucid.doctor.preemption import look_over_preemption
 from lucid.errors import ClusterError
 from lucid.live.finding import Finding, bad, warn
 
@@ -47,6 +49,8 @@ class Site:
     gpu_limits: Sequence[str] = ()
     group_limits: Mapping[str, GroupLimit] | None = field(default_factory=dict)
     """GrpTRES of QOS and accounts."""
+    preemption: Preemption | None = None
+    """Who may preempt whom."""
     unsealed: str = ""
     """Why munge makes no seal for the prologs; empty: it does."""
 
@@ -71,6 +75,10 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
         group_limits = client.group_limits()
     except ClusterError:
         group_limits = None
+    try:
+        preemption = client.preemption()
+    except ClusterError:
+        preemption = None
     unsealed = ""
     try:
         client.seal("lucid doctor")
@@ -89,6 +97,7 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
         client.job_defaults(),
         gpu_limits,
         group_limits,
+        preemption,
         unsealed,
     )
 
@@ -148,7 +157,8 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
     yield from _clock(site)
     yield from _rights(modes, site)
     yield from _partitions(settings, modes, site)
-    yield from _nodes(settings, modes, site.nodes)
+    yield from _nodes(settings, modes, site)
+    yield from look_over_preemption(modes, site.nodes, site.preemption)
     yield from look_over_lending(
         settings, modes, site.partitions, site.nodes, site.group_limits, site.config, site.defaults
     )
@@ -273,7 +283,8 @@ def _way_there(home: Partition, room: Partition) -> Iterator[Finding]:
         )
 
 
-def _nodes(settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmNode]) -> Iterator[Finding]:
+def _nodes(settings: Settings, modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
+    nodes, preemption = site.nodes, site.preemption or NO_PREEMPTION
     room, pool = settings.daemon.profiling_partition, settings.daemon.pool
     lends = settings.policy.lending.mode != "off"
     wanted = [*modes, *([room] if room and room not in modes else [])]
@@ -309,12 +320,14 @@ def _nodes(settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmN
             yield warn(f"{name}: {len(out)} nodes are not available: {', '.join(out[:5])}", "scontrol show node NAME")
     for node in nodes:
         here = [name for name in wanted if name in node.partitions]
-        if len(here) > 1 and not (lends and set(here) <= pool.quotas.keys()):
+        layered = set(preemption.layers(here)) >= set(here)
+        if len(here) > 1 and not layered and not (lends and set(here) <= pool.quotas.keys()):
             yield warn(
                 f"node {node.name} stands in {' and '.join(here)}; for Lucid it is in {here[0]}",
                 "put each node into one partition of daemon.partitions",
             )
         others = sorted(node.partitions - set(here) - {pool.partition if lends else ""})
+        others = [other for other in others if not any(preemption.over(name, other) for name in here)]
         if here and others and modes.get(here[0]) is Mode.PACK:
             yield warn(
                 f"node {node.name} stands in {', '.join(others)} too: jobs from there come onto GPUs that Lucid "

@@ -25,7 +25,6 @@ def look_over_config(settings: Settings, modes: Mapping[str, Mode], config: Mapp
         yield from _gpus(config)
         yield from _memory(config)
         yield from _scripts(settings, config)
-        yield from _preemption(config)
         yield from _control_groups(config)
 
 
@@ -196,21 +195,4 @@ def _scripts(settings: Settings, config: Mapping[str, str]) -> Iterator[Finding]
             "PrologFlags has RunInJob: the MPS daemon of a pair is part of the job that started first, "
             "and may end with it",
             "PrologFlags without RunInJob",
-        )
-
-
-def _preemption(config: Mapping[str, str]) -> Iterator[Finding]:
-    kind, how = config.get("PreemptType", ""), config.get("PreemptMode", "").upper()
-    if kind in ("", "preempt/none") or how in ("", "OFF", "DISABLED"):
-        return
-    if "SUSPEND" in how or "GANG" in how:
-        yield bad(
-            f"PreemptMode={config['PreemptMode']}: a suspended job keeps its GPUs' memory, and Slurm puts "
-            "another on them that Lucid did not pair",
-            "PreemptMode=REQUEUE",
-        )
-    else:
-        yield warn(
-            f"PreemptType={kind}: Slurm itself may stop jobs that Lucid has placed; they are then decided anew",
-            "give Lucid's partitions one PriorityTier and PreemptMode=OFF",
         )

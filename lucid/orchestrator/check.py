@@ -34,6 +34,7 @@ from lucid.orchestrator.check_book import Book
 from lucid.orchestrator.check_groups import check_groups
 from lucid.orchestrator.check_quotas import check_quotas
 from lucid.orchestrator.check_rules import check_rules
+from lucid.orchestrator.check_victims import check_victims
 from lucid.orchestrator.rules import PolicyRules
 
 __all__ = ["SafetyCheck", "check_partition"]
@@ -176,7 +177,8 @@ def check_partition(
     limits allow, on no fewer nodes than it asked for, and on none that closes before the job's time limit ends; a
     GPU holds at most two jobs, both on exactly the same GPUs (so of equal count), both willing and measured
     (``check_pairs``), unless they are one interleaved group (``check_groups``); CPUs and host memory of a node
-    are not exceeded by what the plan starts; a VC of a pool keeps to its quota (``check_quotas``).
+    are not exceeded by what the plan starts; a VC of a pool keeps to its quota (``check_quotas``); who is preempted
+    gives way to the job that starts (``check_victims``).
 
     Raises:
         UnsafePlan: naming the rule, the job and the resource.
@@ -211,15 +213,18 @@ def _unsafe_of(
         return []
     pending = {entry.job.id: entry for entry in partition.pending}
     # nothing is asked about a running job where the plan only starts jobs
-    only_starts = all(isinstance(action.decision, Start) for action in plan.actions)
+    only_starts = all(isinstance(a.decision, Start) and not a.decision.preempts for a in plan.actions)
     running = {} if only_starts else {entry.job.id: entry for entry in partition.running}
     if any(a.job_id not in pending and isinstance(a.decision, Start) for a in plan.actions):
         pending = {**elsewhere.waiting(rules), **pending}
+    leaving = {a.job_id for a in plan.actions if not isinstance(a.decision, Start)}
     found: list[UnsafeAction] = []
     for action in plan.actions:
         try:
             entry = _known(action, partition, decisions.get(action.job_id), pending, running)
             check_rules(action, entry, partition, rules, settings.profiling.restarts)
+            if isinstance(action.decision, Start) and action.decision.preempts:
+                check_victims(entry.job, action.decision, running, leaving, snapshot.now_s)
         except UnsafePlan as error:
             found.append(UnsafeAction(str(error), action.job_id))
     if found:
@@ -234,6 +239,8 @@ def _unsafe_of(
     for action in plan.actions:  # what leaves makes room first, as the cluster will apply it
         if isinstance(action.decision, Requeue | Resize | Regroup | Release) and action.job_id in running:
             book.remove(running[action.job_id])
+    for victim in {i for a in plan.actions if isinstance(a.decision, Start) for i in a.decision.preempts}:
+        book.remove(running[victim])
     for action in plan.actions:
         try:
             _enter(book, action, pending, running)

@@ -59,6 +59,8 @@ def _start(decision: Start, entry: Pending | Running, rules: PolicyRules) -> Non
         raise UnsafePlan(f"job {job.id}: the plan starts it, and Slurm would not: {entry.barred}")
     if decision.beside is not None:
         _stated(rules.pairs, "pairs", job, "starts it beside another")
+    if decision.preempts:
+        _stated(rules.claims, "claims", job, "starts it on GPUs of jobs that Slurm then preempts")
     if decision.slots:
         _stated(rules.pairs or rules.interleaves, "pairs", job, "starts it in slots")
 

@@ -261,6 +261,8 @@ class _World:
 
     def _start(self, job_id: str, name: str, start: Start) -> None:
         """In whichever partition the job waits: profiling nodes take in jobs of VCs."""
+        for victim in start.preempts:
+            self._preempt(victim)
         for home, pending in self._pending.items():
             entry = pending.pop(job_id, None)
             if entry is None:
@@ -280,6 +282,18 @@ class _World:
             self._regroup(name, start.group)
             self._changed |= {home, name}
             return
+
+    def _preempt(self, job_id: str) -> None:
+        """It waits again where its own partition is planned for, and leaves all whose nodes it runs on."""
+        here = [name for name, running in self._running.items() if job_id in running]
+        for name in here:
+            entry = self._running[name][job_id]
+            self._leave(job_id, name)
+            home = self._home(entry.job.vc)
+            if home in self._pending and entry.yields is not None and not entry.yields.ends:
+                again = Pending(entry.job, self.now_s, entry.profile, entry.ran_s, entry.restarts + 1)
+                self._pending[home][job_id] = again
+                self._changed.add(home)
 
     def _leave(self, job_id: str, name: str) -> None:
         self._pending[name].pop(job_id, None)

@@ -31,6 +31,8 @@ class PolicyRules:
     preempts: Preempts = "nobody"
     """Whom it takes off its GPUs to make room: elastic jobs, or anybody. Where a job that is not elastic would start
     over (on Slurm), ``policy.profiling.restarts`` must allow that, too."""
+    claims: bool = False
+    """Start jobs on GPUs of jobs that Slurm preempts for them (``Running.yields``)."""
     resizes: bool = False
     """Change the GPUs of elastic jobs that run."""
     interleaves: bool = False
@@ -43,7 +45,7 @@ class PolicyRules:
     """Rules of the partitions that have others, by name."""
 
     def __post_init__(self) -> None:
-        switches = ("pairs", "profiles", "resizes", "interleaves", "borrows")
+        switches = ("pairs", "profiles", "claims", "resizes", "interleaves", "borrows")
         wrong = [name for name in switches if not isinstance(getattr(self, name), bool)]
         if self.preempts not in get_args(Preempts):
             wrong.append("preempts")

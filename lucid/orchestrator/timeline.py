@@ -22,12 +22,14 @@ from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
 from lucid.core.rounding import ROUNDING, reached
 
-__all__ = ["End", "Slot", "Timeline", "expected_ends"]
+__all__ = ["GOES_S", "End", "Slot", "Timeline", "expected_ends"]
 
 _MOST_STEPS = 128
 """Ends of running jobs are told apart up to so many instants; beyond that neighbours count as the later of them,
 as Slurm's own backfill rounds times up (``bf_resolution``)."""
 
+GOES_S = 1.0
+"""So long Slurm takes to stop a job, as was seen."""
 End = tuple[float, Job, Placement]
 """When a job is to give its GPUs back, in seconds, and which."""
 _Ints = NDArray[np.int64]
@@ -35,10 +37,14 @@ _Ints = NDArray[np.int64]
 
 def expected_ends(running: Iterable[Running], predictions: Mapping[str, Prediction], now_s: float) -> list[End]:
     """When running jobs are expected to end. A job that has outlived its estimate is expected to run for as long
-    again as it has run (``Prediction.remaining_s``)."""
+    again as it has run (``Prediction.remaining_s``); one that gives way to jobs of the partition goes as soon as it
+    may be preempted."""
     ends: list[End] = []
     for entry in running:  # hundreds in a plan
         job, start_s = entry.job, entry.start_s
+        if entry.yields is not None and entry.yields.to is None:
+            ends.append((max(entry.yields.from_s, now_s + GOES_S), job, entry.placement))
+            continue
         duration_s = predictions[job.id].duration_s
         # not now + what remains: that moves by a rounding error, and nodes that are equal would change places
         end_s = 2 * now_s - start_s if reached(now_s - start_s, duration_s) else start_s + duration_s

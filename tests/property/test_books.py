@@ -82,13 +82,13 @@ def test_a_ledger_carried_from_plan_to_plan_is_the_one_made_anew() -> None:
             if rng.random() < 0.05:
                 nodes = (replace(nodes[0], available=not nodes[0].available), *nodes[1:])
             partition = Partition("vc", nodes, running=tuple(running))
-            found, anew = ledgers.of(partition), Ledger(partition)
+            found, anew = ledgers.of(partition, 0.0), Ledger(partition)
             assert _contents(found) == _contents(anew)
             pairs += len(anew.beyond)
             overlaps += seed % 3 == 0
             if running and rng.random() < 0.5:  # what a plan writes stays its own
                 found.give_back(running[:2])
-                assert _contents(ledgers.of(partition)) == _contents(anew)
+                assert _contents(ledgers.of(partition, 0.0)) == _contents(anew)
     assert pairs
     assert overlaps
 

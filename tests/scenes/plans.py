@@ -19,7 +19,14 @@ from lucid.orchestrator.rules import PolicyRules
 from scenes.jobs import VC
 
 ANYTHING = PolicyRules(
-    pairs=True, profiles=True, preempts="anybody", resizes=True, interleaves=True, group_limit=4, borrows=True
+    pairs=True,
+    profiles=True,
+    preempts="anybody",
+    claims=True,
+    resizes=True,
+    interleaves=True,
+    group_limit=4,
+    borrows=True,
 )
 """A policy that states that it does everything there is to do."""
 

@@ -44,7 +44,7 @@ class Scene:
         self.cluster = SlurmCluster(
             self.slurm, self.store, self.sampler, self.slurm, self.settings,
             DaemonSettings(
-                partitions={"vc": Mode.PACK}, profiling_partition="prof", mps=self.mps, optout=self.optout
+                partitions=dict(self.modes), profiling_partition="prof", mps=self.mps, optout=self.optout
             ),
             lambda: self.modes, self.profiled, self.token,
         )  # fmt: skip

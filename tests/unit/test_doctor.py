@@ -91,8 +91,6 @@ CONFIG = [
     ({"RequeueExitHold": "76"}, "warn", "RequeueExitHold=76"),
     ({"PrivateData": "jobs,usage"}, "warn", "only an operator sees"),
     ({"SlurmctldParameters": "rl_enable,rl_bucket_size=10"}, "warn", "rate limit"),
-    ({"PreemptType": "preempt/partition_prio", "PreemptMode": "SUSPEND,GANG"}, "bad", "keeps its GPUs' memory"),
-    ({"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE"}, "warn", "Slurm itself may stop"),
     ({"PriorityType": "priority/basic"}, "warn", "no site factors"),
 ]
 

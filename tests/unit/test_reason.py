@@ -7,9 +7,25 @@ from dataclasses import MISSING, fields
 
 import pytest
 
-from lucid.core.reason import REASONS, BehindHead, FreeGpus, GpuMemory, Reason, reason_from_dict, reason_to_dict
+from lucid.core.reason import (
+    REASONS,
+    BehindHead,
+    FreeGpus,
+    GpuMemory,
+    Reason,
+    Victim,
+    reason_from_dict,
+    reason_to_dict,
+)
 
-EXAMPLES = {"str": "x", "float": 1.5, "int": 2, "bool": True, "float | None": None}
+EXAMPLES: dict[str, object] = {
+    "str": "x",
+    "float": 1.5,
+    "int": 2,
+    "bool": True,
+    "float | None": None,
+    "tuple[Victim, ...]": (Victim("j", "scav", 2, 7200.0),),
+}
 
 
 def example(kind: type[Reason]) -> Reason:

@@ -202,6 +202,22 @@ SAID: list[tuple[Reason, str]] = [
         "its user asked for nodes below at most 1 switch, until day 0 02:00:00: there is no room below so few",
     ),
     (why.Switches(2, 2, None, 0.0), "its user asked for nodes below at most 2 switches"),
+    (
+        why.Claims(2, (why.Victim("7", "scav", 4, 5400.0),), 36000.0),
+        "preempts job 7 of scav (4 GPUs), which loses 1.50 GPU-hours: of all that would do, it loses least "
+        "(the best choice on another node would lose 10.00 GPU-hours)",
+    ),
+    (
+        why.Claims(3, (why.Victim("7", "scav", 2, 0.0, saves=True), why.Victim("8", "scav", 1, 360.0, ends=True))),
+        "preempts job 7 of scav (2 GPUs), which goes on from a checkpoint; job 8 of scav (1 GPU), which is cancelled "
+        "and loses 0.10 GPU-hours: of all that would do, they lose least",
+    ),
+    (why.HeldBy("scav", 8, 2), "8 GPUs are held by 2 jobs of partition scav, which may not be preempted"),
+    (
+        why.HeldBy("scav", 1, 1, 1, 60.0),
+        "1 GPU is held by 1 job of partition scav: all of them may be preempted, the first from day 0 00:01:00 on, "
+        "which does not suffice now",
+    ),
     (why.Unsafe("job 1: no room"), "the safety check stopped what was planned: job 1: no room"),
     (why.WaitedForProfiling(15000.0, 14400.0), "has waited 4.2 h for a profiling node, at most 4.0 h is allowed"),
 ]

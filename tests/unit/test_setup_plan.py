@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lucid.adapters.slurm.nouns import SlurmNode
+from lucid.adapters.slurm.preemption import Preemption
 from lucid.cli.setup_apply import resume_nodes
 from lucid.cli.setup_machine import Machine, Running
 from lucid.cli.setup_plan import Options, Plan, diff_of, make_plan
@@ -68,8 +70,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def plan_for(root: Path, mode: str, seen: Running | None = None, head: Head | None = None) -> Plan:
-    options = Options(Mode(mode), ("vc-a",))
+def plan_for(root: Path, mode: str, seen: Running | None = None, head: Head | None = None, *partitions: str) -> Plan:
+    options = Options(Mode(mode), partitions or ("vc-a",))
     return make_plan(root, head or Head(), seen or running(), options, PROGRAMS)
 
 
@@ -184,6 +186,21 @@ def test_a_plugin_of_the_sites_own_is_neither_replaced_nor_passed_over(root: Pat
     plan = plan_for(root, "pack")
     assert "job_submit.lua of the site's own" in plan.refused[0].what
     assert own not in {change.path for change in plan.changes}
+
+
+def test_partitions_over_common_nodes_are_packed_only_in_layers(root: Path) -> None:
+    both = ("vc-a", "vc-b")
+    nodes = [replace(node(name, "vc-a"), partitions=frozenset(both)) for name in ("n1", "n2")]
+    seen = replace(running(), nodes=nodes)
+    [refusal] = plan_for(root, "pack", seen, None, *both).refused
+    assert "node n1 stands in vc-a and vc-b" in refusal.what
+    tiers, modes = {"vc-a": 10, "vc-b": 1}, {"vc-a": "REQUEUE", "vc-b": "REQUEUE"}
+    layers = replace(seen, preemption=Preemption("partition", "REQUEUE", tiers=tiers, modes=modes))
+    plan = plan_for(root, "pack", layers, None, *both)
+    assert not plan.refused
+    assert any("jobs of vc-a claim GPUs of vc-b" in note for note in plan.notes)
+    naps = replace(layers, preemption=replace(layers.preemption, modes={**modes, "vc-b": "SUSPEND"}))
+    assert "jobs of vc-b are suspended for jobs of vc-a" in plan_for(root, "pack", naps, None, *both).refused[0].what
 
 
 def test_an_unknown_partition_is_an_error_that_lists_the_known_ones(root: Path) -> None:

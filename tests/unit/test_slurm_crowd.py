@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from builders import decide, kinds
-from lucid.adapters.slurm.let_go import CROWDED
-from lucid.adapters.slurm.obstacles import NOT_IN_TIME
+from lucid.adapters.slurm.obstacles import CROWDED, NOT_IN_TIME
 from lucid.adapters.slurm.request import Request
 from lucid.core.decision import PartitionPlan
 from lucid.core.prediction import Prediction

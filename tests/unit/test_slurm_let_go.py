@@ -9,7 +9,7 @@ import pytest
 from test_slurm_pool import Lenders, common_nodes
 
 from lucid.adapters.slurm.elastic import rigid_because
-from lucid.adapters.slurm.let_go import CROWDED, may_end, of_slurm
+from lucid.adapters.slurm.obstacles import CROWDED, may_end, of_slurm
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
 from lucid.core.job import Elastic

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from lucid.adapters.gpu.known_profiles import KnownProfiles
+from lucid.adapters.slurm.claims import ClaimWatch
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.elastic import elastic_wish, with_size
 from lucid.adapters.slurm.extra import Items, free_extra, items_for, own_number, sealed
@@ -36,24 +37,32 @@ class Actions:
     """What is decided about jobs of the last look."""
 
     def __init__(
-        self, hands: Hands, daemon: DaemonSettings, known: KnownProfiles, slurm_knows_all: Callable[[], bool]
+        self,
+        hands: Hands,
+        daemon: DaemonSettings,
+        known: KnownProfiles,
+        slurm_knows_all: Callable[[], bool],
+        claims: ClaimWatch | None = None,
     ) -> None:
         """``slurm_knows_all``: does slurmctld know by now which jobs have ended, as far as can be told?"""
         self._hands = hands
         self._daemon = daemon
         self._known = known
         self._slurm_knows_all = slurm_knows_all
+        self._claims = claims or ClaimWatch(hands)
         self._facts = Facts((), (), hands.notes, {}, 0.0)
         self._jobs: Mapping[str, SlurmJob] = {}
         self.resizes = Resizes(hands)
         self._staying: dict[str, Placement] = {}
         """Jobs that this plan was to stop, and that go on; and their GPUs."""
+        self._given: list[tuple[str, Placement]] = []
+        """Where jobs of which partition were started in this turn."""
         self._leaving: dict[str, Placement] = {}
         """Jobs that are being resized, and the GPUs that they hold still."""
         self._starting: dict[str, dict[bool, str]] = {}
-        """By node, then by whether as slots: a job that was released to start there and has not started yet. Slurm
-        chooses the GPUs of a job with its own request, so the two kinds are not started on one node at the same
-        time."""
+        """By node, then by whether on GPUs of known addresses (slots, or whole ones that others give up): a job that
+        was released to start there and has not started yet. Slurm chooses the GPUs of a job with its own request, so
+        the two kinds are not started on one node at the same time."""
 
     def saw(self, facts: Facts, jobs: Mapping[str, SlurmJob]) -> None:
         """A new look at Slurm; ``jobs``: those of *facts*, by id."""
@@ -65,13 +74,13 @@ class Actions:
         for job in facts.jobs:
             note = facts.notes.get(job.id)
             if note is not None and ownership.under_way(job, note) and ownership.may_start_yet(job, note):
-                self._note_start(job.id, parse_placement(note.where), note.shards)
+                self._note_start(job.id, parse_placement(note.where), note.shards or bool(note.claims))
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
         """What leaves first, then what shrinks, grows and starts. In a partition that is not in pack mode nothing is
         done."""
         refused: dict[int, str] = {}
-        self._staying = {}
+        self._staying, self._given = {}, []
         for i in sorted(range(len(actions)), key=lambda i: self._turn(actions[i])):
             try:
                 self._carry_out(actions[i])
@@ -96,6 +105,14 @@ class Actions:
             theirs = dict(held)
             if other != job_id and any(theirs.get(part.node, 0) & part.mask for part in placement):
                 raise ActionRefused(f"job {job_id}: job {other}, which was to leave these GPUs, could not be stopped")
+
+    def _unless_given(self, job_id: str, partition: str, placement: Placement) -> None:
+        """Has a job of another partition with the same nodes got one of these GPUs in this turn? Partitions are
+        planned one by one."""
+        wanted = dict(placement)
+        for other, given in self._given:
+            if other != partition and any(wanted.get(part.node, 0) & part.mask for part in given):
+                raise ActionRefused(f"job {job_id}: a job of partition {other!r} starts on these GPUs")
 
     def _carry_out(self, action: Action) -> None:
         job_id, decision = action.job_id, action.decision
@@ -163,14 +180,16 @@ class Actions:
             self._members(job_id, start.group, start.placement)
         note = self._note(record, note)
         shards = start.slots
+        exact = shards or bool(start.preempts)
         for part in start.placement:
-            other = self._starting.get(part.node, {}).get(not shards)
+            other = self._starting.get(part.node, {}).get(not exact)
             if other is not None and other != job_id:
                 raise ActionRefused(f"job {job_id}: waits until job {other} has started on node {part.node}")
         for other, held in self._leaving.items():
             if overlaps(start.placement, held):
                 raise ActionRefused(f"job {job_id}: waits until job {other}, which is resized, has left its GPUs")
         self._unless_kept(job_id, start.placement)
+        self._unless_given(job_id, action.partition, start.placement)
         items = self._items(record, start) if shards and (self._daemon.mps or takes_turns(record)) else None
         number = own_number(record)
         extra, unsealed = sealed(self._hands.client, record, number, items) if items and number else ("", "")
@@ -179,7 +198,9 @@ class Actions:
             room = pool.start_in(home, start)
         given = home if shards else room  # in slots it is told to have what its own partition gives
         defaults = (self._facts.defaults or {}).get(given, NO_DEFAULTS)
-        changes = start_changes(record, note, start.placement, shards, room, self._facts.nodes, extra, defaults)
+        changes = start_changes(
+            record, note, start.placement, shards, room, self._facts.nodes, extra, defaults, bool(start.preempts)
+        )
         place = show_placement(start.placement)
         now_s = self._hands.clock.now_s()
         self._hands.put(
@@ -192,9 +213,11 @@ class Actions:
                 restarts=record.restarts,
                 stopped_s=0.0,
                 listed=note.listed if changes.req_nodes is None else changes.req_nodes,
+                claims=" ".join(start.preempts),
             )
         )
         words = f"{place}{f' beside {start.beside}' if start.beside else ''}{' in slots' if shards else ''}"
+        words += f", preempting {' '.join(start.preempts)}" if start.preempts else ""
         words += f" in turns with {_others(start.group, job_id)}" if start.group else ""
         if items is not None and not free_extra(record.extra):
             words += ", without MPS, because the user has set the job's Extra field"
@@ -212,7 +235,10 @@ class Actions:
             in_room = replace(record, partition=room)
             raise ActionRefused(self._hands.not_started(in_room, str(error).partition(": ")[2])) from None
         self._hands.put(replace(self._hands.notes[job_id], released=True))
-        self._note_start(job_id, start.placement, shards)
+        self._given.append((action.partition, start.placement))
+        self._note_start(job_id, start.placement, exact)
+        if start.preempts:
+            self._claims.began(record, start, self._facts)
 
     def _items(self, record: SlurmJob, start: Start) -> Items | None:
         """For the prolog; nothing where the node is not known, and then the start is refused anyway."""
@@ -329,9 +355,9 @@ class Actions:
         self._hands.do(record.id, "keep", show_placement(record.placement))
         self._hands.put(replace(note, kept=True))
 
-    def _note_start(self, job_id: str, placement: Placement, shards: bool) -> None:
+    def _note_start(self, job_id: str, placement: Placement, exact: bool) -> None:
         for part in placement:
-            self._starting.setdefault(part.node, {})[shards] = job_id
+            self._starting.setdefault(part.node, {})[exact] = job_id
 
 
 def _others(group: Sequence[str], job_id: str) -> str:

@@ -21,6 +21,7 @@ from lucid.adapters.slurm.cli import CommandClient, silent
 from lucid.adapters.slurm.client import Breaker, Changes, checked_id, guarded
 from lucid.adapters.slurm.network import Network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.preemption import Preemption
 from lucid.adapters.slurm.records import JOB_NEEDS, jobs_from, nodes_from
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.reservations import Reservation
@@ -100,6 +101,10 @@ class PyslurmClient:
     def network(self) -> Network:
         """By ``scontrol``."""
         return self._commands.network()
+
+    def preemption(self) -> Preemption:
+        """By Slurm's commands."""
+        return self._commands.preemption()
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """By ``sshare``."""

@@ -22,6 +22,7 @@ from lucid.adapters.slurm.listing import KnownJobs
 from lucid.adapters.slurm.munge import MUNGE, credential
 from lucid.adapters.slurm.network import Network, network_from
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.preemption import QOS_PREEMPTION, Preemption, preemption_from
 from lucid.adapters.slurm.records import jobs_from, nodes_from, reads_whole, version_of
 from lucid.adapters.slurm.request import JobDefaults, defaults_from
 from lucid.adapters.slurm.reservations import Reservation, reservations_document, reservations_from
@@ -191,6 +192,19 @@ class CommandClient:
         except ClusterError:  # some versions have an error for a cluster without a topology
             text = ""
         return network_from(text, self.config())
+
+    def preemption(self) -> Preemption:
+        """``scontrol show config``; where anybody is preempted ``show partition``, and ``sacctmgr show qos``, too."""
+        config = self.config()
+        found = preemption_from(config)
+        if not found.by:
+            return found
+        self._breaker.calls.reads += 1
+        partitions, qos = self._run(["scontrol", "-o", "show", "partition"]), ""
+        if found.by == "qos":
+            self._breaker.calls.reads += 1
+            qos = self._run(["sacctmgr", "-nP", "show", "qos", f"format={','.join(QOS_PREEMPTION)}"])
+        return preemption_from(config, partitions, qos)
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One ``sshare``."""

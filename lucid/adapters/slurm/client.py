@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from lucid.adapters.slurm.network import Network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.preemption import Preemption
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.reservations import Reservation
 from lucid.adapters.slurm.site import GroupLimit, Partition
@@ -108,6 +109,10 @@ class SlurmClient(Protocol):
 
     def network(self) -> Network | None:
         """The switches above the nodes; ``None`` where this way of asking does not tell."""
+        ...
+
+    def preemption(self) -> Preemption | None:
+        """Who may preempt whom; ``None`` where this way of asking does not tell."""
         ...
 
     def fair_shares(self) -> Mapping[tuple[str, str], float]:

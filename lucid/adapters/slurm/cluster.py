@@ -14,6 +14,7 @@ from lucid.adapters.gpu.profiles import ProfileSource
 from lucid.adapters.slurm.actions import Actions
 from lucid.adapters.slurm.behind import not_yet
 from lucid.adapters.slurm.boots import Boots
+from lucid.adapters.slurm.claims import ClaimWatch
 from lucid.adapters.slurm.client import FIRST_TO_PACK, SlurmClient
 from lucid.adapters.slurm.closings import Closings
 from lucid.adapters.slurm.factors import SiteFactors
@@ -23,6 +24,7 @@ from lucid.adapters.slurm.mend import Mender
 from lucid.adapters.slurm.network import NO_NETWORK, with_network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.pool import pool_of
+from lucid.adapters.slurm.preemption import NO_PREEMPTION
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.shares import FairShares
@@ -86,16 +88,18 @@ class SlurmCluster:
         self._hands = Hands(client, store, clock, slurm, daemon, token)
         self._ownership = self._hands.ownership
         self._viewer = Viewer(daemon, self._ownership, self.known.of, profiled, resizes, interleaves, store)
-        self._actions = Actions(self._hands, daemon, self.known, slurm_knows_all)
+        claims = ClaimWatch(self._hands)
+        self._actions = Actions(self._hands, daemon, self.known, slurm_knows_all, claims)
         self.factors = SiteFactors(self._hands)
         """Order mode's writes."""
-        self._mender = Mender(self._hands, Released(Path(daemon.state_dir)))
+        self._mender = Mender(self._hands, Released(Path(daemon.state_dir)), claims)
         self._nodes: Sequence[SlurmNode] = ()
         self._nodes_at_s = float("-inf")
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
         self._network = NO_NETWORK
         self._network_at_s = float("-inf")
+        self._preemption = NO_PREEMPTION
         self._notes = self._hands.notes
         self._ended_told: set[str] = set()
         """Jobs that have ended and of which nothing more is to be told."""
@@ -166,7 +170,9 @@ class SlurmCluster:
         pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
         windows = self._closings.windows(now_s)
         switch_wait_s = self._network.max_wait_s
-        self._facts = Facts(jobs, nodes, self._notes, modes, now_s, self._defaults, pool, switch_wait_s, windows)
+        self._facts = Facts(
+            jobs, nodes, self._notes, modes, now_s, self._defaults, pool, switch_wait_s, windows, self._preemption
+        )
         self.known.take(self._jobs, jobs, now_s, self.token)
         self._ownership.not_yet = frozenset()
         if self._daemon.optout != "free":
@@ -197,20 +203,22 @@ class SlurmCluster:
             return
 
     def _read_defaults(self, now_s: float, shut: bool) -> None:
-        """What partitions give to each GPU, and whether their jobs may start: soon again where some may not. Where
-        that cannot be read, what was read before counts."""
+        """What partitions give to each GPU, whether their jobs may start (soon again where some may not), and who may
+        preempt whom. Where that cannot be read, what was read before counts."""
         shut = shut or any(rule.shut for rule in (self._defaults or {}).values())
         if 0 <= now_s - self._defaults_at_s < (_SHUT_EVERY_S if shut else _DEFAULTS_EVERY_S):
             return
         self._defaults_at_s = now_s
         try:
             read = self._client.job_defaults()
+            self._defaults = self._defaults if read is None else read
+            self._preemption = self._client.preemption() or self._preemption
         except ClusterUnavailable:
             raise
         except ClusterError:
             return
-        self._defaults = self._defaults if read is None else read
-        self._hands.rules = self._defaults or {}
+        finally:
+            self._hands.rules = self._defaults or {}
 
     def _ended(self, jobs: Sequence[SlurmJob]) -> tuple[Ended, ...]:
         """Told at each look until the store has them: a cycle may fail before it has stored anything."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lucid.adapters.bounded import digits
-from lucid.adapters.slurm.let_go import of_slurm
 from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.obstacles import of_slurm
 from lucid.adapters.slurm.text import parse_mark
 from lucid.adapters.store.port import JobNote
 from lucid.core.job import Elastic

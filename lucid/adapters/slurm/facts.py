@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.pool import Pool
+from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption
 from lucid.adapters.slurm.request import PER_GPU, JobDefaults, Request, from_mark
 from lucid.adapters.slurm.text import gpu_mask, hosts, parse_mark
 from lucid.adapters.store.port import JobNote
@@ -35,6 +36,8 @@ class Facts:
     """How long a job waits at most for the switches that it asks for, s."""
     windows: Mapping[str, tuple[Window, ...]] = field(default_factory=dict)
     """When nodes are kept from jobs, by node."""
+    preemption: Preemption = NO_PREEMPTION
+    """Who may preempt whom, as far as Slurm tells."""
 
     def open_to(self, node: str, job: SlurmJob) -> bool:
         """May the job be on this node until its time limit ends, if it starts now?"""
@@ -106,7 +109,7 @@ def as_written(record: SlurmJob) -> Request:
     request = replace(record.request, req_nodes=users_nodes(record, None))
     mark = parse_mark(record.admin_comment) or {}
     tagged = from_mark(mark)
-    if not (request.shards or request.emptied):
+    if not (request.shards or request.emptied or request.addressed):
         ours = "held" in mark and "skip" not in mark
         return replace(request, **{key: getattr(tagged, key) for key in PER_GPU}) if ours else request
     if tagged != Request() and not tagged.shards:

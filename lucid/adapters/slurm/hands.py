@@ -16,7 +16,7 @@ from lucid.adapters.slurm.ownership import Ownership
 from lucid.adapters.slurm.request import NO_DEFAULTS, JobDefaults
 from lucid.adapters.slurm.starts import back_to
 from lucid.adapters.slurm.waits import begins_s, left_to_slurm, never_changed, parked, whole_array
-from lucid.adapters.store.port import JobNote, Store
+from lucid.adapters.store.port import SEEN, JobNote, Store
 from lucid.config import DaemonSettings, SlurmSettings
 from lucid.core.ports import Clock
 from lucid.errors import ActionRefused, ClusterUnavailable
@@ -103,6 +103,11 @@ class Hands:
             self.store.end_action(action, f"refused: {error}", self.token)
             raise ActionRefused(f"job {job_id}: {error}") from None
         self.store.end_action(action, "done", self.token)
+
+    def note_seen(self, job_id: str, verb: str, detail: str) -> None:
+        """Keep for a job's story what happened to it without Slurm being told anything."""
+        action = self.store.begin_action(self.clock.now_s(), job_id, verb, detail, self.token)
+        self.store.end_action(action, SEEN, self.token)
 
     @contextmanager
     def listening(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lucid.adapters.slurm.facts import Facts, gpus_taken
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.obstacles import passes
+from lucid.adapters.slurm.obstacles import NO_NODE, QUOTA, UNPACKED, may_end, of_slurm
 from lucid.adapters.slurm.text import parse_mark
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
@@ -15,22 +15,7 @@ from lucid.config import Mode
 if TYPE_CHECKING:
     from lucid.adapters.slurm.ownership import Ownership
 
-__all__ = ["CROWDED", "LetGo", "may_end", "of_slurm"]
-
-CROWDED = "jobs without GPUs have the CPUs or the memory that it needs, and only Slurm can order these"
-_NO_NODE = "no node has the CPUs and the memory that it asks for beside its GPUs"
-_UNPACKED, _QUOTA = "is not packed", "(daemon.pool.quotas)"
-"""How these reasons end."""
-
-
-def of_slurm(why: str) -> bool:
-    """Are these Slurm's words against a start, and not a reason for which Lucid itself let it go?"""
-    return bool(why) and why not in (CROWDED, _NO_NODE) and not why.endswith((_UNPACKED, _QUOTA))
-
-
-def may_end(why: str) -> bool:
-    """May a job that was let go for this queue again? Not where only Slurm can order the jobs that keep it out."""
-    return why != CROWDED and (passes(why) or not of_slurm(why))
+__all__ = ["LetGo"]
 
 
 class LetGo:
@@ -44,7 +29,7 @@ class LetGo:
     def unpacked(self, record: SlurmJob, note: JobNote | None) -> str:
         """Nobody orders the jobs of its partition (any more)."""
         home = self._ownership.home(record, note)
-        return "" if self._facts.modes.get(home) is Mode.PACK else f"partition {home!r} {_UNPACKED}"
+        return "" if self._facts.modes.get(home) is Mode.PACK else f"partition {home!r} {UNPACKED}"
 
     def over_quota(self, record: SlurmJob, note: JobNote | None) -> str:
         """It would wait for ever, since no quota allows for it: whether it runs is Slurm's to say."""
@@ -53,7 +38,7 @@ class LetGo:
         if quota is None:
             return ""
         gpus = gpus_taken(record, home, self._facts)
-        return f"it asks for {gpus} GPUs, and the quota of {home} is {quota} {_QUOTA}" if gpus > quota else ""
+        return f"it asks for {gpus} GPUs, and the quota of {home} is {quota} {QUOTA}" if gpus > quota else ""
 
     def no_node(self, record: SlurmJob, note: JobNote | None) -> str:
         """Lucid would look for one node for ever: it asks for few enough GPUs for one, and for more CPUs or memory
@@ -72,7 +57,7 @@ class LetGo:
         large = [(cpus, mem) for gpus, cpus, mem in self._sizes[home] if gpus >= record.gpus]
         if not large or any(cpus >= record.cpus and mem >= record.mem_mib for cpus, mem in large):
             return ""
-        return _NO_NODE
+        return NO_NODE
 
     def ended(self, record: SlurmJob, note: JobNote) -> bool:
         """Has the reason ended for which Lucid itself let this job go, and no other taken its place?"""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lucid.adapters.slurm.behind import Behind
+from lucid.adapters.slurm.claims import ClaimWatch
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.crowd import Crowd
 from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import GIVEN_UP, ONE_JOB, Hands
-from lucid.adapters.slurm.let_go import CROWDED, LetGo, may_end, of_slurm
+from lucid.adapters.slurm.let_go import LetGo
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.obstacles import NOT_IN_TIME, Outlook, outlook, whose_limit
+from lucid.adapters.slurm.obstacles import CROWDED, NOT_IN_TIME, Outlook, may_end, of_slurm, outlook, whose_limit
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.resizes import Resizes
 from lucid.adapters.slurm.starts import back_to
@@ -50,9 +51,12 @@ class Mender:
     out, or whose partition is no longer packed are let go; changed requests of jobs that somebody else holds, or that
     wait again, are given back."""
 
-    def __init__(self, hands: Hands, released: Released) -> None:
-        """``released``: what lucid-release let go while no lucidd decided."""
+    def __init__(self, hands: Hands, released: Released, claims: ClaimWatch | None = None) -> None:
+        """``released``: what lucid-release let go while no lucidd decided. ``claims``: the starts that preempt
+        others."""
         self._hands = hands
+        self._claims = claims or ClaimWatch(hands)
+        self._jobs: Mapping[str, SlurmJob] = {}
         self._behind: Behind | None = None
         self._crowd = Crowd(hands.settings.start_grace_s)
         self._crowded: frozenset[str] = frozenset()
@@ -71,6 +75,7 @@ class Mender:
         self._go = LetGo(self._hands.ownership, facts)
         self._crowded = self._crowd.saw(self._hands.ownership, facts)
         self._taken, listed, whole = 0, self._released.look(), True
+        self._jobs = {job.id: job for job in facts.jobs} if facts.preemption.by else {}
         jobs, served, self._served = self._in_turn(facts.jobs), self._served, None
         for record in jobs:
             if self._hands.full(ONE_JOB):
@@ -124,6 +129,8 @@ class Mender:
                 # killed between telling Slurm and noting that it had taken it; and what was refused before is over
                 tries, refusal = (0, "") if settled else (note.tries, note.refusal)
                 hands.put(replace(note, released=True, tries=tries, refusal=refusal))
+            if note.claims:
+                return self._claims.ran(record, hands.notes[record.id], self._jobs)
         if not record.pending or not record.asks or not ownership.ours(record):
             return ""
         if note is not None and ownership.under_way(record, note):
@@ -321,12 +328,13 @@ class Mender:
             hands.put(replace(note, where="", shards=False, released=True, given_up=why))
             return f"job {record.id}: given back the request that its user wrote, its partition is not packed"
         if record.restarts != note.restarts:
+            self._claims.parted(record, note, facts)
             self._take_back(record, note)
             return f"job {record.id}: was requeued, not by Lucid; waits again"
         found = outlook(record.reason)
         # what was ordered while Slurm was silent says nothing about the job until Slurm has had its time
         late = facts.now_s - max(note.asked_s, hands.silent_s) > hands.settings.start_grace_s
-        if found is Outlook.WAITS and not late:
+        if found is Outlook.WAITS and (not late or self._claims.waits(note, self._jobs, facts)):
             return ""
         self._take_back(record, note)
         if found is Outlook.BARRED and (whose_limit(record.reason) or not hands.at_profiling(record)):
@@ -345,7 +353,7 @@ class Mender:
         begin_s = begins_s(record, note, hands.clock.now_s())  # as Slurm sets it for a job that it requeues
         words = f"{note.where} (Slurm: {record.reason})"
         hands.do(record.id, "take back", words, lambda: hands.client.hold(record.id, begin_s))
-        note = replace(note, where="", released=False, shards=False, restarts=record.restarts)
+        note = replace(note, where="", released=False, shards=False, restarts=record.restarts, claims="")
         hands.put(note)
         changes = back_to(record, note)
         if changes is not None:

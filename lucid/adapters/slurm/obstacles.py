@@ -15,12 +15,18 @@ from enum import Enum
 from lucid.adapters.slurm.nouns import SlurmJob
 
 __all__ = [
+    "CROWDED",
     "NOT_IN_TIME",
+    "NO_NODE",
+    "QUOTA",
+    "UNPACKED",
     "Obstacle",
     "Obstacles",
     "Outlook",
+    "may_end",
     "of_one_job",
     "of_reservation",
+    "of_slurm",
     "outlook",
     "passes",
     "whose_limit",
@@ -70,6 +76,12 @@ _GONE = 64
 """So many at a time have started: the limit is not there any more."""
 
 
+CROWDED = "jobs without GPUs have the CPUs or the memory that it needs, and only Slurm can order these"
+NO_NODE = "no node has the CPUs and the memory that it asks for beside its GPUs"
+UNPACKED, QUOTA = "is not packed", "(daemon.pool.quotas)"
+"""How these reasons end."""
+
+
 def outlook(reason: str) -> Outlook:
     """By Slurm's name for the reason. A name that is not known here bars: Slurm is right about its own limits."""
     if of_reservation(reason):
@@ -89,6 +101,16 @@ def passes(words: str) -> bool:
     """May what Slurm had against a start end while the job stays as it is (a window for maintenance, nodes that are
     down)? Words that are not known here may."""
     return not words.startswith(_OWN)
+
+
+def of_slurm(why: str) -> bool:
+    """Are these Slurm's words against a start, and not a reason for which Lucid itself let it go?"""
+    return bool(why) and why not in (CROWDED, NO_NODE) and not why.endswith((UNPACKED, QUOTA))
+
+
+def may_end(why: str) -> bool:
+    """May a job that was let go for this queue again? Not where only Slurm can order the jobs that keep it out."""
+    return why != CROWDED and (passes(why) or not of_slurm(why))
 
 
 _Key = tuple[str, ...]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lucid.adapters.slurm.facts import Facts, home_of
-from lucid.adapters.slurm.let_go import may_end, of_slurm
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.obstacles import Outlook, outlook
+from lucid.adapters.slurm.obstacles import Outlook, may_end, of_slurm, outlook
 from lucid.adapters.slurm.request import UNREAD
 from lucid.adapters.slurm.text import parse_mark, says
 from lucid.adapters.slurm.waits import begins_s, in_queue, left_to_slurm, parked

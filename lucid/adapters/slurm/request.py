@@ -39,6 +39,7 @@ WRITTEN = (*GPU_FIELDS, "req_nodes", *PER_GPU)
 _MARKED = {"node": "tres_per_node", "job": "tres_per_job", "socket": "tres_per_socket", "task": "tres_per_task",
            "cpg": "cpus_per_tres", "mpg": "mem_per_tres"}  # fmt: skip
 
+_ADDRESS = re.compile(r"gres/gpu:g\d+:1(?!\d)")
 EXCLUSIVE = "it asks for whole nodes (--exclusive)"
 UNREAD = "its record cannot be read"
 
@@ -88,6 +89,11 @@ class Request:
     def shards(self) -> bool:
         """Does it ask for shards?"""
         return is_shards(self.tres_per_node) or is_shards(self.tres_per_job)
+
+    @property
+    def addressed(self) -> bool:
+        """Does it ask for whole GPUs by their addresses? Only Lucid does, of a job that it holds (``starts``)."""
+        return _ADDRESS.search(self.tres_per_node) is not None
 
     @property
     def emptied(self) -> bool:

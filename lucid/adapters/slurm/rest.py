@@ -20,6 +20,7 @@ from lucid.adapters.slurm.cli import CommandClient
 from lucid.adapters.slurm.client import Breaker, Changes, checked_id
 from lucid.adapters.slurm.network import Network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.preemption import Preemption
 from lucid.adapters.slurm.records import jobs_from, nodes_from
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.reservations import Reservation, reservations_from
@@ -102,6 +103,10 @@ class RestClient:
     def network(self) -> Network | None:
         """By ``scontrol``, where commands are given."""
         return self._commands.network() if self._commands else None
+
+    def preemption(self) -> Preemption | None:
+        """By Slurm's commands, where these may be used."""
+        return self._commands.preemption() if self._commands else None
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One request."""

@@ -38,8 +38,13 @@ def start_changes(
     nodes: Sequence[SlurmNode],
     extra: str = "",
     defaults: JobDefaults = NO_DEFAULTS,
+    claims: bool = False,
 ) -> Changes:
     """To start on these GPUs: as slots of exactly these, or on these nodes with the request as it was written.
+
+    ``claims``: others are to be preempted for it. Slurm chooses whom by what it is asked for, so these very GPUs are
+    asked for by their addresses, where they can be and no node list, feature or other wish of its user is in the way;
+    as slots it would take the wrong ones.
 
     ``extra``: what its prolog is to know of a job in slots; one on whole GPUs has none. A job whose user chose
     nodes, or that asks for what only some nodes have, keeps its own choice of nodes. ``defaults``: JobDefaults of the
@@ -66,6 +71,8 @@ def start_changes(
         )
         req = names if free else _kept(written.get("req_nodes", ""), partition, nodes)
         wanted = {**{key: written.get(key, "") for key in WRITTEN}, "req_nodes": req}
+        if claims and free:
+            wanted |= _by_address(written, placement, nodes)
         made = _changes_to(wanted, record.request, _cpus_back(record, written), forget=not _stale(record, defaults))
         made = replace(made, num_nodes=_nodes_back(record, written), switches=_switches(record, placement, nodes))
         return _whole(made, move, _extra(record, ""))
@@ -85,6 +92,23 @@ def start_changes(
     }
     cpus, mem_mib = host_needs(written, record.request, record.gpus, defaults)
     return _whole(_changes_to(wanted, record.request, cpus, mem_mib), move, _extra(record, extra))
+
+
+def _by_address(written: Mapping[str, str], placement: Placement, nodes: Sequence[SlurmNode]) -> dict[str, str]:
+    """The request for exactly these GPUs, which Slurm reads for each node alike; nothing where it cannot be said."""
+    types = {node.name: node.gpu_types for node in nodes if node.addressable}
+    asked = {tuple(types[part.node][i] for i in part.gpus) for part in placement if part.node in types}
+    if len(asked) != 1 or len({part.mask for part in placement}) != 1 or any(p.node not in types for p in placement):
+        return {}
+    (names,) = asked
+    fields = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
+    rest = {key: _without_gpus(written.get(key, "")) for key in fields}
+    return {
+        **rest,
+        "tres_per_node": ",".join(
+            [*(f"gres/gpu:{name}:1" for name in names), *filter(None, [rest["tres_per_node"]])]
+        ),
+    }
 
 
 def _whole(made: Changes, partition: str | None = None, extra: str | None = None) -> Changes:
@@ -147,7 +171,7 @@ def back_to(record: SlurmJob, note: JobNote | None) -> Changes | None:
     extra = _extra(record, "")
     if note is not None and note.as_written:
         written = {**note.as_written, "req_nodes": users_nodes(record, note)}
-    elif record.request.shards or record.request.emptied:
+    elif record.request.shards or record.request.emptied or record.request.addressed:
         written = as_written(record).written()
     else:
         return _whole(Changes(), extra=extra) if extra is not None else None

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from lucid.adapters.slurm.claims import Claimed, as_seen_by
 from lucid.adapters.slurm.coming import without_clashes
 from lucid.adapters.slurm.elastic_jobs import NOT_ELASTIC, Elasticity, ElasticJobs
 from lucid.adapters.slurm.facts import Facts, gpus_taken, parse_placement, submitted_s, users_nodes
@@ -82,18 +83,20 @@ class Viewer:
         names = [name for name in self._settings.partitions if name not in quotas]
         if profiling and profiling not in names:
             names.append(profiling)
-        owner: dict[str, str] = {}
+        owners: dict[str, tuple[str, ...]] = {}
         for node in facts.nodes:
             if not node.gpu_types:
                 continue
-            first = next((name for name in names if name in node.partitions), None)
+            here = tuple(name for name in names if name in node.partitions)
             if pool is not None and quotas.keys() & node.partitions:
-                first = pool.name
-            if first is not None:
-                owner[node.name] = first
+                owners[node.name] = (pool.name,)
+            elif here:
+                owners[node.name] = here if len(here) == 1 else facts.preemption.layers(here)
+        if facts.preemption.by:  # who goes before others is planned, and carried out, before them
+            names.sort(key=lambda name: -facts.preemption.tiers.get(name, 0))
         if pool is not None:
             names.insert(0, pool.name)
-        running = self._running(facts, owner)
+        running = self._running(facts, owners)
         pending = self._pending(facts)
         used = _used_without_gpus(facts.jobs)
         shown: dict[str, Partition] = {}
@@ -102,7 +105,7 @@ class Viewer:
             vcs = quotas if pooled else (name,)
             made = Partition(
                 name,
-                tuple(self._node(node, used, facts) for node in facts.nodes if owner.get(node.name) == name),
+                tuple(self._node(node, used, facts) for node in facts.nodes if name in owners.get(node.name, ())),
                 tuple(sorted(pending.get(name, ()), key=lambda e: (e.since_s, e.job.submit_s, e.job.rank))),
                 tuple(sorted(running.get(name, ()), key=lambda e: (e.start_s, e.job.rank))),
                 name == profiling,
@@ -146,7 +149,7 @@ class Viewer:
         known = facts.defaults
         defaults = None if known is None else known.get(home, NO_DEFAULTS)
         nodes = facts.nodes if record.request.whole_nodes else None
-        rest = (note, home, defaults, nodes, facts.pool, self._features_of(home, facts))
+        rest = (note, home, defaults, nodes, facts.pool, self._features_of(home, facts), facts.preemption.by)
         asks = self.elastic.of(record, note, home, facts.now_s)
         key = (*rest, asks if asks is NOT_ELASTIC else replace(asks, progress=None, words="", restart_s=None))
         before = self._made.get(record.id)
@@ -182,6 +185,7 @@ class Viewer:
             most_switches=record.most_switches,
             switches_until_s=self._switches_until_s(record, note, facts),
             takes_turns=self._interleaves(home) and takes_turns(record) and not whole and record.min_nodes <= 1,
+            qos=record.qos if facts.preemption.by == "qos" else "",
         )
 
     @staticmethod
@@ -268,11 +272,13 @@ class Viewer:
             )
         return found
 
-    def _running(self, facts: Facts, owner: Mapping[str, str]) -> dict[str, list[Running]]:
+    def _running(self, facts: Facts, owners: Mapping[str, tuple[str, ...]]) -> dict[str, list[Running]]:
         entries: list[Running] = []
         coming: set[str] = set()
+        claimed = Claimed()
         alive: set[str] = set()
         gpus = {node.name: len(node.gpu_types) for node in facts.nodes}
+        records = {record.id: record for record in facts.jobs} if facts.preemption.by else {}
         for record in facts.jobs:
             if not record.gpus and not record.placement:
                 continue
@@ -288,7 +294,9 @@ class Viewer:
                 if not self._ownership.may_start_yet(record, note):
                     continue  # taken back at the end of this turn: nothing is kept for it
                 placement, start_s = parse_placement(note.where), note.asked_s
-                if not note.shards:
+                if note.claims:
+                    claimed.add(placement, note.claims)
+                elif not note.shards:
                     coming.add(record.id)
             else:
                 continue
@@ -301,15 +309,16 @@ class Viewer:
         for gone in [job_id for job_id in self._places if job_id not in alive]:
             del self._places[gone]
         found: dict[str, list[Running]] = {}
-        for entry in _together(without_clashes(entries, coming, gpus)):
+        for entry in _together(without_clashes(claimed.without(entries), coming, gpus)):
             parts: dict[str, list[NodeGpus]] = {}
             for part in entry.placement:
-                if part.node in owner:
-                    parts.setdefault(owner[part.node], []).append(part)
+                for name in owners.get(part.node, ()):
+                    parts.setdefault(name, []).append(part)
             for name, here in parts.items():
-                found.setdefault(name, []).append(
-                    entry if len(here) == len(entry.placement) else replace(entry, placement=tuple(here))
-                )
+                seen = entry if len(here) == len(entry.placement) else replace(entry, placement=tuple(here))
+                if facts.preemption.by:
+                    seen = as_seen_by(name, seen, records[entry.job.id], claimed, facts)
+                found.setdefault(name, []).append(seen)
         return found
 
     def _entry(

@@ -20,6 +20,7 @@ from lucid.core.prediction import Prediction
 from lucid.errors import StoreError
 
 __all__ = [
+    "SEEN",
     "ActionRow",
     "DecisionRow",
     "JobNote",
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 
+SEEN = "seen"
+"""The result of an action that was none: something that lucidd saw happen to the job."""
 _MOST_PID = 1 << 22
 """Linux's own bound on pids."""
 
@@ -89,7 +92,8 @@ class JobNote:
     ``listed``: the list of nodes that Lucid wrote last into its request: any other is its user's. ``parked_s``: the
     begin time that Lucid set last to keep it waiting; ``depends``: it was parked for its dependency
     and has not joined the queue since; ``requeued``: its number of restarts after
-    the last requeue that Lucid asked for, whose begin time nobody has to wait for.
+    the last requeue that Lucid asked for, whose begin time nobody has to wait for. ``claims``: the jobs that are to
+    give way to it, from the moment in which it is told to start until it runs, their ids separated by blanks.
     """
 
     job_id: str
@@ -124,6 +128,7 @@ class JobNote:
     depends: bool = False
     listed: str = ""
     requeued: int = 0
+    claims: str = ""
 
 
 @dataclass(frozen=True, slots=True)

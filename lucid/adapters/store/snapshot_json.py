@@ -51,6 +51,8 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
     if isinstance(decision, Start):
         data["beside"] = decision.beside
         data["slots"] = decision.slots
+        if decision.preempts:
+            data["preempts"] = list(decision.preempts)
     return data
 
 
@@ -64,7 +66,8 @@ def decision_from_dict(data: Mapping[str, Any]) -> Decision:
     if verb in ("start", "resize", "regroup"):
         where = parse_placement(data["placement"])
         if verb == "start":
-            return Start(where, reasons, data["beside"], slots=data["slots"])
+            preempts = tuple(data.get("preempts", ()))
+            return Start(where, reasons, data["beside"], slots=data["slots"], preempts=preempts)
         return Resize(where, reasons) if verb == "resize" else Regroup(where, reasons)
     if verb in ("requeue", "part"):
         return Requeue(reasons, part=verb == "part")

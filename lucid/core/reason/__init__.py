@@ -6,6 +6,7 @@ Each class is one question, its fields the values compared, its truth the answer
 """
 
 from lucid.core.reason.base import REASONS, Reason, reason_from_dict, reason_to_dict
+from lucid.core.reason.preemption import Claims, HeldBy, Victim
 from lucid.core.reason.profiling import (
     CarryNode,
     HomeHasRoom,
@@ -82,6 +83,7 @@ __all__ = [
     "BestPartner",
     "Borrows",
     "CarryNode",
+    "Claims",
     "Closes",
     "DistributedAlone",
     "EverFits",
@@ -89,6 +91,7 @@ __all__ = [
     "FairShare",
     "FreeGpus",
     "GpuMemory",
+    "HeldBy",
     "HomeHasRoom",
     "HomeWaits",
     "HostFits",
@@ -135,6 +138,7 @@ __all__ = [
     "TooLarge",
     "Unsafe",
     "UserAllows",
+    "Victim",
     "WaitedForProfiling",
     "reason_from_dict",
     "reason_to_dict",

@@ -25,8 +25,10 @@ from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.quotas import Quotas
-from lucid.orchestrator.timeline import End, Slot, Timeline
+from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.timeline import GOES_S, End, Slot, Timeline
 from lucid.orchestrator.topology import spread
+from lucid.orchestrator.victims import Claim, Yielding
 
 __all__ = ["BackfillPolicy", "limit_s"]
 
@@ -55,10 +57,12 @@ def _end_s(entry: Running, limit: float, now_s: float) -> float:
 
 class BackfillPolicy(PartitionPolicy):
     """Conservative backfilling: of the jobs that cannot start, the first ``depth`` in order have GPUs kept for them
-    from the time when limits say that these come free. With ``depth`` 1 it is EASY backfilling."""
+    from the time when limits say that these come free. With ``depth`` 1 it is EASY backfilling. Jobs from the front
+    preempt those that give way to them; jobs behind one that cannot start do not."""
 
     name = "backfill"
     keeps_quotas = True
+    rules = PolicyRules(claims=True)
 
     def __init__(self, settings: BackfillSettings) -> None:
         super().__init__()
@@ -140,6 +144,7 @@ class _Plan:
         self._settings = settings
         self._queue = queue
         self._ledger = Ledger(partition, snapshot.now_s)
+        self._yielding = Yielding(partition, self._ledger, snapshot.now_s)
         self._quotas = Quotas(partition) if partition.quotas else None
         self._feasible = Feasibility(partition)
         self._ends: list[End] | None = None
@@ -171,7 +176,7 @@ class _Plan:
         per_node = self._ledger.gpus_per_node
         for at, (entry, order) in enumerate(self._queue):
             # nothing that a plan does frees GPUs: once the smallest job behind finds none, no job does
-            if min(least_behind[at], per_node) > self._ledger.largest:
+            if min(least_behind[at], per_node) > self._ledger.largest and (self._timeline or not self._yielding):
                 return
             self._decided += 1
             barred = self._barred(entry.job, order)
@@ -210,23 +215,31 @@ class _Plan:
         """The plan. ``changes_s``: when time alone may change the order, s."""
         # a job that outlives its made-up limit changes what the others wait for
         outlived_s = min((end_s for end_s, _, _ in self._running_until()), default=None)
-        return PartitionPlan(self._decisions, tuple(self.actions), earliest(changes_s, outlived_s))
+        wake_s = earliest(changes_s, outlived_s, self._yielding.changes_s)
+        return PartitionPlan(self._decisions, tuple(self.actions), wake_s)
 
     def _running_until(self) -> list[End]:
         """When those that hold GPUs by now are to end."""
         if self._ends is None:
-            self._ends = [
-                (_end_s(entry, self._limit(entry.job), self._now_s), entry.job, entry.placement)
-                for entry in self._partition.running
-            ]
+            self._ends = [(self._until(entry), entry.job, entry.placement) for entry in self._partition.running]
         now_s = self._now_s
         started = [(now_s + max(self._limit(job), 1.0), job, placement) for job, placement in self._started]
         return [*self._ends, *started]
+
+    def _until(self, entry: Running) -> float:
+        """By its limit; one that gives way to the partition's jobs is taken to go as soon as it may be preempted."""
+        if entry.yields is not None and entry.yields.to is None:
+            return max(entry.yields.from_s, self._now_s + GOES_S)
+        return _end_s(entry, self._limit(entry.job), self._now_s)
 
     def _from_the_front(self, entry: Pending, order: Reason) -> None:
         placement = consolidated(self._ledger, entry.job)
         if placement is not None:
             self._start(entry, order, placement, ())
+            return
+        claim = self._yielding.find(entry.job)
+        if claim is not None:
+            self._start(entry, order, claim.placement, (), claim)
             return
         self._decisions[entry.job.id] = Hold((order, *no_place(self._ledger, entry)))
         self._timeline = Timeline(self._ledger, self._now_s, self._running_until())
@@ -275,11 +288,22 @@ class _Plan:
         self._taken += 1
         return slot
 
-    def _start(self, entry: Pending, order: Reason, placement: Placement, why: tuple[Reason, ...]) -> None:
+    def _start(
+        self,
+        entry: Pending,
+        order: Reason,
+        placement: Placement,
+        why: tuple[Reason, ...],
+        claim: Claim | None = None,
+    ) -> None:
         job = entry.job
-        free = FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, True)
-        start = Start(placement, (order, *why, free, *spread(self._ledger, placement)))
-        self._ledger.take(job, placement)
+        free = FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, claim is None)
+        if claim is None:
+            start = Start(placement, (order, *why, free, *spread(self._ledger, placement)))
+            self._ledger.take(job, placement)
+        else:
+            start = Start(placement, (order, *why, free, claim.why), preempts=claim.preempts)
+            self._yielding.take(job, claim)
         self._started.append((job, placement))
         if self._quotas is not None:
             self._quotas.take(job)

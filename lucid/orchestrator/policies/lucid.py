@@ -41,7 +41,7 @@ class LucidPolicy(PartitionPolicy):
     """
 
     name = "lucid"
-    rules = PolicyRules(pairs=True, profiles=True, borrows=True)
+    rules = PolicyRules(pairs=True, profiles=True, claims=True, borrows=True)
     keeps_quotas = True
 
     def __init__(self, settings: PolicySettings, predictor: Predictor) -> None:

@@ -93,7 +93,8 @@ def _start_in_turn(starts: Starts, turn: Turn) -> bool:
     beside, why = starts.partner_to_wait_no_more(queued, level)
     if beside is not None:
         starts.beside(queued, beside, (turn.why, *why))
-    return beside is not None
+        return True
+    return starts.claim(queued, level, (turn.why,), in_turn=True)
 
 
 def _nodes_for(starts: Starts, job: Job) -> KeptNodes | None:
@@ -132,7 +133,12 @@ def _serve_large(starts: Starts, partition: Partition, due: Mapping[str, Turn]) 
     queued = _queued(starts, holder)
     quotas = starts.quotas
     quota = None if quotas is None else quotas.large(job, above(per_node, settings), now_s - job.submit_s)
-    if _start_in_turn(starts, turn) if turn else starts.alone(queued, starts.level(queued), (), quota=quota):
+    if turn:
+        started = _start_in_turn(starts, turn)
+    else:
+        level = starts.level(queued)
+        started = starts.alone(queued, level, (), quota=quota) or starts.claim(queued, level, (), quota=quota)
+    if started:
         return ServedLarge(frozenset({job.id}), changes_s=changes_s)
     why: tuple[Reserved, ...] = ()
     ends = starts.ends()

@@ -84,6 +84,7 @@ def plan_vc(
     parted = books.partings(partition.running, partition.nodes)
     for parting in parted:
         starts.act(parting.entry.job.id, parting.requeue)
+        starts.yielding.keep(parting.entry.job.id)
     if not partition.pending:
         return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else None)
     due = turns_due(starts, shadow)
@@ -120,6 +121,8 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
             shape = (*shape, queued.entry.job.time_limit_s)
         if queued.entry.job.most_switches:
             shape = (*shape, queued.entry.job.most_switches, queued.entry.job.switches_until_s)
+        if starts.yielding.by_qos:
+            shape = (*shape, queued.entry.job.qos)
         known = stopped[level].get(shape)
         if known is not None and known[0] <= queued.gpu_mem_mib:
             decisions[queued.id] = known[1]
@@ -143,7 +146,7 @@ def _tell_who_gave_way(starts: Starts, large: ServedLarge) -> None:
 
 
 def _made(starts: Starts, shadow: Shadow | None, by_vc: Mapping[str, Shadow], wake_s: float | None) -> PartitionPlan:
-    wake_s = earliest(wake_s, starts.binder.changes_s, starts.sharing.changes_s)
+    wake_s = earliest(wake_s, starts.binder.changes_s, starts.sharing.changes_s, starts.yielding.changes_s)
     memory: LucidMemory | SharingMode | None = starts.sharing.mode
     if shadow is not None:
         told_s = {a.job_id: starts.now_s for a in starts.actions if isinstance(a.decision, Start)}

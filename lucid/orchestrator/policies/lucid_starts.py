@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lucid.binder.dynamic import SharingMode, sharing_mode
@@ -21,6 +22,7 @@ from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.quotas import Quotas
 from lucid.orchestrator.timeline import End, Timeline, expected_ends
 from lucid.orchestrator.topology import domains, spread
+from lucid.orchestrator.victims import Yielding
 
 __all__ = ["Sharing", "Starts", "sharing_now"]
 
@@ -81,6 +83,7 @@ class Starts:
             self.now_s,
             settings.profiling.restarts,
         )
+        self.yielding = Yielding(partition, self.ledger, snapshot.now_s)
         self.fences = Fences()
         self.decisions: dict[str, Decision] = {}
         self.actions: list[Action] = []
@@ -144,14 +147,11 @@ class Starts:
         """Start the job on free GPUs outside the fences that a job of this level must keep off, if there are any.
         ``in_turn``: its turn has come, so that its VC's quota does not stop it. ``quota``: the comparisons with it,
         where they are not those of every job."""
-        entry, job, nodes = queued.entry, queued.entry.job, self.fences.nodes[level]
+        entry, job = queued.entry, queued.entry.job
+        quota = self._open(queued, in_turn, quota)
         if quota is None:
-            quota = self.quota(queued)
-        if quota and not quota[-1]:
-            if not in_turn:
-                return False
-            quota = ()
-        allowed = (lambda i: i not in nodes) if level else None
+            return False
+        allowed = self._outside(level)
         placement = consolidated(self.ledger, job, allowed, self.settings.remainder_on_emptiest)
         if placement is None:
             return False
@@ -177,6 +177,45 @@ class Starts:
     def _one_leaf(self, nodes: frozenset[int]) -> bool:
         return len({self.ledger.nodes[i].switches[:1] for i in nodes}) == 1
 
+    def claim(
+        self,
+        queued: QueuedJob,
+        level: int,
+        why: tuple[Reason, ...],
+        in_turn: bool = False,
+        quota: tuple[Reason, ...] | None = None,
+    ) -> bool:
+        """Start the job on GPUs of jobs that give way to it, where free GPUs and partners do not suffice. The rest is
+        as for ``alone``."""
+        job = queued.entry.job
+        quota = self._open(queued, in_turn, quota) if self.yielding else None
+        claim = None if quota is None else self.yielding.find(job, self._outside(level))
+        if claim is None or quota is None:
+            return False
+        free = FreeGpus(job.gpus, self.ledger.largest, self.ledger.free, False)
+        self.yielding.take(job, claim)
+        self.binder.left(claim.victims)
+        if self.quotas is not None:
+            self.quotas.take(job)
+        self.act(
+            job.id,
+            Start(claim.placement, (_priority(queued), *why, *quota, free, claim.why), preempts=claim.preempts),
+        )
+        return True
+
+    def _open(self, queued: QueuedJob, in_turn: bool, quota: tuple[Reason, ...] | None) -> tuple[Reason, ...] | None:
+        """The comparisons with its VC's quota by which the job may start alone; ``None`` if it may not."""
+        if quota is None:
+            quota = self.quota(queued)
+        if quota and not quota[-1]:
+            return () if in_turn else None
+        return quota
+
+    def _outside(self, level: int) -> Callable[[int], bool] | None:
+        """The nodes that a job of this level may use; ``None``: all."""
+        nodes = self.fences.nodes[level]
+        return (lambda i: i not in nodes) if level else None
+
     def quota(self, queued: QueuedJob) -> tuple[Reason, ...]:
         """In a pool, the comparisons that say whether the job's VC may start it alone: the last one holds, or not."""
         return () if self.quotas is None else self.quotas.tests(queued.entry.job, queued.prediction.duration_s)
@@ -192,6 +231,7 @@ class Starts:
         job, mps = queued.entry.job, self.settings.packing.mps
         by = () if mps is None else (SharedBy(found.job.id, found.job.user == job.user, mps),)
         self.binder.joined(queued.entry, found)
+        self.yielding.keep(found.job.id)
         self.act(job.id, Start(found.placement, (_priority(queued), *why, *by), found.job.id, slots=True))
 
     def partner(
@@ -244,6 +284,8 @@ class Starts:
             if found is not None:
                 self.beside(queued, found, (*fair, *why))
                 return None
+        if self.claim(queued, level, (*fair, *why)):
+            return None
         fenced: tuple[Reason, ...] = (self.fences.why(level),) if level else ()
         return Hold((*fair, *fenced, *why, *self.no_room(queued)))
 

@@ -12,6 +12,7 @@ from lucid.core.rounding import ROUNDING, past
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.plain import Kept, Shadow
+from lucid.orchestrator.victims import without_yielding
 
 __all__ = ["Seen", "advance"]
 
@@ -61,6 +62,7 @@ def advance(
         bound_s: the promise, s, for the tally.
         kept: by VC, what the last shadow was made of: saves work, and changes nothing.
     """
+    partition = without_yielding(partition)  # whom plain Slurm would preempt is in nobody's way
     names = tuple(node.name for node in partition.nodes)
     if before is None or before.nodes != names:
         running = {entry.job.id: entry for entry in partition.running}

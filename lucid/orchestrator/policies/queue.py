@@ -20,6 +20,7 @@ from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.quotas import Quotas
 from lucid.orchestrator.rules import PolicyRules
 from lucid.orchestrator.topology import spread, within_switches
+from lucid.orchestrator.victims import Yielding
 
 __all__ = [
     "PreemptiveQueuePolicy",
@@ -54,6 +55,7 @@ def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
     switches = within_switches(ledger, job, None)
     if switches is not None and not switches:
         free = (*free, switches)
+    free = (*free, *ledger.held_by())
     out = ledger.out()
     if out is not None:
         free = (*free, out)
@@ -70,6 +72,7 @@ class QueuePolicy(PartitionPolicy):
     """
 
     keeps_quotas = True
+    rules = PolicyRules(claims=True)
 
     def __init__(self, name: str, rule: str, key: QueueKey) -> None:
         super().__init__()
@@ -98,6 +101,7 @@ class QueuePolicy(PartitionPolicy):
             return PartitionPlan(decisions)
         now_s, predictions = snapshot.now_s, snapshot.predictions
         ledger, feasible = Ledger(partition, now_s), Feasibility(partition)
+        yielding = Yielding(partition, ledger, now_s)
         quotas = Quotas(partition) if partition.quotas else None
         queue = self._sorted(partition.pending, now_s, predictions)
         behind: dict[str, Hold] = {}
@@ -115,18 +119,24 @@ class QueuePolicy(PartitionPolicy):
             quota = () if quotas is None else quotas.tests(job)
             open_to = all(quota)
             placement = consolidated(ledger, job, remainder_on_emptiest=True) if open_to else None
-            if placement is None:
+            claim = yielding.find(job) if placement is None and open_to else None
+            if claim is not None:
+                lacks = FreeGpus(job.gpus, ledger.largest, ledger.free, False)
+                start = Start(claim.placement, (*why, *quota, lacks, claim.why), preempts=claim.preempts)
+                yielding.take(job, claim)
+            elif placement is not None:
+                free = FreeGpus(job.gpus, ledger.largest, ledger.free, True)
+                start = Start(placement, (*why, *quota, free, *spread(ledger, placement)))
+                ledger.take(job, placement)
+            else:
                 decisions[job.id] = Hold((*why, *quota, *(no_place(ledger, entry) if open_to else ())))
                 behind[line] = Hold((BehindHead(job.id),))
                 continue
-            free = FreeGpus(job.gpus, ledger.largest, ledger.free, True)
-            start = Start(placement, (*why, *quota, free, *spread(ledger, placement)))
-            ledger.take(job, placement)
             if quotas is not None:
                 quotas.take(job)
             decisions[job.id] = start
             actions.append(Action(job.id, partition.name, start))
-        return PartitionPlan(decisions, tuple(actions))
+        return PartitionPlan(decisions, tuple(actions), yielding.changes_s)
 
 
 def _whole(ledger: Ledger, job: Job) -> Placement | None:

@@ -1,0 +1,210 @@
+"""Jobs that may be preempted, on a real Slurm: scavengers of a partition of low tier over the nodes of the VCs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from box import Box
+from daemon_box import Lucidd, has_measured
+
+ALONE = "--comment=lucid:exclusive"
+
+
+@contextmanager
+def scavenged(box: Box, *more: str, mode: str = "REQUEUE", kind: str = "partition_prio") -> Iterator[Box]:
+    """Partition scav of tier 1 over the nodes of vc-a and vc-b, which have tier 10. ``more``: further lines of
+    slurm.conf. All is as it was afterwards."""
+    conf = box.root / "etc/slurm/slurm.conf"
+    before = conf.read_text()
+    lines = [f"PreemptType=preempt/{kind}", f"PreemptMode={mode}", *more]
+    conf.write_text(before + "\n".join([*lines, "PartitionName=scav Nodes=n[1-3] PriorityTier=1", ""]))
+    box.run("scontrol", "reconfigure")
+    try:
+        for vc in ("vc-a", "vc-b"):
+            box.run("scontrol", "update", f"PartitionName={vc}", "PriorityTier=10")
+        yield box
+    finally:
+        box.clear()
+        conf.write_text(before)
+        box.run("scontrol", "reconfigure")
+
+
+@pytest.fixture
+def scav(box: Box) -> Iterator[Box]:
+    with scavenged(box) as found:
+        yield found
+
+
+def scavenger(box: Box, node: str, gpus: int, *options: str) -> str:
+    return box.sbatch("-p", "scav", "-w", node, f"--gres=gpu:{gpus}", "-t", "60", *options, script="sleep 3000")
+
+
+def runs(box: Box, *numbers: str) -> bool:
+    jobs = box.jobs()
+    return all(jobs[number]["job_state"] == ["RUNNING"] for number in numbers)
+
+
+def started_after(box: Box, number: str) -> float:
+    """Seconds from its submission until it was seen to run."""
+    began = time.monotonic()
+    box.wait("the owner's job runs", lambda: runs(box, number), 30)
+    return time.monotonic() - began
+
+
+@pytest.fixture
+def packs(scav: Box, tmp_path: Path) -> Iterator[Lucidd]:
+    one = Lucidd(scav, tmp_path / "lucidd", restarts="")
+    one.start()
+    yield one
+    one.close()
+
+
+def lost_gpu_s(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]], at_s: float) -> float:
+    """GPU-seconds that scavengers of two GPUs have lost."""
+    gone = [n for n, job in before.items() if after[n]["restart_cnt"] > job["restart_cnt"]]
+    return sum(2 * (at_s - before[n]["start_time"]["number"]) for n in gone)
+
+
+def test_an_owners_job_starts_as_soon_as_under_plain_slurm_and_the_youngest_go(scav: Box, packs: Lucidd) -> None:
+    box, one = scav, packs
+    victims = [scavenger(box, node, 2) for node in ("n1", "n2", "n3", "n3", "n1")]
+    box.wait("scavengers run", lambda: runs(box, *victims))
+    time.sleep(15)
+    young = scavenger(box, "n2", 2)
+    box.wait("scavengers fill n1 to n3", lambda: runs(box, young))
+    off = ("--comment=lucid:off", "-t", "60")
+    plain = started_after(box, box.sbatch("-p", "vc-b", "--gres=gpu:4", *off, script="sleep 3000"))
+    owner = box.sbatch("-p", "vc-a", "--gpus=1", ALONE, "-t", "60", script="srun env | grep CUDA_VIS; sleep 3000")
+    lucid = started_after(box, owner)
+    print(f"plain {plain:.1f} s, lucid {lucid:.1f} s")
+    story = one.ctl("explain", owner)
+    print(story, one.ctl("explain", young), one.log()[-2000:], sep="\n")
+    assert lucid <= plain + 2
+    assert box.job(owner)["nodes"] == "n2"
+    again = {number: box.job(number)["restart_cnt"] for number in [*victims, young]}
+    assert again == {
+        **dict.fromkeys([victims[2], victims[3], young], 1),
+        **dict.fromkeys(victims[:2], 0),
+        victims[4]: 0,
+    }
+    assert f"preempts job {young}" in story
+    assert f"claimed by job {owner} of vc-a, which gets n2:" in one.ctl("explain", young)
+    box.wait("its output", lambda: "CUDA_VISIBLE_DEVICES" in box.output(owner), 10)
+    four = box.sbatch("-p", "vc-a", "--gpus-per-node=4", ALONE, "-t", "60", script="srun -n1 true && sleep 3000")
+    print(f"four GPUs: {started_after(box, four):.1f} s")
+    assert box.job(four)["nodes"] == "n1"
+    assert runs(box, owner)
+    box.run("scontrol", "requeue", four)  # by an administrator: it queues again, as its user wrote it
+    box.wait("it runs again", lambda: runs(box, four) and box.job(four)["restart_cnt"] == 1, 40)
+
+
+def test_slurms_own_choice_loses_more(scav: Box, packs: Lucidd) -> None:
+    """The same scene twice: first for a plain job, then for one of Lucid's."""
+    box, one = scav, packs
+    lost = []
+    for comment in ("lucid:off", "lucid:exclusive"):
+        jobs = []
+        for node in ("n1", "n2", "n1", "n2"):
+            jobs.append(scavenger(box, node, 2))
+            time.sleep(4)
+        box.wait("scavengers run", lambda jobs=jobs: runs(box, *jobs))  # type: ignore[misc]
+        before = {number: box.job(number) for number in jobs}
+        owner = box.sbatch("-p", "vc-a", "--gres=gpu:2", f"--comment={comment}", "-t", "60", script="sleep 3000")
+        started_after(box, owner)
+        after = box.jobs()
+        lost.append(lost_gpu_s(before, after, after[owner]["start_time"]["number"]))
+        box.clear()
+        one.kill()
+        one.start()
+    print("lost GPU-seconds: Slurm's choice, Lucid's", lost)
+    assert lost[1] <= lost[0]
+
+
+def test_a_start_waits_for_the_grace_time_of_those_that_go(scav: Box, packs: Lucidd) -> None:
+    box, one = scav, packs
+    box.run("scontrol", "update", "PartitionName=scav", "GraceTime=20")
+    one.kill()
+    one.start()
+    script = "trap 'sleep 15; exit' TERM; sleep 3000 & wait"
+    deaf = [box.sbatch("-p", "scav", "-w", node, "--gres=gpu:4", "-t", "60", script=script) for node in ("n1", "n2")]
+    box.wait("they run", lambda: runs(box, *deaf))
+    owner = box.sbatch("-p", "vc-a", "--gres=gpu:2", ALONE, "-t", "60", script="sleep 3000")
+    print(f"after {started_after(box, owner):.1f} s", one.ctl("explain", owner))
+    verbs = [action["verb"] for action in one.story(owner)["actions"]]
+    assert verbs == ["start", "preempts"], verbs
+    assert sum(box.job(number)["restart_cnt"] for number in deaf) == 1
+
+
+def test_what_may_not_be_preempted_is_named(scav: Box, packs: Lucidd) -> None:
+    box, one = scav, packs
+    box.run("scontrol", "update", "PartitionName=scav", "PreemptMode=OFF")
+    one.kill()
+    one.start()
+    stay = [scavenger(box, node, 4) for node in ("n1", "n2")]
+    box.wait("they run", lambda: runs(box, *stay))
+    owner = box.sbatch("-p", "vc-a", "--gres=gpu:4", ALONE, "-t", "60", script="true")
+    words = "8 GPUs are held by 2 jobs of partition scav, which may not be preempted"
+    box.wait("it is told", lambda: words in one.ctl("explain", owner), 30)
+    assert runs(box, *stay)
+
+
+def test_packed_scavengers_go_when_their_gpus_are_claimed(scav: Box, tmp_path: Path) -> None:
+    """Partition scav in pack mode, over the nodes of the VCs: its jobs share GPUs, in pairs, and both halves go."""
+    box = scav
+    one = Lucidd(box, tmp_path / "lucidd", restarts="")
+    toml = one.folder / "lucid.toml"
+    toml.write_text(toml.read_text() + 'scav = "pack"\n')
+    has_measured(one, "wrap")
+    one.start()
+    try:
+        jobs = [box.sbatch("-p", "scav", "--gres=gpu:4", "-t", "60", script="sleep 3000") for _ in range(8)]
+        box.wait("pairs on n1 to n3, and some on the profiling node", lambda: runs(box, *jobs), 40)
+        where = {number: box.job(number)["nodes"] for number in jobs}
+        pairs = [number for number in jobs if where[number] != "n4"]
+        assert sorted(where[number] for number in pairs) == ["n1", "n1", "n2", "n2", "n3", "n3"]
+        owner = box.sbatch("-p", "vc-a", "--gres=gpu:1", ALONE, "-t", "60", script="sleep 3000")
+        print(f"beside pairs: {started_after(box, owner):.1f} s", one.ctl("explain", owner))
+        node = box.job(owner)["nodes"]
+        gone = [number for number in pairs if where[number] == node]
+        assert len(gone) == 2
+        box.wait("they wait as jobs of Lucid's", lambda: all(box.job(n)["waits"] for n in gone), 40)
+        box.wait(
+            "the request of each is its user's",
+            lambda: not any("shard" in box.job(n)["tres_per_node"] for n in gone),
+            40,
+        )
+        print(one.ctl("explain", gone[0]), one.ctl("queue"))
+        assert runs(box, *(number for number in pairs if number not in gone))
+        box.run("scancel", owner)
+        box.wait("they run again, as a pair", lambda: runs(box, *pairs), 60)
+    finally:
+        one.close()
+
+
+def test_by_qos_jobs_of_the_same_partition_are_claimed(box: Box, tmp_path: Path) -> None:
+    """QOS four-gpus may preempt QOS normal."""
+    box.run("sacctmgr", "-i", "modify", "qos", "four-gpus", "set", "preempt=normal")
+    try:
+        with scavenged(box, kind="qos"):
+            one = Lucidd(box, tmp_path / "lucidd", restarts="")
+            one.start()
+            try:
+                plain = ("-p", "vc-a", "--comment=lucid:off", "-t", "60")
+                jobs = [box.sbatch(*plain, f"--gres=gpu:{gpus}", script="sleep 3000") for gpus in (4, 3, 1)]
+                box.wait("vc-a is full", lambda: runs(box, *jobs))
+                low = box.sbatch("-p", "vc-a", "--gres=gpu:1", ALONE, "-t", "60", script="true")
+                owner = box.sbatch(
+                    "-p", "vc-a", "--qos=four-gpus", "--gres=gpu:1", ALONE, "-t", "60", script="sleep 99"
+                )
+                print(f"by QOS: {started_after(box, owner):.1f} s", one.ctl("explain", owner))
+                assert [box.job(number)["restart_cnt"] for number in jobs] == [0, 0, 1]
+                assert not runs(box, low)
+            finally:
+                one.close()
+    finally:
+        box.run("sacctmgr", "-i", "modify", "qos", "four-gpus", "set", "preempt=")

@@ -1,0 +1,312 @@
+"""Slurm's preemption as Lucid reads it, and starts that preempt others, over a slurmctld in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import at
+from fake_slurm import fake_node
+from lucid.adapters.slurm.nouns import SlurmNode
+from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption, Qos, preemption_from
+from lucid.adapters.slurm.request import Request
+from lucid.config import Mode
+from lucid.core.decision import Action, Start
+from lucid.core.job import Yields
+from lucid.core.reason import Claims, Victim
+from lucid.doctor.preemption import look_over_preemption, without_layers
+from scenes.slurm import MINE, WHY, Scene
+
+PARTITIONS = """\
+PartitionName=vc AllowGroups=ALL GraceTime=0 PriorityJobFactor=1 PriorityTier=10 OverSubscribe=NO PreemptMode=REQUEUE
+PartitionName=scav GraceTime=30 PriorityJobFactor=1 PriorityTier=1 OverSubscribe=NO PreemptMode=REQUEUE
+PartitionName=fixed GraceTime=0 PriorityTier=1 PreemptMode=OFF
+PartitionName=dies GraceTime=0 PriorityTier=1 PreemptMode=CANCEL
+PartitionName=naps GraceTime=0 PriorityTier=1 PreemptMode=GANG,SUSPEND
+PartitionName=peer GraceTime=0 PriorityTier=10 PreemptMode=REQUEUE
+"""
+BY_TIER = preemption_from(
+    {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE", "PreemptExemptTime": "00:00:00"}, PARTITIONS
+)
+BY_QOS = preemption_from(
+    {"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE", "PreemptExemptTime": "00:05:00"},
+    PARTITIONS,
+    "normal||cluster|\nhigh|normal,low|cluster|\nlow||cancel|1-00:00:01\nurgent|low,high|cluster|\nstill||off|\n",
+)
+
+
+def scene(preempts: Preemption = BY_TIER) -> Scene:
+    made = Scene()
+    made.slurm.preempts = preempts
+    made.slurm.machines = [
+        replace(fake_node(name, "vc"), partitions=frozenset({"vc", "scav"})) for name in ("n1", "n2")
+    ]
+    return made
+
+
+def scavenger(stage: Scene, name: str, where: str, **rest: object) -> None:
+    """A plain job of Slurm's, on these GPUs."""
+    stage.slurm.submit(name, "scav", 1, mark="other", held=True)
+    place = at(where)
+    gpus = sum(len(part.gpus) for part in place)
+    record = stage.slurm.records[name]
+    stage.slurm.records[name] = replace(
+        record, state="RUNNING", held=False, start_s=stage.slurm.now, placement=place, gpus=gpus, reason="None",
+        request=Request(tres_per_node=f"gres/gpu:{gpus}"), admin_comment="", **rest,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("partition", "changes", "expected"),
+    [
+        ("scav", {}, Yields()),
+        ("scav", {"requeue": False}, Yields(ends=True)),
+        ("scav", {"batch": False}, Yields(ends=True)),
+        ("scav", {"comment": "lucid:elastic=1-8"}, Yields(saves=True)),
+        ("dies", {"comment": "lucid:elastic=1-8"}, Yields(ends=True)),
+        ("fixed", {}, None),
+        ("naps", {}, None),
+        ("peer", {}, None),
+        ("vc", {}, None),
+        ("gone", {}, None),
+    ],
+)
+def test_by_tier_and_mode_of_its_partition(
+    partition: str, changes: dict[str, object], expected: Yields | None
+) -> None:
+    stage = scene()
+    scavenger(stage, "s", "n1:0", partition=partition, **changes)
+    assert BY_TIER.yields(stage.slurm.records["s"], ("vc",)) == expected
+    assert NO_PREEMPTION.yields(stage.slurm.records["s"], ("vc",)) is None
+
+
+def test_by_qos() -> None:
+    assert BY_QOS.qos["low"] == Qos(frozenset(), "CANCEL", 86401.0)
+    stage = scene()
+    expected = {
+        "normal": Yields(300.0, ("high",)),
+        "low": Yields(86401.0, ("high", "urgent"), ends=True),
+        "high": Yields(300.0, ("urgent",)),
+        "urgent": None,
+        "still": None,
+    }
+    for qos, yields in expected.items():
+        scavenger(stage, qos, "n1:0", qos=qos)
+        assert BY_QOS.yields(stage.slurm.records[qos], ("vc",)) == yields
+
+
+def test_jobs_of_a_lower_tier_are_seen_to_give_way_and_nobody_joins_them() -> None:
+    stage = scene()
+    scavenger(stage, "s", "n1:0-1")
+    stage.jobs("own")
+    stage.start("own", "n2:0")
+    seen = {entry.job.id: (entry.yields, entry.alone) for entry in stage.look().running}
+    assert seen["s"] == (Yields(), True)
+    assert seen["own"][0] is None
+
+
+def claim(stage: Scene, job_id: str, where: str, *victims: str) -> str | None:
+    why = Claims(1, tuple(Victim(name, "scav", 1, 3600.0) for name in victims))
+    stage.cluster.observe()
+    return stage.do(job_id, Start(at(where), (why,), preempts=victims))
+
+
+def words(stage: Scene, job_id: str) -> list[str]:
+    return [f"{row.verb} {row.detail}" for row in stage.store.actions(job_id)]
+
+
+def test_a_start_asks_for_the_very_gpus_and_each_story_says_who_went() -> None:
+    stage = scene()
+    for name, where in (("a", "n1:0-1"), ("b", "n1:2"), ("c", "n1:3")):
+        scavenger(stage, name, where)
+    stage.jobs("own", 2, request=Request(tres_per_job="gres/gpu:2", tres_per_task="cpu=2"))
+    assert claim(stage, "own", "n1:2-3", "b", "c") is None
+    assert stage.request("own") == Request("gres/gpu:g2:1,gres/gpu:g3:1", "", "", "cpu=2", "n1")
+    assert stage.slurm.records["own"].placement == at("n1:2-3")
+    assert stage.mend() == []
+    assert words(stage, "own") == ["start n1:2-3, preempting b c", "preempts b c for its GPUs"]
+    rule = "of all that would do, it loses least (1.00 GPU-hours)"
+    assert words(stage, "b")[0] == f"claimed by job own of vc, which gets n1:2-3: {rule}"
+    assert words(stage, "b")[1:] == ["preempted by Slurm, for job own"]
+    assert words(stage, "a") == []
+    assert stage.mend() == []
+    stage.slurm.records["own"] = replace(
+        stage.slurm.records["own"], state="PENDING", placement=(), restarts=1, reason="None", held=True
+    )
+    stage.mend()
+    assert stage.request("own") == Request(tres_per_job="gres/gpu:2", tres_per_task="cpu=2")
+
+
+def test_a_job_whose_note_is_lost_gets_its_request_back_too() -> None:
+    stage = scene()
+    mark = f"{MINE};node=gres/gpu:2"
+    stage.slurm.submit("own", "vc", 2, mark=mark, request=Request("gres/gpu:g2:1,gres/gpu:g3:1", req_nodes="n1"))
+    stage.mend()
+    assert stage.request("own").tres_per_node == "gres/gpu:2"
+
+
+def test_while_they_go_their_gpus_are_the_owners_and_the_start_is_not_taken_back() -> None:
+    stage = scene()
+    stage.slurm.completing_s = 25.0
+    scavenger(stage, "a", "n1:0-1")
+    stage.jobs("own")
+    stage.jobs("late")
+    assert claim(stage, "own", "n1:1", "a") is None
+    seen = {entry.job.id: entry for entry in stage.look().running}
+    assert seen["own"].placement == at("n1:1")
+    assert seen["a"].placement == at("n1:0")
+    assert seen["a"].yields == Yields(going=True)
+    assert stage.start("late", "n1:2") == "job late: waits until job own has started on node n1"
+    stage.slurm.advance(24.0)
+    assert stage.mend() == []
+    stage.slurm.advance(2.0)
+    assert stage.slurm.records["own"].state == "RUNNING"
+    stage.mend()
+    assert words(stage, "own")[-1] == "preempts a for its GPUs"
+    assert [entry.job.id for entry in stage.look().running] == ["own"]
+
+
+def test_those_that_never_go_are_waited_for_as_long_as_their_grace_time() -> None:
+    stage = scene(replace(BY_TIER, modes={**BY_TIER.modes}))
+    scavenger(stage, "a", "n1:0")
+    stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
+    stage.jobs("own")
+    assert claim(stage, "own", "n1:0", "a") is None
+    stage.slurm.advance(stage.settings.start_grace_s + 29.0)
+    assert stage.mend() == []
+    stage.slurm.advance(3.0)
+    (said,) = stage.mend()
+    assert "did not start" in said
+    assert stage.request("own") == Request(tres_per_node="gres/gpu:1")
+    assert stage.slurm.records["own"].held
+
+
+def test_it_is_told_where_slurm_chose_others() -> None:
+    stage = scene()
+    scavenger(stage, "a", "n1:0")
+    scavenger(stage, "b", "n1:1")
+    stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
+    stage.jobs("own")
+    assert claim(stage, "own", "n1:0", "a") is None
+    gone = replace(stage.slurm.records["b"], state="PENDING", placement=(), restarts=1)
+    stage.slurm.records["b"] = gone
+    stage.slurm.records["own"] = replace(
+        stage.slurm.records["own"], state="RUNNING", placement=at("n1:1"), start_s=stage.slurm.now, reason="None"
+    )
+    assert stage.mend() == ["job own: Slurm preempted b, which Lucid had not chosen"]
+    assert words(stage, "own")[-1] == "preempts b for its GPUs; Lucid had chosen a"
+    assert words(stage, "b") == ["preempted by Slurm, for job own"]
+    assert {entry.job.id for entry in stage.look().running} == {"a", "own"}
+
+
+def test_a_job_that_must_keep_its_wishes_of_nodes_is_not_pinned() -> None:
+    stage = scene()
+    scavenger(stage, "a", "n1:0-3")
+    stage.jobs("own", 1, request=Request("gres/gpu:1", req_nodes="n1"))
+    assert claim(stage, "own", "n1:0", "a") is None
+    assert stage.request("own") == Request("gres/gpu:1", req_nodes="n1")
+
+
+def packed() -> Scene:
+    """Both partitions in pack mode."""
+    stage = scene()
+    stage.modes = {"scav": Mode.PACK, "vc": Mode.PACK}
+    stage.restart()
+    return stage
+
+
+def test_partitions_in_layers_have_the_nodes_in_common() -> None:
+    stage = packed()
+    scavenger(stage, "s", "n1:0")
+    stage.jobs("own")
+    stage.start("own", "n2:0")
+    parts = stage.cluster.observe().partitions
+    assert list(parts)[:2] == ["vc", "scav"]
+    for part in (parts["vc"], parts["scav"]):
+        assert [node.name for node in part.nodes] == ["n1", "n2"]
+        assert {entry.job.id for entry in part.running} == {"s", "own"}
+    seen = {entry.job.id: (entry.yields, entry.alone) for entry in parts["scav"].running}
+    assert seen["s"][0] is None
+    assert seen["own"] == (None, True)
+
+
+def test_without_layers_the_first_of_them_has_the_nodes() -> None:
+    stage = packed()
+    for preempts in (NO_PREEMPTION, BY_QOS, replace(BY_TIER, modes={**BY_TIER.modes, "scav": "SUSPEND"})):
+        stage.slurm.preempts = preempts
+        stage.restart()
+        stage.jobs(f"j{len(stage.slurm.records)}")
+        parts = stage.cluster.observe().partitions
+        first = "vc" if preempts.by == "partition" else "scav"
+        assert {name for name in ("vc", "scav") if parts[name].nodes} == {first if preempts.by != "qos" else "vc"}
+
+
+def test_two_plans_of_one_turn_do_not_start_on_the_same_gpu() -> None:
+    stage = packed()
+    stage.jobs("own")
+    stage.slurm.submit("low", "scav")
+    stage.cluster.observe()
+    starts = [Action(job, part, Start(at("n1:0"), WHY)) for job, part in (("own", "vc"), ("low", "scav"))]
+    refused = [done.refused for done in stage.cluster.apply(starts)]
+    assert refused == [None, "job low: a job of partition 'vc' starts on these GPUs"]
+
+
+def test_who_shared_gpus_with_a_job_that_slurm_preempted_is_alone_and_told() -> None:
+    stage = packed()
+    for name in ("a", "b"):
+        stage.slurm.submit(name, "scav", 2)
+    stage.known("a", "b")
+    slots = Start(at("n1:0-1"), WHY, slots=True)
+    assert stage.do("a", slots, "scav") is None
+    assert stage.do("b", replace(slots, beside="a"), "scav") is None
+    assert {e.job.id: e.partner for e in stage.look("scav").running} == {"a": "b", "b": "a"}
+    gone = replace(stage.slurm.records["b"], state="PENDING", placement=(), restarts=1, eligible_s=120.0)
+    stage.slurm.records["b"] = gone
+    stage.mend()
+    assert words(stage, "a")[-1] == "alone on its GPUs, since Slurm requeued job b beside it"
+    (left,) = stage.look("scav").running
+    assert (left.job.id, left.partner, left.alone) == ("a", None, False)
+    assert stage.slurm.records["b"].held
+    assert stage.request("b").tres_per_node == "gres/gpu:2"
+
+
+def test_without_preemption_nothing_is_asked_of_accounts() -> None:
+    assert preemption_from({"PreemptType": "preempt/none"}) == NO_PREEMPTION
+    assert preemption_from({}) == NO_PREEMPTION
+
+
+def node(name: str, *partitions: str) -> SlurmNode:
+    return replace(fake_node(name, "vc"), partitions=frozenset(partitions))
+
+
+@pytest.mark.parametrize(
+    ("other", "level", "words"),
+    [
+        ("scav", "ok", "jobs of vc claim GPUs of scav where none are free: those that lose least are requeued"),
+        ("dies", "ok", "those that lose least are cancelled"),
+        ("fixed", "warn", "jobs of fixed are not preempted (PreemptMode=OFF): they keep GPUs of vc"),
+        ("naps", "bad", "jobs of naps are suspended for jobs of vc (PreemptMode), and keep their GPUs' memory"),
+        ("peer", "", ""),
+    ],
+)
+def test_doctor_says_what_is_served(other: str, level: str, words: str) -> None:
+    found = list(look_over_preemption({"vc": Mode.PACK}, [node("n1", "vc", other)], BY_TIER))
+    assert [item.level for item in found] == [level] * bool(level)
+    assert all(words in item.what for item in found)
+    assert not list(look_over_preemption({"vc": Mode.PACK}, [node("n1", "vc")], BY_TIER))
+    assert not list(look_over_preemption({"vc": Mode.ORDER}, [node("n1", "vc", other)], BY_TIER))
+
+
+def test_doctor_on_qos() -> None:
+    asleep = replace(BY_QOS, qos={**BY_QOS.qos, "naps": Qos(mode="SUSPEND")})
+    found = list(look_over_preemption({"vc": Mode.PACK}, [], asleep))
+    assert [item.level for item in found] == ["ok", "bad"]
+    assert "jobs of QOS naps are suspended" in found[1].what
+
+
+def test_nodes_that_lucid_plans_for_one_partition_only() -> None:
+    nodes = [node("n1", "vc", "scav"), node("n2", "vc", "peer"), node("n3", "vc")]
+    names = ("vc", "scav", "peer")
+    assert list(without_layers(names, nodes, BY_TIER)) == [("n2", ("vc", "peer"))]
+    assert [name for name, _ in without_layers(names, nodes, NO_PREEMPTION)] == ["n1", "n2"]
