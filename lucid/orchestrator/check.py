@@ -151,10 +151,10 @@ def check_partition(
     The rules: every pending job is decided; what is decided is also done; only pending jobs start and only
     running ones are requeued, resized, regrouped, released or kept; only elastic jobs without a partner are
     resized, and only jobs without one regrouped; GPUs named exist on available nodes and are as many as the job
-    asked for, or as its elastic limits allow, on no fewer nodes than it asked for; a GPU holds at most two jobs, both
-    on exactly the same GPUs (so of equal count), both measured, their memory peaks within the card's, unless they are
-    one interleaved group (``check_groups``); CPUs and host memory of a node are not exceeded by what the plan
-    starts; only jobs for which ``restarts`` allows it are started over.
+    asked for, or as its elastic limits allow, on no fewer nodes than it asked for, on no more if it is elastic; a GPU
+    holds at most two jobs, both on exactly the same GPUs (so of equal count), both measured, their memory peaks
+    within the card's, unless they are one interleaved group (``check_groups``); CPUs and host memory of a node are
+    not exceeded by what the plan starts; only jobs for which ``restarts`` allows it are started over.
 
     Raises:
         UnsafePlan: naming the rule, the job and the resource.
