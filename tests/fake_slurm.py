@@ -233,6 +233,8 @@ class FakeSlurm:
             request = replace(request, exact_mem=True)
             self._set(job_id, mem_mib=changes.mem_node_mib)
         nodes = changes.num_nodes or record.min_nodes
+        if changes.num_nodes is not None:
+            request = replace(request, max_nodes=changes.max_nodes or changes.num_nodes)
         self._set(job_id, min_nodes=nodes)
         times = {"tres_per_node": nodes if changes.num_nodes is not None else 1}
         asked = sum(gpu_count(getattr(request, key)) * times.get(key, 1) for key in GPU_FIELDS)

@@ -16,6 +16,8 @@ from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.elastic import elastic_wish, sized
 from lucid.adapters.slurm.reports import Reports, progress_of
+from lucid.adapters.slurm.request import Request
+from lucid.adapters.slurm.starts import back_to
 from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import DaemonSettings, ElasticSettings, Mode, SlurmSettings, settings_from
@@ -119,6 +121,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
             Elastic(4, 2, 256, 256, 4096, 1, 4096, epochs=30.0),
         ),
         ("lucid:elastic=1-2,lucid:restart", Elastic(2, 1)),
+        ("lucid:elastic=1-8,nodes=2", Elastic(8, 1, max_nodes=2)),
         ("lucid:elastic=1-2,colour=blue", Elastic(2, 1)),
     ],
 )
@@ -134,7 +137,8 @@ def test_a_comment_that_does_not_ask_is_no_wish(comment: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "8", "0-4", "4-2", "1-²", "1-99999999", "1-8,batch=x", "1-8,batch=0:4", "1-8,epochs=-1", "1-8,epochs=inf",
-     "1-8,epochs=nan", "1-8,epochs=" + "9" * 400, "-", "1-8-9", "a" * 5000],
+     "1-8,epochs=nan", "1-8,epochs=" + "9" * 400, "-", "1-8-9", "a" * 5000,
+     "1-8,nodes=0", "1-8,nodes=x", "1-8,nodes="],
 )  # fmt: skip
 def test_bad_text_leaves_the_job_rigid_and_says_why(stage: Stage, text: str) -> None:
     assert elastic_wish(f"lucid:elastic={text}").limits is None
@@ -496,6 +500,51 @@ def test_a_job_with_different_numbers_on_its_nodes_goes_on_last(stage: Stage) ->
     stage.round(rounds=8)
     assert [name for name, _ in stage.starts] == ["1", "2", "2", "1"]
     assert stage.slurm.records["1"].state == stage.slurm.records["2"].state == "RUNNING"
+
+
+# -- few nodes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("most", "comment", "nodes"),
+    [
+        ("", ASKS, None),
+        (";most=1", ASKS, 1),
+        (";most=2", ASKS, 2),
+        ("", "lucid:elastic=1-8,nodes=1", 1),
+        (";most=2", "lucid:elastic=1-8,nodes=1", 1),
+        (";most=x", ASKS, None),
+    ],
+)
+def test_its_user_says_on_how_many_nodes_it_may_be(stage: Stage, most: str, comment: str, nodes: int | None) -> None:
+    """Slurm's own number is 1 for a waiting job whose user wrote nothing, and 0 for one that runs."""
+    asks = replace(Request(tres_per_node="gres/gpu:2"), max_nodes=1)
+    stage.running("1", mark=f"lucid:vc=vc;elastic=1{most}", comment=comment, request=asks)
+    assert stage.entry("1").job.elastic.max_nodes == nodes
+    assert ("at the most" in stage.cluster.elastic()["1"]) == (nodes is not None)
+    wide = Resize(at("n1:0,1,2,3 n2:0,1,2,3"), WHY)
+    assert stage.do("1", wide) is None
+    stage.round(rounds=8)
+    stage.report("1", epochs=2.0)
+    stage.restart()
+    assert stage.entry("1").job.elastic.max_nodes == nodes, "whatever Lucid has written into the request since"
+
+
+def test_a_range_of_nodes_is_given_back_as_a_range(stage: Stage) -> None:
+    stage.running("1", mark="lucid:vc=vc;elastic=1;most=3")
+    assert stage.do("1", Resize(at("n1:0 n2:0"), WHY)) is None
+    stage.round(rounds=5)
+    record = stage.slurm.records["1"]
+    assert record.min_nodes == 2
+    back = back_to(replace(record, state="PENDING"), stage.cluster.notes["1"])
+    assert back is not None
+    assert back.nodes == "1-3"
+
+
+def test_a_job_that_asks_for_more_nodes_than_its_comment_says_stays_rigid(stage: Stage) -> None:
+    stage.submit("1", 4, comment="lucid:elastic=1-8,nodes=1", min_nodes=2)
+    assert stage.entry("1").job.elastic is None
+    assert "asks for 2 nodes, and its comment says 1 at the most" in stage.cluster.elastic()["1"]
 
 
 # -- the first start -----------------------------------------------------------------------------------------

@@ -254,7 +254,7 @@ class CommandClient:
             "TresPerJob": changes.tres_per_job,
             "TresPerSocket": changes.tres_per_socket,
             "TresPerTask": changes.tres_per_task,
-            "NumNodes": None if changes.num_nodes is None else str(changes.num_nodes),
+            "NumNodes": changes.nodes,
             "ReqNodeList": changes.req_nodes,
             "StartTime": _start_time(changes),
             "SiteFactor": None if changes.site_factor is None else str(changes.site_factor),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from lucid.adapters.bounded import digits
-from lucid.adapters.slurm.elastic import elastic_wish, rigid_because, written_gpus
+from lucid.adapters.slurm.elastic import elastic_wish, most_nodes, rigid_because, written_gpus
 from lucid.adapters.slurm.facts import parse_placement
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.reports import Report, Reports, Said
@@ -63,7 +63,7 @@ class ElasticJobs:
         why = "" if wish is None else wish.why
         if limits is not None:
             why = rigid_because(record, note, limits) or self._not_in(vc)
-            limits = _as_slurm_gives(limits, note, now_s)
+            limits = _as_slurm_gives(replace(limits, max_nodes=most_nodes(record, limits)), note, now_s)
         report = None
         if limits is not None and not why:
             report = self.reports.of(record.id, record.uid, now_s)
@@ -203,6 +203,8 @@ def _standing(note: JobNote | None, limits: Elastic | None, progress: Progress |
     words = (
         f"it may be resized between {limits.min_gpus} and {limits.max_gpus} GPUs; epochs done: {progress.epochs:g}"
     )
+    if limits.max_nodes is not None:
+        words += f"; on {limits.max_nodes} node{'s' * (limits.max_nodes > 1)} at the most"
     if note is not None and note.most_gpus == limits.max_gpus:
         words += f"; Slurm did not start it on more ({note.most_why})"
     if note is not None and note.restart_s:

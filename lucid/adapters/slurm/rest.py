@@ -151,7 +151,7 @@ class RestClient:
             "tres_per_task": changes.tres_per_task,
             # An empty list changes nothing; a list of an empty name clears.
             "required_nodes": None if changes.req_nodes is None else changes.req_nodes.split(","),
-            "nodes": None if changes.num_nodes is None else str(changes.num_nodes),
+            "nodes": changes.nodes,
             "begin_time": _begin_time(changes),
             "site_factor": None if changes.site_factor is None else changes.site_factor + _FACTOR_OFFSET,
             "admin_comment": changes.admin_comment,
