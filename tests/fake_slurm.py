@@ -19,6 +19,7 @@ from lucid.adapters.slurm.text import gpu_count, shard_types
 from lucid.core.job import JobProfile
 from lucid.core.placement import NodeGpus, Placement
 from lucid.errors import ActionRefused, ClusterUnavailable
+from lucid.profiler.use import GpuUse
 
 AHEAD_S = 120.0
 
@@ -289,7 +290,12 @@ class FakeSampler:
     slurm: FakeSlurm
     profiles: dict[str, JobProfile]
     after_s: float = 80.0
+    measured: dict[str, list[GpuUse]] = field(default_factory=dict)
+    """By job."""
     _told: set[tuple[str, int]] = field(default_factory=set)
+
+    def uses(self, job: str) -> list[GpuUse]:
+        return self.measured.get(job, [])
 
     def new(self) -> list[ProfileReading]:
         found = []

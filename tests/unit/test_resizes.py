@@ -31,6 +31,7 @@ from lucid.live.policies import check_policy
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.policy import make_policy
+from lucid.profiler.use import GpuUse
 from lucid.untrusted import LARGEST
 from scenes.folders import HOME
 
@@ -58,9 +59,9 @@ class Stage:
         self.daemon = DaemonSettings(partitions={"vc": Mode.PACK}, elastic=asked)
         self.cluster = self.restart()
 
-    def restart(self, resizes: bool = True) -> SlurmCluster:
+    def restart(self, resizes: bool = True, source: FakeSampler | None = None) -> SlurmCluster:
         self.cluster = SlurmCluster(
-            self.slurm, self.store, FakeSampler(self.slurm, {}), self.slurm, SlurmSettings(),
+            self.slurm, self.store, source or FakeSampler(self.slurm, {}), self.slurm, SlurmSettings(),
             self.daemon, lambda: dict.fromkeys(self.daemon.partitions, self.mode), lambda job: False, self.token,
             resizes=lambda _: resizes,
         )  # fmt: skip
@@ -500,6 +501,80 @@ def test_a_job_with_different_numbers_on_its_nodes_goes_on_last(stage: Stage) ->
     stage.round(rounds=8)
     assert [name for name, _ in stage.starts] == ["1", "2", "2", "1"]
     assert stage.slurm.records["1"].state == stage.slurm.records["2"].state == "RUNNING"
+
+
+# -- reports that the clock contradicts, and folders that hold none --------------------------------------------
+
+
+def tells(stage: Stage, seconds: int, epochs: float, every: int = 5, **said: Any) -> None:
+    """Reports anew every few seconds."""
+    for _ in range(seconds // every):
+        stage.slurm.advance(float(every))
+        stage.report("1", epochs=epochs, **said)
+        stage.cluster.observe()
+
+
+def test_a_liar_is_not_grown_then_brought_back_then_left_rigid(stage: Stage) -> None:
+    """As of 1000/n² s an epoch, and 0.1 epochs, as long as it lives."""
+    lie = {"epochs": 0.1, "epoch_s": [[n, 1000 / n**2] for n in range(1, 9)]}
+    stage.submit("1", 1)
+    assert stage.do("1", Start(at("n1:0"), WHY)) is None
+    stage.round()
+    tells(stage, 20, **lie)
+    assert stage.entry("1").job.elastic.max_gpus == 8
+    assert stage.do("1", Resize(at("n1:0,1,2,3 n2:0"), WHY)) is None
+    stage.round(rounds=6)
+    tells(stage, 120, **lie)
+    assert stage.entry("1").job.elastic.max_gpus == 5
+    assert "it does not grow beyond 5 GPUs: lucidd's clock contradicts its reports" in stage.cluster.elastic()["1"]
+    assert "it has told no progress for" in stage.cluster.doubted()["1"]
+    tells(stage, 120, **lie)
+    assert stage.entry("1").job.elastic.max_gpus == 1
+    assert "it goes back to the 1 GPU that its user asked for" in stage.cluster.elastic()["1"]
+    (stage.home / "1.json").unlink()  # nor does it keep them by saying nothing
+    assert stage.entry("1").job.elastic.max_gpus == 1
+    assert stage.do("1", Resize(at("n1:0"), WHY)) is None
+    stage.round(rounds=6)
+    tells(stage, 60, **lie)
+    assert stage.entry("1").job.elastic is None
+    assert stage.entry("1").job.gpus == 1
+    assert "it is not resized: lucidd's clock contradicts" in stage.cluster.elastic()["1"]
+    for number in range(1, 40):  # and who is honest again is believed again
+        tells(stage, 10, 10.0 + number, every=10, epoch_s=[[1, 10.0]])
+    assert stage.entry("1").job.elastic.max_gpus == 8
+    assert stage.cluster.doubted() == {}
+
+
+def test_no_gpu_works_while_progress_is_told(stage: Stage) -> None:
+    sampler = FakeSampler(stage.slurm, {})
+    stage.restart(source=sampler)
+    stage.running("1")
+    began_s = stage.slurm.now
+    for number in range(1, 30):
+        sampler.measured["1"] = [GpuUse("g0", began_s, stage.slurm.now, stage.slurm.now - began_s, 0.0)]
+        tells(stage, 10, 1.0 + number, every=10, epoch_s=[[2, 10.0]])
+    assert stage.entry("1").job.elastic is None
+    assert "its GPUs have not worked for" in stage.cluster.elastic()["1"]
+
+
+def test_without_the_folder_nobody_is_judged_and_it_is_told(stage: Stage) -> None:
+    stage.running("1")
+    stage.folder.rename(stage.folder.with_name("away"))
+    stage.round(4000.0, 3)
+    assert stage.entry("1").job.elastic is None
+    assert "there is no such folder" in stage.cluster.elastic()["1"]
+    assert stage.cluster.doubted() == {}
+    assert stage.cluster.reports_trouble().blind
+    stage.folder.with_name("away").rename(stage.folder)
+    stage.report("1", epochs=2.0)
+    stage.round()
+    assert stage.entry("1").job.elastic is not None
+    assert not stage.cluster.reports_trouble().blind
+
+
+def test_a_relative_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"reports_dir.*must be an absolute path"):
+        settings_from({"daemon": {"elastic": {"reports_dir": "shared/reports"}}}, "t")
 
 
 # -- few nodes -----------------------------------------------------------------------------------------------

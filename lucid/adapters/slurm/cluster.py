@@ -22,6 +22,7 @@ from lucid.adapters.slurm.mend import Mender
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.pool import pool_of
 from lucid.adapters.slurm.released import Released
+from lucid.adapters.slurm.reports_folder import Trouble
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.shares import FairShares
 from lucid.adapters.slurm.unread import numbers_unread, tells_all, without_unread
@@ -78,7 +79,9 @@ class SlurmCluster:
         """Profiles, by job."""
         self._hands = Hands(client, store, clock, slurm, daemon, token)
         self._ownership = self._hands.ownership
-        self._viewer = Viewer(daemon, self._ownership, self.known.of, profiled, resizes, interleaves, store)
+        self._viewer = Viewer(
+            daemon, self._ownership, self.known.of, profiled, resizes, interleaves, store, self.known.worked
+        )
         self._actions = Actions(self._hands, daemon, self.known, slurm_knows_all)
         self.factors = SiteFactors(self._hands)
         """Order mode's writes."""
@@ -257,6 +260,14 @@ class SlurmCluster:
     def elastic(self) -> dict[str, str]:
         """How it stands with each job whose user opted in to be resized, in words, by id."""
         return dict(self._viewer.elastic.words)
+
+    def doubted(self) -> dict[str, str]:
+        """Elastic jobs whose reports do not agree with the clock or the sampler, by id, and how."""
+        return self._viewer.elastic.doubted()
+
+    def reports_trouble(self) -> Trouble:
+        """What is wrong with the folder for reports."""
+        return self._viewer.elastic.reports.trouble(self._facts.now_s)
 
     def turns(self) -> dict[str, str]:
         """How it stands with each job whose user opted in to take turns, in words, by id."""

@@ -18,7 +18,7 @@ from lucid.config import ElasticSettings
 from lucid.core.job import Elastic, Progress
 from lucid.core.placement import Placement, placement_gpus
 
-__all__ = ["NOT_ELASTIC", "ElasticJobs", "Elasticity"]
+__all__ = ["NOT_ELASTIC", "ElasticJobs", "Elasticity", "Worked", "unmeasured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +234,10 @@ def _doubted(limits: Elastic, verdict: Verdict, gpus: int, written: int) -> tupl
     says = f"lucidd's clock contradicts its reports: {verdict.words}"
     if verdict.elastic:
         most = max(min(limits.max_gpus, gpus or written), limits.min_gpus)
-        return replace(limits, max_gpus=most), "", f"it does not grow beyond {most} GPUs: {says}"
+        return replace(limits, max_gpus=most), "", f"it does not grow beyond {most} GPU{'s' * (most > 1)}: {says}"
     if gpus in (0, written):
         return limits, f"it is not resized: {says}", ""
-    words = f"it goes back to the {written} GPUs that its user asked for: {says}"
+    words = f"it goes back to the {written} GPU{'s' * (written > 1)} that its user asked for: {says}"
     return replace(limits, max_gpus=max(min(limits.max_gpus, written), limits.min_gpus)), "", words
 
 

@@ -29,7 +29,9 @@ def folder_trouble(folder: str) -> Trouble:
     make = f"install -d -m 1777 {folder}, on a file system that the nodes and lucidd's host have"
 
     def blind(words: str, remedy: str = make) -> Trouble:
-        return Trouble(f"daemon.elastic.reports_dir = {folder!r}: {words}; no job is resized", remedy, True)
+        return Trouble(
+            f"daemon.elastic.reports_dir = {folder!r}: {words}; no job is resized, and none takes turns", remedy, True
+        )
 
     try:
         found = Path(folder).stat()
