@@ -28,7 +28,7 @@ def look_over_reports(settings: Settings, seen: Mapping[str, Any]) -> Iterator[F
     for job_id, words in list(doubted.items())[:_NAMED]:
         yield warn(
             f"job {job_id}: what it reports does not agree with lucidd's clock or sampler: {words}",
-            f"lucidctl explain {job_id} tells what follows for it; docs/systems/elastic.md tells its user how to report",
+            f"lucidctl explain {job_id} tells what follows for it, docs/systems/elastic.md how a job reports",
         )
     if len(doubted) > _NAMED:
         yield warn(f"and {len(doubted) - _NAMED} more jobs whose reports do not agree", "lucidctl status --json")
