@@ -503,6 +503,21 @@ def test_a_job_with_different_numbers_on_its_nodes_goes_on_last(stage: Stage) ->
     assert stage.slurm.records["1"].state == stage.slurm.records["2"].state == "RUNNING"
 
 
+def test_who_leaves_slurm_waits_for_jobs_that_are_told_to_stop(stage: Stage) -> None:
+    """One that still stops is held once it has stopped: 'no job is held any more' was said too early, and it stayed
+    held for ever."""
+    stage.running("1")
+    assert stage.do("1", Resize(at("n1:0"), WHY)) is None
+    assert stage.slurm.records["1"].completing
+    stage.mode = Mode.OBSERVE
+    stage.restart()
+    stage.cluster.observe()
+    assert stage.cluster.still_ours() == ["1"]
+    stage.round(rounds=4)
+    assert stage.cluster.still_ours() == []
+    assert not stage.slurm.records["1"].held
+
+
 # -- reports that the clock contradicts, and folders that hold none --------------------------------------------
 
 

@@ -279,15 +279,12 @@ class SlurmCluster:
         return {job_id: words for job_id, words in why if words}
 
     def still_ours(self) -> list[str]:
-        """Ids of the jobs that the last look showed held by Lucid, or waiting with a request that Lucid changed."""
-        return [
-            job.id
-            for job in self._facts.jobs
-            if job.pending
-            and self._ownership.ours(job)
-            and (
-                self._ownership.holds(job, self._notes.get(job.id))
-                or job.request.shards
-                or parked(job, self._notes.get(job.id), self._facts.now_s)
-            )
-        ]
+        """Ids of the jobs that the last look showed held by Lucid, or waiting with a request that Lucid changed, or
+        told to stop for a resize: these are held once they have stopped."""
+        return [job.id for job in self._facts.jobs if self._ours_still(job, self._notes.get(job.id))]
+
+    def _ours_still(self, job: SlurmJob, note: JobNote | None) -> bool:
+        if not job.pending:
+            return note is not None and bool(note.going_to) and not job.ended
+        held = self._ownership.holds(job, note) or job.request.shards or parked(job, note, self._facts.now_s)
+        return held and self._ownership.ours(job)

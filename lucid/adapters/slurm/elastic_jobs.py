@@ -96,7 +96,10 @@ class ElasticJobs:
         if limits is not None and not why and verdict is not AGREES:
             limits, why, doubt = _doubted(limits, verdict, gpus, asked)
         restart_s = self._restart_s(record.id, note)
-        self.words[record.id] = why or doubt or _standing(note, limits, progress, restart_s)
+        words = why or doubt or _standing(note, limits, progress, restart_s)
+        if verdict.words not in words:
+            words += f"; lucidd's clock contradicts its reports: {verdict.words}"
+        self.words[record.id] = words
         free = limits if not why else None
         on_its_way = _on_its_way(record, note)
         if on_its_way:
