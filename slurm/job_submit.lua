@@ -501,6 +501,9 @@ local function tag_of(job, request, known, name, entry, begin)
   end
   if opts_in(job.comment) then
     tag[#tag + 1] = "elastic=1"
+    if not unset(job.max_nodes) then
+      tag[#tag + 1] = string.format("most=%d", job.max_nodes) -- of --nodes; later Slurm's own number says less
+    end
   end
   if says(job.comment, "turns") then
     tag[#tag + 1] = "turns=1"

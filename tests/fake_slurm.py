@@ -22,6 +22,7 @@ from lucid.adapters.slurm.text import gpu_count, shard_types
 from lucid.core.job import JobProfile
 from lucid.core.placement import NodeGpus, Placement
 from lucid.errors import ActionRefused, ClusterUnavailable
+from lucid.profiler.use import GpuUse
 
 AHEAD_S = 120.0
 
@@ -282,6 +283,8 @@ class FakeSlurm:
             request = replace(request, exact_mem=True)
             self._set(job_id, mem_mib=changes.mem_node_mib)
         nodes = changes.num_nodes or record.min_nodes
+        if changes.num_nodes is not None:
+            request = replace(request, max_nodes=changes.max_nodes or changes.num_nodes)
         self._set(job_id, min_nodes=nodes)
         times = {"tres_per_node": nodes if changes.num_nodes is not None else 1}
         asked = sum(gpu_count(getattr(request, key)) * times.get(key, 1) for key in GPU_FIELDS)
@@ -336,7 +339,12 @@ class FakeSampler:
     slurm: FakeSlurm
     profiles: dict[str, JobProfile]
     after_s: float = 80.0
+    measured: dict[str, list[GpuUse]] = field(default_factory=dict)
+    """By job."""
     _told: set[tuple[str, int]] = field(default_factory=set)
+
+    def uses(self, job: str) -> list[GpuUse]:
+        return self.measured.get(job, [])
 
     def new(self) -> list[ProfileReading]:
         found = []

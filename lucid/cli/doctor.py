@@ -107,6 +107,9 @@ class _NoProfiles:
     def new(self) -> tuple[()]:
         return ()
 
+    def uses(self, job: str) -> tuple[()]:  # noqa: ARG002 - a ProfileSource
+        return ()
+
 
 @click.command()
 @config_option

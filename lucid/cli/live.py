@@ -144,6 +144,10 @@ def status(config: Path, as_json: bool) -> None:
         say(f"partitions in pack mode are only ordered: {shown(seen['too_old'])}")
     for words in words_of_left_out(seen):
         say(shown(words))
+    if (seen.get("reports") or {}).get("words"):
+        say(f"{shown(seen['reports']['words'])}: {shown(seen['reports']['remedy'])}")
+    for job_id, words in (seen.get("doubted") or {}).items():
+        say(f"job {shown(job_id)}'s reports do not agree with lucidd's clock: {shown(words)}")
     if seen.get("no_fair_share"):
         say(f"no fair-share factors: {shown(seen['no_fair_share'])}")
     if report is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from lucid.config.base import Section
 
@@ -164,7 +164,15 @@ class ElasticSettings(Section):
     """What a restart of such a job is taken to cost until one was measured, s: from the order to stop to the start on
     other GPUs. A job is not resized for less than its restart costs."""
     silent_s: float = Field(900.0, gt=0)
-    """A job that has not reported for so long while it runs keeps the GPUs that it has."""
+    """A job that has not reported for so long while it runs keeps the GPUs that it has. After twice as long it goes
+    back to as many as its user wrote."""
+
+    @field_validator("reports_dir")
+    @classmethod
+    def _absolute(cls, folder: str) -> str:
+        if folder and not folder.startswith("/"):
+            raise ValueError("must be an absolute path: the nodes' jobs and lucidd have to mean the same folder")
+        return folder
 
 
 class DaemonSettings(Section):

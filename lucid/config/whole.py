@@ -113,8 +113,8 @@ def _explain(item: dict[str, Any]) -> str:
         near = difflib.get_close_matches(path[-1], known, n=1)
         hint = f", did you mean {near[0]!r}?" if near else ""
         return f"unknown key {'.'.join(path)!r}{hint} (known here: {', '.join(known)})"
-    given = repr(item["input"])
-    return f"{'.'.join(path)} = {given if len(given) <= 200 else given[:200] + '…'}: {item['msg']}"
+    given, says = repr(item["input"]), item["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(path)} = {given if len(given) <= 200 else given[:200] + '…'}: {says}"
 
 
 def _keys_at(path: list[str]) -> list[str]:

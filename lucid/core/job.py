@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -44,7 +45,7 @@ class Elastic:
     GPUs (in several passes where it does not fit). ``init_batch`` and ``most_batch``: between which totals a job
     with an agent may choose instead; progress is reckoned in samples at ``init_batch``. ``atomic_min``,
     ``atomic_max``: samples on one GPU in one pass. ``pinned``: an agent keeps ``batch`` too.
-    ``epochs``: passes over the data that the user asked for, if he said.
+    ``epochs``: passes over the data that the user asked for, if he said. ``max_nodes``: on so many nodes at the most.
 
     Raises:
         ValueError: a limit is below 1, or a lower one above its upper one.
@@ -59,15 +60,29 @@ class Elastic:
     atomic_max: int = 1
     pinned: bool = False
     epochs: float | None = None
+    max_nodes: int | None = None
 
     def __post_init__(self) -> None:
         pairs = (
             (self.min_gpus, self.max_gpus),
             (self.init_batch, self.most_batch),
             (self.atomic_min, self.atomic_max),
+            (1, 1 if self.max_nodes is None else self.max_nodes),
         )
         if self.batch < 1 or any(not 1 <= low <= high for low, high in pairs):
             raise ValueError(f"{self}: limits must be at least 1, and each lower one at most its upper one")
+
+    def on_nodes(self, sizes: Iterable[int]) -> Elastic:
+        """The same on nodes that can give it so many GPUs each: no more than its largest number of them can give."""
+        if self.max_nodes is None:
+            return self
+        most = sum(sorted(sizes, reverse=True)[: self.max_nodes])
+        return self if most >= self.max_gpus else replace(self, max_gpus=max(most, self.min_gpus))
+
+    def allows(self, sizes: Sequence[int]) -> bool:
+        """May it have so many GPUs on so many nodes?"""
+        few = self.max_nodes is None or len(sizes) <= self.max_nodes
+        return few and self.min_gpus <= sum(sizes) <= self.max_gpus
 
 
 @dataclass(frozen=True, slots=True)

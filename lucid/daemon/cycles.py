@@ -78,6 +78,8 @@ class Cycles:
         self._cycle: Cycle | None = None
         self._start_log: StartLog | None = None
         self._mended = False
+        self._trouble = ""
+        """What was wrong with the folder for reports when that was told last."""
         self._catch_up: CatchUp | None = None
         if parts.accounting is not None:
             self._catch_up = CatchUp(parts.store, parts.accounting, parts.clock, settings.daemon)
@@ -113,6 +115,10 @@ class Cycles:
         for done in mended:
             _LOG.info(done)
         self._mended = bool(mended)
+        trouble, before = cluster.reports_trouble(), self._trouble
+        if trouble.words != before:
+            self._trouble = trouble.words
+            _LOG.warning(trouble.words or "jobs can report again", extra={"facts": {"remedy": trouble.remedy}})
         undone = cluster.factors.undone
         cluster.order(self._site_factors(result))
         self._tally.undone += cluster.factors.undone - undone

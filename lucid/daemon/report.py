@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,8 @@ def tell_status(
             status["no_fair_share"] = cycles.shares.why_none
         status["aside"] = cycles.cluster.aside()
         status["elastic"] = cycles.cluster.elastic()
+        status["doubted"] = cycles.cluster.doubted()
+        status["reports"] = asdict(cycles.cluster.reports_trouble())
         status["turns"] = cycles.cluster.turns()
         public = {key: status[key] for key in ("modes", "paused", "aside")}
         publisher.write(now_s, {**public, "lasts_s": lasts_s})

@@ -19,6 +19,7 @@ from lucid.adapters.slurm.waits import GAVE_LESS
 from lucid.adapters.store.port import ActionRow, holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Mode, Settings, profiles_folder
+from lucid.doctor.elastic import look_over_reports
 from lucid.doctor.failover import look_over_failover
 from lucid.errors import ClusterUnavailable, StoreError
 from lucid.live.finding import Finding, bad, warn
@@ -81,6 +82,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     yield from failover
     yield from let_go
     yield from told
+    yield from look_over_reports(settings, seen)
     if seen.get("last_error"):
         yield bad(f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")
     for words in words_of_left_out(seen):

@@ -174,11 +174,11 @@ def check_partition(
     Slurm bars; only running ones are requeued, resized, regrouped, released or kept; only elastic jobs without a
     partner are resized, and only jobs without one regrouped; nothing is done that the policy does not state
     (``check_rules``); GPUs named exist on available nodes and are as many as the job asked for, or as its elastic
-    limits allow, on no fewer nodes than it asked for, and on none that closes before the job's time limit ends; a
-    GPU holds at most two jobs, both on exactly the same GPUs (so of equal count), both willing and measured
-    (``check_pairs``), unless they are one interleaved group (``check_groups``); CPUs and host memory of a node
-    are not exceeded by what the plan starts; a VC of a pool keeps to its quota (``check_quotas``); who is preempted
-    gives way to the job that starts (``check_victims``).
+    limits allow, on no fewer nodes than it asked for, on no more if it is elastic, and on none that closes before
+    the job's time limit ends; a GPU holds at most two jobs, both on exactly the same GPUs (so of equal count),
+    both willing and measured (``check_pairs``), unless they are one interleaved group (``check_groups``); CPUs
+    and host memory of a node are not exceeded by what the plan starts; a VC of a pool keeps to its quota
+    (``check_quotas``); who is preempted gives way to the job that starts (``check_victims``).
 
     Raises:
         UnsafePlan: naming the rule, the job and the resource.

@@ -89,6 +89,10 @@ class Book:
         if elastic is not None and not elastic.min_gpus <= gpus <= elastic.max_gpus:
             limits = f"{elastic.min_gpus} to {elastic.max_gpus}"
             raise UnsafePlan(f"job {job.id}: it takes {limits} GPUs, and would get {gpus}")
+        if elastic is not None and elastic.max_nodes is not None and len(placement) > elastic.max_nodes:
+            raise UnsafePlan(
+                f"job {job.id}: it takes {elastic.max_nodes} nodes at the most, and would get {len(placement)}"
+            )
         if elastic is None and len(placement) < min(job.min_nodes, job.gpus):
             raise UnsafePlan(f"job {job.id}: it asked for {job.min_nodes} nodes, and would get {len(placement)}")
         if len({part.node for part in placement}) != len(placement):

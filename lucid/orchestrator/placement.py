@@ -12,7 +12,7 @@ from lucid.core.reason import AsksForGpus, EverFits, TooLarge
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.topology import domains, leaf_order, within_switches
 
-__all__ = ["Feasibility", "consolidated", "emptiest"]
+__all__ = ["Feasibility", "consolidated", "emptiest", "own_first"]
 
 
 def consolidated(
@@ -134,6 +134,17 @@ def emptiest(ledger: Ledger, job: Job, gpus: int) -> Placement | None:
         if not left:
             return tuple(parts)
     return None
+
+
+def own_first(free: int, own: int, count: int) -> int:
+    """The mask of so many of the free GPUs of a node, a job's own before others."""
+    mask = 0
+    for candidates in (free & own, free):
+        left = candidates & ~mask
+        while left and mask.bit_count() < count:
+            mask |= left & -left
+            left &= left - 1
+    return mask
 
 
 def _remainder(ledger: Ledger, gpus: int, allowed: Callable[[int], bool], on_emptiest: bool) -> int | None:

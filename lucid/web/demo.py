@@ -70,6 +70,10 @@ class _Quiet:
         """Nothing."""
         return ()
 
+    def uses(self, job: str) -> tuple[()]:  # noqa: ARG002 - a ProfileSource
+        """None."""
+        return ()
+
 
 class Demo:
     """The simulated cluster and its lucidd. ``begun_s``: Unix time at which the past ends and the clock begins."""

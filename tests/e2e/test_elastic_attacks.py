@@ -181,7 +181,7 @@ def put(text):
     with open(path + ".new", "w") as file:
         file.write(text)
     os.replace(path + ".new", path)
-end = time.time() + 25
+end = time.time() + (25 if how != "square" else 600)
 n = 0
 if how in ("fifo", "folder", "link"):
     try:
@@ -192,6 +192,8 @@ while time.time() < end:
     n += 1
     if how == "fast7":
         put(json.dumps({"epochs": 0, "epoch_s": [[g, 1e-6 if g == 7 else 100.0 / g] for g in range(1, 9)]}))
+    elif how == "square":
+        put(json.dumps({"epochs": 0.1, "epoch_s": [[g, 1000.0 / g ** 2] for g in range(1, 9)]}))
     elif how == "back":
         put(json.dumps({"epochs": max(0, 20 - n), "epoch_s": [[1, 5.0]]}))
     elif how == "beyond":
@@ -236,3 +238,30 @@ def test_liars_are_nobodys_trouble(box: Box, tmp_path: Path, policy: str) -> Non
             assert "Traceback" not in daemon.ctl(*words)
     finally:
         daemon.close()
+
+
+def test_who_lies_for_its_whole_life_gives_back_what_it_got(box: Box, lucidd: Lucidd) -> None:
+    """1000/n² seconds an epoch, and none is ever done: the honest job beside it grows while the liar still runs."""
+    jobs = Elastics(box)
+    (box.root / "opt/elastic/lie.py").write_text(LIES.replace("/REPORTS", f"/{REPORTS}"))
+    liar = box.sbatch("-p", "vc-a", "--gres=gpu:1", "--requeue", "--open-mode=append", "--comment=lucid:elastic=1-8",
+                      script="exec python3 /opt/elastic/lie.py square")  # fmt: skip
+    box.wait("it is believed at first", lambda: held(box, liar) >= 4, 60)
+    honest = jobs.submit("-p", "vc-a", epochs=2000, size="1-8")
+    box.wait("it has what its user wrote", lambda: held(box, liar) == 1, 300)
+    told = lucidd.ctl("explain", liar), lucidd.ctl("doctor"), lucidd.ctl("status")
+    print(*told)
+    box.wait("the others have the rest", lambda: held(box, honest) == 7, 60)
+    box.run("sleep", "15")
+    assert held(box, liar) == 1
+    assert box.state(liar) == box.state(honest) == "RUNNING"
+    assert all("told no progress for" in words for words in told)
+    assert f"job {honest}:" not in told[1], "and nothing is held against the honest one"
+    box.run("scancel", liar, honest)
+
+
+def held(box: Box, number: str) -> int:
+    """GPUs that a job has now; 0 while it waits."""
+    job = box.job(number)
+    found = re.search(r"gres/gpu=(\d+)", job["tres_alloc_str"])
+    return int(found[1]) if found and job["job_state"] == ["RUNNING"] else 0

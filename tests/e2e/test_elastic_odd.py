@@ -126,6 +126,22 @@ def test_a_job_whose_nodes_have_different_numbers_of_gpus_knows_how_many_it_has(
     print("sizes", jobs.sizes(number), "GPU-seconds by its own clock", own_s)
 
 
+def test_who_asks_for_one_node_is_never_on_two(box: Box, lucidd: Lucidd) -> None:
+    """By ``-N``, or by its comment; two nodes of four GPUs are free, and each may have eight."""
+    jobs = Elastics(box)
+    numbers = [
+        jobs.submit("-p", "vc-a", "-N1", epochs=40, size="1-8"),
+        jobs.submit("-p", "vc-a", epochs=40, size="1-8,nodes=1"),
+    ]
+    box.wait("each has a node", lambda: all(jobs.sizes(number)[-1:] == [4] for number in numbers), 90)
+    print([(jobs.sizes(number), lucidd.ctl("explain", number)[-200:]) for number in numbers])
+    assert all("on 1 node at the most" in lucidd.ctl("explain", number) for number in numbers)
+    box.run("scancel", numbers[1])
+    box.wait_ended(*numbers, limit_s=90)
+    assert max(jobs.sizes(numbers[0])) == 4, "nor when the other node is free"
+    well(box, jobs, numbers[0], 800)
+
+
 ODD = {
     "lucid:elastic=8-1": "cannot be read",
     "lucid:elastic=1-99999": "cannot be read",

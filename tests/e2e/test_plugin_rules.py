@@ -159,6 +159,9 @@ def test_what_users_say_of_their_job_is_tagged(box: Box) -> None:
     assert box.tag(number) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;cold=1;amp=1;v=2"
     elastic = box.sbatch("--gres=gpu:1", "--comment=lucid:elastic=1-4,epochs=3")
     assert box.tag(elastic) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;elastic=1;v=2"
+    for words, most in (("-N1", 1), ("-N1-2", 2)):
+        bound = box.sbatch("--gres=gpu:1", words, "--comment=lucid:elastic=1-4")
+        assert box.tag(bound) == f"lucid:vc=vc-a;held=1;node=gres/gpu:1;elastic=1;most={most};v=2"
     assert box.tag(box.sbatch("--gres=gpu:1", "--comment=lucid:amps")) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;v=2"
 
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
-from lucid.config import Settings, settings_from
+from lucid.config import ElasticSettings, Settings, settings_from
 from lucid.doctor import state as doctor_state
 from lucid.doctor.files import look_over_files, root_of
 from lucid.doctor.state import look_over_state
@@ -98,6 +98,11 @@ WRONG: list[tuple[Callable[[Home], Any], str, str]] = [
     (lambda home: write_heartbeat(home.beat, Heartbeat(NOW - 100)), "bad", "100 s old"),
     (lambda home: write_heartbeat(home.beat, Heartbeat(NOW + 100)), "bad", "100 s ahead"),
     (lambda home: (home.folder / "profiles").rmdir(), "warn", "no job is ever measured"),
+    (
+        lambda home: home.store.put_view("status", {"doubted": {"7": "it told nothing"}}),
+        "warn",
+        "job 7: what it reports",
+    ),
 ]
 
 
@@ -298,3 +303,41 @@ def test_forecasts_that_do_not_hold_are_told(home: Home, inside: int, told: bool
         times.started(f"{number}", now_s)
     home.store.put_view(START_TIMES, times.to_dict())
     assert any("fell inside the range" in item.what for item in home.found()) is told
+
+
+@pytest.mark.parametrize(
+    ("make", "level", "words"),
+    [
+        (lambda folder: folder.mkdir(mode=0o1777), None, ""),
+        (lambda folder: None, "bad", "there is no such folder"),
+        (lambda folder: folder.write_text(""), "bad", "it is no folder"),
+        (lambda folder: (folder.mkdir(), folder.chmod(0o755)), "warn", "not all users may write there (mode 0755)"),
+        (lambda folder: (folder.mkdir(), folder.chmod(0o777)), "warn", "no sticky bit"),
+    ],
+)
+def test_a_folder_for_reports_in_which_nobody_can_report_is_found(
+    home: Home, make: Callable[[Path], Any], level: str | None, words: str
+) -> None:
+    folder = home.folder / "reports"
+    make(folder)
+    if folder.is_dir() and not level:
+        folder.chmod(0o1777)
+    given = home.settings.model_copy(update={"daemon": home.settings.daemon.model_copy(
+        update={"elastic": ElasticSettings(reports_dir=str(folder))})})  # fmt: skip
+    found = [item for item in look_over_state(given, NOW) if item.level != "ok"]
+    assert [(item.level, words in item.what, f"{folder}" in item.remedy) for item in found] == (
+        [(level, True, True)] if level else []
+    )
+
+
+def test_what_lucidds_own_user_may_not_read_is_found(home: Home) -> None:
+    """This user, root say, may."""
+    folder = home.folder / "reports"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    given = home.settings.model_copy(update={"daemon": home.settings.daemon.model_copy(
+        update={"elastic": ElasticSettings(reports_dir=str(folder))})})  # fmt: skip
+    told = {"words": "this user may not read it", "remedy": "chmod", "blind": True}
+    home.store.put_view("status", {"reports": told})
+    found = [item for item in look_over_state(given, NOW) if item.level != "ok"]
+    assert [(item.level, item.what) for item in found] == [("bad", "as lucidd sees it: this user may not read it")]

@@ -116,8 +116,9 @@ def test_a_size_that_a_limit_does_not_give_is_halved_until_slurm_starts_it(stage
     elastic = stage.entry("1").job.elastic
     assert elastic.max_gpus == 2
     assert reason in stage.cluster.elastic()["1"]
-    stage.round(4000.0)
-    stage.report("1", epochs=3.0)
+    for epochs in (3.0, 4.0, 5.0, 6.0):
+        stage.round(1000.0)
+        stage.report("1", epochs=epochs, epoch_s=[[2, 1000.0]])
     elastic = stage.entry("1").job.elastic
     assert elastic.max_gpus == (2 if "PerJob" in reason else 8), "others may have left since"
 

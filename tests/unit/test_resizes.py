@@ -16,6 +16,8 @@ from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.elastic import elastic_wish, sized
 from lucid.adapters.slurm.reports import Reports, progress_of
+from lucid.adapters.slurm.request import Request
+from lucid.adapters.slurm.starts import back_to
 from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import DaemonSettings, ElasticSettings, Mode, SlurmSettings, settings_from
@@ -29,6 +31,7 @@ from lucid.live.policies import check_policy
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.policy import make_policy
+from lucid.profiler.use import GpuUse
 from lucid.untrusted import LARGEST
 from scenes.folders import HOME
 
@@ -56,9 +59,9 @@ class Stage:
         self.daemon = DaemonSettings(partitions={"vc": Mode.PACK}, elastic=asked)
         self.cluster = self.restart()
 
-    def restart(self, resizes: bool = True) -> SlurmCluster:
+    def restart(self, resizes: bool = True, source: FakeSampler | None = None) -> SlurmCluster:
         self.cluster = SlurmCluster(
-            self.slurm, self.store, FakeSampler(self.slurm, {}), self.slurm, SlurmSettings(),
+            self.slurm, self.store, source or FakeSampler(self.slurm, {}), self.slurm, SlurmSettings(),
             self.daemon, lambda: dict.fromkeys(self.daemon.partitions, self.mode), lambda job: False, self.token,
             resizes=lambda _: resizes,
         )  # fmt: skip
@@ -119,6 +122,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
             Elastic(4, 2, 256, 256, 4096, 1, 4096, epochs=30.0),
         ),
         ("lucid:elastic=1-2,lucid:restart", Elastic(2, 1)),
+        ("lucid:elastic=1-8,nodes=2", Elastic(8, 1, max_nodes=2)),
         ("lucid:elastic=1-2,colour=blue", Elastic(2, 1)),
     ],
 )
@@ -134,7 +138,8 @@ def test_a_comment_that_does_not_ask_is_no_wish(comment: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "8", "0-4", "4-2", "1-²", "1-99999999", "1-8,batch=x", "1-8,batch=0:4", "1-8,epochs=-1", "1-8,epochs=inf",
-     "1-8,epochs=nan", "1-8,epochs=" + "9" * 400, "-", "1-8-9", "a" * 5000],
+     "1-8,epochs=nan", "1-8,epochs=" + "9" * 400, "-", "1-8-9", "a" * 5000,
+     "1-8,nodes=0", "1-8,nodes=x", "1-8,nodes="],
 )  # fmt: skip
 def test_bad_text_leaves_the_job_rigid_and_says_why(stage: Stage, text: str) -> None:
     assert elastic_wish(f"lucid:elastic={text}").limits is None
@@ -497,6 +502,140 @@ def test_a_job_with_different_numbers_on_its_nodes_goes_on_last(stage: Stage) ->
     stage.round(rounds=8)
     assert [name for name, _ in stage.starts] == ["1", "2", "2", "1"]
     assert stage.slurm.records["1"].state == stage.slurm.records["2"].state == "RUNNING"
+
+
+def test_who_leaves_slurm_waits_for_jobs_that_are_told_to_stop(stage: Stage) -> None:
+    """One that still stops is held once it has stopped: 'no job is held any more' was said too early, and it stayed
+    held for ever."""
+    stage.running("1")
+    assert stage.do("1", Resize(at("n1:0"), WHY)) is None
+    assert stage.slurm.records["1"].completing
+    stage.mode = Mode.OBSERVE
+    stage.restart()
+    stage.cluster.observe()
+    assert stage.cluster.still_ours() == ["1"]
+    stage.round(rounds=4)
+    assert stage.cluster.still_ours() == []
+    assert not stage.slurm.records["1"].held
+
+
+# -- reports that the clock contradicts, and folders that hold none --------------------------------------------
+
+
+def tells(stage: Stage, seconds: int, epochs: float, every: int = 5, **said: Any) -> None:
+    """Reports anew every few seconds."""
+    for _ in range(seconds // every):
+        stage.slurm.advance(float(every))
+        stage.report("1", epochs=epochs, **said)
+        stage.cluster.observe()
+
+
+def test_a_liar_is_not_grown_then_brought_back_then_left_rigid(stage: Stage) -> None:
+    """As of 1000/n² s an epoch, and 0.1 epochs, as long as it lives."""
+    lie = {"epochs": 0.1, "epoch_s": [[n, 1000 / n**2] for n in range(1, 9)]}
+    stage.submit("1", 1)
+    assert stage.do("1", Start(at("n1:0"), WHY)) is None
+    stage.round()
+    tells(stage, 20, **lie)
+    assert stage.entry("1").job.elastic.max_gpus == 8
+    assert stage.do("1", Resize(at("n1:0,1,2,3 n2:0"), WHY)) is None
+    stage.round(rounds=6)
+    tells(stage, 120, **lie)
+    assert stage.entry("1").job.elastic.max_gpus == 5
+    assert "it does not grow beyond 5 GPUs: lucidd's clock contradicts its reports" in stage.cluster.elastic()["1"]
+    assert "it has told no progress for" in stage.cluster.doubted()["1"]
+    tells(stage, 120, **lie)
+    assert stage.entry("1").job.elastic.max_gpus == 1
+    assert "it goes back to the 1 GPU that its user asked for" in stage.cluster.elastic()["1"]
+    (stage.home / "1.json").unlink()  # nor does it keep them by saying nothing
+    assert stage.entry("1").job.elastic.max_gpus == 1
+    assert stage.do("1", Resize(at("n1:0"), WHY)) is None
+    stage.round(rounds=6)
+    tells(stage, 60, **lie)
+    assert stage.entry("1").job.elastic is None
+    assert stage.entry("1").job.gpus == 1
+    assert "it is not resized: lucidd's clock contradicts" in stage.cluster.elastic()["1"]
+    for number in range(1, 40):  # and who is honest again is believed again
+        tells(stage, 10, 10.0 + number, every=10, epoch_s=[[1, 10.0]])
+    assert stage.entry("1").job.elastic.max_gpus == 8
+    assert stage.cluster.doubted() == {}
+
+
+def test_no_gpu_works_while_progress_is_told(stage: Stage) -> None:
+    sampler = FakeSampler(stage.slurm, {})
+    stage.restart(source=sampler)
+    stage.running("1")
+    began_s = stage.slurm.now
+    for number in range(1, 30):
+        sampler.measured["1"] = [GpuUse("g0", began_s, stage.slurm.now, stage.slurm.now - began_s, 0.0)]
+        tells(stage, 10, 1.0 + number, every=10, epoch_s=[[2, 10.0]])
+    assert stage.entry("1").job.elastic is None
+    assert "its GPUs have not worked for" in stage.cluster.elastic()["1"]
+
+
+def test_without_the_folder_nobody_is_judged_and_it_is_told(stage: Stage) -> None:
+    stage.running("1")
+    stage.folder.rename(stage.folder.with_name("away"))
+    stage.round(4000.0, 3)
+    assert stage.entry("1").job.elastic is None
+    assert "there is no such folder" in stage.cluster.elastic()["1"]
+    assert stage.cluster.doubted() == {}
+    assert stage.cluster.reports_trouble().blind
+    stage.folder.with_name("away").rename(stage.folder)
+    stage.report("1", epochs=2.0)
+    stage.round()
+    assert stage.entry("1").job.elastic is not None
+    assert not stage.cluster.reports_trouble().blind
+
+
+def test_a_relative_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"reports_dir = .shared/reports.: must be an absolute path"):
+        settings_from({"daemon": {"elastic": {"reports_dir": "shared/reports"}}}, "t")
+
+
+# -- few nodes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("most", "comment", "nodes"),
+    [
+        ("", ASKS, None),
+        (";most=1", ASKS, 1),
+        (";most=2", ASKS, 2),
+        ("", "lucid:elastic=1-8,nodes=1", 1),
+        (";most=2", "lucid:elastic=1-8,nodes=1", 1),
+        (";most=x", ASKS, None),
+    ],
+)
+def test_its_user_says_on_how_many_nodes_it_may_be(stage: Stage, most: str, comment: str, nodes: int | None) -> None:
+    """Slurm's own number is 1 for a waiting job whose user wrote nothing, and 0 for one that runs."""
+    asks = replace(Request(tres_per_node="gres/gpu:2"), max_nodes=1)
+    stage.running("1", mark=f"lucid:vc=vc;elastic=1{most}", comment=comment, request=asks)
+    assert stage.entry("1").job.elastic.max_nodes == nodes
+    assert ("at the most" in stage.cluster.elastic()["1"]) == (nodes is not None)
+    wide = Resize(at("n1:0,1,2,3 n2:0,1,2,3"), WHY)
+    assert stage.do("1", wide) is None
+    stage.round(rounds=8)
+    stage.report("1", epochs=2.0)
+    stage.restart()
+    assert stage.entry("1").job.elastic.max_nodes == nodes, "whatever Lucid has written into the request since"
+
+
+def test_a_range_of_nodes_is_given_back_as_a_range(stage: Stage) -> None:
+    stage.running("1", mark="lucid:vc=vc;elastic=1;most=3")
+    assert stage.do("1", Resize(at("n1:0 n2:0"), WHY)) is None
+    stage.round(rounds=5)
+    record = stage.slurm.records["1"]
+    assert record.min_nodes == 2
+    back = back_to(replace(record, state="PENDING"), stage.cluster.notes["1"])
+    assert back is not None
+    assert back.nodes == "1-3"
+
+
+def test_a_job_that_asks_for_more_nodes_than_its_comment_says_stays_rigid(stage: Stage) -> None:
+    stage.submit("1", 4, comment="lucid:elastic=1-8,nodes=1", min_nodes=2)
+    assert stage.entry("1").job.elastic is None
+    assert "asks for 2 nodes, and its comment says 1 at the most" in stage.cluster.elastic()["1"]
 
 
 # -- the first start -----------------------------------------------------------------------------------------

@@ -37,6 +37,12 @@ class KnownProfiles:
             return own
         return self._like.of(job.user, job.name, job.gpus, self._clock.now_s())
 
+    def worked(self, job: SlurmJob) -> tuple[float, float] | None:
+        """Seconds for which each GPU of a job has been measured, and in which any of them worked; ``None`` where no
+        sampler tells it."""
+        uses = self._source.uses(str(job.number)) or self._source.uses(job.id)
+        return (min(use.measured_s for use in uses), sum(use.worked_s for use in uses)) if uses else None
+
     def take(self, jobs: Mapping[str, SlurmJob], among: Sequence[SlurmJob], now_s: float, token: int) -> None:
         """Read what is new; samplers know a job by its number."""
         readings = self._source.new()

@@ -11,6 +11,7 @@ from lucid.adapters.gpu.profile_files import read_summary
 from lucid.core.job import JobProfile, TimeShares
 from lucid.errors import MetricsError
 from lucid.profiler.summary import Summary, merged_profile
+from lucid.profiler.use import GpuUse
 
 __all__ = ["ProfileFolder", "ProfileReading", "ProfileSource", "labelled", "says_more"]
 
@@ -36,6 +37,10 @@ class ProfileSource(Protocol):
     def new(self) -> Sequence[ProfileReading]:
         """Readings not handed out before by this object (after a restart they come once more; the store knows
         them by ``source``)."""
+        ...
+
+    def uses(self, job: str) -> Sequence[GpuUse]:
+        """How long each GPU of a job worked, by the last summaries that ``new`` came by; none where none tells it."""
         ...
 
 
@@ -83,6 +88,10 @@ class ProfileFolder:
             if profile is not None:
                 found.append(ProfileReading(job, profile, f"{job}@{version}"))
         return found
+
+    def uses(self, job: str) -> list[GpuUse]:
+        """Of all files of the job."""
+        return [use for summary in self._parts.get(job, {}).values() for use in summary.use]
 
 
 def labelled(profile: JobProfile, user: str, name: str, amp: bool | None = None) -> JobProfile:

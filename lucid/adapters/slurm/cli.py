@@ -289,7 +289,7 @@ class CommandClient:
             "TresPerJob": changes.tres_per_job,
             "TresPerSocket": changes.tres_per_socket,
             "TresPerTask": changes.tres_per_task,
-            "NumNodes": None if changes.num_nodes is None else str(changes.num_nodes),
+            "NumNodes": changes.nodes,
             "ReqNodeList": changes.req_nodes,
             "Switches": None if changes.switches is None else f"{changes.switches}@00:00:01",
             "StartTime": _start_time(changes),

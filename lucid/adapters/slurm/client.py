@@ -72,10 +72,19 @@ class Changes:
     mem_node_mib: int | None = None
     """Memory on each of its nodes."""
     num_nodes: int | None = None
+    max_nodes: int | None = None
+    """With ``num_nodes``: from so many to so many."""
     switches: int | None = None
     """``--switches``, with a wait of a second: its job has waited for them."""
     first: Changes | None = None
     """An update of its own that has to come before: what Slurm does not do in one."""
+
+    @property
+    def nodes(self) -> str | None:
+        """As Slurm takes it: ``2``, or ``1-2``."""
+        if self.num_nodes is None or self.max_nodes is None:
+            return None if self.num_nodes is None else str(self.num_nodes)
+        return f"{self.num_nodes}-{self.max_nodes}"
 
 
 class SlurmClient(Protocol):

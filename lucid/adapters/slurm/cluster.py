@@ -26,6 +26,7 @@ from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.pool import pool_of
 from lucid.adapters.slurm.preemption import NO_PREEMPTION
 from lucid.adapters.slurm.released import Released
+from lucid.adapters.slurm.reports_folder import Trouble
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.shares import FairShares
 from lucid.adapters.slurm.unread import numbers_unread, tells_all, without_unread
@@ -87,7 +88,9 @@ class SlurmCluster:
         """Profiles, by job."""
         self._hands = Hands(client, store, clock, slurm, daemon, token)
         self._ownership = self._hands.ownership
-        self._viewer = Viewer(daemon, self._ownership, self.known.of, profiled, resizes, interleaves, store)
+        self._viewer = Viewer(
+            daemon, self._ownership, self.known.of, profiled, resizes, interleaves, store, self.known.worked
+        )
         claims = ClaimWatch(self._hands)
         self._actions = Actions(self._hands, daemon, self.known, slurm_knows_all, claims)
         self.factors = SiteFactors(self._hands)
@@ -306,6 +309,14 @@ class SlurmCluster:
         """How it stands with each job whose user opted in to be resized, in words, by id."""
         return dict(self._viewer.elastic.words)
 
+    def doubted(self) -> dict[str, str]:
+        """Elastic jobs whose reports do not agree with the clock or the sampler, by id, and how."""
+        return self._viewer.elastic.doubted()
+
+    def reports_trouble(self) -> Trouble:
+        """What is wrong with the folder for reports."""
+        return self._viewer.elastic.reports.trouble(self._facts.now_s)
+
     def turns(self) -> dict[str, str]:
         """How it stands with each job whose user opted in to take turns, in words, by id."""
         return dict(self._viewer.turns.words)
@@ -316,15 +327,12 @@ class SlurmCluster:
         return {job_id: words for job_id, words in why if words}
 
     def still_ours(self) -> list[str]:
-        """Ids of the jobs that the last look showed held by Lucid, or waiting with a request that Lucid changed."""
-        return [
-            job.id
-            for job in self._facts.jobs
-            if job.pending
-            and self._ownership.ours(job)
-            and (
-                self._ownership.holds(job, self._notes.get(job.id))
-                or job.request.shards
-                or parked(job, self._notes.get(job.id), self._facts.now_s)
-            )
-        ]
+        """Ids of the jobs that the last look showed held by Lucid, or waiting with a request that Lucid changed, or
+        told to stop for a resize: these are held once they have stopped."""
+        return [job.id for job in self._facts.jobs if self._ours_still(job, self._notes.get(job.id))]
+
+    def _ours_still(self, job: SlurmJob, note: JobNote | None) -> bool:
+        if not job.pending:
+            return note is not None and bool(note.going_to) and not job.ended
+        held = self._ownership.holds(job, note) or job.request.shards or parked(job, note, self._facts.now_s)
+        return held and self._ownership.ours(job)

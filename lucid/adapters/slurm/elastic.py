@@ -1,9 +1,9 @@
 """Elastic jobs: what a user opts in to, by the job's comment, and what keeps a job at its size all the same. Pure.
 
-``lucid:elastic=1-8[,batch=256:4096][,epochs=30][,start=1]`` is a word of the comment. The user says by it that the
-job writes a checkpoint at SIGTERM, goes on from it when it is started again, and can do so on any number of GPUs in
-the range. ``start=1``: before it has reported anything, too, it may be started on fewer GPUs than the user wrote, on
-so many at the least.
+``lucid:elastic=1-8[,nodes=1][,batch=256:4096][,epochs=30][,start=1]`` is a word of the comment. The user says by it
+that the job writes a checkpoint at SIGTERM, goes on from it when it is started again, and can do so on any number of
+GPUs in the range. ``nodes=1``: on one node, whatever its size; ``--nodes`` says the same. ``start=1``: before it has
+reported anything, too, it may be started on fewer GPUs than the user wrote, on so many at the least.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lucid.adapters.store.port import JobNote
 from lucid.core.job import Elastic
 from lucid.core.placement import Placement
 
-__all__ = ["Wish", "elastic_wish", "rigid_because", "sized", "with_size", "written_gpus"]
+__all__ = ["Wish", "elastic_wish", "most_nodes", "rigid_because", "sized", "with_size", "written_gpus"]
 
 _MOST_GPUS = 4096
 _MOST_BATCH = 1 << 40
@@ -50,7 +50,7 @@ def elastic_wish(comment: str) -> Wish:
     size = _pair(first, "-", _MOST_GPUS)
     if size is None:
         return _bad(first, f"a range of GPUs is wanted, as 1-8, of {_MOST_GPUS} at the most")
-    batch, epochs, start = (1, 1), None, None
+    batch, epochs, start, nodes = (1, 1), None, None, None
     for item in rest:
         key, _, value = item.partition("=")
         if key == "batch":
@@ -62,12 +62,16 @@ def elastic_wish(comment: str) -> Wish:
             epochs = _positive(value)
             if epochs is None:
                 return _bad(item, "a number of epochs above 0 is wanted, as epochs=30")
+        elif key == "nodes":
+            nodes = digits(value)
+            if nodes is None or not 1 <= nodes <= _MOST_GPUS:
+                return _bad(item, "a number of nodes is wanted, as nodes=1")
         elif key == "start":
             start = digits(value)
             if start is None or not size[0] <= start <= size[1]:
                 return _bad(item, f"a number of GPUs within {size[0]}-{size[1]} is wanted, as start={size[0]}")
     low, high = batch
-    return Wish(Elastic(size[1], size[0], low, low, high, 1, high, epochs=epochs), start=start)
+    return Wish(Elastic(size[1], size[0], low, low, high, 1, high, epochs=epochs, max_nodes=nodes), start=start)
 
 
 def _bad(item: str, wanted: str) -> Wish:
@@ -95,6 +99,16 @@ def written_gpus(record: SlurmJob, note: JobNote | None) -> int:
     return record.gpus if noted is None else noted
 
 
+def most_nodes(record: SlurmJob, limits: Elastic) -> int | None:
+    """On how many nodes it may be at the most, by its comment and by ``--nodes``; ``None`` where neither says.
+
+    What its user wrote is in job_submit.lua's tag. Slurm's own number tells it of no job: it is 1 where a user wrote
+    nothing (since 23.11), 0 once the job runs, and Lucid's own after a resize.
+    """
+    written = digits((parse_mark(record.admin_comment) or {}).get("most", ""))
+    return min((most for most in (written, limits.max_nodes) if most), default=None)
+
+
 def rigid_because(record: SlurmJob, note: JobNote | None, limits: Elastic) -> str:
     """Why a job that opted in is not resized all the same, by what it asks for; empty where it can be."""
     request, mark = record.request, parse_mark(record.admin_comment) or {}
@@ -114,6 +128,9 @@ def rigid_because(record: SlurmJob, note: JobNote | None, limits: Elastic) -> st
         "Slurm did not start it as Lucid asked": note is not None and of_slurm(note.given_up),
     }
     why = request.others[0] if request.others else next((words for words, there in reasons.items() if there), "")
+    nodes = digits(written.get("num_nodes", "")) or (record.min_nodes if record.pending else 0)
+    if not why and limits.max_nodes is not None and nodes > limits.max_nodes:
+        why = f"it asks for {nodes} nodes, and its comment says {limits.max_nodes} at the most"
     if not why and not limits.min_gpus <= gpus <= limits.max_gpus:
         why = f"it asks for {gpus} GPUs, which are not within {limits.min_gpus}-{limits.max_gpus}"
     return why and f"it is not resized: {why}"
@@ -121,9 +138,11 @@ def rigid_because(record: SlurmJob, note: JobNote | None, limits: Elastic) -> st
 
 def with_size(written: Mapping[str, str], record: SlurmJob) -> dict[str, str]:
     """A request as its user wrote it, with the numbers that change when the job is resized."""
+    most = most_nodes(record, Elastic(1))
     numbers = {
         "gpus": record.gpus,
         "num_nodes": record.min_nodes,
+        **({} if most is None else {"max_nodes": most}),
         "num_cpus": record.request.num_cpus or record.cpus,
         "mem_mib": record.mem_mib,
     }

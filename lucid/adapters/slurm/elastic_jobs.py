@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from lucid.adapters.bounded import digits
-from lucid.adapters.slurm.elastic import elastic_wish, rigid_because, written_gpus
+from lucid.adapters.slurm.elastic import elastic_wish, most_nodes, rigid_because, written_gpus
 from lucid.adapters.slurm.facts import parse_placement
 from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.report_check import AGREES, ReportCheck, Run, Verdict
 from lucid.adapters.slurm.reports import Report, Reports, Said
 from lucid.adapters.slurm.step_models import StepModels
 from lucid.adapters.store.port import JobNote
@@ -17,7 +18,7 @@ from lucid.config import ElasticSettings
 from lucid.core.job import Elastic, Progress
 from lucid.core.placement import Placement, placement_gpus
 
-__all__ = ["NOT_ELASTIC", "ElasticJobs", "Elasticity"]
+__all__ = ["NOT_ELASTIC", "ElasticJobs", "Elasticity", "Worked", "unmeasured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,23 @@ NOT_ELASTIC = Elasticity()
 _RESTARTS_KEPT = 200
 
 
+Worked = Callable[[SlurmJob], tuple[float, float] | None]
+"""Seconds for which a job's sampler has measured its GPUs, and in which any of them worked, where there is one."""
+
+
+def unmeasured(record: SlurmJob) -> tuple[float, float] | None:  # noqa: ARG001 - a Worked
+    """No sampler tells of any job."""
+    return None
+
+
 class ElasticJobs:
     """``resizes``: does the policy of this VC resize jobs? Else every job of it keeps its GPUs."""
 
-    def __init__(self, settings: ElasticSettings, resizes: Callable[[str], bool]) -> None:
+    def __init__(
+        self, settings: ElasticSettings, resizes: Callable[[str], bool], worked: Worked = unmeasured
+    ) -> None:
         self._settings = settings
+        self._check, self._worked = ReportCheck(settings.silent_s), worked
         self._resizes = resizes
         self.reports = Reports(settings.reports_dir)
         self._models = StepModels()
@@ -62,22 +75,31 @@ class ElasticJobs:
         limits = None if wish is None else wish.limits
         why = "" if wish is None else wish.why
         if limits is not None:
-            why = rigid_because(record, note, limits) or self._not_in(vc)
-            limits = _as_slurm_gives(limits, note, now_s)
-        report = None
+            why = rigid_because(record, note, limits) or self._not_in(vc, now_s)
+            limits = _as_slurm_gives(replace(limits, max_nodes=most_nodes(record, limits)), note, now_s)
+        report, verdict = None, AGREES
         if limits is not None and not why:
             report = self.reports.of(record.id, record.uid, now_s)
+            verdict = self._verdict(record, note, report, now_s)
             waits = record.pending and not _on_its_way(record, note)
             if report is None and waits and wish is not None and wish.start is not None:
                 limits, words = _first_start(limits, wish.start, written_gpus(record, note))
                 self.words[record.id] = words
                 return Elasticity(limits)
-            why = self._keeps(record, note, report, now_s)
+            gpus, asked = placement_gpus(record.placement), written_gpus(record, note)
+            back = not verdict.elastic and record.running and gpus > asked
+            why = self._keeps(record, note, report, now_s, back)
         progress = None
         if report is not None and report.said is not None:
             limits, progress = self._told(record.id, limits, report.said, now_s)
+        doubt = ""
+        if limits is not None and not why and verdict is not AGREES:
+            limits, why, doubt = _doubted(limits, verdict, gpus, asked)
         restart_s = self._restart_s(record.id, note)
-        self.words[record.id] = why or _standing(note, limits, progress, restart_s)
+        words = why or doubt or _standing(note, limits, progress, restart_s)
+        if verdict.words not in words:
+            words += f"; lucidd's clock contradicts its reports: {verdict.words}"
+        self.words[record.id] = words
         free = limits if not why else None
         on_its_way = _on_its_way(record, note)
         if on_its_way:
@@ -95,6 +117,16 @@ class ElasticJobs:
             digits(written.get("mem_mib", "")) or 0,
             restart_s,
         )
+
+    def _verdict(self, record: SlurmJob, note: JobNote | None, report: Report | None, now_s: float) -> Verdict:
+        """Whether the clock and the sampler agree with what the job reports."""
+        runs = record.state == "RUNNING" and not record.completing and not (note is not None and note.going_to)
+        run = None
+        if runs:
+            said, at_s = (None, 0.0) if report is None else (report.progress, report.at_s)
+            gpus, written = placement_gpus(record.placement), written_gpus(record, note)
+            run = Run(record.start_s, gpus, written, said, at_s, self._worked(record))
+        return self._check.look(record.id, run, now_s)
 
     def _told(self, job_id: str, limits: Elastic | None, said: Said, now_s: float) -> tuple[Elastic | None, Progress]:
         """The job's limits and its progress by what its comment and its report say."""
@@ -120,20 +152,29 @@ class ElasticJobs:
     def forget_all_but(self, alive: Collection[str]) -> None:
         """Jobs that have left."""
         self.reports.forget_all_but(alive)
+        self._check.forget_all_but(alive)
         self._models.forget_all_but(alive)
         self.words = {job_id: words for job_id, words in self.words.items() if job_id in alive}
 
-    def _not_in(self, vc: str) -> str:
+    def _not_in(self, vc: str, now_s: float) -> str:
         if not self._resizes(vc):
             return "it is not resized: the policy of its partition resizes no job"
-        return "" if self.reports.kept else "it is not resized: daemon.elastic.reports_dir is not set"
+        if not self.reports.kept:
+            return "it is not resized: daemon.elastic.reports_dir is not set"
+        trouble = self.reports.trouble(now_s)
+        return f"it is not resized: {trouble.words}" if trouble.blind else ""
 
-    def _keeps(self, record: SlurmJob, note: JobNote | None, report: Report | None, now_s: float) -> str:
-        """Why a job that could be resized keeps its GPUs at present."""
+    def doubted(self) -> dict[str, str]:
+        """What the clock or the sampler holds against reports, by job."""
+        return self._check.doubted()
+
+    def _keeps(self, record: SlurmJob, note: JobNote | None, report: Report | None, now_s: float, back: bool) -> str:
+        """Why a job that could be resized keeps its GPUs at present. ``back``: it is to give some back, whatever it
+        reports, or does not."""
         settings = self._settings
-        if report is None:
+        if report is None and not back:
             return "it is not resized before its first report (lucid-report)"
-        if report.progress is None:
+        if report is not None and report.progress is None and not back:
             return f"it is not resized: {report.refused}"
         if note is not None and note.going_to:
             return f"it goes on on {note.going_to} as soon as it has stopped"
@@ -141,8 +182,8 @@ class ElasticJobs:
             return ""
         if record.state != "RUNNING" or record.completing:
             return f"it is not resized: it {'is suspended' if record.state == 'SUSPENDED' else 'has ended'}"
-        silent_s = now_s - max(report.at_s, record.start_s)
-        if silent_s > settings.silent_s:
+        silent_s = now_s - max(0.0 if report is None else report.at_s, record.start_s)
+        if silent_s > settings.silent_s and not back:
             return f"it is not resized: no report for {silent_s:.0f} s (daemon.elastic.silent_s)"
         left_s = record.start_s + settings.resize_every_s - now_s
         return f"it keeps its GPUs for another {left_s:.0f} s (daemon.elastic.resize_every_s)" if left_s > 0 else ""
@@ -190,6 +231,19 @@ def _as_slurm_gives(limits: Elastic, note: JobNote | None, now_s: float) -> Elas
     return replace(limits, max_gpus=max(min(limits.max_gpus, note.most_gpus), limits.min_gpus))
 
 
+def _doubted(limits: Elastic, verdict: Verdict, gpus: int, written: int) -> tuple[Elastic, str, str]:
+    """The limits of a job whose reports are doubted, why it is not resized, and where it is, that in words. ``gpus``:
+    those that it has, 0 while it waits; ``written``: those that its user asked for."""
+    says = f"lucidd's clock contradicts its reports: {verdict.words}"
+    if verdict.elastic:
+        most = max(min(limits.max_gpus, gpus or written), limits.min_gpus)
+        return replace(limits, max_gpus=most), "", f"it does not grow beyond {most} GPU{'s' * (most > 1)}: {says}"
+    if gpus in (0, written):
+        return limits, f"it is not resized: {says}", ""
+    words = f"it goes back to the {written} GPU{'s' * (written > 1)} that its user asked for: {says}"
+    return replace(limits, max_gpus=max(min(limits.max_gpus, written), limits.min_gpus)), "", words
+
+
 def _first_start(limits: Elastic, least: int, gpus: int) -> tuple[Elastic, str]:
     """Of a job that nobody knows yet: on how many GPUs it may start, and that in words."""
     most = max(min(gpus, limits.max_gpus), least)
@@ -203,6 +257,8 @@ def _standing(note: JobNote | None, limits: Elastic | None, progress: Progress |
     words = (
         f"it may be resized between {limits.min_gpus} and {limits.max_gpus} GPUs; epochs done: {progress.epochs:g}"
     )
+    if limits.max_nodes is not None:
+        words += f"; on {limits.max_nodes} node{'s' * (limits.max_nodes > 1)} at the most"
     if note is not None and note.most_gpus == limits.max_gpus:
         words += f"; Slurm did not start it on more ({note.most_why})"
     if note is not None and note.restart_s:

@@ -17,6 +17,7 @@ from typing import Any
 
 from lucid import untrusted
 from lucid.adapters.bounded import MOST
+from lucid.adapters.slurm.reports_folder import Trouble, folder_trouble
 from lucid.core.job import Progress
 from lucid.core.prediction import StageTimes
 
@@ -80,11 +81,18 @@ class Reports:
         self._names: Iterator[tuple[int, str]] | None = None
         self._begun_s = self._went_on_s = -math.inf
         self._seen: dict[str, tuple[_Stamp | None, Report]] = {}
+        self._looked_s, self._trouble = -math.inf, Trouble()
 
     @property
     def kept(self) -> bool:
         """Is there a folder to report to?"""
         return bool(self._folder)
+
+    def trouble(self, now_s: float) -> Trouble:
+        """What is wrong with the folder; looked at once a look."""
+        if now_s != self._looked_s:
+            self._looked_s, self._trouble = now_s, folder_trouble(self._folder)
+        return self._trouble
 
     def of(self, job_id: str, uid: int, now_s: float) -> Report | None:
         """What a job of the user with this number has reported; ``None``: nothing."""

@@ -166,7 +166,7 @@ class RestClient:
             "tres_per_task": changes.tres_per_task,
             # An empty list changes nothing; a list of an empty name clears.
             "required_nodes": None if changes.req_nodes is None else changes.req_nodes.split(","),
-            "nodes": None if changes.num_nodes is None else str(changes.num_nodes),
+            "nodes": changes.nodes,
             "required_switches": changes.switches,
             "wait_for_switch": None if changes.switches is None else 1,
             "begin_time": _begin_time(changes),

@@ -177,7 +177,11 @@ def back_to(record: SlurmJob, note: JobNote | None) -> Changes | None:
         return _whole(Changes(), extra=extra) if extra is not None else None
     wanted = {key: written.get(key, "") for key in WRITTEN}
     changes = _changes_to(wanted, record.request, _cpus_back(record, written), forget=False)
-    changes = replace(changes, num_nodes=_nodes_back(record, written))
+    nodes, most = _nodes_back(record, written), digits(written.get("max_nodes", "")) or 0
+    if most > record.min_nodes and most != record.request.max_nodes:  # a range, of which a resize leaves one number
+        changes = replace(changes, max_nodes=most)
+        nodes = digits(written.get("num_nodes", "")) or 1
+    changes = replace(changes, num_nodes=nodes)
     return _whole(changes, extra=extra) if changes != Changes() or extra is not None else None
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from lucid.adapters.slurm.claims import Claimed, as_seen_by
 from lucid.adapters.slurm.coming import without_clashes
-from lucid.adapters.slurm.elastic_jobs import NOT_ELASTIC, Elasticity, ElasticJobs
+from lucid.adapters.slurm.elastic_jobs import NOT_ELASTIC, Elasticity, ElasticJobs, Worked, unmeasured
 from lucid.adapters.slurm.facts import Facts, gpus_taken, parse_placement, submitted_s, users_nodes
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.obstacles import Outlook, outlook
@@ -55,10 +55,11 @@ class Viewer:
         resizes: InVc = nowhere,
         interleaves: InVc = nowhere,
         store: Store | None = None,
+        worked: Worked = unmeasured,
     ) -> None:
         """``resizes``, ``interleaves``: does the policy of a VC resize jobs, form groups? ``store``: where what jobs
-        reported is kept for later ones."""
-        self.elastic = ElasticJobs(settings.elastic, resizes)
+        reported is kept for later ones. ``worked``: what samplers tell of the work of a job's GPUs."""
+        self.elastic = ElasticJobs(settings.elastic, resizes, worked)
         """Which jobs may be resized."""
         self.turns = TurnJobs(self.elastic.reports, interleaves, store)
         """Which jobs may take turns."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +15,10 @@ from lucid.core.ledger import Ledger
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.reason import FairOrder, FreeGpus, Preempted, Reason
 from lucid.core.snapshot import Partition
-from lucid.orchestrator.placement import Feasibility, consolidated
+from lucid.orchestrator.placement import Feasibility, consolidated, own_first
 from lucid.orchestrator.policies.queue import no_place
 
-__all__ = ["Desk", "Entry", "limits_of", "most_of"]
+__all__ = ["Desk", "Entry", "limits_of", "most_of", "within_nodes"]
 
 Ints = NDArray[np.intp]
 Entry = Pending | Running
@@ -46,6 +48,27 @@ def _may_move(entry: Entry) -> bool:
     return isinstance(entry, Pending) or (entry.partner is None and not entry.group and entry.stage is Stage.MAIN)
 
 
+_E = TypeVar("_E", Pending, Running)
+
+
+def _bound(entry: _E, sizes: Sequence[int]) -> _E:
+    """The job with no more GPUs than the nodes that it may have can give; ``sizes``: GPUs of each node."""
+    limits = limits_of(entry)
+    bound = limits.on_nodes(sizes)
+    return entry if bound is limits else replace(entry, job=replace(entry.job, elastic=bound))
+
+
+def within_nodes(entry: Entry, row: Ints) -> Ints:
+    """(N,) the same GPUs on as many nodes as the job may have: those with the most."""
+    most = limits_of(entry).max_nodes
+    if most is None or np.count_nonzero(row) <= most:
+        return row
+    kept = np.zeros_like(row)
+    at = np.argsort(-row, kind="stable")[:most]
+    kept[at] = row[at]
+    return kept
+
+
 class Desk:
     """The plan of one partition while it is made.
 
@@ -58,8 +81,9 @@ class Desk:
     def __init__(self, partition: Partition, now_s: float) -> None:
         self.partition = partition
         self._now_s = now_s
-        self.pending = sorted((e for e in partition.pending if _may_move(e)), key=_submitted)
-        self.running = sorted((e for e in partition.running if _may_move(e)), key=_submitted)
+        sizes = [node.gpus for node in partition.nodes if node.available]
+        self.pending = sorted((_bound(e, sizes) for e in partition.pending if _may_move(e)), key=_submitted)
+        self.running = sorted((_bound(e, sizes) for e in partition.running if _may_move(e)), key=_submitted)
         self._decisions: dict[str, Decision] = {}
         self._actions: list[Action] = []
         self._feasible = Feasibility(partition)
@@ -138,7 +162,7 @@ class Desk:
         everybody: list[Entry] = [*moved, *self.pending]
         for entry in everybody:
             job = entry.job
-            where = _place(ledger, entry, wanted[job.id])
+            where = _place(ledger, entry, within_nodes(entry, wanted[job.id]))
             if where:
                 ledger.take(job, where)
             decision: Decision
@@ -202,12 +226,6 @@ def _place(ledger: Ledger, entry: Entry, row: Ints) -> Placement:
         if not here:
             continue
         name, free = ledger.nodes[i].name, ledger.free_mask[i]
-        mask = 0
-        for candidates in (free & own.get(name, 0), free):
-            left = candidates & ~mask
-            while left and mask.bit_count() < here:
-                mask |= left & -left
-                left &= left - 1
-        parts.append(NodeGpus(name, mask))
+        parts.append(NodeGpus(name, own_first(free, own.get(name, 0), here)))
     enough = sum(part.mask.bit_count() for part in parts) >= limits_of(entry).min_gpus
     return tuple(parts) if enough else ()

@@ -11,7 +11,7 @@ from lucid.core.decision import PartitionPlan
 from lucid.core.ports import Capability
 from lucid.core.reason import Allotted
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policies.desk import Desk, limits_of, most_of
+from lucid.orchestrator.policies.desk import Desk, limits_of, most_of, within_nodes
 from lucid.orchestrator.policies.worth import keep_unless_worth, stacked
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
 from lucid.orchestrator.rules import PolicyRules
@@ -44,15 +44,19 @@ class DrfPolicy(RoundPolicy):
         capacity = desk.capacity.astype(np.float64)[:, None]
         rows: dict[str, Ints] = {}
         for entry, row in zip(entries, desk.base(entries), strict=True):
-            if row.sum() == units[entry.job.id] and (used[:, 0] + row <= desk.capacity).all():
+            few = within_nodes(entry, row) is row
+            if few and row.sum() == units[entry.job.id] and (used[:, 0] + row <= desk.capacity).all():
                 rows[entry.job.id] = row
                 used[:, 0] += row
-        for claim in claims:
+        for entry, claim in zip(entries, claims, strict=True):
             if claim.job_id in rows:
                 continue
             row = rows[str(claim.job_id)] = np.zeros_like(desk.capacity)
+            most = limits_of(entry).max_nodes
             for _ in range(units[claim.job_id]):
-                node = pick_node(claim.demand, used, capacity)
+                full = most is not None and np.count_nonzero(row) >= most  # then only nodes that it has already
+                there = np.where(row[:, None] > 0, used, capacity) if full else used
+                node = pick_node(claim.demand, there, capacity)
                 if node is None:
                     break
                 row[node] += 1

@@ -7,8 +7,9 @@ give GPUs back for them too.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
 from lucid.core.reason import BehindHead, FairOrder, FreeGpus, Reason, Rescaled
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.placement import Feasibility, consolidated
+from lucid.orchestrator.placement import Feasibility, consolidated, own_first
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.rules import PolicyRules
@@ -31,9 +32,13 @@ from lucid.systems.elastic import ElasticJob, EpochTimes, best_fit, ef_gpus, res
 __all__ = ["ElasticPolicy"]
 
 Floats = NDArray[np.float64]
+_Parts = Sequence[tuple[str, int]]
+"""GPUs of each node."""
 
 _MOST_ROUNDS = 3
 """Passes: the first admits jobs, the second expands them; a third would change nothing."""
+_MOST_FITS = 16
+"""Steps by which jobs that may be on few nodes only are made to fit."""
 
 
 class ElasticPolicy(PartitionPolicy):
@@ -78,12 +83,20 @@ class _Job:
     def id(self) -> str:
         return self.entry.job.id
 
+    def on_few(self, parts: _Parts) -> bool:
+        """Are these no more nodes than it may have?"""
+        return self.limits.max_nodes is None or len(parts) <= self.limits.max_nodes
+
     def virtual(self, width: int) -> ElasticJob:
         """As the mathematics sees it, where every job takes at least one GPU: its least number counts as one."""
         times = np.full(width, np.inf)
         known = self.epoch_s[self.limits.min_gpus - 1 : self.limits.max_gpus][:width]
         times[: len(known)] = known
         return ElasticJob(self.id, self.gpus - self.limits.min_gpus + 1, self.epochs, times)
+
+
+def _held(entry: Pending | Running) -> _Parts:
+    return [(name, mask.bit_count()) for name, mask in entry.placement] if isinstance(entry, Running) else []
 
 
 def _job(entry: Pending | Running, limits: Elastic, found: Prediction | None) -> _Job:
@@ -114,6 +127,7 @@ class _Desk:
         self._decisions: dict[str, Decision] = {}
         self._actions: list[Action] = []
         up = {node.name for node in partition.nodes if node.available}
+        self._sizes = [node.gpus for node in partition.nodes if node.available]
         self._running: list[_Job] = []
         self._waiting: list[Pending] = []
         self._jobs: dict[str, _Job] = {}
@@ -121,8 +135,10 @@ class _Desk:
         for entry in partition.running:
             limits = entry.job.elastic
             moves = entry.partner is None and not entry.group and entry.stage is Stage.MAIN
-            if limits is not None and moves and all(part.node in up for part in entry.placement):
-                self._running.append(_job(entry, limits, predictions.get(entry.job.id)))
+            if limits is None or entry.gpus < limits.min_gpus:  # its user has changed the range
+                continue
+            if moves and all(part.node in up for part in entry.placement):
+                self._running.append(_job(entry, limits.on_nodes(self._sizes), predictions.get(entry.job.id)))
         for waiting in sorted(partition.pending, key=lambda e: (e.since_s, e.job.submit_s, e.job.rank)):
             hopeless = feasible.bar(waiting.job)
             if hopeless is not None:
@@ -131,7 +147,8 @@ class _Desk:
             self._waiting.append(waiting)
             limits = waiting.job.elastic
             if limits is not None:
-                self._jobs[waiting.job.id] = _job(waiting, limits, predictions.get(waiting.job.id))
+                found = predictions.get(waiting.job.id)
+                self._jobs[waiting.job.id] = _job(waiting, limits.on_nodes(self._sizes), found)
         self._ledger = Ledger(partition, now_s)
         """The free GPUs once every job that will be resized has given its GPUs back."""
 
@@ -139,7 +156,7 @@ class _Desk:
 
     def serve_fixed(self, most: bool) -> None:
         """First come, first served; no job is ever resized (E14, E15)."""
-        ledger, total = self._ledger, sum(node.gpus for node in self._partition.nodes if node.available)
+        ledger, total = self._ledger, sum(self._sizes)
         for at, entry in enumerate(self._waiting):
             made = self._jobs.get(entry.job.id)
             if made is None:
@@ -157,12 +174,27 @@ class _Desk:
 
     def rescale(self) -> None:
         """The five principles (E1-E5): in queue order, each request gets one GPU, from idle GPUs, else from running
-        jobs. If no request waits, idle GPUs expand running jobs."""
+        jobs. If no request waits, idle GPUs expand running jobs. A job that may be on few nodes gets no more than
+        these give, and others get the rest."""
         first = self._serve_rigid()
-        line, rigid = self._front(self._waiting[first:])
         had = {job.id: job.gpus for job in self._running}
-        jobs = list(self._running)
-        total = self._ledger.free + sum(job.gpus for job in jobs)
+        for tries in itertools.count():
+            line, rigid = self._front(self._waiting[first:])
+            jobs = self._sized(line, rigid, had)
+            found = self._best_fit(jobs, had)
+            if not self._less(jobs, found, had, at_once=tries >= _MOST_FITS):
+                break
+        self._deal(jobs, had, found)
+        where = None if rigid is None or line else self._find(rigid, rigid.job.gpus)
+        if rigid is not None and where is not None:
+            self._start(rigid, where)
+        self._hold_from(first)
+
+    def _sized(self, line: list[_Job], rigid: Pending | None, had: Mapping[str, int]) -> list[_Job]:
+        """The jobs that run or start, each with its number of GPUs; those that start are taken from ``line``."""
+        jobs, total = list(self._running), self._ledger.free + sum(had.values())
+        for job in jobs:
+            job.gpus = min(had[job.id], job.limits.max_gpus)
         width = max((job.limits.max_gpus for job in (*jobs, *line)), default=1)
         asked = 0
         if rigid is not None and rigid.job.gpus <= total - sum(job.limits.min_gpus for job in (*jobs, *line)):
@@ -178,11 +210,7 @@ class _Desk:
             jobs += admitted
             if not admitted:
                 break
-        self._deal(jobs, had)
-        where = None if rigid is None or line else self._find(rigid, rigid.job.gpus)
-        if rigid is not None and where is not None:
-            self._start(rigid, where)
-        self._hold_from(first)
+        return jobs
 
     def _front(self, line: Sequence[Pending]) -> tuple[list[_Job], Pending | None]:
         """The elastic jobs before the first one that is not elastic, and that one: no job passes another."""
@@ -217,17 +245,41 @@ class _Desk:
 
     # -- where ---------------------------------------------------------------------------------------------
 
-    def _deal(self, jobs: Sequence[_Job], had: Mapping[str, int]) -> None:
-        """Place the resized and the starting jobs together; no other job moves (E11)."""
-        changed = [job for job in jobs if job.gpus != had.get(job.id, 0)]
-        leaving = [job.entry for job in changed if isinstance(job.entry, Running)]
-        self._ledger.give_back(leaving)
+    def _best_fit(self, jobs: Sequence[_Job], had: Mapping[str, int]) -> Mapping[str, _Parts]:
+        """The place of resized and starting jobs; no other job moves (E11), unless it is on too many nodes."""
         free = {node.name: count for node, count in zip(self._ledger.nodes, self._ledger.free_count, strict=True)}
-        found = best_fit(free, [(job.id, job.gpus) for job in changed])
+        changed = [job for job in jobs if job.gpus != had.get(job.id, 0) or not job.on_few(_held(job.entry))]
+        for job in changed:
+            for name, count in _held(job.entry):
+                free[name] += count
+        return best_fit(free, [(job.id, job.gpus) for job in changed])
+
+    def _less(self, jobs: Sequence[_Job], found: Mapping[str, _Parts], had: dict[str, int], at_once: bool) -> bool:
+        """Lower the most GPUs of jobs whose place is on too many nodes; one that runs, and cannot have less, stays as
+        it is. ``False``: nothing was to be done. ``at_once``: not step by step."""
+        changed = False
+        for job in jobs:
+            parts = found.get(job.id, ())
+            if job.on_few(parts):
+                continue
+            there = sum(sorted((count for _, count in parts), reverse=True)[: job.limits.max_nodes])
+            keeps = min(had.get(job.id, 0), job.gpus) if job.on_few(_held(job.entry)) else 0
+            most = job.limits.min_gpus if at_once else max(there, keeps, job.limits.min_gpus)
+            if had.get(job.id) is not None and (at_once or most >= job.limits.max_gpus):
+                self._running = [other for other in self._running if other is not job]
+                changed = bool(had.pop(job.id))
+            elif most < job.limits.max_gpus:
+                job.limits, changed = replace(job.limits, max_gpus=most), True
+        return changed
+
+    def _deal(self, jobs: Sequence[_Job], had: Mapping[str, int], found: Mapping[str, _Parts]) -> None:
+        """Decide the jobs for which a place was looked for."""
+        changed = [job for job in jobs if job.id in found]
+        self._ledger.give_back([job.entry for job in changed if isinstance(job.entry, Running)])
         waits = sum(1 for entry in self._waiting if entry.job.id not in self._decisions)
         for job in changed:
             entry, where = job.entry, self._gpus_of(job, found[job.id])
-            if not self._host_fits(entry.job, where):
+            if not job.on_few(found[job.id]) or not self._host_fits(entry.job, where):
                 where = entry.placement if isinstance(entry, Running) and self._is_free(entry.placement) else ()
             if where:
                 self._ledger.take(entry.job, where)
@@ -239,27 +291,20 @@ class _Desk:
             elif set(where) != set(entry.placement):
                 self._act(entry, Resize(where, (Rescaled(had[job.id], job.gpus, waits),)))
 
-    def _is_free(self, placement: Placement) -> bool:
-        return all(not mask & ~self._ledger.free_mask[self._ledger.index[name]] for name, mask in placement)
+    def _is_free(self, where: Placement) -> bool:
+        return all(not mask & ~self._ledger.free_mask[self._ledger.index[name]] for name, mask in where)
 
-    def _host_fits(self, job: Job, placement: Placement) -> bool:
-        return not self._ledger.selective or all(
-            self._ledger.host_fits(self._ledger.index[name], job, mask.bit_count()) for name, mask in placement
-        )
+    def _host_fits(self, job: Job, where: Placement) -> bool:
+        at, fits = self._ledger.index, self._ledger.host_fits
+        return not self._ledger.selective or all(fits(at[name], job, mask.bit_count()) for name, mask in where)
 
-    def _gpus_of(self, job: _Job, parts: Sequence[tuple[str, int]]) -> Placement:
+    def _gpus_of(self, job: _Job, parts: _Parts) -> Placement:
         """So many GPUs of each node, the job's own before others where they are free."""
         own = dict(job.entry.placement) if isinstance(job.entry, Running) else {}
         where: list[NodeGpus] = []
         for name, count in parts:
             free = self._ledger.free_mask[self._ledger.index[name]]
-            mask = 0
-            for candidates in (free & own.get(name, 0), free):
-                left = candidates & ~mask
-                while left and mask.bit_count() < count:
-                    mask |= left & -left
-                    left &= left - 1
-            where.append(NodeGpus(name, mask))
+            where.append(NodeGpus(name, own_first(free, own.get(name, 0), count)))
         return tuple(where)
 
     def _find(self, entry: Pending, gpus: int) -> Placement | None:
@@ -270,6 +315,8 @@ class _Desk:
             return None
         free = {node.name: n for node, n in zip(self._ledger.nodes, self._ledger.free_count, strict=True)}
         parts = best_fit(free, [(entry.job.id, gpus)])[entry.job.id]
+        if not self._jobs[entry.job.id].on_few(parts):
+            return None
         where = tuple(self._ledger.lowest(self._ledger.index[name], count) for name, count in parts)
         return where if self._host_fits(entry.job, where) else None
 

@@ -16,7 +16,7 @@ from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Allotted
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policies.desk import Desk, Entry, limits_of, most_of
+from lucid.orchestrator.policies.desk import Desk, Entry, limits_of, most_of, within_nodes
 from lucid.orchestrator.policies.worth import keep_unless_worth, stacked
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
 from lucid.orchestrator.rules import PolicyRules
@@ -208,13 +208,13 @@ def _rows(desk: Desk, entries: list[Entry], wanted: Mapping[str, int]) -> dict[s
     rows: dict[str, Ints] = {}
     room = desk.capacity.copy()
     for entry, row in zip(entries, base, strict=True):
-        if row.sum() == wanted.get(entry.job.id, 0) and (row <= room).all():
+        if row.sum() == wanted.get(entry.job.id, 0) and (row <= room).all() and within_nodes(entry, row) is row:
             rows[entry.job.id] = row
             room -= row
     for entry in sorted((e for e in entries if e.job.id not in rows), key=lambda e: wanted.get(e.job.id, 0)):
         row = np.zeros_like(room)
-        left = wanted.get(entry.job.id, 0)
-        while left and room.any():
+        left, most = wanted.get(entry.job.id, 0), limits_of(entry).max_nodes
+        while left and room.any() and (most is None or np.count_nonzero(row) < most):
             node = int(room.argmax())
             row[node] = min(left, int(room[node]))
             room[node] -= row[node]

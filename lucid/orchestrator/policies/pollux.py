@@ -75,6 +75,7 @@ class PolluxPolicy(RoundPolicy):
         jobs = [reported_job(entry, now_s) for entry in entries]
         speedups = SpeedupTable(jobs, max(total, 1), known=self._goodputs.get(partition.name))
         nodes, delays_s = len(desk.capacity), restarts_s(entries, settings.restart_s)
+        bounds = [limits_of(entry).max_nodes for entry in entries]
         found = search(
             speedups,
             desk.capacity,
@@ -88,6 +89,7 @@ class PolluxPolicy(RoundPolicy):
             previous=_previous(memory, desk, entries),
             avoid_interference=settings.avoid_interference,
             blocked=desk.crossed,
+            most_nodes=[bound or nodes for bound in bounds] if any(bounds) else None,
         )
         self._goodputs[partition.name] = speedups.known
 

@@ -113,6 +113,7 @@ class SiaPolicy(RoundPolicy):
         seen = _seen_speeds(entries, partition.nodes, speeds)
         out = np.zeros((len(jobs), len(bundles)))
         least = np.array([limits_of(entry).min_gpus for entry in entries])
+        most_nodes = [limits_of(entry).max_nodes or len(partition.nodes) for entry in entries]
         total = sum(kind.width * len(kind.nodes) for kind in kinds)
         for number, kind in enumerate(kinds):
             mine = [i for i, bundle in enumerate(bundles) if bundle.kind == number]
@@ -121,9 +122,10 @@ class SiaPolicy(RoundPolicy):
             scaled = [_on(job, speed / was) for job, was in zip(jobs, seen, strict=True)]
             table = SpeedupTable(scaled, max(total, 1), known=self._goodputs.get(key))
             gpus = np.array([bundles[i].gpus for i in mine], dtype=np.intp)
-            across = np.array([bundles[i].nodes > 1 for i in mine], dtype=np.intp)
+            wide = np.array([bundles[i].nodes for i in mine], dtype=np.intp)
+            across = (wide > 1).astype(np.intp)
             for j in range(len(jobs)):
-                fits = (gpus <= table.most[j]) & (gpus >= least[j])
+                fits = (gpus <= table.most[j]) & (gpus >= least[j]) & (wide <= most_nodes[j])
                 value = table(np.full(int(fits.sum()), j), across[fits], gpus[fits]) * table.base[j]
                 # of a job that has not reported yet it is taken that it is as fast as its GPUs
                 out[j, np.array(mine, dtype=np.intp)[fits]] = value if jobs[j].model is not None else value * speed

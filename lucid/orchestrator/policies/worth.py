@@ -48,6 +48,7 @@ def keep_unless_worth(desk: Desk, entries: Sequence[Entry], rows: Ints, speed: S
         (j, entry, entry.restart_s)
         for j, entry in enumerate(entries)
         if isinstance(entry, Running) and entry.restart_s is not None and not np.array_equal(rows[j], base[j])
+        if limits_of(entry).allows(base[j][base[j] > 0].tolist())
     ]
     not_worth = [
         (j, entry) for j, entry, cost_s in measured if _saves_s(entry, j, base, rows, speed, now_s) <= cost_s

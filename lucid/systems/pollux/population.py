@@ -47,6 +47,7 @@ class Layout:
         max_replicas: (J,) most GPUs of each job.
         avoid_interference: at most one job that is on several nodes may use a node (P28).
         blocked: (N,) nodes on which a job outside the search is such a job already.
+        max_nodes: (J,) most nodes of each job; ``None``: nobody has such a bound.
     """
 
     capacity: Ints
@@ -54,6 +55,7 @@ class Layout:
     max_replicas: Ints
     avoid_interference: bool
     blocked: Flags
+    max_nodes: Ints | None = None
 
     @property
     def jobs(self) -> int:
@@ -118,7 +120,7 @@ class Layout:
         return Counts(replicas, (nodes > 1).astype(np.intp), changed)
 
     def repair(self, slots: Slots, rng: np.random.Generator) -> Slots:
-        """Individuals that obey every rule: node size, one distributed job a node, most GPUs a job.
+        """Individuals that obey every rule: node size, one distributed job a node, most GPUs and nodes a job.
 
         Args:
             slots: (P, N, width) entries in any order within nodes; changed in place.
@@ -133,6 +135,8 @@ class Layout:
         usable = self.usable()
         if not usable.all():
             slots[:, ~usable] = idle
+        if self.max_nodes is not None:
+            self._on_few_nodes(slots, self.max_nodes, rng)
         keys = self.keys(slots)
         cut = self._one_distributed_job(slots, keys, rng) if self.avoid_interference else slots[:0, 0, 0]
         if len(cut):
@@ -156,6 +160,24 @@ class Layout:
             touched = np.unique(cut // slots.shape[2])
             nodes[touched] = np.sort(nodes[touched], axis=1)
         return slots
+
+    def _on_few_nodes(self, slots: Slots, most: Ints, rng: np.random.Generator) -> None:
+        """Take jobs off the nodes beyond those that they may have: off those on which they have the fewest GPUs."""
+        bound = np.append(most < len(self.capacity), False)
+        mine = np.flatnonzero(bound.take(slots.ravel()))
+        if not len(mine):
+            return
+        places = slots.size // slots.shape[2]  # nodes of all individuals
+        found = self.keys(slots).ravel()[mine] * places + mine // slots.shape[2]
+        groups, inverse, counts = np.unique(found, return_inverse=True, return_counts=True)
+        key = groups // places  # individual and job
+        order = np.lexsort((rng.random(len(groups)), -counts, key))
+        start = np.flatnonzero(np.append(True, key[order][1:] != key[order][:-1]))
+        rank = np.empty(len(groups), dtype=np.intp)
+        rank[order] = np.arange(len(groups)) - np.repeat(start, np.diff(np.append(start, len(groups))))
+        gone = rank >= most[key % (self.jobs + 1)]
+        slots.reshape(-1)[mine[gone[inverse]]] = self.jobs
+        slots.sort(axis=2)
 
     def _one_distributed_job(self, slots: Slots, keys: Ints, rng: np.random.Generator) -> Ints:
         """Entries, numbered flat, that are to go for no node to have two distributed jobs."""

@@ -113,6 +113,7 @@ def search(
     previous: Slots | None = None,
     avoid_interference: bool = True,
     blocked: ArrayLike | None = None,
+    most_nodes: ArrayLike | None = None,
 ) -> SearchResult:
     """Allocations for all jobs, by genetic search (P27, P28).
 
@@ -130,6 +131,7 @@ def search(
         previous: the last population, carried over to the present jobs; nodes must be the same.
         avoid_interference: at most one job on several nodes uses a node (P28).
         blocked: (N,) nodes that no job on several nodes may use.
+        most_nodes: (J,) most nodes of each job; any number where it is not said.
 
     Returns:
         The best allocation found; never worse than ``base``, if that obeys the rules.
@@ -146,7 +148,8 @@ def search(
     if present.shape != (jobs, len(room)) or penalty.shape != (jobs,):
         raise ValueError(f"{jobs} jobs on {len(room)} nodes: base has shape {present.shape}, restart {penalty.shape}")
     shut = np.zeros(len(room), dtype=bool) if blocked is None else np.asarray(blocked, dtype=bool)
-    layout = Layout(room, present, speedups.most, avoid_interference, shut)
+    bound = None if most_nodes is None else np.asarray(most_nodes, dtype=np.intp)
+    layout = Layout(room, present, speedups.most, avoid_interference, shut, bound)
     if jobs == 0 or not room.any():
         return SearchResult(present * 0, 0.0, np.zeros(jobs), layout.slots_of(present * 0)[None], 0)
     search_ = _Search(layout, speedups, penalty, goal, effort, rng)
