@@ -14,6 +14,7 @@ from lucid.core.job import Elastic, Pending, Running
 from lucid.core.reason import FairOrder
 from lucid.core.snapshot import Partition
 from lucid.errors import UnsafePlan
+from scenes.plans import check_plan
 from scenes.systems import AGENTS_LIMITS, gpus_given, holds, room, wants
 
 RESIZING = ("elastic", "pollux", "optimus-fitted", "optimus-drf", "sia")
