@@ -88,8 +88,8 @@ def test_after_a_window_the_queue_is_lucids_as_before(box: Box, lucidd: Lucidd) 
 
 
 def test_a_window_made_while_jobs_wait_is_seen_before_anything_starts(box: Box, lucidd: Lucidd) -> None:
-    blockers = [box.sbatch("-p", "vc-a", "--gres=gpu:4", "-t", "1", script="sleep 25") for _ in range(2)]
-    box.wait("they run", lambda: len(started_s(box, blockers)) == 2)
+    blockers = [box.sbatch("-p", "vc-a", "--gres=gpu:4", "-t", "1", script="sleep 25") for _ in range(3)]
+    box.wait("they run, one on the profiling node", lambda: len(started_s(box, blockers)) == 3)
     jobs = [box.sbatch(*HOUR, script="sleep 1") for _ in range(8)]
     planned(box, lucidd, jobs[-1])
     time.sleep(6)
