@@ -13,7 +13,7 @@ from math import inf, log
 from typing import Any
 
 from lucid.core.decision import Action, Keep, Plan, Release, Requeue, Start
-from lucid.core.job import Ended, JobProfile, Pending, Running, Stage
+from lucid.core.job import Ended, JobProfile, Pending, Running, Stage, Yields
 from lucid.core.node import next_edge_s
 from lucid.core.ports import Capability, PairSpeeds
 from lucid.core.rounding import reached
@@ -203,6 +203,7 @@ class _World:
         self._running = {name: {e.job.id: e for e in part.running} for name, part in snapshot.partitions.items()}
         self._partitions = dict(snapshot.partitions)
         self._changed: set[str] = set()
+        self._common = _common(snapshot)
         self._parted = {job_id for pending in self._pending.values() for job_id, e in pending.items() if e.alone}
         """Jobs that run alone for good. A running job may also be alone because it was not started in slots."""
         self._ends_s = {
@@ -281,21 +282,36 @@ class _World:
                 self._pace(name, start.beside)
             self._regroup(name, start.group)
             self._changed |= {home, name}
+            for other, above in self._common.get(name, ()):
+                self._show(other, above, running[job_id])
             return
 
+    def _show(self, name: str, above: bool, entry: Running) -> None:
+        """A job has started on nodes that another partition has, too. ``above``: its jobs may preempt this one."""
+        known = {node.name for node in self._partitions[name].nodes}
+        here = tuple(part for part in entry.placement if part.node in known)
+        if here:
+            seen = replace(entry, placement=here, alone=True, yields=Yields() if above else None)
+            self._running[name][entry.job.id] = seen
+            self._changed.add(name)
+
     def _preempt(self, job_id: str) -> None:
-        """It waits again where its own partition is planned for, and leaves all whose nodes it runs on."""
-        here = [name for name, running in self._running.items() if job_id in running]
-        for name in here:
-            entry = self._running[name][job_id]
+        """It waits again where its own partition is planned for."""
+        for name in [name for name, running in self._running.items() if job_id in running]:
+            entry = self._running[name].get(job_id)
+            if entry is None:
+                continue
             self._leave(job_id, name)
             home = self._home(entry.job.vc)
-            if home in self._pending and entry.yields is not None and not entry.yields.ends:
+            if home in self._pending and job_id not in self._pending[home]:
                 again = Pending(entry.job, self.now_s, entry.profile, entry.ran_s, entry.restarts + 1)
                 self._pending[home][job_id] = again
                 self._changed.add(home)
 
     def _leave(self, job_id: str, name: str) -> None:
+        for other, _ in self._common.get(name, ()):
+            if self._running[other].pop(job_id, None) is not None:
+                self._changed.add(other)
         self._pending[name].pop(job_id, None)
         self._ends_s.pop(job_id, None)
         gone = self._running[name].pop(job_id, None)
@@ -341,9 +357,11 @@ class _World:
         """Let jobs end, and look. ``memory``: what the plan before left."""
         self.now_s = to_s
         ended: list[Ended] = []
-        for name, running in self._running.items():
-            for entry in [entry for job_id, entry in running.items() if reached(to_s, self._ends_s[job_id])]:
-                ended.append(Ended(entry.job, to_s, entry.ran_s + entry.elapsed_s(to_s)))
+        over = {job_id for job_id, end_s in self._ends_s.items() if reached(to_s, end_s)}
+        for name, running in self._running.items() if over else ():
+            for entry in [entry for job_id, entry in running.items() if job_id in over]:
+                if entry.job.id in self._ends_s:  # not seen in another partition, too
+                    ended.append(Ended(entry.job, to_s, entry.ran_s + entry.elapsed_s(to_s)))
                 self._leave(entry.job.id, name)
         for name, part in self._partitions.items():
             nodes = tuple(node.at(to_s) for node in part.nodes)
@@ -356,6 +374,20 @@ class _World:
             )
         self._changed.clear()
         return replace(self._seen, now_s=to_s, partitions=dict(self._partitions), ended=tuple(ended), memory=memory)
+
+
+def _common(snapshot: Snapshot) -> dict[str, list[tuple[str, bool]]]:
+    """By partition, the others with some of its nodes, and whether their jobs may preempt its own: they then come
+    before it."""
+    parts = snapshot.partitions
+    nodes = {name: {node.name for node in part.nodes} for name, part in parts.items()}
+    if sum(map(len, nodes.values())) == len(set().union(*nodes.values())):
+        return {}
+    order = list(parts)
+    return {
+        name: [(o, order.index(o) < i) for o in order if o != name and not nodes[o].isdisjoint(nodes[name])]
+        for i, name in enumerate(order)
+    }
 
 
 def _waits(entry: Pending) -> tuple[float, float, int]:

@@ -191,6 +191,22 @@ def test_the_forecast_does_not_wait_for_scavengers() -> None:
     assert sorted(told.starts_s.values()) == [0.0, 100.0]
 
 
+def test_the_forecast_knows_partitions_that_have_nodes_in_common() -> None:
+    """A node of two partitions; the scavenger that runs, and the one that waits, give way to the owner's job."""
+    node = Node("n0", 4)
+    runs = scavenger("s", on("n0", 0, 1, 2, 3), 10.0)
+    waits = Pending(a_job("t", 4, NOW, vc="scav"), NOW)
+    below = part([node], [waits], [replace(runs, yields=None)], name="scav")
+    lucid = policy("lucid", FixedPredictor())
+    predictions = {"s": guess(110.0), "t": guess(50.0), "owner": guess(1000.0)}
+    snapshot = snap(NOW, part([node], [owner(gpus=4)], [runs]), below, predictions=predictions)
+    told = forecast(snapshot, lucid.plan(snapshot), lucid)
+    assert told.starts_s == pytest.approx({"owner": 0.0, "t": 1000.0, "s": 1050.0}, rel=0.05)
+    snapshot = snap(NOW, part([node], [], [runs]), below, predictions=predictions)
+    told = forecast(snapshot, lucid.plan(snapshot), lucid)
+    assert told.starts_s == {"t": 100.0}
+
+
 def test_a_job_that_is_about_to_go_loses_nothing_more() -> None:
     going = scavenger("going", on("n0", 0, 1), 9000, Yields(going=True))
     young = scavenger("young", on("n0", 2, 3), 10)

@@ -63,7 +63,7 @@ class Preemption:
         elif not vcs or job.partition not in self.tiers or self._lowest(vcs) <= self.tiers[job.partition]:
             return None  # as a job of these partitions themselves
         ends = mode == "CANCEL" or not (job.requeue and job.batch)
-        saves = elastic_wish(job.comment).limits is not None and not ends
+        saves = not ends and elastic_wish(job.comment).limits is not None
         return Yields(job.start_s + exempt_s if exempt_s else 0.0, to, ends, saves)
 
     def _mode(self, job: SlurmJob) -> str:
