@@ -178,6 +178,9 @@ def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> N
     if any(m.get("start_forecast") for m in metrics.values()):
         for label, key, form in _FORECAST_ROWS:
             table.add_row(label, *[_figure(m.get("start_forecast"), key, form) for m in metrics.values()])
+    if any("windows" in m for m in metrics.values()):
+        for label, key, form in _WINDOW_ROWS:
+            table.add_row(label, *[_figure(m.get("windows"), key, form) for m in metrics.values()])
     table.add_row("simulated in", *[f"{m['wall_s']:.1f} s" for m in metrics.values()])
     console.print(table)
     for key, title in (("by_size", "GPUs of the job"), ("by_vc", "VC")):
@@ -228,6 +231,14 @@ _FORECAST_ROWS = (
     ("starts inside the 80 % range", "coverage_80", "{:.1%}"),
     ("width of that range / wait", "width_ratio", "{:.2f}"),
     ("starts forecast to 10 minutes", "within_10min", "{:.1%}"),
+)
+
+
+_WINDOW_ROWS = (
+    ("GPU-hours unused in 24 h before windows", "unused_before_gpu_h", "{:,.0f}"),
+    ("of GPU-hours there", "there_before_gpu_h", "{:,.0f}"),
+    ("runs cut by windows", "runs_cut", "{:,}"),
+    ("runs lost with their nodes", "runs_failed", "{:,}"),
 )
 
 

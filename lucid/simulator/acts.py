@@ -15,6 +15,7 @@ from lucid.profiler.stage import measured_after_s
 from lucid.profiler.watch import LEAST_TOGETHER_S
 from lucid.simulator.floor import Floor
 from lucid.simulator.interleaving import Interleaving
+from lucid.simulator.nodes import NodeBook
 from lucid.simulator.state import Event, Live, Room
 from lucid.simulator.truth import Interference
 from lucid.simulator.usage import UsageBook
@@ -39,8 +40,9 @@ class ActingFloor(Floor):
         interleaving: Interleaving | None,
         usage: UsageBook | None,
         memory: PairMemory | None,
+        nodes: NodeBook | None,
     ) -> None:
-        super().__init__(rooms, interleaving)
+        super().__init__(rooms, interleaving, nodes)
         self._interference = interference
         self._overheads = overheads
         self._profiling = profiling
@@ -235,6 +237,20 @@ class ActingFloor(Floor):
                 live.work_s += costs.preempt_small_s if view.job.gpus <= 8 else costs.preempt_large_s
             live.outcome.preemptions += 1
         live.parted = live.parted or decision.part
+        ran_s = view.ran_s + view.elapsed_s(self._now_s)
+        self._wait(live, Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, live.parted))
+
+    def _cut(self, live: Live) -> None:
+        """Its node went away: it starts over, an elastic one from its checkpoint. One that forbids a restart is
+        submitted again by its user."""
+        view = live.view
+        assert isinstance(view, Running)
+        self._catch_up(live)
+        self._leave(live, view)
+        if live.training is not None:
+            live.training.leave()
+        else:
+            live.work_s = live.item.duration_s + self._overheads.requeue_s
         ran_s = view.ran_s + view.elapsed_s(self._now_s)
         self._wait(live, Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, live.parted))
 

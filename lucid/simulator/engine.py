@@ -17,6 +17,7 @@ from lucid.orchestrator.policies.plain import Kept
 from lucid.orchestrator.policy import Policy
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 from lucid.simulator.lent import LentByVc
+from lucid.simulator.nodes import WindowFigures
 from lucid.simulator.start_forecast import StartForecasts
 
 __all__ = ["Progress", "Run", "Series", "run"]
@@ -98,6 +99,8 @@ class Run:
     """What the VCs of a pool lent and borrowed."""
     start_forecast: Mapping[str, Any] | None = None
     """``StartForecasts.figures``, where starts were forecast."""
+    windows: WindowFigures | None = None
+    """What windows and failing nodes did, where there were any."""
 
 
 def run(
@@ -157,4 +160,5 @@ def run(
         promises_by_vc(memory),
         cluster.lent(),
         None if starts is None else starts.figures(),
+        cluster.window_figures(),
     )

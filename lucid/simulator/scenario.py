@@ -35,6 +35,7 @@ from lucid.simulator.estimates import DryRunPredictor, GivenPredictor
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
 from lucid.simulator.learned import PackingModels, WalkForward, WalkForwardForecaster, packing_predictor
+from lucid.simulator.outages import Outages
 from lucid.simulator.published.muri import EventChargedCluster, lengthened, published_policy
 from lucid.simulator.start_forecast import StartForecasts
 from lucid.simulator.traces.record import Trace
@@ -91,6 +92,7 @@ class Scenario:
     lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are seen after a minute, parted where
     they are slow, and judged by what was seen of such pairs before, as lucidd does. ``throughput``: the model that
     forecasts submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
+    ``outages``: when nodes are closed or down; the honest semantics alone know that.
     """
 
     trace: Trace
@@ -107,6 +109,7 @@ class Scenario:
     as_live: bool = False
     remember_pairs: bool = True
     throughput: Throughput | None = None
+    outages: Outages | None = None
 
     def layout(self) -> Layout:
         """Nodes by VC, profiling nodes included."""
@@ -189,6 +192,8 @@ def simulate(
         ConfigError: an unknown policy or predictor, a VC without nodes, or settings the cluster cannot honour.
     """
     find_policy(policy)
+    if scenario.outages is not None and scenario.semantics is not Semantics.HONEST:
+        raise ConfigError(f"--events is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
     if scenario.semantics not in (Semantics.HONEST, Semantics.MURI):
         return _published(scenario, policy, recorder, progress)
     kind: Callable[..., SimulatedCluster] = SimulatedCluster
@@ -230,6 +235,7 @@ def simulate(
         usage=_usage(scenario.settings.policy),
         memory=memory,
         pooled=rules.lending.mode != "off",
+        outages=scenario.outages,
     )
     forecaster = scenario.forecaster_for(rules, made.profiled)
     starts = None
