@@ -225,8 +225,8 @@ def _with_events(scenario: Scenario, path: Path, notes: list[str]) -> Scenario:
     trace, made_up = with_limits(scenario.trace, backfill) if outages.windows else (scenario.trace, 0)
     if made_up:
         notes.append(
-            f"{made_up} jobs of the trace have no time limit; theirs is MADE UP, {backfill.limit_factor:g} times their "
-            f"run time and at least {backfill.least_limit_s:g} s (policy.backfill), since without one a job could "
+            f"{made_up} jobs of the trace have no time limit; theirs is MADE UP, {backfill.limit_factor:g} times "
+            f"their run time and at least {backfill.least_limit_s:g} s (policy.backfill): without one a job could "
             "start before no window"
         )
     return replace(scenario, trace=trace, outages=outages)

@@ -86,7 +86,9 @@ def _times(values: Mapping[str, str], where: str, epoch_s: float | None, last_s:
     if not every_s:
         return
     if until_s is None or until_s - from_s >= every_s:
-        raise TraceError(f"{where}: column until: an event of every {values['every']} must end before the next begins")
+        raise TraceError(
+            f"{where}: column until: an event of every {values['every']} must end before the next begins"
+        )
     for k in range(1, math.floor((last_s - from_s) / every_s) + 1):
         yield Window(from_s + k * every_s, until_s + k * every_s, name)
 
@@ -114,8 +116,8 @@ def _seconds(text: str, column: str, where: str, epoch_s: float | None) -> float
                 ) from None
             return at_s - epoch_s
     raise TraceError(
-        f"{where}: column {column}: {text!r} is no time; write seconds of the trace, 3-18:00 (day 3, counted from 0), "
-        "or 2024-03-05T18:00"
+        f"{where}: column {column}: {text!r} is no time; write seconds of the trace, 3-18:00 (day 3, counted from "
+        "0), or 2024-03-05T18:00"
     )
 
 
@@ -150,9 +152,7 @@ def with_limits(trace: Trace, settings: BackfillSettings) -> tuple[Trace, int]:
         if item.job.time_limit_s is not None
         else replace(
             item,
-            job=replace(
-                item.job, time_limit_s=max(item.duration_s * settings.limit_factor, settings.least_limit_s)
-            ),
+            job=replace(item.job, time_limit_s=max(item.duration_s * settings.limit_factor, settings.least_limit_s)),
         )
         for item in trace.jobs
     ]

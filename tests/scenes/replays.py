@@ -15,6 +15,7 @@ from lucid.models.packing.pair_memory import PairMemory
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 from lucid.simulator.engine import run
 from lucid.simulator.interleaving import Interleaving
+from lucid.simulator.outages import Outages
 from lucid.simulator.traces import Trace, TraceJob
 from lucid.simulator.truth import ContentionTruth, Interference
 from scenes.jobs import nodes
@@ -40,6 +41,7 @@ def a_cluster(
     agents: bool = False,
     memory: PairMemory | None = None,
     pooled: bool = False,
+    outages: Outages | None = None,
 ) -> SimulatedCluster:
     """The simulated cluster; one VC of one 8-GPU node unless told."""
     return SimulatedCluster(
@@ -55,6 +57,7 @@ def a_cluster(
         agents=agents,
         memory=memory,
         pooled=pooled,
+        outages=outages,
     )
 
 
@@ -81,6 +84,7 @@ def replay(
     profiling_nodes: Sequence[Node] = (),
     interference: Interference | None = None,
     overheads: OverheadSettings | None = None,
+    outages: Outages | None = None,
     **sections: Any,
 ) -> tuple[dict[str, JobOutcome], Tape]:
     """Run a policy over a trace; outcomes by job id, and the tape of all cycles."""
@@ -95,6 +99,7 @@ def replay(
         overheads=overheads,
         profiling=settings(**sections).profiling,
         pooled=settings(**sections).lending.mode != "off",
+        outages=outages,
     )
     tape = Tape()
     result = run(cluster, chosen, predictor, tape)
