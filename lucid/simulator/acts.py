@@ -135,17 +135,18 @@ class ActingFloor(Floor):
         del room.pending[job.id]
         self.pending_gpus -= job.gpus
         outcome = live.outcome
-        outcome.queue_s += now_s - view.since_s
+        begins_s = now_s + self._boot_s(start.placement)
+        outcome.queue_s += begins_s - view.since_s
         if outcome.start_s < 0:
-            outcome.start_s = now_s
+            outcome.start_s = begins_s
         outcome.placement = start.placement
-        live.since_s, live.speed, live.ready_s = now_s, 1.0, now_s
+        live.since_s, live.speed, live.ready_s = now_s, 1.0, begins_s
         if live.training is not None:
             costs = self._overheads
             self._place(live, start.placement, costs.rescale_s if view.restarts else costs.elastic_start_s)
         stage = Stage.PROFILE if room.profiling else Stage.MAIN
         running = Running(
-            job, now_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside,
+            job, begins_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside,
             not start.slots, group=start.group,
         )  # fmt: skip
         self._hold(live, start.placement)
@@ -209,6 +210,7 @@ class ActingFloor(Floor):
         assert training is not None
         self._catch_up(live)
         training.leave()
+        live.ready_s = max(live.ready_s, self._now_s + self._boot_s(resize.placement))
         self._place(live, resize.placement, self._overheads.rescale_s)
         shown = replace(view, placement=resize.placement, restarts=view.restarts + 1, progress=training.progress())
         self._give_up(live, view.placement)
@@ -237,7 +239,7 @@ class ActingFloor(Floor):
                 live.work_s += costs.preempt_small_s if view.job.gpus <= 8 else costs.preempt_large_s
             live.outcome.preemptions += 1
         live.parted = live.parted or decision.part
-        ran_s = view.ran_s + view.elapsed_s(self._now_s)
+        ran_s = self._ran_s(view)
         self._wait(live, Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, live.parted))
 
     def _cut(self, live: Live) -> None:
@@ -251,7 +253,7 @@ class ActingFloor(Floor):
             live.training.leave()
         else:
             live.work_s = live.item.duration_s + self._overheads.requeue_s
-        ran_s = view.ran_s + view.elapsed_s(self._now_s)
+        ran_s = self._ran_s(view)
         self._wait(live, Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, live.parted))
 
     def _release(self, live: Live) -> None:
@@ -270,7 +272,7 @@ class ActingFloor(Floor):
             live.work_s = live.item.duration_s + self._overheads.requeue_s
             if live.training is not None:
                 live.training.leave()
-            ran_s = view.ran_s + view.elapsed_s(self._now_s)
+            ran_s = self._ran_s(view)
             waiting = Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1)
         live.partition, live.home_only = self._home(view.job), True
         self._wait(live, waiting)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from lucid.config import OverheadSettings, ProfilingSettings
+from lucid.core.arrivals import ArrivalForecast
 from lucid.core.job import Ended, Job, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.ports import Capability
@@ -23,6 +24,7 @@ from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.lent import LentByVc
 from lucid.simulator.nodes import NodeBook, WindowFigures
 from lucid.simulator.outages import Outages
+from lucid.simulator.power import Power, PowerFigures
 from lucid.simulator.state import Event, JobOutcome, Live, Room
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.truth import Interference
@@ -52,6 +54,7 @@ class SimulatedCluster(ActingFloor):
     ``memory`` the speeds of a pair show in its jobs' profiles once a sampler could have judged them
     (``LEAST_TOGETHER_S``), and the memory takes them in. With ``pooled`` the VCs have their nodes in common, and each
     a quota of as many GPUs as its own nodes have. ``outages``: when nodes are closed or down.
+    ``power``: how nodes sleep.
 
     Raises:
         ConfigError: a VC has no nodes, or is called like the profiling partition; or a job asks for no GPU.
@@ -75,6 +78,7 @@ class SimulatedCluster(ActingFloor):
         memory: PairMemory | None = None,
         pooled: bool = False,
         outages: Outages | None = None,
+        power: Power | None = None,
     ) -> None:
         missing = [vc for vc in trace.vcs if vc not in layout]
         if missing:
@@ -110,7 +114,7 @@ class SimulatedCluster(ActingFloor):
             interleaving=interleaving,
             usage=usage,
             memory=memory,
-            nodes=None if outages is None else NodeBook(rooms, outages),
+            nodes=None if outages is None and power is None else NodeBook(rooms, outages or Outages(), power),
         )
         self._profiled = profiled
         self._agents = agents
@@ -145,6 +149,15 @@ class SimulatedCluster(ActingFloor):
     def window_figures(self) -> WindowFigures | None:
         """What windows and failing nodes have done so far, where there are any."""
         return None if self._nodes is None else self._nodes.figures
+
+    def power_figures(self) -> PowerFigures | None:
+        """What being awake has cost so far, where nodes sleep."""
+        return None if self._nodes is None else self._nodes.power_figures(self._now_s)
+
+    def keep_ready(self, arrivals: ArrivalForecast) -> None:
+        """Let free nodes sleep, or wake them, where Lucid says which."""
+        if self._nodes is not None:
+            self._nodes.keep_ready(arrivals, self._now_s)
 
     def lent(self) -> dict[str, LentByVc]:
         """What the VCs of a pool have lent and borrowed so far; empty without a pool."""
@@ -229,7 +242,7 @@ class SimulatedCluster(ActingFloor):
         self._leave(live, view)
         del self._live[view.job.id]
         self.ended += 1
-        ran_s = view.ran_s + view.elapsed_s(self._now_s)
+        ran_s = self._ran_s(view)
         self._ended.append(Ended(view.job, self._now_s, ran_s, live.item.state or "COMPLETED", view.profile))
 
     def _leave_nodes(self, book: NodeBook) -> None:
@@ -263,16 +276,7 @@ class SimulatedCluster(ActingFloor):
         for name, room in self._rooms.items():
             for job_id in room.elastic:
                 self._report(self._live[job_id])
-            if room.shown is None:
-                room.shown = Partition(
-                    name,
-                    room.nodes,
-                    tuple(room.pending.values()),
-                    tuple(room.running.values()),
-                    room.profiling,
-                    quotas=room.quotas,
-                )
-            partitions[name] = room.shown
+            partitions[name] = room.show()
         ended, self._ended = tuple(self._ended), []
         fair_share = {} if self._usage is None else self._usage.factors(self._now_s)
         return Snapshot(self._now_s, partitions, ended, fair_share=fair_share)

@@ -18,6 +18,7 @@ from lucid.orchestrator.policy import Policy
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 from lucid.simulator.lent import LentByVc
 from lucid.simulator.nodes import WindowFigures
+from lucid.simulator.power import PowerFigures
 from lucid.simulator.start_forecast import StartForecasts
 
 __all__ = ["Progress", "Run", "Series", "run"]
@@ -101,6 +102,8 @@ class Run:
     """``StartForecasts.figures``, where starts were forecast."""
     windows: WindowFigures | None = None
     """What windows and failing nodes did, where there were any."""
+    power: PowerFigures | None = None
+    """What being awake cost, where nodes sleep."""
 
 
 def run(
@@ -138,6 +141,7 @@ def run(
             cycles += 1
             wake_s = result.plan.wake_s
             memory = result.plan.memory
+            cluster.keep_ready(result.snapshot.arrivals)
             done = not (result.applied and cluster.moved)
             if starts is not None:
                 coming = [t for t in (cluster.next_event_s(), wake_s) if t is not None] if done else [at_s]
@@ -161,4 +165,5 @@ def run(
         cluster.lent(),
         None if starts is None else starts.figures(),
         cluster.window_figures(),
+        cluster.power_figures(),
     )
