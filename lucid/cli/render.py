@@ -169,6 +169,15 @@ def _closes(r: why.Closes) -> str:
     return f"{_gpus(r.gpus)} on nodes that close: {window}; {ends}"
 
 
+def _rests(r: why.Rests) -> str:
+    if not r:
+        return f"has waited {duration(r.waited_s)} for GPUs on nodes that are awake: a node is woken for it"
+    return (
+        f"no GPUs on nodes that are awake; a node is woken for it after {duration(r.patience_s)} "
+        f"({r.share:.0%} of its estimate of {duration(r.estimate_s)})"
+    )
+
+
 def _ahead(count: int) -> str:
     return "the job ahead of it" if count == 1 else f"the {count} jobs ahead of it"
 
@@ -184,6 +193,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "PlainOrder": _plain_order,
     "NodesOut": _nodes_out,
     "Closes": _closes,
+    "Rests": _rests,
     "Unsafe": lambda r: f"the safety check stopped what was planned: {r.words}",
     "SlurmBars": lambda r: (
         f"Slurm would not start it now: {r.words}"

@@ -245,7 +245,7 @@ def read_scenario(
     if events is not None:
         scenario = _with_events(scenario, events, notes)
     if suspend_s is not None:
-        scenario = replace(scenario, power=Power(suspend_s, boot_s, idle_w, ready))
+        scenario = replace(scenario, power=Power(suspend_s, boot_s, idle_w, settings.policy.sleep if ready else None))
     elif ready:
         raise ConfigError("--ready is of nodes that sleep; give --power SECONDS too")
     if as_live and scenario.semantics is not Semantics.HONEST:

@@ -9,22 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from lucid.config import SleepSettings
 from lucid.core.snapshot import Partition
 
-__all__ = ["SETTLE_S", "Ready", "ReadyRules", "ready_nodes"]
+__all__ = ["Ready", "ready_nodes"]
 
-SETTLE_S = 60.0
-"""A node sleeps once it has been free for so long: where one job follows another, none sleeps between them."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadyRules:
-    """``boot_s``: how long a boot takes, or is taken to take. ``spread``: so many standard deviations more than the
-    mean of what is forecast is kept ready; jobs come in lumps of ``lump_gpus``."""
-
-    boot_s: float
-    spread: float = 1.0
-    lump_gpus: float = 4.0
+_LUMP_GPUS = 4.0
+"""Submissions come in lumps of about so many GPUs: a job, or a few at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +28,10 @@ class Ready:
     partly_gpus: int
 
 
-def ready_nodes(partition: Partition, gpus_per_hour: float, rules: ReadyRules) -> Ready:
+def ready_nodes(partition: Partition, gpus_per_hour: float, boot_s: float, settings: SleepSettings) -> Ready:
     """How many of the nodes that nobody uses stay awake. ``gpus_per_hour``: forecast for the partition's VCs
-    (``snapshot.arrivals.of(*partition.vcs)``)."""
-    mean = gpus_per_hour * rules.boot_s / 3600.0
-    needed = mean + rules.spread * math.sqrt(mean * rules.lump_gpus)
+    (``snapshot.arrivals.of(*partition.vcs)``). ``boot_s``: how long a boot takes, or is taken to take."""
+    needed = _LUMP_GPUS * _most(gpus_per_hour * boot_s / 3600.0 / _LUMP_GPUS, settings.ready_share)
     held: dict[str, int] = {}
     for entry in partition.running:
         for part in entry.placement:
@@ -57,3 +47,14 @@ def ready_nodes(partition: Partition, gpus_per_hour: float, rules: ReadyRules) -
             nodes += 1
             left -= node.gpus
     return Ready(nodes, needed, partly)
+
+
+def _most(mean: float, share: float) -> int:
+    """The number that a Poisson-distributed one with this mean does not exceed with this probability."""
+    count, chance = 0, math.exp(-mean)
+    total = chance
+    while total < share and count < 10.0 * mean + 10.0:
+        count += 1
+        chance *= mean / count
+        total += chance
+    return count

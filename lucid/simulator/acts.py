@@ -239,7 +239,7 @@ class ActingFloor(Floor):
                 live.work_s += costs.preempt_small_s if view.job.gpus <= 8 else costs.preempt_large_s
             live.outcome.preemptions += 1
         live.parted = live.parted or decision.part
-        ran_s = self._ran_s(view)
+        ran_s = view.ran_s + view.elapsed_s(self._now_s)
         self._wait(live, Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, live.parted))
 
     def _cut(self, live: Live) -> None:
@@ -253,7 +253,7 @@ class ActingFloor(Floor):
             live.training.leave()
         else:
             live.work_s = live.item.duration_s + self._overheads.requeue_s
-        ran_s = self._ran_s(view)
+        ran_s = view.ran_s + view.elapsed_s(self._now_s)
         self._wait(live, Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, live.parted))
 
     def _release(self, live: Live) -> None:
@@ -272,7 +272,7 @@ class ActingFloor(Floor):
             live.work_s = live.item.duration_s + self._overheads.requeue_s
             if live.training is not None:
                 live.training.leave()
-            ran_s = self._ran_s(view)
+            ran_s = view.ran_s + view.elapsed_s(self._now_s)
             waiting = Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1)
         live.partition, live.home_only = self._home(view.job), True
         self._wait(live, waiting)

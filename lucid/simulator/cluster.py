@@ -242,7 +242,7 @@ class SimulatedCluster(ActingFloor):
         self._leave(live, view)
         del self._live[view.job.id]
         self.ended += 1
-        ran_s = self._ran_s(view)
+        ran_s = view.ran_s + view.elapsed_s(self._now_s)
         self._ended.append(Ended(view.job, self._now_s, ran_s, live.item.state or "COMPLETED", view.profile))
 
     def _leave_nodes(self, book: NodeBook) -> None:

@@ -98,10 +98,6 @@ class Floor:
         """How long a job that is started there waits for nodes that boot."""
         return 0.0 if self._nodes is None else self._nodes.delay_s(placement, self._now_s)
 
-    def _ran_s(self, view: Running) -> float:
-        """Wall seconds that a job has run so far, all its runs together; nodes that boot are no run."""
-        return view.ran_s + max(view.elapsed_s(self._now_s), 0.0)
-
     def _done_s(self, live: Live) -> float:
         """Work done since it was last brought up to date."""
         return max(self._now_s - max(live.since_s, live.ready_s), 0.0) * live.speed

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.node import Node, Window
 from lucid.core.placement import Placement
-from lucid.orchestrator.ready_nodes import SETTLE_S, ReadyRules, ready_nodes
+from lucid.orchestrator.ready_nodes import ready_nodes
 from lucid.simulator.outages import Outages
 from lucid.simulator.power import Power, PowerBook, PowerFigures
 from lucid.simulator.state import Room
@@ -146,11 +146,11 @@ class NodeBook:
         """Put free nodes to sleep, or wake them, as Lucid would have it (``ready_nodes``). Those stay awake that
         placement takes first."""
         power = self._power
-        if power is None or not power.rules.ready:
+        if power is None or power.rules.ready is None:
             return
         for room in self._rooms.values():
             shown = room.show()
-            keep = ready_nodes(shown, arrivals.of(*shown.vcs), ReadyRules(power.rules.boot_s)).nodes
+            keep = ready_nodes(shown, arrivals.of(*shown.vcs), power.rules.boot_s, power.rules.ready).nodes
             free = [self._states[node.name] for node in room.nodes if node.available]
             free = [state for state in free if not state.held]
             free.sort(key=lambda state: state.node.boot_s > 0.0)
@@ -159,7 +159,7 @@ class NodeBook:
                 name, asleep = state.node.name, state.node.boot_s > 0.0 and state.node.boots_since_s is None
                 if i < keep and asleep:
                     power.wake(name, now_s)
-                elif i >= keep and power.rests_s(name, now_s) >= SETTLE_S:
+                elif i >= keep and power.rests_s(name, now_s) >= power.rules.ready.settle_s:
                     power.suspend(name, now_s)
                 else:
                     continue

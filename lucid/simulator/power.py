@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from lucid.config import SleepSettings
 from lucid.core.node import Node
-from lucid.orchestrator.ready_nodes import SETTLE_S
 
 __all__ = ["Power", "PowerBook", "PowerFigures"]
 
@@ -16,13 +16,13 @@ __all__ = ["Power", "PowerBook", "PowerFigures"]
 @dataclass(frozen=True, slots=True)
 class Power:
     """How nodes sleep. ``suspend_s``: after so long without a job (Slurm's SuspendTime). ``boot_s``: how long a boot
-    takes. ``idle_w``: what a node draws without a job, watts. ``ready``: Lucid says how many free nodes stay awake,
-    and ``suspend_s`` does not matter."""
+    takes. ``idle_w``: what a node draws without a job, watts. ``ready``: the settings by which Lucid says how many
+    free nodes stay awake; ``suspend_s`` does not matter then."""
 
     suspend_s: float
     boot_s: float = 240.0
     idle_w: float = 500.0
-    ready: bool = False
+    ready: SleepSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class PowerBook:
 
     @property
     def _patience_s(self) -> float:
-        return SETTLE_S if self.rules.ready else self.rules.suspend_s
+        return self.rules.suspend_s if self.rules.ready is None else self.rules.ready.settle_s
 
     def advance(self, now_s: float) -> list[str]:
         """Boots end, and nodes that are idle fall asleep, unless Lucid says which do; names of those that changed."""
@@ -93,7 +93,7 @@ class PowerBook:
                 if not sleep.held:
                     self._idle(name, now_s)
                 changed.append(name)
-            elif not self.rules.ready:
+            elif self.rules.ready is None:
                 self.suspend(name, now_s)
                 changed.append(name)
         return changed

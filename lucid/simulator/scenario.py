@@ -143,7 +143,7 @@ class Scenario:
 
     def forecaster_for(self, rules: PolicySettings, profiled: Callable[[Job], bool]) -> Forecaster | None:
         """What forecasts submissions, where a policy under these rules looks at forecasts."""
-        keeps_ready = self.power is not None and self.power.ready
+        keeps_ready = self.power is not None and self.power.ready is not None
         if not (rules.packing.dynamic or rules.profiling.time_aware or keeps_ready):
             return None
         means, epoch_s = ArrivalForecaster(profiled), self.trace.epoch_s or 0.0

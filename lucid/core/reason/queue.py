@@ -30,6 +30,7 @@ __all__ = [
     "Quota",
     "Rescaled",
     "Reserved",
+    "Rests",
     "SlurmBars",
     "SlurmPriority",
     "TooLarge",
@@ -323,6 +324,24 @@ class NodesOut(Reason):
     gpus: int
     words: Shown
     until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rests(Reason):
+    """Has the job, for which nodes that are awake have no room, waited for less than the ``share`` of its estimate
+    after which a node is woken for it?"""
+
+    waited_s: float
+    estimate_s: float
+    share: float
+
+    @property
+    def patience_s(self) -> float:
+        """For how long it waits."""
+        return self.share * self.estimate_s
+
+    def __bool__(self) -> bool:
+        return not reached(self.waited_s, self.patience_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from lucid.config import PolicySettings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
 from lucid.core.ledger import Ledgers
 from lucid.core.ports import Predictor
+from lucid.core.reason import Rests
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.order import QueuedJob, QueueOrder, Shape
 from lucid.orchestrator.placement import Feasibility
@@ -128,7 +129,8 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
         hopeless = feasible.bar(queued.entry.job)
         if hopeless is not None:
             hold = Hold((hopeless,))
-        if queued.steady:  # the reason of an unsteady job names that job, so no other job can have it
+        rests = isinstance(hold.reasons[-1], Rests)  # which is of this job's own wait
+        if queued.steady and not rests:  # the reason of an unsteady job names that job, so no other job can have it
             stopped[level][shape] = (queued.gpu_mem_mib, hold)
         decisions[queued.id] = hold
 
@@ -141,7 +143,7 @@ def _tell_who_gave_way(starts: Starts, large: ServedLarge) -> None:
 
 
 def _made(starts: Starts, shadow: Shadow | None, by_vc: Mapping[str, Shadow], wake_s: float | None) -> PartitionPlan:
-    wake_s = earliest(wake_s, starts.binder.changes_s, starts.sharing.changes_s)
+    wake_s = earliest(wake_s, starts.binder.changes_s, starts.sharing.changes_s, starts.wakes_s)
     memory: LucidMemory | SharingMode | None = starts.sharing.mode
     if shadow is not None:
         told_s = {a.job_id: starts.now_s for a in starts.actions if isinstance(a.decision, Start)}
