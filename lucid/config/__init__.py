@@ -14,6 +14,7 @@ from lucid.config.live import (
 from lucid.config.policy import (
     LIVE_DEFAULTS,
     BackfillSettings,
+    BeforeWindowsSettings,
     FairnessSettings,
     LendingSettings,
     MuriSettings,
@@ -47,6 +48,7 @@ __all__ = [
     "OF_SIMULATIONS",
     "Anonymous",
     "BackfillSettings",
+    "BeforeWindowsSettings",
     "DaemonSettings",
     "EfficiencySettings",
     "ElasticSettings",

@@ -46,6 +46,9 @@ class Start:
     plan names the same group and GPUs for each of them."""
     slots: bool = False
     """Start it in one of the two slots of each of its GPUs, so that another job may join it; else on whole GPUs."""
+    until_s: float | None = None
+    """Its nodes close before its time limit ends, and its user asked that it may be started over: it is requeued at
+    this time, Unix seconds, if it still runs."""
 
 
 @dataclass(frozen=True, slots=True)

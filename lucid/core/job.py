@@ -222,6 +222,8 @@ class Running:
     go by their own settings."""
     stages: StageTimes | None = None
     """As of a pending job."""
+    until_s: float | None = None
+    """It was started to be requeued at this time (``Start.until_s``)."""
     in_turns: tuple[float, int] | None = None
     """What it reported of its group: seconds of one iteration, waiting for turns included, and how many jobs take
     turns there."""

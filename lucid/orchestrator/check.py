@@ -154,7 +154,7 @@ def check_partition(
     running ones are requeued, resized, regrouped, released or kept; only elastic jobs without a partner are
     resized, and only jobs without one regrouped; GPUs named exist on available nodes and are as many as the job
     asked for, or as its elastic limits allow, on no fewer nodes than it asked for, and on none that closes before
-    the job's time limit ends; a GPU holds at most two jobs, both
+    the job's time limit ends, or it is requeued because its user allows that; a GPU holds at most two jobs, both
     on exactly the same GPUs (so of equal count), both measured, their memory peaks within the card's, unless they are
     one interleaved group (``check_groups``); CPUs and host memory of a node are not exceeded by what the plan
     starts; only jobs for which ``restarts`` allows it are started over.
@@ -209,7 +209,7 @@ def _enter(book: Book, action: Action, pending: Mapping[str, Pending], running: 
     decision = action.decision
     if isinstance(decision, Start):
         entry = pending[action.job_id]
-        book.add(entry.job, entry.profile, decision.placement, decision.beside, decision.group)
+        book.add(entry.job, entry.profile, decision.placement, decision.beside, decision.group, decision.until_s)
     elif isinstance(decision, Resize):
         book.add(running[action.job_id].job, running[action.job_id].profile, decision.placement, None)
     elif isinstance(decision, Regroup):

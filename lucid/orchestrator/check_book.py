@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from lucid.core.job import Job, JobProfile, Running
 from lucid.core.ledger import host_share
+from lucid.core.node import Node
 from lucid.core.placement import Placement, placement_gpus
+from lucid.core.restart import may_restart
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 from lucid.errors import UnsafePlan
@@ -66,8 +68,10 @@ class Book:
         placement: Placement,
         beside: str | None,
         group: Sequence[str] = (),
+        until_s: float | None = None,
     ) -> None:
-        """Note that the job holds these GPUs, beside another or in a group where these are named.
+        """Note that the job holds these GPUs, beside another or in a group where these are named, and until
+        ``until_s`` where that is given.
 
         Raises:
             UnsafePlan: a rule forbids it.
@@ -87,10 +91,7 @@ class Book:
             node = self.nodes.get(name)
             if node is None or not node.available or mask >> node.gpus or not mask:
                 raise UnsafePlan(f"job {job.id}: GPUs {mask:#b} of node {name!r} are not available")
-            closes_s = node.closes_s(self._now_s) - self._now_s
-            if not (closes_s == math.inf or (job.time_limit_s is not None and reached(closes_s, job.time_limit_s))):
-                limit = "no time limit" if job.time_limit_s is None else f"a time limit of {job.time_limit_s:g} s"
-                raise UnsafePlan(f"job {job.id}: it has {limit}, and node {name!r} closes in {closes_s:g} s")
+            self._stays_open(job, node, until_s)
             bits = mask
             while bits:
                 bit = bits & -bits
@@ -108,6 +109,19 @@ class Book:
                 node.mem_mib and self.mem[name] < 0 and job.mem_mib
             ):
                 raise UnsafePlan(f"job {job.id}: node {name!r} has too few CPUs or too little host memory for it")
+
+    def _stays_open(self, job: Job, node: Node, until_s: float | None) -> None:
+        closes_s = node.closes_s(self._now_s) - self._now_s
+        if until_s is not None:
+            if not may_restart(job, "asked"):
+                raise UnsafePlan(
+                    f"job {job.id}: it would be requeued before a window, and its user did not ask for it"
+                )
+            if not reached(closes_s, until_s - self._now_s):
+                raise UnsafePlan(f"job {job.id}: it would leave after node {node.name!r} closes")
+        elif closes_s < math.inf and (job.time_limit_s is None or not reached(closes_s, job.time_limit_s)):
+            limit = "no time limit" if job.time_limit_s is None else f"a time limit of {job.time_limit_s:g} s"
+            raise UnsafePlan(f"job {job.id}: it has {limit}, and node {node.name!r} closes in {closes_s:g} s")
 
     def _pair(
         self, job: Job, profile: JobProfile | None, placement: Placement, beside: str, others: set[str]

@@ -147,7 +147,7 @@ class ActingFloor(Floor):
         stage = Stage.PROFILE if room.profiling else Stage.MAIN
         running = Running(
             job, begins_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside,
-            not start.slots, group=start.group,
+            not start.slots, group=start.group, until_s=start.until_s,
         )  # fmt: skip
         self._hold(live, start.placement)
         self._charge(job, running.gpus)
@@ -232,12 +232,15 @@ class ActingFloor(Floor):
         if live.training is not None:
             live.training.leave()  # its work is in its checkpoint; the next start charges the restart
             live.outcome.preemptions += not decision.part
-        elif decision.part:
+        elif decision.part or view.until_s is not None:
+            self._lost(view)
             live.work_s = live.item.duration_s + costs.requeue_s
         else:
             if live.item.stages is None:  # else the next start costs what is known of it
                 live.work_s += costs.preempt_small_s if view.job.gpus <= 8 else costs.preempt_large_s
             live.outcome.preemptions += 1
+        if self._nodes is not None and view.until_s is not None:
+            self._nodes.figures.left += 1
         live.parted = live.parted or decision.part
         ran_s = view.ran_s + view.elapsed_s(self._now_s)
         self._wait(live, Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, live.parted))
@@ -252,9 +255,15 @@ class ActingFloor(Floor):
         if live.training is not None:
             live.training.leave()
         else:
+            self._lost(view)
             live.work_s = live.item.duration_s + self._overheads.requeue_s
         ran_s = view.ran_s + view.elapsed_s(self._now_s)
         self._wait(live, Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, live.parted))
+
+    def _lost(self, view: Running) -> None:
+        """The work of a run is lost with its nodes."""
+        if self._nodes is not None:
+            self._nodes.figures.lost_gpu_s += view.gpus * view.elapsed_s(self._now_s)
 
     def _release(self, live: Live) -> None:
         """From the profiling partition to the job's own VC: after its profiling run it starts over."""

@@ -35,6 +35,10 @@ class WindowFigures:
     """All GPU-seconds of these nodes in that time."""
     cut: int = 0
     """Runs that were still there when a window began, since they had outlived their time limit."""
+    left: int = 0
+    """Runs that were started to leave before a window, and did (``Start.until_s``)."""
+    lost_gpu_s: float = 0.0
+    """GPU-seconds of all these whose work was lost."""
     failed: int = 0
     """Runs that ended because a node went down."""
 

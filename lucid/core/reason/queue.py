@@ -23,6 +23,7 @@ __all__ = [
     "LargeBorrows",
     "LargeShare",
     "NextRound",
+    "MustLeave",
     "NodesOut",
     "PlainOrder",
     "Preempted",
@@ -33,6 +34,7 @@ __all__ = [
     "Rests",
     "SlurmBars",
     "SlurmPriority",
+    "StartsUntil",
     "TooLarge",
     "Unsafe",
 ]
@@ -342,6 +344,27 @@ class Rests(Reason):
 
     def __bool__(self) -> bool:
         return not reached(self.waited_s, self.patience_s)
+
+
+@dataclass(frozen=True, slots=True)
+class StartsUntil(Reason):
+    """Is there room for a job that may be started over, before nodes close? It is requeued at ``until_s``, in
+    ``room_s``, of which it needs ``needed_s``; ``keeps``: it then keeps its work, for it writes checkpoints."""
+
+    until_s: float
+    room_s: float
+    needed_s: float
+    keeps: bool
+
+    def __bool__(self) -> bool:
+        return reached(self.room_s, self.needed_s)
+
+
+@dataclass(frozen=True, slots=True)
+class MustLeave(Reason):
+    """The job was started to be requeued at ``until_s``, because its nodes close."""
+
+    until_s: float
 
 
 @dataclass(frozen=True, slots=True)

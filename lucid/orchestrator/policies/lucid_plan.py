@@ -17,6 +17,7 @@ from lucid.orchestrator.order import QueuedJob, QueueOrder, Shape
 from lucid.orchestrator.placement import Feasibility
 from lucid.orchestrator.policies.lucid_kept import ServedLarge, serve_large, serve_turns, turns_due
 from lucid.orchestrator.policies.lucid_starts import Starts
+from lucid.orchestrator.policies.lucid_until import serve_until
 from lucid.orchestrator.policies.plain import Kept, Shadow
 from lucid.orchestrator.policies.plain_pool import split
 from lucid.orchestrator.policies.queue import SETTLE_S
@@ -95,6 +96,7 @@ def plan_vc(
     served = {*turns.ids, *large.holders}
     queue = books.order(partition.pending, starts.predictions, snapshot.fair_share)
     _serve_queue(starts, [queued for queued in queue if queued.id not in served] if served else queue)
+    serve_until(starts, queue)
     _tell_who_gave_way(starts, large)
     due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s)
     return _made(starts, shadow, by_vc or {}, due_s)
