@@ -180,7 +180,7 @@ class BeforeWindowsSettings(Section):
     fill: bool = simulated(False)
     """Start jobs there whose users asked that they may be started over, and requeue those that still run when the
     nodes close."""
-    sure: float = simulated(1.0, ge=0)
+    sure: float = simulated(2.0, ge=0)
     """A job that writes no checkpoints starts there only if so many times its estimate is left."""
     least_s: float = simulated(600.0, ge=0)
     """No job starts there with less left than this, s."""

@@ -16,6 +16,7 @@ from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 from lucid.simulator.engine import run
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.outages import Outages
+from lucid.simulator.power import Power
 from lucid.simulator.traces import Trace, TraceJob
 from lucid.simulator.truth import ContentionTruth, Interference
 from scenes.jobs import nodes
@@ -42,6 +43,7 @@ def a_cluster(
     memory: PairMemory | None = None,
     pooled: bool = False,
     outages: Outages | None = None,
+    power: Power | None = None,
 ) -> SimulatedCluster:
     """The simulated cluster; one VC of one 8-GPU node unless told."""
     return SimulatedCluster(
@@ -58,6 +60,7 @@ def a_cluster(
         memory=memory,
         pooled=pooled,
         outages=outages,
+        power=power,
     )
 
 
@@ -85,6 +88,7 @@ def replay(
     interference: Interference | None = None,
     overheads: OverheadSettings | None = None,
     outages: Outages | None = None,
+    power: Power | None = None,
     **sections: Any,
 ) -> tuple[dict[str, JobOutcome], Tape]:
     """Run a policy over a trace; outcomes by job id, and the tape of all cycles."""
@@ -100,6 +104,7 @@ def replay(
         profiling=settings(**sections).profiling,
         pooled=settings(**sections).lending.mode != "off",
         outages=outages,
+        power=power,
     )
     tape = Tape()
     result = run(cluster, chosen, predictor, tape)
