@@ -1,7 +1,7 @@
 """What nodes that close and nodes that sleep cost: beside plain Slurm order (``backfill``), as live.
 
-The rules (``policy.before_windows.sure``, ``policy.sleep``) were chosen on the synthetic months of seeds 1 and 2. These
-figures are of other months, and of P1.
+The rules (``policy.before_windows.sure``, ``policy.sleep``) were chosen on the synthetic months of seeds 1 and 2.
+These figures are of other months, and of P1.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def windows(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - a replay is the sa
             plain = plain or of
             note = (
                 f"avg JCT {found['avg_jct_s'] / _HOUR:.2f} h; of {of['there_before_gpu_h']:,.0f} GPU-hours; "
-                f"{of['runs_left']} runs left before windows, {of['runs_cut']} cut, {of['lost_gpu_h']:,.0f} GPU-hours "
-                "of work lost"
+                f"{of['runs_left']} runs left before windows, {of['runs_cut']} cut, {of['lost_gpu_h']:,.0f} "
+                "GPU-hours of work lost"
             )
             unused, before = of["unused_before_gpu_h"], plain["unused_before_gpu_h"]
             yield Figure(f"{scene}: {name}, unused before windows", unused, "GPU h", 1, before, "backfill", note=note)
