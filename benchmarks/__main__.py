@@ -24,6 +24,7 @@ from benchmarks import (
     growth,
     live_scale,
     models,
+    nodes,
     plan,
     quality,
     replay,
@@ -58,6 +59,8 @@ PARTS: dict[str, tuple[Part, str]] = {
     "parity": (quality.parity, "parity mode beside the published simulator's figures, P0 and P1"),
     "frontier": (frontier.figures, "what each of lucid's settings is worth on P1"),
     "fair": (fair.figures, "who loses under lucid against plain Slurm, on an idle cluster, P0 and synthetic months"),
+    "windows": (nodes.windows, "GPU-hours unused before maintenance windows, beside plain Slurm's, on months and P1"),
+    "sleep": (nodes.sleep, "node-hours awake where nodes sleep, beside SuspendTime alone, on months and P1"),
     "timeaware": (
         timeaware.figures,
         "dynamic sharing and time-aware profiling on P1 and synthetic months and bursts",

@@ -176,6 +176,24 @@ def _closes(r: why.Closes) -> str:
     return f"{_gpus(r.gpus)} on nodes that close: {window}; {ends}"
 
 
+def _rests(r: why.Rests) -> str:
+    if not r:
+        return f"has waited {duration(r.waited_s)} for GPUs on nodes that are awake: a node is woken for it"
+    return (
+        f"no GPUs on nodes that are awake; a node is woken for it after {duration(r.patience_s)} "
+        f"({r.share:.0%} of its estimate of {duration(r.estimate_s)})"
+    )
+
+
+def _starts_until(r: why.StartsUntil) -> str:
+    kept = "from its last checkpoint" if r.keeps else "from the beginning"
+    if not r:
+        return (
+            f"its nodes close: {duration(r.room_s)} left are too few to start it until then ({duration(r.needed_s)})"
+        )
+    return f"its nodes close: it runs until {when(r.until_s)} at the latest, and would then start over {kept}"
+
+
 def _ahead(count: int) -> str:
     return "the job ahead of it" if count == 1 else f"the {count} jobs ahead of it"
 
@@ -233,6 +251,9 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "Claims": _claims,
     "HeldBy": _held_by,
+    "StartsUntil": _starts_until,
+    "MustLeave": lambda r: f"its nodes close: it was started to leave at {when(r.until_s)}",
+    "Rests": _rests,
     "Unsafe": lambda r: f"the safety check stopped what was planned: {r.words}",
     "SlurmBars": lambda r: (
         f"Slurm would not start it now: {r.words}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,8 @@ from lucid.orchestrator.policy import known_policies
 from lucid.simulator.estimates import read_estimates
 from lucid.simulator.layout import NodeShape, read_vcs, sized_vcs
 from lucid.simulator.learned import PackingModels, train_packing
+from lucid.simulator.outages import read_events, with_limits
+from lucid.simulator.power import Power
 from lucid.simulator.scenario import PREDICTORS, Scenario, Semantics, Throughput
 from lucid.simulator.traces import Trace, read_trace
 from lucid.simulator.traces.synth import with_workloads
@@ -109,6 +112,40 @@ _OPTIONS = (
         "jobs have idle GPUs beyond their VC's quota.",
     ),
     click.option(
+        "--events",
+        type=click.Path(path_type=Path),
+        help="CSV of when nodes are closed or down: event,nodes,from,until,every,name (docs/simulator.md).",
+    ),
+    click.option(
+        "--power",
+        "suspend_s",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        help="Nodes sleep after so long without a job (SuspendTime). The figures then have node-hours and energy.",
+    ),
+    click.option(
+        "--boot-time",
+        "boot_s",
+        type=click.FloatRange(min=0),
+        default=240.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="With --power: how long a node boots before jobs can run on it.",
+    ),
+    click.option(
+        "--idle-watts",
+        "idle_w",
+        type=click.FloatRange(min=0),
+        default=500.0,
+        show_default=True,
+        help="With --power: what a node that is awake draws without a job.",
+    ),
+    click.option(
+        "--ready",
+        is_flag=True,
+        help="With --power: as many free nodes stay awake as forecast submissions ask for; all others sleep at once.",
+    ),
+    click.option(
         "--skip-bad",
         is_flag=True,
         help="Leave out bad rows of the trace and count them. The history estimates jobs that --estimates lacks.",
@@ -152,6 +189,11 @@ def read_scenario(
     lending: str | None = None,
     muris_own: bool = True,
     applications: Path | None = None,
+    events: Path | None = None,
+    suspend_s: float | None = None,
+    boot_s: float = 240.0,
+    idle_w: float = 500.0,
+    ready: bool = False,
 ) -> tuple[Scenario, list[str]]:
     """What the options ask for, and notes on what was assumed.
 
@@ -200,6 +242,12 @@ def read_scenario(
         remember_pairs,
         _throughput(settings, config, notes) if as_live else None,
     )
+    if events is not None:
+        scenario = _with_events(scenario, events, notes)
+    if suspend_s is not None:
+        scenario = replace(scenario, power=Power(suspend_s, boot_s, idle_w, settings.policy.sleep if ready else None))
+    elif ready:
+        raise ConfigError("--ready is of nodes that sleep; give --power SECONDS too")
     if as_live and scenario.semantics is not Semantics.HONEST:
         raise ConfigError(f"--as-live is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
     if vcs is None and nodes is None:
@@ -207,6 +255,19 @@ def read_scenario(
     if pairs is None:
         notes.append("no --pairs: interference is the contention model's, not measured")
     return scenario, notes
+
+
+def _with_events(scenario: Scenario, path: Path, notes: list[str]) -> Scenario:
+    outages = read_events(path, scenario.trace, scenario.layout())
+    backfill = scenario.settings.policy.backfill
+    trace, made_up = with_limits(scenario.trace, backfill) if outages.windows else (scenario.trace, 0)
+    if made_up:
+        notes.append(
+            f"{made_up} jobs of the trace have no time limit; theirs is MADE UP, {backfill.limit_factor:g} times "
+            f"their run time and at least {backfill.least_limit_s:g} s (policy.backfill): without one a job could "
+            "start before no window"
+        )
+    return replace(scenario, trace=trace, outages=outages)
 
 
 def _lending(settings: Settings, mode: str) -> Settings:

@@ -14,6 +14,7 @@ from lucid.config.live import (
 from lucid.config.policy import (
     LIVE_DEFAULTS,
     BackfillSettings,
+    BeforeWindowsSettings,
     FairnessSettings,
     LendingSettings,
     MuriSettings,
@@ -25,6 +26,7 @@ from lucid.config.policy import (
     ProfilingSettings,
     ReservationSettings,
     SiaSettings,
+    SleepSettings,
     TiresiasSettings,
     with_defaults,
 )
@@ -46,6 +48,7 @@ __all__ = [
     "OF_SIMULATIONS",
     "Anonymous",
     "BackfillSettings",
+    "BeforeWindowsSettings",
     "DaemonSettings",
     "EfficiencySettings",
     "ElasticSettings",
@@ -66,6 +69,7 @@ __all__ = [
     "ReservationSettings",
     "Settings",
     "SiaSettings",
+    "SleepSettings",
     "SlurmSettings",
     "TiresiasSettings",
     "TunerSettings",

@@ -49,6 +49,9 @@ class Start:
     preempts: tuple[str, ...] = ()
     """The running jobs that have to give way to it (``Running.yields``): some of its GPUs are held by them, and by
     nobody else. Slurm stops them as it starts this job."""
+    until_s: float | None = None
+    """Its nodes close before its time limit ends, and its user asked that it may be started over: it is requeued at
+    this time, Unix seconds, if it still runs."""
 
 
 @dataclass(frozen=True, slots=True)

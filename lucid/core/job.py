@@ -272,6 +272,8 @@ class Running:
     go by their own settings."""
     stages: StageTimes | None = None
     """As of a pending job."""
+    until_s: float | None = None
+    """It was started to be requeued at this time (``Start.until_s``)."""
     in_turns: tuple[float, int] | None = None
     """What it reported of its group: seconds of one iteration, waiting for turns included, and how many jobs take
     turns there."""
@@ -284,8 +286,8 @@ class Running:
         return self.job.gpus if self.job.elastic is None else placement_gpus(self.placement)
 
     def elapsed_s(self, now_s: float) -> float:
-        """Wall seconds since this run began."""
-        return now_s - self.start_s
+        """Wall seconds since this run began; 0 while its nodes boot, when ``start_s`` lies ahead."""
+        return max(now_s - self.start_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,7 +222,7 @@ def _unsafe_of(
     for action in plan.actions:
         try:
             entry = _known(action, partition, decisions.get(action.job_id), pending, running)
-            check_rules(action, entry, partition, rules, settings.profiling.restarts)
+            check_rules(action, entry, partition, rules, settings.profiling.restarts, snapshot.now_s)
             if isinstance(action.decision, Start) and action.decision.preempts:
                 check_victims(entry.job, action.decision, running, leaving, snapshot.now_s)
         except UnsafePlan as error:
@@ -258,7 +258,8 @@ def _unsafe_of(
 def _enter(book: Book, action: Action, pending: Mapping[str, Pending], running: Mapping[str, Running]) -> None:
     decision = action.decision
     if isinstance(decision, Start):
-        book.add(pending[action.job_id], decision.placement, decision.beside, decision.group)
+        entry = pending[action.job_id]
+        book.add(entry, decision.placement, decision.beside, decision.group, decision.until_s)
     elif isinstance(decision, Resize):
         book.add(running[action.job_id], decision.placement, None)
     elif isinstance(decision, Regroup):

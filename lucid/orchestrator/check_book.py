@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 
 from lucid.config import PackingSettings
-from lucid.core.job import Pending, Running
+from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import host_share
+from lucid.core.node import Node
 from lucid.core.placement import Placement, placement_gpus
+from lucid.core.restart import may_restart
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
@@ -75,9 +77,10 @@ class Book:
         placement: Placement,
         beside: str | None,
         group: Sequence[str] = (),
+        until_s: float | None = None,
     ) -> None:
-        """Note that the job holds these GPUs, beside another or in a group where these are named; nothing is noted
-        where a rule forbids it.
+        """Note that the job holds these GPUs, beside another or in a group where these are named, and until
+        ``until_s`` where that is given; nothing is noted where a rule forbids it.
 
         Raises:
             UnsafePlan: a rule forbids it.
@@ -102,10 +105,7 @@ class Book:
             node = self.nodes.get(name)
             if node is None or not node.available or mask >> node.gpus or not mask:
                 raise UnsafePlan(f"job {job.id}: GPUs {mask:#b} of node {name!r} are not available")
-            closes_s = node.closes_s(self._now_s) - self._now_s
-            if not (closes_s == math.inf or (job.time_limit_s is not None and reached(closes_s, job.time_limit_s))):
-                limit = "no time limit" if job.time_limit_s is None else f"a time limit of {job.time_limit_s:g} s"
-                raise UnsafePlan(f"job {job.id}: it has {limit}, and node {name!r} closes in {closes_s:g} s")
+            self._stays_open(job, node, until_s)
             bits = mask
             while bits:
                 bit = bits & -bits
@@ -123,6 +123,19 @@ class Book:
             if (node.cpus and cpus_left < 0 and job.cpus) or (node.mem_mib and mem_left_mib < 0 and job.mem_mib):
                 raise UnsafePlan(f"job {job.id}: node {name!r} has too few CPUs or too little host memory for it")
         self._put(entry, placement)
+
+    def _stays_open(self, job: Job, node: Node, until_s: float | None) -> None:
+        closes_s = node.closes_s(self._now_s) - self._now_s
+        if until_s is not None:
+            if not may_restart(job, "asked"):
+                raise UnsafePlan(
+                    f"job {job.id}: it would be requeued before a window, and its user did not ask for it"
+                )
+            if not reached(closes_s, until_s - self._now_s):
+                raise UnsafePlan(f"job {job.id}: it would leave after node {node.name!r} closes")
+        elif closes_s < math.inf and (job.time_limit_s is None or not reached(closes_s, job.time_limit_s)):
+            limit = "no time limit" if job.time_limit_s is None else f"a time limit of {job.time_limit_s:g} s"
+            raise UnsafePlan(f"job {job.id}: it has {limit}, and node {node.name!r} closes in {closes_s:g} s")
 
     def _pair(self, entry: Pending | Running, placement: Placement, beside: str, others: set[str]) -> None:
         job = entry.job

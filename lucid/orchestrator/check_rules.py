@@ -5,6 +5,7 @@ from __future__ import annotations
 from lucid.core.decision import Action, Regroup, Release, Requeue, Resize, Start
 from lucid.core.job import Job, Pending, Running
 from lucid.core.restart import Restarts, may_restart
+from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 from lucid.errors import UnsafePlan
 from lucid.orchestrator.rules import PolicyRules
@@ -13,7 +14,12 @@ __all__ = ["check_rules"]
 
 
 def check_rules(
-    action: Action, entry: Pending | Running, partition: Partition, rules: PolicyRules, restarts: Restarts
+    action: Action,
+    entry: Pending | Running,
+    partition: Partition,
+    rules: PolicyRules,
+    restarts: Restarts,
+    now_s: float,
 ) -> None:
     """Check one action on a job that is in the state for it. Nothing is believed but ``rules``, and these only where
     they forbid.
@@ -24,6 +30,7 @@ def check_rules(
         partition: where it is to be done.
         rules: what the policy of that partition states.
         restarts: whom the settings let it start over.
+        now_s: the time of the snapshot.
 
     Raises:
         UnsafePlan: naming the job, and the rule that is not stated or not kept.
@@ -36,6 +43,9 @@ def check_rules(
         if isinstance(entry, Running) and entry.partner is None:
             raise UnsafePlan(f"job {job.id}: the plan parts it from another, and it is alone on its GPUs")
         _restarted(job, restarts)
+    elif isinstance(decision, Requeue) and isinstance(entry, Running) and entry.until_s is not None:
+        if not reached(now_s, entry.until_s):
+            raise UnsafePlan(f"job {job.id}: it may run for {entry.until_s - now_s:g} s more before its nodes close")
     elif isinstance(decision, Requeue):
         whom = ("anybody",) if job.elastic is None else ("anybody", "elastic")
         _stated(rules.preempts in whom, "preempts", job, "requeues it")

@@ -272,7 +272,7 @@ class _World:
             stage = Stage.PROFILE if self._partitions[name].profiling else Stage.MAIN
             running[job_id] = Running(
                 entry.job, self.now_s, start.placement, stage, entry.profile, entry.ran_s, entry.restarts,
-                start.beside, not start.slots, group=start.group,
+                start.beside, not start.slots, group=start.group, until_s=start.until_s,
             )  # fmt: skip
             if start.beside in running:
                 running[start.beside] = replace(running[start.beside], partner=job_id)

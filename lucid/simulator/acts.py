@@ -15,6 +15,7 @@ from lucid.profiler.stage import measured_after_s
 from lucid.profiler.watch import LEAST_TOGETHER_S
 from lucid.simulator.floor import Floor
 from lucid.simulator.interleaving import Interleaving
+from lucid.simulator.nodes import NodeBook
 from lucid.simulator.state import Event, Live, Room
 from lucid.simulator.truth import Interference
 from lucid.simulator.usage import UsageBook
@@ -39,8 +40,9 @@ class ActingFloor(Floor):
         interleaving: Interleaving | None,
         usage: UsageBook | None,
         memory: PairMemory | None,
+        nodes: NodeBook | None,
     ) -> None:
-        super().__init__(rooms, interleaving)
+        super().__init__(rooms, interleaving, nodes)
         self._interference = interference
         self._overheads = overheads
         self._profiling = profiling
@@ -133,18 +135,19 @@ class ActingFloor(Floor):
         del room.pending[job.id]
         self.pending_gpus -= job.gpus
         outcome = live.outcome
-        outcome.queue_s += now_s - view.since_s
+        begins_s = now_s + self._boot_s(start.placement)
+        outcome.queue_s += begins_s - view.since_s
         if outcome.start_s < 0:
-            outcome.start_s = now_s
+            outcome.start_s = begins_s
         outcome.placement = start.placement
-        live.since_s, live.speed, live.ready_s = now_s, 1.0, now_s
+        live.since_s, live.speed, live.ready_s = now_s, 1.0, begins_s
         if live.training is not None:
             costs = self._overheads
             self._place(live, start.placement, costs.rescale_s if view.restarts else costs.elastic_start_s)
         stage = Stage.PROFILE if room.profiling else Stage.MAIN
         running = Running(
-            job, now_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside,
-            not start.slots, group=start.group,
+            job, begins_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside,
+            not start.slots, group=start.group, until_s=start.until_s,
         )  # fmt: skip
         self._hold(live, start.placement)
         self._charge(job, running.gpus)
@@ -207,6 +210,7 @@ class ActingFloor(Floor):
         assert training is not None
         self._catch_up(live)
         training.leave()
+        live.ready_s = max(live.ready_s, self._now_s + self._boot_s(resize.placement))
         self._place(live, resize.placement, self._overheads.rescale_s)
         shown = replace(view, placement=resize.placement, restarts=view.restarts + 1, progress=training.progress())
         self._give_up(live, view.placement)
@@ -228,15 +232,38 @@ class ActingFloor(Floor):
         if live.training is not None:
             live.training.leave()  # its work is in its checkpoint; the next start charges the restart
             live.outcome.preemptions += not decision.part
-        elif decision.part:
+        elif decision.part or view.until_s is not None:
+            self._lost(view)
             live.work_s = live.item.duration_s + costs.requeue_s
         else:
             if live.item.stages is None:  # else the next start costs what is known of it
                 live.work_s += costs.preempt_small_s if view.job.gpus <= 8 else costs.preempt_large_s
             live.outcome.preemptions += 1
+        if self._nodes is not None and view.until_s is not None:
+            self._nodes.figures.left += 1
         live.parted = live.parted or decision.part
         ran_s = view.ran_s + view.elapsed_s(self._now_s)
         self._wait(live, Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, live.parted))
+
+    def _cut(self, live: Live) -> None:
+        """Its node went away: it starts over, an elastic one from its checkpoint. One that forbids a restart is
+        submitted again by its user."""
+        view = live.view
+        assert isinstance(view, Running)
+        self._catch_up(live)
+        self._leave(live, view)
+        if live.training is not None:
+            live.training.leave()
+        else:
+            self._lost(view)
+            live.work_s = live.item.duration_s + self._overheads.requeue_s
+        ran_s = view.ran_s + view.elapsed_s(self._now_s)
+        self._wait(live, Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, live.parted))
+
+    def _lost(self, view: Running) -> None:
+        """The work of a run is lost with its nodes."""
+        if self._nodes is not None:
+            self._nodes.figures.lost_gpu_s += view.gpus * view.elapsed_s(self._now_s)
 
     def _release(self, live: Live) -> None:
         """From the profiling partition to the job's own VC: after its profiling run it starts over."""

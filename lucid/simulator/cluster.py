@@ -7,10 +7,12 @@ moves when a partner comes or goes. Policies see only what Slurm and a sampler c
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from lucid.config import OverheadSettings, ProfilingSettings
+from lucid.core.arrivals import ArrivalForecast
 from lucid.core.job import Ended, Job, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.ports import Capability
@@ -20,6 +22,9 @@ from lucid.models.packing.pair_memory import PairMemory
 from lucid.simulator.acts import ActingFloor
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.lent import LentByVc
+from lucid.simulator.nodes import NodeBook, WindowFigures
+from lucid.simulator.outages import Outages
+from lucid.simulator.power import Power, PowerFigures
 from lucid.simulator.state import Event, JobOutcome, Live, Room
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.truth import Interference
@@ -48,7 +53,8 @@ class SimulatedCluster(ActingFloor):
     it reports the work done by each job. ``usage`` keeps the books of which fair-share factors are made. With
     ``memory`` the speeds of a pair show in its jobs' profiles once a sampler could have judged them
     (``LEAST_TOGETHER_S``), and the memory takes them in. With ``pooled`` the VCs have their nodes in common, and each
-    a quota of as many GPUs as its own nodes have.
+    a quota of as many GPUs as its own nodes have. ``outages``: when nodes are closed or down.
+    ``power``: how nodes sleep.
 
     Raises:
         ConfigError: a VC has no nodes, or is called like the profiling partition; or a job asks for no GPU.
@@ -71,6 +77,8 @@ class SimulatedCluster(ActingFloor):
         usage: UsageBook | None = None,
         memory: PairMemory | None = None,
         pooled: bool = False,
+        outages: Outages | None = None,
+        power: Power | None = None,
     ) -> None:
         missing = [vc for vc in trace.vcs if vc not in layout]
         if missing:
@@ -106,6 +114,7 @@ class SimulatedCluster(ActingFloor):
             interleaving=interleaving,
             usage=usage,
             memory=memory,
+            nodes=None if outages is None and power is None else NodeBook(rooms, outages or Outages(), power),
         )
         self._profiled = profiled
         self._agents = agents
@@ -137,6 +146,19 @@ class SimulatedCluster(ActingFloor):
         """GPUs of all nodes."""
         return sum(node.gpus for room in self._rooms.values() for node in room.nodes)
 
+    def window_figures(self) -> WindowFigures | None:
+        """What windows and failing nodes have done so far, where there are any."""
+        return None if self._nodes is None else self._nodes.figures
+
+    def power_figures(self) -> PowerFigures | None:
+        """What being awake has cost so far, where nodes sleep."""
+        return None if self._nodes is None else self._nodes.power_figures(self._now_s)
+
+    def keep_ready(self, arrivals: ArrivalForecast) -> None:
+        """Let free nodes sleep, or wake them, where Lucid says which."""
+        if self._nodes is not None:
+            self._nodes.keep_ready(arrivals, self._now_s)
+
     def lent(self) -> dict[str, LentByVc]:
         """What the VCs of a pool have lent and borrowed so far; empty without a pool."""
         return {} if self._lent is None else self._lent.by_vc()
@@ -161,14 +183,16 @@ class SimulatedCluster(ActingFloor):
             times.append(events[0][0])
         if self._to_come:
             times.append(self._to_come[-1].job.submit_s)
-        return min(times, default=None)
+        if self._nodes is not None and (self._live or self._to_come):
+            times.append(self._nodes.next_s())
+        return min((at_s for at_s in times if at_s < math.inf), default=None)
 
     def _void(self, event: tuple[float, int, int, str, int]) -> bool:
         live = self._live.get(event[3])
         return live is None or event[4] != (live.epoch if event[1] == Event.END else live.run)
 
     def advance(self, to_s: float) -> None:
-        """Let everything up to and including ``to_s`` happen: ends first, then readings, then arrivals."""
+        """Let everything up to and including ``to_s`` happen: ends first, then readings, nodes, and arrivals."""
         if self._lent is not None:
             self._lent.wait(to_s - self._now_s)
         self._now_s = to_s
@@ -189,6 +213,8 @@ class SimulatedCluster(ActingFloor):
                 self._pair_seen(live)
             else:
                 self._measured(live)
+        if self._nodes is not None:
+            self._leave_nodes(self._nodes)
         while self._to_come and self._to_come[-1].job.submit_s <= to_s:
             self._arrive(self._to_come.pop())
 
@@ -219,6 +245,19 @@ class SimulatedCluster(ActingFloor):
         ran_s = view.ran_s + view.elapsed_s(self._now_s)
         self._ended.append(Ended(view.job, self._now_s, ran_s, live.item.state or "COMPLETED", view.profile))
 
+    def _leave_nodes(self, book: NodeBook) -> None:
+        """Nodes close or go down: jobs that are still there start over."""
+        closed, down = book.advance(self._now_s)
+        if not closed and not down:
+            return
+        for room in self._rooms.values():
+            for view in list(room.running.values()):
+                names = {part.node for part in view.placement}
+                if names & (closed | down):
+                    book.figures.cut += not names & down
+                    book.figures.failed += bool(names & down)
+                    self._cut(self._live[view.job.id])
+
     def _measured(self, live: Live) -> None:
         """A reading comes in: at T_prof the profile; an unstable pattern shows only some time later."""
         view, profile = live.view, live.item.profile
@@ -237,16 +276,7 @@ class SimulatedCluster(ActingFloor):
         for name, room in self._rooms.items():
             for job_id in room.elastic:
                 self._report(self._live[job_id])
-            if room.shown is None:
-                room.shown = Partition(
-                    name,
-                    room.nodes,
-                    tuple(room.pending.values()),
-                    tuple(room.running.values()),
-                    room.profiling,
-                    quotas=room.quotas,
-                )
-            partitions[name] = room.shown
+            partitions[name] = room.show()
         ended, self._ended = tuple(self._ended), []
         fair_share = {} if self._usage is None else self._usage.factors(self._now_s)
         return Snapshot(self._now_s, partitions, ended, fair_share=fair_share)

@@ -18,6 +18,8 @@ from lucid.orchestrator.policies.plain import Kept
 from lucid.orchestrator.policy import Policy
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 from lucid.simulator.lent import LentByVc
+from lucid.simulator.nodes import WindowFigures
+from lucid.simulator.power import PowerFigures
 from lucid.simulator.start_forecast import StartForecasts
 
 __all__ = ["Progress", "Run", "Series", "run"]
@@ -99,6 +101,10 @@ class Run:
     """What the VCs of a pool lent and borrowed."""
     start_forecast: Mapping[str, Any] | None = None
     """``StartForecasts.figures``, where starts were forecast."""
+    windows: WindowFigures | None = None
+    """What windows and failing nodes did, where there were any."""
+    power: PowerFigures | None = None
+    """What being awake cost, where nodes sleep."""
 
 
 def run(
@@ -138,6 +144,7 @@ def run(
             cycles += 1
             wake_s = result.plan.wake_s
             memory = result.plan.memory
+            cluster.keep_ready(result.snapshot.arrivals)
             done = not (result.applied and cluster.moved)
             if starts is not None:
                 coming = [t for t in (cluster.next_event_s(), wake_s) if t is not None] if done else [at_s]
@@ -160,4 +167,6 @@ def run(
         promises_by_vc(memory),
         cluster.lent(),
         None if starts is None else starts.figures(),
+        cluster.window_figures(),
+        cluster.power_figures(),
     )

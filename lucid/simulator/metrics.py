@@ -46,7 +46,8 @@ def run_metrics(run: Run) -> dict[str, Any]:
     jobs that ever stood beside another. Jobs that could never run are left out and counted as ``impossible_jobs``.
     Where there was a starvation bound: ``starvation_bound_s``, ``jobs_past_bound`` and ``worst_past_bound_s``, the
     tally of the policy itself. With lending, ``by_vc`` says for each VC its quota, the GPU-hours that it lent and
-    borrowed, and its jobs past their bound.
+    borrowed, and its jobs past their bound. With events, ``windows`` has ``nodes.WindowFigures``,
+    where nodes sleep ``power`` has ``power.PowerFigures``.
     """
     done = [o for o in run.outcomes if o.end_s >= 0]
     found = group_metrics(done)
@@ -74,6 +75,23 @@ def run_metrics(run: Run) -> dict[str, Any]:
     }
     if run.start_forecast is not None:
         found["start_forecast"] = dict(run.start_forecast)
+    if run.windows is not None:
+        found["windows"] = {
+            "windows": run.windows.windows,
+            "unused_before_gpu_h": run.windows.unused_gpu_s / 3600.0,
+            "there_before_gpu_h": run.windows.there_gpu_s / 3600.0,
+            "runs_cut": run.windows.cut,
+            "runs_left": run.windows.left,
+            "lost_gpu_h": run.windows.lost_gpu_s / 3600.0,
+            "runs_failed": run.windows.failed,
+        }
+    if run.power is not None:
+        found["power"] = {
+            "node_h_awake": run.power.awake_s / 3600.0,
+            "node_h_idle": run.power.idle_s / 3600.0,
+            "idle_kwh": run.power.idle_s / 3600.0 * run.power.idle_w / 1000.0,
+            "boots": run.power.boots,
+        }
     if run.kept is not None:
         found |= {
             "starvation_bound_s": run.kept.bound_s,

@@ -35,6 +35,8 @@ from lucid.simulator.estimates import DryRunPredictor, GivenPredictor
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
 from lucid.simulator.learned import PackingModels, WalkForward, WalkForwardForecaster, packing_predictor
+from lucid.simulator.outages import Outages
+from lucid.simulator.power import Power
 from lucid.simulator.published.muri import EventChargedCluster, lengthened, published_policy
 from lucid.simulator.start_forecast import StartForecasts
 from lucid.simulator.traces.record import Trace
@@ -91,6 +93,7 @@ class Scenario:
     lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are seen after a minute, parted where
     they are slow, and judged by what was seen of such pairs before, as lucidd does. ``throughput``: the model that
     forecasts submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
+    ``outages``: when nodes are closed or down, ``power``: how they sleep; the honest semantics alone know that.
     """
 
     trace: Trace
@@ -107,6 +110,8 @@ class Scenario:
     as_live: bool = False
     remember_pairs: bool = True
     throughput: Throughput | None = None
+    outages: Outages | None = None
+    power: Power | None = None
 
     def layout(self) -> Layout:
         """Nodes by VC, profiling nodes included."""
@@ -138,7 +143,8 @@ class Scenario:
 
     def forecaster_for(self, rules: PolicySettings, profiled: Callable[[Job], bool]) -> Forecaster | None:
         """What forecasts submissions, where a policy under these rules looks at forecasts."""
-        if not (rules.packing.dynamic or rules.profiling.time_aware):
+        keeps_ready = self.power is not None and self.power.ready is not None
+        if not (rules.packing.dynamic or rules.profiling.time_aware or keeps_ready):
             return None
         means, epoch_s = ArrivalForecaster(profiled), self.trace.epoch_s or 0.0
         if self.throughput is None:
@@ -189,6 +195,11 @@ def simulate(
         ConfigError: an unknown policy or predictor, a VC without nodes, or settings the cluster cannot honour.
     """
     find_policy(policy)
+    for option, asked in (("--events", scenario.outages), ("--power", scenario.power)):
+        if asked is not None and scenario.semantics is not Semantics.HONEST:
+            raise ConfigError(
+                f"{option} is for --semantics honest; {scenario.semantics.value} reproduces a simulator"
+            )
     if scenario.semantics not in (Semantics.HONEST, Semantics.MURI):
         return _published(scenario, policy, recorder, progress)
     kind: Callable[..., SimulatedCluster] = SimulatedCluster
@@ -230,6 +241,8 @@ def simulate(
         usage=_usage(scenario.settings.policy),
         memory=memory,
         pooled=rules.lending.mode != "off",
+        outages=scenario.outages,
+        power=scenario.power,
     )
     forecaster = scenario.forecaster_for(rules, made.profiled)
     starts = None

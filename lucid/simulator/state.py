@@ -90,3 +90,10 @@ class Room:
     shown: Partition | None = None
     elastic: set[str] = field(default_factory=set)
     """Running elastic jobs: their progress is new at every look."""
+
+    def show(self) -> Partition:
+        """What policies see: the same object as before where nothing has changed."""
+        if self.shown is None:
+            jobs = tuple(self.pending.values()), tuple(self.running.values())
+            self.shown = Partition(self.name, self.nodes, *jobs, self.profiling, quotas=self.quotas)
+        return self.shown

@@ -15,6 +15,8 @@ from lucid.models.packing.pair_memory import PairMemory
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 from lucid.simulator.engine import run
 from lucid.simulator.interleaving import Interleaving
+from lucid.simulator.outages import Outages
+from lucid.simulator.power import Power
 from lucid.simulator.traces import Trace, TraceJob
 from lucid.simulator.truth import ContentionTruth, Interference
 from scenes.jobs import nodes
@@ -40,6 +42,8 @@ def a_cluster(
     agents: bool = False,
     memory: PairMemory | None = None,
     pooled: bool = False,
+    outages: Outages | None = None,
+    power: Power | None = None,
 ) -> SimulatedCluster:
     """The simulated cluster; one VC of one 8-GPU node unless told."""
     return SimulatedCluster(
@@ -55,6 +59,8 @@ def a_cluster(
         agents=agents,
         memory=memory,
         pooled=pooled,
+        outages=outages,
+        power=power,
     )
 
 
@@ -81,6 +87,8 @@ def replay(
     profiling_nodes: Sequence[Node] = (),
     interference: Interference | None = None,
     overheads: OverheadSettings | None = None,
+    outages: Outages | None = None,
+    power: Power | None = None,
     **sections: Any,
 ) -> tuple[dict[str, JobOutcome], Tape]:
     """Run a policy over a trace; outcomes by job id, and the tape of all cycles."""
@@ -95,6 +103,8 @@ def replay(
         overheads=overheads,
         profiling=settings(**sections).profiling,
         pooled=settings(**sections).lending.mode != "off",
+        outages=outages,
+        power=power,
     )
     tape = Tape()
     result = run(cluster, chosen, predictor, tape, settings=settings(**sections))

@@ -218,6 +218,21 @@ SAID: list[tuple[Reason, str]] = [
         "1 GPU is held by 1 job of partition scav: all of them may be preempted, the first from day 0 00:01:00 on, "
         "which does not suffice now",
     ),
+    (
+        why.Rests(60.0, 7200.0, 0.1),
+        "no GPUs on nodes that are awake; a node is woken for it after 12 min (10% of its estimate of 2.0 h)",
+    ),
+    (why.Rests(900.0, 7200.0, 0.1), "has waited 15 min for GPUs on nodes that are awake: a node is woken for it"),
+    (
+        why.StartsUntil(1200.0, 1200.0, 600.0, True),
+        "its nodes close: it runs until day 0 00:20:00 at the latest, "
+        "and would then start over from its last checkpoint",
+    ),
+    (
+        why.StartsUntil(1200.0, 1200.0, 7200.0, False),
+        "its nodes close: 20 min left are too few to start it until then (2.0 h)",
+    ),
+    (why.MustLeave(1200.0), "its nodes close: it was started to leave at day 0 00:20:00"),
     (why.Unsafe("job 1: no room"), "the safety check stopped what was planned: job 1: no room"),
     (why.WaitedForProfiling(15000.0, 14400.0), "has waited 4.2 h for a profiling node, at most 4.0 h is allowed"),
 ]

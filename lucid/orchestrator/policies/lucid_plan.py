@@ -11,11 +11,13 @@ from lucid.config import PolicySettings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
 from lucid.core.ledger import Ledgers
 from lucid.core.ports import Predictor
+from lucid.core.reason import Rests
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.order import QueuedJob, QueueOrder, Shape
 from lucid.orchestrator.placement import Feasibility
 from lucid.orchestrator.policies.lucid_kept import ServedLarge, serve_large, serve_turns, turns_due
 from lucid.orchestrator.policies.lucid_starts import Starts
+from lucid.orchestrator.policies.lucid_until import serve_until
 from lucid.orchestrator.policies.plain import Kept, Shadow
 from lucid.orchestrator.policies.plain_pool import split
 from lucid.orchestrator.policies.queue import SETTLE_S
@@ -95,6 +97,7 @@ def plan_vc(
     served = {*turns.ids, *large.holders}
     queue = books.order(partition.pending, starts.predictions, snapshot.fair_share)
     _serve_queue(starts, [queued for queued in queue if queued.id not in served] if served else queue)
+    serve_until(starts, queue)
     _tell_who_gave_way(starts, large)
     due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s)
     return _made(starts, shadow, by_vc or {}, due_s)
@@ -133,7 +136,8 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
         hopeless = feasible.bar(queued.entry.job)
         if hopeless is not None:
             hold = Hold((hopeless,))
-        if queued.steady:  # the reason of an unsteady job names that job, so no other job can have it
+        rests = isinstance(hold.reasons[-1], Rests)  # which is of this job's own wait
+        if queued.steady and not rests:  # the reason of an unsteady job names that job, so no other job can have it
             stopped[level][shape] = (queued.gpu_mem_mib, hold)
         decisions[queued.id] = hold
 
@@ -146,7 +150,8 @@ def _tell_who_gave_way(starts: Starts, large: ServedLarge) -> None:
 
 
 def _made(starts: Starts, shadow: Shadow | None, by_vc: Mapping[str, Shadow], wake_s: float | None) -> PartitionPlan:
-    wake_s = earliest(wake_s, starts.binder.changes_s, starts.sharing.changes_s, starts.yielding.changes_s)
+    changes_s = (starts.binder.changes_s, starts.sharing.changes_s, starts.wakes_s, starts.yielding.changes_s)
+    wake_s = earliest(wake_s, *changes_s)
     memory: LucidMemory | SharingMode | None = starts.sharing.mode
     if shadow is not None:
         told_s = {a.job_id: starts.now_s for a in starts.actions if isinstance(a.decision, Start)}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 
 from lucid.binder.dynamic import SharingMode, sharing_mode
 from lucid.binder.pairing import Binder
 from lucid.config import PackingSettings, PolicySettings
-from lucid.core.decision import Action, Decision, Hold, Requeue, Start
+from lucid.core.decision import Action, Decision, Hold, Requeue, Start, earliest
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
-from lucid.core.reason import FreeGpus, Priority, Reason, SharedBy, SharingLevel
+from lucid.core.reason import FreeGpus, Priority, Reason, Rests, SharedBy, SharingLevel
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.fences import Fence, Fences
 from lucid.orchestrator.order import QueuedJob
@@ -87,6 +87,8 @@ class Starts:
         self.fences = Fences()
         self.decisions: dict[str, Decision] = {}
         self.actions: list[Action] = []
+        self.wakes_s: float | None = None
+        """When a node is next woken for a job that waits for one that is awake, s."""
 
     # -- what is decided -----------------------------------------------------------------------------------
 
@@ -143,16 +145,16 @@ class Starts:
         why: tuple[Reason, ...],
         in_turn: bool = False,
         quota: tuple[Reason, ...] | None = None,
+        awake: bool = False,
     ) -> bool:
         """Start the job on free GPUs outside the fences that a job of this level must keep off, if there are any.
         ``in_turn``: its turn has come, so that its VC's quota does not stop it. ``quota``: the comparisons with it,
-        where they are not those of every job."""
+        where they are not those of every job. ``awake``: no node is woken for it."""
         entry, job = queued.entry, queued.entry.job
         quota = self._open(queued, in_turn, quota)
         if quota is None:
             return False
-        allowed = self._outside(level)
-        placement = consolidated(self.ledger, job, allowed, self.settings.remainder_on_emptiest)
+        placement = self._place(job, level, awake)
         if placement is None:
             return False
         free = FreeGpus(job.gpus, self.ledger.largest, self.ledger.free, True)
@@ -216,6 +218,14 @@ class Starts:
         nodes = self.fences.nodes[level]
         return (lambda i: i not in nodes) if level else None
 
+    def _place(self, job: Job, level: int, awake: bool = False) -> Placement | None:
+        """Free GPUs for a job of this level; with ``awake`` on nodes that do not sleep."""
+        closed: Set[int] = self.fences.nodes[level] if level else frozenset()
+        if awake:
+            closed = closed | self.ledger.asleep
+        allowed = (lambda i: i not in closed) if closed else None
+        return consolidated(self.ledger, job, allowed, self.settings.remainder_on_emptiest)
+
     def quota(self, queued: QueuedJob) -> tuple[Reason, ...]:
         """In a pool, the comparisons that say whether the job's VC may start it alone: the last one holds, or not."""
         return () if self.quotas is None else self.quotas.tests(queued.entry.job, queued.prediction.duration_s)
@@ -263,7 +273,7 @@ class Starts:
         fair: tuple[Reason, ...] = () if queued.fair is None else (queued.fair,)
         less, packing = self.sharing.less, self.settings.packing
         if self.quotas is not None:
-            if self.alone(queued, level, fair):
+            if self.alone(queued, level, fair, awake=True):
                 return None  # in a pool a job that can run alone does: pairs are for those who would wait
             within = self.quotas.within(queued.entry.job, queued.prediction.duration_s)
             if within.kept and not within:  # a guest that outlasts its host holds GPUs of the quota, too
@@ -277,12 +287,22 @@ class Starts:
             if found is not None:
                 self.beside(queued, found, (*fair, *harmless))
                 return None
-        if self.alone(queued, level, (*fair, *less, *why)):
+        asleep = bool(self.ledger.asleep)
+        if self.alone(queued, level, (*fair, *less, *why), awake=True):
             return None
-        if less or self.yields:  # less sharing, or only fast pairs: not for a job that would wait for it
+        if less or self.yields or asleep:  # less sharing, or only fast pairs: not for a job that would wait for it
             found, why = self.partner_to_wait_no_more(queued, level)
             if found is not None:
                 self.beside(queued, found, (*fair, *why))
+                return None
+        if asleep:
+            rests = Rests(
+                self.now_s - queued.entry.since_s, queued.prediction.duration_s, self.settings.sleep.wake_share
+            )
+            if rests and self._place(queued.entry.job, level) is not None:
+                self.wakes_s = earliest(self.wakes_s, queued.entry.since_s + rests.patience_s)
+                return Hold((*fair, *why, rests))
+            if not rests and self.alone(queued, level, (*fair, *less, *why, *((rests,) if rests.share else ()))):
                 return None
         if self.claim(queued, level, (*fair, *why)):
             return None

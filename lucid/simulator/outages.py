@@ -1,0 +1,159 @@
+"""When nodes are closed or down in a replay: a file of events, and the time limits that windows need."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lucid.config import BackfillSettings
+from lucid.core.hostlist import hosts_in
+from lucid.core.node import Node, Window
+from lucid.errors import ConfigError, TraceError
+from lucid.simulator.traces.record import Trace
+
+__all__ = ["Outages", "read_events", "with_limits"]
+
+_COLUMNS = ("event", "nodes", "from", "until", "every", "name")
+_NEEDED = frozenset({"event", "nodes", "from"})
+_EVERY_S = {"": 0.0, "day": 86400.0, "week": 7 * 86400.0}
+_SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Outages:
+    """By name of a node, in order of time and in seconds of the trace: ``windows``, known to the scheduler from the
+    first second on, and ``downs``, which nobody knows of before."""
+
+    windows: Mapping[str, tuple[Window, ...]] = field(default_factory=dict)
+    downs: Mapping[str, tuple[Window, ...]] = field(default_factory=dict)
+
+
+def read_events(path: Path, trace: Trace, layout: Mapping[str, Sequence[Node]]) -> Outages:
+    """The events of a CSV file. An event that comes again does so up to the last submission of the trace.
+
+    Raises:
+        TraceError: naming file, line, column and value.
+    """
+    last_s = max((item.job.submit_s for item in trace.jobs), default=0.0)
+    found: dict[str, defaultdict[str, list[Window]]] = {"window": defaultdict(list), "down": defaultdict(list)}
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, restkey="more")
+            names = reader.fieldnames or ()
+            if not set(names) >= _NEEDED or not set(names) <= set(_COLUMNS):
+                raise TraceError(
+                    f"{path}: line 1: its columns are {','.join(names) or 'none'}; write {','.join(_COLUMNS)} "
+                    "(until, every and name may be left out)"
+                )
+            for row in reader:
+                where = f"{path}: line {reader.line_num}"
+                if "more" in row:
+                    raise TraceError(f'{where}: more values than columns; quote a list of nodes: "a-000,a-001"')
+                values = {name: (row.get(name) or "").strip() for name in _COLUMNS}
+                kind = values["event"]
+                if kind not in found:
+                    raise TraceError(f"{where}: column event: {kind!r} is neither 'window' nor 'down'")
+                times = list(_times(values, where, trace.epoch_s, last_s))
+                for node in _nodes(values["nodes"], where, layout):
+                    found[kind][node] += times
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TraceError(f"{path}: cannot be read: {error}; give --events a CSV of {','.join(_COLUMNS)}") from None
+    if not any(found.values()):
+        raise TraceError(f"{path}: names no event; write a line for each below the header {','.join(_COLUMNS)}")
+    by_node = {
+        kind: {node: tuple(sorted(times, key=lambda w: (w.from_s, w.end_s))) for node, times in nodes.items()}
+        for kind, nodes in found.items()
+    }
+    return Outages(by_node["window"], by_node["down"])
+
+
+def _times(values: Mapping[str, str], where: str, epoch_s: float | None, last_s: float) -> Iterator[Window]:
+    from_s = _seconds(values["from"], "from", where, epoch_s)
+    until_s = _seconds(values["until"], "until", where, epoch_s) if values["until"] else None
+    if until_s is not None and until_s <= from_s:
+        raise TraceError(f"{where}: column until: {values['until']!r} is not after {values['from']!r}")
+    if values["every"] not in _EVERY_S:
+        raise TraceError(f"{where}: column every: {values['every']!r} is neither 'day' nor 'week' nor empty")
+    name = values["name"] or ("closed" if values["event"] == "window" else "down")
+    yield Window(from_s, until_s, name)
+    every_s = _EVERY_S[values["every"]]
+    if not every_s:
+        return
+    if until_s is None or until_s - from_s >= every_s:
+        raise TraceError(
+            f"{where}: column until: an event of every {values['every']} must end before the next begins"
+        )
+    for k in range(1, math.floor((last_s - from_s) / every_s) + 1):
+        yield Window(from_s + k * every_s, until_s + k * every_s, name)
+
+
+def _seconds(text: str, column: str, where: str, epoch_s: float | None) -> float:
+    """Seconds of the trace: a number of them, Slurm's [DAYS-]HH:MM[:SS], or a date where the trace has dates."""
+    try:
+        value = float(text)
+        if math.isfinite(value) and value >= 0:
+            return value
+    except ValueError:
+        found = _SLURM_TIME.fullmatch(text)
+        if found is not None:
+            days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+            return days * 86400.0 + hours * 3600.0 + minutes * 60.0 + seconds
+        try:
+            at_s = datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            pass
+        else:
+            if epoch_s is None:
+                raise TraceError(
+                    f"{where}: column {column}: {text!r} is a date, and the trace has none; write seconds of the "
+                    "trace, or 3-18:00 for day 3"
+                ) from None
+            return at_s - epoch_s
+    raise TraceError(
+        f"{where}: column {column}: {text!r} is no time; write seconds of the trace, 3-18:00 (day 3, counted from "
+        "0), or 2024-03-05T18:00"
+    )
+
+
+def _nodes(text: str, where: str, layout: Mapping[str, Sequence[Node]]) -> list[str]:
+    """Names of nodes: all (``*``), those of VCs, or those of a host list."""
+    every = {vc: [node.name for node in nodes] for vc, nodes in layout.items()}
+    if text == "*":
+        return [name for names in every.values() for name in names]
+    known = {name for names in every.values() for name in names}
+    found: list[str] = []
+    for word in [text] if text in every else _hosts(text, where):
+        if word not in every and word not in known:
+            vcs = ", ".join(f"{vc} ({names[0]} to {names[-1]})" for vc, names in every.items() if names)
+            raise TraceError(f"{where}: column nodes: there is no VC or node {word!r}; write *, or of these: {vcs}")
+        found += every.get(word, [word])
+    return list(dict.fromkeys(found))
+
+
+def _hosts(text: str, where: str) -> list[str]:
+    try:
+        return hosts_in(text)
+    except ConfigError as error:
+        raise TraceError(f"{where}: column nodes: {error}") from None
+
+
+def with_limits(trace: Trace, settings: BackfillSettings) -> tuple[Trace, int]:
+    """The trace with a made-up time limit for each job that has none, and how many those are: so many times its run
+    time alone, as ``policy.backfill`` has it. A job without a limit could start before no window."""
+    count = sum(item.job.time_limit_s is None for item in trace.jobs)
+    jobs = [
+        item
+        if item.job.time_limit_s is not None
+        else replace(
+            item,
+            job=replace(item.job, time_limit_s=max(item.duration_s * settings.limit_factor, settings.least_limit_s)),
+        )
+        for item in trace.jobs
+    ]
+    return replace(trace, jobs=tuple(jobs)), count
