@@ -105,5 +105,6 @@ def sleep(runs: int) -> Iterator[Figure]:  # noqa: ARG001
             found = _run(replace(history, power=Power(_SUSPEND_S, ready=rules)), policy, sections)
             of = found["power"]
             plain = plain or of["node_h_awake"]
-            note = f"avg JCT {found['avg_jct_s'] / _HOUR:.2f} h; {of['node_h_idle']:,.0f} without a job; {of['boots']} boots"
+            jct_h = found["avg_jct_s"] / _HOUR
+            note = f"avg JCT {jct_h:.2f} h; {of['node_h_idle']:,.0f} without a job; {of['boots']} boots"
             yield Figure(f"{scene}: {name}, awake", of["node_h_awake"], "node h", 1, plain, "backfill", note=note)

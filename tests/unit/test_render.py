@@ -202,7 +202,8 @@ SAID: list[tuple[Reason, str]] = [
     (why.Rests(900.0, 7200.0, 0.1), "has waited 15 min for GPUs on nodes that are awake: a node is woken for it"),
     (
         why.StartsUntil(1200.0, 1200.0, 600.0, True),
-        "its nodes close: it runs until day 0 00:20:00 at the latest, and would then start over from its last checkpoint",
+        "its nodes close: it runs until day 0 00:20:00 at the latest, and would then start over from its last "
+        "checkpoint",
     ),
     (
         why.StartsUntil(1200.0, 1200.0, 7200.0, False),
