@@ -102,6 +102,32 @@ def test_fifo_and_lucid_are_compared_unless_told(lucid: Lucid) -> None:
     assert list(json.loads(said.out)["results"]) == ["fifo", "lucid"]
 
 
+def test_a_replay_knows_windows_and_sleep(lucid: Lucid, tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text("event,nodes,from,until\nwindow,*,1:00:00,2:00:00\ndown,a-000,60,90\n")
+    options = (
+        "simulate",
+        "pack.csv",
+        "--vcs",
+        "vcs.csv",
+        "--policy",
+        "lucid",
+        "--events",
+        "events.csv",
+        "--power",
+        "60",
+    )
+    data = json.loads(lucid(*options, "--ready", "--json").out)
+    assert any("48 jobs of the trace have no time limit; theirs is MADE UP" in note for note in data["notes"])
+    assert data["results"]["lucid"]["windows"]["windows"] == 1
+    assert data["results"]["lucid"]["power"]["node_h_awake"] > 0
+    told = lucid(*options).out
+    for words in ("GPU-hours unused in 24 h before windows", "node-hours awake", "boots"):
+        assert words in told
+    (tmp_path / "events.csv").write_text("event,nodes,from\nwindow,c,0\n")
+    assert "events.csv: line 2: column nodes: there is no VC or node 'c'" in lucid(*options).err
+    assert "--ready is of nodes that sleep; give --power SECONDS too" in lucid("simulate", "pack.csv", "--ready").err
+
+
 def test_a_replay_is_set_beside_what_really_happened(lucid: Lucid, tmp_path: Path) -> None:
     assert lucid("simulate", "pack.csv", *ALL, "--policy", "fifo", "--out", "run").code == 0
     with (tmp_path / "run" / "fifo" / "jobs.csv").open(newline="") as file:

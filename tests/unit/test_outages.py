@@ -122,6 +122,8 @@ def test_a_run_that_outlived_its_limit_starts_over_after_the_window() -> None:
         "unused_before_gpu_h": pytest.approx(7 * 1000 / 3600),
         "there_before_gpu_h": pytest.approx(8 * 1000 / 3600),
         "runs_cut": 1,
+        "runs_left": 0,
+        "lost_gpu_h": pytest.approx(1000 / 3600),
         "runs_failed": 0,
     }
 

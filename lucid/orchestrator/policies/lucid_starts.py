@@ -219,10 +219,12 @@ class Starts:
         return (lambda i: i not in nodes) if level else None
 
     def _place(self, job: Job, level: int, awake: bool = False) -> Placement | None:
-        """Free GPUs for a job of this level; with ``awake`` on nodes that do not sleep."""
+        """Free GPUs for a job of this level; with ``awake`` none on nodes that sleep on: those that boot
+        for others count as awake."""
         closed: Set[int] = self.fences.nodes[level] if level else frozenset()
         if awake:
-            closed = closed | self.ledger.asleep
+            count, nodes = self.ledger.free_count, self.ledger.nodes
+            closed = closed | {i for i in self.ledger.asleep if count[i] == nodes[i].gpus}
         allowed = (lambda i: i not in closed) if closed else None
         return consolidated(self.ledger, job, allowed, self.settings.remainder_on_emptiest)
 
