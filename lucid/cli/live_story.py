@@ -124,7 +124,7 @@ def with_expected_start(
     data.update(found[0])
     words = [f"starts in about: {found[1]}"]
     row = last.row(data["job"])
-    ends_s = None if row is None else ends_in_time_s(row.reasons)
+    ends_s = None if row is None else ends_in_time_s(row.reasons, last.snapshot.now_s)
     if ends_s is not None:
         again = asked_again(last, settings, config, data["job"], Changes(limit_s=ends_s), ahead)
         for limit, shorter in again.rows.items():

@@ -87,7 +87,7 @@ def asked_again(
     rows = {_AS_IT_IS: last.row(job_id)}
     if changes == Changes():
         held = rows[_AS_IT_IS]
-        ends_s = None if held is None else ends_in_time_s(held.reasons)
+        ends_s = None if held is None else ends_in_time_s(held.reasons, last.snapshot.now_s)
         changes = Changes(entry.job.gpus // 2 or None, share=True, limit_s=ends_s)
     for words, (home, changed) in _variants(last.snapshot, name, entry, changes).items() if agrees else ():
         rows[words] = row_in(policy.plan(_with(last.snapshot, name, entry, home, changed)), job_id, last.modes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,10 +67,11 @@ def reaches_words(snapshot: Snapshot, job_id: str) -> list[str]:
     ]
 
 
-def ends_in_time_s(reasons: Sequence[Reason]) -> float | None:
-    """The longest time limit, in whole minutes, with which a job that a window keeps waiting would end before it."""
+def ends_in_time_s(reasons: Sequence[Reason], at_s: float) -> float | None:
+    """The longest time limit, in whole minutes, with which a job that a window keeps waiting would end before it.
+    ``at_s``: when the reasons were found; a picture stands for as long as nothing changes."""
     room_s = max((r.room_s for r in reasons if isinstance(r, Closes) and not r), default=0.0)
-    minutes = (room_s - _SLACK_S) // 60
+    minutes = (room_s - max(time.time() - at_s, 0.0) - _SLACK_S) // 60
     return minutes * 60 if minutes >= 1 else None
 
 

@@ -12,6 +12,8 @@ import pytest
 from box import Box
 from daemon_box import Lucidd
 
+from lucid.adapters.store.sqlite import SqliteStore
+
 HOUR = ("-p", "vc-a", "--gres=gpu:1", "-t", "60")
 
 
@@ -36,8 +38,14 @@ def window(box: Box, start: str, minutes: int, *words: str, nodes: str = "ALL") 
         box.run("scontrol", "delete", "reservation=w", check=False)
 
 
-def verbs(lucidd: Lucidd, job: str) -> list[str]:
-    return [action["verb"] for action in lucidd.story(job)["actions"] if action["verb"] not in ("park", "hold")]
+def verbs(lucidd: Lucidd, *jobs: str) -> list[str]:
+    """What was done with them, but for leases of parked jobs: from the store, since a command for each takes long."""
+    store = SqliteStore(lucidd.folder / "lucid.db")
+    try:
+        done = [action.verb for job in jobs for action in store.actions(job)]
+    finally:
+        store.close()
+    return [verb for verb in done if verb not in ("park", "hold")]
 
 
 def planned(box: Box, lucidd: Lucidd, job: str) -> None:
@@ -55,12 +63,12 @@ def test_jobs_that_reach_into_a_window_are_held_in_order_and_not_tried(box: Box,
         jobs = [box.sbatch(*HOUR, "-J", f"hour-{n}", script="sleep 600") for n in range(40)]
         planned(box, lucidd, jobs[-1])
         time.sleep(20)
-        done = [verb for job in jobs for verb in verbs(lucidd, job)]
-        assert done == [], "nothing was tried, taken back, restored or let go"
-        assert all(box.job(job)["waits"] for job in jobs)
+        assert verbs(lucidd, *jobs) == [], "nothing was tried, taken back, restored or let go"
+        known = box.jobs()
+        assert all(known[job]["waits"] for job in jobs)
         story = lucidd.ctl("explain", jobs[0])
         assert "maintenance of n[1-" in story, story
-        assert "its time limit of 60 min ends after that begins" in story, story
+        assert "its time limit of 1.0 h ends after that begins" in story, story
         queue = {row["job"]: row for row in lucidd.json("queue")["queue"]}
         assert queue[jobs[0]]["starts_in_s"][1] > 2 * 3600
         when = lucidd.json("when", "--gpus", "1", "--time", "1:00:00", "--partition", "vc-a")["partitions"]["vc-a"]
@@ -96,7 +104,7 @@ def test_a_window_made_while_jobs_wait_is_seen_before_anything_starts(box: Box, 
     with window(box, "now+30minutes", 10):
         box.wait_ended(*blockers)
         time.sleep(10)
-        assert [verb for job in jobs for verb in verbs(lucidd, job)] == []
+        assert verbs(lucidd, *jobs) == []
     box.wait_ended(*jobs, limit_s=120)
 
 
@@ -125,7 +133,7 @@ def test_a_partition_that_is_down_holds_its_jobs_and_tries_none(box: Box, lucidd
             box.wait_ended(first)
             time.sleep(15)
             tried = sum(verbs(lucidd, job).count("take back") for job in jobs)
-            assert tried <= 2, "those that were on their way"
+            assert tried <= 3, "those that were on their way"
             assert not any("let go" in verbs(lucidd, job) for job in jobs)
             waiting = [job for job in jobs if box.state(job) == "PENDING"]
             assert f"partition vc-a is {state}" in lucidd.ctl("explain", waiting[-1])

@@ -192,6 +192,15 @@ def test_a_partition_that_is_down_bars_its_jobs_and_none_is_tried(stage: Scene) 
     assert [entry.barred for entry in stage.look().pending] == [""], "jobs that wait in it may start"
 
 
+def test_that_a_partition_is_down_is_read_as_soon_as_slurm_says_so_of_a_job(stage: Scene) -> None:
+    stage.jobs("1 2")
+    stage.look()
+    stage.slurm.defaults = {"vc": JobDefaults(state="DOWN")}
+    stage.slurm.advance(3.0)
+    stage.slurm.submit("plain", "vc", held=False, mark="-", dependent=True, reason="PartitionDown")
+    assert {entry.barred for entry in stage.look().pending} == {"partition vc is DOWN"}
+
+
 def test_jobs_that_a_window_keeps_waiting_are_not_taken_to_be_crowded_out(stage: Scene) -> None:
     stage.jobs("1", cpus=8, time_limit_s=3600.0)
     stage.slurm.submit(

@@ -59,7 +59,8 @@ class Idle:
             return subprocess.CompletedProcess(words, 0, f"slurm {self.release}.5\n", "")
         newest = self.release == "26.05" and "--json" in words and words[0] == "squeue"
         folder = f"{self.release}-v0.0.45" if newest else self.release
-        document = self.document(folder, "jobs" if words[0] == "squeue" else "nodes")
+        shown = "reservations" if "reservation" in words else "nodes"
+        document = self.document(folder, "jobs" if words[0] == "squeue" else shown)
         return subprocess.CompletedProcess(words, 0, json.dumps(document), "")
 
     def request(self, request: httpx.Request) -> httpx.Response:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from daemon_site import Site
 from lucid.adapters.slurm.reservations import Reservation
-from lucid.cli.window_words import ends_in_time_s, limit_words, window_words
+from lucid.cli import window_words
 from lucid.core.ahead import Seen
 from lucid.core.node import Window
 from lucid.core.reason import Closes, NodesOut
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A job of an hour and one without limit wait; a window of two hours is 20 minutes ahead."""
     site = Site(tmp_path, restarts=None)
     start_s = site.slurm.now + 1200.0
@@ -29,6 +31,7 @@ def site(tmp_path: Path) -> Site:
     site.submit("endless", 1)
     site.submit("short", 1, run_s=3000.0, time_limit_s=600.0)
     site.turns(30.0)
+    monkeypatch.setattr(window_words, "time", SimpleNamespace(time=lambda: site.slurm.now))
     return site
 
 
@@ -62,11 +65,13 @@ def test_a_running_job_that_may_last_into_it_is_named(site: Site) -> None:
 
 def test_words_of_windows() -> None:
     open_ended = Seen(Window(100.0, None, "w"), ("n1",), tuple(map(str, range(10))))
-    assert window_words(open_ended, 0.0) == (
+    assert window_words.window_words(open_ended, 0.0) == (
         "w from day 0 00:01:40; jobs 0, 1, 2, 3, 4, 5, 6, 7 and 2 more may still run then"
     )
-    assert window_words(replace(open_ended, reaching=()), 200.0) == "w now"
-    assert limit_words(2700.0) == "0:45:00"
+    assert window_words.window_words(replace(open_ended, reaching=()), 200.0) == "w now"
+    assert window_words.limit_words(2700.0) == "0:45:00"
     closes = Closes(4, 3600.0, 1190.0, 1200.0, None, "w")
-    assert ends_in_time_s([closes]) == 1080.0
-    assert ends_in_time_s([replace(closes, room_s=100.0), NodesOut(1, "w")]) is None, "less than a minute"
+    assert window_words.ends_in_time_s([closes], time.time()) == 1080.0
+    assert window_words.ends_in_time_s([replace(closes, room_s=100.0), NodesOut(1, "w")], time.time()) is None, (
+        "less than a minute"
+    )

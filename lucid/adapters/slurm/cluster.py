@@ -6,7 +6,7 @@ goes on from there: a note is written before Slurm is told anything, and each st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from pathlib import Path
 
 from lucid.adapters.gpu.known_profiles import KnownProfiles
@@ -46,7 +46,7 @@ _NETWORK_EVERY_S = 600.0
 """Seconds between looks at the topology, which only a new configuration changes."""
 _DEFAULTS_EVERY_S = 120.0
 """Seconds between looks at JobDefaults, which only a new configuration changes."""
-_SHUT_EVERY_S = 10.0
+_SHUT_EVERY_S, _SAID_EVERY_S = 10.0, 2.0
 _SHUT = ("PartitionDown", "PartitionInactive")
 _REPLAN = "a reservation was made, changed or deleted meanwhile: it is planned again in the next cycle"
 
@@ -167,7 +167,7 @@ class SlurmCluster:
         self._jobs = {job.id: job for job in jobs if job.id}
         # once for those that run: until then their requests could not be said in slots
         if any(job.gpus and (job.pending or (job.running and self._defaults is None)) for job in jobs):
-            self._read_defaults(now_s, any(job.pending and job.reason in _SHUT for job in jobs))
+            self._read_defaults(now_s, {job.partition for job in jobs if job.pending and job.reason in _SHUT})
         nodes = without_unread(self._closings.explained(self._nodes, now_s), jobs)
         modes = dict(self._modes())
         pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
@@ -205,11 +205,13 @@ class SlurmCluster:
         except ClusterError:
             return
 
-    def _read_defaults(self, now_s: float, shut: bool) -> None:
-        """What partitions give to each GPU, whether their jobs may start (soon again where some may not), and who may
-        preempt whom. Where that cannot be read, what was read before counts."""
-        shut = shut or any(rule.shut for rule in (self._defaults or {}).values())
-        if 0 <= now_s - self._defaults_at_s < (_SHUT_EVERY_S if shut else _DEFAULTS_EVERY_S):
+    def _read_defaults(self, now_s: float, said: Set[str]) -> None:
+        """What partitions give to each GPU, who may preempt whom, and whether jobs of a partition may start: soon again
+        where some may not, and at once where Slurm says so of one for the first time (``said``). Where that cannot be
+        read, what was read before counts."""
+        shut = {name for name, rule in (self._defaults or {}).items() if rule.shut}
+        every_s = _SAID_EVERY_S if said - shut else _SHUT_EVERY_S if shut else _DEFAULTS_EVERY_S
+        if 0 <= now_s - self._defaults_at_s < every_s:
             return
         self._defaults_at_s = now_s
         try:
