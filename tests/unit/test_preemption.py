@@ -271,6 +271,34 @@ def test_who_shared_gpus_with_a_job_that_slurm_preempted_is_alone_and_told() -> 
     assert stage.request("b").tres_per_node == "gres/gpu:2"
 
 
+def test_both_halves_of_a_pair_are_requeued_by_lucid_itself() -> None:
+    """Of two that share a GPU Slurm preempts one at a time."""
+    for grace_s, states in ((0.0, "PENDING"), (30.0, "RUNNING")):
+        stage = packed()
+        stage.slurm.preempts = replace(BY_TIER, grace_s={"scav": grace_s})
+        stage.restart()
+        for name in ("a", "b"):
+            stage.slurm.submit(name, "scav", 2)
+        stage.known("a", "b")
+        slots = Start(at("n1:0-1"), WHY, slots=True)
+        stage.do("a", slots, "scav")
+        stage.do("b", replace(slots, beside="a"), "scav")
+        stage.jobs("own", 1)
+        stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
+        assert claim(stage, "own", "n1:0", "a", "b") is None
+        assert {stage.slurm.records[name].state for name in ("a", "b")} == {states}
+        stage.slurm.limits = lambda job: ""
+        stage.slurm.advance(1.0)
+        assert stage.slurm.records["own"].placement == at("n1:0")
+        stage.mend()
+        assert words(stage, "own")[-1] == "preempts a b for its GPUs"
+        if not grace_s:
+            assert all(stage.slurm.records[name].held for name in ("a", "b"))
+            assert [verb.partition(" ")[0] for verb in words(stage, "a")] == [
+                "start", "requeue", "claimed", "restore", "preempted",
+            ]  # fmt: skip
+
+
 def test_without_preemption_nothing_is_asked_of_accounts() -> None:
     assert preemption_from({"PreemptType": "preempt/none"}) == NO_PREEMPTION
     assert preemption_from({}) == NO_PREEMPTION
