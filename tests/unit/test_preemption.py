@@ -128,7 +128,7 @@ def test_a_start_asks_for_the_very_gpus_and_each_story_says_who_went() -> None:
     assert words(stage, "own") == ["start n1:2-3, preempting b c", "preempts b c for its GPUs"]
     rule = "of all that would do, it loses least (1.00 GPU-hours)"
     assert words(stage, "b")[0] == f"claimed by job own of vc, which gets n1:2-3: {rule}"
-    assert words(stage, "b")[1:] == ["preempted by Slurm, for job own"]
+    assert words(stage, "b")[1:] == ["preempted for job own"]
     assert words(stage, "a") == []
     assert stage.mend() == []
     stage.slurm.records["own"] = replace(
@@ -196,7 +196,7 @@ def test_it_is_told_where_slurm_chose_others() -> None:
     )
     assert stage.mend() == ["job own: Slurm preempted b, which Lucid had not chosen"]
     assert words(stage, "own")[-1] == "preempts b for its GPUs; Lucid had chosen a"
-    assert words(stage, "b") == ["preempted by Slurm, for job own"]
+    assert words(stage, "b") == ["preempted for job own"]
     assert {entry.job.id for entry in stage.look().running} == {"a", "own"}
 
 
