@@ -182,6 +182,10 @@ def test_packed_scavengers_go_when_their_gpus_are_claimed(scav: Box, tmp_path: P
         assert runs(box, *(number for number in pairs if number not in gone))
         box.run("scancel", owner)
         box.wait("they run again, as a pair", lambda: runs(box, *pairs), 60)
+        plain = box.sbatch("-p", "vc-b", "--gres=gpu:4", "--comment=lucid:off", "-t", "60", script="sleep 3000")
+        print(f"a plain job over a pair: {started_after(box, plain):.1f} s")
+        gone = [number for number in pairs if where[number] == "n3"]
+        box.wait("those wait as jobs of Lucid's, too", lambda: all(box.job(n)["waits"] for n in gone), 60)
     finally:
         one.close()
 

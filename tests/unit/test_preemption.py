@@ -128,7 +128,7 @@ def test_a_start_asks_for_the_very_gpus_and_each_story_says_who_went() -> None:
     assert words(stage, "own") == ["start n1:2-3, preempting b c", "preempts b c for its GPUs"]
     rule = "of all that would do, it loses least (1.00 GPU-hours)"
     assert words(stage, "b")[0] == f"claimed by job own of vc, which gets n1:2-3: {rule}"
-    assert words(stage, "b")[1:] == ["preempted by Slurm, for job own"]
+    assert words(stage, "b")[1:] == ["preempted for job own"]
     assert words(stage, "a") == []
     assert stage.mend() == []
     stage.slurm.records["own"] = replace(
@@ -196,7 +196,7 @@ def test_it_is_told_where_slurm_chose_others() -> None:
     )
     assert stage.mend() == ["job own: Slurm preempted b, which Lucid had not chosen"]
     assert words(stage, "own")[-1] == "preempts b for its GPUs; Lucid had chosen a"
-    assert words(stage, "b") == ["preempted by Slurm, for job own"]
+    assert words(stage, "b") == ["preempted for job own"]
     assert {entry.job.id for entry in stage.look().running} == {"a", "own"}
 
 
@@ -269,6 +269,34 @@ def test_who_shared_gpus_with_a_job_that_slurm_preempted_is_alone_and_told() -> 
     assert (left.job.id, left.partner, left.alone) == ("a", None, False)
     assert stage.slurm.records["b"].held
     assert stage.request("b").tres_per_node == "gres/gpu:2"
+
+
+def test_both_halves_of_a_pair_are_requeued_by_lucid_itself() -> None:
+    """Of two that share a GPU Slurm preempts one at a time."""
+    for grace_s, states in ((0.0, "PENDING"), (30.0, "RUNNING")):
+        stage = packed()
+        stage.slurm.preempts = replace(BY_TIER, grace_s={"scav": grace_s})
+        stage.restart()
+        for name in ("a", "b"):
+            stage.slurm.submit(name, "scav", 2)
+        stage.known("a", "b")
+        slots = Start(at("n1:0-1"), WHY, slots=True)
+        stage.do("a", slots, "scav")
+        stage.do("b", replace(slots, beside="a"), "scav")
+        stage.jobs("own", 1)
+        stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
+        assert claim(stage, "own", "n1:0", "a", "b") is None
+        assert {stage.slurm.records[name].state for name in ("a", "b")} == {states}
+        stage.slurm.limits = lambda job: ""
+        stage.slurm.advance(1.0)
+        assert stage.slurm.records["own"].placement == at("n1:0")
+        stage.mend()
+        assert words(stage, "own")[-1] == "preempts a b for its GPUs"
+        if not grace_s:
+            assert all(stage.slurm.records[name].held for name in ("a", "b"))
+            assert [verb.partition(" ")[0] for verb in words(stage, "a")] == [
+                "start", "requeue", "claimed", "restore", "preempted",
+            ]  # fmt: skip
 
 
 def test_without_preemption_nothing_is_asked_of_accounts() -> None:

@@ -223,6 +223,7 @@ class Actions:
             words += ", without MPS, because the user has set the job's Extra field"
         elif unsealed:
             words += f", without MPS: {unsealed}"
+        self._stop_slots(start, home)
         self._hands.obstacles.tries(record)
         steps = [lambda: self._tell(record, changes, None if number else items)]
         if record.held or record.eligible_s < now_s + _LEAST_LEASE_S:
@@ -239,6 +240,19 @@ class Actions:
         self._note_start(job_id, start.placement, exact)
         if start.preempts:
             self._claims.began(record, start, self._facts)
+
+    def _stop_slots(self, start: Start, home: str) -> None:
+        """Victims in slots are requeued by Lucid, which started them: of two that share a GPU Slurm preempts one, and
+        the other only after KillWait and MessageTimeout. Where their partition gives them a grace time, or they would
+        be cancelled, Slurm does it all the same."""
+        for victim in start.preempts:
+            record, note = self._jobs.get(victim), self._hands.notes.get(victim)
+            if record is None or note is None or not record.request.shards or not self._hands.ownership.ours(record):
+                continue
+            yields = self._facts.preemption.yields(record, (home,))
+            grace_s = self._facts.preemption.grace_s.get(record.partition, 0.0)
+            if record.state == "RUNNING" and not record.completing and yields and not yields.ends and not grace_s:
+                self._put_back(record, self._note(record, note), "requeue")
 
     def _items(self, record: SlurmJob, start: Start) -> Items | None:
         """For the prolog; nothing where the node is not known, and then the start is refused anyway."""

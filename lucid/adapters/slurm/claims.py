@@ -110,7 +110,7 @@ class ClaimWatch:
             stopped = [job_id for job_id in chosen if job_id not in jobs or not jobs[job_id].running]
         others, spared = _others(stopped, chosen), _others(chosen, stopped)
         for job_id in stopped:
-            self._hands.note_seen(job_id, "preempted", f"by Slurm, for job {record.id}")
+            self._hands.note_seen(job_id, "preempted", f"for job {record.id}")
         words = f"{' '.join(stopped)} for its GPUs" if stopped else "no job for its GPUs"
         if others or spared:
             words += f"; Lucid had chosen {' '.join(chosen)}"
