@@ -232,8 +232,8 @@ class Running:
         return self.job.gpus if self.job.elastic is None else placement_gpus(self.placement)
 
     def elapsed_s(self, now_s: float) -> float:
-        """Wall seconds since this run began."""
-        return now_s - self.start_s
+        """Wall seconds since this run began; 0 while its nodes boot, when ``start_s`` lies ahead."""
+        return max(now_s - self.start_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,10 @@ class PyslurmClient:
         """By ``sshare``."""
         return self._commands.fair_shares()
 
+    def node_states(self) -> str:
+        """By ``sinfo``."""
+        return self._commands.node_states()
+
     def config(self) -> dict[str, str]:
         """By ``scontrol``."""
         return self._commands.config()

@@ -166,6 +166,11 @@ class CommandClient:
             return nodes_from(early.nodes_document(self.ask(["sinfo", "--json"])), self.left_out)
         return nodes_from(self.ask(["scontrol", "show", "nodes", "--json"]), self.left_out)
 
+    def node_states(self) -> str:
+        """One ``sinfo``: nodes by state."""
+        self._breaker.calls.reads += 1
+        return self._run(["sinfo", "-h", "-a", "-o", "%T %N"])
+
     def job_defaults(self) -> dict[str, JobDefaults]:
         """``scontrol show partition`` and ``show config`` as text: the JSON of 24.11 leaves JobDefaults empty."""
         self._breaker.calls.reads += 1

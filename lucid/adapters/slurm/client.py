@@ -94,6 +94,11 @@ class SlurmClient(Protocol):
         """All nodes."""
         ...
 
+    def node_states(self) -> str | None:
+        """A text that is another one when a node's state is, and that costs less than all nodes; ``None`` where this
+        way of asking has none."""
+        ...
+
     def job_defaults(self) -> Mapping[str, JobDefaults] | None:
         """JobDefaults in force by partition; ``None`` where this way of asking does not tell."""
         ...

@@ -19,7 +19,8 @@ from lucid.adapters.slurm.factors import SiteFactors
 from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.mend import Mender
-from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.node_looks import NodeLooks
+from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.pool import pool_of
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.request import JobDefaults
@@ -83,8 +84,7 @@ class SlurmCluster:
         self.factors = SiteFactors(self._hands)
         """Order mode's writes."""
         self._mender = Mender(self._hands, Released(Path(daemon.state_dir)))
-        self._nodes: Sequence[SlurmNode] = ()
-        self._nodes_at_s = float("-inf")
+        self._machines = NodeLooks(client, store, slurm.nodes_every_s)
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
         self._notes = self._hands.notes
@@ -121,7 +121,7 @@ class SlurmCluster:
     def most_gpus(self) -> Mapping[str, int]:
         """GPUs of the largest node of each partition."""
         found: dict[str, int] = {}
-        for node in self._nodes:
+        for node in self._machines.nodes:
             for name in node.partitions & self._facts.modes.keys():
                 found[name] = max(found.get(name, 0), len(node.gpu_types))
         return found
@@ -134,14 +134,11 @@ class SlurmCluster:
     # -- look ------------------------------------------------------------------------------------------------
 
     def observe(self) -> Snapshot:
-        """One request, or two when the nodes are due."""
+        """One request, or two or three when the nodes are due (``node_looks``)."""
         with self._hands.listening():
             jobs = self._client.jobs()
         now_s = self._clock.now_s()
-        due = now_s - self._nodes_at_s >= self._slurm.nodes_every_s or now_s < self._nodes_at_s
-        if due or any(job.lost for job in jobs):  # where a lost job may be, only fresh states of nodes tell
-            self._nodes = self._client.nodes()
-            self._nodes_at_s = now_s
+        machines = self._machines.look(jobs, now_s)
         self._hands.new_cycle()
         self._hands.obstacles.saw(jobs, now_s)
         self._boots.saw(jobs, now_s)
@@ -149,7 +146,7 @@ class SlurmCluster:
         # once for those that run: until then their requests could not be said in slots
         if any(job.gpus and (job.pending or (job.running and self._defaults is None)) for job in jobs):
             self._read_defaults(now_s)
-        nodes = without_unread(self._nodes, jobs)
+        nodes = without_unread(machines, jobs)
         modes = dict(self._modes())
         pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
         self._facts = Facts(jobs, nodes, self._notes, modes, now_s, self._defaults, pool)
@@ -238,7 +235,10 @@ class SlurmCluster:
 
     @property
     def settling(self) -> bool:
-        """Did the last look show a job that was released to start, or told to stop, and has not started yet?"""
+        """Did the last look show a job that was released to start, or told to stop, and has not started yet, or one
+        whose node boots?"""
+        if any(job.configuring for job in self._facts.jobs):
+            return True
         notes = ((job, self._notes.get(job.id)) for job in self._facts.jobs)
         return any(self._ownership.under_way(job, note) or (note and note.going_to) for job, note in notes)
 

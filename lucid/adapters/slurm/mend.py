@@ -120,7 +120,8 @@ class Mender:
             self._resizes.went_on(record, note)
             note = hands.notes[record.id]
         if record.state == "RUNNING" and note is not None and note.where:
-            settled = facts.now_s - record.start_s >= hands.settings.start_grace_s  # its nodes have taken it
+            # its nodes have booted, and have taken it
+            settled = not record.configuring and facts.now_s - record.start_s >= hands.settings.start_grace_s
             if not note.released or (note.tries and settled):
                 # killed between telling Slurm and noting that it had taken it; and what was refused before is over
                 tries, refusal = (0, "") if settled else (note.tries, note.refusal)

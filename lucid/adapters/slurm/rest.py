@@ -97,6 +97,10 @@ class RestClient:
         """One request."""
         return fair_shares_from(self.server.read("shares"), self.left_out)
 
+    def node_states(self) -> str | None:
+        """By ``sinfo``, where commands are given."""
+        return self._commands.node_states() if self._commands else None
+
     def config(self) -> dict[str, str] | None:
         """From v0.0.45 on; before that by ``scontrol``, where commands are given."""
         if self.server.has_newest():

@@ -17,6 +17,7 @@ from lucid.adapters.slurm.facts import Facts, gpus_taken, parse_placement, submi
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.obstacles import Outlook, outlook
 from lucid.adapters.slurm.ownership import Ownership
+from lucid.adapters.slurm.power import begins_s
 from lucid.adapters.slurm.request import NO_DEFAULTS, whole_because
 from lucid.adapters.slurm.text import parse_mark
 from lucid.adapters.slurm.turn_jobs import TurnJobs, takes_turns
@@ -135,6 +136,10 @@ class Viewer:
             mem,
             gpu_type=node.gpu_types[0] if len({*node.gpu_types}) == 1 else "",
             slots=min(node.slots, default=2),
+            windows=() if node.shut is None else (node.shut,),
+            shut=node.shut,
+            boot_s=node.boot_s,
+            boots_since_s=node.boots_since_s,
         )
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> Job:
@@ -257,7 +262,8 @@ class Viewer:
         entries: list[Running] = []
         coming: set[str] = set()
         alive: set[str] = set()
-        gpus = {node.name: len(node.gpu_types) for node in facts.nodes}
+        nodes = {node.name: node for node in facts.nodes}
+        gpus = {name: len(node.gpu_types) for name, node in nodes.items()}
         for record in facts.jobs:
             if not record.gpus and not record.placement:
                 continue
@@ -267,7 +273,7 @@ class Viewer:
                 placement, start_s = parse_placement(note.going_to), note.stopped_s
             elif record.running:
                 placement = record.placement or self._places.get(record.id, ())
-                start_s = record.start_s
+                start_s = begins_s(record, nodes, facts.now_s)
             elif self._ownership.under_way(record, note):
                 assert note is not None
                 if not self._ownership.may_start_yet(record, note):

@@ -38,7 +38,7 @@ QueueKey = Callable[[Pending | Running, Prediction | None, float], float]
 def attained_s(entry: Pending | Running, now_s: float) -> float:
     """Wall seconds that a job has run so far, all its runs together."""
     if isinstance(entry, Running):
-        return entry.ran_s + now_s - entry.start_s
+        return entry.ran_s + entry.elapsed_s(now_s)
     return entry.ran_s
 
 

@@ -1,0 +1,171 @@
+"""Slurm's power saving: from when on a node that sleeps, boots or is on its way down is available.
+
+Slurm says what a node does (``idle~``, ``#``, ``%``), and not for how long. So Lucid remembers since when it has seen
+it do so, and how long boots took: of the node itself, else of those in the same partition, else ResumeTimeout counts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from lucid.adapters.bounded import digits
+from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.core.node import Window
+
+__all__ = ["ASLEEP", "BOOTS", "FALLS_ASLEEP", "Power", "PowerRules", "begins_s", "booting"]
+
+ASLEEP, BOOTS, FALLS_ASLEEP = "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"
+_EXCUSED = frozenset([ASLEEP, BOOTS, "NOT_RESPONDING", "POWER_UP", "POWER_DOWN"])
+"""What Slurm also says of a node that sleeps or boots, and that keeps no job from being sent there."""
+_KEPT = 5
+"""So many boots of each node are remembered."""
+_SURE_S = 5.0
+"""A boot whose beginning is not known more exactly than this tells nothing of how long boots take."""
+_OVERDUE_S = 2.0
+"""A node that should have gone down by now is taken to need so much longer."""
+_RESUME_S, _SUSPEND_S = 60.0, 30.0
+"""Slurm's own defaults of ResumeTimeout and SuspendTimeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerRules:
+    """What slurmctld's configuration says of power saving. ``wakes``: does it start nodes that jobs need?"""
+
+    wakes: bool = False
+    resume_s: float = _RESUME_S
+    suspend_s: float = _SUSPEND_S
+    why_not: str = "it is not known whether Slurm wakes it"
+
+    @staticmethod
+    def of(config: Mapping[str, str] | None) -> PowerRules:
+        """From ``scontrol show config``; ``None`` where that is not told."""
+        if config is None:
+            return PowerRules()
+        wakes = bool(config.get("ResumeProgram")) and bool(config.get("SuspendProgram"))
+        return PowerRules(
+            wakes,
+            _seconds(config.get("ResumeTimeout"), _RESUME_S),
+            _seconds(config.get("SuspendTimeout"), _SUSPEND_S),
+            "" if wakes else "Slurm has no ResumeProgram and does not wake it",
+        )
+
+
+def _seconds(text: str | None, otherwise: float) -> float:
+    """``60 sec``."""
+    found = digits((text or "").split(" ")[0])
+    return float(found) if found else otherwise
+
+
+def booting(jobs: Iterable[SlurmJob]) -> dict[str, float]:
+    """By node: since when a job waits there for its boot or prolog (Slurm's CONFIGURING), Unix seconds."""
+    found: dict[str, float] = {}
+    for job in jobs:
+        if job.configuring and job.start_s:
+            for name in {name for name, _, _ in job.hosts_used} | {part.node for part in job.placement}:
+                found[name] = min(found.get(name, job.start_s), job.start_s)
+    return found
+
+
+def begins_s(job: SlurmJob, nodes: Mapping[str, SlurmNode], now_s: float) -> float:
+    """When the program of a job that has its nodes began, or begins once they have booted (Unix s): a boot is not run
+    time."""
+    if not job.configuring:
+        return job.start_s
+    mine = [nodes[part.node] for part in job.placement if part.node in nodes]
+    ends_s = [n.boots_since_s + n.boot_s for n in mine if n.boots_since_s is not None]
+    return max(*ends_s, now_s) if ends_s else job.start_s
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a node has been seen to do, since when, and how exactly that is known."""
+
+    state: str
+    since_s: float
+    within_s: float
+
+
+class Power:
+    """What was seen of nodes that sleep, from look to look."""
+
+    def __init__(self, boots: Mapping[str, Any] | None = None) -> None:
+        """``boots``: as ``boots`` has them, of an earlier lucidd; what is none of it is passed over."""
+        self.rules = PowerRules()
+        self.boots: dict[str, list[float]] = {}
+        """The last boots by node, seconds each."""
+        self._seen: dict[str, _Seen] = {}
+        self._looked_s = float("-inf")
+        self._by_partition: dict[str, float] = {}
+        for name, times in (boots or {}).items():
+            kept = [float(t) for t in times if isinstance(t, int | float) and 0 < t < 86400] if times else []
+            if isinstance(name, str) and kept:
+                self.boots[name] = kept[-_KEPT:]
+
+    def saw(self, nodes: Sequence[SlurmNode], since: Mapping[str, float], now_s: float) -> bool:
+        """Take in a fresh look at the nodes. ``since``: see ``booting``. Was a boot learned?"""
+        learned = False
+        for node in nodes:
+            state = next((s for s in (FALLS_ASLEEP, BOOTS, ASLEEP) if s in node.states), "")
+            before = self._seen.get(node.name)
+            if before is None or before.state != state:
+                if before is not None and before.state == BOOTS and not state and node.available:
+                    learned |= self._learn(node.name, before, now_s)
+                self._seen[node.name] = _Seen(state, now_s, now_s - self._looked_s)
+            seen = self._seen[node.name]
+            if state == BOOTS and node.name in since and since[node.name] < seen.since_s:
+                seen.since_s, seen.within_s = since[node.name], 0.0
+        self._looked_s = now_s
+        if learned or not self._by_partition:
+            self._by_partition = _medians(nodes, self.boots)
+        return learned
+
+    def _learn(self, name: str, seen: _Seen, now_s: float) -> bool:
+        late_s = now_s - self._looked_s
+        if max(seen.within_s, late_s) > _SURE_S:
+            return False
+        took_s = now_s - seen.since_s - late_s / 2
+        if took_s > 0:
+            self.boots[name] = [*self.boots.get(name, ()), round(took_s, 1)][-_KEPT:]
+        return took_s > 0
+
+    def boot_s(self, node: SlurmNode) -> float:
+        """How long a boot of this node takes, as far as was seen."""
+        if node.name in self.boots:
+            return median(self.boots[node.name])
+        known = [self._by_partition[p] for p in node.partitions if p in self._by_partition]
+        return max(known, default=self.rules.resume_s)
+
+    def told(self, nodes: Sequence[SlurmNode], now_s: float) -> Sequence[SlurmNode]:
+        """The nodes, with what their power state means; the same objects where it means nothing."""
+        return [self._told(node, now_s) if node.sleeps else node for node in nodes]
+
+    def _told(self, node: SlurmNode, now_s: float) -> SlurmNode:
+        seen = self._seen.get(node.name, _Seen("", now_s, 0.0))
+        if not self.rules.wakes:
+            return node if BOOTS in node.states else replace(node, why_out=self.rules.why_not)
+        falls = FALLS_ASLEEP in node.states
+        made = replace(node, excused=_EXCUSED | {FALLS_ASLEEP} if falls else _EXCUSED)
+        if not made.available:
+            return made  # it is down or drained, too
+        boot_s = max(self.boot_s(node), 1.0)
+        if falls:
+            until_s = max(seen.since_s + self.rules.suspend_s, now_s + _OVERDUE_S)
+            return replace(made, shut=Window(seen.since_s, until_s, "powers down"), boot_s=boot_s)
+        return replace(made, boot_s=boot_s, boots_since_s=seen.since_s if BOOTS in node.states else None)
+
+    def moves(self, nodes: Iterable[SlurmNode]) -> bool:
+        """Is a node on its way up or down?"""
+        return any(not node.states.isdisjoint((BOOTS, FALLS_ASLEEP, "POWER_UP")) for node in nodes)
+
+
+def _medians(nodes: Iterable[SlurmNode], boots: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """By partition."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for node in nodes:
+        for partition in node.partitions if node.name in boots else ():
+            found[partition] += boots[node.name]
+    return {partition: median(times) for partition, times in found.items()}

@@ -1,0 +1,149 @@
+"""Nodes that sleep, on the live side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fake_slurm import fake_node
+from scenes.slurm import WHY, Scene
+
+from lucid.adapters.slurm.node_looks import BOOTS_VIEW
+from lucid.adapters.slurm.power import Power, PowerRules
+from lucid.core.decision import Requeue
+
+WAKES = PowerRules(True, 300.0, 30.0)
+
+
+def power(*states: str, rules: PowerRules = WAKES, now_s: float = 100.0) -> object:
+    one = Power()
+    one.rules = rules
+    node = fake_node("n1", "vc", states=frozenset(states))
+    one.saw([node], {}, now_s)
+    return one.told([node], now_s)[0]
+
+
+@pytest.fixture
+def stage() -> Scene:
+    made = Scene()
+    made.slurm.now = 1000.0
+    return made
+
+
+def test_a_sleeping_node_is_available_after_its_boot(stage: Scene) -> None:
+    stage.slurm.sleep("n1")
+    node = stage.look().nodes[0]
+    assert (node.name, node.available, node.boot_s, node.boots_since_s) == ("n1", True, 300.0, None)
+
+
+@pytest.mark.parametrize(
+    ("states", "rules", "words"),
+    [
+        ("IDLE POWERED_DOWN", PowerRules.of({}), "powered_down: Slurm has no ResumeProgram and does not wake it"),
+        ("IDLE POWERED_DOWN", PowerRules.of(None), "powered_down: it is not known whether Slurm wakes it"),
+        ("DOWN POWERED_DOWN NOT_RESPONDING", WAKES, "down"),
+        ("IDLE DRAIN POWERING_DOWN", WAKES, "drain"),
+        ("IDLE POWERING_DOWN NOT_RESPONDING", WAKES, "powers down"),
+        ("IDLE NOT_RESPONDING", WAKES, "not_responding"),
+    ],
+)
+def test_where_slurm_will_not_wake_a_node_it_is_out(states: str, rules: PowerRules, words: str) -> None:
+    node = power(*states.split(), rules=rules)
+    assert (node.available, node.out) == (False, words)
+
+
+def test_a_node_on_its_way_down_opens_when_it_sleeps(stage: Scene) -> None:
+    stage.slurm.node("n1", states=frozenset({"IDLE", "POWERING_DOWN"}))
+    node = stage.look().nodes[0]
+    assert (node.available, node.opens_s(), node.boot_s) == (False, stage.slurm.now + 30.0, 300.0)
+    assert node.at(stage.slurm.now + 30.0).available
+    stage.slurm.advance(60.0)
+    assert not stage.look().nodes[0].available, "longer than SuspendTimeout: Slurm's state counts"
+
+
+def test_a_start_on_a_sleeping_node_is_under_way_while_it_boots_and_no_run_time(stage: Scene) -> None:
+    stage.slurm.sleep("n1", "n2")
+    stage.jobs("1 2", 2)
+    assert stage.start("1", "n1:0-1") is None
+    assert [name for _, name in stage.slurm.woken] == ["n1"]
+    stage.slurm.advance(1.0)
+    entry = stage.look().running[0]
+    assert (entry.job.id, entry.start_s, entry.elapsed_s(stage.slurm.now)) == ("1", 1300.0, 0.0)
+    assert "boots" in (stage.do("1", Requeue(WHY)) or "")
+    for _ in range(70):
+        stage.slurm.advance(1.0)
+        stage.mend()
+    assert (stage.slurm.records["1"].state, stage.slurm.records["1"].start_s) == ("RUNNING", 1060.0)
+    assert [verb for _, verb in stage.slurm.writes] == ["update", "release"]
+
+
+def test_how_long_boots_take_is_learned_and_kept(stage: Scene) -> None:
+    stage.slurm.sleep("n1", "n2")
+    stage.jobs("1")
+    stage.start("1", "n1:0")
+    for _ in range(70):
+        stage.slurm.advance(1.0)
+        stage.look()
+    stage.slurm.sleep("n1")
+    stage.restart()
+    assert stage.store.view(BOOTS_VIEW) == {"n1": [pytest.approx(60.0, abs=1.0)]}
+    assert [node.boot_s for node in stage.look().nodes] == [pytest.approx(60.0, abs=1.0)] * 2, "n2 by its partition"
+
+
+def test_a_boot_of_unknown_beginning_is_not_learned() -> None:
+    one = Power()
+    one.rules = WAKES
+    boots, up = (fake_node("n1", "vc", states=frozenset(s)) for s in ({"IDLE", "POWERING_UP"}, {"IDLE"}))
+    assert not one.saw([boots], {}, 100.0)
+    assert not one.saw([up], {}, 101.0)
+    assert one.boots == {}
+    one.saw([boots], {"n1": 50.0}, 130.0)
+    one.saw([boots], {"n1": 50.0}, 131.0)
+    assert one.saw([up], {}, 132.0), "a job waits there for it since"
+    assert one.boots == {"n1": [81.5]}
+
+
+def test_a_failed_boot_brings_the_job_back_into_order(stage: Scene) -> None:
+    stage.slurm.sleep("n1")
+    stage.slurm.boot_fails.add("n1")
+    stage.jobs("1")
+    stage.start("1", "n1:0")
+    for _ in range(65):
+        stage.slurm.advance(1.0)
+        stage.mend()
+    record = stage.slurm.records["1"]
+    assert (record.pending, record.held) == (True, True)
+    assert not stage.look().nodes[0].available
+    stage.slurm.advance(125.0)
+    assert [entry.job.id for entry in stage.look().pending] == ["1"]
+    assert stage.start("1", "n2:0") is None
+    assert stage.slurm.records["1"].running
+
+
+def test_a_node_that_changed_is_seen_within_two_seconds_while_a_job_waits(stage: Scene) -> None:
+    stage.jobs("1", 4)
+    for _ in range(5):
+        stage.look()
+        stage.slurm.advance(1.0)
+    reads = stage.slurm.reads
+    stage.slurm.node("n1", states=frozenset({"DOWN"}))
+    for _ in range(2):
+        seen = stage.look().nodes[0].available
+        stage.slurm.advance(1.0)
+    assert not seen
+    assert stage.slurm.reads - reads == 3, "the nodes were asked for once"
+
+
+def test_nodes_are_not_asked_for_where_nothing_waits(stage: Scene) -> None:
+    stage.look()
+    reads = stage.slurm.reads
+    for _ in range(20):
+        stage.slurm.advance(1.0)
+        stage.look()
+    assert (stage.slurm.reads - reads, stage.slurm.asked_states) == (20, 0)
+
+
+def test_what_an_earlier_lucidd_kept_of_boots_may_be_anything() -> None:
+    odd = {"n1": "x", "n2": [1, "y", -4, 1e9], "n3": None, 4: [3]}
+    assert Power(odd).boots == {"n2": [1.0]}
+    assert replace(WAKES).wakes
