@@ -15,6 +15,7 @@ from lucid.adapters.gpu.profiles import ProfileReading
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
+from lucid.adapters.slurm.site import Partition
 from lucid.adapters.slurm.text import gpu_count, shard_types
 from lucid.core.job import JobProfile
 from lucid.core.placement import NodeGpus, Placement
@@ -80,9 +81,13 @@ class FakeSlurm:
             "PrivateData": self.private,
             "ResumeProgram": self.resume_program,
             "SuspendProgram": self.resume_program,
+            "SuspendTime": "600 sec",
             "ResumeTimeout": "300 sec",
             "SuspendTimeout": "30 sec",
         }
+
+    def partitions(self) -> list[Partition]:
+        return []
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         return dict(self.shares)
@@ -158,7 +163,7 @@ class FakeSlurm:
                 self._up_s[part.node] = self.now + self.boot_s
                 self.node(part.node, states=frozenset({"MIXED", "POWERING_UP", "NOT_RESPONDING"}))
         if any(part.node in self._up_s for part in place):
-            self._set(job_id, flags=frozenset({"CONFIGURING"}))
+            self._set(job_id, flags=frozenset({"CONFIGURING", "POWER_UP_NODE"}))
 
     def _booted(self, name: str) -> None:
         del self._up_s[name]

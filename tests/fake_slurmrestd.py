@@ -15,6 +15,7 @@ from lucid.adapters.slurm.client import Breaker, Changes
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.rest import RestClient
+from lucid.adapters.slurm.site import Partition
 from lucid.adapters.slurm.slurmrestd import REQUEUES, VERSIONS
 from lucid.errors import ActionRefused
 
@@ -140,6 +141,15 @@ class NamedClient:
 
     def nodes(self) -> Sequence[SlurmNode]:
         return self.rest.nodes()
+
+    def partitions(self) -> Sequence[Partition]:
+        return self.rest.partitions()
+
+    def config(self) -> dict[str, str] | None:
+        return self.rest.config()
+
+    def node_states(self) -> str | None:
+        return self.rest.node_states()
 
     def job_defaults(self) -> dict[str, JobDefaults]:
         return {}

@@ -32,9 +32,8 @@ def consolidated(
     """
     if not 0 < job.gpus <= ledger.free:
         return None
-    if ledger.asleep:
-        awake = _both(allowed, lambda i: i not in ledger.asleep)
-        found = _consolidated(ledger, job, awake, remainder_on_emptiest)
+    for out in (ledger.asleep, ledger.not_woken) if ledger.asleep else ():
+        found = _consolidated(ledger, job, _both(allowed, lambda i, out=out: i not in out), remainder_on_emptiest)  # type: ignore[misc]
         if found is not None:
             return found
     return _consolidated(ledger, job, allowed, remainder_on_emptiest)

@@ -67,7 +67,6 @@ def conf_lines(layout: Layout) -> list[str]:
         "ResumeTimeout=40",
         "SuspendRate=0",
         "ResumeRate=0",
-        "SuspendExcNodes=",
         "TreeWidth=65533",  # cloud nodes do not know each other's addresses
     ]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fake_slurm import fake_node
-from scenes.slurm import WHY, Scene
 
+from fake_slurm import fake_node
 from lucid.adapters.slurm.node_looks import BOOTS_VIEW
 from lucid.adapters.slurm.power import Power, PowerRules
 from lucid.core.decision import Requeue
+from scenes.slurm import WHY, Scene
 
 WAKES = PowerRules(True, 300.0, 30.0)
 
@@ -40,6 +40,11 @@ def test_a_sleeping_node_is_available_after_its_boot(stage: Scene) -> None:
     ("states", "rules", "words"),
     [
         ("IDLE POWERED_DOWN", PowerRules.of({}), "powered_down: Slurm has no ResumeProgram and does not wake it"),
+        (
+            "IDLE POWERED_DOWN",
+            PowerRules.of({"ResumeProgram": "a", "SuspendProgram": "b", "SuspendTime": "INFINITE"}),
+            "powered_down: SuspendTime is not set, so Slurm does not wake it",
+        ),
         ("IDLE POWERED_DOWN", PowerRules.of(None), "powered_down: it is not known whether Slurm wakes it"),
         ("DOWN POWERED_DOWN NOT_RESPONDING", WAKES, "down"),
         ("IDLE DRAIN POWERING_DOWN", WAKES, "drain"),
@@ -97,10 +102,14 @@ def test_a_boot_of_unknown_beginning_is_not_learned() -> None:
     assert not one.saw([boots], {}, 100.0)
     assert not one.saw([up], {}, 101.0)
     assert one.boots == {}
-    one.saw([boots], {"n1": 50.0}, 130.0)
-    one.saw([boots], {"n1": 50.0}, 131.0)
-    assert one.saw([up], {}, 132.0), "a job waits there for it since"
-    assert one.boots == {"n1": [81.5]}
+
+
+def test_a_node_that_is_woken_by_hand_tells_how_long_that_took() -> None:
+    one = Power()
+    states = ({"IDLE", "POWERED_DOWN"}, {"IDLE", "POWERING_UP"}, {"IDLE", "POWERING_UP"}, {"IDLE"})
+    looks = [fake_node("n1", "vc", states=frozenset(s)) for s in states]
+    learned = [one.saw([node], {}, at) for at, node in zip((98.0, 100.0, 138.0, 140.0), looks, strict=True)]
+    assert (learned, one.boots) == ([False, False, False, True], {"n1": [39.0]})
 
 
 def test_a_failed_boot_brings_the_job_back_into_order(stage: Scene) -> None:

@@ -306,7 +306,9 @@ class Actions:
     def _unless_configuring(self, record: SlurmJob) -> None:
         """No node is woken for a job that is then stopped before it has begun."""
         if record.configuring:
-            raise ActionRefused(f"job {record.id}: its node boots, or is set up; it is not stopped before it has begun")
+            raise ActionRefused(
+                f"job {record.id}: its node boots, or is set up; it is not stopped before it has begun"
+            )
 
     def _put_back(self, record: SlurmJob, note: JobNote, verb: str) -> None:
         """The job runs until Slurm has taken the requeue; what is noted before says where it goes then."""

@@ -112,6 +112,10 @@ class SlurmClient(Protocol):
         asking does not tell."""
         ...
 
+    def partitions(self) -> Sequence[Partition]:
+        """All partitions."""
+        ...
+
     def update(self, job_id: str, changes: Changes) -> None:
         """Change a pending job (or only the site factor of any)."""
         ...
@@ -145,10 +149,6 @@ class Inspector(SlurmClient, Protocol):
     @property
     def accounting(self) -> str:
         """Slurm's words where its last answer of partitions said that slurmdbd is silent; otherwise empty."""
-        ...
-
-    def partitions(self) -> Sequence[Partition]:
-        """All partitions."""
         ...
 
     def clock_s(self) -> float | None:

@@ -42,14 +42,15 @@ class NodeLooks:
 
     def look(self, jobs: Sequence[SlurmJob], now_s: float) -> Sequence[SlurmNode]:
         """The nodes as of now, with what their power state means (``power``)."""
-        since = booting(jobs)
+        since, learned = booting(jobs), False
         if self._due(jobs, bool(since), now_s):
             self._raw = self._client.nodes()
             self._at_s = now_s
             if any(node.sleeps for node in self._raw):
                 self._read_rules(now_s)
-            if self.power.saw(self._raw, since, now_s):
-                self._store.put_view(BOOTS_VIEW, self.power.boots)
+            learned = self.power.saw(self._raw, since, now_s)
+        if self.power.saw_jobs(jobs, self._raw) or learned:
+            self._store.put_view(BOOTS_VIEW, self.power.boots)
         self.nodes = self.power.told(self._raw, now_s)
         return self.nodes
 
@@ -78,7 +79,8 @@ class NodeLooks:
             return
         self._rules_at_s = now_s
         try:
-            self.power.rules = PowerRules.of(self._client.config())
+            partitions = self._client.partitions()
+            self.power.rules = PowerRules.of(self._client.config(), any(p.suspends for p in partitions))
         except ClusterUnavailable:
             raise
         except ClusterError:

@@ -1,7 +1,10 @@
 """Slurm's power saving: from when on a node that sleeps, boots or is on its way down is available.
 
 Slurm says what a node does (``idle~``, ``#``, ``%``), and not for how long. So Lucid remembers since when it has seen
-it do so, and how long boots took: of the node itself, else of those in the same partition, else ResumeTimeout counts.
+it do so, and how long a job waited that woke it: for this node, else for those in the same partition; ResumeTimeout
+counts until one was seen. All of it was seen on 24.11.5: slurmctld gives a job a node that sleeps at once (RUNNING,
+with the flags CONFIGURING and POWER_UP_NODE), wakes it also where SuspendExcNodes names it, and not where SuspendTime
+is INFINITE; it starts the job up to half a minute after the node has come up, and sets StartTime to then.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ __all__ = ["ASLEEP", "BOOTS", "FALLS_ASLEEP", "Power", "PowerRules", "begins_s",
 ASLEEP, BOOTS, FALLS_ASLEEP = "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"
 _EXCUSED = frozenset([ASLEEP, BOOTS, "NOT_RESPONDING", "POWER_UP", "POWER_DOWN"])
 """What Slurm also says of a node that sleeps or boots, and that keeps no job from being sent there."""
+_WOKE = "POWER_UP_NODE"
+"""Flag of a job whose node was asleep when it got it, until its program begins."""
 _KEPT = 5
 """So many boots of each node are remembered."""
 _SURE_S = 5.0
@@ -41,17 +46,21 @@ class PowerRules:
     why_not: str = "it is not known whether Slurm wakes it"
 
     @staticmethod
-    def of(config: Mapping[str, str] | None) -> PowerRules:
-        """From ``scontrol show config``; ``None`` where that is not told."""
+    def of(config: Mapping[str, str] | None, in_partition: bool = False) -> PowerRules:
+        """From ``scontrol show config``; ``None`` where that is not told. ``in_partition``: has a partition a
+        SuspendTime of its own?"""
         if config is None:
             return PowerRules()
-        wakes = bool(config.get("ResumeProgram")) and bool(config.get("SuspendProgram"))
-        return PowerRules(
-            wakes,
+        why_not = ""
+        if not (config.get("ResumeProgram") and config.get("SuspendProgram")):
+            why_not = "Slurm has no ResumeProgram and does not wake it"
+        elif not (in_partition or _seconds(config.get("SuspendTime"), 0.0)):
+            why_not = "SuspendTime is not set, so Slurm does not wake it"
+        resume_s, suspend_s = (
             _seconds(config.get("ResumeTimeout"), _RESUME_S),
             _seconds(config.get("SuspendTimeout"), _SUSPEND_S),
-            "" if wakes else "Slurm has no ResumeProgram and does not wake it",
         )
+        return PowerRules(not why_not, resume_s, suspend_s, why_not)
 
 
 def _seconds(text: str | None, otherwise: float) -> float:
@@ -65,9 +74,13 @@ def booting(jobs: Iterable[SlurmJob]) -> dict[str, float]:
     found: dict[str, float] = {}
     for job in jobs:
         if job.configuring and job.start_s:
-            for name in {name for name, _, _ in job.hosts_used} | {part.node for part in job.placement}:
+            for name in _hosts(job):
                 found[name] = min(found.get(name, job.start_s), job.start_s)
     return found
+
+
+def _hosts(job: SlurmJob) -> set[str]:
+    return {name for name, _, _ in job.hosts_used} | {part.node for part in job.placement}
 
 
 def begins_s(job: SlurmJob, nodes: Mapping[str, SlurmNode], now_s: float) -> float:
@@ -77,7 +90,9 @@ def begins_s(job: SlurmJob, nodes: Mapping[str, SlurmNode], now_s: float) -> flo
         return job.start_s
     mine = [nodes[part.node] for part in job.placement if part.node in nodes]
     ends_s = [n.boots_since_s + n.boot_s for n in mine if n.boots_since_s is not None]
-    return max(*ends_s, now_s) if ends_s else job.start_s
+    if not ends_s:
+        return now_s if _WOKE in job.flags else job.start_s
+    return max(*ends_s, now_s)
 
 
 @dataclass(slots=True)
@@ -98,6 +113,8 @@ class Power:
         self.boots: dict[str, list[float]] = {}
         """The last boots by node, seconds each."""
         self._seen: dict[str, _Seen] = {}
+        self._waits: dict[str, tuple[float, dict[str, float]]] = {}
+        """Jobs that woke nodes: since when they have these, and since when each of these boots."""
         self._looked_s = float("-inf")
         self._by_partition: dict[str, float] = {}
         for name, times in (boots or {}).items():
@@ -108,12 +125,15 @@ class Power:
     def saw(self, nodes: Sequence[SlurmNode], since: Mapping[str, float], now_s: float) -> bool:
         """Take in a fresh look at the nodes. ``since``: see ``booting``. Was a boot learned?"""
         learned = False
+        waited_for = {*since, *(name for _, names in self._waits.values() for name in names)}
         for node in nodes:
             state = next((s for s in (FALLS_ASLEEP, BOOTS, ASLEEP) if s in node.states), "")
             before = self._seen.get(node.name)
             if before is None or before.state != state:
-                if before is not None and before.state == BOOTS and not state and node.available:
-                    learned |= self._learn(node.name, before, now_s)
+                if before is not None and before.state == BOOTS and not state and node.name not in waited_for:
+                    late_s = now_s - self._looked_s
+                    sure = node.available and max(before.within_s, late_s) <= _SURE_S
+                    learned |= sure and self._learn(node.name, now_s - late_s / 2 - before.since_s)
                 self._seen[node.name] = _Seen(state, now_s, now_s - self._looked_s)
             seen = self._seen[node.name]
             if state == BOOTS and node.name in since and since[node.name] < seen.since_s:
@@ -123,11 +143,27 @@ class Power:
             self._by_partition = _medians(nodes, self.boots)
         return learned
 
-    def _learn(self, name: str, seen: _Seen, now_s: float) -> bool:
-        late_s = now_s - self._looked_s
-        if max(seen.within_s, late_s) > _SURE_S:
-            return False
-        took_s = now_s - seen.since_s - late_s / 2
+    def saw_jobs(self, jobs: Iterable[SlurmJob], nodes: Sequence[SlurmNode]) -> bool:
+        """Take in a look at the jobs. One that woke its nodes and runs now tells exactly how long that took. Was a
+        boot learned?"""
+        learned, wait = False, {}
+        for job in jobs:
+            if job.configuring and _WOKE in job.flags:
+                first = {name: self._seen[name].since_s for name in _hosts(job) if self._boots(name)}
+                wait[job.id] = job.start_s, {**self._waits.get(job.id, (0.0, {}))[1], **first}
+            elif job.id in self._waits and job.state == "RUNNING":
+                asked_s, names = self._waits[job.id]
+                for name, since_s in names.items():  # one that booted before the job came says nothing
+                    learned |= abs(since_s - asked_s) <= _SURE_S and self._learn(name, job.start_s - asked_s)
+        self._waits = wait
+        if learned:
+            self._by_partition = _medians(nodes, self.boots)
+        return learned
+
+    def _boots(self, name: str) -> bool:
+        return name in self._seen and self._seen[name].state == BOOTS
+
+    def _learn(self, name: str, took_s: float) -> bool:
         if took_s > 0:
             self.boots[name] = [*self.boots.get(name, ()), round(took_s, 1)][-_KEPT:]
         return took_s > 0
