@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lucid.cli.render_lending import borrows, large_borrows, quota
+from lucid.cli.render_power import boots
 from lucid.config import Mode
 from lucid.core import reason as why
 from lucid.core.decision import DecisionRow
@@ -184,6 +185,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "PlainOrder": _plain_order,
     "NodesOut": _nodes_out,
     "Closes": _closes,
+    "Boots": lambda r: boots(r, duration),
     "Unsafe": lambda r: f"the safety check stopped what was planned: {r.words}",
     "SlurmBars": lambda r: (
         f"Slurm would not start it now: {r.words}"

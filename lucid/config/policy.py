@@ -49,6 +49,9 @@ class ProfilingSettings(Section):
     users_in_turn: bool = simulated(False)
     """Profile the users' jobs in turn, each user's smallest first, instead of the smallest of all: nobody's new
     programs wait for many of another's. lucidd always does."""
+    wake_nodes: bool = False
+    """Profiling nodes that sleep may be woken for profiling runs. Otherwise new jobs go home unprofiled while no
+    profiling node is awake."""
     home_if_room: bool = True
     """A job goes home where its VC could start it at once, to be measured there: at once where a quarter
     of the VC's GPUs stay idle, else if it cannot be profiled at once."""

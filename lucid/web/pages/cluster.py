@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lucid.cli.render import duration
+from lucid.cli.render_power import power_words
 from lucid.core.job import Running, Stage
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition
@@ -78,7 +79,19 @@ def _summary(picture: Picture, part: Partition) -> dict[str, Any]:
 
 
 def _totals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    keys = ("nodes", "gpus", "alone", "shared", "free", "out", "pending", "pending_gpus", "running", "packed")
+    keys = (
+        "nodes",
+        "gpus",
+        "alone",
+        "shared",
+        "free",
+        "asleep",
+        "out",
+        "pending",
+        "pending_gpus",
+        "running",
+        "packed",
+    )
     return {key: sum(part[key] for part in summaries) for key in keys}
 
 
@@ -91,6 +104,7 @@ def _node(site: Site, viewer: Viewer, part: Partition, node: Node) -> dict[str, 
         "gpus": node.gpus,
         "available": node.available,
         "out": node.out,
+        "power": power_words(node, site.picture.now_s, duration) if node.available else "",
         "slots": _slots(site, viewer, node, here),
     }
 
@@ -115,7 +129,7 @@ def _slots(site: Site, viewer: Viewer, node: Node, here: Sequence[Running]) -> l
         standing = on[gpu]
         first = standing[0] if standing else None
         if first is None:
-            kind = "free" if node.available else "out"
+            kind = "out" if not node.available else "asleep" if node.boot_s else "free"
             rows[0].append({"gpu": gpu, "gpus": width, "rows": deep, "kind": kind, "job": None})
         elif len(standing) == 1 and (first.alone or not first.job.shareable):
             rows[0].append(_cell(site, viewer, gpu, width, deep, first))
@@ -186,7 +200,12 @@ def _map(picture: Picture, chosen: Sequence[tuple[Partition, Node]]) -> list[dic
                 if placed.node == node.name:
                     taken |= placed.mask
         busy = taken.bit_count()
-        level = "out" if not node.available else "full" if busy >= node.gpus else "part" if busy else "free"
+        if not node.available:
+            level = "out"
+        elif busy:
+            level = "full" if busy >= node.gpus else "part"
+        else:
+            level = "asleep" if node.boot_s else "free"
         found.append(
             {
                 "name": node.name,
