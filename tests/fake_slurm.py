@@ -70,6 +70,8 @@ class FakeSlurm:
     boot_fails: set[str] = field(default_factory=set)
     """Nodes that do not come up."""
     woken: list[tuple[float, str]] = field(default_factory=list)
+    booted: list[tuple[str, list[str]]] = field(default_factory=list)
+    """Nodes that came up, and the jobs that were there for them."""
     resume_program: str = "/etc/resume"
     asked_states: int = 0
     _up_s: dict[str, float] = field(default_factory=dict)
@@ -169,9 +171,10 @@ class FakeSlurm:
         del self._up_s[name]
         fails = name in self.boot_fails
         self.node(name, states=frozenset({"DOWN", "POWERED_DOWN", "NOT_RESPONDING"} if fails else {"IDLE"}))
-        for record in list(self.records.values()):
-            if record.state != "RUNNING" or name not in dict(record.placement):
-                continue
+        here = [r for r in self.records.values() if r.state == "RUNNING" and name in dict(r.placement)]
+        if not fails:
+            self.booted.append((name, [record.id for record in here]))
+        for record in here:
             if fails:
                 self._set(
                     record.id, state="PENDING", flags=frozenset(), placement=(), restarts=record.restarts + 1,

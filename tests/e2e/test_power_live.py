@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,3 +124,90 @@ def test_lucid_wakes_just_the_node_on_which_it_starts_a_job(
     verbs = [item["verb"] for item in lucidd.story(number)["actions"]]
     assert verbs.count("start") == 1
     assert not {"take back", "let go", "hold"} & set(verbs)
+
+
+def test_a_start_comes_as_soon_as_on_plain_slurm(nodes: Nodes, lucidd: Lucidd) -> None:
+    """From submission until Slurm wakes the node: what comes after is Slurm's own, and up to half a minute."""
+
+    def woken_after_s(vc: str) -> float:
+        nodes.forget()
+        at_s = time.time()
+        number = nodes.box.sbatch("-p", vc, "--gres=gpu:1", script="true")
+        nodes.box.wait("a node is woken", lambda: bool(nodes.woken()), 15)
+        took_s = float((nodes.power / "log").read_text().split()[0]) - at_s
+        nodes.box.wait_ended(number)
+        nodes.sleep(*nodes.woken())
+        return took_s
+
+    nodes.sleep("n1", "n2", "n3")
+    lucid_s = [woken_after_s("vc-a") for _ in range(2)]
+    lucidd.kill()
+    nodes.box.stop_beating()
+    plain_s = woken_after_s("vc-b")
+    print(f"woken after: plain Slurm {plain_s:.1f} s, Lucid {', '.join(f'{s:.1f}' for s in lucid_s)} s")
+    assert max(lucid_s) <= plain_s + LATE_S
+
+
+def test_jobs_are_put_together_on_nodes_that_are_awake(nodes: Nodes, lucidd: Lucidd) -> None:
+    nodes.sleep("n1")
+    box = nodes.box
+    numbers = [box.sbatch("-p", "vc-a", "--gres=gpu:2", "--comment=lucid:exclusive", script="sleep 8") for _ in "ab"]
+    box.wait("both run", lambda: all(box.state(number) == "RUNNING" for number in numbers))
+    assert {box.job(number)["nodes"] for number in numbers} == {"n2"}
+    assert nodes.woken() == []
+    third = box.sbatch("-p", "vc-a", "--gres=gpu:1", "--comment=lucid:exclusive", script="sleep 2")
+    box.wait("the next wakes n1", lambda: nodes.woken() == ["n1"], 15)
+    assert "n1 sleeps; a boot takes about" in lucidd.ctl("explain", third)
+    box.wait_ended(third, *numbers)
+
+
+def test_a_boot_that_fails_brings_the_job_back_into_order(nodes: Nodes, lucidd: Lucidd) -> None:
+    """ResumeTimeout is 40 s here. The job starts on the other node once its begin time, Slurm's own, has come."""
+    box = nodes.box
+    nodes.sleep("n1", "n2")
+    nodes.fail("n1", "n2")
+    number = box.sbatch("-p", "vc-a", "--gres=gpu:1", script="sleep 2")
+    box.wait("its boot fails", lambda: box.job(number)["restart_cnt"] == 1, 60)
+    first = nodes.woken()
+    nodes.fail()
+    box.wait_ended(number, limit_s=100)
+    assert (box.state(number), box.job(number)["restart_cnt"]) == ("COMPLETED", 1)
+    assert len(first) == 1
+    assert set(nodes.woken()) == {"n1", "n2"}
+    actions = lucidd.story(number)["actions"]
+    assert [item["verb"] for item in actions].count("start") == 2
+    assert not [item for item in actions if item["verb"] == "let go"]
+
+
+def test_nodes_of_a_cloud_come_with_another_address_each_time(nodes: Nodes, lucidd: Lucidd) -> None:
+    box, seen = nodes.box, set()
+    for _ in range(2):
+        nodes.forget()
+        number = box.sbatch("-p", "vc-c", "--gres=gpu:1", script="sleep 1")
+        box.wait_ended(number)
+        assert box.state(number) == "COMPLETED"
+        (name,) = nodes.woken()
+        seen.add(box.run("scontrol", "-o", "show", "node", name).stdout.partition("NodeAddr=")[2].split()[0])
+        nodes.sleep(name)
+    assert len(seen) == 2
+
+
+def test_no_node_is_woken_on_which_then_nothing_starts(nodes: Nodes, lucidd: Lucidd) -> None:
+    """A few random scenes: nodes that sleep, jobs of several sizes, one that is cancelled before it is decided."""
+    box, rng = nodes.box, random.Random(39)
+    for _ in range(3):
+        asleep = rng.sample(["n1", "n2", "n3"], rng.randint(1, 3))
+        nodes.sleep(*asleep)
+        nodes.forget()
+        numbers = []
+        for _ in range(rng.randint(2, 5)):
+            vc, gpus = rng.choice([("vc-a", 1), ("vc-a", 2), ("vc-a", 4), ("vc-b", 1), ("vc-b", 4)])
+            alone = rng.choice(["", "lucid:exclusive"])
+            numbers.append(box.sbatch("-p", vc, f"--gres=gpu:{gpus}", f"--comment={alone}", script="sleep 1"))
+        box.wait_ended(*numbers, limit_s=90)
+        assert {box.state(number) for number in numbers} == {"COMPLETED"}
+        used = {box.job(number)["nodes"] for number in numbers}
+        assert set(nodes.woken()) <= used, "each node that was woken ran a job"
+        assert set(nodes.woken()) <= set(asleep)
+        assert all(box.job(number)["restart_cnt"] == 0 for number in numbers)
+        nodes.wake("n1", "n2", "n3")
