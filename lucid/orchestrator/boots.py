@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lucid.core.decision import Action, Decision, PartitionPlan, Start
+from lucid.core.decision import Action, PartitionPlan, Start
 from lucid.core.reason import Boots
 from lucid.core.snapshot import Partition
 
@@ -14,7 +14,7 @@ __all__ = ["with_boots"]
 def with_boots(partition: Partition, made: PartitionPlan, now_s: float) -> PartitionPlan:
     """The plan, with the boot among the reasons of each start that waits for one; the same object where none does."""
     wait = {node.name: node for node in partition.nodes if node.boot_s}
-    told: dict[str, Decision] = {}
+    told: dict[str, Start] = {}
     for action in made.actions if wait else ():
         if isinstance(action.decision, Start):
             mine = [wait[part.node] for part in action.decision.placement if part.node in wait]

@@ -19,7 +19,7 @@ def power(*states: str, rules: PowerRules = WAKES, now_s: float = 100.0) -> obje
     one = Power()
     one.rules = rules
     node = fake_node("n1", "vc", states=frozenset(states))
-    one.saw([node], {}, now_s)
+    one.saw([node], {}, now_s, now_s - 1.0)
     return one.told([node], now_s)[0]
 
 
@@ -99,8 +99,8 @@ def test_a_boot_of_unknown_beginning_is_not_learned() -> None:
     one = Power()
     one.rules = WAKES
     boots, up = (fake_node("n1", "vc", states=frozenset(s)) for s in ({"IDLE", "POWERING_UP"}, {"IDLE"}))
-    assert not one.saw([boots], {}, 100.0)
-    assert not one.saw([up], {}, 101.0)
+    assert not one.saw([boots], {}, 100.0, float("-inf"))
+    assert not one.saw([up], {}, 101.0, 100.0)
     assert one.boots == {}
 
 
@@ -108,7 +108,7 @@ def test_a_node_that_is_woken_by_hand_tells_how_long_that_took() -> None:
     one = Power()
     states = ({"IDLE", "POWERED_DOWN"}, {"IDLE", "POWERING_UP"}, {"IDLE", "POWERING_UP"}, {"IDLE"})
     looks = [fake_node("n1", "vc", states=frozenset(s)) for s in states]
-    learned = [one.saw([node], {}, at) for at, node in zip((98.0, 100.0, 138.0, 140.0), looks, strict=True)]
+    learned = [one.saw([node], {}, at, at - 2.0) for at, node in zip((98.0, 100.0, 138.0, 140.0), looks, strict=True)]
     assert (learned, one.boots) == ([False, False, False, True], {"n1": [39.0]})
 
 

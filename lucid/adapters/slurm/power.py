@@ -115,15 +115,15 @@ class Power:
         self._seen: dict[str, _Seen] = {}
         self._waits: dict[str, tuple[float, dict[str, float]]] = {}
         """Jobs that woke nodes: since when they have these, and since when each of these boots."""
-        self._looked_s = float("-inf")
         self._by_partition: dict[str, float] = {}
         for name, times in (boots or {}).items():
             kept = [float(t) for t in times if isinstance(t, int | float) and 0 < t < 86400] if times else []
             if isinstance(name, str) and kept:
                 self.boots[name] = kept[-_KEPT:]
 
-    def saw(self, nodes: Sequence[SlurmNode], since: Mapping[str, float], now_s: float) -> bool:
-        """Take in a fresh look at the nodes. ``since``: see ``booting``. Was a boot learned?"""
+    def saw(self, nodes: Sequence[SlurmNode], since: Mapping[str, float], now_s: float, before_s: float) -> bool:
+        """Take in a fresh look at the nodes. ``since``: see ``booting``. ``before_s``: when they were last known to be
+        as the look before had shown them. Was a boot learned?"""
         learned = False
         waited_for = {*since, *(name for _, names in self._waits.values() for name in names)}
         for node in nodes:
@@ -131,14 +131,13 @@ class Power:
             before = self._seen.get(node.name)
             if before is None or before.state != state:
                 if before is not None and before.state == BOOTS and not state and node.name not in waited_for:
-                    late_s = now_s - self._looked_s
+                    late_s = now_s - before_s
                     sure = node.available and max(before.within_s, late_s) <= _SURE_S
                     learned |= sure and self._learn(node.name, now_s - late_s / 2 - before.since_s)
-                self._seen[node.name] = _Seen(state, now_s, now_s - self._looked_s)
+                self._seen[node.name] = _Seen(state, now_s, now_s - before_s)
             seen = self._seen[node.name]
             if state == BOOTS and node.name in since and since[node.name] < seen.since_s:
                 seen.since_s, seen.within_s = since[node.name], 0.0
-        self._looked_s = now_s
         if learned or not self._by_partition:
             self._by_partition = _medians(nodes, self.boots)
         return learned
