@@ -16,6 +16,7 @@ from lucid.adapters.slurm.waits import parked
 from lucid.config import Mode, PoolSettings, Settings
 from lucid.doctor.config import look_over_config
 from lucid.doctor.lending import look_over_lending
+from lucid.doctor.power import as_lucidd_sees, look_over_power
 from lucid.errors import ClusterError
 from lucid.live.finding import Finding, bad, warn
 
@@ -148,7 +149,9 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
     yield from _clock(site)
     yield from _rights(modes, site)
     yield from _partitions(settings, modes, site)
-    yield from _nodes(settings, modes, site.nodes)
+    nodes = as_lucidd_sees(site.nodes, site.config, site.partitions, site.now_s)
+    yield from _nodes(settings, modes, nodes)
+    yield from look_over_power(settings, modes, nodes, site.config, site.partitions)
     yield from look_over_lending(
         settings, modes, site.partitions, site.nodes, site.group_limits, site.config, site.defaults
     )

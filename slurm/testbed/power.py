@@ -58,7 +58,7 @@ done
 
 
 def conf_lines(layout: Layout) -> list[str]:
-    """For slurm.conf. Nothing falls asleep by itself within a test: ``scontrol update … state=power_down`` does it."""
+    """For slurm.conf. Nothing falls asleep by itself within a test: ``scontrol update … state=power_down`` does."""
     return [
         f"SuspendProgram={_SUSPEND}",
         f"ResumeProgram={_RESUME}",

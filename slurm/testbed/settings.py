@@ -69,8 +69,8 @@ class Layout:
     of it, and the folder for ``chroot``. ``enforced``: accounts, QOS and licences bind (docs/testbed.md).
     ``cgroup``: ``none``, ``v1`` or ``v2``. ``controllers``: hosts of slurmctld, the primary first; none:
     this machine. ``source``: a source folder of Slurm, built into the tree in place of Debian's Slurm; ``pyslurm``:
-    one of pyslurm. ``slots``: of each GPU. ``clouds``: nodes with State=CLOUD; ``suspend_s``: SuspendTime of a testbed
-    whose nodes sleep, 0 for all others. ``built``: what of it is in the tree, as a part of the tree's name.
+    one of pyslurm. ``slots``: of each GPU. ``clouds``: nodes with State=CLOUD; ``suspend_s``: SuspendTime of a
+    testbed whose nodes sleep, 0 for all others. ``built``: what of it is in the tree, as a part of the tree's name.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """When the nodes are looked at again, and what is then known of each of them.
 
-All nodes of a large cluster are a large answer, so they are asked for seldom (``slurm.nodes_every_s``). But what waits
-for a node must not wait for that, too. So while jobs wait, or a node boots or goes down, a short listing of states is
-asked for, and all nodes only when it has changed.
+All nodes of a large cluster are a large answer, so they are asked for seldom (``slurm.nodes_every_s``). But what
+waits for a node must not wait for that, too. So while jobs wait, or a node boots or goes down, a short listing of
+states is asked for, and all nodes only when it has changed.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ class Power:
                 self.boots[name] = kept[-_KEPT:]
 
     def saw(self, nodes: Sequence[SlurmNode], since: Mapping[str, float], now_s: float, before_s: float) -> bool:
-        """Take in a fresh look at the nodes. ``since``: see ``booting``. ``before_s``: when they were last known to be
-        as the look before had shown them. Was a boot learned?"""
+        """Take in a fresh look at the nodes. ``since``: see ``booting``. ``before_s``: when they were last known to
+        be as the look before had shown them. Was a boot learned?"""
         learned = False
         waited_for = {*since, *(name for _, names in self._waits.values() for name in names)}
         for node in nodes:
