@@ -111,7 +111,7 @@ class SlurmSettings(Section):
     """Seconds between looks otherwise, and so the longest that a job waits for the first look at it. With
     nodes_every_s at most 12 requests a minute; below 6, more."""
     nodes_every_s: float = Field(30.0, ge=1)
-    """Seconds between looks at the nodes."""
+    """Seconds between looks at the nodes; at one that changed, lucidd looks at once while jobs wait."""
     writes_per_cycle: int = Field(60, ge=8)
     """Most commands that change something in one cycle; the rest waits for the next. A quarter of them, four at the
     least, is kept for putting jobs right that Slurm did not start, or that are to be let go."""
