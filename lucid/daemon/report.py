@@ -93,6 +93,7 @@ def tell_status(
         status["aside"] = cycles.cluster.aside()
         status["elastic"] = cycles.cluster.elastic()
         status["turns"] = cycles.cluster.turns()
+        status["boots"] = cycles.cluster.boots()
         public = {key: status[key] for key in ("modes", "paused", "aside")}
         publisher.write(now_s, {**public, "lasts_s": lasts_s})
     parts.store.put_view("status", status)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lucid.adapters.gpu.known_profiles import KnownProfiles
 from lucid.adapters.gpu.profiles import ProfileSource
@@ -22,6 +23,7 @@ from lucid.adapters.slurm.mend import Mender
 from lucid.adapters.slurm.node_looks import NodeLooks
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.pool import pool_of
+from lucid.adapters.slurm.power import boots_of
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.shares import FairShares
@@ -261,6 +263,10 @@ class SlurmCluster:
     def turns(self) -> dict[str, str]:
         """How it stands with each job whose user opted in to take turns, in words, by id."""
         return dict(self._viewer.turns.words)
+
+    def boots(self) -> dict[str, dict[str, Any]]:
+        """Jobs that wait for the boot of their nodes (``boots_of``)."""
+        return boots_of(self._facts.jobs, self._facts.nodes, self._facts.now_s)
 
     def aside(self) -> dict[str, str]:
         """Waiting jobs of ours that are nobody's to decide at present, by id, with the reason in words."""

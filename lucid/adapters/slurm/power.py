@@ -19,7 +19,7 @@ from lucid.adapters.bounded import digits
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.core.node import Window
 
-__all__ = ["ASLEEP", "BOOTS", "FALLS_ASLEEP", "Power", "PowerRules", "begins_s", "booting"]
+__all__ = ["ASLEEP", "BOOTS", "FALLS_ASLEEP", "Power", "PowerRules", "begins_s", "booting", "boots_of"]
 
 ASLEEP, BOOTS, FALLS_ASLEEP = "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"
 _EXCUSED = frozenset([ASLEEP, BOOTS, "NOT_RESPONDING", "POWER_UP", "POWER_DOWN"])
@@ -93,6 +93,19 @@ def begins_s(job: SlurmJob, nodes: Mapping[str, SlurmNode], now_s: float) -> flo
     if not ends_s:
         return now_s if _WOKE in job.flags else job.start_s
     return max(*ends_s, now_s)
+
+
+def boots_of(jobs: Iterable[SlurmJob], nodes: Iterable[SlurmNode], now_s: float) -> dict[str, dict[str, Any]]:
+    """Of each job that waits for the boot of its nodes, by id: one of the nodes (``node``), and until when they are
+    expected to boot (``until_s``, Unix seconds)."""
+    waits = [job for job in jobs if job.configuring and _WOKE in job.flags]
+    if not waits:
+        return {}
+    known = {node.name: node for node in nodes}
+    return {
+        job.id: {"node": min(_hosts(job), default=""), "until_s": round(begins_s(job, known, now_s), 1)}
+        for job in waits
+    }
 
 
 @dataclass(slots=True)
