@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from lucid.adapters.slurm.nouns import SlurmNode
-from lucid.adapters.slurm.power import ASLEEP, Power, PowerRules
+from lucid.adapters.slurm.power import ASLEEP, FAILED, Power, PowerRules
 from lucid.adapters.slurm.site import Partition
 from lucid.config import Mode, Settings
 from lucid.live.finding import Finding, warn
 
 __all__ = ["as_lucidd_sees", "look_over_power", "power_note"]
-
-_FAILED = "ResumeTimeout reached"
-"""Slurm's reason for a node that did not come up in time."""
 
 
 def as_lucidd_sees(
@@ -44,7 +41,7 @@ def look_over_power(
             f"{', '.join(asleep[:5])}: asleep, and {rules.why_not}",
             "SuspendProgram, ResumeProgram and SuspendTime in slurm.conf, or scontrol update … state=resume",
         )
-    failed = [node.name for node in mine if node.reason.startswith(_FAILED) and "DOWN" in node.states]
+    failed = [node.name for node in mine if node.reason.startswith(FAILED) and "DOWN" in node.states]
     if failed:
         yield warn(
             f"{', '.join(failed[:5])}: did not come up within ResumeTimeout ({rules.resume_s:g} s): "

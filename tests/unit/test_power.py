@@ -17,10 +17,10 @@ from scenes.slurm import WHY, Scene
 WAKES = PowerRules(True, 300.0, 30.0)
 
 
-def power(*states: str, rules: PowerRules = WAKES, now_s: float = 100.0) -> object:
+def power(*states: str, rules: PowerRules = WAKES, now_s: float = 100.0, reason: str = "") -> object:
     one = Power()
     one.rules = rules
-    node = fake_node("n1", "vc", states=frozenset(states))
+    node = fake_node("n1", "vc", states=frozenset(states), reason=reason)
     one.saw([node], {}, now_s, now_s - 1.0)
     return one.told([node], now_s)[0]
 
@@ -57,6 +57,18 @@ def test_a_sleeping_node_is_available_after_its_boot(stage: Scene) -> None:
 def test_where_slurm_will_not_wake_a_node_it_is_out(states: str, rules: PowerRules, words: str) -> None:
     node = power(*states.split(), rules=rules)
     assert (node.available, node.out) == (False, words)
+
+
+def test_a_node_that_did_not_come_up_says_so() -> None:
+    node = power("DOWN", "POWERED_DOWN", reason="ResumeTimeout reached [slurm@2026-11-25T02:00:00]")
+    assert node.out == "down: it did not come up in time"
+
+
+def test_a_node_that_a_job_waits_for_boots_before_slurm_says_so(stage: Scene) -> None:
+    one = Power()
+    one.rules = WAKES
+    node = fake_node("n1", "vc", states=frozenset({"MIXED", "POWERED_DOWN"}))
+    assert one.told([node], 101.0, {"n1": 100.0})[0].boots_since_s == 100.0
 
 
 def test_a_node_on_its_way_down_opens_when_it_sleeps(stage: Scene) -> None:

@@ -50,7 +50,7 @@ class NodeLooks:
             learned = self.power.saw(self._raw, since, now_s, before_s)
         if self.power.saw_jobs(jobs, self._raw) or learned:
             self._store.put_view(BOOTS_VIEW, self.power.boots)
-        self.nodes = self.power.told(self._raw, now_s)
+        self.nodes = self.power.told(self._raw, now_s, since)
         return self.nodes
 
     def _due(self, jobs: Sequence[SlurmJob], set_up: bool, now_s: float) -> bool:
@@ -78,11 +78,11 @@ class NodeLooks:
     def _read_rules(self, now_s: float) -> None:
         if 0 <= now_s - self._rules_at_s < _RULES_S:
             return
-        self._rules_at_s = now_s
         try:
             partitions = self._client.partitions()
             self.power.rules = PowerRules.of(self._client.config(), any(p.suspends for p in partitions))
+            self._rules_at_s = now_s
         except ClusterUnavailable:
             raise
         except ClusterError:
-            return
+            return  # what was read before counts

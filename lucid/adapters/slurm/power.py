@@ -19,11 +19,13 @@ from lucid.adapters.bounded import digits
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.core.node import Window
 
-__all__ = ["ASLEEP", "BOOTS", "FALLS_ASLEEP", "Power", "PowerRules", "begins_s", "booting", "boots_of"]
+__all__ = ["ASLEEP", "BOOTS", "FAILED", "FALLS_ASLEEP", "Power", "PowerRules", "begins_s", "booting", "boots_of"]
 
 ASLEEP, BOOTS, FALLS_ASLEEP = "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"
 _EXCUSED = frozenset([ASLEEP, BOOTS, "NOT_RESPONDING", "POWER_UP", "POWER_DOWN"])
 """What Slurm also says of a node that sleeps or boots, and that keeps no job from being sent there."""
+FAILED = "ResumeTimeout reached"
+"""Slurm's reason for a node that did not come up in time."""
 _WOKE = "POWER_UP_NODE"
 """Flag of a job whose node was asleep when it got it, until its program begins."""
 _KEPT = 5
@@ -187,23 +189,29 @@ class Power:
         known = [self._by_partition[p] for p in node.partitions if p in self._by_partition]
         return max(known, default=self.rules.resume_s)
 
-    def told(self, nodes: Sequence[SlurmNode], now_s: float) -> Sequence[SlurmNode]:
-        """The nodes, with what their power state means; the same objects where it means nothing."""
-        return [self._told(node, now_s) if node.sleeps else node for node in nodes]
+    def told(
+        self, nodes: Sequence[SlurmNode], now_s: float, since: Mapping[str, float] | None = None
+    ) -> Sequence[SlurmNode]:
+        """The nodes, with what their power state means; the same objects where it means nothing. ``since``: see
+        ``booting``. A node that a job waits for boots, or is about to."""
+        return [self._told(node, now_s, since or {}) if node.sleeps else node for node in nodes]
 
-    def _told(self, node: SlurmNode, now_s: float) -> SlurmNode:
+    def _told(self, node: SlurmNode, now_s: float, since: Mapping[str, float]) -> SlurmNode:
         seen = self._seen.get(node.name, _Seen("", now_s, 0.0))
         if not self.rules.wakes:
             return node if BOOTS in node.states else replace(node, why_out=self.rules.why_not)
         falls = FALLS_ASLEEP in node.states
         made = replace(node, excused=_EXCUSED | {FALLS_ASLEEP} if falls else _EXCUSED)
         if not made.available:
-            return made  # it is down or drained, too
+            # it is down or drained, too
+            return replace(made, why_out="it did not come up in time") if node.reason.startswith(FAILED) else made
         boot_s = max(self.boot_s(node), 1.0)
         if falls:
             until_s = max(seen.since_s + self.rules.suspend_s, now_s + _OVERDUE_S)
             return replace(made, shut=Window(seen.since_s, until_s, "powers down"), boot_s=boot_s)
-        return replace(made, boot_s=boot_s, boots_since_s=seen.since_s if BOOTS in node.states else None)
+        return replace(
+            made, boot_s=boot_s, boots_since_s=seen.since_s if BOOTS in node.states else since.get(node.name)
+        )
 
     def moves(self, nodes: Iterable[SlurmNode]) -> bool:
         """Is a node on its way up or down?"""
