@@ -72,6 +72,10 @@ class FakeSlurm:
     woken: list[tuple[float, str]] = field(default_factory=list)
     booted: list[tuple[str, list[str]]] = field(default_factory=list)
     """Nodes that came up, and the jobs that were there for them."""
+    excepted: set[str] = field(default_factory=set)
+    """SuspendExcNodes."""
+    no_admin: str = ""
+    """Slurm's words to who may not change it; empty: lucidd may."""
     resume_program: str = "/etc/resume"
     asked_states: int = 0
     _up_s: dict[str, float] = field(default_factory=dict)
@@ -84,6 +88,7 @@ class FakeSlurm:
             "ResumeProgram": self.resume_program,
             "SuspendProgram": self.resume_program,
             "SuspendTime": "600 sec",
+            "SuspendExcNodes": ",".join(sorted(self.excepted)),
             "ResumeTimeout": "300 sec",
             "SuspendTimeout": "30 sec",
         }
@@ -260,6 +265,11 @@ class FakeSlurm:
     def nodes(self) -> Sequence[SlurmNode]:
         self.reads += 1
         return list(self.machines)
+
+    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
+        if self.no_admin:
+            raise ActionRefused(self.no_admin)
+        self.excepted = self.excepted | {*nodes} if kept else self.excepted - {*nodes}
 
     def node_states(self) -> str:
         self.asked_states += 1

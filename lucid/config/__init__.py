@@ -25,6 +25,7 @@ from lucid.config.policy import (
     ProfilingSettings,
     ReservationSettings,
     SiaSettings,
+    SleepSettings,
     TiresiasSettings,
     with_defaults,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "ReservationSettings",
     "Settings",
     "SiaSettings",
+    "SleepSettings",
     "SlurmSettings",
     "TiresiasSettings",
     "TunerSettings",

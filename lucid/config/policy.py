@@ -23,6 +23,7 @@ __all__ = [
     "ProfilingSettings",
     "ReservationSettings",
     "SiaSettings",
+    "SleepSettings",
     "TiresiasSettings",
     "with_defaults",
 ]
@@ -160,6 +161,19 @@ class LendingSettings(Section):
     """What a lender is promised: none of its jobs waits for more than this beyond when plain Slurm order would have
     started it on GPUs of the VC's own. From ``policy.fairness.keep_from`` of it on, the job goes before all others of
     the pool. Unset: only ``policy.fairness.beyond_plain_s`` is promised."""
+
+
+class SleepSettings(Section):
+    """Nodes that sleep while nobody uses them."""
+
+    wake_share: float = Field(0.0, ge=0)
+    """A job waits for GPUs on nodes that are awake for up to this share of its estimate before a node is woken for
+    it. 0: a node is woken at once. More saves energy and makes jobs wait."""
+    ready_share: float = Field(0.9, ge=0, lt=1)
+    """So many GPUs are kept ready on nodes that are awake that, as forecast, what is submitted while a node would
+    boot finds them in this share of all such times. 0: none are kept."""
+    settle_s: float = Field(60.0, ge=0)
+    """Beyond those a node sleeps once it has been free for this long, s."""
 
 
 class BackfillSettings(Section):
@@ -317,6 +331,7 @@ class PolicySettings(Section):
     simulator does) instead of the tightest that fits."""
     fairness: FairnessSettings = FairnessSettings()
     lending: LendingSettings = LendingSettings()
+    sleep: SleepSettings = SleepSettings()
     backfill: BackfillSettings = BackfillSettings()
     tiresias: TiresiasSettings = simulated(TiresiasSettings(), policy="tiresias")
     muri: MuriSettings = simulated(MuriSettings(), policy="muri")

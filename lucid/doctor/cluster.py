@@ -151,7 +151,7 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
     yield from _partitions(settings, modes, site)
     nodes = as_lucidd_sees(site.nodes, site.config, site.partitions, site.now_s)
     yield from _nodes(settings, modes, nodes)
-    yield from look_over_power(settings, modes, nodes, site.config, site.partitions)
+    yield from look_over_power(settings, modes, nodes, site.config, site.partitions, site.now_s)
     yield from look_over_lending(
         settings, modes, site.partitions, site.nodes, site.group_limits, site.config, site.defaults
     )

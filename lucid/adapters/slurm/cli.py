@@ -274,6 +274,10 @@ class CommandClient:
         if words:
             self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", *words])
 
+    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
+        """``scontrol update``, from 23.02."""
+        self._write(["scontrol", "update", f"SuspendExcNodes{'+' if kept else '-'}={','.join(nodes)}"])
+
     def seal(self, text: str) -> str:
         """By ``munge``. Its troubles are not Slurm's, so the breaker is not told of them."""
         words = [*MUNGE, text]

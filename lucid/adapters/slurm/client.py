@@ -116,6 +116,11 @@ class SlurmClient(Protocol):
         """All partitions."""
         ...
 
+    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
+        """Put nodes into SuspendExcNodes, or take them out. Raises ``ActionRefused`` unless this client is a Slurm
+        administrator, and where this way of asking cannot do it."""
+        ...
+
     def update(self, job_id: str, changes: Changes) -> None:
         """Change a pending job (or only the site factor of any)."""
         ...

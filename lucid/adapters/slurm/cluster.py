@@ -23,7 +23,7 @@ from lucid.adapters.slurm.mend import Mender
 from lucid.adapters.slurm.node_looks import NodeLooks
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.pool import pool_of
-from lucid.adapters.slurm.power import boots_of
+from lucid.adapters.slurm.power import Power, boots_of
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.shares import FairShares
@@ -118,6 +118,11 @@ class SlurmCluster:
     def facts(self) -> Facts:
         """What the last look showed, in Slurm's terms."""
         return self._facts
+
+    @property
+    def power(self) -> Power:
+        """What is known of nodes that sleep."""
+        return self._machines.power
 
     @property
     def most_gpus(self) -> Mapping[str, int]:

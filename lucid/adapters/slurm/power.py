@@ -17,6 +17,7 @@ from typing import Any
 
 from lucid.adapters.bounded import digits
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.text import hosts, split_outside
 from lucid.core.node import Window
 
 __all__ = ["ASLEEP", "BOOTS", "FAILED", "FALLS_ASLEEP", "Power", "PowerRules", "begins_s", "booting", "boots_of"]
@@ -46,6 +47,8 @@ class PowerRules:
     resume_s: float = _RESUME_S
     suspend_s: float = _SUSPEND_S
     why_not: str = "it is not known whether Slurm wakes it"
+    excepted: frozenset[str] = frozenset()
+    """Nodes of SuspendExcNodes, which do not fall asleep."""
 
     @staticmethod
     def of(config: Mapping[str, str] | None, in_partition: bool = False) -> PowerRules:
@@ -62,7 +65,9 @@ class PowerRules:
             _seconds(config.get("ResumeTimeout"), _RESUME_S),
             _seconds(config.get("SuspendTimeout"), _SUSPEND_S),
         )
-        return PowerRules(not why_not, resume_s, suspend_s, why_not)
+        excepted = (item.partition(":")[0] for item in split_outside(config.get("SuspendExcNodes", "")))
+        names = frozenset(name for item in excepted for name in hosts(item))
+        return PowerRules(not why_not, resume_s, suspend_s, why_not, names)
 
 
 def _seconds(text: str | None, otherwise: float) -> float:
@@ -188,6 +193,12 @@ class Power:
             return median(self.boots[node.name])
         known = [self._by_partition[p] for p in node.partitions if p in self._by_partition]
         return max(known, default=self.rules.resume_s)
+
+    @property
+    def usual_s(self) -> float:
+        """How long a boot takes here, whichever node's."""
+        every = [took_s for times in self.boots.values() for took_s in times]
+        return median(every) if every else self.rules.resume_s
 
     def told(
         self, nodes: Sequence[SlurmNode], now_s: float, since: Mapping[str, float] | None = None
