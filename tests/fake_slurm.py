@@ -303,6 +303,10 @@ class FakeSlurm:
         request = replace(record.request, **given)
         if request.shards and (request.cpus_per_tres or request.mem_per_tres):
             raise ActionRefused("Invalid generic resource (gres) specification")
+        timed = changes.start_now or changes.start_at_s is not None
+        if given.keys() & {*GPU_FIELDS} and not timed and not given.keys() & {*PER_GPU}:
+            # job_submit.lua takes it for a change of its user's
+            self._set(job_id, comment=f"{record.comment} lucid:resized".strip())
         if changes.num_cpus is not None:
             request = replace(request, num_cpus=changes.num_cpus)
             self._set(job_id, cpus=changes.num_cpus)

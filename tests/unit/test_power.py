@@ -146,7 +146,7 @@ def test_a_node_that_is_woken_by_hand_tells_how_long_that_took() -> None:
 def test_a_failed_boot_brings_the_job_back_into_order(stage: Scene) -> None:
     stage.slurm.sleep("n1")
     stage.slurm.boot_fails.add("n1")
-    stage.jobs("1")
+    stage.jobs("1", light=True)
     stage.start("1", "n1:0")
     for _ in range(65):
         stage.slurm.advance(1.0)
@@ -154,6 +154,7 @@ def test_a_failed_boot_brings_the_job_back_into_order(stage: Scene) -> None:
     record = stage.slurm.records["1"]
     assert (record.pending, record.held) == (True, True)
     assert not stage.look().nodes[0].available
+    assert record.comment == "", "the begin time that Slurm set stands in the update that gives its request back"
     stage.slurm.advance(125.0)
     assert [entry.job.id for entry in stage.look().pending] == ["1"]
     assert stage.start("1", "n2:0") is None
