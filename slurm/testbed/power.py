@@ -29,7 +29,7 @@ _POWERD = """#!/bin/sh
 # A request is a file TIME.VERB.NODE. Each boot is a process of its own, so that one does not wait for another.
 log() { echo "$(date +%s.%N) $*" >> /run/power/log; }
 slurmd_of() {
-    for pid in $(pidof slurmd); do
+    for pid in $(pidof -c slurmd); do  # of this testbed: others have nodes of the same names
         tr '\\0' ' ' < /proc/$pid/cmdline 2>/dev/null | grep -q -- "-N $1 " && echo $pid
     done
 }
