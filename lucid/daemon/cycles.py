@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.pool import modes_with_pool
+from lucid.adapters.slurm.power import excepted_in
 from lucid.adapters.slurm.shares import FairShares
 from lucid.adapters.store.recorder import StoreRecorder
 from lucid.config import Mode
@@ -86,6 +87,7 @@ class Cycles:
             settings.policy.sleep,
             settings.slurm.keep_awake,
             parts.client.except_from_sleep,
+            lambda: excepted_in(parts.client.config()),
         )
         self._catch_up: CatchUp | None = None
         if parts.accounting is not None:
@@ -126,10 +128,7 @@ class Cycles:
         cluster.order(self._site_factors(result))
         self._tally.undone += cluster.factors.undone - undone
         self._tally.cycle(result, self._cycle.memory, self._modes(), parts.monotonic_s() - began_s)
-        power = cluster.power
-        behind_barrier(
-            "nodes not kept awake", lambda: self._awake.look(result.snapshot, power.usual_s, power.rules.excepted)
-        )
+        behind_barrier("nodes not kept awake", lambda: self._awake.look(result.snapshot, cluster.power.usual_s))
         self._log(result)
         return result
 

@@ -58,8 +58,15 @@ class KeepAwake:
     earlier lucidd kept is taken back."""
 
     def __init__(
-        self, folder: Path, settings: SleepSettings, wanted: bool, tell: Callable[[Sequence[str], bool], None]
+        self,
+        folder: Path,
+        settings: SleepSettings,
+        wanted: bool,
+        tell: Callable[[Sequence[str], bool], None],
+        excepted: Callable[[], Collection[str]],
     ) -> None:
+        """``excepted``: which nodes are in SuspendExcNodes now. Both raise ``ActionRefused`` where Slurm declines."""
+        self._excepted = excepted
         self._folder = folder
         self._settings = settings
         self._wanted = wanted
@@ -68,13 +75,18 @@ class KeepAwake:
         self.refused = ""
         """Slurm's words, where it declined."""
 
-    def look(self, snapshot: Snapshot, boot_s: float, excepted: Collection[str]) -> None:
-        """Keep what this snapshot asks for, now and then. ``boot_s``: how long a boot takes. ``excepted``: nodes in
-        SuspendExcNodes now."""
+    def look(self, snapshot: Snapshot, boot_s: float) -> None:
+        """Keep what this snapshot asks for, now and then. ``boot_s``: how long a boot takes."""
         if self._next_s - _REFUSED_S <= snapshot.now_s < self._next_s:
             return
         kept, self._next_s = kept_in(self._folder), snapshot.now_s + _EVERY_S
-        sites = {*excepted} - {*kept}
+        if not (kept or self._wanted):
+            return
+        try:
+            sites = {*self._excepted()} - {*kept}
+        except ActionRefused as error:
+            self.refused, self._next_s = str(error), snapshot.now_s + _REFUSED_S
+            return
         wanted: list[str] = []
         for partition in snapshot.partitions.values() if self._wanted else ():
             if partition.acting and not partition.profiling:

@@ -19,8 +19,20 @@ from lucid.adapters.bounded import digits
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.text import hosts, split_outside
 from lucid.core.node import Window
+from lucid.errors import ActionRefused
 
-__all__ = ["ASLEEP", "BOOTS", "FAILED", "FALLS_ASLEEP", "Power", "PowerRules", "begins_s", "booting", "boots_of"]
+__all__ = [
+    "ASLEEP",
+    "BOOTS",
+    "FAILED",
+    "FALLS_ASLEEP",
+    "Power",
+    "PowerRules",
+    "begins_s",
+    "booting",
+    "boots_of",
+    "excepted_in",
+]
 
 ASLEEP, BOOTS, FALLS_ASLEEP = "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"
 _EXCUSED = frozenset([ASLEEP, BOOTS, "NOT_RESPONDING", "POWER_UP", "POWER_DOWN"])
@@ -47,8 +59,6 @@ class PowerRules:
     resume_s: float = _RESUME_S
     suspend_s: float = _SUSPEND_S
     why_not: str = "it is not known whether Slurm wakes it"
-    excepted: frozenset[str] = frozenset()
-    """Nodes of SuspendExcNodes, which do not fall asleep."""
 
     @staticmethod
     def of(config: Mapping[str, str] | None, in_partition: bool = False) -> PowerRules:
@@ -65,9 +75,19 @@ class PowerRules:
             _seconds(config.get("ResumeTimeout"), _RESUME_S),
             _seconds(config.get("SuspendTimeout"), _SUSPEND_S),
         )
-        excepted = (item.partition(":")[0] for item in split_outside(config.get("SuspendExcNodes", "")))
-        names = frozenset(name for item in excepted for name in hosts(item))
-        return PowerRules(not why_not, resume_s, suspend_s, why_not, names)
+        return PowerRules(not why_not, resume_s, suspend_s, why_not)
+
+
+def excepted_in(config: Mapping[str, str] | None) -> frozenset[str]:
+    """Nodes of SuspendExcNodes, which do not fall asleep (of ``n[1-4]:2`` all that are named).
+
+    Raises:
+        ActionRefused: it is not told.
+    """
+    if config is None:
+        raise ActionRefused("Slurm does not tell its SuspendExcNodes here")
+    items = (item.partition(":")[0] for item in split_outside(config.get("SuspendExcNodes", "")))
+    return frozenset(name for item in items for name in hosts(item))
 
 
 def _seconds(text: str | None, otherwise: float) -> float:
