@@ -18,6 +18,7 @@ from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption
 from lucid.adapters.slurm.request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
 from lucid.adapters.slurm.reservations import Reservation
+from lucid.adapters.slurm.site import Partition
 from lucid.adapters.slurm.text import gpu_count, shard_types
 from lucid.core.job import JobProfile
 from lucid.core.placement import NodeGpus, Placement
@@ -72,11 +73,35 @@ class FakeSlurm:
     factors: dict[str, int] = field(default_factory=dict)
     limits: Callable[[SlurmJob], str] = lambda job: ""
     """The reason for which slurmctld does not start a released job that would fit; empty: none."""
+    boot_s: float = 60.0
+    boot_fails: set[str] = field(default_factory=set)
+    """Nodes that do not come up."""
+    woken: list[tuple[float, str]] = field(default_factory=list)
+    booted: list[tuple[str, list[str]]] = field(default_factory=list)
+    """Nodes that came up, and the jobs that were there for them."""
+    excepted: set[str] = field(default_factory=set)
+    """SuspendExcNodes."""
+    no_admin: str = ""
+    """Slurm's words to who may not change it; empty: lucidd may."""
+    resume_program: str = "/etc/resume"
+    asked_states: int = 0
+    _up_s: dict[str, float] = field(default_factory=dict)
 
     def config(self) -> dict[str, str]:
         if self.down:
             raise ClusterUnavailable("down")
-        return {"PrivateData": self.private}
+        return {
+            "PrivateData": self.private,
+            "ResumeProgram": self.resume_program,
+            "SuspendProgram": self.resume_program,
+            "SuspendTime": "600 sec",
+            "SuspendExcNodes": ",".join(sorted(self.excepted)),
+            "ResumeTimeout": "300 sec",
+            "SuspendTimeout": "30 sec",
+        }
+
+    def partitions(self) -> list[Partition]:
+        return []
 
     def preemption(self) -> Preemption:
         return self.preempts
@@ -111,7 +136,9 @@ class FakeSlurm:
         """Let time pass, event by event."""
         until = self.now + seconds
         while True:
-            ends = [(r.start_s + self.run_s[r.id], r.id) for r in self.records.values() if r.state == "RUNNING"]
+            ends = [(r.start_s + self.run_s[r.id], r.id)
+                    for r in self.records.values() if r.state == "RUNNING" and not r.configuring]  # fmt: skip
+            ends += [(at, name) for name, at in self._up_s.items()]
             ends += [(at, i) for i, at in self.gone_s.items()]
             ends += [(r.eligible_s, r.id) for r in self.records.values() if r.pending and r.eligible_s > self.now]
             due = min((e for e in ends if e[0] <= until), default=None)
@@ -123,13 +150,53 @@ class FakeSlurm:
         self._turn()
 
     def _turn(self) -> None:
+        for name in [name for name, at in self._up_s.items() if at <= self.now]:
+            self._booted(name)
         for record in list(self.records.values()):
             if self.gone_s.get(record.id, 1e18) <= self.now:
                 del self.gone_s[record.id]
                 self._set(record.id, flags=frozenset(), placement=())
-            elif record.state == "RUNNING" and record.start_s + self.run_s[record.id] <= self.now:
+            elif (
+                record.state == "RUNNING"
+                and not record.configuring
+                and record.start_s + self.run_s[record.id] <= self.now
+            ):
                 self._set(record.id, state="COMPLETED", end_s=self.now, placement=())
         self._schedule()
+
+    def sleep(self, *names: str) -> None:
+        """These nodes are ``idle~``."""
+        for name in names:
+            self.node(name, states=frozenset({"IDLE", "POWERED_DOWN"}))
+
+    def node(self, name: str, **changes: Any) -> None:
+        self.machines = [replace(node, **changes) if node.name == name else node for node in self.machines]
+
+    def _wake(self, job_id: str, place: Placement) -> None:
+        states = {node.name: node.states for node in self.machines}
+        for part in place:
+            if "POWERED_DOWN" in states[part.node]:
+                self.woken.append((self.now, part.node))
+                self._up_s[part.node] = self.now + self.boot_s
+                self.node(part.node, states=frozenset({"MIXED", "POWERING_UP", "NOT_RESPONDING"}))
+        if any(part.node in self._up_s for part in place):
+            self._set(job_id, flags=frozenset({"CONFIGURING", "POWER_UP_NODE"}))
+
+    def _booted(self, name: str) -> None:
+        del self._up_s[name]
+        fails = name in self.boot_fails
+        self.node(name, states=frozenset({"DOWN", "POWERED_DOWN", "NOT_RESPONDING"} if fails else {"IDLE"}))
+        here = [r for r in self.records.values() if r.state == "RUNNING" and name in dict(r.placement)]
+        if not fails:
+            self.booted.append((name, [record.id for record in here]))
+        for record in here:
+            if fails:
+                self._set(
+                    record.id, state="PENDING", flags=frozenset(), placement=(), restarts=record.restarts + 1,
+                    submit_s=self.now, eligible_s=self.now + AHEAD_S, reason="BeginTime",
+                )  # fmt: skip
+            elif not any(part.node in self._up_s for part in record.placement):
+                self._set(record.id, flags=frozenset(), start_s=self.now)
 
     def _set(self, job_id: str, **changes: Any) -> None:
         self.records[job_id] = replace(self.records[job_id], **changes)
@@ -154,7 +221,7 @@ class FakeSlurm:
         parts: list[NodeGpus] = []
         left = record.gpus
         for node in self.machines:
-            if record.partition not in node.partitions or (wanted and node.name not in wanted) or not node.available:
+            if record.partition not in node.partitions or (wanted and node.name not in wanted) or not _usable(node):
                 continue
             if types:
                 gpus = [node.gpu_types.index(t) for t in types]
@@ -192,6 +259,7 @@ class FakeSlurm:
                 elif place is not None:
                     self._set(record.id, state="RUNNING", start_s=self.now, placement=place, reason="None")
                     self.starts.append((self.now, record.id, place))
+                    self._wake(record.id, place)
 
     def _kept(self, record: SlurmJob, place: Placement | None) -> str:
         """Would it last into a reservation of its nodes? The time limit is what counts, and for ever is a year."""
@@ -248,6 +316,15 @@ class FakeSlurm:
         self.reads += 1
         return list(self.machines)
 
+    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
+        if self.no_admin:
+            raise ActionRefused(self.no_admin)
+        self.excepted = self.excepted | {*nodes} if kept else self.excepted - {*nodes}
+
+    def node_states(self) -> str:
+        self.asked_states += 1
+        return " ".join(f"{node.name} {sorted(node.states)}" for node in self.machines)
+
     def _write(self, job_id: str, what: str) -> SlurmJob:
         error = self.fails_at_write(len(self.writes))
         if error is not None:
@@ -276,6 +353,10 @@ class FakeSlurm:
         request = replace(record.request, **given)
         if request.shards and (request.cpus_per_tres or request.mem_per_tres):
             raise ActionRefused("Invalid generic resource (gres) specification")
+        timed = changes.start_now or changes.start_at_s is not None
+        if given.keys() & {*GPU_FIELDS} and not timed and not given.keys() & {*PER_GPU}:
+            # job_submit.lua takes it for a change of its user's
+            self._set(job_id, comment=f"{record.comment} lucid:resized".strip())
         if changes.num_cpus is not None:
             request = replace(request, num_cpus=changes.num_cpus)
             self._set(job_id, cpus=changes.num_cpus)
@@ -330,6 +411,10 @@ class FakeSlurm:
         self.gone_s[job_id] = self.now + self.completing_s
         if not self.completing_s:
             self._turn()
+
+
+def _usable(node: SlurmNode) -> bool:
+    return replace(node, excused=frozenset({"POWERED_DOWN", "POWERING_UP", "NOT_RESPONDING"})).available
 
 
 @dataclass

@@ -17,6 +17,7 @@ from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.reservations import Reservation
 from lucid.adapters.slurm.rest import RestClient
+from lucid.adapters.slurm.site import Partition
 from lucid.adapters.slurm.slurmrestd import REQUEUES, VERSIONS
 from lucid.errors import ActionRefused
 
@@ -163,6 +164,15 @@ class NamedClient:
 
     def preemption(self) -> Preemption:
         return NO_PREEMPTION
+
+    def partitions(self) -> Sequence[Partition]:
+        return self.rest.partitions()
+
+    def config(self) -> dict[str, str] | None:
+        return self.rest.config()
+
+    def node_states(self) -> str | None:
+        return self.rest.node_states()
 
     def job_defaults(self) -> dict[str, JobDefaults]:
         return {}

@@ -23,8 +23,8 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 _BY_NAME = {
-    "modes", "configured", "partitions", "aside", "elastic", "turns", "done", "refused", "restarts", "starvation",
-    "promises", "vcs",
+    "modes", "configured", "partitions", "aside", "elastic", "turns", "boots", "done", "refused", "restarts",
+    "starvation", "promises", "vcs",
     "if", "models", "left_out", "by_user", "by_policy", "policies", "features", "files", "starts_in", "names",
     "metrics", "settings", "unit", "values", "errors", "results", "by_vc", "gains",
 }  # fmt: skip

@@ -9,12 +9,14 @@ from typing import Any
 from lucid.adapters.store.port import SEEN, ActionRow, ProfileRow
 from lucid.adapters.store.snapshot_json import snapshot_from_dict
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.cli.render import reason_text
+from lucid.cli.render import duration, reason_text
+from lucid.cli.render_power import boots
 from lucid.cli.render_prediction import prediction_data, prediction_lines
 from lucid.cli.start_words import starts_of
 from lucid.cli.story import Story, row_to_dict
 from lucid.cli.window_words import ends_in_time_s, reaches_words
 from lucid.config import Settings
+from lucid.core import reason as why
 from lucid.core.decision import DecisionRow
 from lucid.errors import ConfigError
 from lucid.live.published import Published
@@ -53,7 +55,7 @@ def known_story(store: SqliteStore, job_id: str, profiling: str = "") -> tuple[S
         measured,
         joined,
         [(a.at_s, _told(a)) for a in actions],
-        [*([] if said is None else prediction_lines(said.prediction, said.user)), *_opted_in(store, job_id)],
+        [*([] if said is None else prediction_lines(said.prediction, said.user)), *_now_lines(store, job_id)],
     )
     data["actions"] = [{"at_s": a.at_s, "verb": a.verb, "detail": a.detail, "result": a.result} for a in actions]
     data["prediction"] = None if said is None else {"user": said.user, **prediction_data(said.prediction)}
@@ -66,11 +68,16 @@ def _told(action: ActionRow) -> str:
     return f"Slurm is told: {action.verb} {action.detail}".rstrip() + f": {action.result or 'under way'}"
 
 
-def _opted_in(store: SqliteStore, job_id: str) -> list[str]:
-    """How it stands with a job whose user opted in to be resized, or to take turns."""
+def _now_lines(store: SqliteStore, job_id: str) -> list[str]:
+    """How it stands with a job whose user opted in to be resized, or to take turns, or whose node boots."""
     status = store.view("status") or {}
     found = {kind: (status.get(kind) or {}).get(job_id) for kind in ("elastic", "turns")}
-    return [f"{kind}: {words}" for kind, words in found.items() if words]
+    lines = [f"{kind}: {words}" for kind, words in found.items() if words]
+    boot = (status.get("boots") or {}).get(job_id)
+    if boot:
+        left_s = max(boot["until_s"] - status.get("at_s", 0.0), 0.0)
+        lines.append(f"now: {boots(why.Boots(boot['node'], False, left_s), duration)}")
+    return lines
 
 
 def _story(

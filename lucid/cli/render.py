@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lucid.cli.render_lending import borrows, large_borrows, quota
+from lucid.cli.render_power import boots
 from lucid.config import Mode
 from lucid.core import reason as why
 from lucid.core.decision import DecisionRow
@@ -254,6 +255,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "StartsUntil": _starts_until,
     "MustLeave": lambda r: f"its nodes close: it was started to leave at {when(r.until_s)}",
     "Rests": _rests,
+    "Boots": lambda r: boots(r, duration),
     "Unsafe": lambda r: f"the safety check stopped what was planned: {r.words}",
     "SlurmBars": lambda r: (
         f"Slurm would not start it now: {r.words}"

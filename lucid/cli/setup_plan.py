@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lucid.cli.setup_machine import LINK, USER, Machine, Running, program_link
 from lucid.config import DaemonSettings, Mode, settings_from
+from lucid.doctor.power import power_note
 from lucid.doctor.preemption import look_over_preemption, without_layers
 from lucid.errors import ConfigError
 from lucid.slurmconf.conf_text import Texts, read_text, read_texts
@@ -99,6 +100,8 @@ def make_plan(root: Path, machine: Machine, running: Running, options: Options, 
             "with what jobs took here: --past DAYS says otherwise (0: none)"
         )
     toml = _toml(plan, root, {"daemon": {**profiling, **memory, **past}, "daemon.partitions": modes})
+    if mode is Mode.PACK and (note := power_note(running.config)):
+        plan.notes.append(note)
     if mode is Mode.PACK:
         _pack(plan, root, running, options, programs, toml)
     link = program_link() if root == Path("/") else None

@@ -12,6 +12,7 @@ from lucid.cli.live import live_settings, lives, seen_store
 from lucid.cli.live_story import live_story, with_expected_start
 from lucid.cli.queue_rows import QueueRow, line_of, queue_rows, why_words
 from lucid.cli.render import duration
+from lucid.cli.render_power import power_words
 from lucid.cli.start_words import start_words
 from lucid.config import Settings
 from lucid.core.job import Running
@@ -108,14 +109,15 @@ def _nodes(last: LastPlan) -> list[Row]:
             for part in entry.placement:
                 for gpu in part.gpus:
                     on[part.node][gpu].append(entry.job.id)
-        rows += [_node(name, node, on[node.name]) for node in partition.nodes]
+        rows += [_node(name, node, on[node.name], last.snapshot.now_s) for node in partition.nodes]
     return rows
 
 
-def _node(partition: str, node: Node, on: defaultdict[int, list[str]]) -> Row:
+def _node(partition: str, node: Node, on: defaultdict[int, list[str]], now_s: float) -> Row:
     idle = sum(not on[gpu] for gpu in range(node.gpus)) if node.available else 0
     places = "  ".join("+".join(on[gpu]) or "·" for gpu in range(node.gpus))
-    words = places if node.available else f"{node.out or 'not available'}: {places}"
+    state = power_words(node, now_s, duration) if node.available else node.out or "not available"
+    words = f"{state}: {places}" if state else places
     cells = (partition, node.name, str(idle), words)
     return Row(f"{partition}/{node.name}", tuple(map(shown, cells)), (partition, node.name, float(idle), words))
 

@@ -51,6 +51,9 @@ class ProfilingSettings(Section):
     users_in_turn: bool = simulated(False)
     """Profile the users' jobs in turn, each user's smallest first, instead of the smallest of all: nobody's new
     programs wait for many of another's. lucidd always does."""
+    wake_nodes: bool = False
+    """Profiling nodes that sleep may be woken for profiling runs. Otherwise new jobs go home unprofiled while no
+    profiling node is awake."""
     home_if_room: bool = True
     """A job goes home where its VC could start it at once, to be measured there: at once where a quarter
     of the VC's GPUs stay idle, else if it cannot be profiled at once."""
@@ -167,10 +170,10 @@ class SleepSettings(Section):
     wake_share: float = Field(0.0, ge=0)
     """A job waits for GPUs on nodes that are awake for up to this share of its estimate before a node is woken for
     it. 0: a node is woken at once. More saves energy and makes jobs wait."""
-    ready_share: float = simulated(0.9, ge=0, lt=1)
+    ready_share: float = Field(0.9, ge=0, lt=1)
     """So many GPUs are kept ready on nodes that are awake that, as forecast, what is submitted while a node would
     boot finds them in this share of all such times. 0: none are kept."""
-    settle_s: float = simulated(60.0, ge=0)
+    settle_s: float = Field(60.0, ge=0)
     """Beyond those a node sleeps once it has been free for this long, s."""
 
 

@@ -73,7 +73,9 @@ class Ledger:
         self.closing = any(node.windows for node in partition.nodes)
         """Has any node a window, now or later?"""
         self.asleep = frozenset(i for i, node in enumerate(partition.nodes) if node.available and node.boot_s)
-        """Nodes that a job would have to wait for: taken after all others."""
+        """Nodes that a job would have to wait for: taken after all others …"""
+        self.not_woken = frozenset(i for i in self.asleep if partition.nodes[i].boots_since_s is None)
+        """… and those of them that do not boot yet after these: as few as will do are woken."""
         self.switched = any(node.switches for node in partition.nodes)
         """Is the network between the nodes known?"""
         self._closes_s = _closing(partition.nodes, now_s) if self.closing else []
@@ -102,7 +104,8 @@ class Ledger:
         made.free_cpus, made.free_mem_mib = self.free_cpus.copy(), self.free_mem_mib.copy()
         made.beyond, made.buckets, made._out = self.beyond.copy(), [*map(list.copy, self.buckets)], self._out
         made.switched = self.switched
-        made.now_s, made.closing, made.asleep, made._closes_s = self.now_s, self.closing, self.asleep, self._closes_s
+        made.now_s, made.closing, made._closes_s = self.now_s, self.closing, self._closes_s
+        made.asleep, made.not_woken = self.asleep, self.not_woken
         return made
 
     @property
@@ -155,8 +158,8 @@ class Ledger:
         return self.host_limits or self.closing
 
     def awake_first(self, indices: Iterable[int]) -> list[int]:
-        """The nodes in order, those that sleep last."""
-        return sorted(indices, key=self.asleep.__contains__)
+        """The nodes in order, then those that boot, then those that sleep."""
+        return sorted(indices, key=lambda i: (i in self.asleep) + (i in self.not_woken))
 
     def tightest(self, gpus: int, allowed: Callable[[int], bool] | None = None) -> int | None:
         """Index of the node with the fewest free GPUs that still has ``gpus``; lowest index among equals.

@@ -75,7 +75,10 @@ class Node:
     """Since when it boots, Unix seconds; ``None`` while it sleeps, and for a node that is awake."""
 
     def at(self, now_s: float) -> Node:
-        """The node as its windows have it at another time: the same object where they change nothing."""
+        """The node as its windows, and a boot that has begun, have it at another time: the same object where they
+        change nothing."""
+        if self.boots_since_s is not None and self.delay_s(now_s) <= 0.0:
+            return replace(self, boot_s=0.0, boots_since_s=None).at(now_s)
         if not self.windows or not (self.available or self.shut is not None):
             return self
         shut = next((w for w in self.windows if w.from_s <= now_s < w.end_s), None)
@@ -99,6 +102,10 @@ class Node:
     def delay_s(self, now_s: float) -> float:
         """How long a job that is started here now waits for the node, seconds."""
         return self.boot_s if self.boots_since_s is None else max(self.boot_s - (now_s - self.boots_since_s), 0.0)
+
+    def woken(self, now_s: float) -> Node:
+        """The node once a job was sent there: the same object, unless it slept."""
+        return replace(self, boots_since_s=now_s) if self.boot_s and self.boots_since_s is None else self
 
     @property
     def cpus_left(self) -> int:

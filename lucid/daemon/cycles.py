@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.pool import modes_with_pool
+from lucid.adapters.slurm.power import excepted_in
 from lucid.adapters.slurm.shares import FairShares
 from lucid.adapters.store.recorder import StoreRecorder
 from lucid.config import Mode
@@ -16,6 +18,7 @@ from lucid.core.ports import Capability, Forecaster, Predictor
 from lucid.daemon.build import Parts
 from lucid.live.catch_up import CatchUp
 from lucid.live.guarded import GuardedPolicy
+from lucid.live.keep_awake import KeepAwake
 from lucid.live.models import LiveModels, live_forecaster
 from lucid.live.modes import live_profiling
 from lucid.live.policies import live_policy, live_predictor, needs_of
@@ -24,6 +27,7 @@ from lucid.live.published import Publisher
 from lucid.live.records import with_records
 from lucid.live.start_log import StartLog
 from lucid.live.tally import Tally, TimedPolicy
+from lucid.live.turns import behind_barrier
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.site_factor import site_factors
 from lucid.profiler.stage import goes_through_profiling
@@ -80,6 +84,13 @@ class Cycles:
         self._mended = False
         self._trouble = ""
         """What was wrong with the folder for reports when that was told last."""
+        self._awake = KeepAwake(
+            Path(settings.daemon.state_dir),
+            settings.policy.sleep,
+            settings.slurm.keep_awake,
+            parts.client.except_from_sleep,
+            lambda: excepted_in(parts.client.config()),
+        )
         self._catch_up: CatchUp | None = None
         if parts.accounting is not None:
             self._catch_up = CatchUp(parts.store, parts.accounting, parts.clock, settings.daemon)
@@ -123,8 +134,13 @@ class Cycles:
         cluster.order(self._site_factors(result))
         self._tally.undone += cluster.factors.undone - undone
         self._tally.cycle(result, self._cycle.memory, self._modes(), parts.monotonic_s() - began_s)
+        behind_barrier("nodes not kept awake", lambda: self._awake.look(result.snapshot, cluster.power.usual_s))
         self._log(result)
         return result
+
+    def stop(self) -> None:
+        """What was kept for as long as lucidd decides is given back."""
+        self._awake.take_back()
 
     def busy(self, result: CycleResult) -> bool:
         """Is the next look to come soon: does a job wait, for GPUs or for another job, or is it profiled, or was

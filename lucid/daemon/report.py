@@ -96,6 +96,7 @@ def tell_status(
         status["doubted"] = cycles.cluster.doubted()
         status["reports"] = asdict(cycles.cluster.reports_trouble())
         status["turns"] = cycles.cluster.turns()
+        status["boots"] = cycles.cluster.boots()
         public = {key: status[key] for key in ("modes", "paused", "aside")}
         publisher.write(now_s, {**public, "lasts_s": lasts_s})
     parts.store.put_view("status", status)

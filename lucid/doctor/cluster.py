@@ -17,6 +17,7 @@ from lucid.adapters.slurm.waits import parked
 from lucid.config import Mode, PoolSettings, Settings
 from lucid.doctor.config import look_over_config
 from lucid.doctor.lending import look_over_lending
+from lucid.doctor.power import as_lucidd_sees, look_over_power
 from lucid.doctor.preemption import look_over_preemption
 from lucid.errors import ClusterError
 from lucid.live.finding import Finding, bad, warn
@@ -157,8 +158,10 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
     yield from _clock(site)
     yield from _rights(modes, site)
     yield from _partitions(settings, modes, site)
-    yield from _nodes(settings, modes, site)
     yield from look_over_preemption(modes, site.nodes, site.preemption)
+    nodes = as_lucidd_sees(site.nodes, site.config, site.partitions, site.now_s)
+    yield from _nodes(settings, modes, nodes, site.preemption or NO_PREEMPTION)
+    yield from look_over_power(settings, modes, nodes, site.config, site.partitions, site.now_s)
     yield from look_over_lending(
         settings, modes, site.partitions, site.nodes, site.group_limits, site.config, site.defaults
     )
@@ -283,8 +286,9 @@ def _way_there(home: Partition, room: Partition) -> Iterator[Finding]:
         )
 
 
-def _nodes(settings: Settings, modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
-    nodes, preemption = site.nodes, site.preemption or NO_PREEMPTION
+def _nodes(
+    settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmNode], preemption: Preemption
+) -> Iterator[Finding]:
     room, pool = settings.daemon.profiling_partition, settings.daemon.pool
     lends = settings.policy.lending.mode != "off"
     wanted = [*modes, *([room] if room and room not in modes else [])]

@@ -86,7 +86,7 @@ def job_uses(
     now = [
         made(entry.job, entry.start_s, now_s, entry.profile, running=True, state="RUNNING")
         for entry, now_s in (_running(store) if running is None else running)
-        if entry.job.gpus and entry.job.id not in gone
+        if entry.job.gpus and entry.job.id not in gone and entry.start_s <= now_s  # else its node boots
     ]
     return [*ended, *now]
 

@@ -76,6 +76,8 @@ class StartLog:
         changed = self._learn(snapshot, (*waiting, *running))
         for job_id in [job_id for job_id in times.open if job_id not in waiting]:
             entry = running.get(job_id)
+            if entry is not None and entry.start_s >= now_s:
+                continue  # its node boots
             if entry is None:
                 times.left(job_id)
             else:

@@ -115,7 +115,9 @@ def forecast(
         # the plan may have no wake time, where the last round saw no elastic job, or that of another partition
         next_s = after_round_s(snapshot.now_s, policy.interval_s)
         till_round_s = max((next_s if plan.wake_s is None else min(plan.wake_s, next_s)) - snapshot.now_s, 0.0)
-        return Forecast({a.job_id: 0.0 for a in plan.actions if isinstance(a.decision, Start)}, till_round_s)
+        world = _World(snapshot, pair_speed, None, Draws(RunTimes(), snapshot.predictions, 0.5))
+        starts = [(a.job_id, a.partition, a.decision) for a in plan.actions if isinstance(a.decision, Start)]
+        return Forecast({job_id: world.delay_s(name, start) for job_id, name, start in starts}, till_round_s)
     jobs = max(sum(len(part.pending) + len(part.running) for part in snapshot.partitions.values()), 1)
     several = run_times is not None and most_paths > 1 and jobs * _PLANS * len(_FIRSTS) <= most_looks
     firsts = _FIRSTS if several else _FIRSTS[:1]
@@ -160,7 +162,8 @@ def _planned(
     while True:
         for action in plan.actions:
             if isinstance(action.decision, Start):
-                starts_s.setdefault(action.job_id, world.now_s - snapshot.now_s)
+                delay_s = world.delay_s(action.partition, action.decision)
+                starts_s.setdefault(action.job_id, world.now_s - snapshot.now_s + delay_s)
             moved |= not isinstance(action.decision, Start | Keep)
             world.act(action)
         left -= world.jobs
@@ -207,7 +210,7 @@ class _World:
         self._parted = {job_id for pending in self._pending.values() for job_id, e in pending.items() if e.alone}
         """Jobs that run alone for good. A running job may also be alone because it was not started in slots."""
         self._ends_s = {
-            job_id: self.now_s + draws.remaining_s(entry.job, entry.elapsed_s(self.now_s))
+            job_id: max(self.now_s, entry.start_s) + draws.remaining_s(entry.job, entry.elapsed_s(self.now_s))
             for running in self._running.values()
             for job_id, entry in running.items()
         }
@@ -268,15 +271,18 @@ class _World:
             entry = pending.pop(job_id, None)
             if entry is None:
                 continue
-            running = self._running[name]
+            running, delay_s = self._running[name], self.delay_s(name, start)
+            start_s = self.now_s + delay_s
+            if delay_s:
+                self._wake(name, start)
             stage = Stage.PROFILE if self._partitions[name].profiling else Stage.MAIN
             running[job_id] = Running(
-                entry.job, self.now_s, start.placement, stage, entry.profile, entry.ran_s, entry.restarts,
+                entry.job, start_s, start.placement, stage, entry.profile, entry.ran_s, entry.restarts,
                 start.beside, not start.slots, group=start.group, until_s=start.until_s,
             )  # fmt: skip
             if start.beside in running:
                 running[start.beside] = replace(running[start.beside], partner=job_id)
-            self._ends_s[job_id] = self.now_s + self._draws.remaining_s(entry.job, 0.0)
+            self._ends_s[job_id] = start_s + self._draws.remaining_s(entry.job, 0.0)
             if start.beside in running:
                 self._pace(name, job_id)
                 self._pace(name, start.beside)
@@ -307,6 +313,16 @@ class _World:
                 again = Pending(entry.job, self.now_s, entry.profile, entry.ran_s, entry.restarts + 1)
                 self._pending[home][job_id] = again
                 self._changed.add(home)
+
+    def delay_s(self, name: str, start: Start) -> float:
+        """How long a job that is started so now waits until its nodes have booted."""
+        sleep = {node.name: node for node in self._partitions[name].nodes if node.boot_s}
+        return max((sleep[p.node].delay_s(self.now_s) for p in start.placement if p.node in sleep), default=0.0)
+
+    def _wake(self, name: str, start: Start) -> None:
+        part, names = self._partitions[name], {part.node for part in start.placement}
+        nodes = tuple(node.woken(self.now_s) if node.name in names else node for node in part.nodes)
+        self._partitions[name] = replace(part, nodes=nodes)
 
     def _leave(self, job_id: str, name: str) -> None:
         for other, _ in self._common.get(name, ()):

@@ -34,9 +34,9 @@ def consolidated(
     """
     if not 0 < job.gpus <= ledger.free:
         return None
-    if ledger.asleep:
-        awake = _both(allowed, lambda i: i not in ledger.asleep)
-        found = _below_switches(ledger, job, awake, remainder_on_emptiest)
+    for out in (ledger.asleep, ledger.not_woken) if ledger.asleep else ():
+        up = _both(allowed, lambda i, out=out: i not in out)  # type: ignore[misc]
+        found = _below_switches(ledger, job, up, remainder_on_emptiest)
         if found is not None:
             return found
     return _below_switches(ledger, job, allowed, remainder_on_emptiest)

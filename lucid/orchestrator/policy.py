@@ -18,6 +18,7 @@ from lucid.core.ports import Capability, Predictor
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.barred import Barred
+from lucid.orchestrator.boots import with_boots
 from lucid.orchestrator.leaving import with_leaving
 from lucid.orchestrator.rules import PolicyRules, rules_of
 
@@ -103,8 +104,8 @@ class PartitionPolicy(ABC):
             ):
                 parts[name] = kept[2]
                 continue
-            part = self.plan_partition(partition, snapshot)
-            part = with_leaving(part, partition, now_s)
+            part = with_leaving(self.plan_partition(partition, snapshot), partition, now_s)
+            part = with_boots(partition, part, now_s)
             edge_s = next_edge_s(partition.nodes, now_s)
             if edge_s < math.inf:  # nodes open or close then
                 part = replace(part, wake_s=earliest(part.wake_s, edge_s))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from lucid.config import ProfilingSettings
@@ -73,8 +74,10 @@ def plan_profiling(
     ``arrivals`` too) T_prof and N_prof are lower, and a job that cannot start now goes home if ``room_at_home`` says
     (and notes) that the job could start there. With ``home_if_room`` that holds outside of bursts, too, and for a job
     that could be profiled now, if home has GPUs to spare. Nor does a job wait for GPUs that jobs of others than Lucid
-    hold: a job that finds no other GPUs goes home.
+    hold: a job that finds no other GPUs goes home. Nodes that sleep are out unless ``wake_nodes`` lets them be woken.
     """
+    if not settings.wake_nodes:
+        partition = _asleep_out(partition)
     decisions: dict[str, Decision] = {}
     actions: list[Action] = []
     waiting = len(partition.pending)
@@ -117,7 +120,8 @@ def plan_profiling(
                 queue.append(pending)
                 wakes.append(pending.since_s + settings.max_wait_s)
             else:
-                release = Release((skips,))
+                out = ledger.out() if isinstance(skips, ProfilingFits) else None
+                release = Release((skips,) if out is None else (skips, out))
                 decisions[pending.job.id] = release
                 actions.append(Action(pending.job.id, partition.name, release))
         blocker: Job | None = None
@@ -153,6 +157,16 @@ def plan_profiling(
             else:
                 decisions[job.id] = behind
     return PartitionPlan(decisions, tuple(actions), min(wakes, default=None))
+
+
+def _asleep_out(partition: Partition) -> Partition:
+    asleep = [node.available and node.boot_s > 0 and node.boots_since_s is None for node in partition.nodes]
+    if not any(asleep):
+        return partition
+    nodes = (
+        replace(n, available=False, out="asleep") if a else n for n, a in zip(partition.nodes, asleep, strict=True)
+    )
+    return replace(partition, nodes=tuple(nodes))
 
 
 def _others_gpus(partition: Partition) -> int:

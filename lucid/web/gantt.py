@@ -137,7 +137,7 @@ def _said(site: Site, viewer: Viewer, span: Span, end_s: float) -> tuple[str, st
     known = site.source.history.user_of(span.job_id)
     user, name = (entry[1].job.user, entry[1].job.name) if entry is not None else known or ("", "")
     sight = viewer.sees(user)
-    lasted = duration(end_s - span.start_s)
+    lasted = duration(max(end_s - span.start_s, 0.0))
     if sight is Sight.OWN:
         return "", f"another job, {lasted}"
     if sight is Sight.NAMELESS:

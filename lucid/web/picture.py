@@ -123,6 +123,7 @@ class Picture:
         found = {}
         for name, part in self.seen.snapshot.partitions.items():
             once, twice, out = dict.fromkeys((n.name for n in part.nodes), 0), dict[str, int](), 0
+            asleep = 0
             for entry in part.running:
                 for placed in entry.placement:
                     before = once.get(placed.node, 0)
@@ -131,14 +132,18 @@ class Picture:
             shared = sum(mask.bit_count() for mask in twice.values())
             taken = sum(mask.bit_count() for mask in once.values())
             for node in part.nodes:
+                left = max(node.gpus - once[node.name].bit_count(), 0)
                 if not node.available:
-                    out += max(node.gpus - once[node.name].bit_count(), 0)
+                    out += left
+                elif node.boot_s:
+                    asleep += left
             free = max(part.gpus - taken - out, 0)
-            found[name] = {"alone": taken - shared, "shared": shared, "free": free, "out": out}
+            found[name] = {"alone": taken - shared, "shared": shared, "free": free, "asleep": asleep, "out": out}
         return found
 
     def gpu_states(self, partition: str) -> dict[str, int]:
-        """How many GPUs one job holds, two or more share, nobody holds, and nobody may have."""
+        """How many GPUs one job holds, two or more share, nobody holds (and how many of these are on nodes that sleep
+        or boot), and nobody may have."""
         return self._gpu_states[partition]
 
     def warm(self) -> None:

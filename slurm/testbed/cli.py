@@ -109,7 +109,7 @@ def _clear(layout: Layout) -> list[str]:
 
 def _healthy(layout: Layout) -> bool:
     running = list(host.processes_in(layout.root).values())
-    return running.count("slurmd") >= len(layout.hosts) and "UP" in daemons.inside(
+    return (layout.suspend_s > 0 or running.count("slurmd") >= len(layout.awake)) and "UP" in daemons.inside(
         layout, "scontrol", "ping", check=False
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from lucid.slurmconf.install import install_files
 from lucid.slurmconf.nodes import hosts_in
 from lucid.slurmconf.render import render
-from testbed import cgroups, controllers, tree
+from testbed import cgroups, controllers, power, tree
 from testbed.settings import USERS, Layout
 
 __all__ = ["DBD_PORT", "LICENCES", "NODE_PORTS", "REST_PORT", "write"]
@@ -79,6 +79,8 @@ def write(layout: Layout, base: int, files: Path) -> None:
     wake = root / "run/lucid/wake"  # as lucidd.service makes it
     wake.touch()
     os.chown(wake, *_ids(root, _SLURM))
+    if layout.suspend_s:
+        power.write(layout, _ids(root, _SLURM))
     _install(root, files)
 
 
@@ -87,8 +89,9 @@ def _addresses(layout: Layout, base: int) -> dict[str, str]:
     found, first = {}, base + NODE_PORTS
     for node in layout.nodes:
         count = len(hosts_in(node.hosts))
+        cloud = " State=CLOUD" if set(hosts_in(node.hosts)) <= set(layout.clouds) else ""
         ports = f"[{first}-{first + count - 1}]" if count > 1 else str(first)
-        found[node.hosts] = f"NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={ports}"
+        found[node.hosts] = f"NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={ports}{cloud}"
         first += count
     return found
 
@@ -140,6 +143,8 @@ def _slurm_conf(layout: Layout, base: int) -> str:
             f"AccountingStoragePort={base + DBD_PORT}",
             "AccountingStoreFlags=job_comment,job_extra",
         ]
+    if layout.suspend_s:
+        lines += power.conf_lines(layout)
     if layout.enforced:
         lines += ["AccountingStorageEnforce=associations,limits,qos", f"Licenses={LICENCES}"]
     return "\n".join([*lines, "include /etc/slurm/lucid.slurm.conf"]) + "\n"

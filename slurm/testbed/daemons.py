@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from testbed import controllers, host
+from testbed import controllers, host, power
 from testbed.conf import REST_PORT
 from testbed.settings import USERS, Layout, TestbedError
 
@@ -67,20 +67,22 @@ def start(layout: Layout, base: int, say: Callable[[str], None]) -> None:
         _add_accounts(layout)
         if layout.controllers:
             _learn_accounts(layout)
-    for node in layout.hosts:
+    for node in layout.awake:
         start_slurmd(layout, node)
+    if layout.suspend_s:
+        _spawn(layout, "powerd", power.POWERD)
     _start_rest_socket(layout)
     _start_rest_http(layout, base)
     limit_s = 60 + 0.3 * len(layout.hosts)
-    wait_for("every node", lambda: _idle_nodes(layout) == len(layout.hosts), _log(layout, "slurmctld"), limit_s)
-    say(f"slurm {inside(layout, 'sinfo', '--version').split()[-1]}, {len(layout.hosts)} nodes idle")
+    wait_for("every node", lambda: _idle_nodes(layout) == len(layout.awake), _log(layout, "slurmctld"), limit_s)
+    say(f"slurm {inside(layout, 'sinfo', '--version').split()[-1]}, {len(layout.awake)} nodes idle")
 
 
 def missing(layout: Layout) -> list[str]:
     """Daemons of the testbed that do not run, by the names of their logs, in the order in which they are started."""
     wanted = ["munged", *(["mariadbd", "slurmdbd"] if layout.accounting else [])]
     wanted += [f"slurmctld.{name}" for name in layout.controllers] or ["slurmctld"]
-    wanted += [f"slurmd.{node}" for node in layout.hosts]
+    wanted += [f"slurmd.{node}" for node in layout.awake]
     wanted += ["slurmrestd-unix", "slurmrestd-http"]
     running = set()
     for pid, name in host.processes_in(layout.root).items():

@@ -37,6 +37,7 @@ _NODES = {
     "large": "n[0001-1000]:gpus=8,cpus=64,mem=512000,type=a100",
 }
 _NODES["ha"] = _NODES["site"]
+_NODES["power"] = "n[1-4]:gpus=4,cpus=16,mem=64000,type=a100 c[1-2]:gpus=4,cpus=16,mem=64000,type=a100"
 _WIDE = "vc-c=n[5-6]:DefCpuPerGPU=2,DefMemPerGPU=4000"
 _PARTITIONS = {
     "bare": "vc-a=n[1-2] vc-b=n3 prof=n4",
@@ -45,9 +46,12 @@ _PARTITIONS = {
     "large": "vc-a=n[0001-0400] vc-b=n[0401-0700] vc-c=n[0701-0900] vc-d=n[0901-0984] prof=n[0985-1000]",
 }
 _PARTITIONS["ha"] = _PARTITIONS["site"]
+_PARTITIONS["power"] = "vc-a=n[1-2] vc-b=n3 vc-c=c[1-2] prof=n4"
+_CLOUDS = {"power": ("c1", "c2")}
 _CONTROLLERS = {"ha": ("ctl1", "ctl2")}
 """By ``LUCID_TESTBED_VARIANT``: like a site; like a site, with two profiling nodes that an account may not use; like
-a site, with two hosts for slurmctld; the least, where anybody may do anything; and 1,000 nodes, each with a slurmd.
+a site, with two hosts for slurmctld; the least, where anybody may do anything; nodes that sleep, those of vc-c in a
+cloud; and 1,000 nodes, each with a slurmd.
 n1 to n4, vc-a, vc-b and prof are the same in all of them but the last."""
 
 
@@ -65,7 +69,8 @@ class Layout:
     of it, and the folder for ``chroot``. ``enforced``: accounts, QOS and licences bind (docs/testbed.md).
     ``cgroup``: ``none``, ``v1`` or ``v2``. ``controllers``: hosts of slurmctld, the primary first; none:
     this machine. ``source``: a source folder of Slurm, built into the tree in place of Debian's Slurm; ``pyslurm``:
-    one of pyslurm. ``slots``: of each GPU. ``built``: what of it is in the tree, as a part of the tree's name.
+    one of pyslurm. ``slots``: of each GPU. ``clouds``: nodes with State=CLOUD; ``suspend_s``: SuspendTime of a
+    testbed whose nodes sleep, 0 for all others. ``built``: what of it is in the tree, as a part of the tree's name.
     """
 
     name: str
@@ -84,6 +89,8 @@ class Layout:
     pyslurm: Path | None = None
     built: str = ""
     slots: int = 2
+    clouds: tuple[str, ...] = ()
+    suspend_s: int = 0
 
     @property
     def tree(self) -> Path:
@@ -104,6 +111,11 @@ class Layout:
     def hosts(self) -> list[str]:
         """Its nodes by name."""
         return [host for node in self.nodes for host in hosts_in(node.hosts)]
+
+    @property
+    def awake(self) -> list[str]:
+        """Those that have a slurmd from the start."""
+        return [host for host in self.hosts if host not in self.clouds]
 
     @property
     def large(self) -> bool:
@@ -166,6 +178,8 @@ def layout_from(environ: Mapping[str, str]) -> Layout:
         pyslurm=pyslurm,
         built=built,
         slots=int(slots),
+        clouds=_CLOUDS.get(variant, ()),
+        suspend_s=86400 if variant == "power" else 0,
     )
     if len(layout.hosts) > MOST_NODES:
         raise TestbedError(f"LUCID_TESTBED_NODES: more than {MOST_NODES:,} nodes on one machine")

@@ -340,3 +340,42 @@ def test_accounting_that_is_silent_is_a_warning() -> None:
     site = replace(sound("24.11"), accounting="Slurmdb query failed")
     found = [one for one in look_over_site(settings(), modes_from(settings(), {}), site) if "accounting" in one.what]
     assert [(one.level, one.remedy) for one in found] == [("warn", "start slurmdbd, and the data base behind it")]
+
+
+POWER = {"SuspendProgram": "/s", "ResumeProgram": "/r", "SuspendTime": "600 sec", "ResumeTimeout": "300 sec"}
+
+
+def asleep(site: Site, config: dict[str, str], *names: str, **changes: Any) -> Site:
+    states = frozenset({"IDLE", "POWERED_DOWN"})
+    nodes = [replace(n, states=states, **changes) if n.name in names else n for n in site.nodes]
+    return replace(site, config={**(site.config or {}), **config}, nodes=nodes)
+
+
+def test_nodes_that_sleep_are_no_trouble_where_slurm_wakes_them(site: Site) -> None:
+    seen = asleep(site, POWER, "n1", "n2")
+    assert found(seen) == []
+    told = [item.what for item in look_over_site(settings(), modes_from(settings(), {}), seen)]
+    assert [words for words in told if "power saving is on" in words and words.endswith("; 2 of 4 nodes sleep now")]
+
+
+def test_nodes_that_a_dead_lucidd_kept_awake_are_told(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "kept_awake").write_text("n1\nn2\n$(id)\n")
+    (item,) = found(site, settings(state_dir=str(tmp_path)))
+    assert item.what.startswith("n1, n2: kept awake (SuspendExcNodes) by a lucidd that does not decide any more")
+
+
+def test_what_of_power_saving_is_not_served_is_told(site: Site) -> None:
+    words = [item.what for item in found(asleep(site, {**POWER, "SuspendTime": "INFINITE"}, "n1"))]
+    assert any("n1: asleep, and SuspendTime is not set, so Slurm does not wake it" in what for what in words)
+    (item,) = found(asleep(site, POWER, "n4"))
+    assert "all nodes of prof sleep: new jobs are not profiled" in item.what
+    down = asleep(site, POWER)
+    nodes = [
+        replace(n, states=frozenset({"DOWN", "POWERED_DOWN"}), reason="ResumeTimeout reached [slurm@now]")
+        if n.name == "n1"
+        else n
+        for n in down.nodes
+    ]
+    assert any(
+        "n1: did not come up within ResumeTimeout (300 s)" in f.what for f in found(replace(down, nodes=nodes))
+    )

@@ -146,3 +146,19 @@ def test_a_queue_gets_its_site_factors_in_the_order_of_the_plan() -> None:
     room = part(nodes(1), [waits("a", 2), waits("b"), waits("c")], [runs("r", "n1:0-3")])
     plan = policy("fifo", **BARE).plan(snap(0.0, room)).partitions[VC]
     assert site_factors(plan, 1000) == {"a": 1000, "b": 950, "c": 900}
+
+
+def test_a_start_on_a_node_that_sleeps_is_foreseen_after_its_boot() -> None:
+    """ "a" wakes the node, "b" comes to it while it boots, and what waits for "a" waits for its end."""
+    asleep = replace(nodes(1, 4)[0], boot_s=240.0)
+    room = part((asleep,), [waits("a", 2), waits("b", 2), waits("c", 4)])
+    found = foreseen(snap(0.0, room, predictions={"a": guess(100.0), "b": guess(300.0), "c": guess(1000.0)}))
+    assert found.starts_s == {"a": 240.0, "b": 240.0, "c": 540.0}
+
+
+def test_a_job_whose_node_boots_ends_later_by_that() -> None:
+    boots = replace(nodes(1, 4)[0], boot_s=240.0, boots_since_s=-40.0)
+    here = replace(runs("r", "n1:0-3"), start_s=200.0)
+    room = part((boots,), [waits("a", 4)], [here])
+    found = foreseen(snap(0.0, room, predictions={"a": guess(10.0), "r": guess(100.0)}))
+    assert found.starts_s == {"a": 300.0}

@@ -40,6 +40,8 @@ SAID: list[tuple[Reason, str]] = [
     (why.TooLarge(9, 8), "asks for 9 GPUs, the partition has 8: it can never run here"),
     (why.EverFits(9, 8, 7, False), "no node that is up could ever hold it"),
     (why.EverFits(9, 8, 7, True), "a node could hold it"),
+    (why.Boots("n3", True, 240.0), "n3 sleeps; a boot takes about 4 min"),
+    (why.Boots("n3", False, 90.0, 2), "n3 boots, about 90 s; 2 more of its nodes are not awake"),
     (why.BehindHead("a"), "behind job a, which does not fit"),
     (why.NextRound(60.0), "decided at the next round, day 0 00:01:00"),
     (why.Preempted(2, 1), "jobs that come before it leave 1 of the VC's GPUs, it needs 2"),

@@ -287,6 +287,21 @@ def strangers(name: str, where: str) -> Running:
     return runs(name, where, job={"vc": PROFILING})
 
 
+def test_profiling_wakes_no_node_unless_a_setting_says_so() -> None:
+    asleep = replace(nodes(1, 4)[0], boot_s=240.0)
+    boots = replace(asleep, boots_since_s=0.0)
+
+    def made(node: Node, **rules: bool) -> Decision:
+        room = part((node,), [waits("a")], name=PROFILING)
+        return plan_profiling(room, 10.0, settings(profiling=rules).profiling, {}).decisions["a"]
+
+    home = made(asleep)
+    assert isinstance(home, Release)
+    assert [type(r).__name__ for r in home.reasons] == ["ProfilingFits", "NodesOut"]
+    assert isinstance(made(asleep, wake_nodes=True), Start)
+    assert isinstance(made(boots), Start), "it boots already"
+
+
 def test_nobody_waits_for_profiling_nodes_that_are_none_of_lucids_to_give() -> None:
     full = stage([waits("j", 2)], [strangers("x", "n1:0-7"), strangers("y", "n2:0-7")])
     assert isinstance(full.decisions["j"], Release)

@@ -120,6 +120,14 @@ def test_nodes_that_sleep_are_taken_last_and_never_beside_enough_that_are_awake(
     assert {part.node for part in emptiest(ledger, a_job("j", 6), 6) or ()} == {"a0", "a1"}
 
 
+def test_a_node_that_boots_already_is_taken_before_one_that_sleeps() -> None:
+    boots = Node("b", 4, boot_s=240.0, boots_since_s=NOW - 10.0)
+    ledger = Ledger(Partition("vc", (Node("s", 4, boot_s=240.0), boots, Node("s2", 4, boot_s=240.0))))
+    assert consolidated(ledger, a_job("j", 2)) == (NodeGpus("b", 0b11),)
+    assert {part.node for part in consolidated(ledger, a_job("j", 8)) or ()} == {"b", "s"}
+    assert [part.node for part in emptiest(ledger, a_job("j", 6), 6) or ()] == ["b", "s"]
+
+
 def test_a_boot_counts_against_the_time_before_a_window() -> None:
     node = Node("s", 4, windows=(MAINT,), boot_s=300.0)
     for limit_s, fits in ((900.0, True), (901.0, False)):

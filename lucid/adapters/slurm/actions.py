@@ -336,14 +336,23 @@ class Actions:
     def _resize(self, record: SlurmJob, note: JobNote | None, decision: Resize) -> None:
         if not self._slurm_knows_all():
             raise ActionRefused(f"job {record.id}: slurmctld did not answer lately; tried again later")
+        self._unless_configuring(record)
         if elastic_wish(record.comment).limits is None:
             raise ActionRefused(f"job {record.id}: its user did not opt in to be resized (lucid:elastic=)")
         self._unless_kept(record.id, decision.placement)
         self.resizes.begin(record, self._note(record, note), decision.placement)
         self._leaving[record.id] = record.placement
 
+    def _unless_configuring(self, record: SlurmJob) -> None:
+        """No node is woken for a job that is then stopped before it has begun."""
+        if record.configuring:
+            raise ActionRefused(
+                f"job {record.id}: its node boots, or is set up; it is not stopped before it has begun"
+            )
+
     def _put_back(self, record: SlurmJob, note: JobNote, verb: str) -> None:
         """The job runs until Slurm has taken the requeue; what is noted before says where it goes then."""
+        self._unless_configuring(record)
         if not self._slurm_knows_all():
             raise ActionRefused(
                 f"job {record.id}: slurmctld did not answer lately, so it may not know yet that the job has ended; "

@@ -23,7 +23,7 @@ class Boots:
         self._until_s = {job_id: at_s for job_id, at_s in self._until_s.items() if job_id in here}
         self._began &= self._until_s.keys()
         for job in jobs:
-            if job.running and "CONFIGURING" in job.flags:
+            if job.configuring:
                 self._until_s[job.id] = now_s
                 self._began.discard(job.id)
             elif job.running and job.id in self._until_s:

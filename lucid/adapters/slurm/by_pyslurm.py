@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pwd
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, TypeVar
@@ -109,6 +109,14 @@ class PyslurmClient:
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """By ``sshare``."""
         return self._commands.fair_shares()
+
+    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
+        """By ``scontrol``."""
+        self._commands.except_from_sleep(nodes, kept)
+
+    def node_states(self) -> str:
+        """By ``sinfo``."""
+        return self._commands.node_states()
 
     def config(self) -> dict[str, str]:
         """By ``scontrol``."""

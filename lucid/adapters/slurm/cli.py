@@ -177,6 +177,11 @@ class CommandClient:
             return reservations_from(reservations_document(text), self.left_out)
         return reservations_from(self.ask(["scontrol", "show", "reservation", "--json"]), self.left_out)
 
+    def node_states(self) -> str:
+        """One ``sinfo``: nodes by state."""
+        self._breaker.calls.reads += 1
+        return self._run(["sinfo", "-h", "-a", "-o", "%T %N"])
+
     def job_defaults(self) -> dict[str, JobDefaults]:
         """``scontrol show partition`` and ``show config`` as text: the JSON of 24.11 leaves JobDefaults empty."""
         self._breaker.calls.reads += 1
@@ -304,6 +309,10 @@ class CommandClient:
         words = [f"{key}={value}" for key, value in fields.items() if value is not None]
         if words:
             self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", *words])
+
+    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
+        """``scontrol update``, from 23.02."""
+        self._write(["scontrol", "update", f"SuspendExcNodes{'+' if kept else '-'}={','.join(nodes)}"])
 
     def seal(self, text: str) -> str:
         """By ``munge``. Its troubles are not Slurm's, so the breaker is not told of them."""

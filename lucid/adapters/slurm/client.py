@@ -112,6 +112,11 @@ class SlurmClient(Protocol):
         """Those in force and ahead; ``None`` where this way of asking does not tell."""
         ...
 
+    def node_states(self) -> str | None:
+        """A text that is another one when a node's state is, and that costs less than all nodes; ``None`` where this
+        way of asking has none."""
+        ...
+
     def job_defaults(self) -> Mapping[str, JobDefaults] | None:
         """JobDefaults in force by partition; ``None`` where this way of asking does not tell."""
         ...
@@ -131,6 +136,15 @@ class SlurmClient(Protocol):
     def config(self) -> Mapping[str, str] | None:
         """slurmctld's configuration in force, by key as ``scontrol show config`` has it; ``None`` where this way of
         asking does not tell."""
+        ...
+
+    def partitions(self) -> Sequence[Partition]:
+        """All partitions."""
+        ...
+
+    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
+        """Put nodes into SuspendExcNodes, or take them out. Raises ``ActionRefused`` unless this client is a Slurm
+        administrator, and where this way of asking cannot do it."""
         ...
 
     def update(self, job_id: str, changes: Changes) -> None:
@@ -166,10 +180,6 @@ class Inspector(SlurmClient, Protocol):
     @property
     def accounting(self) -> str:
         """Slurm's words where its last answer of partitions said that slurmdbd is silent; otherwise empty."""
-        ...
-
-    def partitions(self) -> Sequence[Partition]:
-        """All partitions."""
         ...
 
     def clock_s(self) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from pathlib import Path
+from typing import Any
 
 from lucid.adapters.gpu.known_profiles import KnownProfiles
 from lucid.adapters.gpu.profiles import ProfileSource
@@ -22,8 +23,10 @@ from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.mend import Mender
 from lucid.adapters.slurm.network import NO_NETWORK, with_network
-from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.node_looks import NodeLooks
+from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.pool import pool_of
+from lucid.adapters.slurm.power import Power, boots_of
 from lucid.adapters.slurm.preemption import NO_PREEMPTION
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.reports_folder import Trouble
@@ -96,8 +99,7 @@ class SlurmCluster:
         self.factors = SiteFactors(self._hands)
         """Order mode's writes."""
         self._mender = Mender(self._hands, Released(Path(daemon.state_dir)), claims)
-        self._nodes: Sequence[SlurmNode] = ()
-        self._nodes_at_s = float("-inf")
+        self._machines = NodeLooks(client, store, slurm.nodes_every_s)
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
         self._network = NO_NETWORK
@@ -110,7 +112,7 @@ class SlurmCluster:
         """Those that were told of, and that the store has not got as far as is known."""
         self._boots = Boots()
         self._closings = Closings(client)
-        self._ownership.draws = lambda job: self._closings.draws(job, self._nodes, self._facts.now_s)
+        self._ownership.draws = lambda job: self._closings.draws(job, self._machines.nodes, self._facts.now_s)
         self._facts = Facts((), (), self._notes, {}, 0.0)
         self._jobs: dict[str, SlurmJob] = {}
 
@@ -136,10 +138,15 @@ class SlurmCluster:
         return self._facts
 
     @property
+    def power(self) -> Power:
+        """What is known of nodes that sleep."""
+        return self._machines.power
+
+    @property
     def most_gpus(self) -> Mapping[str, int]:
         """GPUs of the largest node of each partition."""
         found: dict[str, int] = {}
-        for node in self._nodes:
+        for node in self._machines.nodes:
             for name in node.partitions & self._facts.modes.keys():
                 found[name] = max(found.get(name, 0), len(node.gpu_types))
         return found
@@ -152,15 +159,15 @@ class SlurmCluster:
     # -- look ------------------------------------------------------------------------------------------------
 
     def observe(self) -> Snapshot:
-        """One request, or two when the nodes are due."""
+        """One request, or two or three when the nodes are due (``node_looks``)."""
         with self._hands.listening():
             jobs = self._client.jobs()
         now_s = self._clock.now_s()
-        due = now_s - self._nodes_at_s >= self._slurm.nodes_every_s or now_s < self._nodes_at_s
-        if due or any(job.lost for job in jobs):  # where a lost job may be, only fresh states of nodes tell
-            self._read_nodes(now_s)
-        if self._closings.look(jobs, self._nodes, now_s):
-            self._read_nodes(now_s)
+        self._read_network(now_s)
+        machines = self._machines.look(jobs, now_s)
+        if self._closings.look(jobs, machines, now_s):
+            machines = self._machines.look(jobs, now_s, fresh=True)
+        machines = with_network(machines, self._network)
         self._hands.new_cycle()
         self._hands.obstacles.saw(jobs, now_s)
         self._boots.saw(jobs, now_s)
@@ -168,7 +175,7 @@ class SlurmCluster:
         # once for those that run: until then their requests could not be said in slots
         if any(job.gpus and (job.pending or (job.running and self._defaults is None)) for job in jobs):
             self._read_defaults(now_s, {job.partition for job in jobs if job.pending and job.reason in _SHUT})
-        nodes = without_unread(self._closings.explained(self._nodes, now_s), jobs)
+        nodes = without_unread(self._closings.explained(machines, now_s), jobs)
         modes = dict(self._modes())
         pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
         windows = self._closings.windows(now_s)
@@ -187,12 +194,6 @@ class SlurmCluster:
         fair_share = {} if self._shares is None else self._shares(now_s)
         return Snapshot(now_s, partitions, self._ended(jobs), fair_share=fair_share)
 
-    def _read_nodes(self, now_s: float) -> None:
-        """All nodes, and what stands above them."""
-        self._read_network(now_s)
-        self._nodes = with_network(self._client.nodes(), self._network)
-        self._nodes_at_s = now_s
-
     def _read_network(self, now_s: float) -> None:
         """The switches above the nodes. Where they cannot be read, what was read before counts."""
         if 0 <= now_s - self._network_at_s < _NETWORK_EVERY_S:
@@ -206,7 +207,7 @@ class SlurmCluster:
             return
 
     def _read_defaults(self, now_s: float, said: Set[str]) -> None:
-        """What partitions give to each GPU, who may preempt whom, and whether jobs of a partition may start: soon again
+        """What partitions give to each GPU, who may preempt whom, and whether jobs of a partition may start: soon
         where some may not, and at once where Slurm says so of one for the first time (``said``). Where that cannot be
         read, what was read before counts."""
         shut = {name for name, rule in (self._defaults or {}).items() if rule.shut}
@@ -291,7 +292,10 @@ class SlurmCluster:
 
     @property
     def settling(self) -> bool:
-        """Did the last look show a job that was released to start, or told to stop, and has not started yet?"""
+        """Did the last look show a job that was released to start, or told to stop, and has not started yet, or one
+        whose node boots?"""
+        if any(job.configuring for job in self._facts.jobs):
+            return True
         notes = ((job, self._notes.get(job.id)) for job in self._facts.jobs)
         return any(self._ownership.under_way(job, note) or (note and note.going_to) for job, note in notes)
 
@@ -322,6 +326,10 @@ class SlurmCluster:
     def turns(self) -> dict[str, str]:
         """How it stands with each job whose user opted in to take turns, in words, by id."""
         return dict(self._viewer.turns.words)
+
+    def boots(self) -> dict[str, dict[str, Any]]:
+        """Jobs that wait for the boot of their nodes (``boots_of``)."""
+        return boots_of(self._facts.jobs, self._facts.nodes, self._facts.now_s)
 
     def aside(self) -> dict[str, str]:
         """Waiting jobs of ours that are nobody's to decide at present, by id, with the reason in words."""

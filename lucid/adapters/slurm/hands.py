@@ -248,9 +248,7 @@ class Hands:
         ahead = parked(replace(record, held=False), note, now_s) or (own and not begins)  # set by Lucid, or for it
         steps: list[Callable[[], None]] = []
         if changes is not None or ahead:
-            changes = replace(changes or Changes(), start_now=bool(ahead) and not begins)
-            if ahead and begins:
-                changes = replace(changes, start_at_s=begins)
+            changes = replace(changes or Changes(), start_now=bool(ahead) and not begins, start_at_s=begins or None)
             steps.append(lambda: self.client.update(target, changes))
         if record.held and self.ownership.holds(record, note):
             steps.append(lambda: self.client.release(target))

@@ -124,7 +124,8 @@ class Mender:
             self._resizes.went_on(record, note)
             note = hands.notes[record.id]
         if record.state == "RUNNING" and note is not None and note.where:
-            settled = facts.now_s - record.start_s >= hands.settings.start_grace_s  # its nodes have taken it
+            # its nodes have booted, and have taken it
+            settled = not record.configuring and facts.now_s - record.start_s >= hands.settings.start_grace_s
             if not note.released or (note.tries and settled):
                 # killed between telling Slurm and noting that it had taken it; and what was refused before is over
                 tries, refusal = (0, "") if settled else (note.tries, note.refusal)
@@ -307,8 +308,9 @@ class Mender:
         back = None if never_changed(record) else back_to(record, note)
         if back is None:
             return ""
-        if begins_s(record, note, hands.clock.now_s()):
-            back = replace(back, start_now=False)
+        begin_s = begins_s(record, note, hands.clock.now_s())
+        if begin_s:  # said in the same update, or job_submit.lua takes that for its user's change of the job's size
+            back = replace(back, start_now=False, start_at_s=begin_s)
         steps = [lambda: hands.client.update(record.id, back)]
         if not record.held:
             steps.insert(0, lambda: hands.client.hold(record.id))  # that update says 'start now'
@@ -357,5 +359,5 @@ class Mender:
         hands.put(note)
         changes = back_to(record, note)
         if changes is not None:
-            changes = replace(changes, start_now=not begin_s)
+            changes = replace(changes, start_now=not begin_s, start_at_s=begin_s or None)
             hands.do(record.id, "restore", "", lambda: hands.client.update(record.id, changes))

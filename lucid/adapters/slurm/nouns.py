@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lucid.adapters.slurm.request import Request
+from lucid.core.node import Window
 from lucid.core.placement import Placement
 from lucid.slurmlog.states import ENDED
 
@@ -103,6 +104,11 @@ class SlurmJob:
         return self.state in ("RUNNING", "SUSPENDED") or self.completing
 
     @property
+    def configuring(self) -> bool:
+        """Does it hold its nodes while they boot, or run their prolog?"""
+        return self.running and "CONFIGURING" in self.flags
+
+    @property
     def ended(self) -> bool:
         """Has it left?"""
         return self.state in ENDED and not self.completing
@@ -128,15 +134,33 @@ class SlurmNode:
     spread_by_slurm: bool = False
     """Does Slurm choose the nodes of a job of several (``network``)?"""
 
+    excused: frozenset[str] = frozenset()
+    """States that keep nothing from starting here, since Slurm wakes the node for it (``power``)."""
+    shut: Window | None = None
+    """The time in which nothing may start here, where it is on its way down."""
+    boot_s: float = 0.0
+    """How long a job that starts here waits for the boot; 0 for a node that is awake."""
+    boots_since_s: float | None = None
+    """Since when it boots (Unix s)."""
+    why_out: str = ""
+    """More on why it is out, in words."""
+
     @property
     def available(self) -> bool:
         """May something new start here?"""
-        return not self.states & _OUT
+        return self.shut is None and not self.states & _OUT - self.excused
 
     @property
     def out(self) -> str:
         """Why nothing new may start here, in Slurm's words; empty where it may."""
-        return ", ".join(sorted(state.lower() for state in self.states & _OUT))
+        words = ", ".join(sorted(state.lower() for state in self.states & _OUT - self.excused))
+        words = f"{words}: {self.why_out}" if words and self.why_out else words
+        return words or ("" if self.shut is None else self.shut.why)
+
+    @property
+    def sleeps(self) -> bool:
+        """Does Slurm say that it sleeps, boots or is on its way down?"""
+        return not self.states.isdisjoint(_POWER)
 
     @property
     def addressable(self) -> bool:
@@ -148,6 +172,7 @@ class SlurmNode:
 BASE_STATES = frozenset(["IDLE", "MIXED", "ALLOCATED", "DOWN", "ERROR", "FUTURE", "UNKNOWN"])
 """Every node is in one of them, whatever else is said of it."""
 
+_POWER = ("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DRAIN")
 _OUT = frozenset(
     [
         "DOWN",
@@ -160,6 +185,7 @@ _OUT = frozenset(
         "MAINTENANCE",
         "POWERED_DOWN",
         "POWERING_DOWN",
+        "POWER_DRAIN",
         "REBOOT_ISSUED",
         "UNKNOWN",
         "INVALID",

@@ -8,7 +8,7 @@ where they are not. Ids are checked, and a user's texts are never sent.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -111,6 +111,16 @@ class RestClient:
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One request."""
         return fair_shares_from(self.server.read("shares"), self.left_out)
+
+    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
+        """By ``scontrol``, where commands are given."""
+        if self._commands is None:
+            raise ActionRefused("slurmrestd does not change SuspendExcNodes: slurm.rest_commands = true does")
+        self._commands.except_from_sleep(nodes, kept)
+
+    def node_states(self) -> str | None:
+        """By ``sinfo``, where commands are given."""
+        return self._commands.node_states() if self._commands else None
 
     def config(self) -> dict[str, str] | None:
         """From v0.0.45 on; before that by ``scontrol``, where commands are given."""

@@ -44,6 +44,8 @@ class Partition:
     root_only: bool
     qos: str = ""
     """The QOS whose limits hold for all its jobs; empty where it has none."""
+    suspends: bool = False
+    """Has it a SuspendTime of its own?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ def _partition(raw: Mapping[str, Any]) -> Partition:
         max_time_s=number_of(limit) * 60 if limit.get("set") and not limit.get("infinite") else None,
         root_only="ROOT_ONLY" in (raw.get("flags") or []),
         qos=str((raw.get("qos") or {}).get("assigned") or ""),
+        suspends=number_of(raw.get("suspend_time")) > 0,
     )
 
 

@@ -19,13 +19,14 @@ from lucid.adapters.slurm.facts import Facts, gpus_taken, parse_placement, submi
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.obstacles import Outlook, outlook
 from lucid.adapters.slurm.ownership import Ownership
+from lucid.adapters.slurm.power import begins_s
 from lucid.adapters.slurm.request import NO_DEFAULTS, whole_because
 from lucid.adapters.slurm.text import parse_mark
 from lucid.adapters.slurm.turn_jobs import TurnJobs, takes_turns
 from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings, Mode
 from lucid.core.job import Job, JobProfile, Pending, Running, Stage
-from lucid.core.node import Node
+from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.snapshot import Partition
 
@@ -141,7 +142,10 @@ class Viewer:
             gpu_type=node.gpu_types[0] if len({*node.gpu_types}) == 1 else "",
             slots=min(node.slots, default=2),
             switches=node.switches,
-            windows=facts.windows.get(node.name, ()),
+            windows=_windows(node, facts),
+            shut=node.shut,
+            boot_s=node.boot_s,
+            boots_since_s=node.boots_since_s,
         ).at(facts.now_s)
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> Job:
@@ -278,8 +282,9 @@ class Viewer:
         coming: set[str] = set()
         claimed = Claimed()
         alive: set[str] = set()
-        gpus = {node.name: len(node.gpu_types) for node in facts.nodes}
         records = {record.id: record for record in facts.jobs} if facts.preemption.by else {}
+        nodes = {node.name: node for node in facts.nodes}
+        gpus = {name: len(node.gpu_types) for name, node in nodes.items()}
         for record in facts.jobs:
             if not record.gpus and not record.placement:
                 continue
@@ -289,7 +294,7 @@ class Viewer:
                 placement, start_s = parse_placement(note.going_to), note.stopped_s
             elif record.running:
                 placement = record.placement or self._places.get(record.id, ())
-                start_s = record.start_s
+                start_s = begins_s(record, nodes, facts.now_s)
             elif self._ownership.under_way(record, note):
                 assert note is not None
                 if not self._ownership.may_start_yet(record, note):
@@ -354,6 +359,12 @@ class Viewer:
             stages=self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile),
             in_turns=self.turns.in_turns(record, job.vc, facts.now_s),
         )
+
+
+def _windows(node: SlurmNode, facts: Facts) -> tuple[Window, ...]:
+    """When no job may run on the node: while it goes down, and while it is reserved."""
+    reserved = facts.windows.get(node.name, ())
+    return reserved if node.shut is None else tuple(sorted((node.shut, *reserved), key=lambda w: w.from_s))
 
 
 def gpu_mem_mib(node: SlurmNode, settings: DaemonSettings) -> int:

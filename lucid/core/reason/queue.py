@@ -13,6 +13,7 @@ __all__ = [
     "AsksForGpus",
     "Backfill",
     "BehindHead",
+    "Boots",
     "Borrows",
     "Closes",
     "EverFits",
@@ -51,6 +52,17 @@ class Priority(Reason):
     estimate_s: float
     gpus: int
     source: Shown
+
+
+@dataclass(frozen=True, slots=True)
+class Boots(Reason):
+    """The job's nodes are not awake. ``node`` is the one that it waits for longest, about ``delay_s``: it is
+    ``asleep``, or boots already. ``others``: how many more of them sleep or boot."""
+
+    node: Shown
+    asleep: bool
+    delay_s: float
+    others: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,9 @@ from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Sta
 from lucid.core.job import Job, Pending
 from lucid.core.ledger import Ledger
 from lucid.core.reason import FreeGpus, Overflow, Priority, SkipsProfiling
-from lucid.core.snapshot import Snapshot
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.boots import with_boots
+from lucid.orchestrator.placement import consolidated
 
 __all__ = ["with_overflow"]
 
@@ -36,11 +38,10 @@ def with_overflow(plan: Plan, snapshot: Snapshot, settings: ProfilingSettings) -
     starts: dict[str, tuple[str, Start]] = {}
     for value, entry in _waiting(plan, snapshot, settings, ledger.largest):
         job = entry.job
-        node = ledger.tightest(job.gpus, lambda i, job=job: ledger.host_fits(i, job, job.gpus))  # type: ignore[misc]
-        if node is None:
+        placement = consolidated(ledger, job) if job.min_nodes <= 1 else None
+        if placement is None:
             continue
         found = snapshot.predictions[job.id]
-        placement = (ledger.lowest(node, job.gpus),)
         why = Priority("estimate x GPUs", value, found.duration_s, job.gpus, found.duration_source)
         free = FreeGpus(job.gpus, ledger.largest, ledger.free, True)
         ledger.take(job, placement)
@@ -49,7 +50,7 @@ def with_overflow(plan: Plan, snapshot: Snapshot, settings: ProfilingSettings) -
         starts[job.id] = home.name, Start(placement, (Overflow(job.vc, False), why, free))
         if not ledger.free:
             break
-    return _with(plan, profiling.name, own, starts) if starts else plan
+    return _with(plan, profiling, own, starts) if starts else plan
 
 
 def _job(entries: Sequence[Pending], job_id: str) -> Job:
@@ -81,12 +82,15 @@ def _waiting(
     return found
 
 
-def _with(plan: Plan, name: str, own: PartitionPlan, starts: Mapping[str, tuple[str, Start]]) -> Plan:
+def _with(plan: Plan, room: Partition, own: PartitionPlan, starts: Mapping[str, tuple[str, Start]]) -> Plan:
     """Each job keeps one decision: that of the partition where it starts."""
     parts = dict(plan.partitions)
-    decisions: dict[str, Decision] = {**own.decisions, **{job_id: start for job_id, (_, start) in starts.items()}}
-    actions = [Action(job_id, name, start) for job_id, (_, start) in starts.items()]
-    parts[name] = replace(own, decisions=decisions, actions=(*own.actions, *actions))
+    decisions: dict[str, Decision] = {job_id: start for job_id, (_, start) in starts.items()}
+    actions = tuple(Action(job_id, room.name, start) for job_id, (_, start) in starts.items())
+    more = with_boots(room, PartitionPlan(decisions, actions), plan.now_s)
+    parts[room.name] = replace(
+        own, decisions={**own.decisions, **more.decisions}, actions=(*own.actions, *more.actions)
+    )
     for vc in {vc for vc, _ in starts.values()}:
         left = {job_id: made for job_id, made in parts[vc].decisions.items() if job_id not in starts}
         parts[vc] = replace(parts[vc], decisions=left)

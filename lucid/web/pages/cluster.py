@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from lucid.cli.render import duration
+from lucid.cli.render_power import power_words
 from lucid.cli.window_words import window_dicts, window_words, windows_ahead
 from lucid.core.job import Running, Stage
 from lucid.core.node import Node
@@ -85,6 +86,7 @@ def _summary(picture: Picture, part: Partition) -> Summary:
         "alone": states["alone"],
         "shared": states["shared"],
         "free": states["free"],
+        "asleep": states["asleep"],
         "out": states["out"],
         "pending": len(part.pending),
         "pending_gpus": sum(entry.job.gpus for entry in part.pending),
@@ -109,6 +111,7 @@ def _node(site: Site, viewer: Viewer, part: Partition, node: Node) -> NodeCells:
         "gpus": node.gpus,
         "available": node.available,
         "out": node.out,
+        "power": power_words(node, site.picture.now_s, duration) if node.available else "",
         "slots": _slots(site, viewer, node, here),
     }
 
@@ -133,7 +136,7 @@ def _slots(site: Site, viewer: Viewer, node: Node, here: Sequence[Running]) -> l
         standing = on[gpu]
         first = standing[0] if standing else None
         if first is None:
-            kind = "free" if node.available else "out"
+            kind = "out" if not node.available else "asleep" if node.boot_s else "free"
             rows[0].append(_empty(gpu, width, deep, kind))
         elif len(standing) == 1 and (first.alone or not first.job.shareable):
             rows[0].append(_cell(site, viewer, gpu, width, deep, first))
@@ -207,7 +210,12 @@ def _map(picture: Picture, chosen: Sequence[tuple[Partition, Node]]) -> list[dic
                 if placed.node == node.name:
                     taken |= placed.mask
         busy = taken.bit_count()
-        level = "out" if not node.available else "full" if busy >= node.gpus else "part" if busy else "free"
+        if not node.available:
+            level = "out"
+        elif busy:
+            level = "full" if busy >= node.gpus else "part"
+        else:
+            level = "asleep" if node.boot_s else "free"
         found.append(
             {
                 "name": node.name,

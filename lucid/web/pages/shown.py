@@ -54,6 +54,7 @@ class NodeCells(TypedDict):
     gpus: int
     available: bool
     out: str
+    power: str
     slots: list[list[Cell]]
 
 
@@ -65,6 +66,7 @@ class Totals(TypedDict):
     alone: int
     shared: int
     free: int
+    asleep: int
     out: int
     pending: int
     pending_gpus: int
