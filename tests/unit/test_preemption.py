@@ -255,7 +255,7 @@ def test_two_plans_of_one_turn_do_not_start_on_the_same_gpu() -> None:
 def test_who_shared_gpus_with_a_job_that_slurm_preempted_is_alone_and_told() -> None:
     stage = packed()
     for name in ("a", "b"):
-        stage.slurm.submit(name, "scav", 2)
+        stage.slurm.submit(name, "scav", 2, mark=f"{MINE};node=gres/gpu:2".replace("vc=vc", "vc=scav"))
     stage.known("a", "b")
     slots = Start(at("n1:0-1"), WHY, slots=True)
     assert stage.do("a", slots, "scav") is None
@@ -269,6 +269,8 @@ def test_who_shared_gpus_with_a_job_that_slurm_preempted_is_alone_and_told() -> 
     assert (left.job.id, left.partner, left.alone) == ("a", None, False)
     assert stage.slurm.records["b"].held
     assert stage.request("b").tres_per_node == "gres/gpu:2"
+    assert stage.slurm.records["b"].eligible_s == 120.0, "as Slurm has it for a job that it requeues"
+    assert "resized" not in stage.slurm.records["b"].comment, "no user changed it: it is Lucid's as before"
 
 
 def test_both_halves_of_a_pair_are_requeued_by_lucid_itself() -> None:

@@ -323,8 +323,9 @@ class Mender:
         back = None if never_changed(record) else back_to(record, note)
         if back is None:
             return ""
-        if begins_s(record, note, hands.clock.now_s()):
-            back = replace(back, start_now=False)
+        begin_s = begins_s(record, note, hands.clock.now_s())
+        if begin_s:
+            back = replace(back, start_now=False, start_at_s=begin_s)
         steps = [lambda: hands.client.update(record.id, back)]
         if not record.held:
             steps.insert(0, lambda: hands.client.hold(record.id))  # that update says 'start now'
@@ -372,5 +373,6 @@ class Mender:
         hands.put(note)
         changes = back_to(record, note)
         if changes is not None:
-            changes = replace(changes, start_now=not begin_s)
+            # that it says when it starts tells job_submit.lua that no user changed the job's size
+            changes = replace(changes, start_now=not begin_s, start_at_s=begin_s or None)
             hands.do(record.id, "restore", "", lambda: hands.client.update(record.id, changes))
