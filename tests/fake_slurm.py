@@ -351,6 +351,9 @@ class FakeSlurm:
         if any(given.get(key) == "" for key in PER_GPU) and not replace(record.request, **given).emptied:
             raise ActionRefused("Invalid generic resource (gres) specification")
         request = replace(record.request, **given)
+        says_when = changes.start_now or changes.start_at_s is not None or bool(given.keys() & {*PER_GPU})
+        if given.keys() & {*GPU_FIELDS} and not says_when and ";held=1" in record.admin_comment:
+            self._set(job_id, comment=f"{record.comment} lucid:resized".strip())  # as job_submit.lua does
         if request.shards and (request.cpus_per_tres or request.mem_per_tres):
             raise ActionRefused("Invalid generic resource (gres) specification")
         timed = changes.start_now or changes.start_at_s is not None

@@ -186,6 +186,9 @@ def test_packed_scavengers_go_when_their_gpus_are_claimed(scav: Box, tmp_path: P
         print(f"a plain job over a pair: {started_after(box, plain):.1f} s")
         gone = [number for number in pairs if where[number] == "n3"]
         box.wait("those wait as jobs of Lucid's, too", lambda: all(box.job(n)["waits"] for n in gone), 60)
+        box.run("scancel", plain)
+        box.wait("they run again", lambda: runs(box, *pairs), 60)
+        assert not any("resized" in box.job(number)["comment"] for number in pairs)
     finally:
         one.close()
 

@@ -81,6 +81,13 @@ def test_by_tier_and_mode_of_its_partition(
     assert NO_PREEMPTION.yields(stage.slurm.records["s"], ("vc",)) is None
 
 
+def test_times_are_read() -> None:
+    config = {"PreemptType": "preempt/partition_prio", "KillWait": "5 sec", "MessageTimeout": "11 sec"}
+    read = preemption_from({**config, "PreemptExemptTime": "1-00:00:02"}, PARTITIONS)
+    assert (read.kill_wait_s, read.again_s, read.exempt_s, read.grace_s["scav"]) == (5.0, 16.0, 86402.0, 30.0)
+    assert (BY_TIER.kill_wait_s, BY_TIER.again_s) == (30.0, 40.0)
+
+
 def test_by_qos() -> None:
     assert BY_QOS.qos["low"] == Qos(frozenset(), "CANCEL", 86401.0)
     stage = scene()
@@ -255,7 +262,7 @@ def test_two_plans_of_one_turn_do_not_start_on_the_same_gpu() -> None:
 def test_who_shared_gpus_with_a_job_that_slurm_preempted_is_alone_and_told() -> None:
     stage = packed()
     for name in ("a", "b"):
-        stage.slurm.submit(name, "scav", 2)
+        stage.slurm.submit(name, "scav", 2, mark=f"{MINE};node=gres/gpu:2".replace("vc=vc", "vc=scav"))
     stage.known("a", "b")
     slots = Start(at("n1:0-1"), WHY, slots=True)
     assert stage.do("a", slots, "scav") is None
@@ -269,11 +276,13 @@ def test_who_shared_gpus_with_a_job_that_slurm_preempted_is_alone_and_told() -> 
     assert (left.job.id, left.partner, left.alone) == ("a", None, False)
     assert stage.slurm.records["b"].held
     assert stage.request("b").tres_per_node == "gres/gpu:2"
+    assert stage.slurm.records["b"].eligible_s == 120.0, "as Slurm has it for a job that it requeues"
+    assert "resized" not in stage.slurm.records["b"].comment, "no user changed it: it is Lucid's as before"
 
 
 def test_both_halves_of_a_pair_are_requeued_by_lucid_itself() -> None:
     """Of two that share a GPU Slurm preempts one at a time."""
-    for grace_s, states in ((0.0, "PENDING"), (30.0, "RUNNING")):
+    for grace_s, states in ((30.0, "PENDING"), (31.0, "RUNNING")):
         stage = packed()
         stage.slurm.preempts = replace(BY_TIER, grace_s={"scav": grace_s})
         stage.restart()
@@ -292,7 +301,7 @@ def test_both_halves_of_a_pair_are_requeued_by_lucid_itself() -> None:
         assert stage.slurm.records["own"].placement == at("n1:0")
         stage.mend()
         assert words(stage, "own")[-1] == "preempts a b for its GPUs"
-        if not grace_s:
+        if grace_s <= 30.0:  # KillWait
             assert all(stage.slurm.records[name].held for name in ("a", "b"))
             assert [verb.partition(" ")[0] for verb in words(stage, "a")] == [
                 "start", "requeue", "claimed", "restore", "preempted",

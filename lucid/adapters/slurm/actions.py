@@ -243,15 +243,16 @@ class Actions:
 
     def _stop_slots(self, start: Start, home: str) -> None:
         """Victims in slots are requeued by Lucid, which started them: of two that share a GPU Slurm preempts one, and
-        the other only after KillWait and MessageTimeout. Where their partition gives them a grace time, or they would
-        be cancelled, Slurm does it all the same."""
+        the other only after KillWait and MessageTimeout. Where their partition gives them a longer grace time than
+        KillWait, or they would be cancelled, Slurm does it all the same."""
         for victim in start.preempts:
             record, note = self._jobs.get(victim), self._hands.notes.get(victim)
             if record is None or note is None or not record.request.shards or not self._hands.ownership.ours(record):
                 continue
-            yields = self._facts.preemption.yields(record, (home,))
-            grace_s = self._facts.preemption.grace_s.get(record.partition, 0.0)
-            if record.state == "RUNNING" and not record.completing and yields and not yields.ends and not grace_s:
+            preemption = self._facts.preemption
+            yields = preemption.yields(record, (home,))
+            brief = preemption.grace_s.get(record.partition, 0.0) <= preemption.kill_wait_s
+            if record.state == "RUNNING" and not record.completing and yields and not yields.ends and brief:
                 self._put_back(record, self._note(record, note), "requeue")
 
     def _items(self, record: SlurmJob, start: Start) -> Items | None:

@@ -92,6 +92,8 @@ class ClaimWatch:
             return False
         going = any(job.completing for job in victims)
         most_s = _GOES_S if going else max(facts.preemption.grace_s.get(job.partition, 0.0) for job in victims)
+        if " " in note.claims:  # of several Slurm may stop one, and the next only then
+            most_s += facts.preemption.again_s
         since_s = max(note.asked_s, self._hands.silent_s)
         return facts.now_s - since_s <= self._hands.settings.start_grace_s + most_s
 

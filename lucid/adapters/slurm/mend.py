@@ -359,5 +359,6 @@ class Mender:
         hands.put(note)
         changes = back_to(record, note)
         if changes is not None:
+            # that it says when it starts tells job_submit.lua that no user changed the job's size
             changes = replace(changes, start_now=not begin_s, start_at_s=begin_s or None)
             hands.do(record.id, "restore", "", lambda: hands.client.update(record.id, changes))

@@ -45,6 +45,11 @@ class Preemption:
     modes: Mapping[str, str] = field(default_factory=dict)
     grace_s: Mapping[str, float] = field(default_factory=dict)
     qos: Mapping[str, Qos] = field(default_factory=dict)
+    kill_wait_s: float = 30.0
+    """So long a job may go on once it is told to stop."""
+    again_s: float = 40.0
+    """Once Slurm has preempted jobs for another, it preempts no more for it before then: KillWait and
+    MessageTimeout."""
 
     def yields(self, job: SlurmJob, vcs: Collection[str]) -> Yields | None:
         """How a running job gives way to jobs of these partitions; ``None`` if it does not, or Slurm would do it in a
@@ -118,7 +123,17 @@ def preemption_from(config: Mapping[str, str], partitions: str = "", qos: str = 
         for name, preempts, mode, exempt, *_ in rows
     }
     exempt_s = _seconds(config.get("PreemptExemptTime", "")) or 0.0
-    return Preemption(by, _mode(config.get("PreemptMode", "")), exempt_s, tiers, modes, grace_s, found)
+    kill_s, message_s = (
+        _whole_seconds(config, key, usual) for key, usual in (("KillWait", 30), ("MessageTimeout", 10))
+    )
+    return Preemption(
+        by, _mode(config.get("PreemptMode", "")), exempt_s, tiers, modes, grace_s, found, kill_s, kill_s + message_s
+    )
+
+
+def _whole_seconds(config: Mapping[str, str], key: str, usual: int) -> float:
+    """Of ``30 sec``."""
+    return float(digits(config.get(key, "").partition(" ")[0]) or usual)
 
 
 def _mode(text: str) -> str:
