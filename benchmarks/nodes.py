@@ -95,8 +95,8 @@ def sleep(runs: int) -> Iterator[Figure]:  # noqa: ARG001
         ("lucid, SuspendTime alone", "lucid", False, {}),
         ("lucid, nodes ready by forecast", "lucid", True, {}),
         ("lucid, SuspendTime, wake_share 0.3", "lucid", False, {"sleep": {"wake_share": 0.3}}),
-        ("lucid, SuspendTime, wake_share 0.3, VCs lend", "lucid", False,
-         {"sleep": {"wake_share": 0.3}, "lending": {"mode": "borrow"}}),
+        ("lucid, SuspendTime, wake_share 1, VCs lend", "lucid", False,
+         {"sleep": {"wake_share": 1.0}, "lending": {"mode": "borrow"}}),
     )  # fmt: skip
     for scene, history, _ in _scenes():
         plain = None
