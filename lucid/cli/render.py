@@ -190,6 +190,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "Backfill": _backfill,
     "PlainOrder": _plain_order,
     "NodesOut": _nodes_out,
+    "OtherNodes": lambda r: f"{_gpus(r.gpus)} are free on nodes that its user did not ask for (asked: {r.asked})",
     "Closes": _closes,
     "Spread": _spread,
     "Switches": lambda r: (

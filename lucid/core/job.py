@@ -112,6 +112,9 @@ class Job:
     """Its user asked for nodes below so many switches at most (``--switches``); 0: no such wish."""
     switches_until_s: float | None = None
     """Until when that is waited for, Unix seconds; ``None``: for as long as it takes."""
+    constraint: Shown = ""
+    """What its user asks of its nodes, in the user's words, where not all nodes of its partition are such
+    (``Partition.fitting``); empty: any node will do."""
     takes_turns: bool = False
     """Its user said that it takes turns with others on its GPUs (``lucid:turns`` in its comment)."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lucid.core.job import Job, Running
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement
-from lucid.core.reason import Closes, NodesOut
+from lucid.core.reason import Closes, NodesOut, OtherNodes
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 
@@ -68,6 +68,7 @@ class Ledger:
         """Has any node a window, now or later?"""
         self.asleep = frozenset(i for i, node in enumerate(partition.nodes) if node.available and node.boot_s)
         """Nodes that a job would have to wait for: taken after all others."""
+        self.fitting = self.fitting_of(partition)
         self.switched = any(node.switches for node in partition.nodes)
         """Is the network between the nodes known?"""
         self._closes_s = _closing(partition.nodes, now_s) if self.closing else []
@@ -87,6 +88,11 @@ class Ledger:
         for i, count in enumerate(self.free_count):
             self.buckets[count].append(i)
 
+    def fitting_of(self, partition: Partition) -> Mapping[str, frozenset[int]]:
+        """The nodes, by index, that meet each constraint."""
+        index = self.index
+        return {asked: frozenset(index[name] for name in names) for asked, names in partition.fitting.items()}
+
     def copy(self) -> Ledger:
         """The same book, to be written in by itself."""
         made = object.__new__(Ledger)
@@ -95,7 +101,7 @@ class Ledger:
         made.free_mask, made.free_count, made.free = self.free_mask.copy(), self.free_count.copy(), self.free
         made.free_cpus, made.free_mem_mib = self.free_cpus.copy(), self.free_mem_mib.copy()
         made.beyond, made.buckets, made._out = self.beyond.copy(), [*map(list.copy, self.buckets)], self._out
-        made.switched = self.switched
+        made.fitting, made.switched = self.fitting, self.switched
         made.now_s, made.closing, made.asleep, made._closes_s = self.now_s, self.closing, self.asleep, self._closes_s
         return made
 
@@ -139,7 +145,22 @@ class Ledger:
     @property
     def selective(self) -> bool:
         """May a node with enough free GPUs be no place for a job (``host_fits``)?"""
-        return self.host_limits or self.closing
+        return self.host_limits or self.closing or bool(self.fitting)
+
+    def picks(self, job: Job) -> bool:
+        """May a node with enough free GPUs be no place for this job?"""
+        return self.closing or bool(job.constraint) or (self.host_limits and (job.cpus > 0 or job.mem_mib > 0))
+
+    def meets(self, i: int, job: Job) -> bool:
+        """Is node ``i`` one of those that the job's user asks for?"""
+        return not job.constraint or job.constraint not in self.fitting or i in self.fitting[job.constraint]
+
+    def other_nodes(self, job: Job) -> OtherNodes | None:
+        """The free GPUs that a job does not take since its user asks for other nodes; ``None`` if there are none."""
+        if job.constraint not in self.fitting:
+            return None
+        gpus = sum(free for i, free in enumerate(self.free_count) if free and not self.meets(i, job))
+        return OtherNodes(gpus, job.constraint) if gpus else None
 
     def awake_first(self, indices: Iterable[int]) -> list[int]:
         """The nodes in order, those that sleep last."""
@@ -160,11 +181,15 @@ class Ledger:
         return None
 
     def host_fits(self, i: int, job: Job, gpus_here: int) -> bool:
-        """Has node ``i`` the CPUs and the host memory for that part of the job, and does it stay open for it?"""
+        """Is node ``i`` one that the job's user wants, open for as long, and with CPUs and memory for that part?"""
         node = self.nodes[i]
-        return self.ends_before(i, job) and not (
-            (node.cpus and host_share(job.cpus, gpus_here, job.gpus) > self.free_cpus[i])
-            or (node.mem_mib and host_share(job.mem_mib, gpus_here, job.gpus) > self.free_mem_mib[i])
+        return (
+            self.meets(i, job)
+            and self.ends_before(i, job)
+            and not (
+                (node.cpus and host_share(job.cpus, gpus_here, job.gpus) > self.free_cpus[i])
+                or (node.mem_mib and host_share(job.mem_mib, gpus_here, job.gpus) > self.free_mem_mib[i])
+            )
         )
 
     def lowest(self, i: int, gpus: int) -> NodeGpus:
@@ -278,6 +303,8 @@ class Ledgers:
             base.ledger.give_back(base.entries[gone] for gone in base.entries.keys() - entries.keys())
             for came in entries.keys() - base.entries.keys():
                 base.ledger.take(entries[came].job, entries[came].placement)
+            if base.partition.fitting is not partition.fitting:
+                base.ledger.fitting = base.ledger.fitting_of(partition)
             base.partition, base.entries = partition, entries
         base.ledger.now_s = now_s
         return base.ledger.copy()

@@ -47,6 +47,7 @@ class QueuedJob:
             job.cpus,
             job.mem_mib,
             job.min_nodes,
+            job.constraint,
             job.user if by_user else "",
             fair,
             bool(may_restart(job, restarts)),  # else a pair that may cost much is refused, for it cannot be parted

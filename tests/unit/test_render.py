@@ -33,6 +33,7 @@ SAID: list[tuple[Reason, str]] = [
     (why.FreeGpus(2, 1, 1, False), "needs 2 GPUs, 1 free"),
     (why.FreeGpus(4, 3, 6, False), "needs 4 GPUs together; 6 free, but scattered: at most 3 on one node"),
     (why.FreeGpus(1, 3, 6, False), "needs 1 GPU; 6 free, but on no node that could take it"),
+    (why.OtherNodes(4, "h100"), "4 GPUs are free on nodes that its user did not ask for (asked: h100)"),
     (why.HostFits(8, 100, False), "8 CPUs and 100 MiB of host memory do not fit on such a node"),
     (why.HostFits(8, 100, True), "8 CPUs and 100 MiB of host memory fit"),
     (why.AsksForGpus(0), "asks for no GPU: Slurm starts it, not Lucid"),

@@ -52,6 +52,8 @@ class SlurmJob:
     hosts_used: tuple[tuple[str, int, int], ...] = ()
     """(node, CPUs, MiB) that it holds now."""
     extra: str = ""
+    excludes: str = ""
+    """The nodes that its user does not want."""
     comment: str = ""
     qos: str = ""
     reservation: str = ""

@@ -211,6 +211,7 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             placement=placement,
             hosts_used=used,
             extra=text_of(raw.get("extra")),
+            excludes=_request(raw, "excluded_nodes"),
             comment=text_of(raw.get("comment")),
             qos=text_of(raw.get("qos")),
             reservation=text_of(raw.get("resv_name")),

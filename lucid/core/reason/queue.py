@@ -24,6 +24,7 @@ __all__ = [
     "LargeShare",
     "NextRound",
     "NodesOut",
+    "OtherNodes",
     "PlainOrder",
     "Preempted",
     "Priority",
@@ -315,6 +316,17 @@ class Unsafe(Reason):
     """What was planned for the job breaks a safety rule (a defect of Lucid), so it was not done."""
 
     words: Shown
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNodes(Reason):
+    """So many free GPUs are on nodes that the job's user does not ask for. ``asked``: what is asked of nodes."""
+
+    gpus: int
+    asked: Shown
+
+    def __bool__(self) -> bool:
+        return self.gpus == 0
 
 
 @dataclass(frozen=True, slots=True)

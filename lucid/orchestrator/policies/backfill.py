@@ -287,12 +287,12 @@ class _Plan:
         self.actions.append(Action(job.id, self._partition.name, start))
 
 
-_Shape = tuple[int, int, int, int]
+_Shape = tuple[int, int, int, int, str]
 """All that decides whether a job finds room, but for its time limit."""
 
 
 def _shape(job: Job) -> _Shape:
-    return job.gpus, job.min_nodes, job.cpus, job.mem_mib
+    return job.gpus, job.min_nodes, job.cpus, job.mem_mib, job.constraint
 
 
 _NEVER_ASKED = (-1, math.inf)

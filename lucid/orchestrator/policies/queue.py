@@ -47,6 +47,9 @@ def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
     """Why ``consolidated`` found nothing for a job."""
     job = entry.job
     free: tuple[Reason, ...] = (FreeGpus(job.gpus, ledger.largest, ledger.free, False),)
+    other = ledger.other_nodes(job)
+    if other is not None:
+        free = (*free, other)
     closes = ledger.closes(job) if ledger.closing else None
     if closes is not None:
         free = (*free, closes)
