@@ -56,6 +56,8 @@ class FakeSlurm:
 
     defaults: dict[str, JobDefaults] = field(default_factory=dict)
     shares: dict[tuple[str, str], float] = field(default_factory=dict)
+    qos: dict[str, int] = field(default_factory=dict)
+    """Priorities of QOS."""
     private: str = "none"
     """PrivateData."""
     no_munge: str = ""
@@ -72,6 +74,9 @@ class FakeSlurm:
         if self.down:
             raise ClusterUnavailable("down")
         return {"PrivateData": self.private}
+
+    def qos_priorities(self) -> dict[str, int]:
+        return dict(self.qos)
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         return dict(self.shares)

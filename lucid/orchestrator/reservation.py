@@ -34,7 +34,7 @@ def next_holder(
     large = [e for e in partition.pending if e.job.gpus > least and feasible.bar(e.job) is None]
     if not large:
         return None, None
-    oldest = min(large, key=lambda e: (e.job.submit_s, e.job.rank))
+    oldest = min(large, key=lambda e: (-e.job.tier, e.job.submit_s, e.job.rank))
     due_s = oldest.job.submit_s + settings.after_wait_s
     return (oldest, None) if now_s >= due_s else (None, due_s)
 

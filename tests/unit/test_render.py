@@ -16,6 +16,14 @@ from lucid.core.reason import Reason
 
 SAID: list[tuple[Reason, str]] = [
     (why.Priority("estimate x GPUs", 7200.0, 3600.0, 2, "history"), "estimate 1.0 h by history, 2 GPUs"),
+    (
+        why.Priority("estimate x GPUs", 9.0, 9.0, 1, "x", 70),
+        "its QOS has priority 70: before all jobs of a lower one",
+    ),
+    (
+        why.Priority("estimate x GPUs", 9.0, 9.0, 1, "x", 0, 50),
+        "its user said --nice=50: by that among their own jobs",
+    ),
     (why.Priority("attained GPU-seconds", 12000.0, 0.0, 2, "x"), "has had 12,000 GPU-seconds of service"),
     (why.FairOrder(3661.0), "in order of submission (day 0 01:01:01)"),
     (why.SlurmPriority(1234.4, 0.5, 0.25), "priority 1,234 (age factor 0.50, size factor 0.25)"),

@@ -96,6 +96,10 @@ class PyslurmClient:
         """By ``scontrol``."""
         return self._commands.network()
 
+    def qos_priorities(self) -> Mapping[str, int] | None:
+        """By commands."""
+        return self._commands.qos_priorities()
+
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """By ``sshare``."""
         return self._commands.fair_shares()

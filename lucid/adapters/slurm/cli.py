@@ -36,6 +36,7 @@ from lucid.adapters.slurm.site import (
     group_limits_from,
     partitions_from,
 )
+from lucid.adapters.slurm.tiers import QOS_FIELDS, tiers_from
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 
 __all__ = ["CommandClient", "silent"]
@@ -182,6 +183,14 @@ class CommandClient:
         except ClusterError:  # some versions have an error for a cluster without a topology
             text = ""
         return network_from(text, self.config())
+
+    def qos_priorities(self) -> dict[str, int]:
+        """From ``sacctmgr``, where the configuration gives them a weight."""
+        config = self.config()
+        if not tiers_from("all|1", config):
+            return {}
+        self._breaker.calls.reads += 1
+        return tiers_from(self._run(["sacctmgr", "-nP", "show", "qos", f"format={QOS_FIELDS}"]), config)
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One ``sshare``."""

@@ -105,6 +105,10 @@ class SlurmClient(Protocol):
         """The switches above the nodes; ``None`` where this way of asking does not tell."""
         ...
 
+    def qos_priorities(self) -> Mapping[str, int] | None:
+        """Priorities of QOS other than 0, where Slurm goes by them; ``None`` where this way does not tell."""
+        ...
+
     def fair_shares(self) -> Mapping[tuple[str, str], float]:
         """Slurm's fair-share factors (0 to 1) by account and user. Raises ``ClusterError`` where it has none."""
         ...

@@ -25,6 +25,7 @@ from lucid.adapters.slurm.pool import pool_of
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.shares import FairShares
+from lucid.adapters.slurm.tiers import QosTiers
 from lucid.adapters.slurm.unread import numbers_unread, tells_all, without_unread
 from lucid.adapters.slurm.view import InVc, Profiled, Viewer, nowhere
 from lucid.adapters.slurm.waits import parked
@@ -90,6 +91,7 @@ class SlurmCluster:
         self._nodes_at_s = float("-inf")
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
+        self._tiers = QosTiers(client.qos_priorities)
         self._network = NO_NETWORK
         self._network_at_s = float("-inf")
         self._notes = self._hands.notes
@@ -158,7 +160,18 @@ class SlurmCluster:
         nodes = without_unread(self._nodes, jobs)
         modes = dict(self._modes())
         pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
-        self._facts = Facts(jobs, nodes, self._notes, modes, now_s, self._defaults, pool, self._network.max_wait_s)
+        waits = any(job.gpus and job.pending for job in jobs)
+        self._facts = Facts(
+            jobs,
+            nodes,
+            self._notes,
+            modes,
+            now_s,
+            self._defaults,
+            pool,
+            self._tiers(now_s) if waits else self._facts.tiers,
+            self._network.max_wait_s,
+        )
         self.known.take(self._jobs, jobs, now_s, self.token)
         self._ownership.not_yet = frozenset()
         if self._daemon.optout != "free":

@@ -56,6 +56,7 @@ class SlurmJob:
     """The nodes that its user does not want."""
     comment: str = ""
     qos: str = ""
+    nice: int = 0
     reservation: str = ""
     dependency: str = ""
     """What is left of it; empty once Slurm has ended it."""

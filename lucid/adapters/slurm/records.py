@@ -45,6 +45,7 @@ __all__ = [
 
 _MOST_TASKS = 1000
 """Tasks shown of one array that still waits: what bounds a snapshot."""
+_NICE_OFFSET = 1 << 31
 _LONGEST = 8192
 """Characters of one field of a request; a list of all nodes of a large cluster is shorter."""
 
@@ -214,6 +215,7 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             excludes=_request(raw, "excluded_nodes"),
             comment=text_of(raw.get("comment")),
             qos=text_of(raw.get("qos")),
+            nice=_nice(raw.get("nice")),
             reservation=text_of(raw.get("resv_name")),
             dependency=text_of(raw.get("dependency")),
             het=int(number_of(raw.get("het_job_id"))),
@@ -225,6 +227,12 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
         )
         for job_id, rank in ids
     ]
+
+
+def _nice(value: Any) -> int:
+    """``--nice``: 22.05 tells it as a number beyond 2^31."""
+    number = int(number_of(value))
+    return number - _NICE_OFFSET if number >= _NICE_OFFSET // 2 else number
 
 
 def _request(raw: Mapping[str, Any], key: str) -> str:

@@ -98,6 +98,10 @@ class RestClient:
         """By ``scontrol``, where commands are given."""
         return self._commands.network() if self._commands else None
 
+    def qos_priorities(self) -> Mapping[str, int] | None:
+        """By commands, where they are given."""
+        return self._commands.qos_priorities() if self._commands else None
+
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One request."""
         return fair_shares_from(self.server.read("shares"), self.left_out)

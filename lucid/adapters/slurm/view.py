@@ -150,7 +150,8 @@ class Viewer:
         defaults = None if known is None else known.get(home, NO_DEFAULTS)
         nodes = facts.nodes if record.request.whole_nodes else None
         asked = self._asked.of(record, note, home)
-        rest = (note, home, defaults, nodes, facts.pool, self._features_of(home, facts), asked)
+        tier = facts.tiers.get(record.qos, 0)
+        rest = (note, home, defaults, nodes, facts.pool, self._features_of(home, facts), asked, tier)
         asks = self.elastic.of(record, note, home, facts.now_s)
         key = (*rest, asks if asks is NOT_ELASTIC else replace(asks, progress=None, words="", restart_s=None))
         before = self._made.get(record.id)
@@ -188,6 +189,8 @@ class Viewer:
             most_switches=record.most_switches,
             switches_until_s=self._switches_until_s(record, note, facts),
             constraint=constraint,
+            tier=facts.tiers.get(record.qos, 0),
+            nice=record.nice,
             takes_turns=self._interleaves(home) and takes_turns(record) and not whole and record.min_nodes <= 1,
         )
 

@@ -42,13 +42,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Priority(Reason):
-    """The sort key of the queue: ``value`` (smaller first), made from an estimate and a GPU count."""
+    """The sort key of the queue: ``value`` (smaller first), made from an estimate and a GPU count. ``tier``, ``nice``:
+    what the site and its user said of the job's place, which goes before it."""
 
     rule: Shown
     value: float
     estimate_s: float
     gpus: int
     source: Shown
+    tier: int = 0
+    nice: int = 0
 
 
 @dataclass(frozen=True, slots=True)
