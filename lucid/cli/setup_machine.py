@@ -16,6 +16,7 @@ from pathlib import Path
 from lucid.adapters.slurm.choose import make_client
 from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
+from lucid.adapters.slurm.site import Limits
 from lucid.config import SlurmSettings
 from lucid.errors import ClusterError, ConfigError
 from lucid.slurmconf.journal import Journal
@@ -40,6 +41,8 @@ class Running:
     nodes: Sequence[SlurmNode]
     jobs: Sequence[SlurmJob]
     partitions: tuple[str, ...]
+    partition_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def conf(self) -> Path:
@@ -64,7 +67,12 @@ def see_running() -> Running:
     try:
         config = client.config() or {}
         parts = tuple(partition.name for partition in client.partitions())
-        return Running(client.version(), config, client.nodes(), client.jobs(), parts)
+        try:
+            limits = client.gpu_limits()
+        except ClusterError:
+            limits = Limits()  # slurmdbd is silent, or there is none: nothing is enforced, or setup says so
+        shown = client.partition_settings()
+        return Running(client.version(), config, client.nodes(), client.jobs(), parts, shown, limits)
     except ClusterError as error:
         raise ConfigError(
             f"Slurm does not answer on this host: {error}. Run it on slurmctld's host, as root, while slurmctld runs"

@@ -10,12 +10,13 @@ from lucid.adapters.slurm.client import FIRST_TO_PACK, TOO_OLD, Inspector
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import JobDefaults
-from lucid.adapters.slurm.site import GroupLimit, Partition
+from lucid.adapters.slurm.site import GroupLimit, Limits, Partition
 from lucid.adapters.slurm.text import parse_mark
 from lucid.adapters.slurm.waits import parked
 from lucid.config import Mode, PoolSettings, Settings
 from lucid.doctor.config import look_over_config
 from lucid.doctor.lending import look_over_lending
+from lucid.doctor.served import look_over_served
 from lucid.errors import ClusterError
 from lucid.live.finding import Finding, bad, warn
 
@@ -44,11 +45,13 @@ class Site:
     accounting: str = ""
     """Slurm's words where slurmdbd is silent."""
     defaults: Mapping[str, JobDefaults] | None = field(default_factory=dict)
-    gpu_limits: Sequence[str] = ()
+    gpu_limits: Limits = field(default_factory=Limits)
     group_limits: Mapping[str, GroupLimit] | None = field(default_factory=dict)
     """GrpTRES of QOS and accounts."""
     unsealed: str = ""
     """Why munge makes no seal for the prologs; empty: it does."""
+    partition_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """As Slurm words them, by partition."""
 
 
 def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
@@ -66,7 +69,7 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
     try:
         gpu_limits = client.gpu_limits()
     except ClusterError:
-        gpu_limits = ()
+        gpu_limits = Limits()
     try:
         group_limits = client.group_limits()
     except ClusterError:
@@ -90,6 +93,7 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
         gpu_limits,
         group_limits,
         unsealed,
+        client.partition_settings(),
     )
 
 
@@ -131,15 +135,15 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
         )
     else:
         yield from look_over_config(settings, modes, site.config)
-    if (
-        site.gpu_limits
-        and Mode.PACK in modes.values()
-        and "limits" in ((site.config or {}).get("AccountingStorageEnforce", ""))
-    ):
-        yield warn(
-            f"{', '.join(site.gpu_limits[:5])}: a limit on gres/gpu does not count what pack mode puts into slots",
-            "limit gres/shard there too, two for each GPU: Slurm counts a job against the one or the other",
-        )
+    yield from look_over_served(
+        modes,
+        site.partition_settings,
+        site.config or {},
+        site.gpu_limits,
+        site.nodes,
+        (settings.daemon.profiling_partition,),
+        max((job.number for job in site.jobs), default=0),
+    )
     if site.unsealed and settings.daemon.mps and Mode.PACK in modes.values():
         yield warn(
             f"{site.unsealed}: no prolog can be told what lucidd decided, so pairs share by time-slicing, unfenced",

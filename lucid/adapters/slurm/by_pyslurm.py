@@ -23,7 +23,7 @@ from lucid.adapters.slurm.network import Network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records import jobs_from, nodes_from
 from lucid.adapters.slurm.request import JobDefaults
-from lucid.adapters.slurm.site import GroupLimit, Partition
+from lucid.adapters.slurm.site import GroupLimit, Limits, Partition
 from lucid.errors import ActionRefused, ClusterUnavailable, ConfigError
 
 __all__ = ["PyslurmClient"]
@@ -120,7 +120,11 @@ class PyslurmClient:
         """By ``sacctmgr``."""
         return self._commands.rights()
 
-    def gpu_limits(self) -> list[str]:
+    def partition_settings(self) -> Mapping[str, Mapping[str, str]]:
+        """By ``scontrol``."""
+        return self._commands.partition_settings()
+
+    def gpu_limits(self) -> Limits:
         """By ``sacctmgr``."""
         return self._commands.gpu_limits()
 

@@ -29,11 +29,13 @@ from lucid.adapters.slurm.site import (
     ASSOC_LIMITS,
     QOS_LIMITS,
     GroupLimit,
+    Limits,
     Partition,
     clock_from,
     config_from_text,
     gpu_limits_from,
     group_limits_from,
+    partition_settings_from,
     partitions_from,
 )
 from lucid.adapters.slurm.tiers import QOS_FIELDS, tiers_from
@@ -230,7 +232,12 @@ class CommandClient:
             return None
         return user, level or "none"
 
-    def gpu_limits(self) -> list[str]:
+    def partition_settings(self) -> dict[str, dict[str, str]]:
+        """``scontrol show partition`` as text."""
+        self._breaker.calls.reads += 1
+        return partition_settings_from(self._run(["scontrol", "-o", "show", "partition"]))
+
+    def gpu_limits(self) -> Limits:
         """From ``sacctmgr``."""
         return gpu_limits_from(*self._limits())
 

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from lucid.adapters.slurm.network import Network
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import JobDefaults
-from lucid.adapters.slurm.site import GroupLimit, Partition
+from lucid.adapters.slurm.site import GroupLimit, Limits, Partition
 from lucid.errors import ActionRefused, ClusterUnavailable
 
 __all__ = [
@@ -166,8 +166,12 @@ class Inspector(SlurmClient, Protocol):
         told (no accounting)."""
         ...
 
-    def gpu_limits(self) -> Sequence[str]:
-        """QOS and accounts that limit GPUs and not slots, in words; empty where this way of asking does not tell."""
+    def partition_settings(self) -> Mapping[str, Mapping[str, str]]:
+        """Settings of partitions, as Slurm words them; empty where this way of asking does not tell."""
+        ...
+
+    def gpu_limits(self) -> Limits:
+        """Of QOS and accounts; none where this way of asking does not tell."""
         ...
 
     def group_limits(self) -> Mapping[str, GroupLimit] | None:

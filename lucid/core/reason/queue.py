@@ -42,8 +42,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Priority(Reason):
-    """The sort key of the queue: ``value`` (smaller first), made from an estimate and a GPU count. ``tier``, ``nice``:
-    what the site and its user said of the job's place, which goes before it."""
+    """The sort key of the queue: ``value`` (smaller first), made from an estimate and a GPU count. ``tier`` and
+    ``nice``, what the site and its user said of the job's place, go before it."""
 
     rule: Shown
     value: float
