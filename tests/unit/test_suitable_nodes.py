@@ -107,3 +107,11 @@ def test_who_may_stand_on_no_profiling_node_does_not_queue_for_one() -> None:
     parts = stage.cluster.observe().partitions
     assert [e.job.id for e in parts["prof"].pending] == ["mine"]
     assert [e.job.id for e in parts["vc"].pending] == ["other"]
+
+
+def test_of_nodes_that_fit_equally_well_the_one_with_the_least_weight_comes_first() -> None:
+    stage = scene()
+    stage.slurm.machines[0] = fake_node("n1", "vc", weight=100)
+    seen = stage.look()
+    assert [node.name for node in seen.nodes] == ["n2", "n1"]
+    assert consolidated(Ledger(seen), a_job("j", 1)) == at("n2:0")

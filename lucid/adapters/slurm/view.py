@@ -102,7 +102,8 @@ class Viewer:
         for name in names:
             pooled = pool is not None and name == pool.name
             vcs = quotas if pooled else (name,)
-            nodes = tuple(self._node(node, used) for node in facts.nodes if owner.get(node.name) == name)
+            mine = sorted((n for n in facts.nodes if owner.get(n.name) == name), key=lambda n: n.weight)
+            nodes = tuple(self._node(node, used) for node in mine)
             made = Partition(
                 name,
                 nodes,
