@@ -127,8 +127,9 @@ def _limits(config: Mapping[str, str], limits: Limits) -> Iterator[Finding]:
             "a limit on gres/gpu and gres/shard, or on the partition that has these GPUs",
         )
     if limits.least:
-        yield bad(
-            f"{_some(limits.least)}: a job in slots has shards and no gres/gpu, so Slurm never starts it",
+        yield warn(
+            f"{_some(limits.least)}: a job in slots has shards and no gres/gpu, so Slurm does not start it; Lucid "
+            "tries, then releases it as its user wrote it",
             "AllowQos in the partition's line, or a check in job_submit, in place of MinTRES on gres/gpu",
         )
 

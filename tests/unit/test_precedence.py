@@ -40,6 +40,13 @@ def test_policies_go_by_it(name: str, more: dict[str, Any]) -> None:
     assert started == ["late"]
 
 
+@pytest.mark.parametrize("more", [{"tier": 5}, {"nice": -5}])
+def test_nodes_are_kept_for_the_large_job_that_goes_first(more: dict[str, Any]) -> None:
+    jobs = [waits("early", 16, 0.0, user="ada"), waits("late", 16, 1.0, user="ada", **more)]
+    plan = decide("lucid", snap(600.0, part(nodes(2), jobs)))
+    assert [job_id for job_id, decision in plan.decisions.items() if isinstance(decision, Start)] == ["late"]
+
+
 def test_the_tier_of_a_job_is_the_priority_of_its_qos_and_nice_is_its_users() -> None:
     stage = Scene()
     stage.slurm.qos = {"urgent": 1000}

@@ -106,7 +106,7 @@ def test_limits_on_gpus_that_slots_get_round_and_those_by_model() -> None:
     assert limits.least == ("QOS least (gres/gpu=1)",)
     site = sound("24.11")
     told = found(replace(site, gpu_limits=limits, config={**(site.config or {}), **LIMITS}))
-    assert [item.level for item in told] == ["bad", "bad", "bad"]
+    assert [item.level for item in told] == ["bad", "bad", "warn"]
     assert "QOS four (gres/gpu=4), QOS each" in told[0].what
     assert not found(replace(site, gpu_limits=limits, config={**(site.config or {}), "AccountingStorageEnforce": ""}))
 

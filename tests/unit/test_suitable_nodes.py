@@ -99,6 +99,14 @@ def test_what_a_user_asks_of_nodes_is_read_from_slurm(asks: dict[str, object], n
     assert bool(entry.job.constraint) == (names is not None)
 
 
+def test_a_node_that_can_be_booted_for_a_feature_is_not_ruled_out() -> None:
+    stage = scene()
+    stage.slurm.machines[0] = fake_node("n1", "vc", available_features=frozenset({"h100"}))
+    stage.slurm.submit("wants", "vc", 4, mark=MINE, features="h100")
+    (entry,) = stage.look().pending
+    assert entry.job.constraint == ""
+
+
 def test_who_may_stand_on_no_profiling_node_does_not_queue_for_one() -> None:
     stage = scene()
     stage.new |= {"mine", "other"}

@@ -128,6 +128,8 @@ class SlurmNode:
     """How many shards its GPUs have, each; several numbers where they differ."""
     switches: tuple[str, ...] = ()
     """The switches or blocks above it, the lowest first."""
+    available_features: frozenset[str] = frozenset()
+    """Those that it has now, and those that it could be booted for."""
     weight: int = 1
     """Of nodes that fit a job equally well Slurm, and Lucid, take the one with the least."""
     spread_by_slurm: bool = False

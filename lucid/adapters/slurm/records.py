@@ -292,6 +292,7 @@ def _node(raw: Mapping[str, Any]) -> SlurmNode:
         states=states,
         reason=text_of(raw.get("reason")),
         slots=frozenset(shard_counts(gres).values()),
+        available_features=frozenset(_features(raw.get("features"))),
         weight=int(number_of(raw.get("weight"), 1.0)),
     )
 

@@ -73,7 +73,7 @@ def _met(record: SlurmJob, users_list: str, nodes: Sequence[SlurmNode]) -> froze
         for node in nodes
         if (not listed or node.name in listed)
         and node.name not in excluded
-        and met_by(record.features, node.features) is not False
+        and met_by(record.features, node.features | node.available_features) is not False
     )
 
 
