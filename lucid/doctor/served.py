@@ -74,7 +74,7 @@ def _cluster(config: Mapping[str, str], most_number: int) -> Iterator[Finding]:
     if config.get("SchedulerType") == "sched/builtin":
         yield bad(
             "SchedulerType=sched/builtin: a job that Slurm alone decides about, and for which there is no room, "
-            "stops every start of Lucid's behind it",
+            "stops every start by Lucid behind it",
             "SchedulerType=sched/backfill, or order mode",
         )
     plugin, rules = config.get("MCSPlugin", ""), config.get("MCSParameters", "").replace("|", ",").split(",")
