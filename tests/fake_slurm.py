@@ -61,6 +61,8 @@ class FakeSlurm:
     defaults: dict[str, JobDefaults] = field(default_factory=dict)
     reserved: list[Reservation] = field(default_factory=list)
     shares: dict[tuple[str, str], float] = field(default_factory=dict)
+    qos: dict[str, int] = field(default_factory=dict)
+    """Priorities of QOS."""
     private: str = "none"
     """PrivateData."""
     no_munge: str = ""
@@ -105,6 +107,9 @@ class FakeSlurm:
 
     def preemption(self) -> Preemption:
         return self.preempts
+
+    def qos_priorities(self) -> dict[str, int]:
+        return dict(self.qos)
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         return dict(self.shares)

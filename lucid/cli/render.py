@@ -86,7 +86,9 @@ def _priority(r: why.Priority) -> str:
     if r.rule == "attained GPU-seconds":
         return f"has had {r.value:,.0f} GPU-seconds of service"
     made = f"estimate {duration(r.estimate_s)} by {r.source}, {_gpus(r.gpus)}"
-    return f"priority value {r.value:,.0f} ({r.rule}): {made}"
+    said = f"; its QOS has priority {r.tier}: before all jobs of a lower one" if r.tier else ""
+    said += f"; its user said --nice={r.nice}: by that among their own jobs" if r.nice else ""
+    return f"priority value {r.value:,.0f} ({r.rule}): {made}{said}"
 
 
 def _reserved(r: why.Reserved) -> str:
@@ -243,6 +245,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "Backfill": _backfill,
     "PlainOrder": _plain_order,
     "NodesOut": _nodes_out,
+    "OtherNodes": lambda r: f"{_gpus(r.gpus)} are free on nodes that its user did not ask for (asked: {r.asked})",
     "Closes": _closes,
     "Spread": _spread,
     "Switches": lambda r: (

@@ -17,6 +17,7 @@ from lucid.adapters.slurm.choose import make_client
 from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption
+from lucid.adapters.slurm.site import Limits
 from lucid.config import SlurmSettings
 from lucid.errors import ClusterError, ConfigError
 from lucid.slurmconf.journal import Journal
@@ -42,6 +43,8 @@ class Running:
     jobs: Sequence[SlurmJob]
     partitions: tuple[str, ...]
     preemption: Preemption = NO_PREEMPTION
+    partition_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def conf(self) -> Path:
@@ -66,8 +69,20 @@ def see_running() -> Running:
     try:
         config = client.config() or {}
         parts = tuple(partition.name for partition in client.partitions())
-        preemption = client.preemption() or NO_PREEMPTION
-        return Running(client.version(), config, client.nodes(), client.jobs(), parts, preemption)
+        try:
+            limits = client.gpu_limits()
+        except ClusterError:
+            limits = Limits()  # slurmdbd is silent, or there is none: nothing is enforced, or setup says so
+        return Running(
+            client.version(),
+            config,
+            client.nodes(),
+            client.jobs(),
+            parts,
+            client.preemption() or NO_PREEMPTION,
+            client.partition_settings(),
+            limits,
+        )
     except ClusterError as error:
         raise ConfigError(
             f"Slurm does not answer on this host: {error}. Run it on slurmctld's host, as root, while slurmctld runs"

@@ -13,6 +13,7 @@ from lucid.cli.setup_machine import LINK, USER, Machine, Running, program_link
 from lucid.config import DaemonSettings, Mode, settings_from
 from lucid.doctor.power import power_note
 from lucid.doctor.preemption import look_over_preemption, without_layers
+from lucid.doctor.served import look_over_served, taken_whole
 from lucid.errors import ConfigError
 from lucid.slurmconf.conf_text import Texts, read_text, read_texts
 from lucid.slurmconf.install import FILES, is_lucids, of_package, shipped_content
@@ -204,6 +205,7 @@ def _pack(plan: Plan, root: Path, running: Running, options: Options, programs: 
         return
     pool = settings_from(tomllib.loads(toml), str(root / TOML), toml).daemon.pool
     _layers(plan, running, [name for name in options.partitions if name not in pool.quotas])
+    _served(plan, running, options)
     etc = root / _SLURM
     texts = read_texts(root, etc / "slurm.conf")
     gres = read_texts(root, etc / "gres.conf") if (etc / "gres.conf").exists() else None
@@ -254,6 +256,19 @@ def _layers(plan: Plan, running: Running, names: Sequence[str]) -> None:
             )
         )
         break
+
+
+def _served(plan: Plan, running: Running, options: Options) -> None:
+    """What of Slurm pack mode does not serve in these partitions."""
+    modes, shown = dict.fromkeys(options.partitions, Mode.PACK), running.partition_settings
+    number = max((job.number for job in running.jobs), default=0)
+    rooms = (options.profiling,)
+    found = look_over_served(modes, shown, running.config, running.limits, running.nodes, rooms, number)
+    for one in [*taken_whole(modes, shown), *found]:
+        if one.level != "bad":
+            plan.notes.append(f"{one.what}: {one.remedy}")
+        elif "bills a job in slots nothing" not in one.what:  # merging writes it
+            plan.refused.append(Refusal(one.what, one.remedy))
 
 
 def _in_force(plan: Plan, root: Path, texts: Texts, fresh: Mapping[Path, str], running: Running) -> None:

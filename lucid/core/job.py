@@ -139,6 +139,13 @@ class Job:
     """Its user asked for nodes below so many switches at most (``--switches``); 0: no such wish."""
     switches_until_s: float | None = None
     """Until when that is waited for, Unix seconds; ``None``: for as long as it takes."""
+    constraint: Shown = ""
+    """What its user asks of its nodes, in the user's words, where not all nodes of its partition are such
+    (``Partition.fitting``); empty: any node will do."""
+    tier: int = 0
+    """The site's word on its place: jobs of a higher tier go before all others (the priority of its QOS)."""
+    nice: int = 0
+    """Its user's word on its place among their own jobs (``--nice``): those with less of it go first."""
     takes_turns: bool = False
     """Its user said that it takes turns with others on its GPUs (``lucid:turns`` in its comment)."""
     qos: Shown = ""

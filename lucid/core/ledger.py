@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
 from lucid.core.job import Job, Running
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement, placement_gpus
-from lucid.core.reason import Closes, HeldBy, NodesOut
+from lucid.core.reason import Closes, HeldBy, NodesOut, OtherNodes
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 
@@ -76,6 +76,7 @@ class Ledger:
         """Nodes that a job would have to wait for: taken after all others …"""
         self.not_woken = frozenset(i for i in self.asleep if partition.nodes[i].boots_since_s is None)
         """… and those of them that do not boot yet after these: as few as will do are woken."""
+        self.fitting = self.fitting_of(partition)
         self.switched = any(node.switches for node in partition.nodes)
         """Is the network between the nodes known?"""
         self._closes_s = _closing(partition.nodes, now_s) if self.closing else []
@@ -95,6 +96,11 @@ class Ledger:
         for i, count in enumerate(self.free_count):
             self.buckets[count].append(i)
 
+    def fitting_of(self, partition: Partition) -> Mapping[str, frozenset[int]]:
+        """The nodes, by index, that meet each constraint."""
+        index = self.index
+        return {asked: frozenset(index[name] for name in names) for asked, names in partition.fitting.items()}
+
     def copy(self) -> Ledger:
         """The same book, to be written in by itself."""
         made = object.__new__(Ledger)
@@ -103,7 +109,7 @@ class Ledger:
         made.free_mask, made.free_count, made.free = self.free_mask.copy(), self.free_count.copy(), self.free
         made.free_cpus, made.free_mem_mib = self.free_cpus.copy(), self.free_mem_mib.copy()
         made.beyond, made.buckets, made._out = self.beyond.copy(), [*map(list.copy, self.buckets)], self._out
-        made.switched = self.switched
+        made.fitting, made.switched = self.fitting, self.switched
         made.now_s, made.closing, made._closes_s = self.now_s, self.closing, self._closes_s
         made.asleep, made.not_woken = self.asleep, self.not_woken
         return made
@@ -155,7 +161,22 @@ class Ledger:
     @property
     def selective(self) -> bool:
         """May a node with enough free GPUs be no place for a job (``host_fits``)?"""
-        return self.host_limits or self.closing
+        return self.host_limits or self.closing or bool(self.fitting)
+
+    def picks(self, job: Job) -> bool:
+        """May a node with enough free GPUs be no place for this job?"""
+        return self.closing or bool(job.constraint) or (self.host_limits and (job.cpus > 0 or job.mem_mib > 0))
+
+    def meets(self, i: int, job: Job) -> bool:
+        """Is node ``i`` one of those that the job's user asks for?"""
+        return not job.constraint or job.constraint not in self.fitting or i in self.fitting[job.constraint]
+
+    def other_nodes(self, job: Job) -> OtherNodes | None:
+        """The free GPUs that a job does not take since its user asks for other nodes; ``None`` if there are none."""
+        if job.constraint not in self.fitting:
+            return None
+        gpus = sum(free for i, free in enumerate(self.free_count) if free and not self.meets(i, job))
+        return OtherNodes(gpus, job.constraint) if gpus else None
 
     def awake_first(self, indices: Iterable[int]) -> list[int]:
         """The nodes in order, then those that boot, then those that sleep."""
@@ -176,11 +197,15 @@ class Ledger:
         return None
 
     def host_fits(self, i: int, job: Job, gpus_here: int) -> bool:
-        """Has node ``i`` the CPUs and the host memory for that part of the job, and does it stay open for it?"""
+        """Is node ``i`` one that the job's user wants, open for as long, and with CPUs and memory for that part?"""
         node = self.nodes[i]
-        return self.ends_before(i, job) and not (
-            (node.cpus and host_share(job.cpus, gpus_here, job.gpus) > self.free_cpus[i])
-            or (node.mem_mib and host_share(job.mem_mib, gpus_here, job.gpus) > self.free_mem_mib[i])
+        return (
+            self.meets(i, job)
+            and self.ends_before(i, job)
+            and not (
+                (node.cpus and host_share(job.cpus, gpus_here, job.gpus) > self.free_cpus[i])
+                or (node.mem_mib and host_share(job.mem_mib, gpus_here, job.gpus) > self.free_mem_mib[i])
+            )
         )
 
     def lowest(self, i: int, gpus: int) -> NodeGpus:
@@ -316,6 +341,8 @@ class Ledgers:
             base.ledger.give_back(base.entries[gone] for gone in base.entries.keys() - entries.keys())
             for came in entries.keys() - base.entries.keys():
                 base.ledger.take(entries[came].job, entries[came].placement)
+            if base.partition.fitting is not partition.fitting:
+                base.ledger.fitting = base.ledger.fitting_of(partition)
             base.partition, base.entries, base.ledger.partition = partition, entries, partition
         base.ledger.now_s = now_s
         return base.ledger.copy()

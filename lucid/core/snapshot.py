@@ -33,6 +33,8 @@ class Partition:
     """Is what is planned for it carried out? Not where the daemon only observes, or only orders."""
     quotas: Mapping[Shown, int] = field(default_factory=dict)
     """GPUs to which each VC of a pool is entitled, by name; empty unless VCs have their nodes in common."""
+    fitting: Mapping[Shown, tuple[Shown, ...]] = field(default_factory=dict)
+    """The names of the nodes that meet each ``Job.constraint`` of its jobs. One that is not here rules out none."""
 
     @property
     def vcs(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption
 from lucid.adapters.slurm.request import JobDefaults
-from lucid.adapters.slurm.site import GroupLimit, Partition
+from lucid.adapters.slurm.site import GroupLimit, Limits, Partition
 from lucid.adapters.slurm.text import parse_mark
 from lucid.adapters.slurm.waits import parked
 from lucid.config import Mode, PoolSettings, Settings
@@ -19,6 +19,7 @@ from lucid.doctor.config import look_over_config
 from lucid.doctor.lending import look_over_lending
 from lucid.doctor.power import as_lucidd_sees, look_over_power
 from lucid.doctor.preemption import look_over_preemption
+from lucid.doctor.served import look_over_served
 from lucid.errors import ClusterError
 from lucid.live.finding import Finding, bad, warn
 
@@ -47,13 +48,15 @@ class Site:
     accounting: str = ""
     """Slurm's words where slurmdbd is silent."""
     defaults: Mapping[str, JobDefaults] | None = field(default_factory=dict)
-    gpu_limits: Sequence[str] = ()
+    gpu_limits: Limits = field(default_factory=Limits)
     group_limits: Mapping[str, GroupLimit] | None = field(default_factory=dict)
     """GrpTRES of QOS and accounts."""
     preemption: Preemption | None = None
     """Who may preempt whom."""
     unsealed: str = ""
     """Why munge makes no seal for the prologs; empty: it does."""
+    partition_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """As Slurm words them, by partition."""
 
 
 def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
@@ -71,7 +74,7 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
     try:
         gpu_limits = client.gpu_limits()
     except ClusterError:
-        gpu_limits = ()
+        gpu_limits = Limits()
     try:
         group_limits = client.group_limits()
     except ClusterError:
@@ -100,6 +103,7 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
         group_limits,
         preemption,
         unsealed,
+        client.partition_settings(),
     )
 
 
@@ -141,15 +145,15 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
         )
     else:
         yield from look_over_config(settings, modes, site.config)
-    if (
-        site.gpu_limits
-        and Mode.PACK in modes.values()
-        and "limits" in ((site.config or {}).get("AccountingStorageEnforce", ""))
-    ):
-        yield warn(
-            f"{', '.join(site.gpu_limits[:5])}: a limit on gres/gpu does not count what pack mode puts into slots",
-            "limit gres/shard there too, two for each GPU: Slurm counts a job against the one or the other",
-        )
+    yield from look_over_served(
+        modes,
+        site.partition_settings,
+        site.config or {},
+        site.gpu_limits,
+        site.nodes,
+        (settings.daemon.profiling_partition,),
+        max((job.number for job in site.jobs), default=0),
+    )
     if site.unsealed and settings.daemon.mps and Mode.PACK in modes.values():
         yield warn(
             f"{site.unsealed}: no prolog can be told what lucidd decided, so pairs share by time-slicing, unfenced",

@@ -9,6 +9,7 @@ from lucid.core.job import Job, Pending
 from lucid.core.prediction import Prediction
 from lucid.core.reason import FairShare
 from lucid.core.restart import Restarts, may_restart
+from lucid.orchestrator.precedence import in_precedence
 
 __all__ = ["QueueOrder", "QueuedJob", "fair_share_of"]
 
@@ -47,6 +48,7 @@ class QueuedJob:
             job.cpus,
             job.mem_mib,
             job.min_nodes,
+            job.constraint,
             job.user if by_user else "",
             fair,
             bool(may_restart(job, restarts)),  # else a pair that may cost much is refused, for it cannot be parted
@@ -83,7 +85,8 @@ class QueueOrder:
         predictions: Mapping[str, Prediction],
         fair_share: Mapping[tuple[str, str], float] | None = None,
     ) -> list[QueuedJob]:
-        """Smallest value first; equals in the order of ``pending``. ``fair_share``: factors by account and user.
+        """Smallest value first, unless the site or a user said otherwise (``precedence``); equals in the order of
+        ``pending``. ``fair_share``: factors by account and user.
 
         Raises:
             KeyError: a job has no prediction.
@@ -100,7 +103,7 @@ class QueueOrder:
             for row, entry in zip(found, pending, strict=True)
         ]
         queue.sort(key=_VALUE)
-        return queue
+        return in_precedence(queue, _JOB)
 
     def _anew(self, entry: Pending, predictions: Mapping[str, Prediction]) -> QueuedJob:
         job, fair = entry.job, None
@@ -111,3 +114,4 @@ class QueueOrder:
 
 
 _VALUE = attrgetter("value")
+_JOB = attrgetter("entry.job")

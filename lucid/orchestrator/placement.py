@@ -65,7 +65,7 @@ def _consolidated(
     ledger: Ledger, job: Job, allowed: Callable[[int], bool] | None, remainder_on_emptiest: bool
 ) -> Placement | None:
     gpus, per_node = job.gpus, ledger.gpus_per_node
-    needs_host = ledger.closing or (ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0))
+    needs_host = ledger.picks(job)
 
     def fits(i: int, here: int) -> bool:
         return (allowed is None or allowed(i)) and (not needs_host or ledger.host_fits(i, job, here))
@@ -121,7 +121,7 @@ def emptiest(ledger: Ledger, job: Job, gpus: int) -> Placement | None:
     if gpus > ledger.free:
         return None
     parts: list[NodeGpus] = []
-    needs_host = ledger.closing or (ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0))
+    needs_host = ledger.picks(job)
     left = gpus
     nodes = [i for bucket in ledger.buckets[:0:-1] for i in bucket]
     for i in ledger.awake_first(nodes) if ledger.asleep else nodes:
@@ -171,7 +171,7 @@ class Feasibility:
         self._nodes = nodes
         self._gpus = sum(node.gpus for node in nodes)
         self._plain = len({node.gpus for node in nodes}) <= 1 and not any(n.cpus or n.mem_mib for n in nodes)
-        self._known: dict[tuple[int, int, int, int], bool] = {}
+        self._known: dict[tuple[object, ...], bool] = {}
         self._empty: Ledger | None = None
 
     def bar(self, job: Job) -> AsksForGpus | TooLarge | EverFits | None:
@@ -183,9 +183,9 @@ class Feasibility:
         quota = self._partition.quotas.get(job.vc)
         if quota is not None and job.gpus > quota:
             return TooLarge(job.gpus, quota)
-        if self._plain and job.min_nodes <= 1:
+        if self._plain and job.min_nodes <= 1 and not job.constraint:
             return None
-        shape = (job.gpus, job.cpus, job.mem_mib, job.min_nodes)
+        shape = (job.gpus, job.cpus, job.mem_mib, job.min_nodes, job.constraint)
         possible = self._known.get(shape)
         if possible is None:
             possible = self._known[shape] = self._try(job)
@@ -196,5 +196,5 @@ class Feasibility:
             nodes = [replace(node, windows=(), shut=None, boot_s=0.0, switches=()) for node in self._nodes]
             if not self._up_only:
                 nodes = [replace(node, available=True, cpus_used=0, mem_used_mib=0) for node in nodes]
-            self._empty = Ledger(Partition(self._partition.name, tuple(nodes)))
+            self._empty = Ledger(Partition(self._partition.name, tuple(nodes), fitting=self._partition.fitting))
         return consolidated(self._empty, job) is not None

@@ -14,6 +14,7 @@ from lucid.core.job import Pending
 from lucid.core.reason import LargeShare
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.placement import Feasibility
+from lucid.orchestrator.precedence import in_precedence
 
 __all__ = ["LOOK_AGAIN_S", "above", "large_share", "next_holder"]
 
@@ -34,9 +35,9 @@ def next_holder(
     large = [e for e in partition.pending if e.job.gpus > least and feasible.bar(e.job) is None]
     if not large:
         return None, None
-    oldest = min(large, key=lambda e: (e.job.submit_s, e.job.rank))
-    due_s = oldest.job.submit_s + settings.after_wait_s
-    return (oldest, None) if now_s >= due_s else (None, due_s)
+    by_age = sorted(large, key=lambda e: (-e.job.tier, e.job.submit_s, e.job.rank))
+    due_s = by_age[0].job.submit_s + settings.after_wait_s
+    return (in_precedence(by_age, lambda e: e.job)[0], None) if now_s >= due_s else (None, due_s)
 
 
 def above(gpus_per_node: int, settings: ReservationSettings) -> int:

@@ -206,6 +206,9 @@ class Timeline:
 
     def _enough(self, job: Job, gpus: int, allowed: int, rows: Sequence[Sequence[int]]) -> list[int]:
         """By step: the nodes where so many GPUs, with CPUs and memory, are free until the next step."""
+        fitting = self._ledger.fitting.get(job.constraint)
+        if fitting is not None:
+            allowed &= _set_of(fitting, len(self._ledger.nodes))
         levels = [row[gpus] & allowed for row in rows] if allowed != -1 else [row[gpus] for row in rows]
         if self._host is None:
             return levels

@@ -108,6 +108,7 @@ def merge_pack(
     merged, work = Merged(), _Work(texts)
     _nodes(work, gres, packed, merged)
     _parameters(work, in_force, site, merged)
+    _billing(work, packed, merged)
     if merged.refused:
         merged.files.clear()
         return merged
@@ -196,6 +197,31 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
                 statement, text, {_feature_key(statement): ",".join([*have, *sorted(model - set(have))])}
             )
             work.edits.setdefault(statement.path, []).append(fresh)
+
+
+def _billing(work: _Work, packed: Collection[str], merged: Merged) -> None:
+    """A slot is billed as the GPU that it stands for, or a job in slots would cost its account nothing."""
+    for statement in work.texts.of("PartitionName"):
+        weights = statement.pairs.get("tresbillingweights", "")
+        hosts = hosts_or_none(statement.pairs.get("nodes", "")) or ()
+        found = re.search(r"(?:^|,)gres/gpu(:[^=,]+)?=([^,]+)", weights, re.IGNORECASE)
+        others = hosts and not set(hosts) & set(packed) and statement.pairs["nodes"].upper() != "ALL"
+        if found is None or others or "gres/shard" in weights.lower():
+            continue
+        name = statement.pairs["partitionname"]
+        if found[1]:
+            merged.refused.append(
+                Refusal(
+                    f"partition {name} bills GPUs by their model (TRESBillingWeights={weights}), and a GPU's type is "
+                    "its address on packed nodes",
+                    "GRES/gpu=… without a model in its line, or leave it in order mode",
+                )
+            )
+            continue
+        text = work.texts.files[statement.path]
+        fresh = {"TRESBillingWeights": f"{weights},GRES/shard={found[2]}"}
+        work.edits.setdefault(statement.path, []).append(with_values(statement, text, fresh))
+        merged.notes.append(f"a slot is billed as a GPU in partition {name} (GRES/shard={found[2]})")
 
 
 def _feature_key(statement: Statement) -> str:

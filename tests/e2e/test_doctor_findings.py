@@ -94,7 +94,7 @@ def test_a_limit_on_gpus_that_slots_get_round_is_found(config: Path, box: Box) -
     box.run("sacctmgr", "-i", "modify", "qos", "four-gpus", "set", "GrpTRES=gres/shard=-1")
     try:
         (words,) = ill(config)
-        assert words.startswith("QOS four-gpus: a limit on gres/gpu")
+        assert words.startswith("QOS four-gpus (gres/gpu=4): a limit on gres/gpu")
     finally:
         box.run("sacctmgr", "-i", "modify", "qos", "four-gpus", "set", "GrpTRES=gres/shard=8")
 

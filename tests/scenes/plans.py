@@ -37,9 +37,10 @@ def part(
     running: Iterable[Running] = (),
     name: str = VC,
     profiling: bool = False,
+    **rest: Any,
 ) -> Partition:
     """One partition."""
-    return Partition(name, tuple(machines), tuple(pending), tuple(running), profiling)
+    return Partition(name, tuple(machines), tuple(pending), tuple(running), profiling, **rest)
 
 
 def guess(duration_s: float, score: int | None = None) -> Prediction:

@@ -13,11 +13,11 @@ import pytest
 from fake_slurm import FakeSlurm, fake_node
 from lucid.adapters.slurm.records import nodes_from
 from lucid.adapters.slurm.site import (
+    Limits,
     Partition,
     clock_from,
     config_from_json,
     config_from_text,
-    gpu_limits_from,
     partitions_from,
 )
 from lucid.config import Mode, Settings, settings_from
@@ -296,8 +296,11 @@ class Asked(FakeSlurm):
     def rights(self) -> tuple[str, str]:
         raise ClusterUnavailable("slurmdbd is down")
 
-    def gpu_limits(self) -> list[str]:
-        return ["QOS a"]
+    def gpu_limits(self) -> Limits:
+        return Limits(("QOS a (gres/gpu=1)",))
+
+    def partition_settings(self) -> dict[str, dict[str, str]]:
+        return {}
 
     def group_limits(self) -> None:
         return None
@@ -319,21 +322,6 @@ def test_without_munge_pairs_are_said_to_share_by_time_slicing() -> None:
     assert "time-slicing, unfenced" in finding.what
     found = look_over_site(Settings(), {"vc": Mode.ORDER}, replace(sound("24.11"), unsealed=why))
     assert not [each for each in found if why in each.what]
-
-
-QOS = "normal|||||\nfour|gres/gpu=4||||\nboth|gres/gpu=4,gres/shard=8||||\neach||||gres/gpu=1|\n"
-ASSOCS = "root||||\ncapped||gres/gpu=2||\ncapped|alice|cpu=9|gres/gpu=600|\nteaching|carol|gres/shard=2||\n"
-
-
-def test_limits_on_gpus_that_slots_get_round_are_told() -> None:
-    limited = gpu_limits_from(QOS, ASSOCS)
-    assert limited == ["QOS four", "QOS each", "account capped", "account capped for alice"]
-    enforced = {**(sound("24.11").config or {}), "AccountingStorageEnforce": "associations,limits"}
-    site = replace(sound("24.11"), gpu_limits=limited, config=enforced)
-    (one,) = found(site)
-    assert (one.level, "QOS four, QOS each, account capped" in one.what) == ("warn", True)
-    assert found(replace(site, config={**enforced, "AccountingStorageEnforce": "none"})) == []
-    assert found(site, settings(partitions={"vc-a": "order"}, profiling_partition="")) == []
 
 
 def test_accounting_that_is_silent_is_a_warning() -> None:

@@ -16,6 +16,14 @@ from lucid.core.reason import Reason
 
 SAID: list[tuple[Reason, str]] = [
     (why.Priority("estimate x GPUs", 7200.0, 3600.0, 2, "history"), "estimate 1.0 h by history, 2 GPUs"),
+    (
+        why.Priority("estimate x GPUs", 9.0, 9.0, 1, "x", 70),
+        "its QOS has priority 70: before all jobs of a lower one",
+    ),
+    (
+        why.Priority("estimate x GPUs", 9.0, 9.0, 1, "x", 0, 50),
+        "its user said --nice=50: by that among their own jobs",
+    ),
     (why.Priority("attained GPU-seconds", 12000.0, 0.0, 2, "x"), "has had 12,000 GPU-seconds of service"),
     (why.FairOrder(3661.0), "in order of submission (day 0 01:01:01)"),
     (why.SlurmPriority(1234.4, 0.5, 0.25), "priority 1,234 (age factor 0.50, size factor 0.25)"),
@@ -33,6 +41,7 @@ SAID: list[tuple[Reason, str]] = [
     (why.FreeGpus(2, 1, 1, False), "needs 2 GPUs, 1 free"),
     (why.FreeGpus(4, 3, 6, False), "needs 4 GPUs together; 6 free, but scattered: at most 3 on one node"),
     (why.FreeGpus(1, 3, 6, False), "needs 1 GPU; 6 free, but on no node that could take it"),
+    (why.OtherNodes(4, "h100"), "4 GPUs are free on nodes that its user did not ask for (asked: h100)"),
     (why.HostFits(8, 100, False), "8 CPUs and 100 MiB of host memory do not fit on such a node"),
     (why.HostFits(8, 100, True), "8 CPUs and 100 MiB of host memory fit"),
     (why.AsksForGpus(0), "asks for no GPU: Slurm starts it, not Lucid"),

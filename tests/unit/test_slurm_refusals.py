@@ -57,6 +57,18 @@ def test_a_job_over_a_limit_waits_with_slurms_words_and_holds_no_gpus(stage: Sce
     assert barred(stage) == {"2": "", "3": ""}, "one of theirs has ended"
 
 
+def test_a_job_whose_qos_asks_for_gpus_is_not_tried_in_slots_for_ever(stage: Scene) -> None:
+    stage.slurm.limits = lambda job: "QOSMinGRES" if job.request.shards else ""
+    stage.jobs("1", light=True)
+    for _ in range(stage.settings.start_tries):
+        assert stage.start("1", "n1:0") is None
+        stage.mend()
+        stage.slurm.advance(30.0)
+    stage.mend()
+    assert stage.slurm.records["1"].state == "RUNNING", "released as its user wrote it"
+    assert not stage.request("1").shards
+
+
 def test_a_barred_job_need_not_wait_out_its_time_once_one_of_its_users_jobs_has_ended(stage: Scene) -> None:
     limited(stage)
     stage.slurm.submit("1", "vc", 1, run_s=10.0)
@@ -131,6 +143,7 @@ def test_in_order_mode_slurms_own_reason_is_read_before_anything_is_planned(stag
         ("Resources", Outlook.WAITS),
         ("AssocGrpGRES", Outlook.BARRED),
         ("Reservation", Outlook.BARRED),
+        ("QOSMinGRES", Outlook.UNFIT),
         ("PartitionTimeLimit", Outlook.BARRED),
         ("PartitionNodeLimit", Outlook.UNFIT),
         ("ReqNodeNotAvail, UnavailableNodes:n4", Outlook.UNFIT),

@@ -25,7 +25,7 @@ from lucid.adapters.slurm.preemption import Preemption
 from lucid.adapters.slurm.records import JOB_NEEDS, jobs_from, nodes_from
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.reservations import Reservation
-from lucid.adapters.slurm.site import GroupLimit, Partition
+from lucid.adapters.slurm.site import GroupLimit, Limits, Partition
 from lucid.errors import ActionRefused, ClusterUnavailable, ConfigError
 
 __all__ = ["PyslurmClient"]
@@ -106,6 +106,10 @@ class PyslurmClient:
         """By Slurm's commands."""
         return self._commands.preemption()
 
+    def qos_priorities(self) -> Mapping[str, int] | None:
+        """By commands."""
+        return self._commands.qos_priorities()
+
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """By ``sshare``."""
         return self._commands.fair_shares()
@@ -134,7 +138,11 @@ class PyslurmClient:
         """By ``sacctmgr``."""
         return self._commands.rights()
 
-    def gpu_limits(self) -> list[str]:
+    def partition_settings(self) -> Mapping[str, Mapping[str, str]]:
+        """By ``scontrol``."""
+        return self._commands.partition_settings()
+
+    def gpu_limits(self) -> Limits:
         """By ``sacctmgr``."""
         return self._commands.gpu_limits()
 

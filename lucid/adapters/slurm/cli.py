@@ -31,13 +31,16 @@ from lucid.adapters.slurm.site import (
     ASSOC_LIMITS,
     QOS_LIMITS,
     GroupLimit,
+    Limits,
     Partition,
     clock_from,
     config_from_text,
     gpu_limits_from,
     group_limits_from,
+    partition_settings_from,
     partitions_from,
 )
+from lucid.adapters.slurm.tiers import QOS_FIELDS, tiers_from
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 
 __all__ = ["CommandClient", "silent"]
@@ -211,6 +214,14 @@ class CommandClient:
             qos = self._run(["sacctmgr", "-nP", "show", "qos", f"format={','.join(QOS_PREEMPTION)}"])
         return preemption_from(config, partitions, qos)
 
+    def qos_priorities(self) -> dict[str, int]:
+        """From ``sacctmgr``, where the configuration gives them a weight."""
+        config = self.config()
+        if not tiers_from("all|1", config):
+            return {}
+        self._breaker.calls.reads += 1
+        return tiers_from(self._run(["sacctmgr", "-nP", "show", "qos", f"format={QOS_FIELDS}"]), config)
+
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One ``sshare``."""
         self._breaker.calls.reads += 1
@@ -249,7 +260,12 @@ class CommandClient:
             return None
         return user, level or "none"
 
-    def gpu_limits(self) -> list[str]:
+    def partition_settings(self) -> dict[str, dict[str, str]]:
+        """``scontrol show partition`` as text."""
+        self._breaker.calls.reads += 1
+        return partition_settings_from(self._run(["scontrol", "-o", "show", "partition"]))
+
+    def gpu_limits(self) -> Limits:
         """From ``sacctmgr``."""
         return gpu_limits_from(*self._limits())
 

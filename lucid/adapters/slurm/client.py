@@ -12,7 +12,7 @@ from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.preemption import Preemption
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.reservations import Reservation
-from lucid.adapters.slurm.site import GroupLimit, Partition
+from lucid.adapters.slurm.site import GroupLimit, Limits, Partition
 from lucid.errors import ActionRefused, ClusterUnavailable
 
 __all__ = [
@@ -129,6 +129,10 @@ class SlurmClient(Protocol):
         """Who may preempt whom; ``None`` where this way of asking does not tell."""
         ...
 
+    def qos_priorities(self) -> Mapping[str, int] | None:
+        """Priorities of QOS other than 0, where Slurm goes by them; ``None`` where this way does not tell."""
+        ...
+
     def fair_shares(self) -> Mapping[tuple[str, str], float]:
         """Slurm's fair-share factors (0 to 1) by account and user. Raises ``ClusterError`` where it has none."""
         ...
@@ -191,8 +195,12 @@ class Inspector(SlurmClient, Protocol):
         told (no accounting)."""
         ...
 
-    def gpu_limits(self) -> Sequence[str]:
-        """QOS and accounts that limit GPUs and not slots, in words; empty where this way of asking does not tell."""
+    def partition_settings(self) -> Mapping[str, Mapping[str, str]]:
+        """Settings of partitions, as Slurm words them; empty where this way of asking does not tell."""
+        ...
+
+    def gpu_limits(self) -> Limits:
+        """Of QOS and accounts; none where this way of asking does not tell."""
         ...
 
     def group_limits(self) -> Mapping[str, GroupLimit] | None:

@@ -32,6 +32,7 @@ from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.reports_folder import Trouble
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.shares import FairShares
+from lucid.adapters.slurm.tiers import QosTiers
 from lucid.adapters.slurm.unread import numbers_unread, tells_all, without_unread
 from lucid.adapters.slurm.view import InVc, Profiled, Viewer, nowhere
 from lucid.adapters.slurm.waits import parked
@@ -102,6 +103,7 @@ class SlurmCluster:
         self._machines = NodeLooks(client, store, slurm.nodes_every_s)
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
+        self._tiers = QosTiers(client.qos_priorities)
         self._network = NO_NETWORK
         self._network_at_s = float("-inf")
         self._preemption = NO_PREEMPTION
@@ -178,10 +180,19 @@ class SlurmCluster:
         nodes = without_unread(self._closings.explained(machines, now_s), jobs)
         modes = dict(self._modes())
         pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
-        windows = self._closings.windows(now_s)
-        switch_wait_s = self._network.max_wait_s
+        waits = any(job.gpus and job.pending for job in jobs)
         self._facts = Facts(
-            jobs, nodes, self._notes, modes, now_s, self._defaults, pool, switch_wait_s, windows, self._preemption
+            jobs,
+            nodes,
+            self._notes,
+            modes,
+            now_s,
+            self._defaults,
+            pool,
+            tiers=self._tiers(now_s) if waits else self._facts.tiers,
+            switch_wait_s=self._network.max_wait_s,
+            windows=self._closings.windows(now_s),
+            preemption=self._preemption,
         )
         self.known.take(self._jobs, jobs, now_s, self.token)
         self._ownership.not_yet = frozenset()

@@ -32,6 +32,8 @@ class Facts:
     """JobDefaults by partition; ``None`` where they are not known."""
     pool: Pool | None = None
     """The VCs that lend to each other, where there are any."""
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    """Priorities of QOS, where Slurm goes by them."""
     switch_wait_s: float = 300.0
     """How long a job waits at most for the switches that it asks for, s."""
     windows: Mapping[str, tuple[Window, ...]] = field(default_factory=dict)

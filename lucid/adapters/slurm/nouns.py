@@ -53,8 +53,11 @@ class SlurmJob:
     hosts_used: tuple[tuple[str, int, int], ...] = ()
     """(node, CPUs, MiB) that it holds now."""
     extra: str = ""
+    excludes: str = ""
+    """The nodes that its user does not want."""
     comment: str = ""
     qos: str = ""
+    nice: int = 0
     reservation: str = ""
     dependency: str = ""
     """What is left of it; empty once Slurm has ended it."""
@@ -131,6 +134,10 @@ class SlurmNode:
     """How many shards its GPUs have, each; several numbers where they differ."""
     switches: tuple[str, ...] = ()
     """The switches or blocks above it, the lowest first."""
+    available_features: frozenset[str] = frozenset()
+    """Those that it has now, and those that it could be booted for."""
+    weight: int = 1
+    """Of nodes that fit a job equally well Slurm, and Lucid, take the one with the least."""
     spread_by_slurm: bool = False
     """Does Slurm choose the nodes of a job of several (``network``)?"""
 

@@ -65,10 +65,15 @@ _UNFIT = (
     "ReqNodeNotAvail",
     "NodeDown",
     "FrontEndDown",
+    "QOSMin",
 )
-_OWN = ("PartitionNodeLimit", "PartitionConfig", "BadConstraints", "Constraints", "Invalid", "Requested node config")
-"""How Slurm's words begin where it is the job's request that cannot be met, of reasons and of refusals."""
-_ALONE = ("PerJob", "PerNode", "Wall", "Time", "Minute", "Mins", "QOSMin")
+_OWN = (
+    *("PartitionNodeLimit", "PartitionConfig", "BadConstraints", "Constraints", "Invalid", "Requested node config"),
+    "QOSMin",
+)
+"""How Slurm's words begin where it is the job's request that cannot be met, of reasons and of refusals. A QOS whose
+jobs must have so many GPUs (MinTRES) counts those of a job in slots as none."""
+_ALONE = ("PerJob", "PerNode", "Wall", "Time", "Minute", "Mins")
 """Limits by which other jobs are not judged like this one, since they look at one job's own request."""
 _COUNTED = ("MaxJobs", "SubmitJob", "JobLimit", "GrpJobs", "JobsLimit")
 """Limits on the number of jobs: whatever a job asks for, it is one."""

@@ -46,6 +46,7 @@ __all__ = [
 
 _MOST_TASKS = 1000
 """Tasks shown of one array that still waits: what bounds a snapshot."""
+_NICE_OFFSET = 1 << 31
 _LONGEST = 8192
 """Characters of one field of a request; a list of all nodes of a large cluster is shorter."""
 
@@ -236,8 +237,10 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             placement=placement,
             hosts_used=used,
             extra=text_of(raw.get("extra")),
+            excludes=_request(raw, "excluded_nodes"),
             comment=text_of(raw.get("comment")),
             qos=text_of(raw.get("qos")),
+            nice=_nice(raw.get("nice")),
             reservation=text_of(raw.get("resv_name")),
             dependency=text_of(raw.get("dependency")),
             het=int(number_of(raw.get("het_job_id"))),
@@ -259,6 +262,12 @@ def _reason(raw: Mapping[str, Any]) -> str:
         return reason
     said = text_of(raw.get("state_description")).replace("_", " ")
     return said if said.startswith("ReqNodeNotAvail,") else reason.replace("_", " ")
+
+
+def _nice(value: Any) -> int:
+    """``--nice``: 22.05 tells it as a number beyond 2^31."""
+    number = int(number_of(value))
+    return number - _NICE_OFFSET if number >= _NICE_OFFSET // 2 else number
 
 
 def _request(raw: Mapping[str, Any], key: str) -> str:
@@ -320,6 +329,8 @@ def _node(raw: Mapping[str, Any]) -> SlurmNode:
         states=states,
         reason=text_of(raw.get("reason")),
         slots=frozenset(shard_counts(gres).values()),
+        available_features=frozenset(_features(raw.get("features"))),
+        weight=int(number_of(raw.get("weight"), 1.0)),
     )
 
 

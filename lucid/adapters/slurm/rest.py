@@ -25,7 +25,7 @@ from lucid.adapters.slurm.records import jobs_from, nodes_from
 from lucid.adapters.slurm.request import JobDefaults
 from lucid.adapters.slurm.reservations import Reservation, reservations_from
 from lucid.adapters.slurm.shares import fair_shares_from
-from lucid.adapters.slurm.site import GroupLimit, Partition, clock_from, config_from_json, partitions_from
+from lucid.adapters.slurm.site import GroupLimit, Limits, Partition, clock_from, config_from_json, partitions_from
 from lucid.adapters.slurm.slurmrestd import REQUEUES, Slurmrestd
 from lucid.errors import ActionRefused, ClusterError
 
@@ -108,6 +108,10 @@ class RestClient:
         """By Slurm's commands, where these may be used."""
         return self._commands.preemption() if self._commands else None
 
+    def qos_priorities(self) -> Mapping[str, int] | None:
+        """By commands, where they are given."""
+        return self._commands.qos_priorities() if self._commands else None
+
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One request."""
         return fair_shares_from(self.server.read("shares"), self.left_out)
@@ -153,9 +157,13 @@ class RestClient:
         levels = words_of(first.get("administrator_level")) if isinstance(first, Mapping) else []
         return (user, levels[0].lower()) if levels else None
 
-    def gpu_limits(self) -> list[str]:
+    def partition_settings(self) -> Mapping[str, Mapping[str, str]]:
+        """By commands, where they are given."""
+        return self._commands.partition_settings() if self._commands else {}
+
+    def gpu_limits(self) -> Limits:
         """By ``sacctmgr``, where commands are given."""
-        return self._commands.gpu_limits() if self._commands else []
+        return self._commands.gpu_limits() if self._commands else Limits()
 
     def group_limits(self) -> dict[str, GroupLimit] | None:
         """By ``sacctmgr``, where commands are given."""

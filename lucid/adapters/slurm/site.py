@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,18 +15,21 @@ __all__ = [
     "ASSOC_LIMITS",
     "QOS_LIMITS",
     "GroupLimit",
+    "Limits",
     "Partition",
     "clock_from",
     "config_from_json",
     "config_from_text",
     "gpu_limits_from",
     "group_limits_from",
+    "partition_settings_from",
     "partitions_from",
 ]
 
-QOS_LIMITS = ("name", "grptres", "grptresmins", "grptresrunmins", "maxtrespu", "maxtrespa")
-ASSOC_LIMITS = ("account", "user", "grptres", "grptresmins", "grptresrunmins")
-"""Fields of ``sacctmgr show qos`` and ``… assoc`` in which many jobs together are limited; their names come first."""
+_OF_BOTH = ("grptres", "grptresmins", "grptresrunmins", "maxtres", "maxtrespernode", "maxtresmins")
+QOS_LIMITS = ("name", *_OF_BOTH, "maxtrespu", "maxtrespa", "mintres")
+ASSOC_LIMITS = ("account", "user", *_OF_BOTH)
+"""Fields of ``sacctmgr show qos`` and ``… assoc`` with limits on TRES; their names come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +103,42 @@ def _partition(raw: Mapping[str, Any]) -> Partition:
     )
 
 
-def gpu_limits_from(qos: str, assocs: str) -> list[str]:
-    """Who has a limit on GPUs and none on slots, of what ``sacctmgr -nP show`` prints with the fields above: Slurm
-    counts a job in slots against gres/shard only, and so against none of those limits."""
-    found = [f"QOS {name}" for name, *limits in _rows(qos) if _lacks_slots(limits)]
-    for account, user, *limits in _rows(assocs):
-        if _lacks_slots(limits):
-            found.append(f"account {account}" + (f" for {user}" if user else ""))
-    return found
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits on GPUs, in words. Slurm counts a job in slots against gres/shard only."""
+
+    uncounted: tuple[str, ...] = ()
+    """Those with no limit on slots beside them."""
+    by_model: tuple[str, ...] = ()
+    least: tuple[str, ...] = ()
+    """QOS whose jobs must have a GPU."""
+
+
+def gpu_limits_from(qos: str, assocs: str) -> Limits:
+    """Limits on GPUs, of what ``sacctmgr -nP show`` prints with the fields above."""
+    rows = [(f"QOS {name}", limits[:-1]) for name, *limits in _rows(qos, QOS_LIMITS)]
+    for account, user, *limits in _rows(assocs, ASSOC_LIMITS):
+        rows.append((f"account {account}" + (f" for {user}" if user else ""), limits))
+    uncounted, by_model = list[str](), list[str]()
+    for who, limits in rows:
+        plain = [item for limit in limits if "gres/shard=" not in limit for item in _gpus(limit) if ":" not in item]
+        models = [item for limit in limits for item in _gpus(limit) if ":" in item]
+        uncounted += [f"{who} ({', '.join(plain)})"] if plain else []
+        by_model += [f"{who} ({', '.join(models)})"] if models else []
+    least = [(name, _gpus(limits[-1])) for name, *limits in _rows(qos, QOS_LIMITS)]
+    return Limits(
+        tuple(uncounted), tuple(by_model), tuple(f"QOS {name} ({', '.join(gpus)})" for name, gpus in least if gpus)
+    )
+
+
+def _gpus(limit: str) -> list[str]:
+    return [item for item in limit.split(",") if re.match(r"gres/gpu[=:]", item) and not item.endswith("=0")]
 
 
 def group_limits_from(qos: str, assocs: str) -> dict[str, GroupLimit]:
     """GrpTRES of each QOS (``QOS a``) and of each account as a whole (``account a``) that has one, of the same."""
-    found = {f"QOS {name}": _group_limit(limit) for name, limit, *_ in _rows(qos)}
-    for account, user, limit, *_ in _rows(assocs):
+    found = {f"QOS {name}": _group_limit(limit) for name, limit, *_ in _rows(qos, QOS_LIMITS)}
+    for account, user, limit, *_ in _rows(assocs, ASSOC_LIMITS):
         if not user:
             found[f"account {account}"] = _group_limit(limit)
     return {name: limit for name, limit in found.items() if limit != GroupLimit()}
@@ -125,12 +150,16 @@ def _group_limit(tres: str) -> GroupLimit:
     return GroupLimit(gpus, shards)
 
 
-def _rows(text: str) -> list[list[str]]:
-    return [line.split("|") for line in text.splitlines() if line.count("|") >= len(ASSOC_LIMITS) - 1]
+def _rows(text: str, fields: Sequence[str]) -> list[list[str]]:
+    rows = (line.split("|") for line in text.splitlines())
+    return [row for row in rows if len(row) == len(fields)]
 
 
-def _lacks_slots(limits: list[str]) -> bool:
-    return any("gres/gpu" in limit and "gres/shard" not in limit for limit in limits)
+def partition_settings_from(text: str) -> dict[str, dict[str, str]]:
+    """``scontrol -o show partition`` by partition and key: its JSON leaves most of it out on 24.11."""
+    rows = ({key: value for key, eq, value in (word.partition("=") for word in line.split()) if eq}
+            for line in text.splitlines())  # fmt: skip
+    return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
 
 
 def config_from_text(text: str) -> dict[str, str]:

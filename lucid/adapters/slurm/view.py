@@ -21,6 +21,7 @@ from lucid.adapters.slurm.obstacles import Outlook, outlook
 from lucid.adapters.slurm.ownership import Ownership
 from lucid.adapters.slurm.power import begins_s
 from lucid.adapters.slurm.request import NO_DEFAULTS, whole_because
+from lucid.adapters.slurm.suitable import NodesAskedFor
 from lucid.adapters.slurm.text import parse_mark
 from lucid.adapters.slurm.turn_jobs import TurnJobs, takes_turns
 from lucid.adapters.store.port import JobNote, Store
@@ -73,13 +74,14 @@ class Viewer:
         """Where each job was last seen to run: Slurm forgets it while the job completes."""
         self._shown: dict[str, Partition] = {}
         self._common: dict[str, frozenset[str] | None] = {}
+        self._asked = NodesAskedFor(None)
         self._made: dict[str, tuple[SlurmJob, tuple[object, ...], Job]] = {}
         """The jobs as shown last, and what each was made from."""
 
     def partitions(self, facts: Facts) -> dict[str, Partition]:
         """One partition for each VC with GPU nodes, one for the pool of those that lend, and the profiling one; the
         same object as last time where nothing changed."""
-        self._common = {}
+        self._common, self._asked = {}, NodesAskedFor(facts)
         pool, profiling = facts.pool, self._settings.profiling_partition
         quotas = {} if pool is None else pool.quotas
         names = [name for name in self._settings.partitions if name not in quotas]
@@ -105,19 +107,22 @@ class Viewer:
         for name in names:
             pooled = pool is not None and name == pool.name
             vcs = quotas if pooled else (name,)
+            mine = sorted((n for n in facts.nodes if name in owners.get(n.name, ())), key=lambda n: n.weight)
+            nodes = tuple(self._node(node, used, facts) for node in mine)
             made = Partition(
                 name,
-                tuple(self._node(node, used, facts) for node in facts.nodes if name in owners.get(node.name, ())),
+                nodes,
                 tuple(sorted(pending.get(name, ()), key=lambda e: (e.since_s, e.job.submit_s, e.job.rank))),
                 tuple(sorted(running.get(name, ()), key=lambda e: (e.start_s, e.job.rank))),
                 name == profiling,
                 name == profiling or any(facts.modes.get(vc) is Mode.PACK for vc in vcs),
                 quotas if pooled else {},
+                self._asked.fitting(nodes, pending.get(name, ())),
             )
             before = self._shown.get(name)
             same = before is not None and (
-                (before.nodes, before.pending, before.running, before.acting, before.quotas)
-                == (made.nodes, made.pending, made.running, made.acting, made.quotas)
+                (before.nodes, before.pending, before.running, before.acting, before.quotas, before.fitting)
+                == (made.nodes, made.pending, made.running, made.acting, made.quotas, made.fitting)
             )
             shown[name] = before if same and before is not None else made
         self._shown = shown
@@ -154,17 +159,31 @@ class Viewer:
         known = facts.defaults
         defaults = None if known is None else known.get(home, NO_DEFAULTS)
         nodes = facts.nodes if record.request.whole_nodes else None
-        rest = (note, home, defaults, nodes, facts.pool, self._features_of(home, facts), facts.preemption.by)
+        asked = self._asked.of(record, note, home)
+        tier = facts.tiers.get(record.qos, 0)
+        rest = (
+            note,
+            home,
+            defaults,
+            nodes,
+            facts.pool,
+            self._features_of(home, facts),
+            asked,
+            tier,
+            facts.preemption.by,
+        )
         asks = self.elastic.of(record, note, home, facts.now_s)
         key = (*rest, asks if asks is NOT_ELASTIC else replace(asks, progress=None, words="", restart_s=None))
         before = self._made.get(record.id)
         if before is not None and before[0] is record and before[1] == key:
             return before[2]
-        made = self._job(record, note, home, facts, asks)
+        made = self._job(record, note, home, facts, asks, asked)
         self._made[record.id] = record, key, made
         return made
 
-    def _job(self, record: SlurmJob, note: JobNote | None, home: str, facts: Facts, asks: Elasticity) -> Job:
+    def _job(
+        self, record: SlurmJob, note: JobNote | None, home: str, facts: Facts, asks: Elasticity, constraint: str
+    ) -> Job:
         mark = parse_mark(record.admin_comment) or {}
         whole = self.whole_because(record, note, home, facts)
         return Job(
@@ -189,6 +208,9 @@ class Viewer:
             elastic=asks.limits,
             most_switches=record.most_switches,
             switches_until_s=self._switches_until_s(record, note, facts),
+            constraint=constraint,
+            tier=facts.tiers.get(record.qos, 0),
+            nice=record.nice,
             takes_turns=self._interleaves(home) and takes_turns(record) and not whole and record.min_nodes <= 1,
             qos=record.qos if facts.preemption.by == "qos" else "",
         )
@@ -256,6 +278,7 @@ class Viewer:
             job = self.job(record, note, facts)
             new = profile is None and not note.to_home and not record.restarts and record.simple
             new = new and not users_nodes(record, note)  # no profiling node is one of them
+            new = new and self._asked.met_in(job.constraint, profiling)
             new = new and record.request.max_nodes <= record.min_nodes  # as many as there are in its own partition
             packs = facts.modes[home] is Mode.PACK
             main = home if facts.pool is None or home not in facts.pool.quotas else facts.pool.name

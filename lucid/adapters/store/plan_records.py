@@ -155,6 +155,7 @@ def _partition_json(part: Partition) -> dict[str, Any]:
         "profiling": part.profiling,
         "acting": part.acting,
         **({"quotas": dict(part.quotas)} if part.quotas else {}),
+        **({"fitting": dict(part.fitting)} if part.fitting else {}),
         "nodes": noun_to_json(part.nodes),
         "pending": noun_to_json(part.pending),
         "running": noun_to_json(part.running),
@@ -228,7 +229,8 @@ def _partition(data: Mapping[str, Any]) -> Partition:
     running: tuple[Running, ...] = noun_from_json(data["running"])
     acting = data.get("acting", True)
     nodes, quotas = noun_from_json(data["nodes"]), data.get("quotas", {})
-    return Partition(data["name"], nodes, pending, running, data["profiling"], acting, quotas)
+    fitting = {asked: tuple(names) for asked, names in data.get("fitting", {}).items()}
+    return Partition(data["name"], nodes, pending, running, data["profiling"], acting, quotas, fitting)
 
 
 def _context(data: Mapping[str, Any], partitions: Sequence[Partition], predictions: Sequence[Prediction]) -> Context:

@@ -26,6 +26,7 @@ __all__ = [
     "MustLeave",
     "NextRound",
     "NodesOut",
+    "OtherNodes",
     "PlainOrder",
     "Preempted",
     "Priority",
@@ -45,13 +46,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Priority(Reason):
-    """The sort key of the queue: ``value`` (smaller first), made from an estimate and a GPU count."""
+    """The sort key of the queue: ``value`` (smaller first), made from an estimate and a GPU count. ``tier`` and
+    ``nice``, what the site and its user said of the job's place, go before it."""
 
     rule: Shown
     value: float
     estimate_s: float
     gpus: int
     source: Shown
+    tier: int = 0
+    nice: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +334,17 @@ class Unsafe(Reason):
     """What was planned for the job breaks a safety rule (a defect of Lucid), so it was not done."""
 
     words: Shown
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNodes(Reason):
+    """So many free GPUs are on nodes that the job's user does not ask for. ``asked``: what is asked of nodes."""
+
+    gpus: int
+    asked: Shown
+
+    def __bool__(self) -> bool:
+        return self.gpus == 0
 
 
 @dataclass(frozen=True, slots=True)

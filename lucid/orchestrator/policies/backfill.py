@@ -24,6 +24,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.precedence import in_precedence
 from lucid.orchestrator.quotas import Quotas
 from lucid.orchestrator.rules import PolicyRules
 from lucid.orchestrator.timeline import GOES_S, End, Slot, Timeline
@@ -99,12 +100,12 @@ class BackfillPolicy(PartitionPolicy):
         """Highest priority first; equals, and everybody where nothing has a weight, in order of submission."""
         in_order = sorted(partition.pending, key=lambda e: (e.job.submit_s, e.job.rank))
         if not self._weighs:
-            return [(entry, FairOrder(entry.job.submit_s)) for entry in in_order]
+            return [(e, FairOrder(e.job.submit_s)) for e in in_precedence(in_order, lambda e: e.job)]
         period_s = self._settings.calc_period_s
         at_s, gpus = math.floor(snapshot.now_s / period_s) * period_s, max(partition.gpus, 1)
         keyed = [(entry, self._priority(entry, at_s, gpus, snapshot.fair_share)) for entry in in_order]
         keyed.sort(key=lambda item: -item[1].value)
-        return [*keyed]
+        return [*in_precedence(keyed, lambda item: item[0].job)]
 
     def _priority(
         self, entry: Pending, at_s: float, gpus: int, fair_share: Mapping[tuple[str, str], float]
@@ -311,12 +312,12 @@ class _Plan:
         self.actions.append(Action(job.id, self._partition.name, start))
 
 
-_Shape = tuple[int, int, int, int]
+_Shape = tuple[int, int, int, int, str]
 """All that decides whether a job finds room, but for its time limit."""
 
 
 def _shape(job: Job) -> _Shape:
-    return job.gpus, job.min_nodes, job.cpus, job.mem_mib
+    return job.gpus, job.min_nodes, job.cpus, job.mem_mib, job.constraint
 
 
 _NEVER_ASKED = (-1, math.inf)

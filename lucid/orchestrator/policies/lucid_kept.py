@@ -101,7 +101,7 @@ def _nodes_for(starts: Starts, job: Job) -> KeptNodes | None:
     """Nodes to keep for a job: those that are expected to have room for it first, by now. One GPU needs none: the
     first that comes free is its."""
     ledger = starts.ledger
-    if job.gpus == 1 and not (ledger.closing or (ledger.host_limits and (job.cpus or job.mem_mib))):
+    if job.gpus == 1 and not ledger.picks(job):
         return None
     return keep(job, ledger, starts.now_s, starts.ends(), starts.fences.nodes[-1])
 

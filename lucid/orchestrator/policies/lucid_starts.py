@@ -314,4 +314,5 @@ class Starts:
 
 def _priority(queued: QueuedJob) -> Priority:
     found, job = queued.prediction, queued.entry.job
-    return Priority("estimate x GPUs", queued.value, found.duration_s, job.gpus, found.duration_source)
+    made = "estimate x GPUs", queued.value, found.duration_s, job.gpus, found.duration_source
+    return Priority(*made, job.tier, job.nice)

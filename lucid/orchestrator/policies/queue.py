@@ -17,6 +17,7 @@ from lucid.core.reason import BehindHead, FairOrder, FreeGpus, HostFits, Preempt
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policy import PartitionPolicy
+from lucid.orchestrator.precedence import in_precedence
 from lucid.orchestrator.quotas import Quotas
 from lucid.orchestrator.rules import PolicyRules
 from lucid.orchestrator.topology import spread, within_switches
@@ -49,6 +50,9 @@ def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
     """Why ``consolidated`` found nothing for a job."""
     job = entry.job
     free: tuple[Reason, ...] = (FreeGpus(job.gpus, ledger.largest, ledger.free, False),)
+    other = ledger.other_nodes(job)
+    if other is not None:
+        free = (*free, other)
     closes = ledger.closes(job) if ledger.closing else None
     if closes is not None:
         free = (*free, closes)
@@ -86,12 +90,14 @@ class QueuePolicy(PartitionPolicy):
         key = self._key
         keyed = [(key(entry, predictions.get(entry.job.id), now_s), entry) for entry in entries]
         keyed.sort(key=lambda item: item[0])
-        return keyed
+        return in_precedence(keyed, lambda item: item[1].job)
 
     def _why(self, value: float, entry: Pending, prediction: Prediction | None) -> Reason:
         if prediction is None or self._rule == "submission":
             return FairOrder(entry.job.submit_s)
-        return Priority(self._rule, value, prediction.duration_s, entry.job.gpus, prediction.duration_source)
+        job = entry.job
+        made = self._rule, value, prediction.duration_s, job.gpus, prediction.duration_source
+        return Priority(*made, job.tier, job.nice)
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Start jobs in order until one does not fit."""
@@ -209,6 +215,7 @@ class PreemptiveQueuePolicy(QueuePolicy):
         both: list[Pending | Running] = [*partition.pending, *partition.running]
         keyed = [(key(entry, predictions.get(entry.job.id), now_s), entry) for entry in both]
         keyed.sort(key=lambda item: item[0])
+        keyed = in_precedence(keyed, lambda item: item[1].job)
         order: list[tuple[Pending | Running, Reason]] = []
         for value, entry in keyed:
             found = predictions.get(entry.job.id)

@@ -15,6 +15,7 @@ from lucid.core.rounding import ROUNDING
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import emptiest
 from lucid.orchestrator.policies.queue import attained_s, fill_quota
+from lucid.orchestrator.precedence import in_precedence
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
 from lucid.orchestrator.rules import PolicyRules
 
@@ -49,6 +50,7 @@ class TiresiasPolicy(RoundPolicy):
         both: list[Running | Pending] = [*partition.running, *partition.pending]
         keyed = [(attained_s(entry, now_s) * entry.job.gpus, entry) for entry in both]
         keyed.sort(key=lambda item: (item[0] > self._threshold, item[1].job.submit_s))
+        keyed = in_precedence(keyed, lambda item: item[1].job)
         order: list[tuple[Pending | Running, Reason]] = [
             (entry, Priority("attained GPU-seconds", value, 0.0, entry.job.gpus, "attained service"))
             for value, entry in keyed
