@@ -66,9 +66,10 @@ def test_jobs_that_reach_into_a_window_are_held_in_order_and_not_tried(box: Box,
         assert verbs(lucidd, *jobs) == [], "nothing was tried, taken back, restored or let go"
         known = box.jobs()
         assert all(known[job]["waits"] for job in jobs)
-        story = lucidd.ctl("explain", jobs[0])
+        story = " ".join(lucidd.ctl("explain", jobs[0]).split())  # its lines are wrapped
         assert "maintenance of n[1-" in story, story
         assert "its time limit of 1.0 h ends after that begins" in story, story
+        assert " it would start now" in story, story
         queue = {row["job"]: row for row in lucidd.json("queue")["queue"]}
         assert queue[jobs[0]]["starts_in_s"][1] > 2 * 3600
         when = lucidd.json("when", "--gpus", "1", "--time", "1:00:00", "--partition", "vc-a")["partitions"]["vc-a"]
