@@ -96,8 +96,8 @@ def test_quotas_of_accounts_need_a_qos_of_the_pools_partition_that_goes_before_t
 
 
 def test_limits_are_read_of_what_sacctmgr_prints() -> None:
-    qos = "normal|||||\nqa|cpu=4,gres/gpu=4,gres/shard=8||||\n"
-    assocs = "root||||\nml||gres/gpu=2||\nml|ada|gres/gpu=1||\n"
+    qos = "normal|||||||||\nqa|cpu=4,gres/gpu=4,gres/shard=8||||||||\n"
+    assocs = "root|||||||\nml||gres/gpu=2|||||\nml|ada|gres/gpu=1|||||\n"
     assert group_limits_from(qos, assocs) == {"QOS qa": GroupLimit(4, 8), "account ml": GroupLimit(2)}
 
 
