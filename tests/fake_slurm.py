@@ -258,7 +258,7 @@ class FakeSlurm:
                 place, limit = self._find(record), self.limits(record)
                 if place is None and record.request.addressed and not limit:
                     place = self._preempt(record)
-                reason = limit or self._kept(record, place) or ("" if place is not None else "Resources")
+                reason = limit or self._closed(record, place) or ("" if place is not None else "Resources")
                 if reason:
                     self._set(record.id, reason=reason)
                 elif place is not None:
@@ -266,7 +266,7 @@ class FakeSlurm:
                     self.starts.append((self.now, record.id, place))
                     self._wake(record.id, place)
 
-    def _kept(self, record: SlurmJob, place: Placement | None) -> str:
+    def _closed(self, record: SlurmJob, place: Placement | None) -> str:
         """Would it last into a reservation of its nodes? The time limit is what counts, and for ever is a year."""
         ends_s = self.now + (365 * 86400.0 if record.time_limit_s is None else record.time_limit_s)
         for one in self.reserved:

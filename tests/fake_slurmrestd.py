@@ -162,6 +162,9 @@ class NamedClient:
     def reservations(self) -> list[Reservation]:
         return self.rest.reservations()
 
+    def qos_priorities(self) -> dict[str, int]:
+        return {}
+
     def preemption(self) -> Preemption:
         return NO_PREEMPTION
 

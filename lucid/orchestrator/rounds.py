@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start
 from lucid.core.job import Pending
 from lucid.core.ledger import Ledger
+from lucid.core.placement import placement_gpus
 from lucid.core.reason import NextRound
 from lucid.core.rounding import next_round_s
 from lucid.core.snapshot import Partition, Snapshot
@@ -91,7 +92,9 @@ def _wait(partition: Partition, before: Round, now_s: float, at_s: float) -> Par
 
 
 def _free(ledger: Ledger, entry: Pending, start: Start) -> bool:
-    """Are the GPUs free, with CPUs and memory for this job?"""
+    """Are the GPUs free, with CPUs and memory for this job, and as many as it asks for?"""
+    if entry.job.elastic is None and placement_gpus(start.placement) != entry.job.gpus:
+        return False  # an older memory: another job had this number
     for name, mask in start.placement:
         node = ledger.index.get(name)
         if node is None or mask & ~ledger.free_mask[node]:

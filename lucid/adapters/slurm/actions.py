@@ -11,7 +11,7 @@ from lucid.adapters.slurm.claims import ClaimWatch
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.elastic import elastic_wish, with_size
 from lucid.adapters.slurm.extra import Items, free_extra, items_for, own_number, sealed
-from lucid.adapters.slurm.facts import Facts, as_written, parse_placement, users_nodes
+from lucid.adapters.slurm.facts import Facts, as_written, lists_of, parse_placement, users_nodes
 from lucid.adapters.slurm.hands import ONE_JOB, Hands
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.request import NO_DEFAULTS
@@ -212,7 +212,7 @@ class Actions:
                 released=False,
                 restarts=record.restarts,
                 stopped_s=0.0,
-                listed=note.listed if changes.req_nodes is None else changes.req_nodes,
+                listed=lists_of(record, note, changes.req_nodes),
                 claims=" ".join(start.preempts),
             )
         )

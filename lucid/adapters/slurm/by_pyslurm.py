@@ -342,6 +342,8 @@ def _node(node: Any) -> dict[str, Any]:
         "real_memory": node.real_memory or 0,
         "specialized_memory": node.memory_reserved_for_system or 0,
         "active_features": list(node.active_features or ()),
+        "features": list(getattr(node, "available_features", None) or node.active_features or ()),
+        "weight": getattr(node, "weight", None) or 1,
         "partitions": list(node.partitions or ()),
         "state": states,
         "reason": node.reason or "",

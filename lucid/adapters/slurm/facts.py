@@ -16,7 +16,16 @@ from lucid.config import Mode
 from lucid.core.node import Window
 from lucid.core.placement import NodeGpus, Placement
 
-__all__ = ["Facts", "as_written", "gpus_taken", "home_of", "parse_placement", "submitted_s", "users_nodes"]
+__all__ = [
+    "Facts",
+    "as_written",
+    "gpus_taken",
+    "home_of",
+    "lists_of",
+    "parse_placement",
+    "submitted_s",
+    "users_nodes",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +105,23 @@ def users_nodes(record: SlurmJob, note: JobNote | None) -> str:
     now, mark = record.request.req_nodes, parse_mark(record.admin_comment) or {}
     if note is not None and note.as_written:
         noted = note.as_written.get("req_nodes", "")
-        return noted if not note.listed or set(hosts(now)) == set(hosts(note.listed)) else now
+        ours = not note.listed or any(set(hosts(now)) == set(hosts(one)) for one in note.listed.split())
+        return noted if ours else now
     theirs = "nodes" in mark or mark.get("why") == "nodes"
     started = record.restarts or not record.pending or record.request.shards or record.request.emptied
     if mark and not theirs and started:
         return ""
     return "" if "held" in mark and "park" not in mark and mark.get("share") != "0" else now
+
+
+def lists_of(record: SlurmJob, note: JobNote, req_nodes: str | None) -> str:
+    """What to note of lists of nodes before a job is given this one (``None``: it keeps its own): beside the new one
+    that which it has by Lucid now, for lucidd may die before Slurm is told."""
+    if req_nodes is None or not note.listed:
+        return note.listed if req_nodes is None else req_nodes
+    now = record.request.req_nodes
+    kept = [one for one in note.listed.split() if now and set(hosts(one)) == set(hosts(now))]
+    return " ".join(dict.fromkeys([*kept[:1], req_nodes]))
 
 
 def as_written(record: SlurmJob) -> Request:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from lucid.adapters.slurm.elastic import elastic_wish
-from lucid.adapters.slurm.facts import Facts, parse_placement
+from lucid.adapters.slurm.facts import Facts, lists_of, parse_placement
 from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.obstacles import of_one_job
@@ -132,7 +132,7 @@ class Resizes:
         hands.put(
             replace(
                 note, going_to="", leaves="", where=place, asked_s=hands.clock.now_s(), released=False,
-                restarts=record.restarts, listed=note.listed if changes.req_nodes is None else changes.req_nodes,
+                restarts=record.restarts, listed=lists_of(record, note, changes.req_nodes),
             )
         )  # fmt: skip
         try:
