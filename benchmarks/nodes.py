@@ -37,7 +37,7 @@ def _scenes() -> Iterator[tuple[str, Scenario, tuple[int, ...]]]:
     for seed in _SEEDS:
         yield f"synthetic month, seed {seed}", synthetic("month-small", seed), (10, 20)
     with suppress(Absent):
-        yield "P1", pack("P1", (("lucid", "P1_est_ebm.csv"),)), (20,)
+        yield "P1", pack("P1", (("lucid", "P1_est_ebm.csv"),)), (8,)
 
 
 def _asked(item: TraceJob, draw: float) -> TraceJob:

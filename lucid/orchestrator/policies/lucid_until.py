@@ -34,7 +34,11 @@ def serve_until(starts: Starts, queue: Iterable[QueuedJob]) -> None:
         {node.closes_s(starts.now_s) for i, node in enumerate(ledger.nodes) if ledger.free_count[i]} - {math.inf},
         reverse=True,
     )
+    full: set[tuple[float, ...]] = set()
+    """Of which sizes no more find room, and until when: a plan only uses room up."""
     for queued in queue:
+        if not ledger.free:
+            return
         job = queued.entry.job
         if not isinstance(starts.decisions.get(queued.id), Hold) or not (
             may_restart(job, "asked") and may_restart(job, restarts)
@@ -46,15 +50,19 @@ def serve_until(starts: Starts, queue: Iterable[QueuedJob]) -> None:
             room_s, needed_s = until_s - starts.now_s, settings.least_s
             if not keeps:
                 needed_s = max(needed_s, settings.sure * queued.prediction.duration_s)
+            if job.time_limit_s is not None and reached(room_s, job.time_limit_s):
+                continue  # it ends by its limit, and something else is in its way
             why = StartsUntil(until_s, room_s, needed_s, keeps)
-            if why and _start(starts, job, why):
+            size = (at_s, job.gpus, job.min_nodes, job.cpus, job.mem_mib)
+            if not why or size in full:
+                continue
+            if _start(starts, job, why):
                 break
+            full.add(size)
 
 
 def _start(starts: Starts, job: Job, why: StartsUntil) -> bool:
     ledger = starts.ledger
-    if job.time_limit_s is not None and reached(why.room_s, job.time_limit_s):
-        return False  # it ends by its limit, and something else is in its way
     nodes = starts.fences.nodes[starts.fences.level(why.room_s)]  # it is gone by then
     short = replace(job, time_limit_s=why.room_s)  # as Slurm is told, or it would not start the job
     placement = consolidated(ledger, short, lambda i: i not in nodes)
