@@ -124,8 +124,8 @@ def _limits(config: Mapping[str, str], limits: Limits) -> Iterator[Finding]:
         yield bad(
             f"{_some(limits.uncounted)}: a limit on gres/gpu does not count what pack mode puts into slots",
             "the same number of gres/shard in each of them (sacctmgr modify … set GrpTRES=gres/gpu=4,gres/shard=4): "
-            "Slurm counts a job against the one or the other. Where sacctmgr knows no gres/shard: GresTypes=gpu,shard, "
-            "gres/shard in AccountingStorageTRES, scontrol reconfigure",
+            "Slurm counts a job against the one or the other. Where sacctmgr knows no gres/shard yet: "
+            "GresTypes=gpu,shard, gres/shard in AccountingStorageTRES, scontrol reconfigure",
         )
     if limits.by_model:
         yield bad(
