@@ -90,6 +90,12 @@ def _cluster(config: Mapping[str, str], most_number: int) -> Iterator[Finding]:
             "changes jobs on one of them alone",
             "scontrol show federation; take the cluster out of it, or order mode",
         )
+    spaces = config.get("JobContainerType", "") + config.get("NamespaceType", "")
+    if "tmpfs" in spaces:
+        yield warn(
+            f"{spaces}: where a job has a /dev/shm of its own, the two jobs of a pair may not reach their MPS daemon",
+            "Dirs=/tmp in job_container.conf (namespace.yaml), or daemon.mps = false",
+        )
     if config.get("BurstBufferType"):
         yield warn(
             f"BurstBufferType={config['BurstBufferType']}: GPUs are kept for a job while its burst buffer is filled, "
@@ -118,7 +124,8 @@ def _limits(config: Mapping[str, str], limits: Limits) -> Iterator[Finding]:
         yield bad(
             f"{_some(limits.uncounted)}: a limit on gres/gpu does not count what pack mode puts into slots",
             "the same number of gres/shard in each of them (sacctmgr modify … set GrpTRES=gres/gpu=4,gres/shard=4): "
-            "Slurm counts a job against the one or the other",
+            "Slurm counts a job against the one or the other. Where sacctmgr knows no gres/shard yet: "
+            "GresTypes=gpu,shard, gres/shard in AccountingStorageTRES, scontrol reconfigure",
         )
     if limits.by_model:
         yield bad(

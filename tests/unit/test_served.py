@@ -47,6 +47,7 @@ CONFIG = [
     ({"MCSPlugin": "mcs/user", "MCSParameters": "ondemand,noselect"}, "", ""),
     ({"BurstBufferType": "burst_buffer/lua"}, "warn", "burst buffer"),
     ({"AccountingStorageTRES": "cpu,gres/gpu,gres/gpu:a100,gres/shard"}, "warn", "gres/gpu:a100"),
+    ({"JobContainerType": "job_container/tmpfs"}, "warn", "job_container/tmpfs"),
     ({"PriorityWeightAssoc": "10"}, "warn", "PriorityWeightAssoc"),
 ]
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from builders import a_job, at, decide, decided, nodes, part, runs, snap
 from fake_slurm import fake_node
+from lucid.adapters.slurm.records import jobs_from
 from lucid.adapters.slurm.request import Request
 from lucid.adapters.slurm.suitable import met_by
 from lucid.core.decision import Hold, Start
@@ -16,6 +20,7 @@ from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.timeline import Timeline
 from scenes.slurm import MINE, Scene
 
+ASSETS = Path(__file__).parent.parent / "assets/slurm"
 FITTING = {"h100": ("n2",)}
 
 
@@ -123,3 +128,10 @@ def test_of_nodes_that_fit_equally_well_the_one_with_the_least_weight_comes_firs
     seen = stage.look()
     assert [node.name for node in seen.nodes] == ["n2", "n1"]
     assert consolidated(Ledger(seen), a_job("j", 1)) == at("n2:0")
+
+
+def test_a_job_that_prefers_nodes_is_bound_to_none_and_shares_with_nobody() -> None:
+    """Slurm alone knows what it prefers (``--prefer``); in slots it would be bound to the node of its slots."""
+    raw = json.loads((ASSETS / "24.11/jobs.json").read_text())["jobs"][0]
+    (job,) = jobs_from({"jobs": [{**raw, "prefer": "ib", "job_state": ["PENDING"]}]})
+    assert "it prefers some nodes (--prefer)" in job.request.others

@@ -287,6 +287,7 @@ def _others(raw: Mapping[str, Any]) -> list[str]:
         "it asks for licenses": raw.get("licenses"),
         "it asks for a reservation": raw.get("resv_name"),
         "it asks for a network": raw.get("network"),
+        "it prefers some nodes (--prefer)": raw.get("prefer"),
         "it is part of a heterogeneous job": number_of(raw.get("het_job_id")) > 0,
         EXCLUSIVE: "none" in shared.split(),
         "it asks for GPUs by socket": raw.get("tres_per_socket"),
