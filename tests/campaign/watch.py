@@ -219,18 +219,16 @@ def _tasks(text: str) -> list[int]:
 
 
 def free_gpus(nodes: Iterable[Mapping[str, Any]], partitions: Iterable[str]) -> dict[str, list[int]]:
-    """Free whole GPUs of each node that can be used and has a CPU and memory to spare, by partition."""
+    """Free whole GPUs of each node that can be used and has a CPU and memory to spare, by partition.
+    One that sleeps can be used: Slurm wakes it."""
     wanted = set(partitions)
     found: dict[str, list[int]] = {name: [] for name in wanted}
     for node in nodes:
         states = set(node.get("state", ()))
         if not states & {"IDLE", "MIXED", "ALLOCATED"} or states & {
-            "DRAIN",
-            "DOWN",
-            "NOT_RESPONDING",
-            "FAIL",
-            "COMPLETING",
-        }:
+            "DRAIN", "DOWN", "NOT_RESPONDING", "FAIL", "COMPLETING", "RESERVED", "MAINTENANCE",
+            "REBOOT_REQUESTED", "REBOOT_ISSUED", "POWERING_DOWN", "POWER_DOWN", "POWER_DRAIN",
+        }:  # fmt: skip
             continue
         if (
             int(node["cpus"]) - int(node["alloc_cpus"]) < 4

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from campaign import faults_commands, faults_lucidd, faults_slurm, faults_store  # noqa: F401
+from campaign import faults_commands, faults_lucidd, faults_slurm, faults_store, faults_week  # noqa: F401
 from campaign.fault import FAULTS
 from campaign.plan import LANES, plan
 from campaign.site import Site
@@ -71,4 +71,6 @@ def test_lucidd_takes_the_settings_that_the_campaign_writes(tmp_path: Path) -> N
     names = ("root", "state", "profiles", "heartbeat")
     site = SimpleNamespace(config=tmp_path / "lucid.toml", **{name: tmp_path / name for name in names})
     Site._settings(site)  # type: ignore[arg-type]
-    assert load_settings(tmp_path / "lucid.toml", live=True).daemon.partitions == {"vc-a": "pack", "vc-b": "pack"}
+    assert load_settings(tmp_path / "lucid.toml", live=True).daemon.partitions == {
+        "vc-a": "pack", "vc-b": "pack", "scav": "pack",
+    }  # fmt: skip

@@ -97,5 +97,16 @@ def test_free_gpus_are_whole_ones_of_nodes_that_can_be_used() -> None:
         "gres_used": "gpu:g0:1(IDX:0),gpu:g1:0(IDX:N/A),shard:g1:1(1/2),shard:g2:0(0/2)",
     }  # fmt: skip
     assert free_gpus([node], ["vc-a", "vc-b"]) == {"vc-a": [1], "vc-b": []}
-    for more in ({"state": ["IDLE", "DRAIN"]}, {"state": ["DOWN"]}, {"alloc_cpus": 15}, {"alloc_memory": 63000}):
+    for more in (
+        {"state": ["IDLE", "DRAIN"]},
+        {"state": ["DOWN"]},
+        {"alloc_cpus": 15},
+        {"alloc_memory": 63000},
+        {"state": ["IDLE", "RESERVED", "MAINTENANCE"]},
+        {"state": ["IDLE", "REBOOT_ISSUED"]},
+        {"state": ["MIXED", "REBOOT_REQUESTED"]},
+        {"state": ["IDLE", "POWERING_DOWN"]},
+    ):
         assert free_gpus([node | more], ["vc-a"]) == {"vc-a": []}
+    asleep = node | {"state": ["IDLE", "POWERED_DOWN"]}
+    assert free_gpus([asleep], ["vc-a"]) == {"vc-a": [1]}, "Slurm wakes it"
