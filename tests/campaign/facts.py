@@ -12,17 +12,8 @@ from lucid.slurmconf.nodes import hosts_in
 __all__ = ["Broken", "Order", "Record", "Run", "Task", "runs_from"]
 
 ENDS = frozenset(
-    [
-        "COMPLETED",
-        "FAILED",
-        "CANCELLED",
-        "TIMEOUT",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "BOOT_FAIL",
-        "DEADLINE",
-        "PREEMPTED",
-    ]
+    {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
+    | {"PREEMPTED"}
 )
 """States that no job leaves by itself."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from campaign.facts import Broken, Order, Record, Task, runs_from
 from campaign.judge import Finding, judge
-from campaign.slurmctld_log import Told
+from campaign.slurmctld_log import Told, told_by
 
 ORDER = Order("j1-1", 0.0, "alice", (), "sleep 5", partition="vc-a", gpus=1)
 ONCE = "BEGIN 100.0 7 0 n1 alone\nEND 105.0 7 0 0\n"
@@ -182,3 +182,17 @@ def test_a_job_that_may_not_be_requeued_ends_with_the_boot_that_failed() -> None
     assert found(task("", "NODE_FAIL"), [Broken("sleep", 100.0, 190.0, {"boots_failed": ["n2"]})]) == [
         ("killed", False)
     ]
+
+
+def test_slurmctlds_log_names_victims() -> None:
+    log = told_by(
+        "[2026-11-25T03:13:38.010] _slurm_rpc_submit_batch_job: JobId=1 InitPrio=1000 usec=1197\n"
+        "[2026-11-25T03:13:38.959] slurm_job_preempt: preempted JobId=2 had to be killed\n"
+        "[2026-11-25T03:13:38.960] preempted JobId=1 has been requeued to reclaim resources for JobId=3\n"
+        "[2026-11-25T03:13:39.960] preempted JobId=5_1(7) has been requeued to reclaim resources for JobId=3\n"
+    )
+    for number in "127":
+        told = log.of(number, 1e12)
+        assert told is not None
+        assert len(told.preempted) == 1
+    assert log.of("3", 1e12) is None

@@ -46,6 +46,27 @@ def test_without_faults_there_is_no_plan() -> None:
     assert plan({}, 1, 600) == []
 
 
+@pytest.mark.parametrize(
+    ("states", "usable", "told"),
+    [
+        ("n1 idle|n2 mixed|n3 reserved|n4 maint", True, []),
+        ("n1 idle~|n2 idle#|n3 idle%|n4 allocated!", False, ["n1 power_up"]),
+        ("n1 idle|n2 down~|n3 draining@|n4 reboot^", False, ["n2 resume"]),
+        ("", False, []),
+    ],
+)
+def test_after_nodes_slept_or_rebooted_all_are_awake(states: str, usable: bool, told: list[str]) -> None:
+    said: list[str] = []
+
+    def run(*words: str, **_: float) -> SimpleNamespace:
+        if words[0] == "scontrol":
+            said.append(" ".join(word.partition("=")[2] for word in words[2:]))
+        return SimpleNamespace(stdout=states.replace("|", "\n"), returncode=0)
+
+    assert faults_week._awake(SimpleNamespace(run=run)) is usable  # type: ignore[arg-type]
+    assert said == told
+
+
 def test_users_do_all_sorts_of_things() -> None:
     drawn = list(orders(3, 1800))
     words = " ".join(" ".join(order.options) for order in drawn)
