@@ -167,7 +167,7 @@ def _owners(dice: random.Random, count: int, limits: tuple[str, ...] = ("", "-t5
 
 @listed
 class Asleep(_Meanwhile):
-    """Nodes without work fall asleep again and again, and boot for jobs; now and then a boot fails."""
+    """Nodes are put to sleep again and again, at once or when their jobs have ended, and boot for jobs."""
 
     name, what = "sleep", "nodes fall asleep and are woken for jobs; a boot fails now and then"
     touches = frozenset({"nodes"})
@@ -176,19 +176,23 @@ class Asleep(_Meanwhile):
     def live(self, host: Host, dice: random.Random) -> None:
         power = host.site.root / "run/power"
         (power / "boot_s").write_text(f"{dice.uniform(1, 8):.1f}\n")
-        self.facts.update(told=0, boots_failed=[])
-        fails = dice.choice(["", "", *NODES])
-        (power / "fails").write_text(f"{fails}\n" if fails else "")
-        length = len(_log(power))
-        most = dice.randint(1, 3)
+        self.facts.update(told=[], boots_failed=[])
+        length, fails, most = len(_log(power)), "", dice.randint(1, 3)
+        one_fails = dice.random() < 0.5
         while True:
-            idle = [node for node, state in _states(host.site).items() if state == "idle"]
-            for node in dice.sample(idle, min(most, len(idle))):
-                host.site.run("scontrol", "update", f"nodename={node}", "state=power_down")
-                self.facts["told"] += 1
-            if not self.waits(dice.uniform(6, 12)):
+            states = _states(host.site)
+            for node in dice.sample(NODES, most):
+                if states.get(node) not in ("idle", "mixed", "allocated"):
+                    continue
+                if one_fails and not fails:
+                    fails = node
+                    (power / "fails").write_text(f"{fails}\n")
+                how = "power_down" if states[node] == "idle" else "power_down_asap"  # once its jobs have ended
+                host.site.run("scontrol", "update", f"nodename={node}", f"state={how}")
+                self.facts["told"].append(f"{node} {how}")
+            if not self.waits(dice.uniform(12, 25)):
                 return
-            if fails and fails not in self.facts["boots_failed"] and f" fails {fails}\n" in _log(power)[length:]:
+            if fails and not self.facts["boots_failed"] and f" fails {fails}\n" in _log(power)[length:]:
                 self.facts["boots_failed"].append(fails)
                 (power / "fails").write_text("")
 
