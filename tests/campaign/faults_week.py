@@ -15,7 +15,7 @@ from campaign.facts import Order
 from campaign.fault import Fault, Host, listed
 from campaign.faults_slurm import NODES
 from campaign.site import Site
-from campaign.stream import KNOWN, PARTITIONS, USERS
+from campaign.stream import KNOWN, PARTITIONS, SCAVENGERS, USERS
 
 _NUMBERS = itertools.count(1)
 """Of the jobs that faults ask users for, and of reservations: no two bear the same name."""
@@ -135,14 +135,14 @@ class Preempted(_Meanwhile):
 
 def _scavenger(dice: random.Random) -> Order:
     gpus, stays = dice.choice([1, 2, 2, 4]), dice.random()
-    options = ["-p", "scav", f"--gres=gpu:{gpus}", "-t10", f"--job-name={dice.choice(KNOWN)}"]
+    options = ["-p", SCAVENGERS, f"--gres=gpu:{gpus}", "-t10", f"--job-name={dice.choice(KNOWN)}"]
     if stays < 0.1:
         options.append("--no-requeue")
     if dice.random() < 0.3:
         options.append("--comment=lucid:off")
     return Order(
         token=f"scav-{next(_NUMBERS):05d}", at_s=0.0, user=dice.choice(USERS), options=tuple(options),
-        body=f"sleep {dice.uniform(15, 50):.1f}", gives_way=True, partition="scav", gpus=gpus,
+        body=f"sleep {dice.uniform(15, 50):.1f}", gives_way=True, partition=SCAVENGERS, gpus=gpus,
     )  # fmt: skip
 
 

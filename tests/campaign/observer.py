@@ -15,8 +15,8 @@ from campaign.facts import runs_from
 from campaign.lanes import Lanes
 from campaign.people import People
 from campaign.site import BOUND_S, Site
-from campaign.stream import FOLDER, PARTITIONS
-from campaign.watch import Look, Watch, free_gpus, keyed, number
+from campaign.stream import FOLDER, PARTITIONS, SCAVENGERS
+from campaign.watch import Look, Watch, free_gpus, keyed, number, yielding
 from lucid.adapters.gpu.profile_files import write_summary
 from lucid.core.job import JobProfile
 from lucid.errors import LucidError
@@ -79,7 +79,7 @@ class Observer:
                 self._people.accept(token, str(job.get("array_job_id", {}).get("number") or job["job_id"]), now_s)
         beat_s = self._beat_s()
         barred = bool(self._lanes.in_force("slurmctld", 10) or self._lanes.in_force("munge", 10))
-        free = free_gpus(self._nodes(), PARTITIONS)
+        free = free_gpus(self._nodes(), PARTITIONS, yielding(jobs, SCAVENGERS))
         self.watch.look(Look(now_s, ours, free, now_s - beat_s, self._lanes.broken(), barred))
         for n, broken in enumerate(list(self._lanes.done)):
             ended_s = broken.ended_s
