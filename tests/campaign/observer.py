@@ -45,6 +45,7 @@ class Observer:
         """How long after the end of a fault (by its place in the list) lucidd's next heartbeat came."""
         self._measured: set[str] = set()
         self._looks = 0
+        self._beat = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._live, name="observer", daemon=True)
         self._thread.start()
@@ -117,11 +118,14 @@ class Observer:
         return [f"{node} asked what runs there: job {job} has ended" for node, job in asked.items()]
 
     def _beat_s(self) -> float:
+        """When the last heartbeat was written that could be read: a broken file makes nobody older."""
         try:
             found = float(self._site.heartbeat.read_text(errors="replace")[:40].split()[1])
         except (OSError, ValueError, IndexError):
-            return 0.0
-        return found if math.isfinite(found) else 0.0
+            found = math.nan
+        if math.isfinite(found):
+            self._beat = min(found, time.time())  # of a clock that is ahead
+        return self._beat
 
     def _nodes(self) -> list[Mapping[str, Any]]:
         done = self._site.run("scontrol", "show", "nodes", "--json", limit_s=10)
