@@ -1,6 +1,8 @@
-"""Nodes of the testbed that sleep: SuspendProgram and ResumeProgram that stop and start real slurmds.
+"""Nodes of the testbed that sleep or reboot: SuspendProgram, ResumeProgram and RebootProgram stop and start real
+slurmds.
 
-slurmctld runs both programs as its own user, which may not start a slurmd. So they leave requests in a folder, and a
+slurmctld runs the first two as its own user, which may not start a slurmd; a slurmd that ran its own reboot would end
+with it. So they leave requests in a folder, and a
 root process of the testbed (``powerd``) carries these out. Tests steer it by files in ``/run/power``: ``boot_s`` is
 how long a boot takes, a node named in ``fails`` never comes up. Each boot of a node with State=CLOUD has another
 address.
@@ -17,6 +19,7 @@ __all__ = ["POWERD", "conf_lines", "write"]
 
 POWERD = "/usr/local/sbin/powerd"
 _SUSPEND, _RESUME = "/etc/slurm/power/suspend", "/etc/slurm/power/resume"
+_REBOOT = "/etc/slurm/power/reboot"
 _REQUEST = """#!/bin/sh
 # One request a node, in order: powerd takes them. Renamed, so that none is read half written.
 for node in $(/usr/bin/scontrol show hostnames "$1"); do
@@ -24,6 +27,18 @@ for node in $(/usr/bin/scontrol show hostnames "$1"); do
     echo "$(date +%s.%N) {verb} $node" >> /run/power/log
     : > $new && mv $new /run/power/requests/$(date +%s%N).{verb}.$node
 done
+"""
+_REBOOT_REQUEST = """#!/bin/sh
+# slurmd runs this on the node that is to reboot, and names no node: it is the one of the slurmd above.
+pid=$$
+while [ "$pid" -gt 1 ]; do
+    words="$(tr '\\0' ' ' < /proc/$pid/cmdline)"
+    case "$words" in *slurmd*" -N "*) node=${words##*-N }; node=${node%% *}; break ;; esac
+    pid=$(cut -d' ' -f4 /proc/$pid/stat)
+done
+[ -n "$node" ] || exit 1
+echo "$(date +%s.%N) reboot $node" >> /run/power/log
+: > /run/power/.reboot.$node && mv /run/power/.reboot.$node /run/power/requests/$(date +%s%N).reboot.$node
 """
 _POWERD = """#!/bin/sh
 # A request is a file TIME.VERB.NODE. Each boot is a process of its own, so that one does not wait for another.
@@ -51,7 +66,8 @@ while sleep 0.1; do
         [ -f "$request" ] || continue
         name=${request##*/}; rm -f "$request"
         node=${name##*.}; verb=${name%.*}; verb=${verb##*.}
-        case $verb in suspend) stops $node ;; resume) boots $node & ;; esac
+        case $verb in suspend) stops $node ;; resume) boots $node & ;;
+            reboot) stops $node; boots $node & ;; esac
     done
 done
 """
@@ -62,6 +78,7 @@ def conf_lines(layout: Layout) -> list[str]:
     return [
         f"SuspendProgram={_SUSPEND}",
         f"ResumeProgram={_RESUME}",
+        f"RebootProgram={_REBOOT}",
         f"SuspendTime={layout.suspend_s}",
         "SuspendTimeout=8",
         "ResumeTimeout=40",
@@ -76,6 +93,7 @@ def write(layout: Layout, ids: tuple[int, int]) -> None:
     root = layout.root
     for name, verb in ((_SUSPEND, "suspend"), (_RESUME, "resume")):
         _program(root / name.lstrip("/"), _REQUEST.replace("{verb}", verb))
+    _program(root / _REBOOT.lstrip("/"), _REBOOT_REQUEST)
     _program(root / POWERD.lstrip("/"), _POWERD)
     folder = root / "run/power"
     for path in (folder, folder / "requests"):

@@ -12,7 +12,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 sys.path[:1] = [str(REPO / "tests"), str(REPO / "tests/e2e"), str(REPO / "slurm"), str(REPO)]
 
-from campaign import faults_commands, faults_lucidd, faults_slurm, faults_store, told  # noqa: E402, F401
+from campaign import faults_commands, faults_lucidd, faults_slurm, faults_store, faults_week, told  # noqa: E402, F401
 from campaign.fault import FAULTS  # noqa: E402
 from campaign.run import Campaign, Wanted, bad  # noqa: E402
 from campaign.site import Site  # noqa: E402
@@ -57,7 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     faults = {name: FAULTS[name] for name in FAULTS if name in wanted}
     out = (given.out or REPO / f"out/campaign/seed-{given.seed}").absolute()
     layout = layout_from({**os.environ, **LAYOUT, "LUCID_TESTBED_NAME": given.name or f"campaign-{given.seed}"})
-    layout = replace(layout, enforced=False)  # nobody's limits are tried here
+    # nobody's limits are tried here; nodes may sleep, and do so when they are told to
+    layout = replace(layout, enforced=False, suspend_s=86400)
     say = lambda text: print(text, file=sys.stderr if given.json else sys.stdout, flush=True)  # noqa: E731
     try:
         if reason := cli.unfit(layout):

@@ -13,6 +13,7 @@ __all__ = ["Broken", "Order", "Record", "Run", "Task", "runs_from"]
 
 ENDS = frozenset(
     {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
+    | {"PREEMPTED"}
 )
 """States that no job leaves by itself."""
 
@@ -34,6 +35,8 @@ class Order:
     """How it may end by what its user asked for."""
     restarts: bool = False
     """Its user allowed that it is started over."""
+    gives_way: bool = False
+    """Jobs of the VCs may preempt it, and nobody else may."""
     cancel_after_s: float | None = None
     release_after_s: float | None = None
     """Submitted on hold; its user lets it go after so long."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from campaign.people import People
     from campaign.site import Site
     from campaign.unit import Unit
 
@@ -20,6 +21,8 @@ class Host:
     site: Site
     units: list[Unit]
     """One lucidd on each host: one acts, the other stands by."""
+    people: People
+    """Who may be asked to submit jobs that a fault wants to meet."""
 
     @property
     def unit(self) -> Unit:

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from campaign.facts import Broken, Run, Task
 from campaign.slurmctld_log import Told
+from lucid.slurmconf.nodes import hosts_in
 
 __all__ = ["KINDS", "Finding", "judge"]
 
@@ -40,17 +41,25 @@ class Finding:
     excuse: str = ""
 
 
-def judge(task: Task, broken: Sequence[Broken], told: Told | None = None, *, finished: bool = True) -> list[Finding]:
+def judge(
+    task: Task,
+    broken: Sequence[Broken],
+    told: Told | None = None,
+    *,
+    owners: Sequence[Run] = (),
+    finished: bool = True,
+) -> list[Finding]:
     """All that is wrong with one job.
 
     Args:
         task: The job.
         broken: What was broken, and when.
         told: What slurmctld's log says of it.
+        owners: Runs of jobs to which others give way.
         finished: The campaign has waited until all is quiet. Before, only what can never be right again is told.
     """
     told = told or Told()
-    found = _doubled(task, broken, told) + _cut(task, broken, told)
+    found = _doubled(task, broken, told) + _cut(task, broken, told, owners)
     ended = [run for run in task.runs if run.ended_s is not None]
     record = task.record
     if record is None or not record.over:
@@ -73,8 +82,15 @@ def judge(task: Task, broken: Sequence[Broken], told: Told | None = None, *, fin
             found.append(_finding("killed", task, "cancelled, and not by its user"))
         else:
             found.append(_finding("lost", task, "cancelled before it ran, and not by its user"))
+    elif record.state == "PREEMPTED" and task.order.gives_way and told.preempted:
+        return found  # one that may not be requeued
     elif record.state != "CANCELLED" and record.state not in task.order.ends:
-        excuse = _at_kill(task.runs[-1:], broken, told) or _node_was_lost(task, broken) or _no_step(task, broken)
+        excuse = (
+            _at_kill(task.runs[-1:], broken, told)
+            or _node_was_lost(task, broken)
+            or _boot_failed(task, broken)
+            or _no_step(task, broken)
+        )
         found.append(_finding("killed", task, f"ended as {record.state} {record.reason}", excuse))
     elif record.state == "COMPLETED" and not ended:
         found.append(_finding("lost", task, "COMPLETED by Slurm, and its work was never done"))
@@ -116,16 +132,30 @@ def _doubled(task: Task, broken: Sequence[Broken], told: Told) -> list[Finding]:
     return found
 
 
-def _cut(task: Task, broken: Sequence[Broken], told: Told) -> list[Finding]:
-    """Runs that were ended to be started over, though their user never allowed that."""
+def _cut(task: Task, broken: Sequence[Broken], told: Told, owners: Sequence[Run]) -> list[Finding]:
+    """Runs that were ended to be started over, though their user never allowed that, or not for this."""
     if task.order.restarts or task.cancelled_s is not None:
         return []
     found = []
     for run, after in pairwise(task.runs):
         if run.ended_s is None and not after.beside and (run.job, run.restart) != (after.job, after.restart):
+            if task.order.gives_way and _preempted(run, after, told, owners):
+                continue
             excuse = _at_kill([run], broken, told) or _lost_node(run, broken)
             found.append(_finding("killed", task, "a run was cut off and started over, which nobody allowed", excuse))
     return found
+
+
+def _preempted(run: Run, after: Run, told: Told, owners: Sequence[Run]) -> bool:
+    """By Slurm's own word, or by an owner's job that came to its node: Lucid requeues victims in slots itself."""
+    until_s = after.began_s
+    return any(run.began_s <= at_s <= until_s for at_s in told.preempted) or any(
+        run.began_s <= owner.began_s <= until_s and _meet(run, owner) for owner in owners
+    )
+
+
+def _meet(one: Run, other: Run) -> bool:
+    return bool(other.nodes) and one.on(hosts_in(other.nodes))
 
 
 def _windows(broken: Sequence[Broken]) -> list[tuple[float, float]]:
@@ -172,7 +202,7 @@ def _requeue_forgotten(broken: Sequence[Broken], told: Told) -> str:
 
 def _at_requeue(task: Task, before: Run, told: Told) -> str:
     ended_s = before.ended_s
-    if ended_s is None or not task.order.restarts:
+    if ended_s is None or not (task.order.restarts or task.order.gives_way):
         return ""
     near = [at_s for at_s in told.requeued if ended_s - 1.0 <= at_s <= ended_s + _REQUEUE_S]
     if near and any(ended_s <= at_s <= near[0] for at_s in told.completed):
@@ -201,6 +231,16 @@ def _split(before: Run, broken: Sequence[Broken]) -> str:
 
 def _node_was_lost(task: Task, broken: Sequence[Broken]) -> str:
     return next((words for run in task.runs[-1:] if (words := _lost_node(run, broken))), "")
+
+
+def _boot_failed(task: Task, broken: Sequence[Broken]) -> str:
+    """Slurm requeues a job whose node did not come up, and ends one that may not be requeued."""
+    record = task.record
+    if task.runs or record is None or record.state not in ("NODE_FAIL", "BOOT_FAIL"):
+        return ""
+    was_to = Run(0.0, record.job, 0, record.node, False)
+    names = [b.name for b in broken if record.node and was_to.on(b.facts.get("boots_failed", ()))]
+    return f"its node {record.node} did not boot ({names[0]})" if names else ""
 
 
 def _no_step(task: Task, broken: Sequence[Broken]) -> str:

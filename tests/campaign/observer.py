@@ -15,8 +15,8 @@ from campaign.facts import runs_from
 from campaign.lanes import Lanes
 from campaign.people import People
 from campaign.site import BOUND_S, Site
-from campaign.stream import FOLDER, PARTITIONS
-from campaign.watch import Look, Watch, free_gpus, keyed, number
+from campaign.stream import FOLDER, PARTITIONS, SCAVENGERS
+from campaign.watch import Look, Watch, free_gpus, keyed, number, yielding
 from lucid.adapters.gpu.profile_files import write_summary
 from lucid.core.job import JobProfile
 from lucid.errors import LucidError
@@ -45,6 +45,7 @@ class Observer:
         """How long after the end of a fault (by its place in the list) lucidd's next heartbeat came."""
         self._measured: set[str] = set()
         self._looks = 0
+        self._beat = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._live, name="observer", daemon=True)
         self._thread.start()
@@ -79,7 +80,7 @@ class Observer:
                 self._people.accept(token, str(job.get("array_job_id", {}).get("number") or job["job_id"]), now_s)
         beat_s = self._beat_s()
         barred = bool(self._lanes.in_force("slurmctld", 10) or self._lanes.in_force("munge", 10))
-        free = free_gpus(self._nodes(), PARTITIONS)
+        free = free_gpus(self._nodes(), PARTITIONS, yielding(jobs, SCAVENGERS))
         self.watch.look(Look(now_s, ours, free, now_s - beat_s, self._lanes.broken(), barred))
         for n, broken in enumerate(list(self._lanes.done)):
             ended_s = broken.ended_s
@@ -117,11 +118,14 @@ class Observer:
         return [f"{node} asked what runs there: job {job} has ended" for node, job in asked.items()]
 
     def _beat_s(self) -> float:
+        """When the last heartbeat was written that could be read: a broken file makes nobody older."""
         try:
             found = float(self._site.heartbeat.read_text(errors="replace")[:40].split()[1])
         except (OSError, ValueError, IndexError):
-            return 0.0
-        return found if math.isfinite(found) else 0.0
+            found = math.nan
+        if math.isfinite(found):
+            self._beat = min(found, time.time())  # of a clock that is ahead
+        return self._beat
 
     def _nodes(self) -> list[Mapping[str, Any]]:
         done = self._site.run("scontrol", "show", "nodes", "--json", limit_s=10)

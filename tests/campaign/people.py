@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 from campaign.facts import Order, Task
@@ -56,6 +57,12 @@ class People:
         self._pool.shutdown(wait=True)
         for _, do in self._later:
             do()
+
+    def ask(self, orders: Iterable[Order]) -> None:
+        """These are submitted now, beside those of the stream; nothing is once the stream has stopped."""
+        for order in orders:
+            with suppress(RuntimeError):  # the pool has been closed
+                self._pool.submit(self._submit, order)
 
     def accept(self, token: str, job: str, at_s: float) -> None:
         """Slurm has it, whatever sbatch said."""

@@ -99,7 +99,7 @@ class Campaign:
             note("planned", **asdict(item))
         self.began_s = time.time()
         self.people = People(self.site, orders(wanted.seed, length_s), note)
-        self.lanes = Lanes(wanted.faults, due, Host(self.site, self.units), note)
+        self.lanes = Lanes(wanted.faults, due, Host(self.site, self.units, self.people), note)
         self.observer = Observer(self.site, self.people, self.lanes, note)
         harm = sabotage(self.site, self.people, self.observer, self.stop, note) if wanted.sabotage else None
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,12 @@ _CAPS = "+sys_chroot,+dac_read_search"
 STATE_MIB = 48
 NOTICED_S = 30
 """slurmctld gives a silent node up after so long, here."""
+BOOT_S = 30
+"""After so long without a sign of it a boot has failed."""
+_SCAVENGERS = """PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=scav Nodes=n[1-3] PriorityTier=1
+"""
 STALE_S, BOUND_S, TIMER_S = 20, 45, 5
 """After so long without a heartbeat the plugin leaves jobs alone, the timer lets them go; how often it looks. As
 installed these are 60, 300 and 60 s."""
@@ -86,7 +93,10 @@ class Site:
         self._mps()
         self._settings()
         conf = self.root / "etc/slurm/slurm.conf"
-        conf.write_text(conf.read_text().replace("SlurmdTimeout=60", f"SlurmdTimeout={NOTICED_S}"))
+        text = conf.read_text().replace("SlurmdTimeout=60", f"SlurmdTimeout={NOTICED_S}")
+        conf.write_text(text.replace("ResumeTimeout=40", f"ResumeTimeout={BOOT_S}") + _SCAVENGERS)
+        vcs = self.root / "etc/slurm/lucid.slurm.conf"
+        vcs.write_text(re.sub(r"^(PartitionName=vc-.*)", r"\1 PriorityTier=10", vcs.read_text(), flags=re.M))
         plugin = self.root / "etc/slurm/lucid.plugin.conf"
         plugin.write_text(plugin.read_text() + f"stale {STALE_S}\n")
         self.run("scontrol", "reconfigure")
@@ -160,7 +170,7 @@ class Site:
             f'[daemon]\nstate_dir = "{self.state}"\nprofiles_dir = "{self.profiles}"\n'
             f'heartbeat = "{self.heartbeat}"\n'
             'profiling_partition = "prof"\nfirst_guess_s = 60\nlease_s = 6\nrecord_mib = 4\n'
-            '[daemon.partitions]\nvc-a = "pack"\nvc-b = "pack"\n'
+            '[daemon.partitions]\nvc-a = "pack"\nvc-b = "pack"\nscav = "pack"\n'
         )
 
     # -- commands --------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ _TOLD = re.compile(
     r"(Requeuing|_job_complete: requeue|_job_complete:|Allocate|_start_job: Started|_slurm_rpc_submit_batch_job:) "
     rf"{_NAMED}(?: done| per| NodeList=| in | InitPrio=|$)"
 )
+_PREEMPTED = re.compile(rf"\[([\d:.T-]+)\] (?:\w+: )?preempted {_NAMED}")
 _FORGOTTEN = re.compile(
     r"\[([\d:.T-]+)\] (?:error: Vestigial state files for|Purged files for defunct batch) JobId=(\d+)"
 )
@@ -29,6 +30,7 @@ class Told:
     started: list[float] = field(default_factory=list)
     requeued: list[float] = field(default_factory=list)
     completed: list[float] = field(default_factory=list)
+    preempted: list[float] = field(default_factory=list)
     forgotten: list[float] = field(default_factory=list)
     """It found the job's files when it started, and no record of the job."""
 
@@ -53,6 +55,9 @@ def told_by(log: str) -> Log:
         if match := _FORGOTTEN.match(line):
             at_s = _seconds(match[1])
             found.setdefault(match[2], [Told(at_s)])[-1].forgotten.append(at_s)
+        elif match := _PREEMPTED.match(line):
+            at_s = _seconds(match[1])
+            found.setdefault(match[3] or match[2], [Told(at_s)])[-1].preempted.append(at_s)
         elif match := _TOLD.match(line):
             at_s, number, what = _seconds(match[1]), match[4] or match[3], match[2]
             kind = (

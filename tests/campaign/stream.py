@@ -17,6 +17,8 @@ FOLDER = "/var/campaign"
 USERS = ("alice", "bob", "carol")
 PARTITIONS = {"vc-a": 2, "vc-b": 1}
 """With their number of nodes, of four GPUs each."""
+SCAVENGERS = "scav"
+"""A partition over their nodes, whose jobs they preempt."""
 KNOWN = ("bert", "resnet", "gnn", "vit")
 """Programs that are submitted again and again; a name that is none of these is new to Lucid."""
 GAPS_S = (1.6, 4.5)

@@ -9,6 +9,7 @@ from typing import Any
 from campaign.facts import Broken, Order, Record, Task
 from campaign.judge import Finding, judge
 from campaign.slurmctld_log import told_by
+from campaign.stream import PARTITIONS as OWNERS
 from campaign.watch import keyed
 
 __all__ = ["ACCOUNTING", "settle", "verdict"]
@@ -70,13 +71,14 @@ def verdict(
     """
     said, tasks = told_by(log), list(tasks)
     left = {task.order.token: task.job for task in tasks if task.record is None or not task.record.over}
+    owners = [run for task in tasks if task.order.partition in OWNERS for run in task.runs]
     found = []
     for task in tasks:
         record = task.record
         # when the number was surely this job's
         at_s = max(record.seen_s if record else 0.0, task.accepted_s)
         told = said.of(record.job if record else task.job, at_s)
-        mine = judge(task, broken, told, finished=finished)
+        mine = judge(task, broken, told, owners=owners, finished=finished)
         if task.key in stuck and not any(finding.kind == "stuck" for finding in mine):
             mine.append(Finding("stuck", task.key, task.job, stuck[task.key]))
         if record is not None and record.reason == "Dependency" and task.order.after in left:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from campaign.facts import ENDS, Order, Record
+from lucid.slurmconf.nodes import hosts_in
 
-__all__ = ["Look", "Standstill", "Watch", "free_gpus", "keyed", "records_from"]
+__all__ = ["Look", "Standstill", "Watch", "free_gpus", "keyed", "records_from", "yielding"]
 
 HELD_S = 60.0
 """So long a job may stay held after the bound has passed without a heartbeat, while Slurm answers."""
@@ -218,29 +219,43 @@ def _tasks(text: str) -> list[int]:
     return found
 
 
-def free_gpus(nodes: Iterable[Mapping[str, Any]], partitions: Iterable[str]) -> dict[str, list[int]]:
-    """Free whole GPUs of each node that can be used and has a CPU and memory to spare, by partition."""
+def yielding(jobs: Iterable[Mapping[str, Any]], partition: str) -> dict[str, set[str]]:
+    """GPUs of each node that jobs of this partition hold and nobody else does."""
+    theirs: dict[str, set[str]] = {}
+    others: dict[str, set[str]] = {}
+    for job in jobs:
+        if not {"RUNNING", "COMPLETING"} & set(job["job_state"]):
+            continue
+        held = theirs if job.get("partition") == partition else others
+        for node, text in zip(hosts_in(str(job["nodes"])), job.get("gres_detail", ()), strict=False):
+            held.setdefault(node, set()).update(gpu for _, gpu, used in _GRES.findall(text) if used != "0")
+    return {node: gpus - others.get(node, set()) for node, gpus in theirs.items()}
+
+
+def free_gpus(
+    nodes: Iterable[Mapping[str, Any]], partitions: Iterable[str], yields: Mapping[str, set[str]] | None = None
+) -> dict[str, list[int]]:
+    """Free whole GPUs of each node that can be used and has a CPU and memory to spare, by partition.
+    One that sleeps can be used: Slurm wakes it. ``yields``: held by jobs that these partitions preempt."""
     wanted = set(partitions)
     found: dict[str, list[int]] = {name: [] for name in wanted}
     for node in nodes:
         states = set(node.get("state", ()))
         if not states & {"IDLE", "MIXED", "ALLOCATED"} or states & {
-            "DRAIN",
-            "DOWN",
-            "NOT_RESPONDING",
-            "FAIL",
-            "COMPLETING",
-        }:
+            "DRAIN", "DOWN", "NOT_RESPONDING", "FAIL", "COMPLETING", "RESERVED", "MAINTENANCE",
+            "REBOOT_REQUESTED", "REBOOT_ISSUED", "POWERING_DOWN", "POWER_DOWN", "POWER_DRAIN",
+        }:  # fmt: skip
             continue
         if (
             int(node["cpus"]) - int(node["alloc_cpus"]) < 4
             or int(node["real_memory"]) - int(node["alloc_memory"]) < 5000
         ):
             continue
+        given = (yields or {}).get(str(node.get("name")), set())
         taken = {gpu for _, gpu, used in _GRES.findall(str(node.get("gres_used", ""))) if used != "0"}
         total = {gpu for kind, gpu, _ in _GRES.findall(str(node.get("gres", ""))) if kind == "gpu"}
         for name in wanted & set(node.get("partitions", ())):
-            found[name].append(len(total - taken))
+            found[name].append(len(total - (taken - given)))
     return found
 
 

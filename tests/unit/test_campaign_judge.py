@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from campaign.facts import Broken, Order, Record, Task, runs_from
 from campaign.judge import Finding, judge
-from campaign.slurmctld_log import Told
+from campaign.slurmctld_log import Told, told_by
 
 ORDER = Order("j1-1", 0.0, "alice", (), "sleep 5", partition="vc-a", gpus=1)
 ONCE = "BEGIN 100.0 7 0 n1 alone\nEND 105.0 7 0 0\n"
@@ -139,3 +139,60 @@ def test_a_step_that_slurmctld_was_not_there_for_is_told_apart_by_the_jobs_own_w
     assert found(task(cut, "FAILED", said=words), [away]) == [("killed", True)]
     assert found(task(cut, "FAILED", said="Segmentation fault"), [away]) == [("killed", False)]
     assert found(task(cut, "FAILED", said=words), [Broken("slurmdbd-kill", 105.0, 120.0)]) == [("killed", False)]
+
+
+SCAV = Order("p1-1", 0.0, "alice", (), "sleep 50", partition="scav", gpus=4, gives_way=True)
+OVER = "BEGIN 100.0 7 0 n1 alone\nBEGIN 150.0 7 1 n2 alone\nEND 200.0 7 1 0\n"
+
+
+def victim(lines: str, state: str = "COMPLETED") -> Task:
+    return Task(SCAV, "p1-1", 90.0, "7", runs=runs_from(lines), record=Record("7", state, 1, "", 210.0, "n1"))
+
+
+def test_a_victim_that_slurm_or_lucid_requeued_for_its_owners_is_as_asked() -> None:
+    assert found(victim(OVER), [], Told(preempted=[120.0])) == []
+    owner = runs_from("BEGIN 121.0 9 0 n1 alone\n")
+    assert found(victim(OVER), [], owners=owner) == [], "an owner's job came to its node"
+    assert found(victim(OVER), []) == [("killed", False)], "for nobody"
+    elsewhere = runs_from("BEGIN 121.0 9 0 n3 alone\nBEGIN 90.0 9 0 n1 alone\n")
+    assert found(victim(OVER), [], owners=elsewhere) == [("killed", False)]
+    assert found(task(OVER), [], Told(preempted=[120.0])) == [("killed", False)], "who gives way to nobody"
+
+
+def test_a_victim_that_may_not_be_requeued_ends_preempted() -> None:
+    cut = "BEGIN 100.0 7 0 n1 alone\n"
+    assert found(victim(cut, "PREEMPTED"), [], Told(preempted=[120.0])) == []
+    assert found(victim(cut, "PREEMPTED"), []) == [("killed", False)]
+    assert found(task(cut, "PREEMPTED"), [], Told(preempted=[120.0])) == [("killed", False)]
+
+
+def test_a_victim_runs_once_at_a_time_and_not_again_after_its_end() -> None:
+    twice = "BEGIN 100.0 7 0 n1 alone\nBEGIN 150.0 7 1 n2 beside\nEND 200.0 7 1 0\n"
+    assert found(victim(twice), [], Told(preempted=[120.0])) == [("doubled", False)]
+    again = "BEGIN 100.0 7 0 n1 alone\nEND 120.0 7 0 0\nBEGIN 150.0 7 1 n2 alone\nEND 200.0 7 1 0\n"
+    assert found(victim(again), [], Told(preempted=[140.0])) == [("doubled", False)]
+    assert found(victim(again), [], Told(preempted=[120.4], requeued=[120.4])) == [("doubled", True)]
+
+
+def test_a_job_that_may_not_be_requeued_ends_with_the_boot_that_failed() -> None:
+    failed = Broken("sleep", 100.0, 190.0, {"boots_failed": ["n1"]})
+    assert found(task("", "NODE_FAIL"), [failed]) == [("killed", True)]
+    assert found(task("", "BOOT_FAIL"), [failed]) == [("killed", True)]
+    assert found(task("BEGIN 100.0 7 0 n1 alone\n", "NODE_FAIL"), [failed]) == [("killed", False)], "it ran"
+    assert found(task("", "NODE_FAIL"), [Broken("sleep", 100.0, 190.0, {"boots_failed": ["n2"]})]) == [
+        ("killed", False)
+    ]
+
+
+def test_slurmctlds_log_names_victims() -> None:
+    log = told_by(
+        "[2026-11-25T03:13:38.010] _slurm_rpc_submit_batch_job: JobId=1 InitPrio=1000 usec=1197\n"
+        "[2026-11-25T03:13:38.959] slurm_job_preempt: preempted JobId=2 had to be killed\n"
+        "[2026-11-25T03:13:38.960] preempted JobId=1 has been requeued to reclaim resources for JobId=3\n"
+        "[2026-11-25T03:13:39.960] preempted JobId=5_1(7) has been requeued to reclaim resources for JobId=3\n"
+    )
+    for number in "127":
+        told = log.of(number, 1e12)
+        assert told is not None
+        assert len(told.preempted) == 1
+    assert log.of("3", 1e12) is None

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from campaign import faults_commands, faults_lucidd, faults_slurm, faults_store  # noqa: F401
+from campaign import faults_commands, faults_lucidd, faults_slurm, faults_store, faults_week  # noqa: F401
 from campaign.fault import FAULTS
 from campaign.plan import LANES, plan
 from campaign.site import Site
@@ -46,6 +46,27 @@ def test_without_faults_there_is_no_plan() -> None:
     assert plan({}, 1, 600) == []
 
 
+@pytest.mark.parametrize(
+    ("states", "usable", "told"),
+    [
+        ("n1 idle|n2 mixed|n3 reserved|n4 maint", True, []),
+        ("n1 idle~|n2 idle#|n3 idle%|n4 allocated!", False, ["n1 power_up"]),
+        ("n1 idle|n2 down~|n3 draining@|n4 reboot^", False, ["n2 resume"]),
+        ("", False, []),
+    ],
+)
+def test_after_nodes_slept_or_rebooted_all_are_awake(states: str, usable: bool, told: list[str]) -> None:
+    said: list[str] = []
+
+    def run(*words: str, **_: float) -> SimpleNamespace:
+        if words[0] == "scontrol":
+            said.append(" ".join(word.partition("=")[2] for word in words[2:]))
+        return SimpleNamespace(stdout=states.replace("|", "\n"), returncode=0)
+
+    assert faults_week._awake(SimpleNamespace(run=run)) is usable  # type: ignore[arg-type]
+    assert said == told
+
+
 def test_users_do_all_sorts_of_things() -> None:
     drawn = list(orders(3, 1800))
     words = " ".join(" ".join(order.options) for order in drawn)
@@ -71,4 +92,6 @@ def test_lucidd_takes_the_settings_that_the_campaign_writes(tmp_path: Path) -> N
     names = ("root", "state", "profiles", "heartbeat")
     site = SimpleNamespace(config=tmp_path / "lucid.toml", **{name: tmp_path / name for name in names})
     Site._settings(site)  # type: ignore[arg-type]
-    assert load_settings(tmp_path / "lucid.toml", live=True).daemon.partitions == {"vc-a": "pack", "vc-b": "pack"}
+    assert load_settings(tmp_path / "lucid.toml", live=True).daemon.partitions == {
+        "vc-a": "pack", "vc-b": "pack", "scav": "pack",
+    }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from campaign.facts import Order
-from campaign.watch import HELD_S, WAITS_S, Look, Watch, free_gpus
+from campaign.watch import HELD_S, WAITS_S, Look, Watch, free_gpus, yielding
 
 FOLDER, BOUND_S = "/var/campaign", 45.0
 
@@ -97,5 +97,31 @@ def test_free_gpus_are_whole_ones_of_nodes_that_can_be_used() -> None:
         "gres_used": "gpu:g0:1(IDX:0),gpu:g1:0(IDX:N/A),shard:g1:1(1/2),shard:g2:0(0/2)",
     }  # fmt: skip
     assert free_gpus([node], ["vc-a", "vc-b"]) == {"vc-a": [1], "vc-b": []}
-    for more in ({"state": ["IDLE", "DRAIN"]}, {"state": ["DOWN"]}, {"alloc_cpus": 15}, {"alloc_memory": 63000}):
+    for more in (
+        {"state": ["IDLE", "DRAIN"]},
+        {"state": ["DOWN"]},
+        {"alloc_cpus": 15},
+        {"alloc_memory": 63000},
+        {"state": ["IDLE", "RESERVED", "MAINTENANCE"]},
+        {"state": ["IDLE", "REBOOT_ISSUED"]},
+        {"state": ["MIXED", "REBOOT_REQUESTED"]},
+        {"state": ["IDLE", "POWERING_DOWN"]},
+    ):
         assert free_gpus([node | more], ["vc-a"]) == {"vc-a": []}
+    asleep = node | {"state": ["IDLE", "POWERED_DOWN"]}
+    assert free_gpus([asleep], ["vc-a"]) == {"vc-a": [1]}, "Slurm wakes it"
+
+
+def test_gpus_of_those_that_give_way_are_free_for_who_may_preempt_them() -> None:
+    jobs = [
+        {"partition": "scav", "job_state": ["RUNNING"], "nodes": "n[1-2]",
+         "gres_detail": ["gpu:g0:0(IDX:),gpu:g1:1(IDX:1)", "shard:g2:1(0/2,0/2,1/2,0/2)"]},
+        {"partition": "vc-a", "job_state": ["RUNNING"], "nodes": "n2", "gres_detail": ["shard:g2:1(0/2,0/2,1/2)"]},
+        {"partition": "scav", "job_state": ["PENDING"], "nodes": "", "gres_detail": []},
+    ]  # fmt: skip
+    assert yielding(jobs, "scav") == {"n1": {"g1"}, "n2": set()}
+    node = {
+        "name": "n1", "state": ["MIXED"], "partitions": ["vc-a"], "cpus": 16, "alloc_cpus": 2, "real_memory": 64000,
+        "alloc_memory": 2000, "gres": "gpu:g0:1,gpu:g1:1", "gres_used": "gpu:g0:1(IDX:0),gpu:g1:1(IDX:1)",
+    }  # fmt: skip
+    assert free_gpus([node], ["vc-a"], {"n1": {"g1"}}) == {"vc-a": [1]}

@@ -308,6 +308,36 @@ def test_both_halves_of_a_pair_are_requeued_by_lucid_itself() -> None:
             ]  # fmt: skip
 
 
+def test_lucid_requeues_nobody_for_a_job_whose_node_slurm_chooses() -> None:
+    """It may start beside the victims, on a node where GPUs have come free meanwhile."""
+    for pinned, more in ((False, {"features": "a100"}), (True, {"request": Request("gres/gpu:1", req_nodes="n1")})):
+        stage = packed()
+        stage.slurm.submit("a", "scav", 2)
+        stage.known("a")
+        stage.do("a", Start(at("n1:0-1"), WHY, slots=True), "scav")
+        stage.jobs("own", 1, **more)
+        assert claim(stage, "own", "n1:0", "a") is None
+        assert [verb.partition(" ")[0] for verb in words(stage, "a")] == [
+            "start", *(["requeue"] if pinned else []), "claimed",
+        ]  # fmt: skip
+
+
+def test_nobody_joins_a_victim_on_what_is_left_to_it() -> None:
+    """It asked for two GPUs, goes, and one of them is the owner's: a partner would get the other alone."""
+    stage = packed()
+    stage.slurm.preempts = replace(BY_TIER, grace_s={"scav": 31.0})  # Slurm stops it
+    stage.restart()
+    stage.slurm.submit("a", "scav", 2)
+    stage.known("a")
+    stage.do("a", Start(at("n1:0-1"), WHY, slots=True), "scav")
+    assert [entry.alone for entry in stage.look("scav").running] == [False]
+    stage.jobs("own", 1)
+    stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
+    assert claim(stage, "own", "n1:0", "a") is None
+    seen = {entry.job.id: entry for entry in stage.look("scav").running}
+    assert (seen["a"].placement, seen["a"].alone) == (at("n1:1"), True)
+
+
 def test_without_preemption_nothing_is_asked_of_accounts() -> None:
     assert preemption_from({"PreemptType": "preempt/none"}) == NO_PREEMPTION
     assert preemption_from({}) == NO_PREEMPTION

@@ -151,3 +151,19 @@ def test_a_parked_job_need_not_wait_for_its_lease(tmp_path: Path) -> None:
     writes = [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith("scontrol")]
     assert writes == [f"scontrol update JobId=2 StartTime=uts{now + 50}", "scontrol update JobId=1 StartTime=now"]
     assert listed(fake.list.read_text()) == {1, 2}
+
+
+def test_a_request_goes_back_with_a_begin_time_or_the_plugin_takes_it_for_its_users_change(tmp_path: Path) -> None:
+    """A job whose size its user changed leaves Lucid's queue for good. Slurm's begin time after a requeue stays."""
+    now = int(time.time())
+    fake = Fake(tmp_path, "no plugin\n")
+    (tmp_path / "jobs").write_text(
+        f"1 9 vc 0 {now - 5} gres/shard:g0:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
+        "2 0 vc 0 N/A gres/shard:g0:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
+        f"3 9 vc 1 {now + 90} gres/shard:g0:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
+        f"4 0 vc 0 N/A gres/shard:g0:1 lucid:vc=vc;held=1;node=gres/gpu:1;begin={now + 50};v=2\n"
+    )
+    assert fake.release().returncode == 0
+    calls = (tmp_path / "calls").read_text().splitlines()
+    begins = [line.rpartition(" ")[2] for line in calls if "TresPerNode=gres/gpu:1" in line]
+    assert begins == ["StartTime=now", "StartTime=now", f"StartTime=uts{now + 90}", f"StartTime=uts{now + 50}"]

@@ -17,6 +17,7 @@ from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.request import NO_DEFAULTS
 from lucid.adapters.slurm.resizes import Resizes, leaving, overlaps
 from lucid.adapters.slurm.starts import start_changes
+from lucid.adapters.slurm.text import hosts
 from lucid.adapters.slurm.turn_jobs import takes_turns
 from lucid.adapters.slurm.view import gpu_mem_mib
 from lucid.adapters.store.port import JobNote
@@ -223,7 +224,9 @@ class Actions:
             words += ", without MPS, because the user has set the job's Extra field"
         elif unsealed:
             words += f", without MPS: {unsealed}"
-        self._stop_slots(start, home)
+        asked = record.request.req_nodes if changes.req_nodes is None else changes.req_nodes
+        if set(hosts(asked)) == {part.node for part in start.placement}:  # elsewhere it needs no victim's GPUs
+            self._stop_slots(start, home)
         self._hands.obstacles.tries(record)
         steps = [lambda: self._tell(record, changes, None if number else items)]
         if record.held or record.eligible_s < now_s + _LEAST_LEASE_S:

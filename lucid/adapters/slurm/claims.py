@@ -36,14 +36,15 @@ class Claimed:
             self._masks[part.node] |= part.mask
 
     def without(self, entries: Sequence[Running]) -> list[Running]:
-        """The same, those that go on what is left to them; without those that have nothing left."""
+        """The same, those that go on what is left to them, where nobody joins them; without those that have nothing
+        left."""
         if not self.ids:
             return list(entries)
         found = []
         for entry in entries:
             if entry.job.id in self.ids:
                 parts = [NodeGpus(part.node, part.mask & ~self._masks.get(part.node, 0)) for part in entry.placement]
-                entry = replace(entry, placement=tuple(part for part in parts if part.mask))
+                entry = replace(entry, placement=tuple(part for part in parts if part.mask), alone=True)
             if entry.placement or entry.job.id not in self.ids:
                 found.append(entry)
         return found
