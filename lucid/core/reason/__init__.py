@@ -6,6 +6,7 @@ Each class is one question, its fields the values compared, its truth the answer
 """
 
 from lucid.core.reason.base import REASONS, Reason, reason_from_dict, reason_to_dict
+from lucid.core.reason.nodes import MustLeave, Rests, StartsUntil
 from lucid.core.reason.profiling import (
     CarryNode,
     HomeHasRoom,
@@ -34,7 +35,6 @@ from lucid.core.reason.queue import (
     HostFits,
     LargeBorrows,
     LargeShare,
-    MustLeave,
     NextRound,
     NodesOut,
     PlainOrder,
@@ -43,10 +43,8 @@ from lucid.core.reason.queue import (
     Quota,
     Rescaled,
     Reserved,
-    Rests,
     SlurmBars,
     SlurmPriority,
-    StartsUntil,
     TooLarge,
     Unsafe,
 )
