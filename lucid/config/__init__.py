@@ -11,10 +11,10 @@ from lucid.config.live import (
     SlurmSettings,
     TunerSettings,
 )
+from lucid.config.nodes import BeforeWindowsSettings, SleepSettings
 from lucid.config.policy import (
     LIVE_DEFAULTS,
     BackfillSettings,
-    BeforeWindowsSettings,
     FairnessSettings,
     LendingSettings,
     MuriSettings,
@@ -26,7 +26,6 @@ from lucid.config.policy import (
     ProfilingSettings,
     ReservationSettings,
     SiaSettings,
-    SleepSettings,
     TiresiasSettings,
     with_defaults,
 )

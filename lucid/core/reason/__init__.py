@@ -6,6 +6,7 @@ Each class is one question, its fields the values compared, its truth the answer
 """
 
 from lucid.core.reason.base import REASONS, Reason, reason_from_dict, reason_to_dict
+from lucid.core.reason.nodes import MustLeave, Rests, StartsUntil
 from lucid.core.reason.preemption import Claims, HeldBy, Victim
 from lucid.core.reason.profiling import (
     CarryNode,
@@ -36,7 +37,6 @@ from lucid.core.reason.queue import (
     HostFits,
     LargeBorrows,
     LargeShare,
-    MustLeave,
     NextRound,
     NodesOut,
     OtherNodes,
@@ -46,11 +46,9 @@ from lucid.core.reason.queue import (
     Quota,
     Rescaled,
     Reserved,
-    Rests,
     SlurmBars,
     SlurmPriority,
     Spread,
-    StartsUntil,
     Switches,
     TooLarge,
     Unsafe,

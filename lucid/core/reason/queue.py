@@ -23,7 +23,6 @@ __all__ = [
     "HostFits",
     "LargeBorrows",
     "LargeShare",
-    "MustLeave",
     "NextRound",
     "NodesOut",
     "OtherNodes",
@@ -33,11 +32,9 @@ __all__ = [
     "Quota",
     "Rescaled",
     "Reserved",
-    "Rests",
     "SlurmBars",
     "SlurmPriority",
     "Spread",
-    "StartsUntil",
     "Switches",
     "TooLarge",
     "Unsafe",
@@ -355,45 +352,6 @@ class NodesOut(Reason):
     gpus: int
     words: Shown
     until_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Rests(Reason):
-    """Has the job, for which nodes that are awake have no room, waited for less than the ``share`` of its estimate
-    after which a node is woken for it?"""
-
-    waited_s: float
-    estimate_s: float
-    share: float
-
-    @property
-    def patience_s(self) -> float:
-        """For how long it waits."""
-        return self.share * self.estimate_s
-
-    def __bool__(self) -> bool:
-        return not reached(self.waited_s, self.patience_s)
-
-
-@dataclass(frozen=True, slots=True)
-class StartsUntil(Reason):
-    """Is there room for a job that may be started over, before nodes close? It is requeued at ``until_s``, in
-    ``room_s``, of which it needs ``needed_s``; ``keeps``: it then keeps its work, for it writes checkpoints."""
-
-    until_s: float
-    room_s: float
-    needed_s: float
-    keeps: bool
-
-    def __bool__(self) -> bool:
-        return reached(self.room_s, self.needed_s)
-
-
-@dataclass(frozen=True, slots=True)
-class MustLeave(Reason):
-    """The job was started to be requeued at ``until_s``, because its nodes close."""
-
-    until_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,36 @@
+"""Settings of nodes that sleep, and of nodes that close at times."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from lucid.config.base import Section, simulated
+
+__all__ = ["BeforeWindowsSettings", "SleepSettings"]
+
+
+class SleepSettings(Section):
+    """Nodes that sleep while nobody uses them."""
+
+    wake_share: float = Field(0.0, ge=0)
+    """A job waits for GPUs on nodes that are awake for up to this share of its estimate before a node is woken for
+    it. 0: a node is woken at once. More saves energy and makes jobs wait."""
+    ready_share: float = Field(0.9, ge=0, lt=1)
+    """So many GPUs are kept ready on nodes that are awake that, as forecast, what is submitted while a node would
+    boot finds them in this share of all such times. 0: none are kept."""
+    settle_s: float = Field(60.0, ge=0)
+    """Beyond those a node sleeps once it has been free for this long, s."""
+
+
+class BeforeWindowsSettings(Section):
+    """GPUs that stand empty before nodes close, because time limits reach into the window."""
+
+    fill: bool = simulated(False)
+    """Start jobs there whose users asked that they may be started over, and requeue those that still run when the
+    nodes close."""
+    sure: float = simulated(2.0, ge=0)
+    """A job that writes no checkpoints starts there only if so many times its estimate is left."""
+    least_s: float = simulated(600.0, ge=0)
+    """No job starts there with less left than this, s."""
+    margin_s: float = simulated(60.0, ge=0)
+    """Jobs are requeued so long before their nodes close, s."""
