@@ -9,7 +9,6 @@ from typing import Any
 from campaign.facts import Broken, Order, Record, Task
 from campaign.judge import Finding, judge
 from campaign.slurmctld_log import told_by
-from campaign.stream import PARTITIONS as OWNERS
 from campaign.watch import keyed
 
 __all__ = ["ACCOUNTING", "settle", "verdict"]
@@ -71,7 +70,7 @@ def verdict(
     """
     said, tasks = told_by(log), list(tasks)
     left = {task.order.token: task.job for task in tasks if task.record is None or not task.record.over}
-    owners = [run for task in tasks if task.order.partition in OWNERS for run in task.runs]
+    owners = [run for task in tasks if not task.order.gives_way for run in task.runs]
     found = []
     for task in tasks:
         record = task.record

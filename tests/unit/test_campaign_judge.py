@@ -5,6 +5,7 @@ from __future__ import annotations
 from campaign.facts import Broken, Order, Record, Task, runs_from
 from campaign.judge import Finding, judge
 from campaign.slurmctld_log import Told, told_by
+from campaign.verdict import verdict
 
 ORDER = Order("j1-1", 0.0, "alice", (), "sleep 5", partition="vc-a", gpus=1)
 ONCE = "BEGIN 100.0 7 0 n1 alone\nEND 105.0 7 0 0\n"
@@ -196,3 +197,13 @@ def test_slurmctlds_log_names_victims() -> None:
         assert told is not None
         assert len(told.preempted) == 1
     assert log.of("3", 1e12) is None
+
+
+def test_every_job_that_is_no_scavenger_is_an_owner_whatever_its_line_says() -> None:
+    line = Order("j1-2", 0.0, "bob", ("-pvc-a",), "sleep 5", ends=frozenset({"COMPLETED"}))
+    record = Record("9", "COMPLETED", 0, "", 200.0, "n1")
+    owner = Task(
+        line, "j1-2", 110.0, "9", runs=runs_from("BEGIN 121.0 9 0 n1 alone\nEND 126.0 9 0 0\n"), record=record
+    )
+    assert verdict([victim(OVER), owner], "", [], {}, finished=True) == []
+    assert len(verdict([victim(OVER)], "", [], {}, finished=True)) == 1

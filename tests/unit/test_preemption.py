@@ -338,6 +338,19 @@ def test_nobody_joins_a_victim_on_what_is_left_to_it() -> None:
     assert (seen["a"].placement, seen["a"].alone) == (at("n1:1"), True)
 
 
+@pytest.mark.parametrize(("features", "pinned"), [("a100", True), ("a100&ib", False), ("a100|ib", False)])
+def test_a_job_that_names_features_of_the_node_asks_for_its_gpus_by_address(features: str, pinned: bool) -> None:
+    """Left to choose, Slurm preempts others, and Lucid gives their GPUs to the next in its queue."""
+    stage = scene()
+    stage.slurm.machines = [replace(node, features=frozenset({"a100"})) for node in stage.slurm.machines]
+    scavenger(stage, "a", "n1:0-1")
+    stage.jobs("own", 1, features=features)
+    stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
+    assert claim(stage, "own", "n1:0", "a") is None
+    assert stage.request("own").req_nodes == ("n1" if pinned else "")
+    assert (stage.request("own").tres_per_node == "gres/gpu:g0:1") is pinned
+
+
 def test_without_preemption_nothing_is_asked_of_accounts() -> None:
     assert preemption_from({"PreemptType": "preempt/none"}) == NO_PREEMPTION
     assert preemption_from({}) == NO_PREEMPTION

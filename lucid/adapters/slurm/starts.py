@@ -43,7 +43,7 @@ def start_changes(
     """To start on these GPUs: as slots of exactly these, or on these nodes with the request as it was written.
 
     ``claims``: others are to be preempted for it. Slurm chooses whom by what it is asked for, so these very GPUs are
-    asked for by their addresses, where they can be and no node list, feature or other wish of its user is in the way;
+    asked for by their addresses, where they can be and no node list or other wish of its user is in the way;
     as slots it would take the wrong ones.
 
     ``extra``: what its prolog is to know of a job in slots; one on whole GPUs has none. A job whose user chose
@@ -64,7 +64,7 @@ def start_changes(
         free = (
             not written.get("req_nodes")
             and not set(record.request.others) - {EXCLUSIVE}
-            and not record.features
+            and (not record.features or (claims and _have(record.features, placement, nodes)))
             and record.min_nodes <= len(placement)
             and record.request.max_nodes <= record.min_nodes  # of a range Slurm gives as many as there are
             and (len(placement) == 1 or not any(node.spread_by_slurm for node in nodes))
@@ -109,6 +109,12 @@ def _by_address(written: Mapping[str, str], placement: Placement, nodes: Sequenc
             [*(f"gres/gpu:{name}:1" for name in names), *filter(None, [rest["tres_per_node"]])]
         ),
     }
+
+
+def _have(features: str, placement: Placement, nodes: Sequence[SlurmNode]) -> bool:
+    """Has each of these nodes all that is asked for? No where that is more than a list of features."""
+    asked, names = {item.strip() for item in features.split("&")}, {part.node for part in placement}
+    return all(asked <= node.features for node in nodes if node.name in names)
 
 
 def _whole(made: Changes, partition: str | None = None, extra: str | None = None) -> Changes:
