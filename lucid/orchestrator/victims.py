@@ -13,7 +13,7 @@ from operator import attrgetter
 from lucid.core.decision import earliest
 from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
-from lucid.core.placement import NodeGpus, Placement, placement_gpus
+from lucid.core.placement import NodeGpus, Placement
 from lucid.core.reason import Claims, Victim
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
