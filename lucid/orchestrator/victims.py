@@ -13,7 +13,7 @@ from operator import attrgetter
 from lucid.core.decision import earliest
 from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
-from lucid.core.placement import NodeGpus, Placement, placement_gpus
+from lucid.core.placement import NodeGpus, Placement
 from lucid.core.reason import Claims, Victim
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
@@ -133,8 +133,12 @@ class Yielding:
         placement = tuple(self._gpus(i, here, blocks) for i, here, blocks in chosen)
         entries = {entry.job.id: entry for _, _, blocks in chosen for block in blocks for entry in block.entries}
         told = tuple(self._told(entry) for entry in entries.values())
-        free = sum(min(self._ledger.free_count[i], here) for i, here, _ in chosen)
-        why = Claims(placement_gpus(placement) - free, told, next_s if len(chosen) == 1 else None)
+        held = sum(
+            (part.mask & block.mask).bit_count()
+            for part, (_, _, blocks) in zip(placement, chosen, strict=True)
+            for block in blocks
+        )
+        why = Claims(held, told, next_s if len(chosen) == 1 else None)
         return Claim(placement, tuple(entries.values()), why)
 
     def take(self, job: Job, claim: Claim) -> None:
@@ -193,7 +197,9 @@ class Yielding:
             if self._host_fits(job, i, here, chosen):
                 break
             lost, chosen = _plus(lost, loss), (*chosen, block)
-        return _Offer(lost, chosen) if self._host_fits(job, i, here, chosen) else None
+        # each gives one of its GPUs, also one that goes for its memory: Slurm is asked for those of all that go
+        fits = len(chosen) <= here and self._host_fits(job, i, here, chosen)
+        return _Offer(lost, chosen) if fits else None
 
     def _gives_way(self, block: _Block, job: Job) -> bool:
         return all(
@@ -219,12 +225,14 @@ class Yielding:
             or (node.mem_mib and host_share(job.mem_mib, here, job.gpus) > mem_mib)
         )
 
-    def _gpus(self, i: int, here: int, blocks: Iterable[_Block]) -> NodeGpus:
-        """Free GPUs first, then the lowest of those that come free."""
-        own = self._ledger.lowest(i, min(self._ledger.free_count[i], here))
-        mask, left = own.mask, here - own.mask.bit_count()
+    def _gpus(self, i: int, here: int, blocks: Sequence[_Block]) -> NodeGpus:
+        """One of each that go, then free GPUs, then the lowest of those that come free."""
+        first = sum(block.mask & -block.mask for block in blocks)
+        own = self._ledger.lowest(i, min(self._ledger.free_count[i], here - first.bit_count()))
+        mask = own.mask | first
+        left = here - mask.bit_count()
         for block in blocks:
-            rest = block.mask
+            rest = block.mask & ~mask
             while rest and left:
                 mask, rest, left = mask | rest & -rest, rest & (rest - 1), left - 1
         return NodeGpus(own.node, mask)

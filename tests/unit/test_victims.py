@@ -224,6 +224,23 @@ def test_cpus_and_memory_of_those_that_go_are_free() -> None:
     assert claimed(partition, owner(gpus=2, cpus=17)) is None
 
 
+def test_one_that_goes_for_its_memory_gives_a_gpu_too_or_stays() -> None:
+    """Slurm is asked for the GPUs of all that are to go; the safety check lets nobody else go."""
+    node = Node("n0", 4, cpus=16, mem_mib=1000)
+    jobs = [scavenger("a", on("n0", 0)), scavenger("b", on("n0", 1))]
+    jobs = [replace(entry, job=replace(entry.job, cpus=1, mem_mib=300)) for entry in jobs]
+    partition = replace(full(*jobs), nodes=(node,))
+    plan = Yielding(partition, Ledger(partition, NOW), NOW)
+    claim = plan.find(owner(gpus=1, mem_mib=700).job)
+    assert claim is not None
+    assert len(claim.victims) == claim.why.gpus == 1
+    assert claim.placement == claim.victims[0].placement, "though two others are free"
+    assert plan.find(owner(gpus=1, mem_mib=1000).job) is None
+    both = plan.find(owner(gpus=2, mem_mib=1000).job)
+    assert both is not None
+    assert both.placement == on("n0", 0, 1)
+
+
 def slurms_choice(partition: Partition, gpus: int) -> set[str]:
     """As plain Slurm 24.11 was seen to choose between jobs of one priority: it takes them away in order of their
     numbers until the job fits on a node, and preempts those of them that stand there."""
