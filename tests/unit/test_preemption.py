@@ -322,6 +322,23 @@ def test_lucid_requeues_nobody_for_a_job_whose_node_slurm_chooses() -> None:
         ]  # fmt: skip
 
 
+def test_a_victim_does_not_start_again_at_once_where_it_was_stopped() -> None:
+    """Its node would kill it: Job credential revoked (seen by the campaign, 0.4 s after its requeue)."""
+    stage = packed()
+    stage.slurm.submit("a", "scav", 1)
+    stage.known("a")
+    slots = Start(at("n1:0"), WHY, slots=True)
+    stage.do("a", slots, "scav")
+    stage.jobs("own", 1)
+    assert claim(stage, "own", "n1:0", "a") is None
+    stage.slurm.advance(1.0)
+    stage.mend()
+    again = Start(at("n1:1"), WHY, slots=True)
+    assert "credential revoked" in (stage.do("a", again, "scav") or "")
+    stage.slurm.advance(5.0)
+    assert "credential revoked" not in (stage.do("a", again, "scav") or "")
+
+
 def test_nobody_joins_a_victim_on_what_is_left_to_it() -> None:
     """It asked for two GPUs, goes, and one of them is the owner's: a partner would get the other alone."""
     stage = packed()

@@ -31,6 +31,8 @@ __all__ = ["Actions"]
 
 _LEAST_LEASE_S = 30.0
 """A parked job whose begin time is nearer than this is held before it is changed."""
+_REVOKED_S = 5.0
+"""A requeued job that starts on the same node sooner may be killed there: Job credential revoked."""
 _LEAVES = (Requeue, Release, Resize)
 
 
@@ -56,6 +58,8 @@ class Actions:
         self.resizes = Resizes(hands)
         self._staying: dict[str, Placement] = {}
         """Jobs that this plan was to stop, and that go on; and their GPUs."""
+        self._stopped: dict[str, tuple[float, Placement]] = {}
+        """Victims that were requeued, when and where."""
         self._given: list[tuple[str, Placement]] = []
         """Where jobs of which partition were started in this turn."""
         self._leaving: dict[str, Placement] = {}
@@ -189,6 +193,11 @@ class Actions:
         for other, held in self._leaving.items():
             if overlaps(start.placement, held):
                 raise ActionRefused(f"job {job_id}: waits until job {other}, which is resized, has left its GPUs")
+        stopped_s, ran_on = self._stopped.get(job_id, (0.0, ()))
+        if self._hands.clock.now_s() - stopped_s < _REVOKED_S and {p.node for p in ran_on} & {
+            p.node for p in start.placement
+        }:
+            raise ActionRefused(f"job {job_id}: was requeued just now; its node would kill it (credential revoked)")
         self._unless_kept(job_id, start.placement)
         self._unless_given(job_id, action.partition, start.placement)
         items = self._items(record, start) if shards and (self._daemon.mps or takes_turns(record)) else None
@@ -257,6 +266,7 @@ class Actions:
             brief = preemption.grace_s.get(record.partition, 0.0) <= preemption.kill_wait_s
             if record.state == "RUNNING" and not record.completing and yields and not yields.ends and brief:
                 self._put_back(record, self._note(record, note), "requeue")
+                self._stopped[victim] = self._hands.clock.now_s(), record.placement
 
     def _items(self, record: SlurmJob, start: Start) -> Items | None:
         """For the prolog; nothing where the node is not known, and then the start is refused anyway."""
