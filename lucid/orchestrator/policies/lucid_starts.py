@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lucid.binder.dynamic import SharingMode, sharing_mode
@@ -213,20 +213,14 @@ class Starts:
             return () if in_turn else None
         return quota
 
-    def _outside(self, level: int) -> Callable[[int], bool] | None:
-        """The nodes that a job of this level may use; ``None``: all."""
-        nodes = self.fences.nodes[level]
-        return (lambda i: i not in nodes) if level else None
+    def _outside(self, level: int, awake: bool = False) -> Callable[[int], bool] | None:
+        """The nodes that a job of this level may use, with ``awake`` those that do not sleep; ``None``: all."""
+        closed = self.fences.nodes[level] | self.ledger.asleep if awake else self.fences.nodes[level]
+        return (lambda i: i not in closed) if closed else None
 
     def _place(self, job: Job, level: int, awake: bool = False) -> Placement | None:
-        """Free GPUs for a job of this level; with ``awake`` none on nodes that sleep on: those that boot
-        for others count as awake."""
-        closed: Set[int] = self.fences.nodes[level] if level else frozenset()
-        if awake:
-            count, nodes = self.ledger.free_count, self.ledger.nodes
-            closed = closed | {i for i in self.ledger.asleep if count[i] == nodes[i].gpus}
-        allowed = (lambda i: i not in closed) if closed else None
-        return consolidated(self.ledger, job, allowed, self.settings.remainder_on_emptiest)
+        """Free GPUs for a job on these nodes."""
+        return consolidated(self.ledger, job, self._outside(level, awake), self.settings.remainder_on_emptiest)
 
     def quota(self, queued: QueuedJob) -> tuple[Reason, ...]:
         """In a pool, the comparisons that say whether the job's VC may start it alone: the last one holds, or not."""
