@@ -8,7 +8,7 @@ from itertools import count
 from math import inf
 
 from lucid.binder.candidates import Candidate, Candidates
-from lucid.binder.comparisons import ALL_HOLD, MEMORY, OUTLASTS, Comparisons, Wish
+from lucid.binder.comparisons import ALL_HOLD, MEMORY, Comparisons, Wish
 from lucid.config import PackingSettings
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger

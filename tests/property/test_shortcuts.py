@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -395,6 +396,10 @@ def test_a_check_that_is_passed_over_would_have_passed() -> None:
         check(replace(snapshot, partitions={VC: more}), Plan(0.0, {VC: good}))
 
 
+def _says(speeds: Any, _one: JobProfile, _other: JobProfile) -> Any:
+    return speeds
+
+
 def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
     """A candidate passes if and only if all comparisons with it hold; who fails a later rule has more of them."""
     passed = refused = 0
@@ -407,7 +412,7 @@ def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
             known = snapshot.predictions[entry.job.id]
             if entry.profile is None or known.share_score is None:
                 continue
-            predictor = FixedPredictor(speed=lambda _, __, said=rng.choice([(0.8, 1.0), (1.0, 0.9), None]): said)
+            predictor = FixedPredictor(speed=partial(_says, rng.choice([(0.8, 1.0), (1.0, 0.9), None])))
             restarts = rng.choice(["allowed", "never"])
             ledger = Ledger(room, 1000.0)
             binder = Binder(room, ledger, snapshot.predictions, predictor, packing, 1000.0, restarts)
