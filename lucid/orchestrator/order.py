@@ -78,6 +78,8 @@ class QueueOrder:
         """Only jobs of one user share GPUs: what stops one user's job says nothing of another's."""
         self._known: dict[int, QueuedJob] = {}
         """By ``id`` of the entry, which lives as long as the ``QueuedJob`` that holds it."""
+        self._said = False
+        """Has there been a job of whose place the site or its user said anything?"""
 
     def __call__(
         self,
@@ -103,10 +105,11 @@ class QueueOrder:
             for row, entry in zip(found, pending, strict=True)
         ]
         queue.sort(key=_VALUE)
-        return in_precedence(queue, _JOB)
+        return in_precedence(queue, [row.entry.job for row in queue]) if self._said else queue
 
     def _anew(self, entry: Pending, predictions: Mapping[str, Prediction]) -> QueuedJob:
         job, fair = entry.job, None
+        self._said = self._said or bool(job.tier or job.nice)
         if self._fair_share:
             fair = fair_share_of(job, self._fair_share, self._share_bound)
         row = self._known[id(entry)] = QueuedJob(entry, predictions[job.id], self._by_user, fair, self._restarts)
@@ -114,4 +117,3 @@ class QueueOrder:
 
 
 _VALUE = attrgetter("value")
-_JOB = attrgetter("entry.job")

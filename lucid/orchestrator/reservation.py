@@ -37,7 +37,7 @@ def next_holder(
         return None, None
     by_age = sorted(large, key=lambda e: (-e.job.tier, e.job.submit_s, e.job.rank))
     due_s = by_age[0].job.submit_s + settings.after_wait_s
-    return (in_precedence(by_age, lambda e: e.job)[0], None) if now_s >= due_s else (None, due_s)
+    return (in_precedence(by_age, [e.job for e in by_age])[0], None) if now_s >= due_s else (None, due_s)
 
 
 def above(gpus_per_node: int, settings: ReservationSettings) -> int:

@@ -100,12 +100,12 @@ class BackfillPolicy(PartitionPolicy):
         """Highest priority first; equals, and everybody where nothing has a weight, in order of submission."""
         in_order = sorted(partition.pending, key=lambda e: (e.job.submit_s, e.job.rank))
         if not self._weighs:
-            return [(e, FairOrder(e.job.submit_s)) for e in in_precedence(in_order, lambda e: e.job)]
+            return [(e, FairOrder(e.job.submit_s)) for e in in_precedence(in_order, [e.job for e in in_order])]
         period_s = self._settings.calc_period_s
         at_s, gpus = math.floor(snapshot.now_s / period_s) * period_s, max(partition.gpus, 1)
         keyed = [(entry, self._priority(entry, at_s, gpus, snapshot.fair_share)) for entry in in_order]
         keyed.sort(key=lambda item: -item[1].value)
-        return [*in_precedence(keyed, lambda item: item[0].job)]
+        return in_precedence(keyed, [entry.job for entry, _ in keyed])
 
     def _priority(
         self, entry: Pending, at_s: float, gpus: int, fair_share: Mapping[tuple[str, str], float]

@@ -90,7 +90,7 @@ class QueuePolicy(PartitionPolicy):
         key = self._key
         keyed = [(key(entry, predictions.get(entry.job.id), now_s), entry) for entry in entries]
         keyed.sort(key=lambda item: item[0])
-        return in_precedence(keyed, lambda item: item[1].job)
+        return in_precedence(keyed, [entry.job for _, entry in keyed])
 
     def _why(self, value: float, entry: Pending, prediction: Prediction | None) -> Reason:
         if prediction is None or self._rule == "submission":
@@ -215,7 +215,7 @@ class PreemptiveQueuePolicy(QueuePolicy):
         both: list[Pending | Running] = [*partition.pending, *partition.running]
         keyed = [(key(entry, predictions.get(entry.job.id), now_s), entry) for entry in both]
         keyed.sort(key=lambda item: item[0])
-        keyed = in_precedence(keyed, lambda item: item[1].job)
+        keyed = in_precedence(keyed, [entry.job for _, entry in keyed])
         order: list[tuple[Pending | Running, Reason]] = []
         for value, entry in keyed:
             found = predictions.get(entry.job.id)
