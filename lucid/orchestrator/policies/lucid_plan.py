@@ -9,7 +9,7 @@ from lucid.binder.dynamic import SharingMode
 from lucid.binder.unpack import Partings
 from lucid.config import PolicySettings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
-from lucid.core.ledger import Ledgers
+from lucid.core.ledgers import Ledgers
 from lucid.core.ports import Predictor
 from lucid.core.reason import Rests
 from lucid.core.snapshot import Partition, Snapshot
