@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from lucid.binder.candidates import Candidate
 from lucid.config import PackingSettings
-from lucid.core.job import JobProfile, Pending
+from lucid.core.job import Job, JobProfile, Pending
 from lucid.core.ledger import Ledger
 from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.reason import (
@@ -54,6 +54,8 @@ class Wish:
     score: int
     gss: int
     floor: float
+    may_restart: bool
+    """May it be started over, so that the pair can be parted?"""
 
 
 class Comparisons:
@@ -68,6 +70,10 @@ class Comparisons:
     def outlasts(self, remaining_s: float) -> bool:
         """Has a job enough time left to be joined? No other job has a part in that."""
         return reached(remaining_s, self._settings.least_partner_remaining_s)
+
+    def may_restart(self, job: Job) -> bool:
+        """May this job be started over?"""
+        return bool(may_restart(job, self._restarts))
 
     def fit(self, wish: Wish, other: Candidate) -> bool:
         """Do both memory peaks fit on a GPU?"""
@@ -86,7 +92,7 @@ class Comparisons:
         own, its = _speeds(found)
         if found == "failed" or (found is not None and not min(own, its) >= wish.floor):
             return _VERDICTS[_SPEED]
-        if not self._may_part(wish, other) and past(1.0 - _worst(own, its), settings.unparted_harm):
+        if not (wish.may_restart or self.may_restart(other.entry.job)) and past(1.0 - _worst(own, its), settings.unparted_harm):
             return _VERDICTS[_HARM]
         return Verdict(ALL_HOLD, own + its)
 
@@ -112,7 +118,7 @@ class Comparisons:
         found = self._pair_speed(wish, other)
         own, its = found if isinstance(found, tuple) else (None, None)
         yield PairSpeed(other_id, own, its, wish.floor, self._predictor.name, found == "failed")
-        if not self._may_part(wish, other):
+        if not (wish.may_restart or self.may_restart(other.entry.job)):
             yield PairHarm(other_id, _worst(*_speeds(found)), settings.unparted_harm)
 
     def _asks_host(self, wish: Wish) -> bool:
@@ -122,11 +128,6 @@ class Comparisons:
         theirs = other.entry.profile
         assert theirs is not None
         return self._predictor.pair_speed(wish.profile, theirs)
-
-    def _may_part(self, wish: Wish, other: Candidate) -> bool:
-        """May either be started over, so that the pair can be parted?"""
-        rule = self._restarts
-        return bool(may_restart(wish.entry.job, rule)) or bool(may_restart(other.entry.job, rule))
 
 
 def _speeds(found: PairSpeeds) -> tuple[float, float]:

@@ -159,7 +159,7 @@ class Binder:
         """
         assert entry.profile is not None
         floor = self._settings.least_pair_speed if floor is None else floor
-        wish = Wish(entry, entry.profile, value, score, gss, floor)
+        wish = Wish(entry, entry.profile, value, score, gss, floor, self._compared.may_restart(entry.job))
         candidates = self._candidates(entry.job)
         last = candidates.last(gss - score)
         best: Candidate | None = None

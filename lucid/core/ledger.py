@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
 
 from lucid.core.job import Job, Running
 from lucid.core.node import Node
@@ -15,9 +14,6 @@ from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 
 __all__ = ["Ledger", "gpus_by_node", "host_share"]
-
-
-_VC = attrgetter("job.vc")
 
 
 def host_share(total: int, gpus_here: int, gpus_all: int) -> int:
@@ -302,7 +298,7 @@ def _nodes_out(nodes: Sequence[Node]) -> NodesOut | None:
 def _guests(partition: Partition) -> tuple[HeldBy, ...]:
     """The jobs of other partitions, by partition, those with the most GPUs first."""
     vcs, found = {*partition.vcs, partition.name}, dict[str, list[Running]]()
-    if vcs.issuperset(map(_VC, partition.running)):  # as in most plans
+    if vcs.issuperset({entry.job.vc for entry in partition.running}):  # as in most plans
         return ()
     for entry in partition.running:
         if entry.job.vc not in vcs:

@@ -29,7 +29,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
 from lucid.orchestrator import timeline
 from lucid.orchestrator.check import SafetyCheck
-from lucid.orchestrator.order import QueuedJob, QueueOrder
+from lucid.orchestrator.order import QueueOrder, QueueRow
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies import backfill
 from lucid.orchestrator.policies.backfill import BackfillPolicy
@@ -45,11 +45,8 @@ USERS = ("ann", "bob")
 class EachByItself(QueueOrder):
     """The order in which no job has the shape of another: what stopped one says nothing of the next."""
 
-    def __call__(self, *args: Any) -> list[QueuedJob]:
-        queue = super().__call__(*args)
-        for queued in queue:
-            queued.shape = (queued.entry.job.gpus, queued.id)
-        return queue
+    def __call__(self, *args: Any) -> list[QueueRow]:
+        return [(row[0], -at, *row[2:]) for at, row in enumerate(super().__call__(*args))]
 
 
 class BooksByItself(VcBooks):
@@ -200,7 +197,7 @@ def test_the_scenes_hold_jobs_by_their_shape() -> None:
         snapshot, rules = some_crowded_vc(rng), some_rules(rng)
         queue = QueueOrder()(snapshot.partitions[VC].pending, snapshot.predictions)
         decisions = LucidPolicy(rules, FixedPredictor()).plan(snapshot).partitions[VC].decisions
-        started = [isinstance(decisions[queued.id], Start) for queued in queue]
+        started = [isinstance(decisions[row[4]], Start) for row in queue]
         behind += any(later and not first for first, later in pairwise(started))
     assert behind > 8
 
@@ -217,9 +214,9 @@ def test_an_order_that_remembers_is_the_order_made_anew() -> None:
         for step in range(6):
             anew = QueueOrder(by_user, bound, "asked")(pending, known, shares)
             kept = remembers(pending, known, shares)
-            assert [(q.id, q.value, q.shape, q.fair) for q in kept] == [
-                (q.id, q.value, q.shape, q.fair) for q in anew
-            ]
+            assert [(row[0], *row[2:]) for row in kept] == [(row[0], *row[2:]) for row in anew]
+            shapes = {(one[1], other[1]) for one, other in zip(kept, anew, strict=True)}
+            assert len(shapes) == len({one for one, _ in shapes}) == len({other for _, other in shapes})
             usual = some_traits(rng)
             entry, known[f"p{100 + step}"] = some_waiting(rng, 100 + step, usual)
             changed = rng.choice(pending)
@@ -417,7 +414,8 @@ def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
             ledger = Ledger(room, 1000.0)
             binder = Binder(room, ledger, snapshot.predictions, predictor, packing, 1000.0, restarts)
             gss = packing.gss
-            wish = Wish(entry, entry.profile, known.duration_s, known.share_score, gss, packing.least_pair_speed)
+            made = (known.duration_s, known.share_score, gss, packing.least_pair_speed)
+            wish = Wish(entry, entry.profile, *made, binder._compared.may_restart(entry.job))
             found = binder._candidates(entry.job)
             far: list[tuple[int, int]] = []
             for other in (*found.lasting.values(), *found.ending.values()):

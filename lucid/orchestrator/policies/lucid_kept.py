@@ -182,4 +182,4 @@ def _no_room(
 
 
 def _queued(starts: Starts, entry: Pending) -> QueuedJob:
-    return QueuedJob(entry, starts.predictions[entry.job.id], starts.settings.packing.same_user_only)
+    return QueuedJob(entry, starts.predictions[entry.job.id])
