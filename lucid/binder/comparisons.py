@@ -92,7 +92,8 @@ class Comparisons:
         own, its = _speeds(found)
         if found == "failed" or (found is not None and not min(own, its) >= wish.floor):
             return _VERDICTS[_SPEED]
-        if not (wish.may_restart or self.may_restart(other.entry.job)) and past(1.0 - _worst(own, its), settings.unparted_harm):
+        harm = 1.0 - _worst(own, its)
+        if past(harm, settings.unparted_harm) and not (wish.may_restart or self.may_restart(other.entry.job)):
             return _VERDICTS[_HARM]
         return Verdict(ALL_HOLD, own + its)
 
