@@ -15,9 +15,9 @@ __all__ = ["QueueOrder", "QueueRow", "QueuedJob", "fair_share_of"]
 
 QueueRow = tuple[float, int, float, float, str, Pending, Prediction]
 """A pending job with what a plan looks at in each of thousands: its priority value (estimated seconds x GPUs), the
-number of its shape, its GPU memory (MiB), its estimate (s), its id, its entry and its prediction. Two jobs of one shape
-differ, for the question whether there is room, only in GPU memory and profile. (It is a tuple: thousands are made in
-one go.)"""
+number of its shape, its GPU memory (MiB), its estimate (s), its id, its entry and its prediction. Two jobs of one
+shape differ, for the question whether there is room, only in GPU memory and profile. (It is a tuple: thousands are
+made in one go.)"""
 
 _MOST_SHAPES = 4096
 """Beyond so many the numbers of shapes are given anew."""
