@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builders import LIGHT, a_cluster, a_job, a_trace, at, by, elastic, nodes, part, settings
+from builders import LIGHT, a_cluster, a_job, a_trace, at, by, elastic, nodes, part
 from examples import tried
 from lucid.config import OverheadSettings
-from lucid.core.decision import Start
+from lucid.core.decision import Plan, Start
 from lucid.core.job import Running, Yields
+from lucid.core.ledger import Ledger
 from lucid.core.node import Window
 from lucid.core.placement import placement_gpus
+from lucid.core.ports import Applied
+from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError, TraceError
-from lucid.models.history import HistoryPredictor
+from lucid.orchestrator.placement import consolidated
+from lucid.orchestrator.victims import without_yielding
 from lucid.simulator.cluster import SimulatedCluster
-from lucid.simulator.engine import Run, run
+from lucid.simulator.engine import run
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.outages import Outages
@@ -29,7 +33,7 @@ from lucid.simulator.preemption import Group, Preemption, read_preemption
 from lucid.simulator.scenario import Scenario, Semantics, simulate
 from lucid.simulator.slurm_victims import slurm_claim
 from lucid.simulator.traces import Trace, TraceJob
-from scenes.plans import policy
+from scenes.plans import FixedPredictor, policy
 
 NODES = {"own": nodes(2, gpus=4)}
 SCAV = Preemption({"scav": Group(("n1", "n2"))})
@@ -48,6 +52,10 @@ def rules(**traits: Any) -> Preemption:
     return Preemption({"scav": Group(("n1", "n2"), **traits)})
 
 
+def predictor(trace: Trace) -> FixedPredictor:
+    return FixedPredictor({item.job.id: item.duration_s for item in trace.jobs})
+
+
 def ran(
     name: str, trace: Trace, preemption: Preemption = SCAV, slurm_chooses: bool = False, **options: Any
 ) -> tuple[dict[str, tuple[float, float]], dict[str, Any]]:
@@ -56,7 +64,7 @@ def ran(
         trace, NODES, profiled=lambda job: False, preemption=preemption, slurm_chooses=slurm_chooses,
         overheads=FREE, **options,
     )  # fmt: skip
-    result = run(cluster, policy(name, profiling={"enabled": False}), HistoryPredictor())
+    result = run(cluster, policy(name, profiling={"enabled": False}), predictor(trace))
     outcomes = {o.job.id: (o.start_s, o.end_s) for o in result.outcomes}
     return outcomes, run_metrics(result)["preempt"]
 
@@ -247,7 +255,7 @@ def test_exempt_and_grace_times_are_kept() -> None:
 
 
 def test_both_of_a_pair_go() -> None:
-    pair = [scav(name, 4, 1000.0, submit_s, profile=LIGHT) for name, submit_s in (("a", 0.0), ("b", 900.0))]
+    pair = [scav(name, 4, 2000.0, submit_s, profile=LIGHT) for name, submit_s in (("a", 0.0), ("b", 900.0))]
     trace = a_trace(own("first", 4, 2000.0), *pair, own("owner", 1, 10.0, 950.0))
     jobs, figures = ran("lucid", trace, measured_before=True)
     assert jobs["owner"] == (950.0, 960.0)
@@ -345,32 +353,37 @@ def test_backfill_and_fifo_replay_slurms_own_choice() -> None:
 
 
 class Watch:
-    """A recorder that holds each cycle against the one before: who was preempted, and what that cost."""
+    """A recorder that holds each cycle against the one before: who was preempted, what that cost, who had to wait."""
 
-    def __init__(self, cluster: SimulatedCluster) -> None:
-        self.cluster, self.lost_gpu_s, self.preempted = cluster, 0.0, 0
+    def __init__(self, cluster: SimulatedCluster, slurm_chooses: bool, waits: bool) -> None:
+        """``waits``: an owner may wait for GPUs of a job that is not to be preempted yet."""
+        self.cluster, self.slurm_chooses, self.waits = cluster, slurm_chooses, waits
+        self.lost_gpu_s, self.preempted = 0.0, 0
 
-    def record(self, snapshot: Any, plan: Any, applied: Any) -> None:
-        views = {e.job.id: e for p in snapshot.partitions.values() for e in p.running if e.job.vc == p.name}
-        held: dict[str, int] = {}
-        seen: set[tuple[str, int]] = set()
-        for room in self.cluster._rooms.values():  # nobody holds what another holds, but for pairs
-            for view in room.running.values():
-                for name, mask in view.placement:
-                    if (name, mask) not in seen:
-                        assert not held.get(name, 0) & mask
-                        held[name] = held.get(name, 0) | mask
-                        seen.add((name, mask))
-        for one in applied:
-            if isinstance(one.action.decision, Start) and one.refused is None:
-                live = self.cluster._live[one.action.job_id].view
-                assert isinstance(live, Running)  # it has its GPUs to itself, or shares them
-        for job_id, before in views.items():
+    def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
+        self._nobody_holds_what_another_holds()
+        ran = {e.job.id: e for p in snapshot.partitions.values() for e in p.running if e.job.vc == p.name}
+        for job_id, before in ran.items():
             now = self.cluster._live[job_id].view
             if not isinstance(now, Running) or now.start_s != before.start_s:
                 assert before.job.vc == "scav"
                 self.preempted += 1
                 self.lost_gpu_s += before.gpus * before.elapsed_s(snapshot.now_s)
+        refused = [one for one in applied if one.refused is not None]
+        assert self.slurm_chooses or {one.action.partition for one in refused} <= {"scav"}
+        owners = snapshot.partitions["own"]
+        if owners.pending and not self.waits:  # the first of a queue waits for nobody who gives way
+            first = min(owners.pending, key=lambda e: (e.job.submit_s, e.job.rank)).job
+            room = consolidated(Ledger(without_yielding(owners)), first)
+            assert room is None or isinstance(plan.partitions["own"].decisions[first.id], Start)
+
+    def _nobody_holds_what_another_holds(self) -> None:
+        running = [view for room in self.cluster._rooms.values() for view in room.running.values()]
+        held: dict[str, int] = {}
+        for placement in {view.placement for view in running}:  # a pair has one
+            for name, mask in placement:
+                assert not held.get(name, 0) & mask
+                held[name] = held.get(name, 0) | mask
 
 
 def a_scene(rng: random.Random) -> list[TraceJob]:
@@ -386,32 +399,22 @@ def a_scene(rng: random.Random) -> list[TraceJob]:
 @tried(120, least=25)
 def test_no_job_is_lost_and_what_victims_lose_is_counted(rng: random.Random) -> None:
     name = rng.choice(["lucid", "backfill", "fifo", "sjf", "qssf"])
-    slurm = name in ("backfill", "fifo") and rng.random() < 0.5
-    traits = {"ends": rng.random() < 0.2, "exempt_s": rng.choice([0.0, 0.0, 30.0])}
-    preemption = replace(rules(**traits), youngest_first=rng.random() < 0.3)
+    slurm_chooses = name in ("backfill", "fifo") and rng.random() < 0.5
+    ends, exempt_s = rng.random() < 0.2, rng.choice([0.0, 0.0, 30.0])
+    preemption = replace(rules(ends=ends, exempt_s=exempt_s), youngest_first=rng.random() < 0.3)
     trace = a_trace(*a_scene(rng))
     cluster = a_cluster(
-        trace, NODES, profiled=lambda job: False, preemption=preemption, slurm_chooses=slurm, overheads=FREE
-    )
-    watch = Watch(cluster)
-    made = settings(profiling={"enabled": False})
-    result: Run = run(cluster, policy(name, profiling={"enabled": False}), HistoryPredictor(), watch, settings=made)
+        trace, NODES, profiled=lambda job: False, preemption=preemption, slurm_chooses=slurm_chooses,
+        measured_before=rng.random() < 0.5, overheads=FREE,
+    )  # fmt: skip
+    watch = Watch(cluster, slurm_chooses, waits=exempt_s > 0.0 or name not in ("backfill", "fifo"))
+    result = run(cluster, policy(name, profiling={"enabled": False}), predictor(trace), watch)
     figures = result.preempt
     assert figures is not None
     assert figures.preempted == watch.preempted
     assert figures.lost_gpu_s == pytest.approx(watch.lost_gpu_s)
-    busy_s = 0.0
-    for outcome in result.outcomes:
-        assert (
-            outcome.end_s >= outcome.job.submit_s + outcome.duration_s - 1e-6
-        )  # each is done, from beginning to end
-        busy_s += outcome.duration_s * outcome.job.gpus
+    for outcome in result.outcomes:  # each was done, from its beginning to its end
+        assert outcome.jct_s >= outcome.duration_s - 1e-6
     if not any(outcome.packed for outcome in result.outcomes):
-        assert result.series.busy_gpu_s == pytest.approx(busy_s + figures.lost_gpu_s)
-    owners: Mapping[str, float] = {o.job.id: o.start_s for o in result.outcomes if o.job.vc == "own"}
-    alone = a_cluster(
-        replace(trace, jobs=tuple(i for i in trace.jobs if i.job.vc == "own")), NODES, profiled=lambda job: False
-    )
-    if traits["exempt_s"] == 0.0 and name == "fifo":  # owners wait for nobody but owners
-        made_alone = run(alone, policy(name), HistoryPredictor())
-        assert {o.job.id: o.start_s for o in made_alone.outcomes} == owners
+        work_s = sum(outcome.duration_s * outcome.job.gpus for outcome in result.outcomes)
+        assert result.series.busy_gpu_s == pytest.approx(work_s + figures.lost_gpu_s)
