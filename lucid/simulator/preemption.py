@@ -71,9 +71,11 @@ class Preemption:
         tier = self.groups[qos].tier
         return tuple(sorted([OWNERS_QOS, *(name for name, other in self.groups.items() if other.tier > tier)]))
 
-    def owners(self, trace: Trace) -> Trace:
-        """The trace without the jobs that may be preempted."""
-        return replace(trace, jobs=tuple(item for item in trace.jobs if self.group_of(item.job) is None))
+    def residents(self, trace: Trace) -> Trace:
+        """The jobs for which a cluster has its nodes: all, without those that run on the nodes of others."""
+        if self.by_qos:
+            return trace
+        return replace(trace, jobs=tuple(item for item in trace.jobs if item.job.vc not in self.groups))
 
 
 @dataclass(slots=True)
@@ -122,12 +124,11 @@ def read_preemption(
     by_qos = _by_qos(rows)
     moved = _moved(trace, rows, by_qos)
     rules = Preemption({name: group for name, (group, _, _) in rows.items()}, by_qos)
-    owners = rules.owners(moved)
-    if not owners.jobs:
+    if all(rules.group_of(item.job) for item in moved.jobs):
         raise TraceError(f"{path}: every job of the trace may be preempted; leave out those whose nodes these are")
     if by_qos:
         return rules, moved
-    layout = layout_of(owners)
+    layout = layout_of(rules.residents(moved))
     groups = {
         name: replace(group, nodes=tuple(named_nodes(values["nodes"], where, layout)))
         for name, (group, values, where) in rows.items()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import partial
 
 from lucid.config import (
@@ -40,6 +39,7 @@ from lucid.simulator.outages import Outages
 from lucid.simulator.power import Power
 from lucid.simulator.preemption import Preemption
 from lucid.simulator.published.muri import EventChargedCluster, lengthened, published_policy
+from lucid.simulator.semantics import Semantics
 from lucid.simulator.start_forecast import StartForecasts
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.truth import ContentionTruth, Interference, OraclePredictor
@@ -50,20 +50,6 @@ __all__ = ["PREDICTORS", "Scenario", "Semantics", "Throughput", "simulate"]
 
 PREDICTORS = ("history", "learned", "oracle")
 """What estimates where no estimates are given: means over the past, the learned models, the truth."""
-
-
-class Semantics(StrEnum):
-    """How a replay treats what the published simulator leaves out."""
-
-    HONEST = "honest"
-    """Profiling takes time and nodes, readings come when a sampler would have them, survivors speed up."""
-    PUBLISHED = "published"
-    """As Lucid's published simulator: profiling beside, and free of charge to, the main queue; a survivor of a
-    pair stays slow; one second more for each job of srtf, tiresias and lucid. For parity only."""
-    PUBLISHED_MENDED = "published-mended"
-    """The same with survivors speeding up."""
-    MURI = "muri"
-    """As Muri's published simulator, for parity with its traces and figures (``simulator.published_muri``)."""
 
 
 _PUBLISHED_T_PROF_S = 80.0
