@@ -85,7 +85,8 @@ def plan_vc(
     mode = before.mode if isinstance(before, LucidMemory) else before
     ledger = books.ledgers.of(partition, snapshot.now_s)
     starts = Starts(partition, snapshot, settings, predictor, mode if isinstance(mode, SharingMode) else None, ledger)
-    parted = books.partings(partition.running, partition.nodes)
+    vcs = partition.vcs  # pairs of other partitions are seen here, too, and parted there
+    parted = [one for one in books.partings(partition.running, partition.nodes) if one.entry.job.vc in vcs]
     for parting in parted:
         starts.act(parting.entry.job.id, parting.requeue)
         starts.yielding.keep(parting.entry.job.id)
