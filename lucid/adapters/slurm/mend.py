@@ -141,7 +141,7 @@ class Mender:
             queues = packs and not record.reservation and not free
             words = self._parked(record, note, facts) if queues else self._unparked(record, note, facts.now_s)
             words = words or self._comes_back(record, note, facts, packs)
-            if words:
+            if words or record.id in hands.touched:  # what was seen of it is not so any more
                 return words
         if ownership.holds(record, note):
             return self._held(record, note, facts)
