@@ -229,7 +229,9 @@ class SlurmCluster:
         try:
             read = self._client.job_defaults()
             self._defaults = self._defaults if read is None else read
-            self._preemption = self._client.preemption() or self._preemption
+            preemption = self._client.preemption()
+            if preemption and preemption != self._preemption:  # what is made of it is kept as long as it is the same
+                self._preemption = preemption
         except ClusterUnavailable:
             raise
         except ClusterError:
@@ -309,6 +311,11 @@ class SlurmCluster:
             return True
         notes = ((job, self._notes.get(job.id)) for job in self._facts.jobs)
         return any(self._ownership.under_way(job, note) or (note and note.going_to) for job, note in notes)
+
+    @property
+    def emptying(self) -> bool:
+        """Do GPUs come free any moment, for a job that is let to them by the next look?"""
+        return any(self._ownership.emptying(job, self._notes.get(job.id)) for job in self._facts.jobs if job.pending)
 
     @property
     def following(self) -> bool:

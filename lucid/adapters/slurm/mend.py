@@ -31,7 +31,7 @@ from lucid.adapters.slurm.waits import (
 )
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
-from lucid.errors import ClusterUnavailable, LucidError, StoreError
+from lucid.errors import ActionRefused, ClusterUnavailable, LucidError, StoreError
 
 __all__ = ["Mender"]
 
@@ -333,6 +333,8 @@ class Mender:
             self._claims.parted(record, note, facts)
             self._take_back(record, note)
             return f"job {record.id}: was requeued, not by Lucid; waits again"
+        if record.held:
+            return self._let_in(record, note, facts)
         found = outlook(record.reason)
         # what was ordered while Slurm was silent says nothing about the job until Slurm has had its time
         late = facts.now_s - max(note.asked_s, hands.silent_s) > hands.settings.start_grace_s
@@ -349,6 +351,25 @@ class Mender:
             home = replace(record, partition=hands.ownership.home(record, note))
             hands.obstacles.met(home, NOT_IN_TIME, facts.now_s)
         return hands.not_started(record, record.reason or "no reason given")
+
+    def _let_in(self, record: SlurmJob, note: JobNote, facts: Facts) -> str:
+        """A job that is held until jobs in slots have left the GPUs that it gets."""
+        hands, ownership = self._hands, self._hands.ownership
+        changed = ownership.leaves(record, note, facts.now_s) or ownership.waits_for(record, note, facts.now_s)
+        if changed or left_to_slurm(record):
+            self._take_back(record, note)
+            return f"job {record.id}: is not let to its GPUs, its user has changed it"
+        if self._claims.emptied(record, note, self._jobs, facts):
+            try:
+                hands.do(record.id, "let in", note.where, lambda: hands.client.release(record.id))
+            except ActionRefused as error:
+                return hands.not_started(record, str(error).partition(": ")[2])
+            hands.put(replace(note, released=True, asked_s=hands.clock.now_s()))
+            return ""
+        if self._claims.waits(note, self._jobs, facts):
+            return ""
+        self._take_back(record, note)
+        return hands.not_started(record, "those in slots have not left its GPUs")
 
     def _take_back(self, record: SlurmJob, note: JobNote) -> None:
         hands = self._hands
