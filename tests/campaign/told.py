@@ -74,8 +74,8 @@ def as_text(result: Mapping[str, Any]) -> str:
         lines.append(f"  told apart: {words} (plain Slurm's, or a documented window's; each with its evidence below)")
     victims = result["preempted"]
     lines += [
-        f"  not chosen by Lucid {len(victims['not_chosen']):6d}   of {victims['by_slurm']} jobs that Slurm preempted for jobs "
-        "that Lucid sent",
+        f"  not chosen by Lucid {len(victims['not_chosen']):6d}   of {victims['by_slurm']} jobs that Slurm preempted "
+        "for jobs that Lucid sent",
         "",
         f"  longest standstill  {still['whole']['longest_s']:6.0f} s {_where(still['whole'])}",
         f"  with nothing broken {still['clear']['longest_s']:6.0f} s {_where(still['clear'])}",
