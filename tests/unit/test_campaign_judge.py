@@ -155,6 +155,9 @@ def test_a_victim_that_slurm_or_lucid_requeued_for_its_owners_is_as_asked() -> N
     assert found(victim(OVER), [], Told(preempted=[120.0])) == []
     owner = runs_from("BEGIN 121.0 9 0 n1 alone\n")
     assert found(victim(OVER), [], owners=owner) == [], "an owner's job came to its node"
+    late = runs_from("BEGIN 155.0 9 0 n1 alone\n")
+    assert found(victim(OVER), [], owners=late) == [], "it ran again elsewhere when its GPUs were empty"
+    assert found(victim(OVER), [], owners=runs_from("BEGIN 165.0 9 0 n1 alone\n")) == [("killed", False)]
     assert found(victim(OVER), []) == [("killed", False)], "for nobody"
     elsewhere = runs_from("BEGIN 121.0 9 0 n3 alone\nBEGIN 90.0 9 0 n1 alone\n")
     assert found(victim(OVER), [], owners=elsewhere) == [("killed", False)]

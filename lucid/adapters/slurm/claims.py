@@ -138,7 +138,7 @@ class ClaimWatch:
         self._chosen.pop(record.id, None)
         stopped = [job_id for job_id, restarts in seen.items() if _stopped(jobs.get(job_id), restarts)]
         if not seen:  # lucidd was started anew meanwhile
-            stopped = [job_id for job_id in chosen if job_id not in jobs or not jobs[job_id].running]
+            stopped = [job_id for job_id in chosen if job_id not in jobs or not jobs[job_id].ended]
         others, spared = _others(stopped, chosen), _others(chosen, stopped)
         for job_id in stopped:
             self._hands.note_seen(job_id, "preempted", f"for job {record.id}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from lucid.adapters.slurm.behind import Behind
@@ -101,6 +102,19 @@ class Mender:
         if listed and whole and not self._taken and self._released.settled:
             self._released.done()
         return done
+
+    def let_in(self, facts: Facts) -> None:
+        """Before anything else is done: release the jobs whose GPUs are empty by now."""
+        hands = self._hands
+        self._jobs = {job.id: job for job in facts.jobs} if facts.preemption.by else {}
+        for note in [note for note in hands.notes.values() if note.claims and not note.released]:
+            record = self._jobs.get(note.job_id)
+            if record is None or not hands.ownership.emptying(record, note) or hands.full(ONE_JOB, start=True):
+                continue
+            packs = facts.modes.get(hands.ownership.home(record, note)) is Mode.PACK
+            if packs and self._claims.emptied(record, note, self._jobs, facts):
+                with suppress(ActionRefused):
+                    self._let_in(record, note, facts)
 
     def _in_turn(self, jobs: Sequence[SlurmJob]) -> Sequence[SlurmJob]:
         """Those after the last one served come first where the last round did not reach the end."""
