@@ -363,6 +363,36 @@ def test_a_job_that_is_to_be_let_in_waits_again_where_its_user_wants_it_out_or_n
         assert seen.get("own") != at("n1:0")
 
 
+def test_no_job_of_slurms_is_let_go_onto_gpus_that_are_emptied_for_another() -> None:
+    stage = packed()
+    pair(stage, "a")
+    stage.jobs("own")
+    stage.slurm.submit("plain", "scav", comment="lucid:off")
+    stage.slurm.completing_s = 0.4
+    assert claim(stage, "own", "n1:0", "a") is None
+    for _ in range(2):
+        stage.mend()
+    assert stage.slurm.records["plain"].held
+    stage.slurm.advance(0.5)
+    for _ in range(2):
+        stage.mend()
+    assert (stage.slurm.records["own"].state, stage.slurm.records["plain"].state) == ("RUNNING", "RUNNING")
+
+
+def test_where_another_job_has_come_to_the_emptied_gpus_it_is_planned_anew() -> None:
+    """Let in, it would have Slurm preempt that one, which nobody has chosen."""
+    stage = packed()
+    pair(stage, "a")
+    stage.jobs("own")
+    assert claim(stage, "own", "n1:0", "a") is None
+    scavenger(stage, "new", "n1:0")
+    assert "job own: another job has come to the GPUs that were emptied for it" in stage.mend()
+    assert stage.slurm.records["new"].state == "RUNNING"
+    assert [entry.job.id for entry in stage.look().pending] == ["own"]
+    assert claim(stage, "own", "n1:0", "new") is None
+    assert stage.slurm.records["own"].state == "RUNNING"
+
+
 def test_where_a_victim_could_not_be_stopped_the_job_waits_and_has_its_request_back() -> None:
     stage = packed()
     pair(stage, "a")

@@ -105,12 +105,22 @@ class ClaimWatch:
 
     def emptied(self, record: SlurmJob, note: JobNote, jobs: Mapping[str, SlurmJob], facts: Facts) -> bool:
         """Have those left that Lucid stopped for a job, and those that were leaving already?"""
-        home, where = self._hands.ownership.home(record, note), dict(parse_placement(note.where))
+        home = self._hands.ownership.home(record, note)
         for victim in (jobs[victim] for victim in note.claims.split() if victim in jobs):
-            here = any(where.get(part.node, 0) & part.mask for part in victim.placement)
-            if victim.completing or (here and self.lucid_stops(victim, home, facts)):
+            if victim.completing or (self.on_gpus(note, victim) and self.lucid_stops(victim, home, facts)):
                 return False
         return True
+
+    @staticmethod
+    def on_gpus(note: JobNote, record: SlurmJob) -> bool:
+        """Does this job hold GPUs on which another was told to start?"""
+        where = dict(parse_placement(note.where))
+        return any(where.get(part.node, 0) & part.mask for part in record.placement)
+
+    def keeps_off(self, record: SlurmJob, facts: Facts) -> bool:
+        """Are GPUs emptied for a job that may preempt this one? Let go now, it could start there and be preempted."""
+        homes = {note.home for note in facts.notes.values() if note.claims and not note.released}
+        return any(home == record.partition or facts.preemption.over(home, record.partition) for home in homes)
 
     def waits(self, note: JobNote, jobs: Mapping[str, SlurmJob], facts: Facts) -> bool:
         """Has a start that preempts others to be waited for, since those have yet to go? Within the grace time of

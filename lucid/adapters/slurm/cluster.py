@@ -266,7 +266,7 @@ class SlurmCluster:
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
         """What leaves first, then what starts. In a partition that is not in pack mode nothing is done."""
-        self._mender.let_in(self._facts)
+        self._mender.emptied.let_all_in(self._facts)
         starts = any(isinstance(action.decision, Start) for action in actions)
         if starts and self._closings.changed(self._clock.now_s()):
             kept = [action for action in actions if not isinstance(action.decision, Start)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from lucid.adapters.slurm.behind import Behind
 from lucid.adapters.slurm.claims import ClaimWatch
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.crowd import Crowd
+from lucid.adapters.slurm.emptied import Emptied
 from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import GIVEN_UP, ONE_JOB, Hands
 from lucid.adapters.slurm.let_go import LetGo
@@ -32,7 +32,7 @@ from lucid.adapters.slurm.waits import (
 )
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
-from lucid.errors import ActionRefused, ClusterUnavailable, LucidError, StoreError
+from lucid.errors import ClusterUnavailable, LucidError, StoreError
 
 __all__ = ["Mender"]
 
@@ -57,6 +57,8 @@ class Mender:
         others."""
         self._hands = hands
         self._claims = claims or ClaimWatch(hands)
+        self.emptied = Emptied(hands, self._claims, self._take_back)
+        """Jobs that are held until others have left their GPUs."""
         self._jobs: Mapping[str, SlurmJob] = {}
         self._behind: Behind | None = None
         self._crowd = Crowd(hands.settings.start_grace_s)
@@ -102,19 +104,6 @@ class Mender:
         if listed and whole and not self._taken and self._released.settled:
             self._released.done()
         return done
-
-    def let_in(self, facts: Facts) -> None:
-        """Before anything else is done: release the jobs whose GPUs are empty by now."""
-        hands = self._hands
-        self._jobs = {job.id: job for job in facts.jobs} if facts.preemption.by else {}
-        for note in [note for note in hands.notes.values() if note.claims and not note.released]:
-            record = self._jobs.get(note.job_id)
-            if record is None or not hands.ownership.emptying(record, note) or hands.full(ONE_JOB, start=True):
-                continue
-            packs = facts.modes.get(hands.ownership.home(record, note)) is Mode.PACK
-            if packs and self._claims.emptied(record, note, self._jobs, facts):
-                with suppress(ActionRefused):
-                    self._let_in(record, note, facts)
 
     def _in_turn(self, jobs: Sequence[SlurmJob]) -> Sequence[SlurmJob]:
         """Those after the last one served come first where the last round did not reach the end."""
@@ -283,6 +272,8 @@ class Mender:
         why = left_to_slurm(record) or self._go.no_node(record, note)
         if begin_s or not why or (record.never_runs and note is not None and now_s < note.retry_s):
             return ""
+        if self._claims.keeps_off(record, facts):
+            return ""
         self._behind = self._behind or Behind(hands.ownership, facts)
         if self._behind.before(record, note):
             return ""
@@ -348,7 +339,7 @@ class Mender:
             self._take_back(record, note)
             return f"job {record.id}: was requeued, not by Lucid; waits again"
         if record.held:
-            return self._let_in(record, note, facts)
+            return self.emptied.let_in(record, note, self._jobs, facts)
         found = outlook(record.reason)
         # what was ordered while Slurm was silent says nothing about the job until Slurm has had its time
         late = facts.now_s - max(note.asked_s, hands.silent_s) > hands.settings.start_grace_s
@@ -365,25 +356,6 @@ class Mender:
             home = replace(record, partition=hands.ownership.home(record, note))
             hands.obstacles.met(home, NOT_IN_TIME, facts.now_s)
         return hands.not_started(record, record.reason or "no reason given")
-
-    def _let_in(self, record: SlurmJob, note: JobNote, facts: Facts) -> str:
-        """A job that is held until jobs in slots have left the GPUs that it gets."""
-        hands, ownership = self._hands, self._hands.ownership
-        changed = ownership.leaves(record, note, facts.now_s) or ownership.waits_for(record, note, facts.now_s)
-        if changed or left_to_slurm(record):
-            self._take_back(record, note)
-            return f"job {record.id}: is not let to its GPUs, its user has changed it"
-        if self._claims.emptied(record, note, self._jobs, facts):
-            try:
-                hands.do(record.id, "let in", note.where, lambda: hands.client.release(record.id))
-            except ActionRefused as error:
-                return hands.not_started(record, str(error).partition(": ")[2])
-            hands.put(replace(note, released=True, asked_s=hands.clock.now_s()))
-            return ""
-        if self._claims.waits(note, self._jobs, facts):
-            return ""
-        self._take_back(record, note)
-        return hands.not_started(record, "those in slots have not left its GPUs")
 
     def _take_back(self, record: SlurmJob, note: JobNote) -> None:
         hands = self._hands
