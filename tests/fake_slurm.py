@@ -169,7 +169,7 @@ class FakeSlurm:
                 and record.start_s + self.run_s[record.id] <= self.now
             ):
                 self._set(record.id, state="COMPLETED", end_s=self.now, placement=())
-        self._schedule()
+        self._schedule(backfill=True)
 
     def sleep(self, *names: str) -> None:
         """These nodes are ``idle~``."""
@@ -250,7 +250,8 @@ class FakeSlurm:
                     return tuple(parts)
         return None
 
-    def _schedule(self) -> None:
+    def _schedule(self, backfill: bool = False) -> None:
+        """``backfill``: also shorten a job to its ``--time-min``, or as far as it has to be, so that it starts."""
         for record in sorted(self.records.values(), key=lambda r: r.number):
             if (
                 record.pending
@@ -260,6 +261,12 @@ class FakeSlurm:
                 place, limit = self._find(record), self.limits(record)
                 if place is None and record.request.addressed and not limit:
                     place = self._preempt(record)
+                if backfill and record.time_min_s and self._closed(record, place):
+                    kept = [r.start_s for r in self.reserved if any(p.node in r.nodes for p in place or ())]
+                    room_s = min(kept) - self.now
+                    if record.time_min_s <= room_s:
+                        self._set(record.id, time_limit_s=room_s // 60 * 60)
+                        record = self.records[record.id]
                 reason = limit or self._closed(record, place) or ("" if place is not None else "Resources")
                 if reason:
                     self._set(record.id, reason=reason)

@@ -15,7 +15,16 @@ from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import GIVEN_UP, ONE_JOB, Hands
 from lucid.adapters.slurm.let_go import LetGo
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.obstacles import CROWDED, NOT_IN_TIME, Outlook, may_end, of_slurm, outlook, whose_limit
+from lucid.adapters.slurm.obstacles import (
+    CROWDED,
+    NOT_IN_TIME,
+    Outlook,
+    may_end,
+    may_start,
+    of_slurm,
+    outlook,
+    whose_limit,
+)
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.resizes import Resizes
 from lucid.adapters.slurm.starts import back_to
@@ -343,7 +352,7 @@ class Mender:
         found = outlook(record.reason)
         # what was ordered while Slurm was silent says nothing about the job until Slurm has had its time
         late = facts.now_s - max(note.asked_s, hands.silent_s) > hands.settings.start_grace_s
-        if found is Outlook.WAITS and (not late or self._claims.waits(note, self._jobs, facts)):
+        if may_start(record) and (not late or self._claims.waits(note, self._jobs, facts)):
             return ""
         self._take_back(record, note)
         if found is Outlook.BARRED and (whose_limit(record.reason) or not hands.at_profiling(record)):

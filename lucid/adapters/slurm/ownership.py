@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lucid.adapters.slurm.facts import Facts, home_of
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.obstacles import Outlook, may_end, of_slurm, outlook
+from lucid.adapters.slurm.obstacles import may_end, may_start, of_slurm
 from lucid.adapters.slurm.request import UNREAD
 from lucid.adapters.slurm.text import parse_mark, says
 from lucid.adapters.slurm.waits import begins_s, in_queue, left_to_slurm, parked
@@ -134,4 +134,4 @@ class Ownership:
         otherwise, nor after a requeue that Lucid did not ask for."""
         if job.restarts != note.restarts:
             return False
-        return job.held or outlook(job.reason) is Outlook.WAITS
+        return job.held or may_start(job)

@@ -172,6 +172,7 @@ class Viewer:
             asked,
             tier,
             facts.preemption,
+            self._reaches(record, home, facts),
         )
         asks = self.elastic.of(record, note, home, facts.now_s)
         key = (*rest, asks if asks is NOT_ELASTIC else replace(asks, progress=None, words="", restart_s=None))
@@ -198,7 +199,7 @@ class Viewer:
             name=record.name,
             cpus=asks.cpus or record.cpus,
             mem_mib=asks.mem_mib or record.mem_mib,
-            time_limit_s=record.time_limit_s,
+            time_limit_s=record.shortened_s if self._reaches(record, home, facts) else record.time_limit_s,
             requeueable=record.requeue and record.batch,
             restart_asked=mark.get("restart") == "1",
             amp=True if mark.get("amp") == "1" else None,
@@ -215,6 +216,14 @@ class Viewer:
             takes_turns=self._interleaves(home) and takes_turns(record) and not whole and record.min_nodes <= 1,
             qos=record.qos if facts.preemption.by == "qos" else "",
         )
+
+    @staticmethod
+    def _reaches(record: SlurmJob, home: str, facts: Facts) -> bool:
+        """Is it one that Slurm's backfill shortens before a window of its VC's nodes, as far as its user allows?"""
+        if not (record.time_min_s and facts.windows):
+            return False
+        vcs = facts.pool.quotas if facts.pool is not None and home in facts.pool.quotas else (home,)
+        return any(not facts.open_to(n.name, record) for n in facts.nodes if not n.partitions.isdisjoint(vcs))
 
     @staticmethod
     def _switches_until_s(record: SlurmJob, note: JobNote | None, facts: Facts) -> float | None:
