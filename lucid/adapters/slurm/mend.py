@@ -10,11 +10,21 @@ from lucid.adapters.slurm.behind import Behind
 from lucid.adapters.slurm.claims import ClaimWatch
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.crowd import Crowd
+from lucid.adapters.slurm.emptied import Emptied
 from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import GIVEN_UP, ONE_JOB, Hands
 from lucid.adapters.slurm.let_go import LetGo
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.obstacles import CROWDED, NOT_IN_TIME, Outlook, may_end, of_slurm, outlook, whose_limit
+from lucid.adapters.slurm.obstacles import (
+    CROWDED,
+    NOT_IN_TIME,
+    Outlook,
+    may_end,
+    may_start,
+    of_slurm,
+    outlook,
+    whose_limit,
+)
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.resizes import Resizes
 from lucid.adapters.slurm.starts import back_to
@@ -56,6 +66,8 @@ class Mender:
         others."""
         self._hands = hands
         self._claims = claims or ClaimWatch(hands)
+        self.emptied = Emptied(hands, self._claims, self._take_back)
+        """Jobs that are held until others have left their GPUs."""
         self._jobs: Mapping[str, SlurmJob] = {}
         self._behind: Behind | None = None
         self._crowd = Crowd(hands.settings.start_grace_s)
@@ -141,7 +153,7 @@ class Mender:
             queues = packs and not record.reservation and not free
             words = self._parked(record, note, facts) if queues else self._unparked(record, note, facts.now_s)
             words = words or self._comes_back(record, note, facts, packs)
-            if words:
+            if words or record.id in hands.touched:  # what was seen of it is not so any more
                 return words
         if ownership.holds(record, note):
             return self._held(record, note, facts)
@@ -269,6 +281,8 @@ class Mender:
         why = left_to_slurm(record) or self._go.no_node(record, note)
         if begin_s or not why or (record.never_runs and note is not None and now_s < note.retry_s):
             return ""
+        if self._claims.keeps_off(record, facts):
+            return ""
         self._behind = self._behind or Behind(hands.ownership, facts)
         if self._behind.before(record, note):
             return ""
@@ -333,10 +347,12 @@ class Mender:
             self._claims.parted(record, note, facts)
             self._take_back(record, note)
             return f"job {record.id}: was requeued, not by Lucid; waits again"
+        if record.held:
+            return self.emptied.let_in(record, note, self._jobs, facts)
         found = outlook(record.reason)
         # what was ordered while Slurm was silent says nothing about the job until Slurm has had its time
         late = facts.now_s - max(note.asked_s, hands.silent_s) > hands.settings.start_grace_s
-        if found is Outlook.WAITS and (not late or self._claims.waits(note, self._jobs, facts)):
+        if may_start(record) and (not late or self._claims.waits(note, self._jobs, facts)):
             return ""
         self._take_back(record, note)
         if found is Outlook.BARRED and (whose_limit(record.reason) or not hands.at_profiling(record)):

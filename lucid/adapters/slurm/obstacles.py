@@ -24,6 +24,7 @@ __all__ = [
     "Obstacles",
     "Outlook",
     "may_end",
+    "may_start",
     "of_one_job",
     "of_reservation",
     "of_slurm",
@@ -100,6 +101,12 @@ def outlook(reason: str) -> Outlook:
 def of_reservation(reason: str) -> bool:
     """Does Slurm keep the nodes for somebody else, now or soon? ``ReqNodeNotAvail`` also says that a node is down."""
     return reason.startswith(("ReqNodeNotAvail", "Reserv", "Resv")) and "reserv" in reason.lower()
+
+
+def may_start(job: SlurmJob) -> bool:
+    """Of a job that was released: may Slurm start it at any moment? One that reaches into a window, and that Slurm's
+    backfill may shorten, also where Slurm's first look refuses it."""
+    return outlook(job.reason) is Outlook.WAITS or (job.time_min_s > 0 and of_reservation(job.reason))
 
 
 def passes(words: str) -> bool:
