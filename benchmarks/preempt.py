@@ -48,9 +48,21 @@ def _scavenged(scenario: Scenario, group: Group) -> Scenario:
     return replace(scenario, trace=replace(trace, jobs=tuple(jobs)), preemption=rules)
 
 
+def _alone(scene: str, history: Scenario) -> Iterator[Figure]:
+    """How long owners wait where nobody else is there."""
+    scavenged = _scavenged(history, Group())
+    assert scavenged.preemption is not None
+    scenario = replace(scavenged, trace=scavenged.preemption.residents(scavenged.trace), preemption=None)
+    for policy in ("backfill", "lucid"):
+        found = run_metrics(simulate(replace(scenario, as_live=policy == "lucid"), policy))
+        note = f"p99.9 {found['p999_queue_s'] / _HOUR:.0f} h, JCT {found['avg_jct_s'] / _HOUR:.2f} h"
+        yield Figure(f"{scene}, owners alone: {policy}, wait", found["avg_queue_s"] / _HOUR, "h", note=note)
+
+
 def figures(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - a replay is the same each time
     """GPU-hours that victims lost, with the owners' waits and the scavengers' JCT."""
     for scene, history in _scenes():
+        yield from _alone(scene, history)
         for kind, group in (("", Group()), (", checkpoints every hour", Group(checkpoint_s=_HOUR))):
             scenario, plain = _scavenged(history, group), None
             for name, policy, traits in _VARIANTS:
