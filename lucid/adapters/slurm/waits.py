@@ -134,8 +134,8 @@ def next_lease_s(job: SlurmJob, note: JobNote | None, now_s: float) -> float:
 
 
 def to_come(until_s: float, now_s: float, most_s: float = MOST_PAUSE_S) -> bool:
-    """Does this moment lie ahead? Not where it is further ahead than any that Lucid sets (``most_s``, and as long as a
-    turn may take): a clock has set it that was ahead itself, and nothing is to wait for that."""
+    """Does this moment lie ahead? Not where it is further ahead than any that Lucid sets (``most_s``, and as long as
+    a turn may take): a clock has set it that was ahead itself, and nothing is to wait for that."""
     return now_s < until_s <= now_s + most_s + _TURN_S
 
 
