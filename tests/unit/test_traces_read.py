@@ -314,7 +314,9 @@ def test_unknown_format_lists_the_known_ones() -> None:
         ConfigError, match=r"'csv' .known: helios, lucid, muri, openb, pack, parallel, philly, pollux, sacct, swf"
     ):
         read_trace(ASSETS / "pack.csv", "csv")
-    assert set(FORMATS) == {"helios", "lucid", "muri", "pack", "philly", "pollux", "sacct", "swf"}
+    assert set(FORMATS) == {
+        *("helios", "lucid", "muri", "openb", "pack", "parallel", "philly", "pollux", "sacct", "swf"),
+    }
 
 
 def test_missing_file() -> None:

@@ -14,14 +14,8 @@ __all__ = ["ABOUT", "NEEDED", "read"]
 
 ABOUT = "Alibaba's list of openb pods"
 NEEDED = (
-    "name",
-    "cpu_milli",
-    "memory_mib",
-    "num_gpu",
-    "pod_phase",
-    "creation_time",
-    "deletion_time",
-    "scheduled_time",
+    *("name", "cpu_milli", "memory_mib", "num_gpu"),
+    *("pod_phase", "creation_time", "deletion_time", "scheduled_time"),
 )
 _NEVER_RAN = "never ran"
 _STATES = {"Succeeded": "COMPLETED", "Failed": "FAILED", "Running": "CANCELLED"}
