@@ -12,7 +12,8 @@ from typing import Any
 from lucid.errors import ConfigError
 from testbed import cgroups, conf, daemons, host, tree
 from testbed.owner import MARK, dead, end_marked
-from testbed.settings import Layout, TestbedError, layout_from, ports_from
+from testbed.ports import claimed
+from testbed.settings import Layout, TestbedError, layout_from
 
 __all__ = ["described_in", "down", "main", "unfit", "up"]
 
@@ -72,15 +73,14 @@ def up(layout: Layout, say: tree.Say) -> dict[str, Any]:
         if layout.home.exists():
             say(f"testbed {layout.name}: clearing what an earlier run left")
             _clear(layout)
-        with tree.locked(layout.cache / "ports.lock"):
-            base = ports_from(layout, _bases(layout))
+        with claimed(layout, lambda: _bases(layout)) as base:
             layout.home.mkdir(parents=True)
             described = _describe(layout, base)
             _state(layout).write_text(json.dumps(described))
-        host.mount(layout)
-        cgroups.prepare(layout)
-        conf.write(layout, base, FILES)
-        daemons.start(layout, base, say)
+            host.mount(layout)
+            cgroups.prepare(layout)
+            conf.write(layout, base, FILES)
+            daemons.start(layout, base, say)
         return described
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ __all__ = [
     "Layout",
     "TestbedError",
     "layout_from",
-    "ports_from",
     "pyslurm_version",
     "slurm_version",
 ]
@@ -186,27 +184,6 @@ def layout_from(environ: Mapping[str, str]) -> Layout:
     return layout
 
 
-def ports_from(layout: Layout, taken: set[int]) -> int:
-    """The first port of this testbed's block: the one asked for, or the first free block from 17000 up. A large
-    testbed takes one of 28000 to 31999.
-
-    Args:
-        layout: The testbed.
-        taken: Bases that other testbeds have noted down (they may be between two daemons just now).
-
-    Raises:
-        TestbedError: no block is free.
-    """
-    bases = range(28000, 32000 - len(layout.hosts), BLOCK) if layout.large else range(17000, 27000, BLOCK)
-    for base in [layout.port] if layout.port else bases:
-        needed = [base + offset for offset in (0, 1, 2, *range(10, 10 + len(layout.hosts)))]
-        if base not in taken and all(_free(port) for port in needed):
-            return base
-    raise TestbedError(
-        f"no {BLOCK} ports are free at {layout.port or f'{bases.start}-{bases.stop}'}; set LUCID_TESTBED_PORT"
-    )
-
-
 def _folder(environ: Mapping[str, str], key: str) -> Path | None:
     given = environ.get(f"LUCID_TESTBED_{key}")
     return Path(given).resolve() if given else None
@@ -238,13 +215,3 @@ def pyslurm_version(source: Path) -> str:
         TestbedError: it is none.
     """
     return _version(source / "pyslurm/version.py", r'^__version__\s*=\s*"([0-9][\w.]*)"', "pyslurm")
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))
-        except OSError:
-            return False
-    return True

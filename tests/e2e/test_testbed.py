@@ -16,7 +16,8 @@ from box import Box
 from lucid.adapters.slurm.client import FIRST_TO_PACK
 from lucid.slurmconf.check import check_installation
 from testbed import cli, host
-from testbed.settings import TestbedError, layout_from, ports_from
+from testbed.ports import claimed
+from testbed.settings import TestbedError, layout_from
 from testbed.tree import apt_mirror
 
 pytestmark = pytest.mark.any_slurm
@@ -117,8 +118,9 @@ def test_settings_that_cannot_be_used_are_refused(setting: str, value: str, says
 
 def test_a_port_that_is_taken_is_said(testbed: Box) -> None:
     port = json.loads((testbed.root.parent / "testbed.json").read_text())["port"]
-    with pytest.raises(TestbedError, match="LUCID_TESTBED_PORT"):
-        ports_from(layout_from({"LUCID_TESTBED_PORT": str(port)}), set())
+    layout = layout_from({"LUCID_TESTBED_PORT": str(port)})
+    with pytest.raises(TestbedError, match="LUCID_TESTBED_PORT"), claimed(layout, set):
+        pass
 
 
 def test_the_mirror_is_the_one_that_apt_is_configured_with(tmp_path: Path) -> None:

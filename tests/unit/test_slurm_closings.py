@@ -45,29 +45,84 @@ def test_a_reservation_ahead_is_a_window_of_its_nodes(stage: Scene) -> None:
 
 
 def test_what_a_node_says_of_a_reservation_that_is_known_is_told_by_the_window(stage: Scene) -> None:
-    """Also after its end, until the nodes are read again: a start need not wait for that."""
-    stage.slurm.machines = [replace(n, states=frozenset(["IDLE", "MAINTENANCE"])) for n in stage.slurm.machines]
+    """Also after its end, until the node no longer says so: a start need not wait for that."""
+    bare = stage.slurm.machines
+    stated = [replace(n, states=frozenset(["IDLE", "MAINTENANCE"])) for n in bare]
+    stage.slurm.machines = stated
     assert not any(node.available for node in stage.look().nodes), "nobody says until when"
     stage.slurm.reserved = [reserved(0.0, 70.0, "MAINT")]
     stage.slurm.advance(60.0)
     assert {node.opens_s() for node in stage.look().nodes} == {70.0}
     stage.slurm.advance(10.0)
     assert all(node.available for node in stage.look().nodes)
+    stage.slurm.reserved = []
+    stage.slurm.advance(60.0)
+    assert all(node.available for node in stage.look().nodes), "it is read no more, and the nodes still say so"
+    stage.slurm.machines = bare
+    stage.slurm.advance(60.0)
+    stage.look()
+    stage.slurm.machines = stated
+    stage.slurm.advance(60.0)
+    assert not any(node.available for node in stage.look().nodes), "another one, which cannot be read"
 
 
-def test_reservations_are_read_once_a_minute_and_when_something_speaks_of_one(stage: Scene) -> None:
+def reads_of(stage: Scene) -> list[float]:
+    """When reservations are read from now on, by the scene's clock."""
     reads: list[float] = []
     ask = stage.slurm.reservations
     stage.slurm.reservations = lambda: reads.append(stage.slurm.now) or ask()  # type: ignore[method-assign,func-returns-value]
-    for _ in range(90):
+    return reads
+
+
+def look_for(stage: Scene, seconds: int) -> None:
+    """A look each second."""
+    for _ in range(seconds):
         stage.look()
         stage.slurm.advance(1.0)
+
+
+def test_reservations_are_read_once_a_minute_and_when_something_speaks_of_one(stage: Scene) -> None:
+    reads = reads_of(stage)
+    look_for(stage, 90)
     assert reads == [0.0, 60.0]
     stage.slurm.submit("j", "vc", held=False, dependent=True, reason="ReqNodeNotAvail, Reserved for maintenance")
-    for _ in range(20):
-        stage.look()
-        stage.slurm.advance(1.0)
+    look_for(stage, 20)
     assert reads == [0.0, 60.0, 90.0], "once for each job that begins to speak of one"
+
+
+def test_while_jobs_wait_and_something_is_reserved_they_are_read_every_three_seconds(stage: Scene) -> None:
+    """Nothing tells that a window was moved or deleted, and jobs that it holds start at once on plain Slurm."""
+    reads = reads_of(stage)
+    stage.jobs("1", time_limit_s=3600.0)
+    look_for(stage, 60)
+    assert reads == [0.0], "nothing is reserved"
+    stage.slurm.reserved = [reserved(1200.0, 8400.0, "MAINT")]
+    look_for(stage, 12)
+    assert reads == [0.0, 60.0, 63.0, 66.0, 69.0]
+    stage.slurm.reserved = []
+    look_for(stage, 3)
+    assert not any(node.windows for node in stage.look().nodes)
+    stage.slurm.reserved = [reserved(1200.0, 8400.0, "MAINT")]
+    del stage.slurm.records["1"]
+    reads.clear()
+    look_for(stage, 60)
+    assert len(reads) == 1, "nobody waits"
+
+
+@pytest.mark.parametrize("flags", [("MAINT",), ("MAINT", "DAILY")])
+def test_that_a_window_ended_when_it_was_to_is_no_reason_to_plan_again(stage: Scene, flags: tuple[str, ...]) -> None:
+    window = reserved(100.0, 200.0, *flags)
+    stage.slurm.reserved = [window]
+    stage.jobs("1", time_limit_s=60.0)
+    stage.slurm.advance(198.0)
+    stage.look()
+    stage.slurm.advance(2.0)
+    later = replace(window, start_s=window.start_s + 86400.0, end_s=window.end_s + 86400.0)
+    stage.slurm.reserved = [later] if "DAILY" in flags else []
+    stage.look()
+    stage.slurm.advance(1.5)
+    (done,) = stage.cluster.apply([Action("1", "vc", Start(at("n1:0"), WHY))])
+    assert done.refused is None
 
 
 def test_what_was_reserved_since_is_read_before_anything_starts(stage: Scene) -> None:
@@ -210,3 +265,23 @@ def test_jobs_that_a_window_keeps_waiting_are_not_taken_to_be_crowded_out(stage:
     for _ in range(10):
         assert stage.mend() == []
         stage.slurm.advance(60.0)
+
+
+def test_a_job_with_a_least_time_is_planned_with_it_before_a_window_and_slurm_shortens_it(stage: Scene) -> None:
+    """As plain Slurm's backfill does; Slurm's first look still refuses it."""
+    stage.slurm.reserved = [reserved(1200.0, 8400.0, "MAINT")]
+    limits = {"a": (600.0, 600.0), "b": (1500.0, 1500.0), "c": (0.0, 3600.0)}
+    for name, (least_s, _) in limits.items():
+        stage.jobs(name, time_limit_s=3600.0, time_min_s=least_s)
+    stage.slurm.reserved.append(reserved(9e6, 9e6 + 60, name="later"))
+    assert {e.job.id: e.job.time_limit_s for e in stage.look().pending} == {n: s for n, (_, s) in limits.items()}
+    assert stage.start("a", "n1:0") is None
+    assert stage.slurm.records["a"].reason.startswith("ReqNodeNotAvail")
+    assert stage.mend() == []
+    stage.slurm.advance(5.0)
+    stage.look()
+    assert (stage.slurm.records["a"].state, stage.slurm.records["a"].time_limit_s) == ("RUNNING", 1140.0)
+    stage.slurm.reserved.clear()
+    stage.slurm.advance(70.0)
+    stage.jobs("d", time_limit_s=3600.0, time_min_s=600.0)
+    assert {e.job.id: e.job.time_limit_s for e in stage.look().pending}["d"] == 3600.0

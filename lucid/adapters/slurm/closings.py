@@ -1,4 +1,5 @@
-"""When Slurm's reservations close nodes: read once a minute, and when something speaks of one; as windows of nodes.
+"""When Slurm's reservations close nodes, as windows of nodes: read once a minute, when something speaks of one, and
+every three seconds while jobs wait and something is reserved.
 
 A reservation of whole nodes, or of some of their GPUs (Slurm does not say which), closes its nodes to everybody:
 jobs that ask for it by name are Slurm's alone. One of some cores takes those cores while it is in force.
@@ -22,6 +23,9 @@ __all__ = ["Closings"]
 
 _LOG = logging.getLogger(__name__)
 _EVERY_S = 60.0
+_WAITS_S = 2.9
+"""Jobs that wait for a window are free to start when it is moved or deleted, and nothing else tells of that: with
+lucidd's looks, a second apart, at every third one."""
 _LEAST_S = 1.0
 """A reading counts for so long, whatever has been heard of since."""
 _LEAD_S = 10.0
@@ -47,15 +51,19 @@ class Closings:
         """Were they read at this look at jobs and nodes?"""
         self._speaks: frozenset[str] = frozenset()
         self._states: frozenset[str] = frozenset()
+        self._explained: frozenset[str] = frozenset()
+        """Nodes whose states are of a reservation that was read. Slurm takes these from them up to five seconds after
+        its end, and starts jobs there before."""
 
     def look(self, jobs: Sequence[SlurmJob], nodes: Sequence[SlurmNode], now_s: float) -> bool:
-        """Take in a look at jobs and nodes, and read the reservations where they are due: every minute, when another
-        job waits for one, and when one begins or ends by the nodes' states. Is anything reserved otherwise now?"""
+        """Take in a look at jobs and nodes, and read the reservations where they are due: as above, when another job
+        waits for one, and when one begins or ends by the nodes' states. Is anything reserved otherwise now?"""
         speaks = frozenset(job.id for job in jobs if job.pending and of_reservation(job.reason))
         states = frozenset(node.name for node in nodes if node.states & _STATES)
         news = not speaks <= self._speaks or states != self._states
         self._speaks, self._states = (self._speaks & speaks) if news else speaks, states
-        self._fresh = self._due(now_s, _LEAST_S if news else _EVERY_S)
+        pressing = bool(self._found) and any(job.pending and job.asks for job in jobs)
+        self._fresh = self._due(now_s, _LEAST_S if news else _WAITS_S if pressing else _EVERY_S)
         if not self._fresh:
             return False
         self._speaks = speaks
@@ -83,7 +91,7 @@ class Closings:
             return False
         self._trouble = ""
         before, self._found = self._found, () if found is None else tuple(found)
-        return [_fixed(one) for one in before] != [_fixed(one) for one in self._found]
+        return _to_come(before, now_s) != _to_come(self._found, now_s)
 
     def windows(self, now_s: float) -> Mapping[str, tuple[Window, ...]]:
         """By node, the earliest first."""
@@ -99,7 +107,8 @@ class Closings:
     def explained(self, nodes: Sequence[SlurmNode], now_s: float) -> Sequence[SlurmNode]:
         """The nodes, where what is read here says when they open again without the states that a reservation gives
         them, and without the cores that one takes."""
-        known = {name for one in self._found for name in one.nodes if one.start_s <= now_s}
+        known = {name for one in self._found for name in one.nodes if one.start_s <= now_s} | self._explained
+        self._explained = frozenset(node.name for node in nodes if node.name in known and node.states & _STATES)
         cores: dict[str, int] = {}
         for one in self._found:
             if one.start_s <= now_s < one.end_s:
@@ -125,9 +134,15 @@ class Closings:
         return ""
 
 
-def _fixed(one: Reservation) -> Reservation:
-    """As it is compared: a floating one moves on at each reading."""
-    return replace(one, start_s=0.0, end_s=one.end_s - one.start_s) if "TIME_FLOAT" in one.flags else one
+def _to_come(found: Sequence[Reservation], now_s: float) -> list[Reservation]:
+    """As they are compared: those that are over are as good as gone, one that comes again stands at its next time,
+    and a floating one moves on at each reading."""
+    told = []
+    for one in found:
+        for start_s, end_s in times_of(one, now_s)[:1]:
+            floats = "TIME_FLOAT" in one.flags
+            told.append(replace(one, start_s=0.0 if floats else start_s, end_s=end_s - start_s if floats else end_s))
+    return told
 
 
 def _windows(one: Reservation, now_s: float) -> list[Window]:
