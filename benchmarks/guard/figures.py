@@ -15,10 +15,11 @@ from lucid.config import PolicySettings
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.policy import make_policy
 from lucid.simulator.bench import busy_snapshot
+from lucid.simulator.bench_warm import Steady
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.synth import preset, synthesise, vc_layout
 
-__all__ = ["COUNTS", "HOT", "cold_plan", "command", "replay"]
+__all__ = ["COUNTS", "HOT", "REPO", "cold_plan", "command", "replay", "warm_cycle"]
 
 REPO: Final = Path(__file__).resolve().parents[2]
 HEAVY: Final = ("matplotlib", "numpy", "optuna", "pandas", "pydantic", "scipy", "sklearn", "textual")
@@ -65,6 +66,27 @@ def replay(policy: str, jobs: int, *, foretell: bool = False) -> Hot:
     return Hot(f"replay {policy}{' forecasts' if foretell else ''}", what, "python", prepare)
 
 
+def warm_cycle(policy: str, pending: int, gpus: int, vcs: int, times: int) -> Hot:
+    """A steady daemon's cycle after one job was submitted."""
+
+    def prepare() -> Work:
+        steady = Steady(policy, pending, gpus, vcs)
+
+        def work(between: Between) -> float:
+            spent_ms = 0.0
+            for _ in range(times):
+                steady.submit()
+                spent_ms += steady.warm()[0]
+                steady.settle()
+                between()
+            return spent_ms / 1000
+
+        return work
+
+    what = f"{times} cycles after a job was submitted, {pending:,} waiting for {gpus:,} GPUs in {vcs} VCs, {policy}"
+    return Hot(f"warm {policy}", what, "python", prepare)
+
+
 def command(*words: str) -> Hot:
     """A command as a process of its own."""
 
@@ -95,6 +117,7 @@ HOT: Sequence[Hot] = (
     cold_plan("lucid", 2_048, 1_024, 20, 4),
     cold_plan("fifo", 10_000, 8_192, 16, 4),
     cold_plan("lucid", 10_000, 8_192, 3),
+    warm_cycle("lucid", 10_000, 8_192, 10, 20),
     replay("fifo", 1_500),
     replay("lucid", 1_500),
     replay("fifo", 700, foretell=True),
@@ -110,20 +133,17 @@ HOT: Sequence[Hot] = (
 def _modules() -> float:
     """Modules of heavy libraries that a command loads."""
     code = (
-        "import sys, contextlib\n"
+        "import contextlib, io, json, sys\n"
         "from lucid.cli.main import main\n"
-        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(sys.stderr): main()\n"
-        "import json; print(json.dumps(sorted(sys.modules)))"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): main()\n"
+        "print(json.dumps(sorted(sys.modules)))"
     )
     loaded = json.loads(_child(code, ("queue", "--help"))[0])
     return float(sum(name.partition(".")[0] in HEAVY for name in loaded))
 
 
 def _replay_mib() -> float:
-    code = (
-        "from benchmarks.guard.figures import replay\n"
-        f"replay('lucid', {_MEMORY_JOBS}).prepare()(lambda: None)"
-    )
+    code = f"from benchmarks.guard.figures import replay\nreplay('lucid', {_MEMORY_JOBS}).prepare()(lambda: None)"
     return _child(code)[2]
 
 

@@ -17,7 +17,7 @@ Between = Callable[[], None]
 """Work calls it where it can be interrupted, many times a second: then the fixed loop runs."""
 
 Work = Callable[[Between], float | None]
-"""Does the work once. Gives the CPU seconds that children of this process spent on it, if that is what counts."""
+"""Does the work once. Gives the CPU seconds that count, where that is not all that this process spends meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ def _once(work: Work, loop: Callable[[], object], clock: Callable[[], float]) ->
     gc.collect()
     between()
     before_s, began_s = loops_s[0], clock()
-    of_children_s = work(between)
+    counted_s = work(between)
     work_s = clock() - began_s - (sum(loops_s) - before_s)
     between()
-    return (work_s if of_children_s is None else of_children_s), sum(loops_s) / len(loops_s)
+    return (work_s if counted_s is None else counted_s), sum(loops_s) / len(loops_s)
 
 
 def _least(pairs: Sequence[tuple[float, float]]) -> Measured:
