@@ -126,7 +126,7 @@ fast: $(STAMP)
 check: lint types fast ## the inner loop, a minute: ruff, mypy, import-linter, the cheapest tests and those you changed
 	@$(BIN)/python -m benchmarks.guard --last
 
-guard: $(STAMP) ## has a hot figure become worse than benchmarks/guard/record.json? RECORD="why": change that (3 minutes)
+guard: $(STAMP) ## has a hot figure become worse than benchmarks/guard/record.json? RECORD="why": change that (a minute or two)
 	@$(BIN)/python -m benchmarks.guard $(if $(RECORD),--record "$(RECORD)") $(if $(JSON),--json)
 
 test: lint types ## everything CI runs; on a real Slurm too, where it is root and debootstrap is installed

@@ -35,7 +35,7 @@ def main(why: str | None, only_last: bool, as_json: bool) -> None:
         print(_last_told())
         return
     if why is not None:
-        renewed({}, {}, "", "", why)  # before three minutes are spent, is it a reason?
+        renewed({}, {}, "", "", why)  # before minutes are spent, is it a reason?
     recorded, began_s = read(), time.monotonic()
     times = measured(HOT)
     again = [figure for figure in HOT if _verdict(figure.name, times, recorded) is Verdict.RED]
@@ -112,7 +112,7 @@ def _last_told() -> str:
     try:
         told = json.loads(LAST.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return "guard: never run here (make guard, three minutes)"
+        return "guard: never run here (make guard: a minute or two)"
     red = [name for name, one in told["figures"].items() if one["verdict"] == Verdict.RED]
     stale = [name for name, one in told["figures"].items() if one["verdict"] == Verdict.STALE]
     since = _git("rev-list", "--count", f"{told['commit']}..HEAD") or "an unknown number of"
