@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from lucid.core.placement import Placement, show_placement
 from lucid.core.reason import Reason
+from lucid.core.versioned import Versioned
 
 __all__ = [
     "Action",
@@ -16,6 +17,7 @@ __all__ = [
     "Hold",
     "Keep",
     "PartitionPlan",
+    "Parts",
     "Plan",
     "Regroup",
     "Release",
@@ -177,6 +179,25 @@ class PartitionPlan:
         return {job_id: at for at, job_id in enumerate(waited, start=1)}
 
 
+class Parts(Versioned[PartitionPlan]):
+    """Plans by partition, of which it is known who acts, who wants something to be remembered, and when the first of
+    them is due: whoever asks need not go through all of them."""
+
+    __slots__ = ("acting", "memory", "wake_s")
+
+    def __init__(
+        self,
+        entries: Mapping[str, PartitionPlan],
+        since: object | None,
+        changed: Iterable[str] | None,
+        acting: Sequence[str],
+        memory: Mapping[str, object],
+        wake_s: float | None,
+    ) -> None:
+        super().__init__(entries, since, changed)
+        self.acting, self.memory, self.wake_s = acting, memory, wake_s
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """All decisions of one cycle, by partition name."""
@@ -187,16 +208,22 @@ class Plan:
     @property
     def actions(self) -> list[Action]:
         """Everything to apply, in order."""
-        return [action for part in self.partitions.values() for action in part.actions]
+        parts = self.partitions
+        acting = parts.acting if isinstance(parts, Parts) else parts
+        return [action for name in acting for action in parts[name].actions]
 
     @property
     def memory(self) -> dict[str, object]:
         """What the partitions' plans want to find in the next snapshot."""
+        if isinstance(self.partitions, Parts):
+            return dict(self.partitions.memory)
         return {name: part.memory for name, part in self.partitions.items() if part.memory is not None}
 
     @property
     def wake_s(self) -> float | None:
         """The earliest wake of any partition."""
+        if isinstance(self.partitions, Parts):
+            return self.partitions.wake_s
         return earliest(*(part.wake_s for part in self.partitions.values()))
 
     def decision_of(self, job_id: str) -> Decision | None:

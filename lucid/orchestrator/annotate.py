@@ -11,6 +11,7 @@ from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.ports import Forecaster, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.versioned import changed_names, key_of
 
 __all__ = ["Annotator"]
 
@@ -38,6 +39,7 @@ class Annotator:
         self._entries: dict[str, _Places] = {}
         """By partition, the entries already looked at, and the place of each by its ``id``: most are the same as the
         last time. (While the entries are kept no other has the ``id`` of one.)"""
+        self._seen: object | None = None
         self._handed_out: weakref.ref[Snapshot] | None = None
 
     def __call__(self, snapshot: Snapshot, memory: Mapping[str, object] | None = None) -> Snapshot:
@@ -53,7 +55,10 @@ class Annotator:
                 self._predictions.pop(ended.job.id, None)
                 self._seen_with.pop(ended.job.id, None)
                 self._limits.pop(ended.job.id, None)
-        for name, partition in snapshot.partitions.items():
+        names = changed_names(self._seen, snapshot.partitions)
+        self._seen = None  # a predictor that fails leaves some unseen
+        for name in names:
+            partition = snapshot.partitions[name]
             if self._partitions.get(name) is not partition:
                 self._partitions[name] = partition
                 both = partition.pending + partition.running
@@ -62,6 +67,7 @@ class Annotator:
                 fresh = places.keys() - before.keys()
                 self._predict([both[at] for at in sorted(places[i] for i in fresh)], snapshot.now_s)
                 self._entries[name] = both, places
+        self._seen = key_of(snapshot.partitions)
         arrivals = snapshot.arrivals if self._forecaster is None else self._forecaster.forecast(snapshot.now_s)
         annotated = replace(
             snapshot, predictions=MappingProxyType(self._predictions), arrivals=arrivals, memory=memory or {}

@@ -11,6 +11,7 @@ from dataclasses import replace
 from lucid.core.decision import Decision, Hold, PartitionPlan
 from lucid.core.reason import SlurmBars
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.versioned import changed_names, key_of
 
 __all__ = ["Barred"]
 
@@ -21,14 +22,23 @@ class Barred:
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[Partition, Partition]] = {}
+        self._some: set[str] = set()
+        """Partitions with such jobs, of the snapshot looked at last."""
+        self._seen: object | None = None
         self._joined: dict[str, tuple[Partition, PartitionPlan, PartitionPlan]] = {}
 
     def without(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot without jobs that Slurm bars; the same one where there are none."""
-        parts = {name: self._without(partition) for name, partition in snapshot.partitions.items()}
-        if all(parts[name] is partition for name, partition in snapshot.partitions.items()):
+        whole = snapshot.partitions
+        names = changed_names(self._seen, whole)
+        if len(names) == len(whole):
+            self._some.clear()
+        for name in names:
+            (self._some.discard if self._without(whole[name]) is whole[name] else self._some.add)(name)
+        self._seen = key_of(whole)
+        if not self._some:
             return snapshot
-        return replace(snapshot, partitions=parts)
+        return replace(snapshot, partitions={name: self._without(partition) for name, partition in whole.items()})
 
     def _without(self, partition: Partition) -> Partition:
         known = self._open.get(partition.name)

@@ -29,6 +29,7 @@ from lucid.core.decision import (
 from lucid.core.job import Pending, Running, Stage
 from lucid.core.reason import Unsafe
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.versioned import changed_names, key_of
 from lucid.errors import UnsafeAction, UnsafePlan
 from lucid.orchestrator.check_book import Book
 from lucid.orchestrator.check_groups import check_groups
@@ -51,6 +52,9 @@ class SafetyCheck:
     def __init__(self, rules: PolicyRules, settings: PolicySettings) -> None:
         self._rules, self._settings = rules, settings
         self._passed: dict[str, tuple[Partition, PartitionPlan]] = {}
+        self._open: set[str] = set()
+        """Partitions whose plan has to be checked again, though nothing changed."""
+        self._seen: tuple[object | None, object | None] = (None, None)
         self._turns: defaultdict[str, set[str]] = defaultdict(set)
         """By pool, the jobs that were let beyond a quota in their turn."""
 
@@ -69,12 +73,20 @@ class SafetyCheck:
         Raises:
             UnsafePlan: what is wrong is not the matter of single actions.
         """
-        for name in plan.partitions:
+        planned, parts = changed_names(self._seen[1], plan.partitions), plan.partitions
+        for name in planned:
             if name not in snapshot.partitions:
                 raise UnsafePlan(f"the plan names partition {name!r}, which the cluster does not have")
         found: list[UnsafeAction] = []
-        for name, partition in snapshot.partitions.items():
-            part = plan.partitions.get(name)
+        names = changed_names(self._seen[0], snapshot.partitions)
+        if len(names) < len(snapshot.partitions) and len(planned) < len(parts):
+            names = sorted({*names, *planned, *self._open})
+        else:
+            names = snapshot.partitions.keys()
+        self._seen = (None, None)  # a rule that raises leaves some unchecked
+        for name in names:
+            partition, part = snapshot.partitions[name], parts.get(name)
+            self._open.add(name)
             if part is None:
                 if partition.pending:
                     raise UnsafePlan(
@@ -83,6 +95,7 @@ class SafetyCheck:
                 continue
             passed = self._passed.get(name)
             if passed is not None and passed[0] is partition and passed[1] is part:
+                self._open.discard(name)
                 continue
             others = _Elsewhere(snapshot, plan, partition)
             unsafe = _unsafe_of(
@@ -90,7 +103,9 @@ class SafetyCheck:
             )
             if not part.actions and not others.asked:
                 self._passed[name] = (partition, part)
+                self._open.discard(name)
             found += unsafe
+        self._seen = (key_of(snapshot.partitions), key_of(parts))
         return found or _twice(plan)
 
     def safe_part(self, snapshot: Snapshot, plan: Plan) -> tuple[Plan, list[UnsafeAction]]:
@@ -122,11 +137,10 @@ def _without(snapshot: Snapshot, plan: Plan, errors: Mapping[str, UnsafeAction])
 def _twice(plan: Plan) -> list[UnsafeAction]:
     seen: set[str] = set()
     found: list[UnsafeAction] = []
-    for part in plan.partitions.values():
-        for action in part.actions:
-            if action.job_id in seen:
-                found.append(UnsafeAction(f"job {action.job_id}: the plan has two actions for it", action.job_id))
-            seen.add(action.job_id)
+    for action in plan.actions:
+        if action.job_id in seen:
+            found.append(UnsafeAction(f"job {action.job_id}: the plan has two actions for it", action.job_id))
+        seen.add(action.job_id)
     return found
 
 

@@ -19,6 +19,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.barred import Barred
 from lucid.orchestrator.boots import with_boots
+from lucid.orchestrator.kept_parts import KeptParts
 from lucid.orchestrator.leaving import with_leaving
 from lucid.orchestrator.rules import PolicyRules, rules_of
 
@@ -83,6 +84,7 @@ class PartitionPolicy(ABC):
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan]] = {}
         self._barred = Barred()
+        self._parts = KeptParts()
 
     def profiled(self, job: Job) -> bool:  # noqa: ARG002 - part of the protocol
         """Most policies profile nothing."""
@@ -90,10 +92,11 @@ class PartitionPolicy(ABC):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Plan every partition that has changed or is due. Jobs that Slurm bars wait, whatever the policy."""
-        parts: dict[str, PartitionPlan] = {}
+        looked: dict[str, PartitionPlan] = {}
         now_s = snapshot.now_s
         whole, snapshot = snapshot, self._barred.without(snapshot)
-        for name, partition in snapshot.partitions.items():
+        for name in self._parts.to_look_at(snapshot.partitions, now_s, alone=self.plans_alone):
+            partition = snapshot.partitions[name]
             kept, others = self._kept.get(name), self.looks_at(partition, snapshot)
             if (
                 kept is not None
@@ -102,7 +105,7 @@ class PartitionPolicy(ABC):
                 and not kept[2].actions
                 and (kept[2].wake_s is None or now_s < kept[2].wake_s)
             ):
-                parts[name] = kept[2]
+                looked[name] = kept[2]
                 continue
             part = with_leaving(self.plan_partition(partition, snapshot), partition, now_s)
             part = with_boots(partition, part, now_s)
@@ -115,10 +118,16 @@ class PartitionPolicy(ABC):
                 if any_s is not None:  # then any switch will do for one of them
                     part = replace(part, wake_s=earliest(part.wake_s, any_s))
             self._kept[name] = (partition, others, part)
-            parts[name] = part
+            looked[name] = part
+        parts: Mapping[str, PartitionPlan] = self._parts.with_fresh(snapshot.partitions, looked)
         if whole is not snapshot:
             parts = {name: self._barred.joined(whole.partitions[name], part) for name, part in parts.items()}
         return Plan(now_s, parts)
+
+    @property
+    def plans_alone(self) -> bool:
+        """Does ``looks_at`` say nothing of partitions other than profiling, whatever the snapshot?"""
+        return type(self).looks_at is PartitionPolicy.looks_at
 
     def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:  # noqa: ARG002
         """What else the plan of this partition depends on: a change there makes a kept plan void."""

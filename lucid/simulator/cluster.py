@@ -10,6 +10,8 @@ import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
+from operator import attrgetter, is_not
 
 from lucid.config import OverheadSettings, ProfilingSettings
 from lucid.core.arrivals import ArrivalForecast
@@ -17,6 +19,7 @@ from lucid.core.job import Ended, Job, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.ports import Capability
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.versioned import Versioned
 from lucid.errors import ConfigError
 from lucid.models.packing.pair_memory import PairMemory
 from lucid.simulator.interleaving import Interleaving
@@ -39,6 +42,8 @@ PROFILING = "profiling"
 
 POOL = "pool"
 """Name of the partition in which VCs have their nodes in common."""
+
+_SHOWN = attrgetter("shown")
 
 Layout = Mapping[str, Sequence[Node]]
 """Nodes by VC."""
@@ -135,6 +140,8 @@ class SimulatedCluster(YieldingFloor):
         self._elastic = any(item.learning is not None for item in trace.jobs)
         self._measured_before = measured_before
         self._ended: list[Ended] = []
+        self._seen: Versioned[Partition] = Versioned({name: room.show() for name, room in rooms.items()})
+        """What was handed out last."""
         self._to_come = list(reversed(trace.jobs))
         """Arrivals, the next one last: a sorted list needs no heap."""
         self.outcomes: dict[str, JobOutcome] = {}
@@ -291,11 +298,16 @@ class SimulatedCluster(YieldingFloor):
 
     def observe(self) -> Snapshot:
         """The present state; partitions in which nothing changed are the same objects as before."""
-        partitions: dict[str, Partition] = {}
-        for name, room in self._rooms.items():
-            for job_id in room.elastic:
-                self._report(self._live[job_id])
-            partitions[name] = room.show()
+        if self._elastic:
+            for room in self._rooms.values():
+                for job_id in room.elastic:
+                    self._report(self._live[job_id])
+        rooms = self._rooms.values()
+        changed = list(compress(rooms, map(is_not, map(_SHOWN, rooms), self._seen.values())))
+        if changed:
+            fresh = {room.name: room.show() for room in changed}
+            self._seen = Versioned({**self._seen, **fresh}, self._seen.key, fresh)
+        partitions = self._seen
         ended, self._ended = tuple(self._ended), []
         fair_share = {} if self._usage is None else self._usage.factors(self._now_s)
         return Snapshot(self._now_s, partitions, ended, fair_share=fair_share)

@@ -14,6 +14,7 @@ from lucid.core.ports import Applied
 from lucid.core.prediction import Prediction, prediction_from_dict, prediction_to_dict
 from lucid.core.reason import reason_from_dict, reason_to_dict
 from lucid.core.snapshot import Snapshot
+from lucid.core.versioned import changed_names, key_of
 from lucid.errors import TraceError
 from lucid.shown import csv_cell
 from lucid.simulator.engine import Run
@@ -33,12 +34,16 @@ class DecisionLog:
         self._entries: dict[str, list[DecisionRow]] = {}
         self._last: dict[str, tuple[tuple[object, ...], int]] = {}
         self._seen: dict[str, PartitionPlan] = {}
+        self._done: object | None = None
         self._signatures: dict[int, tuple[Hold, tuple[object, ...]]] = {}
         self._predictions: dict[str, Prediction] = {}
 
     def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:  # noqa: ARG002
         """Take in one cycle; partitions whose plan was merely handed out again are passed over."""
-        for name, part in plan.partitions.items():
+        names = changed_names(self._done, plan.partitions)
+        self._done = key_of(plan.partitions)
+        for name in names:
+            part = plan.partitions[name]
             if self._seen.get(name) is part:
                 continue
             self._seen[name] = part

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 
 from lucid.config import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan
@@ -83,14 +83,13 @@ class LucidPolicy(PartitionPolicy):
         plan = super().plan(snapshot)
         return with_overflow(plan, snapshot, self._profiling) if self._in_place else plan
 
-    def _waiting_at_home(self, snapshot: Snapshot) -> dict[str, int]:
-        waiting: dict[str, int] = {}
-        for name, partition in snapshot.partitions.items():
-            if partition.quotas:
-                waiting.update(Counter(entry.job.vc for entry in partition.pending))
-            elif not partition.profiling:
-                waiting[name] = len(partition.pending)
-        return waiting
+    @property
+    def plans_alone(self) -> bool:
+        """As the VCs do by default."""
+        own = self._settings
+        return not (
+            self._in_place or self._plain is not None or own.packing.dynamic or own.fairness.share_bound > 1.0
+        )
 
     def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         """The profiling queue looks for room in the VCs, where it is time-aware; dynamic sharing at the forecast."""
@@ -168,7 +167,7 @@ class LucidPolicy(PartitionPolicy):
                 partition,
                 now_s,
                 self._profiling,
-                self._waiting_at_home(snapshot),
+                _WaitingAtHome(snapshot),
                 _RoomAtHome(snapshot, self._settings, lambda home: self._books[home.name].ledgers.of(home, now_s)),
                 snapshot.arrivals,
             )
@@ -185,6 +184,25 @@ class LucidPolicy(PartitionPolicy):
         settings = self._pool_settings if partition.quotas else self._settings
         shadow, by_vc = self._shadow(partition, snapshot, settings)
         return plan_vc(partition, snapshot, settings, self._predictor, books, shadow, by_vc)
+
+
+class _WaitingAtHome(Mapping[str, int]):
+    """How many jobs wait, by VC: counted for those that are asked for."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def __getitem__(self, vc: str) -> int:
+        home = self._snapshot.home(vc)
+        if home is None or home.profiling:
+            raise KeyError(vc)
+        return sum(entry.job.vc == vc for entry in home.pending) if home.quotas else len(home.pending)
+
+    def __iter__(self) -> Iterator[str]:
+        return (vc for part in self._snapshot.partitions.values() if not part.profiling for vc in part.vcs)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class _RoomAtHome:
