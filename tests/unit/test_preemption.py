@@ -176,6 +176,19 @@ def test_while_they_go_their_gpus_are_the_owners_and_the_start_is_not_taken_back
     assert [entry.job.id for entry in stage.look().running] == ["own"]
 
 
+def test_no_gpu_is_claimed_by_address_where_slurm_chooses_those_of_another_claim() -> None:
+    """Of one over nodes with different GPUs: it may get the very GPU (seen by the campaign)."""
+    stage = scene()
+    scavenger(stage, "a", "n1:0-1 n2:1")
+    scavenger(stage, "b", "n1:2")
+    stage.slurm.limits = lambda job: "Priority" if job.id == "wide" else ""
+    stage.jobs("wide", 3, request=Request(tres_per_job="gres/gpu:3"), min_nodes=2)
+    stage.jobs("one")
+    assert claim(stage, "wide", "n1:0-1 n2:1", "a") is None
+    assert not stage.request("wide").addressed
+    assert claim(stage, "one", "n1:2", "b") == "job one: waits until job wide has started on node n1"
+
+
 def test_those_that_never_go_are_waited_for_as_long_as_their_grace_time() -> None:
     stage = scene(replace(BY_TIER, modes={**BY_TIER.modes}))
     scavenger(stage, "a", "n1:0")

@@ -76,7 +76,7 @@ class Actions:
         for job in facts.jobs:
             note = facts.notes.get(job.id)
             if note is not None and ownership.under_way(job, note) and ownership.may_start_yet(job, note):
-                self._note_start(job.id, parse_placement(note.where), note.shards or bool(note.claims))
+                self._note_start(job.id, parse_placement(note.where), note.shards or job.request.addressed)
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
         """What leaves first, then what shrinks, grows and starts. In a partition that is not in pack mode nothing is
@@ -115,6 +115,13 @@ class Actions:
         for other, given in self._given:
             if other != partition and any(wanted.get(part.node, 0) & part.mask for part in given):
                 raise ActionRefused(f"job {job_id}: a job of partition {other!r} starts on these GPUs")
+
+    def _unless_dealt(self, job_id: str, placement: Placement, exact: bool) -> None:
+        """Does a job of the other kind start on one of these nodes (``_starting``)?"""
+        for part in placement:
+            other = self._starting.get(part.node, {}).get(not exact)
+            if other is not None and other != job_id:
+                raise ActionRefused(f"job {job_id}: waits until job {other} has started on node {part.node}")
 
     def _carry_out(self, action: Action) -> None:
         job_id, decision = action.job_id, action.decision
@@ -182,11 +189,8 @@ class Actions:
             self._members(job_id, start.group, start.placement)
         note = self._note(record, note)
         shards = start.slots
-        exact = shards or bool(start.preempts)
-        for part in start.placement:
-            other = self._starting.get(part.node, {}).get(not exact)
-            if other is not None and other != job_id:
-                raise ActionRefused(f"job {job_id}: waits until job {other} has started on node {part.node}")
+        if shards:
+            self._unless_dealt(job_id, start.placement, True)
         for other, held in self._leaving.items():
             if overlaps(start.placement, held):
                 raise ActionRefused(f"job {job_id}: waits until job {other}, which is resized, has left its GPUs")
@@ -204,6 +208,9 @@ class Actions:
         changes = start_changes(
             record, note, start.placement, shards, room, self._facts.nodes, extra, defaults, bool(start.preempts)
         )
+        asks = record.request.tres_per_node if changes.tres_per_node is None else changes.tres_per_node
+        exact = shards or replace(record.request, tres_per_node=asks).addressed
+        self._unless_dealt(job_id, start.placement, exact)
         place = show_placement(start.placement)
         now_s = self._hands.clock.now_s()
         asked = record.request.req_nodes if changes.req_nodes is None else changes.req_nodes

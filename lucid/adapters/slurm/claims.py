@@ -9,6 +9,7 @@ from dataclasses import replace
 from lucid.adapters.slurm.facts import Facts, parse_placement
 from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.waits import to_come
 from lucid.adapters.store.port import JobNote
 from lucid.core.decision import Start
 from lucid.core.job import Running
@@ -132,8 +133,8 @@ class ClaimWatch:
         most_s = _GOES_S if going else max(facts.preemption.grace_of(job) for job in victims)
         if " " in note.claims:  # of several Slurm may stop one, and the next only then
             most_s += facts.preemption.again_s
-        since_s = max(note.asked_s, self._hands.silent_s)
-        return facts.now_s - since_s <= self._hands.settings.start_grace_s + most_s
+        since_s, most_s = max(note.asked_s, self._hands.silent_s), most_s + self._hands.settings.start_grace_s
+        return to_come(since_s + most_s, facts.now_s, most_s)
 
     def parted(self, record: SlurmJob, note: JobNote, facts: Facts) -> None:
         """Slurm requeued a job by itself: who shared its GPUs goes on alone, and is told why."""

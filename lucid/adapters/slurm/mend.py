@@ -37,6 +37,7 @@ from lucid.adapters.slurm.waits import (
     never_changed,
     next_lease_s,
     parked,
+    to_come,
     whole_array,
 )
 from lucid.adapters.store.port import JobNote
@@ -97,7 +98,7 @@ class Mender:
             if record.id in self._hands.touched:
                 continue
             not_before_s, pause_s = self._later.get(record.id, (0.0, _FIRST_S))
-            if facts.now_s < not_before_s:
+            if to_come(not_before_s, facts.now_s, _MOST_S):
                 continue
             try:
                 words = self._mend(record, self._hands.notes.get(record.id), facts)
@@ -182,7 +183,11 @@ class Mender:
         if not packs or note is None or not (note.given_up and note.released and may_end(note.given_up)):
             return ""
         if of_slurm(note.given_up):
-            ended = now_s >= note.retry_s and outlook(record.reason) is Outlook.WAITS and not left_to_slurm(record)
+            ended = (
+                not to_come(note.retry_s, now_s)
+                and outlook(record.reason) is Outlook.WAITS
+                and not left_to_slurm(record)
+            )
         else:
             ended = self._go.ended(record, note)
         if not ended or says(record.comment, "held") or hands.ownership.leaves(record, note, now_s):
@@ -208,7 +213,7 @@ class Mender:
         unpacked = self._go.unpacked(record, note)
         why = unpacked or hands.ownership.leaves(record, note, facts.now_s)
         if not why and note is not None and note.given_up and not note.released:
-            if record.never_runs and facts.now_s < note.retry_s:
+            if record.never_runs and to_come(note.retry_s, facts.now_s):
                 return ""
             why = f"{GIVEN_UP} {note.tries} times as Lucid asked ({note.given_up})" if note.tries else note.given_up
         if why:
@@ -279,7 +284,7 @@ class Mender:
             hands.park(record, next_lease_s(record, note, now_s) or now_s + LEASE_S)
             return f"job {record.id}: has a dependency, and queues when Slurm has ended that"
         why = left_to_slurm(record) or self._go.no_node(record, note)
-        if begin_s or not why or (record.never_runs and note is not None and now_s < note.retry_s):
+        if begin_s or not why or (record.never_runs and note is not None and to_come(note.retry_s, now_s)):
             return ""
         if self._claims.keeps_off(record, facts):
             return ""
@@ -351,7 +356,8 @@ class Mender:
             return self.emptied.let_in(record, note, self._jobs, facts)
         found = outlook(record.reason)
         # what was ordered while Slurm was silent says nothing about the job until Slurm has had its time
-        late = facts.now_s - max(note.asked_s, hands.silent_s) > hands.settings.start_grace_s
+        since_s, grace_s = max(note.asked_s, hands.silent_s), hands.settings.start_grace_s
+        late = not to_come(since_s + grace_s, facts.now_s, grace_s)
         if may_start(record) and (not late or self._claims.waits(note, self._jobs, facts)):
             return ""
         self._take_back(record, note)

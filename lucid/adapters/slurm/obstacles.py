@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.waits import to_come
 
 __all__ = [
     "CROWDED",
@@ -159,7 +160,7 @@ class Obstacle:
         """Has this job to wait for it, or for what comes of those that are being tried?"""
         if job.id in self.trying or not self.concerns(job):
             return False
-        return now_s < self.retry_s or len(self.trying) >= self.width
+        return to_come(self.retry_s, now_s) or len(self.trying) >= self.width
 
 
 class Obstacles:
