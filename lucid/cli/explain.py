@@ -151,7 +151,8 @@ def replayed(
     what = f" ({job['name']})" if job["name"] else ""
     gpus = int(job["gpus"])
     head = f"job {job['job_id']}{what}: {gpus} GPU{'s' if gpus != 1 else ''}, VC {job['vc']}{who}; policy {policy}"
-    events: list[tuple[float, str]] = []
+    gave_way = json.loads(job.get("preempted_by") or "[]")
+    events = [(float(at_s), f"gives way to job {other}, and waits again") for at_s, other in gave_way]
     outcome = "it never ran"
     if job["end_s"]:
         events.append((float(job["end_s"]), "ends in profiling" if job["ended_in_profiling"] == "1" else "ends"))
