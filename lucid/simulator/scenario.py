@@ -297,7 +297,9 @@ def _published_lucid(
         if item.job.gpus <= _PUBLISHED_N_PROF
     ]
     settings = honest.settings
-    fewest_gpus_first = QueuePolicy("profiler", "GPUs", lambda entry, _prediction, _now: entry.job.gpus)
+    fewest_gpus_first = QueuePolicy(
+        "profiler", "GPUs", lambda entries, _known, _now: [entry.job.gpus for entry in entries]
+    )
     before = run(
         SimulatedCluster(
             Trace(scenario.trace.name, tuple(profiled)),

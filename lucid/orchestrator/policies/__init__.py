@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from lucid.config import PolicySettings
@@ -15,7 +16,7 @@ from lucid.orchestrator.policies.lucid import LucidPolicy
 from lucid.orchestrator.policies.muri import ATTAINED, REMAINING, MuriPolicy, PriorityRule
 from lucid.orchestrator.policies.optimus import OptimusPolicy
 from lucid.orchestrator.policies.pollux import PolluxPolicy
-from lucid.orchestrator.policies.queue import PreemptiveQueuePolicy, QueuePolicy, attained_s
+from lucid.orchestrator.policies.queue import PreemptiveQueuePolicy, QueueKeys, QueuePolicy, attained_s
 from lucid.orchestrator.policies.sia import SiaPolicy
 from lucid.orchestrator.policies.tiresias import TiresiasPolicy
 from lucid.orchestrator.policy import Policy, PolicyFactory
@@ -25,25 +26,35 @@ __all__ = ["BUILT_IN", "ESTIMATES", "Estimates"]
 _LAST = float("inf")
 
 
-def _submitted(entry: Pending | Running, prediction: Prediction | None, now_s: float) -> float:  # noqa: ARG001
-    return entry.job.submit_s
+_Entries = Sequence[Pending | Running]
+_Known = Mapping[str, Prediction]
 
 
-def _duration(entry: Pending | Running, prediction: Prediction | None, now_s: float) -> float:  # noqa: ARG001
-    return prediction.duration_s if prediction else _LAST
+def _submitted(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:  # noqa: ARG001
+    return [entry.job.submit_s for entry in entries]
 
 
-def _service(entry: Pending | Running, prediction: Prediction | None, now_s: float) -> float:  # noqa: ARG001
-    return prediction.duration_s * entry.job.gpus if prediction else _LAST
+def _duration(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:  # noqa: ARG001
+    return [found.duration_s if (found := predictions.get(entry.job.id)) else _LAST for entry in entries]
 
 
-def _remaining(overhead_s: float) -> PreemptiveQueuePolicy:
-    def key(entry: Pending | Running, prediction: Prediction | None, now_s: float) -> float:
-        if prediction is None:
-            return _LAST
-        return prediction.duration_s + overhead_s * entry.restarts - attained_s(entry, now_s)
+def _service(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:
+    return _times_gpus(entries, _duration(entries, predictions, now_s))
 
-    return PreemptiveQueuePolicy("srtf", "remaining time", key)
+
+def _times_gpus(entries: _Entries, values: Iterable[float]) -> list[float]:
+    return [value * entry.job.gpus if value < _LAST else _LAST for entry, value in zip(entries, values, strict=True)]
+
+
+def _left_s(entry: Pending | Running, found: Prediction | None, overhead_s: float, now_s: float) -> float:
+    return _LAST if found is None else found.duration_s + overhead_s * entry.restarts - attained_s(entry, now_s)
+
+
+def _remaining(overhead_s: float) -> QueueKeys:
+    def keys(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:
+        return [_left_s(entry, predictions.get(entry.job.id), overhead_s, now_s) for entry in entries]
+
+    return keys
 
 
 def _fifo(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
@@ -59,7 +70,7 @@ def _sjf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG
 
 
 def _srtf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    return _remaining(settings.restart_overhead_s)
+    return PreemptiveQueuePolicy("srtf", "remaining time", _remaining(settings.restart_overhead_s))
 
 
 def _qssf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
@@ -71,13 +82,12 @@ def _tiresias(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa
 
 
 def _srsf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    def key(entry: Pending | Running, prediction: Prediction | None, now_s: float) -> float:
-        if prediction is None:
-            return _LAST
-        left_s = prediction.duration_s + settings.restart_overhead_s * entry.restarts - attained_s(entry, now_s)
-        return left_s * entry.job.gpus
+    remaining = _remaining(settings.restart_overhead_s)
 
-    return PreemptiveQueuePolicy("srsf", "remaining time x GPUs", key)
+    def keys(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:
+        return _times_gpus(entries, remaining(entries, predictions, now_s))
+
+    return PreemptiveQueuePolicy("srsf", "remaining time x GPUs", keys)
 
 
 def _muri(name: str, rule: PriorityRule, **changes: object) -> PolicyFactory:
