@@ -9,10 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
 from lucid.cli.console import say
-from lucid.cli.live import config_option, live_settings, seen_store
+from lucid.cli.live import live_settings, seen_store
 from lucid.cli.live_story import live_story, with_expected_start
 from lucid.cli.render import duration
 from lucid.cli.render_prediction import prediction_data, prediction_lines
@@ -28,23 +26,14 @@ from lucid.simulator.record import DecisionLog, job_row, load_decisions, load_pr
 from lucid.simulator.report.jobs import TellStory
 from lucid.simulator.state import JobOutcome
 
-__all__ = ["explain", "replayed", "run_story", "story_teller"]
+__all__ = ["replayed", "run_story", "story_teller", "tell_explain"]
 
 _UNBROKEN = 10_000
 """Columns of a live job's story where no terminal says how many there are: programs look for words in it."""
 
 
-@click.command()
-@click.argument("job_id", metavar="JOB")
-@click.option("--run", "run_dir", type=click.Path(path_type=Path), help="Folder of simulate; without: lucidd's.")
-@click.option("--policy", default=None, help="Which policy's run. Default: lucid where it ran, else the only one.")
-@click.option("--json", "as_json", is_flag=True, help="The decisions and their compared values as JSON.")
-@config_option
-def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool, config: Path) -> None:
-    """Explain what was decided about JOB, from the values that were compared.
-
-    Without --run, the command reads the decisions of lucidd. With --run, it reads a simulated run.
-    """
+def tell_explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool, config: Path) -> None:
+    """As ``lucidctl explain`` is asked."""
     if run_dir is None:
         settings = live_settings(config)
         store = seen_store(settings)
