@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from benchmarks import (
+    commands,
     contention,
     durations,
     elastic_stream,
@@ -72,6 +73,8 @@ PARTS: dict[str, tuple[Part, str]] = {
     "contention": (contention.figures, "error of the contention model on measured pairs"),
     "sampler": (sampler.figures, "what the sampler costs a node: CPU, memory, disk"),
     "metrics": (exposition.figures, "one scrape of /metrics at 10,000 waiting jobs: series, CPU time"),
+    "commands": (commands.figures, "CPU of the commands that people type all day, beside lucidctl --help"),
+    "commands-large": (commands.large, "the same over a picture of 14,000 jobs"),
     "report": (report.figures, "report.html of 10,000 jobs: size, CPU time to write it beside the replays"),
     "systems": (systems.figures, "Muri, Pollux, Optimus, elastic: times of decisions, and the elastic experiment"),
     "elastic": (

@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from lucid.cli.console import Console, Table, say, stdout_console
-from lucid.cli.explain import story_teller
 from lucid.cli.gains import print_gains
 from lucid.cli.progress import progress
 from lucid.cli.realism import print_realism, read_against
 from lucid.cli.render import duration
+from lucid.cli.replayed_story import story_teller
 from lucid.cli.scenario import read_scenario, scenario_options
 from lucid.errors import ConfigError
 from lucid.orchestrator.policy import find_policy

@@ -156,8 +156,8 @@ def _survivors(values: _Column, weights: _Column, seen: NDArray[np.bool_]) -> tu
     order = np.lexsort((~seen, values))
     values, weights, seen = values[order], weights[order], seen[order]
     at_risk = np.cumsum(weights[::-1])[::-1]  # each and all that are larger
-    left = np.where(seen, 1.0 - weights / np.maximum(at_risk, weights), 1.0).astype(np.float64)
-    shares: _Column = 1.0 - np.cumprod(left)
+    left = np.where(seen, 1.0 - weights / np.maximum(at_risk, weights), 1.0)
+    shares: _Column = 1.0 - np.cumprod(left, dtype=np.float64)
     return values[seen], shares[seen]
 
 
