@@ -34,7 +34,7 @@ export LUCID_SHARED ?= $(abspath ../shared)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install install-locked lock sbom audit deb rpm lint-packages release build-release demo cluster demo-slurm demo-elastic \
-	campaign slurm-suite cluster-down check test test-times test-adaptdl e2e \
+	campaign slurm-suite cluster-down check guard test test-times test-adaptdl e2e \
 	nightly mutants bench lint types fast clean
 
 help: ## this list
@@ -124,6 +124,10 @@ fast: $(STAMP)
 	LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest $(QUICK) --within $(WITHIN)
 
 check: lint types fast ## the inner loop, a minute: ruff, mypy, import-linter, the cheapest tests and those you changed
+	@$(BIN)/python -m benchmarks.guard --last
+
+guard: $(STAMP) ## has a hot figure become worse than benchmarks/guard/record.json? RECORD="why": change that (a minute or two)
+	@$(BIN)/python -m benchmarks.guard $(if $(RECORD),--record "$(RECORD)") $(if $(JSON),--json)
 
 test: lint types ## everything CI runs; on a real Slurm too, where it is root and debootstrap is installed
 	LUCID_SAME_EXAMPLES=1 LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest $(QUICK)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 import time
@@ -43,6 +42,7 @@ from benchmarks import (
     web,
 )
 from benchmarks.figure import Absent, Figure, as_dict, markdown
+from benchmarks.page import keep, machine
 
 __all__ = ["main"]
 
@@ -121,7 +121,8 @@ def _listed() -> str:
 @click.option("--runs", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of what is timed.")
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of tables.")
 @click.option("--out", type=click.Path(path_type=Path), help="Picture of how plan() grows (.png or .svg).")
-def main(only: tuple[str, ...], runs: int, as_json: bool, out: Path | None) -> None:
+@click.option("--keep", "kept", is_flag=True, help="Keep the figures, and write the tables of docs/figures.md anew.")
+def main(only: tuple[str, ...], runs: int, as_json: bool, out: Path | None, kept: bool) -> None:
     """Measure speed and quality. Each time is the median of several runs, each ratio is to a baseline of the same
     run; what is deterministic runs once. Parts whose data is not here are skipped, and say so."""
     if out is not None and out.suffix not in (".png", ".svg"):
@@ -144,8 +145,10 @@ def main(only: tuple[str, ...], runs: int, as_json: bool, out: Path | None) -> N
             print(f"### {name}: {text}\n\n{body}\n\n({time.perf_counter() - began:.0f} s)\n", flush=True)
     if as_json:
         results = [{"part": name, **as_dict(figure)} for name, figures in found.items() for figure in figures]
-        machine = {"python": platform.python_version(), "cpus": os.cpu_count(), "system": platform.platform()}
-        print(json.dumps({"machine": machine, "runs": runs, "results": results, "skipped": skipped}, indent=1))
+        where = {"machine": machine(), "system": platform.platform()}
+        print(json.dumps({"machine": where, "runs": runs, "results": results, "skipped": skipped}, indent=1))
+    if kept:
+        keep(found)
     if out is not None:
         plan.draw(found["plan"], out)
         print(f"written: {out}", file=sys.stderr)

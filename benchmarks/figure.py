@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Absent", "Figure", "Timing", "as_dict", "markdown", "spin", "timed"]
+__all__ = ["Absent", "Figure", "Timing", "as_dict", "markdown", "number", "spin", "timed"]
 
 
 class Absent(Exception):
@@ -96,11 +96,11 @@ def _row(figure: Figure) -> tuple[str, ...]:
     verdict = {None: "", True: " met", False: " MISSED"}[figure.met]
     return (
         figure.what + (f" ({figure.note})" if figure.note else ""),
-        f"{_number(figure.value)} {figure.unit}".strip(),
+        f"{number(figure.value)} {figure.unit}".strip(),
         figure.target + verdict,
         ""
         if figure.baseline is None
-        else f"{_number(figure.baseline)} {figure.unit}".strip() + f" ({figure.baseline_name})",
+        else f"{number(figure.baseline)} {figure.unit}".strip() + f" ({figure.baseline_name})",
         "" if figure.ratio is None else f"{figure.ratio:.3f}",
         str(figure.runs),
     )
@@ -110,7 +110,8 @@ def _pad(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     return [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """As people read it."""
     size = abs(value)
     if size >= 1000 or value == 0:
         return f"{value:,.0f}"

@@ -27,7 +27,7 @@ from lucid.simulator.bench import busy_snapshot, place, some_job
 from lucid.simulator.estimates import GivenPredictor
 from lucid.simulator.traces.record import Trace
 
-__all__ = ["WARM_SIZE", "bench_warm"]
+__all__ = ["WARM_SIZE", "Steady", "bench_warm"]
 
 WARM_SIZE: Final = (10_000, 8_192)
 """(pending jobs, GPUs), of all VCs together."""
@@ -61,7 +61,7 @@ class _Timed:
         return self.made
 
 
-class _Steady:
+class Steady:
     """A busy cluster in memory, and the daemon's cycles on it. It hands out the same partition as long as nothing in
     it has changed."""
 
@@ -175,7 +175,7 @@ def bench_warm(policy: str, pending: int, gpus: int, vcs: int, repeat: int) -> d
     Raises:
         ConfigError: the scene is so small that no such change comes about.
     """
-    steady = _Steady(policy, pending, gpus, vcs)
+    steady = Steady(policy, pending, gpus, vcs)
     found: dict[str, Any] = {"policy": policy, "pending": pending, "gpus": gpus, "vcs": vcs, "repeat": repeat}
     for name, change, starts in (("waits", steady.submit, False), ("starts", steady.end, True)):
         runs: list[tuple[float, float, float, float]] = []

@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import resource
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -38,9 +39,19 @@ def main(command: list[str]) -> int:
     name = " ".join(command)
     print(f"{name}: exit code {code}, {cpu_s:.1f} CPU s in {wall_s / 60:.1f} min", end="")
     print(f", {cpu_s / loop_s:.0f} times the fixed loop ({loop_s:.3f} s)")
+    if command == ["make", "test"] and code == 0:
+        _leave_for_the_guard(cpu_s / loop_s)
     for earlier in json.loads(RECORD.read_text(encoding="utf-8")).get(name, [])[-_EARLIER:]:
         print(f"  on record: {earlier['loops']} times, {earlier['cpu_s']} CPU s, {earlier['what']}")
     return code
+
+
+def _leave_for_the_guard(loops: float) -> None:
+    """``make guard`` reads it, as long as the commit is the same."""
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPO, capture_output=True, text=True, check=False)
+    (REPO / "out").mkdir(exist_ok=True)
+    told = {"commit": head.stdout.strip(), "loops": round(loops)}
+    (REPO / "out/make_test.json").write_text(json.dumps(told) + "\n", encoding="utf-8")
 
 
 def run(command: list[str]) -> int:
